@@ -1,0 +1,5 @@
+"""`python -m qontext` is the `qontext` command."""
+
+from qontext.cli import main
+
+main()

@@ -1,0 +1,324 @@
+"""Every directory that a stage writes: parts, then `meta.json`, whole or not there at all.
+
+A stage's directory goes through three states:
+
+1. ``claim.json`` says what is being made: the verb, the configuration, the inputs' fingerprints.
+2. Parts appear one by one. Each is written under a temporary name, flushed to disk and renamed, so a
+   part that exists is whole. A killed stage keeps its finished parts and resumes after them.
+3. ``meta.json`` comes last and makes the directory an *artifact*: finished, described, fingerprinted.
+
+The fingerprint (`digest`) of an artifact is the hash of its parts' contents. What depends on it records
+that digest, so a change upstream is noticed, and a re-run upstream that ends in the same bytes is not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import qontext
+from qontext.errors import QontextError
+
+META, CLAIM = "meta.json", "claim.json"
+_TEMPORARY = ".tmp-"
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A finished directory and its `meta.json`."""
+
+    path: Path
+    meta: dict[str, Any]
+
+    @property
+    def verb(self) -> str:
+        return str(self.meta["verb"])
+
+    @property
+    def digest(self) -> str:
+        return str(self.meta["digest"])
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What the stage reported: counts, speeds, scores."""
+        return dict(self.meta["summary"])
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return dict(self.meta["config"])
+
+    def parts(self, suffix: str = "") -> list[Path]:
+        """The paths of the parts, in order, that end with `suffix`."""
+        return [self.path / name for name in self.meta["parts"] if name.endswith(suffix)]
+
+    def verify(self) -> list[str]:
+        """The parts whose bytes are no longer what the stage wrote."""
+        return [
+            name
+            for name, part in self.meta["parts"].items()
+            if not (self.path / name).is_file() or file_hash(self.path / name) != part["hash"]
+        ]
+
+
+@dataclass
+class Workdir:
+    """A directory being written. A stage asks `has(name)` and writes what is missing with `write(name)`."""
+
+    path: Path
+    _hashes: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def has(self, name: str) -> bool:
+        """Whether the part is there already (whole: parts appear by rename)."""
+        return (self.path / name).exists()
+
+    @contextlib.contextmanager
+    def write(self, name: str) -> Iterator[Path]:
+        """Gives a temporary path to write a file to; on leaving, it becomes the part `name`.
+
+        An exception inside leaves no trace. A full disk is reported as such.
+        """
+        final = self.path / name
+        final.parent.mkdir(parents=True, exist_ok=True)
+        temporary = final.with_name(f"{_TEMPORARY}{os.getpid()}-{final.name}")
+        try:
+            yield temporary
+            sync(temporary)
+            temporary.replace(final)
+            sync(final.parent)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise_disk_error(error, final)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+    def write_json(self, name: str, value: Any) -> None:
+        with self.write(name) as path:
+            path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    def remove(self, name: str) -> None:
+        """Take back a part, such as a checkpoint that a newer one replaces."""
+        path = self.path / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+    def names(self) -> list[str]:
+        """The parts that are there, in sorted order."""
+        files = (p for p in self.path.rglob("*") if p.is_file())
+        names = (str(p.relative_to(self.path)) for p in files)
+        return sorted(n for n in names if n not in (META, CLAIM) and not Path(n).name.startswith("."))
+
+    def sweep(self) -> None:
+        """Remove what writers that died left under temporary names."""
+        for path in self.path.rglob(f"{_TEMPORARY}*"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def open_artifact(path: Path | str, *, verb: str | None = None) -> Artifact:
+    """The finished artifact at `path`; `verb` says which stage must have made it."""
+    directory = Path(path)
+    meta_path = directory / META
+    if not directory.is_dir():
+        raise QontextError("no such directory", place=directory)
+    if not meta_path.is_file():
+        if (directory / CLAIM).is_file():
+            maker = _read_json(directory / CLAIM)["verb"]
+            raise QontextError(
+                f"this {maker!r} directory is not finished",
+                place=directory,
+                remedy="Run the command that was interrupted again: it resumes.",
+            )
+        raise QontextError(f"not a directory that qontext made: it has no {META}", place=directory)
+    artifact = Artifact(directory, _read_json(meta_path))
+    if verb is not None and artifact.verb != verb:
+        raise QontextError(
+            f"expected the output of 'qontext {verb}', found that of 'qontext {artifact.verb}'",
+            place=directory,
+        )
+    return artifact
+
+
+def is_artifact(path: Path | str) -> bool:
+    return (Path(path) / META).is_file()
+
+
+def state(path: Path, key: str) -> tuple[str, Artifact | None]:
+    """What is at `path` for a stage with this key: 'absent', 'done', 'interrupted', 'stale' or 'foreign'."""
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return "absent", None
+    if (path / META).is_file():
+        artifact = Artifact(path, _read_json(path / META))
+        return ("done" if artifact.meta["key"] == key else "stale"), artifact
+    if (path / CLAIM).is_file():
+        claim = Artifact(path, _read_json(path / CLAIM))
+        return ("interrupted" if claim.meta["key"] == key else "stale"), claim
+    if path.is_dir() and all(p.name.startswith((".lock", _TEMPORARY)) for p in path.iterdir()):
+        return "absent", None
+    return "foreign", None
+
+
+def differences(made: dict[str, Any], wanted: dict[str, Any]) -> str:
+    """In words, how the claim of an existing directory differs from the one that is wanted now."""
+    if made["verb"] != wanted["verb"]:
+        return f"it was made by 'qontext {made['verb']}'"
+    said = []
+    for name in sorted(made["config"].keys() | wanted["config"].keys()):
+        old, new = made["config"].get(name), wanted["config"].get(name)
+        if old != new:
+            said.append(f"{name} was {old!r} and is now {new!r}")
+    for name in sorted(made["inputs"].keys() | wanted["inputs"].keys()):
+        old, new = made["inputs"].get(name, {}), wanted["inputs"].get(name, {})
+        if old.get("digest") != new.get("digest"):
+            said.append(
+                f"the content of {name} ({new.get('path')}) changed"
+                if old.get("path") == new.get("path")
+                else f"{name} was {old.get('path')} and is now {new.get('path')}"
+            )
+    if made.get("format") != wanted.get("format"):
+        said.append(f"it was written in format {made.get('format')}, this version writes {wanted.get('format')}")
+    return "; ".join(said) or "its key differs"
+
+
+def key_of(claim: dict[str, Any]) -> str:
+    """What makes two runs of a stage the same: verb, format, settings and the inputs' contents."""
+    same = {
+        "verb": claim["verb"],
+        "format": claim["format"],
+        "config": claim["config"],
+        "inputs": {name: entry["digest"] for name, entry in claim["inputs"].items()},
+    }
+    return hashlib.blake2b(json.dumps(same, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def begin(path: Path, claim: dict[str, Any]) -> Workdir:
+    """Claim the directory (it is absent, interrupted or emptied before) and clear a dead writer's leavings."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise_disk_error(error, path)
+    work = Workdir(path)
+    work.sweep()
+    work.write_json(CLAIM, claim)
+    return work
+
+
+def finish(work: Workdir, claim: dict[str, Any], summary: dict[str, Any], seconds: float) -> Artifact:
+    """Describe the parts, write `meta.json` last and take the claim back."""
+    parts = {
+        name: {"bytes": (work.path / name).stat().st_size, "hash": file_hash(work.path / name)}
+        for name in work.names()
+    }
+    content = json.dumps({name: part["hash"] for name, part in parts.items()}, sort_keys=True)
+    meta = {
+        **claim,
+        "digest": hashlib.blake2b(content.encode(), digest_size=16).hexdigest(),
+        "summary": summary,
+        "parts": parts,
+        "made": {
+            "by": f"qontext {qontext.__version__}",
+            "python": sys.version.split()[0],
+            "finished": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "seconds": round(seconds, 3),
+        },
+    }
+    work.write_json(META, meta)
+    (work.path / CLAIM).unlink(missing_ok=True)
+    return Artifact(work.path, meta)
+
+
+def clear(path: Path) -> None:
+    """Empty a directory that qontext made, so that it can be made anew. Never touches any other."""
+    assert (path / META).is_file() or (path / CLAIM).is_file(), path
+    # The claim goes last: a kill in between leaves a directory that is still known to be ours.
+    for child in sorted(path.iterdir(), key=lambda p: p.name in (META, CLAIM)):
+        if child.name.startswith(".lock"):
+            continue
+        shutil.rmtree(child) if child.is_dir() else child.unlink()
+
+
+@contextlib.contextmanager
+def lock(path: Path, name: str = "") -> Iterator[None]:
+    """Hold the directory for one writer; a second one is told at once. Released by the system on a kill."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        handle = (path / f".lock{name}").open("a")
+    except OSError as error:
+        raise_disk_error(error, path)
+    with handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise QontextError(
+                "another process is writing this directory",
+                place=path,
+                remedy="Wait for it, or choose another --out.",
+            ) from None
+        yield
+
+
+def fingerprint(path: Path | str) -> str:
+    """A hash of what stands at `path`: an artifact's own digest, a file's content, a folder's files."""
+    found = Path(path)
+    if is_artifact(found):
+        return str(_read_json(found / META)["digest"])
+    if found.is_dir():
+        if (found / CLAIM).is_file():
+            open_artifact(found)  # says that it is not finished
+        tree = {str(p.relative_to(found)): file_hash(p) for p in sorted(found.rglob("*")) if p.is_file()}
+        return hashlib.blake2b(json.dumps(tree).encode(), digest_size=16).hexdigest()
+    return file_hash(found)
+
+
+def file_hash(path: Path) -> str:
+    """The hash of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def sync(path: Path) -> None:
+    """Flush a file or a directory entry to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def raise_disk_error(error: OSError, path: Path) -> NoReturn:
+    """Turn what the disk said into a sentence."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        raise QontextError(
+            "the disk is full",
+            place=path,
+            remedy="Free some space and run the same command again: it resumes, nothing finished is lost.",
+        ) from error
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        raise QontextError("cannot write here: permission denied", place=path) from error
+    if error.errno in (errno.ENOTDIR, errno.EEXIST):
+        raise QontextError("a file is in the way of this directory", place=path) from error
+    raise error
+
+
+def host() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise QontextError(f"cannot be read: {error}", place=path) from None
+    if not isinstance(value, dict) or "verb" not in value:
+        raise QontextError("is not a description that qontext wrote", place=path)
+    return value

@@ -1,0 +1,197 @@
+"""The command line: one verb per stage, in the order in which data flows.
+
+Every command is made from its configuration class: a field is a flag, the text under the field is its
+help. A verb's module is imported only when that verb is called, so that `qontext --help` stays instant.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from qontext import __version__, log
+from qontext.errors import QontextError
+
+ABOUT = """Turn a pile of documents into a dense retriever.
+
+Start here:
+
+    qontext demo                       the whole pipeline on text that is already on this machine
+    qontext split docs.jsonl --out passages
+    qontext run recipe.toml --out runs/mine
+
+Every command explains itself: qontext VERB --help.
+"""
+
+
+class VerbGroup(TyperGroup):
+    """Lists the verbs from the table; imports a verb's module only when that verb is wanted."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        from qontext.stages import VERBS
+
+        return list(VERBS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        from qontext.stages import VERBS
+
+        if cmd_name not in VERBS:
+            return None
+        verb = VERBS[cmd_name]
+        wants_list = ctx.invoked_subcommand is None and cmd_name not in [*sys.argv[1:], *ctx.args]
+        function = (lambda: None) if wants_list else make_command(cmd_name)
+        single = typer.Typer(add_completion=False, rich_markup_mode=None if wants_list else "rich")
+        single.command(cmd_name, help=verb.help if wants_list else None)(function)
+        command = typer.main.get_command(single)
+        command.name, command.rich_help_panel = cmd_name, verb.panel  # type: ignore[attr-defined]
+        return command
+
+
+app = typer.Typer(cls=VerbGroup, help=ABOUT, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"qontext {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+def make_command(verb: str) -> Callable[..., None]:
+    """The typer function of a verb: its signature is the configuration class."""
+    from qontext import stages
+
+    loaded = stages.load(verb)
+    is_stage = isinstance(loaded, stages.Stage)
+
+    def command(**values: Any) -> None:
+        debug, as_json = values.pop("debug"), values.pop("as_json")
+        log.verbosity = 1 if values.pop("verbose") else -1 if values.pop("quiet") or as_json else 0
+        values.pop("quiet", None)
+        run_guarded(lambda: _call(loaded, values, as_json), debug=debug)
+
+    parameters = [*_field_parameters(loaded.config), *(_out_parameters() if is_stage else []), *_common_parameters()]
+    # Arguments without a default first, as Python's signatures want it.
+    parameters.sort(key=lambda p: p.default is not inspect.Parameter.empty)
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    examples = "\n\n".join(f"    {line.strip()}" for line in loaded.examples.strip().splitlines())
+    command.__doc__ = f"{stages.VERBS[verb].help}\n\n[bold]Examples[/bold]\n\n{examples}\n"
+    return command
+
+
+def _call(loaded: Any, values: dict[str, Any], as_json: bool) -> None:
+    from qontext import stages
+
+    settings = {k: v for k, v in values.items() if k not in ("out", "overwrite")}
+    # An option that was not given is left to the configuration's own default.
+    settings = {k: v for k, v in settings.items() if v is not None and v != []}
+    config = loaded.config.make(settings, where=loaded.verb)
+    if isinstance(loaded, stages.Command):
+        result = loaded.run(config)
+        if as_json:
+            print(json.dumps(result, ensure_ascii=False))
+        return
+    artifact = stages.execute(loaded, config, Path(values["out"]), overwrite=values["overwrite"])
+    if as_json:
+        print(json.dumps({"path": str(artifact.path), "digest": artifact.digest, **artifact.summary}, ensure_ascii=False))
+    elif log.verbosity >= 0:
+        log.show_table(f"{loaded.verb} → {artifact.path}", artifact.summary)
+
+
+def run_guarded(action: Callable[[], None], *, debug: bool) -> None:
+    """Run; what a user can mend ends in one sentence and exit code 2, an interrupt in 130."""
+    try:
+        action()
+    except QontextError as error:
+        if debug:
+            traceback.print_exc()
+        print(f"error: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        print("Interrupted. What is finished stays; the same command resumes.", file=sys.stderr)
+        raise typer.Exit(130) from None
+    except BrokenPipeError:
+        sys.stderr.close()
+        raise typer.Exit(141) from None
+    except Exception as error:
+        if debug:
+            raise
+        print(
+            f"internal error: {type(error).__name__}: {error}\n"
+            "This is a fault of qontext, not of your input. Run again with --debug to see where, and report it.",
+            file=sys.stderr,
+        )
+        raise typer.Exit(1) from None
+
+
+def _field_parameters(config: Any) -> list[inspect.Parameter]:
+    from qontext.config import Input, Machine, marked, plain_type
+
+    found = []
+    for name, info in config.model_fields.items():
+        mark = marked(config, name, Input)
+        kind = plain_type(info)
+        is_many = str(kind).startswith("tuple")
+        kind = list[str] if is_many else kind
+        help_text = " ".join((info.description or "").split())
+        if mark and mark.positional:
+            option: Any = typer.Argument(help=help_text, metavar=name.upper(), show_default=False)
+        else:
+            flag = "--" + name.replace("_", "-")
+            flags = [f"{flag}/--no-{flag[2:]}"] if kind is bool else [flag]
+            panel = "Inputs" if mark else "This machine" if marked(config, name, Machine) else "Settings"
+            option = typer.Option(*flags, help=help_text, rich_help_panel=panel, show_default=not info.is_required())
+        default = inspect.Parameter.empty if info.is_required() else info.get_default(call_default_factory=True)
+        if is_many and default is not inspect.Parameter.empty:
+            default = list(default)
+        found.append(_parameter(name, Annotated[kind, option], default))
+    return found
+
+
+def _out_parameters() -> list[inspect.Parameter]:
+    return [
+        _parameter("out", Annotated[str, typer.Option("--out", "-o", help="The directory to write.", metavar="DIR")]),
+        _parameter(
+            "overwrite",
+            Annotated[bool, typer.Option("--overwrite", help="Replace what an earlier run with other settings left in --out.")],
+            False,
+        ),
+    ]  # fmt: skip
+
+
+def _common_parameters() -> list[inspect.Parameter]:
+    def switch(*flags: str, help: str) -> Any:
+        return Annotated[bool, typer.Option(*flags, help=help, rich_help_panel="Output")]
+
+    return [
+        _parameter("as_json", switch("--json", help="Print the result as one line of JSON, and nothing else."), False),
+        _parameter("verbose", switch("--verbose", "-v", help="Say more about what happens."), False),
+        _parameter("quiet", switch("--quiet", "-q", help="Say nothing but warnings and errors."), False),
+        _parameter("debug", switch("--debug", help="Show the traceback of an error."), False),
+    ]
+
+
+def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def main() -> None:
+    """The entry point of the `qontext` command."""
+    app()

@@ -1,0 +1,135 @@
+"""What a person sees while something runs: notes, warnings, progress. All on stderr; stdout is for results."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+verbosity = 0
+"""-1 quiet (errors only), 0 normal, 1 verbose."""
+
+
+def note(text: str) -> None:
+    """Something worth knowing."""
+    if verbosity >= 0:
+        print(text, file=sys.stderr)
+
+
+def detail(text: str) -> None:
+    """Something worth knowing when one looks closely (-v)."""
+    if verbosity >= 1:
+        print(text, file=sys.stderr)
+
+
+def warn(text: str) -> None:
+    """Something that will surprise later if it is overlooked now. Shown even when quiet."""
+    print(f"warning: {text}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def progress(what: str, total: float | None, unit: str = "") -> Iterator[Callable[[float], None]]:
+    """A progress bar with rate and ETA; gives `advance(amount)`.
+
+    On a terminal it is a live bar; elsewhere a line every 20 seconds, so that a log file stays readable.
+    Nothing is shown for work that is over within two seconds.
+    """
+    if verbosity < 0:
+        yield lambda amount: None
+    elif sys.stderr.isatty():
+        with _live_bar(what, total, unit) as advance:
+            yield advance
+    else:
+        yield _line_printer(what, total, unit)
+
+
+@contextlib.contextmanager
+def _live_bar(what: str, total: float | None, unit: str) -> Iterator[Callable[[float], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total, rate="", visible=False)
+        started, done = time.monotonic(), 0.0
+
+        def advance(amount: float) -> None:
+            nonlocal done
+            done += amount
+            elapsed = time.monotonic() - started
+            bar.update(task, advance=amount, visible=elapsed > 2, rate=_rate(done, elapsed, unit))
+
+        yield advance
+
+
+def _line_printer(what: str, total: float | None, unit: str) -> Callable[[float], None]:
+    started = shown = time.monotonic()
+    done = 0.0
+
+    def advance(amount: float) -> None:
+        nonlocal done, shown
+        done += amount
+        now = time.monotonic()
+        if now - shown > 20:
+            shown, elapsed = now, now - started
+            left = f", {duration(elapsed / done * (total - done))} left" if total and done else ""
+            of = f" of {total:,.0f}" if total else ""
+            print(f"{what}: {done:,.0f}{of} {unit}, {_rate(done, elapsed, unit)}{left}", file=sys.stderr, flush=True)
+
+    return advance
+
+
+def _rate(done: float, elapsed: float, unit: str) -> str:
+    return f"{done / elapsed:,.0f} {unit}/s" if elapsed > 0 else ""
+
+
+def duration(seconds: float) -> str:
+    """90 → '1 min 30 s'."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def show_table(title: str, rows: dict[str, Any]) -> None:
+    """Results as two aligned columns on stdout; nested results are indented under their name."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, show_header=False, box=None, title_justify="left", title_style="bold")
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(overflow="fold")
+    _add_rows(table, rows, "")
+    Console().print(table)
+
+
+def _add_rows(table: Any, rows: dict[str, Any], indent: str) -> None:
+    for name, value in rows.items():
+        label = indent + name.replace("_", " ")
+        if isinstance(value, dict):
+            table.add_row(label, "")
+            _add_rows(table, value, indent + "  ")
+        else:
+            table.add_row(label, _cell(value))
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "–"}[value]
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.4g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return str(value)

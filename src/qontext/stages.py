@@ -1,0 +1,186 @@
+"""The verbs: one table, from which the command line, recipes and Python calls are all made.
+
+A *stage* is a verb that writes a directory: a configuration class and a function
+``run(config, workdir) -> summary``. The table names each verb's module and its help line, so that listing
+the verbs imports none of them. A module offers `STAGE` (writes a directory) or `COMMAND` (does not).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from qontext import artifacts, config, log
+from qontext.artifacts import Artifact, Workdir
+from qontext.config import StageConfig
+from qontext.errors import QontextError, choose
+
+C = TypeVar("C", bound=StageConfig)
+
+
+@dataclass(frozen=True)
+class Verb:
+    """One line of `qontext --help`: where the code is, under which heading it stands, what it does."""
+
+    module: str
+    panel: str
+    help: str
+
+
+@dataclass(frozen=True)
+class Stage(Generic[C]):
+    """A verb that turns inputs into a directory.
+
+    `format` is raised when the same settings would write something else than before, so that results of
+    older versions are not taken for current ones.
+    """
+
+    verb: str
+    config: type[C]
+    run: Callable[[C, Workdir], dict[str, Any] | None]
+    examples: str
+    format: int = 1
+
+
+@dataclass(frozen=True)
+class Command(Generic[C]):
+    """A verb that reads and reports, but writes no directory of its own."""
+
+    verb: str
+    config: type[C]
+    run: Callable[[C], dict[str, Any]]
+    examples: str
+
+
+VERBS: Mapping[str, Verb] = {
+    "split": Verb("qontext.corpus.split", "Documents", "Split documents into passages."),
+    "train-tokenizer": Verb("qontext.corpus.train_tokenizer", "Documents", "Train a WordPiece tokenizer on passages."),
+    "tokens": Verb("qontext.corpus.tokens", "Documents", "Tokenise passages once, into memory-mapped arrays."),
+    "run": Verb("qontext.workflow.recipe", "Whole pipelines", "Run a recipe: every stage that is not done yet."),
+    "recipes": Verb("qontext.workflow.recipe", "Whole pipelines", "List the recipes that come with the package."),
+    "demo": Verb("qontext.workflow.demo", "Whole pipelines", "Run the pipeline on text that is already on this machine."),
+    "show": Verb("qontext.workflow.show", "Whole pipelines", "Explain a directory: what made it, from what, how."),
+}  # fmt: skip
+
+
+def names() -> list[str]:
+    """The verbs as Python names."""
+    return [name.replace("-", "_") for name in VERBS]
+
+
+def load(verb: str) -> Stage[Any] | Command[Any]:
+    """Import the verb's module and return its stage or command."""
+    module = importlib.import_module(VERBS[choose(verb, VERBS, "verb")].module)
+    for found in vars(module).values():
+        if isinstance(found, Stage | Command) and found.verb == verb:
+            return found
+    raise AssertionError(f"{module.__name__} offers no verb {verb!r}")
+
+
+def function(name: str) -> Callable[..., Any]:
+    """The verb as a Python function: `split(source, out=..., max_tokens=128)`."""
+    verb = name.replace("_", "-")
+    loaded = load(verb)
+    arguments = [field for field, mark in loaded.config.inputs().items() if mark.positional]
+
+    def call(*values: Any, **settings: Any) -> Any:
+        if len(values) > len(arguments):
+            raise QontextError(f"{verb} takes {len(arguments)} positional arguments, got {len(values)}")
+        settings = {**dict(zip(arguments, map(_text, values))), **{k: _text(v) for k, v in settings.items()}}
+        if isinstance(loaded, Command):
+            return loaded.run(loaded.config.make(settings, where=verb))
+        if "out" not in settings:
+            raise QontextError(f"{verb} needs out=, the directory to write")
+        out, overwrite = Path(settings.pop("out")), bool(settings.pop("overwrite", False))
+        return execute(loaded, loaded.config.make(settings, where=verb), out, overwrite=overwrite)
+
+    call.__name__ = name
+    call.__doc__ = VERBS[verb].help
+    return call
+
+
+def claim_of(stage: Stage[Any], settings: StageConfig) -> dict[str, Any]:
+    """What the stage is about to make: verb, settings and the inputs' fingerprints."""
+    inputs = {}
+    for field in type(settings).inputs():
+        value = getattr(settings, field)
+        for i, item in enumerate(value if isinstance(value, tuple) else [value]):
+            if item is not None:
+                name = f"{field}[{i}]" if isinstance(value, tuple) else field
+                inputs[name] = {"path": str(item), "digest": _digest(str(item), name)}
+    claim: dict[str, Any] = {"verb": stage.verb, "format": stage.format, "config": settings.identity(), "inputs": inputs}
+    return {**claim, "key": artifacts.key_of(claim)}
+
+
+def execute(stage: Stage[C], settings: C, out: Path, *, overwrite: bool = False) -> Artifact:
+    """Make the directory `out`, unless it is there already.
+
+    The same settings and inputs: nothing is done again; interrupted: resumed. Anything else that stands in
+    `out` is refused with what differs, or made anew with `overwrite`.
+    """
+    claim = claim_of(stage, settings)
+    rank, shard = int(os.environ.get("RANK", "0")), getattr(settings, "shard", None)
+    with artifacts.lock(out, f"-{rank}" if rank or not shard else f"-{shard.replace('/', '-')}"):
+        found, made = artifacts.state(out, claim["key"])
+        if found == "done":
+            assert made is not None
+            log.note(f"{out} is already there, made by the same command: nothing to do.")
+            return made
+        if found == "foreign":
+            raise QontextError(
+                "the output directory is not empty and was not made by qontext",
+                place=out,
+                remedy="Choose another --out.",
+            )
+        if found == "stale":
+            assert made is not None
+            if not overwrite:
+                raise QontextError(
+                    f"the output directory holds another result: {artifacts.differences(made.meta, claim)}",
+                    place=out,
+                    remedy="Choose another --out, or make it anew with --overwrite.",
+                )
+            if rank == 0:
+                artifacts.clear(out)
+        if found == "interrupted":
+            log.note(f"Resuming {out}.")
+        work = artifacts.begin(out, claim) if rank == 0 and not (shard and found == "interrupted") else Workdir(out)
+        started = time.monotonic()
+        summary = stage.run(settings, work)
+        if summary is None or rank != 0:
+            return Artifact(out, {**claim, "digest": "", "summary": summary or {}, "parts": {}})
+        return artifacts.finish(work, claim, summary, time.monotonic() - started)
+
+
+def _digest(value: str, field: str) -> str:
+    """The fingerprint of an input: of the file or folder if it is one, else of what the name stands for."""
+    if value.startswith("pydocs:"):
+        from qontext.corpus.pydocs import fingerprint
+
+        return fingerprint(value)
+    path = Path(value).expanduser()
+    if path.exists():
+        return artifacts.fingerprint(path)
+    if _is_path(value):
+        config.existing(path, field)
+    return f"name:{value}"
+
+
+def _is_path(value: str) -> bool:
+    """Whether a name that does not exist on disk was meant as a path rather than a hub name or a URI."""
+    scheme, colon, _ = value.partition(":")
+    if colon and scheme.isidentifier():
+        return False
+    return value.startswith((".", "/", "~")) or value.count("/") > 1 or Path(value).suffix != ""
+
+
+def _text(value: Any) -> Any:
+    """Paths and artifacts stand for their path, so that Python calls can pass either."""
+    if isinstance(value, Artifact):
+        return str(value.path)
+    return str(value) if isinstance(value, Path) else value
