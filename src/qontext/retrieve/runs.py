@@ -1,0 +1,261 @@
+"""Runs: what a search returned, query by query, and TREC's file format for it.
+
+In memory a run is a few flat arrays, so that seven million results read in seconds and take little room;
+to a reader it is a mapping from query id to the list of its hits. Results stand by descending score, ties
+by ascending passage id, whatever order or rank they were given with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv
+
+from qontext.collection import read_lines
+from qontext.config import existing
+from qontext.errors import QontextError
+from qontext.records import Hit
+
+_COLUMNS = ("query", "q0", "passage", "rank", "score", "tag")
+
+
+@dataclass(frozen=True, eq=False)
+class Run(Mapping[str, list[Hit]]):
+    """Results of several queries. R rows, Q queries, P different passages.
+
+    The rows of query number `q` are ``starts[q]:starts[q+1]``; row `r` is the passage ``ids[codes[r]]`` with
+    ``scores[r]``. `ids` is sorted, so that comparing codes is comparing ids.
+    """
+
+    queries: list[str]
+    starts: np.ndarray[Any, Any]  # [Q + 1] int64
+    ids: np.ndarray[Any, Any]  # [P] object (str), ascending
+    codes: np.ndarray[Any, Any]  # [R] int32
+    scores: np.ndarray[Any, Any]  # [R] float64
+
+    @classmethod
+    def of(cls, hits: Iterable[Hit]) -> Run:
+        """A run from hits in any order."""
+        queries, passages, scores = [list(column) for column in zip(*hits)] or [[], [], []]
+        return cls.from_columns(queries, passages, scores)
+
+    @classmethod
+    def from_columns(
+        cls, queries: Sequence[str], passages: Sequence[str], scores: Any, *, place: str | Path = "run"
+    ) -> Run:
+        """A run from one row per hit, in any order; queries keep the order of their first row."""
+        query_codes, names = _encode(queries)
+        codes, ids = _encode(passages)
+        return cls.from_codes(query_codes, names, codes, ids, scores, place=place)
+
+    @classmethod
+    def from_codes(
+        cls,
+        query_codes: np.ndarray[Any, Any],
+        queries: Sequence[str],
+        codes: np.ndarray[Any, Any],
+        ids: np.ndarray[Any, Any],
+        scores: Any,
+        *,
+        place: str | Path = "run",
+    ) -> Run:
+        """A run from rows that hold the numbers of queries and passages; sorts and checks them."""
+        ids, codes = _in_order(np.asarray(ids, dtype=object), np.asarray(codes, dtype=np.int32))
+        scores = np.asarray(scores, dtype=np.float64)
+        if not np.isfinite(scores).all():
+            row = int(np.flatnonzero(~np.isfinite(scores))[0])
+            raise QontextError(
+                f"the score of query {queries[query_codes[row]]!r} and passage {ids[codes[row]]!r} is {scores[row]}",
+                place=_line(place, row),
+            )
+        order = _ranking(query_codes, codes, scores)
+        if order is not None:
+            query_codes, codes, scores = query_codes[order], codes[order], scores[order]
+        _refuse_duplicates(query_codes, codes, order, queries, ids, place)
+        counts = np.bincount(query_codes, minlength=len(queries))
+        used = np.flatnonzero(counts)
+        starts = np.concatenate([[0], np.cumsum(counts[used])])
+        return cls([queries[i] for i in used], starts, ids, codes, scores)
+
+    def __getitem__(self, query: str) -> list[Hit]:
+        passages, scores = self.rows(self._number[query])
+        return [Hit(query, passage, score) for passage, score in zip(passages, scores.tolist())]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.queries)
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    @property
+    def size(self) -> int:
+        """How many rows there are in all."""
+        return len(self.codes)
+
+    def rows(self, q: int) -> tuple[list[str], np.ndarray[Any, Any]]:
+        """Passage ids and scores of query number `q`, best first."""
+        span = slice(self.starts[q], self.starts[q + 1])
+        return self.ids[self.codes[span]].tolist(), self.scores[span]
+
+    def row_queries(self) -> np.ndarray[Any, Any]:
+        """[R] the number of each row's query."""
+        return np.repeat(np.arange(len(self.queries)), np.diff(self.starts))
+
+    def row_ranks(self) -> np.ndarray[Any, Any]:
+        """[R] the rank of each row within its query, from 0."""
+        return np.arange(self.size) - np.repeat(self.starts[:-1], np.diff(self.starts))
+
+    def top(self, k: int) -> Run:
+        """The run cut to the best `k` of each query."""
+        kept = self.row_ranks() < k
+        starts = np.concatenate([[0], np.cumsum(np.minimum(np.diff(self.starts), k))])
+        return Run(self.queries, starts, self.ids, self.codes[kept], self.scores[kept])
+
+    @property
+    def _number(self) -> dict[str, int]:
+        if "_numbers" not in self.__dict__:
+            self.__dict__["_numbers"] = {query: q for q, query in enumerate(self.queries)}
+        numbers: dict[str, int] = self.__dict__["_numbers"]
+        return numbers
+
+
+def read_run(path: Path | str) -> Run:
+    """A TREC run file (``query Q0 passage rank score tag``, plain or compressed), or a directory with run.trec."""
+    file = existing(path, "a run")
+    if file.is_dir():
+        file = existing(file / "run.trec", "the run of this directory")
+    try:
+        table = _fast_table(file)
+    except (pa.ArrowInvalid, OSError, ValueError):
+        # Unusual whitespace, or damage, which the line by line reader can name.
+        table = _careful_table(file)
+    if len(table) == 0:
+        raise QontextError("the run is empty", place=file)
+    query_codes, queries = _encode(table.column("query"))
+    codes, ids = _encode(table.column("passage"))
+    scores = table.column("score").to_numpy()
+    return Run.from_codes(query_codes, list(queries), codes, ids, scores, place=file)
+
+
+def write_run(run: Run, path: Path, *, tag: str = "qontext") -> None:
+    """Write TREC's format; scores keep every digit they need to read back the same."""
+    for name in (*run.queries, *run.ids[np.unique(run.codes)]):
+        if name.split() != [name]:
+            raise QontextError(f"the id {name!r} holds a space, which a TREC run cannot carry", place=path)
+    with path.open("wb") as file:
+        query_codes, ranks = run.row_queries(), run.row_ranks() + 1
+        for start in range(0, run.size, 1_000_000):
+            rows = slice(start, start + 1_000_000)
+            lines = pc.binary_join_element_wise(
+                pa.array(run.queries, pa.string()).take(pa.array(query_codes[rows])),
+                "Q0",
+                pa.array(run.ids, pa.string()).take(pa.array(run.codes[rows])),
+                pa.array(ranks[rows]).cast(pa.string()),
+                pa.array(run.scores[rows]).cast(pa.string()),
+                f"{tag}\n",
+                " ",
+            )
+            # The strings of an array lie one behind the other: its data buffer is the text of the file.
+            text = lines.cast(pa.large_string())
+            file.write(memoryview(text.buffers()[2])[: pc.sum(pc.binary_length(text)).as_py()])
+
+
+def _fast_table(path: Path) -> pa.Table:
+    with path.open("rb") if path.suffix not in (".gz", ".zst") else pa.input_stream(str(path)) as probe:
+        delimiter = "\t" if b"\t" in probe.read(4096).split(b"\n")[0] else " "
+    codes = pa.dictionary(pa.int32(), pa.string())
+    types = dict.fromkeys(_COLUMNS, pa.string()) | {"query": codes, "passage": codes, "score": pa.float64()}
+    return csv.read_csv(
+        pa.input_stream(str(path)),
+        read_options=csv.ReadOptions(column_names=_COLUMNS, block_size=16 << 20),
+        parse_options=csv.ParseOptions(delimiter=delimiter, quote_char=False, double_quote=False),
+        convert_options=csv.ConvertOptions(
+            column_types=types,
+            include_columns=["query", "passage", "score"],
+            null_values=[],
+            strings_can_be_null=False,
+        ),
+    )
+
+
+def _careful_table(path: Path) -> pa.Table:
+    queries, passages, scores = [], [], []
+    for number, line in enumerate(read_lines(path), start=1):
+        fields = line.split()
+        if not fields:
+            continue
+        if len(fields) != 6:
+            raise QontextError(
+                f"has {len(fields)} columns, expected the six of a TREC run: query Q0 passage rank score tag",
+                place=f"{path}:{number}",
+            )
+        try:
+            scores.append(float(fields[4]))
+        except ValueError:
+            raise QontextError(
+                f"the score is {fields[4]!r}, not a number", place=f"{path}:{number}"
+            ) from None
+        queries.append(fields[0])
+        passages.append(fields[2])
+    return pa.table({"query": queries, "passage": passages, "score": pa.array(scores, pa.float64())})
+
+
+def _encode(values: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Strings as (number of each, the different strings in order of first occurrence)."""
+    column = (
+        values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([pa.array(values, pa.string())])
+    )
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    column = column.unify_dictionaries().combine_chunks()
+    chunk = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
+    return chunk.indices.to_numpy(), chunk.dictionary.to_numpy(zero_copy_only=False)
+
+
+def _in_order(
+    ids: np.ndarray[Any, Any], codes: np.ndarray[Any, Any]
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """The same rows with `ids` ascending."""
+    order = np.array(sorted(range(len(ids)), key=ids.__getitem__), dtype=np.int32)
+    if (order == np.arange(len(order))).all():
+        return ids, codes
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order), dtype=np.int32)
+    return ids[order], place[codes]
+
+
+def _ranking(query_codes: Any, codes: Any, scores: Any) -> np.ndarray[Any, Any] | None:
+    """The order by query, descending score, id; None if the rows stand so already, as they do in most files."""
+    same = query_codes[1:] == query_codes[:-1]
+    falls = (scores[1:] < scores[:-1]) | ((scores[1:] == scores[:-1]) & (codes[1:] > codes[:-1]))
+    if ((query_codes[1:] > query_codes[:-1]) | (same & falls)).all():
+        return None
+    order: np.ndarray[Any, Any] = np.lexsort((codes, -scores, query_codes))
+    return order
+
+
+def _refuse_duplicates(
+    query_codes: Any, codes: Any, order: Any, queries: Any, ids: Any, place: str | Path
+) -> None:
+    pairs = query_codes.astype(np.int64) * max(len(ids), 1) + codes
+    by_pair = np.argsort(pairs, kind="stable")
+    again = np.flatnonzero(np.diff(pairs[by_pair]) == 0)
+    if len(again):
+        row = int(by_pair[again[0] + 1])
+        other = int(by_pair[again[0]])
+        line = row if order is None else max(int(order[row]), int(order[other]))
+        raise QontextError(
+            f"passage {ids[codes[row]]!r} occurs twice among the results of query {queries[query_codes[row]]!r}",
+            place=_line(place, line),
+        )
+
+
+def _line(place: str | Path, row: int) -> str:
+    """Where a row stands: rows of a file count from line 1."""
+    return f"{place}:{row + 1}"
