@@ -1,0 +1,59 @@
+"""JSON Lines: one object a line, as a document, a document with paragraphs, or a passage of a document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from json import JSONDecodeError, JSONDecoder
+from pathlib import Path
+
+from qontext.corpus.sources import fields
+from qontext.corpus.sources.base import FieldNames, Problem, Source
+from qontext.corpus.sources.fields import Fields, Record
+from qontext.corpus.sources.lines import read_lines
+from qontext.records import Document
+
+_decode = JSONDecoder().decode
+
+
+class JsonLines(Source):
+    """The records of one or more files, which are read as if they were one."""
+
+    def __init__(self, name: str, files: Sequence[Path], names: FieldNames, encoding: str) -> None:
+        super().__init__(name, has_passages=True, bytes_total=sum(file.stat().st_size for file in files))
+        self.files, self.fields, self.encoding = files, Fields(names), encoding
+
+    def documents(self) -> Iterator[Document | Problem]:
+        return fields.documents(self._records())
+
+    def _records(self) -> Iterator[Record | Problem]:
+        for path in self.files:
+            for number, line in read_lines(path, self.encoding, self.advance):
+                if isinstance(line, Problem):
+                    yield line
+                elif line and not line.isspace():
+                    yield self._record(line, f"{path}:{number}")
+
+    def _record(self, line: str, place: str) -> Record | Problem:
+        try:
+            value = _decode(line)
+        except JSONDecodeError as error:
+            return Problem(
+                place,
+                "broken JSON",
+                f"{error.msg} at character {error.pos}; each line must hold one JSON object",
+            )
+        except (ValueError, RecursionError) as error:
+            return Problem(place, "broken JSON", str(error))
+        if not isinstance(value, dict):
+            return Problem(place, "not an object", f"expected a JSON object, found {type(value).__name__}")
+        record = self.fields.read(value, place)
+        # JSON can spell half a character (a lone surrogate), which no text file can hold.
+        if isinstance(record, Record) and ("\\ud" in line or "\\uD" in line):
+            try:
+                "".join(
+                    [record.id, record.title, record.doc or "", *(text for _, text in record.passages)]
+                ).encode()
+            except UnicodeEncodeError as error:
+                half = error.object[error.start]
+                return Problem(place, "wrong encoding", f"holds half of a surrogate pair, \\u{ord(half):04x}")
+        return record
