@@ -20,7 +20,6 @@ import hashlib
 import json
 import os
 import shutil
-import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -74,9 +73,13 @@ class Artifact:
 
 @dataclass
 class Workdir:
-    """A directory being written. A stage asks `has(name)` and writes what is missing with `write(name)`."""
+    """A directory being written. A stage asks `has(name)` and writes what is missing with `write(name)`.
+
+    Several processes may write one directory; `writer` names this one, and holds the lock of that name.
+    """
 
     path: Path
+    writer: str = "0"
     _hashes: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def has(self, name: str) -> bool:
@@ -91,7 +94,7 @@ class Workdir:
         """
         final = self.path / name
         final.parent.mkdir(parents=True, exist_ok=True)
-        temporary = final.with_name(f"{_TEMPORARY}{os.getpid()}-{final.name}")
+        temporary = final.with_name(f"{_TEMPORARY}{self.writer}.{os.getpid()}-{final.name}")
         try:
             yield temporary
             sync(temporary)
@@ -120,8 +123,8 @@ class Workdir:
         return sorted(n for n in names if n not in (META, CLAIM) and not Path(n).name.startswith("."))
 
     def sweep(self) -> None:
-        """Remove what writers that died left under temporary names."""
-        for path in self.path.rglob(f"{_TEMPORARY}*"):
+        """Remove what earlier holders of this writer's name left under temporary names when they died."""
+        for path in self.path.rglob(f"{_TEMPORARY}{self.writer}.*"):
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
@@ -186,7 +189,9 @@ def differences(made: dict[str, Any], wanted: dict[str, Any]) -> str:
                 else f"{name} was {old.get('path')} and is now {new.get('path')}"
             )
     if made.get("format") != wanted.get("format"):
-        said.append(f"it was written in format {made.get('format')}, this version writes {wanted.get('format')}")
+        said.append(
+            f"it was written in format {made.get('format')}, this version writes {wanted.get('format')}"
+        )
     return "; ".join(said) or "its key differs"
 
 
@@ -201,16 +206,31 @@ def key_of(claim: dict[str, Any]) -> str:
     return hashlib.blake2b(json.dumps(same, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
-def begin(path: Path, claim: dict[str, Any]) -> Workdir:
-    """Claim the directory (it is absent, interrupted or emptied before) and clear a dead writer's leavings."""
+def begin(path: Path, claim: dict[str, Any], writer: str = "0") -> Workdir:
+    """Claim the directory (absent, interrupted or emptied before) and clear this writer's old leavings."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise_disk_error(error, path)
-    work = Workdir(path)
+    work = Workdir(path, writer)
     work.sweep()
-    work.write_json(CLAIM, claim)
+    if not work.has(CLAIM):
+        work.write_json(CLAIM, claim)
     return work
+
+
+def abandon(work: Workdir) -> None:
+    """After an error before any part was there: leave no trace, so that a mended command starts afresh."""
+    if not work.names():
+        shutil.rmtree(work.path)
+
+
+def claimed_by(path: Path) -> str | None:
+    """Which start of processes claimed the directory, if it is being written."""
+    try:
+        return str(_read_json(path / CLAIM).get("launch"))
+    except QontextError:
+        return None
 
 
 def finish(work: Workdir, claim: dict[str, Any], summary: dict[str, Any], seconds: float) -> Artifact:
@@ -248,8 +268,11 @@ def clear(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def lock(path: Path, name: str = "") -> Iterator[None]:
-    """Hold the directory for one writer; a second one is told at once. Released by the system on a kill."""
+def lock(path: Path, name: str = "", *, wait: bool = False) -> Iterator[None]:
+    """Hold the directory for one writer of that name; a second one is told at once, or waits with `wait`.
+
+    Released by the system on a kill.
+    """
     try:
         path.mkdir(parents=True, exist_ok=True)
         handle = (path / f".lock{name}").open("a")
@@ -257,7 +280,7 @@ def lock(path: Path, name: str = "") -> Iterator[None]:
         raise_disk_error(error, path)
     with handle:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except OSError:
             raise QontextError(
                 "another process is writing this directory",
@@ -265,6 +288,14 @@ def lock(path: Path, name: str = "") -> Iterator[None]:
                 remedy="Wait for it, or choose another --out.",
             ) from None
         yield
+
+
+def refuse_if_written(path: Path) -> None:
+    """An error if any process holds a writer's lock in the directory."""
+    for held in sorted(path.glob(".lock-*")):
+        if held.name != ".lock-claim":
+            with lock(path, held.name.removeprefix(".lock")):
+                pass
 
 
 def fingerprint(path: Path | str) -> str:
@@ -308,10 +339,6 @@ def raise_disk_error(error: OSError, path: Path) -> NoReturn:
     if error.errno in (errno.ENOTDIR, errno.EEXIST):
         raise QontextError("a file is in the way of this directory", place=path) from error
     raise error
-
-
-def host() -> str:
-    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def _read_json(path: Path) -> dict[str, Any]:

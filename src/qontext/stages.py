@@ -7,8 +7,10 @@ the verbs imports none of them. A module offers `STAGE` (writes a directory) or 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -45,6 +47,8 @@ class Stage(Generic[C]):
     run: Callable[[C, Workdir], dict[str, Any] | None]
     examples: str
     format: int = 1
+    distributed: bool = False
+    """Whether its processes share the work under torchrun; else rank 0 does it and the others wait."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,12 @@ def claim_of(stage: Stage[Any], settings: StageConfig) -> dict[str, Any]:
             if item is not None:
                 name = f"{field}[{i}]" if isinstance(value, tuple) else field
                 inputs[name] = {"path": str(item), "digest": _digest(str(item), name)}
-    claim: dict[str, Any] = {"verb": stage.verb, "format": stage.format, "config": settings.identity(), "inputs": inputs}
+    claim: dict[str, Any] = {
+        "verb": stage.verb,
+        "format": stage.format,
+        "config": settings.identity(),
+        "inputs": inputs,
+    }
     return {**claim, "key": artifacts.key_of(claim)}
 
 
@@ -122,10 +131,16 @@ def execute(stage: Stage[C], settings: C, out: Path, *, overwrite: bool = False)
 
     The same settings and inputs: nothing is done again; interrupted: resumed. Anything else that stands in
     `out` is refused with what differs, or made anew with `overwrite`.
+
+    A stage whose configuration has a `shard` field is worked on by several processes: each makes its share
+    of the parts, and `run` returns None while parts of others are missing. Whoever finds them all there
+    describes the directory.
     """
     claim = claim_of(stage, settings)
     rank, shard = int(os.environ.get("RANK", "0")), getattr(settings, "shard", None)
-    with artifacts.lock(out, f"-{rank}" if rank or not shard else f"-{shard.replace('/', '-')}"):
+    if rank != 0:
+        return _follow(stage, settings, out, claim)
+    with artifacts.lock(out, f"-{shard.replace('/', '-')}" if shard else ""):
         found, made = artifacts.state(out, claim["key"])
         if found == "done":
             assert made is not None
@@ -145,16 +160,43 @@ def execute(stage: Stage[C], settings: C, out: Path, *, overwrite: bool = False)
                     place=out,
                     remedy="Choose another --out, or make it anew with --overwrite.",
                 )
-            if rank == 0:
-                artifacts.clear(out)
+            artifacts.clear(out)
         if found == "interrupted":
             log.note(f"Resuming {out}.")
-        work = artifacts.begin(out, claim) if rank == 0 and not (shard and found == "interrupted") else Workdir(out)
+        # A shard that joins others' work must not sweep away what they are writing.
+        joins = shard and found == "interrupted"
+        work = Workdir(out) if joins else artifacts.begin(out, {**claim, "launch": _launch()})
         started = time.monotonic()
-        summary = stage.run(settings, work)
-        if summary is None or rank != 0:
-            return Artifact(out, {**claim, "digest": "", "summary": summary or {}, "parts": {}})
+        try:
+            summary = stage.run(settings, work)
+        except QontextError:
+            artifacts.abandon(work)
+            raise
+        if summary is None:  # other shards are still at work
+            return Artifact(out, {**claim, "digest": "", "summary": {}, "parts": {}})
         return artifacts.finish(work, claim, summary, time.monotonic() - started)
+
+
+def _follow(stage: Stage[C], settings: C, out: Path, claim: dict[str, Any]) -> Artifact:
+    """What a rank other than 0 does: join the work once rank 0 has claimed the directory, then wait for its end."""
+
+    def made() -> Artifact | None:
+        return artifacts.state(out, claim["key"])[1] if artifacts.state(out, claim["key"])[0] == "done" else None
+
+    while not made():
+        if stage.distributed and artifacts.claimed_by(out) == _launch():
+            stage.run(settings, Workdir(out))
+            break
+        time.sleep(0.2)
+    while not (artifact := made()):
+        time.sleep(0.2)
+    return artifact
+
+
+def _launch() -> str:
+    """One start of a group of processes, so that its ranks do not take an earlier start's claim for their own."""
+    parts = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
+    return "/".join(os.environ.get(name, "") for name in parts)
 
 
 def _digest(value: str, field: str) -> str:
