@@ -111,7 +111,7 @@ def _call(loaded: Any, values: dict[str, Any], as_json: bool) -> None:
     artifact = stages.execute(loaded, config, Path(values["out"]), overwrite=values["overwrite"])
     if as_json:
         print(json.dumps({"path": str(artifact.path), "digest": artifact.digest, **artifact.summary}, ensure_ascii=False))
-    elif log.verbosity >= 0:
+    else:
         log.show_table(f"{loaded.verb} → {artifact.path}", artifact.summary)
 
 
@@ -158,9 +158,8 @@ def _field_parameters(config: Any) -> list[inspect.Parameter]:
             flags = [f"{flag}/--no-{flag[2:]}"] if kind is bool else [flag]
             panel = "Inputs" if mark else "This machine" if marked(config, name, Machine) else "Settings"
             option = typer.Option(*flags, help=help_text, rich_help_panel=panel, show_default=not info.is_required())
-        default = inspect.Parameter.empty if info.is_required() else info.get_default(call_default_factory=True)
-        if is_many and default is not inspect.Parameter.empty:
-            default = list(default)
+        default: Any = inspect.Parameter.empty if info.is_required() else info.get_default(call_default_factory=True)
+        default = list(default) if isinstance(default, tuple) else default
         found.append(_parameter(name, Annotated[kind, option], default))
     return found
 

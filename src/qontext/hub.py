@@ -5,8 +5,10 @@ Being offline is noticed at once and explained; nothing hangs, and nothing is fe
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+import threading
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -57,8 +59,15 @@ def online() -> bool:
     proxy = os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy")
     target = urlsplit(proxy) if proxy else endpoint
     port = target.port or (443 if target.scheme == "https" else 80)
-    try:
-        socket.create_connection((target.hostname or "", port), timeout=PROBE_SECONDS).close()
-    except OSError:
-        return False
-    return True
+    answered = threading.Event()
+
+    def probe() -> None:
+        with contextlib.suppress(OSError):
+            socket.create_connection((target.hostname or "", port), timeout=PROBE_SECONDS).close()
+            answered.set()
+
+    # In a thread, because looking up a host's address has no time limit of its own.
+    prober = threading.Thread(target=probe, daemon=True)
+    prober.start()
+    prober.join(PROBE_SECONDS)
+    return answered.is_set()

@@ -103,6 +103,8 @@ def duration(seconds: float) -> str:
 
 def show_table(title: str, rows: dict[str, Any]) -> None:
     """Results as two aligned columns on stdout; nested results are indented under their name."""
+    if verbosity < 0:
+        return
     from rich.console import Console
     from rich.table import Table
 
@@ -110,6 +112,21 @@ def show_table(title: str, rows: dict[str, Any]) -> None:
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(overflow="fold")
     _add_rows(table, rows, "")
+    Console().print(table)
+
+
+def show_rows(title: str, rows: list[dict[str, Any]]) -> None:
+    """Results as a table with a heading per column on stdout."""
+    if verbosity < 0:
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for name, value in (rows[0] if rows else {}).items():
+        table.add_column(name, justify="right" if isinstance(value, int | float) else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row.values()))
     Console().print(table)
 
 

@@ -22,13 +22,14 @@ def by_rules(text: str, language: str) -> list[int]:
     """`sentencex`: rules and abbreviation lists for many languages, fast. The default."""
     import sentencex
 
-    starts, position = [0], 0
+    lead = position = len(text) - len(text.lstrip())
+    starts = [0]
     for sentence in sentencex.segment(language, text):
         words = sentence.strip()
         # The library may drop a blank line between paragraphs, so each sentence is looked up in the text.
         found = text.find(words, position) if words else -1
         if found >= 0:
-            if not text[:found].isspace() and found > starts[-1]:
+            if found > lead:
                 starts.append(found)
             position = found + len(words)
     return starts
