@@ -1,0 +1,153 @@
+"""Answer recall for question answering sets: does one of the top k passages contain an answer?
+
+As in DPR: text and answers are normalised to Unicode NFD, split into runs of letters, digits and marks
+(every other visible character is a token of its own), lowercased, and an answer counts when its tokens stand
+in the passage one behind the other. Sets whose answers are patterns (CuratedTREC) match them as regular
+expressions instead, ignoring case.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import re
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import regex  # type: ignore[import-untyped]  # a dependency of transformers
+
+from qontext.collection import read_jsonl, read_lines
+from qontext.config import existing
+from qontext.errors import QontextError
+from qontext.evaluate.measures import Floats
+from qontext.retrieve.runs import Run
+
+# DPR's tokens: letters, numbers and marks together; any other character that is neither space nor control.
+_TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question and the strings that answer it."""
+
+    text: str
+    answers: tuple[str, ...]
+
+
+def tokens(text: str) -> str:
+    """A text's normalised tokens between single spaces: to contain tokens is to contain a string."""
+    return f" {' '.join(_TOKEN.findall(unicodedata.normalize('NFD', text))).lower()} "
+
+
+def token_matcher(answers: Sequence[str]) -> Callable[[str], bool]:
+    """Whether a passage, given as `tokens(text)`, contains one of the answers."""
+    wanted = [found for found in map(tokens, answers) if found.strip()]
+    return lambda passage: any(answer in passage for answer in wanted)
+
+
+def pattern_matcher(answers: Sequence[str]) -> Callable[[str], bool]:
+    """Whether a passage's text matches one of the patterns."""
+    patterns = []
+    for answer in answers:
+        try:
+            patterns.append(
+                re.compile(unicodedata.normalize("NFD", answer), re.IGNORECASE | re.UNICODE | re.MULTILINE)
+            )
+        except re.error as error:
+            raise QontextError(f"the answer {answer!r} is not a regular expression: {error}") from None
+    return lambda passage: any(p.search(unicodedata.normalize("NFD", passage)) for p in patterns)
+
+
+def answer_ranks(
+    run: Run,
+    questions: Mapping[str, Question],
+    texts: Mapping[str, str],
+    *,
+    depth: int,
+    patterns: bool = False,
+) -> Floats:
+    """[Q] the rank, from 1, of the first passage that holds an answer to each question; else infinity.
+
+    `texts` maps passage ids to texts. A question that the run lacks has no answer in its results.
+    """
+    number = {query: q for q, query in enumerate(run.queries)}
+    prepare: Callable[[str], str] = (lambda text: text) if patterns else tokens
+    prepared: dict[str, str] = {}
+    ranks = np.full(len(questions), np.inf)
+    for i, (id, question) in enumerate(questions.items()):
+        if id not in number:
+            continue
+        holds = (pattern_matcher if patterns else token_matcher)(question.answers)
+        for rank, passage in enumerate(run.rows(number[id])[0][:depth], start=1):
+            if passage not in texts:
+                raise QontextError(
+                    f"the run names the passage {passage!r}, which is not among the passages",
+                    remedy="Give the passages that were searched.",
+                )
+            if passage not in prepared:
+                prepared[passage] = prepare(texts[passage])
+            if holds(prepared[passage]):
+                ranks[i] = rank
+                break
+    return ranks
+
+
+def is_questions(path: Path) -> bool:
+    """Whether a file holds questions with answers rather than judgements."""
+    name = path.name.removesuffix(".gz")
+    if name.endswith((".qa.csv", ".jsonl")):
+        return True
+    first = next(iter(read_lines(path)), "").split("\t")
+    return len(first) == 2 and first[1].strip().startswith("[")
+
+
+def read_questions(source: Path | str) -> dict[str, Question]:
+    """id → question, from DPR's ``question<tab>['answer', …]`` or JSON lines with question and answers.
+
+    DPR's files have no ids: the number of the line, from 0, is the id, as in the runs made from them.
+    """
+    path = existing(source, "questions with answers")
+    name = path.name.removesuffix(".gz").removesuffix(".zst")
+    rows = _json_questions(path) if name.endswith(".jsonl") else _dpr_questions(path)
+    questions: dict[str, Question] = {}
+    for place, id, text, answers in rows:
+        if not isinstance(text, str) or not isinstance(answers, list) or not answers:
+            raise QontextError("expected a question and a list of at least one answer", place=place)
+        if id in questions:
+            raise QontextError(f"the question id {id!r} occurs twice", place=place)
+        questions[id] = Question(text, tuple(map(str, answers)))
+    if not questions:
+        raise QontextError("holds no questions", place=path)
+    return questions
+
+
+def _json_questions(path: Path) -> list[tuple[str, str, object, object]]:
+    return [
+        (
+            place,
+            str(row.get("_id", row.get("id", i))),
+            row.get("question", row.get("text")),
+            row.get("answers", row.get("answer")),
+        )
+        for i, (place, row) in enumerate(read_jsonl(path))
+    ]
+
+
+def _dpr_questions(path: Path) -> list[tuple[str, str, object, object]]:
+    found: list[tuple[str, str, object, object]] = []
+    lines = csv.reader(read_lines(path), delimiter="\t")
+    for i, fields in enumerate(lines):
+        place = f"{path}:{i + 1}"
+        if len(fields) != 2:
+            raise QontextError(f"has {len(fields)} columns, expected question<tab>['answer', …]", place=place)
+        try:
+            answers = ast.literal_eval(fields[1])
+        except (ValueError, SyntaxError):
+            raise QontextError(
+                f"the answers are {fields[1]!r}, expected a list of strings", place=place
+            ) from None
+        found.append((place, str(i), fields[0], answers))
+    return found

@@ -1,0 +1,183 @@
+"""The benchmarks by name, and judgements from wherever they are: a name, a file, a folder.
+
+A name is fetched through ir_datasets when there is a network. A file that holds exactly the judgements of a
+known benchmark is recognised by its content, so that its own measures, grades and published figures apply
+whatever the file is called.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qontext import hub
+from qontext.collection import Qrels, load_collection, read_qrels
+from qontext.errors import QontextError, choose, missing_extra
+
+WEB = ("MRR@10", "Success@50", "R@50", "Success@1000", "R@1000", "nDCG@10")
+GRADED = ("nDCG@10", "MRR@10", "R@100", "R@1000", "MAP", "Judged@10")
+DOCUMENTS = ("MRR@100", "Success@100", "R@100", "nDCG@10")
+ZERO_SHOT = ("nDCG@10", "R@100", "Judged@10")
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A published test set. `relevant` is the lowest grade that MRR and recall count, by its convention."""
+
+    name: str
+    source: str
+    measures: tuple[str, ...]
+    queries: int
+    judgements: int
+    passages: int
+    relevant: int = 1
+    digest: str = ""
+    parts: tuple[str, ...] = ()
+
+
+FORUMS = {
+    "android": (699, 1_696, 22_998), "english": (1_570, 3_765, 40_221), "gaming": (1_595, 2_263, 45_301),
+    "gis": (885, 1_114, 37_637), "mathematica": (804, 1_358, 16_705), "physics": (1_039, 1_933, 38_316),
+    "programmers": (876, 1_675, 32_176), "stats": (652, 913, 42_269), "tex": (2_906, 5_154, 68_184),
+    "unix": (1_072, 1_693, 47_382), "webmasters": (506, 1_395, 17_405), "wordpress": (541, 744, 48_605),
+}  # fmt: skip
+"""The twelve parts of CQADupStack with queries, judgements, passages; its figure is the mean of theirs."""
+
+
+def _beir(
+    name: str,
+    source: str,
+    queries: int,
+    judgements: int,
+    passages: int,
+    *,
+    digest: str = "",
+    parts: tuple[str, ...] = (),
+) -> Benchmark:
+    return Benchmark(
+        f"beir/{name}", source, ZERO_SHOT, queries, judgements, passages, digest=digest, parts=parts
+    )
+
+
+_MS, _WEB, _DOCS = "msmarco-passage", 8_841_823, 3_213_835
+_WIKIPEDIA = 21_015_324
+_DPR = "https://dl.fbaipublicfiles.com/dpr/data/retriever"
+_ALL = (
+    Benchmark("msmarco-passage/dev", f"{_MS}/dev/small", WEB, 6_980, 7_437, _WEB, 1, "69001bc4dabaae9a"),
+    Benchmark("trec-dl-2019", f"{_MS}/trec-dl-2019/judged", GRADED, 43, 9_260, _WEB, 2, "cb2d3776c4450089"),
+    Benchmark("trec-dl-2020", f"{_MS}/trec-dl-2020/judged", GRADED, 54, 11_386, _WEB, 2, "757ca92044ddd9c6"),
+    Benchmark("msmarco-document/dev", "msmarco-document/dev", DOCUMENTS, 5_193, 5_193, _DOCS, 1, "eefb3f98ee39fcfe"),
+    Benchmark("nq", f"{_DPR}/nq-test.qa.csv", (), 3_610, 0, _WIKIPEDIA),
+    Benchmark("triviaqa", f"{_DPR}/trivia-test.qa.csv.gz", (), 11_313, 0, _WIKIPEDIA),
+    _beir("trec-covid", "beir/trec-covid", 50, 66_336, 171_332),
+    _beir("nfcorpus", "beir/nfcorpus/test", 323, 12_334, 3_633, digest="6f10c28ee7df9546"),
+    _beir("nq", "beir/nq", 3_452, 4_201, 2_681_468, digest="8eae1686d9dbf5ae"),
+    _beir("hotpotqa", "beir/hotpotqa/test", 7_405, 14_810, 5_233_329),
+    _beir("fiqa", "beir/fiqa/test", 648, 1_706, 57_638, digest="6d6681dc0aa13f4f"),
+    _beir("arguana", "beir/arguana", 1_406, 1_406, 8_674, digest="e92ad15ccdf4275d"),
+    _beir("webis-touche2020", "beir/webis-touche2020/v2", 49, 2_214, 382_545),
+    _beir("cqadupstack", "", 13_145, 23_703, 457_199, parts=tuple(f"beir/cqadupstack-{f}" for f in FORUMS)),
+    _beir("quora", "beir/quora/test", 10_000, 15_675, 522_931),
+    _beir("dbpedia-entity", "beir/dbpedia-entity/test", 400, 43_515, 4_635_922),
+    _beir("scidocs", "beir/scidocs", 1_000, 29_928, 25_657),
+    _beir("fever", "beir/fever/test", 6_666, 7_937, 5_416_568),
+    _beir("climate-fever", "beir/climate-fever", 1_535, 4_681, 5_416_593),
+    _beir("scifact", "beir/scifact/test", 300, 339, 5_183, digest="9b5447d96a1f6b35"),
+    *(_beir(f"cqadupstack-{f}", f"beir/cqadupstack/{f}", *counts) for f, counts in FORUMS.items()),
+)  # fmt: skip
+
+BENCHMARKS: dict[str, Benchmark] = {entry.name: entry for entry in _ALL}
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Judgements, where they were read, and the benchmark that they are, if they are one."""
+
+    qrels: Qrels
+    place: str
+    benchmark: Benchmark | None
+
+
+def load_judgements(source: str, *, split: str = "test") -> Judged:
+    """From a qrels file, a folder in BEIR's layout (its `split`), or a benchmark's name."""
+    path = Path(source).expanduser()
+    if path.is_dir():
+        qrels, place = load_collection(path).qrels(split), f"{path} ({split})"
+    elif path.exists():
+        qrels, place = read_qrels(path), str(path)
+    else:
+        return _remote(source)
+    return Judged(qrels, place, recognise(qrels))
+
+
+def recognise(qrels: Qrels) -> Benchmark | None:
+    """The benchmark whose judgements these are, to the last grade."""
+    count = sum(map(len, qrels.values()))
+    near = [b for b in BENCHMARKS.values() if b.digest and (b.queries, b.judgements) == (len(qrels), count)]
+    return next((b for b in near if b.digest == judgements_digest(qrels)), None)
+
+
+def judgements_digest(qrels: Qrels) -> str:
+    """A hash of the judgements that does not depend on their order or file format."""
+    lines = sorted(
+        f"{query} {passage} {grade}" for query, judged in qrels.items() for passage, grade in judged.items()
+    )
+    return hashlib.blake2b("\n".join(lines).encode(), digest_size=8).hexdigest()
+
+
+def _remote(name: str) -> Judged:
+    if name.startswith((".", "/", "~")) or Path(name).suffix:
+        raise QontextError("no such file or folder of judgements", place=name)
+    entry = BENCHMARKS[choose(name, BENCHMARKS, "benchmark")]
+    if entry.parts:
+        raise QontextError(
+            f"{name} is the mean of {len(entry.parts)} sets: evaluate each of them",
+            remedy="Or: qontext beir.",
+        )
+    if entry.source.startswith("https:"):
+        raise QontextError(
+            f"{name} is judged by answer strings", remedy=f"Fetch {entry.source} and give the file as QRELS."
+        )
+    qrels: Qrels = {}
+    with remote_dataset(entry.source) as dataset:
+        for row in dataset.qrels_iter():
+            qrels.setdefault(row.query_id, {})[row.doc_id] = row.relevance
+    return Judged(qrels, name, entry)
+
+
+@contextmanager
+def remote_dataset(name: str) -> Iterator[Any]:
+    """A dataset of ir_datasets, from its cache or the network; without either, an error at once."""
+    try:
+        import ir_datasets
+    except ImportError:
+        raise missing_extra("ir_datasets", "datasets", f"the benchmark {name}") from None
+    online = hub.online()
+    # Offline, one short try: the files may be cached, and what is not cached must not be waited for.
+    logging.getLogger("ir_datasets").setLevel(logging.ERROR)
+    settings = {} if online else {"IR_DATASETS_DL_TRIES": "1", "IR_DATASETS_DL_TIMEOUT": "2"}
+    before = {key: os.environ.get(key) for key in settings}
+    os.environ.update(settings)
+    try:
+        yield ir_datasets.load(name)
+    except KeyError:
+        raise QontextError(f"ir_datasets has no dataset named {name!r}") from None
+    except (OSError, RuntimeError) as error:
+        why = (
+            f"could not be fetched: {error}"
+            if online
+            else "is not in the cache of ir_datasets and there is no network"
+        )
+        raise QontextError(
+            f"the data set {name} {why}",
+            remedy="Give a local file or folder instead, or run once where there is a network.",
+        ) from None
+    finally:
+        for key, value in before.items():
+            os.environ.pop(key) if value is None else os.environ.update({key: value})

@@ -1,0 +1,23 @@
+"""Fixtures that several folders of tests use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Callable[[str], Path]:
+    """`shared_data("squad_pool")` is that set's folder; skips where the development data is absent."""
+
+    def folder(name: str) -> Path:
+        found = SHARED / name
+        if not found.exists():
+            pytest.skip(f"the development data {found} is absent")
+        return found
+
+    return folder
