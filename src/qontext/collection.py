@@ -56,7 +56,7 @@ class Collection:
         return read_passages(self.path)
 
     def queries(self, split: str | None = None) -> dict[str, str]:
-        """id → text of all queries, or of those that the split's judgements name, in the order of the file."""
+        """id → text of all queries, or of those that the split judges, in the order of the file."""
         queries = read_queries(self.path)
         if split is None:
             return queries
@@ -90,7 +90,7 @@ def load_collection(folder: Path | str) -> Collection:
 
 
 def read_passages(source: Path | str) -> Iterator[Passage]:
-    """The passages of a `split` artifact, a Parquet file, a BEIR folder, its corpus file, or an ``id<tab>text`` file.
+    """The passages of a `split` artifact, a Parquet file, a BEIR folder or corpus file, or ``id<tab>text``.
 
     Identifiers are not checked for duplicates here, since passages stream; whoever indexes them does.
     """
@@ -133,7 +133,7 @@ def read_queries(source: Path | str) -> dict[str, str]:
 
 
 def read_qrels(source: Path | str) -> Qrels:
-    """Judgements from BEIR's three columns with a header, or TREC's four (query, 0, passage, grade) without."""
+    """Judgements from BEIR's three columns with a header, or TREC's four (query, 0, passage, grade)."""
     path = existing(source, "judgements")
     if path.is_dir():
         raise QontextError(
@@ -158,7 +158,7 @@ def read_qrels(source: Path | str) -> Qrels:
 
 
 def check_qrels(qrels: Qrels, queries: Container[str], passages: Container[str], place: Path | str) -> None:
-    """Refuse judgements that name queries or passages that do not exist, and say so if the columns are swapped."""
+    """Refuse judgements that name unknown queries or passages, and say so if the columns are swapped."""
     for query, judged in qrels.items():
         if query not in queries:
             swapped = query in passages
@@ -180,11 +180,11 @@ def check_qrels(qrels: Qrels, queries: Container[str], passages: Container[str],
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """The lines of a text file, plain, ``.gz``, ``.zst`` or ``.xz``, without their ends; damage is a sentence."""
+    """The lines of a text file, plain or compressed, without line ends; damage is told in a sentence."""
     number = 0
     try:
         with _open_bytes(path) as raw:
-            for number, line in enumerate(raw, start=1):  # noqa: B007
+            for number, line in enumerate(raw, start=1):
                 yield line.decode("utf-8").rstrip("\r\n").removeprefix("\ufeff" if number == 1 else "")
     except UnicodeDecodeError as error:
         raise QontextError(f"is not UTF-8 text: {error.reason}", place=f"{path}:{number}") from None
@@ -244,7 +244,7 @@ def _parquet_queries(path: Path) -> Iterator[tuple[str, str, str]]:
             rows = ((row["id"], row["text"]) for row in table.to_pylist())
         else:
             raise QontextError(
-                f"has no columns id and text, or passage, query and number (it has: {', '.join(table.column_names)})",
+                f"has neither id and text nor passage, query and number: {', '.join(table.column_names)}",
                 place=part,
             )
         yield from ((str(part), id, text) for id, text in rows)

@@ -52,7 +52,7 @@ class Run(Mapping[str, list[Hit]]):
         """A run from one row per hit, in any order; queries keep the order of their first row."""
         query_codes, names = _encode(queries)
         codes, ids = _encode(passages)
-        return cls.from_codes(query_codes, names, codes, ids, scores, place=place)
+        return cls.from_codes(query_codes, list(names), codes, ids, scores, place=place)
 
     @classmethod
     def from_codes(
@@ -70,8 +70,9 @@ class Run(Mapping[str, list[Hit]]):
         scores = np.asarray(scores, dtype=np.float64)
         if not np.isfinite(scores).all():
             row = int(np.flatnonzero(~np.isfinite(scores))[0])
+            query, passage = queries[int(query_codes[row])], ids[codes[row]]
             raise QontextError(
-                f"the score of query {queries[query_codes[row]]!r} and passage {ids[codes[row]]!r} is {scores[row]}",
+                f"the score of query {query!r} and passage {passage!r} is {scores[row]}",
                 place=_line(place, row),
             )
         order = _ranking(query_codes, codes, scores)
@@ -81,7 +82,7 @@ class Run(Mapping[str, list[Hit]]):
         counts = np.bincount(query_codes, minlength=len(queries))
         used = np.flatnonzero(counts)
         starts = np.concatenate([[0], np.cumsum(counts[used])])
-        return cls([queries[i] for i in used], starts, ids, codes, scores)
+        return cls([queries[i] for i in used.tolist()], starts, ids, codes, scores)
 
     def __getitem__(self, query: str) -> list[Hit]:
         passages, scores = self.rows(self._number[query])
@@ -109,7 +110,8 @@ class Run(Mapping[str, list[Hit]]):
 
     def row_ranks(self) -> np.ndarray[Any, Any]:
         """[R] the rank of each row within its query, from 0."""
-        return np.arange(self.size) - np.repeat(self.starts[:-1], np.diff(self.starts))
+        ranks: np.ndarray[Any, Any] = np.arange(self.size) - np.repeat(self.starts[:-1], np.diff(self.starts))
+        return ranks
 
     def top(self, k: int) -> Run:
         """The run cut to the best `k` of each query."""
@@ -126,7 +128,7 @@ class Run(Mapping[str, list[Hit]]):
 
 
 def read_run(path: Path | str) -> Run:
-    """A TREC run file (``query Q0 passage rank score tag``, plain or compressed), or a directory with run.trec."""
+    """A TREC run file (``query Q0 passage rank score tag``, maybe compressed) or a directory with one."""
     file = existing(path, "a run")
     if file.is_dir():
         file = existing(file / "run.trec", "the run of this directory")
@@ -231,7 +233,7 @@ def _in_order(
 
 
 def _ranking(query_codes: Any, codes: Any, scores: Any) -> np.ndarray[Any, Any] | None:
-    """The order by query, descending score, id; None if the rows stand so already, as they do in most files."""
+    """The order by query, descending score, id; None if the rows stand so, as in most files."""
     same = query_codes[1:] == query_codes[:-1]
     falls = (scores[1:] < scores[:-1]) | ((scores[1:] == scores[:-1]) & (codes[1:] > codes[:-1]))
     if ((query_codes[1:] > query_codes[:-1]) | (same & falls)).all():
@@ -250,9 +252,9 @@ def _refuse_duplicates(
         row = int(by_pair[again[0] + 1])
         other = int(by_pair[again[0]])
         line = row if order is None else max(int(order[row]), int(order[other]))
+        query, passage = queries[int(query_codes[row])], ids[codes[row]]
         raise QontextError(
-            f"passage {ids[codes[row]]!r} occurs twice among the results of query {queries[query_codes[row]]!r}",
-            place=_line(place, line),
+            f"passage {passage!r} occurs twice among the results of query {query!r}", place=_line(place, line)
         )
 
 
