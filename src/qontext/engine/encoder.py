@@ -1,0 +1,201 @@
+"""The encoder that pre-training and fine-tuning share: a transformers model, taken apart where methods need it.
+
+Methods speak of h^l, the output of layer l (h^0 = embeddings), of φ, the MLM head, and of heads made of more
+layers of the backbone's own kind. This module gives them exactly these, for every architecture in `families`.
+
+Padding must be the tokenizer's padding id: RoBERTa and MPNet count positions by it.
+
+Shapes: N sequences, T tokens, H hidden size, K gathered positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from qontext import log
+from qontext.engine.families import Family, Shared, family_of
+from qontext.engine.load import locate, new_model, read_model, seeded
+from qontext.engine.presets import PRESETS, preset_config
+from qontext.engine.save import Pooling, Similarity, save_model
+from qontext.engine.tokenizer import check_fit, check_tokenizer, load_tokenizer
+from qontext.errors import QontextError
+
+
+class Encoder(nn.Module):
+    """A backbone with its MLM head and tokenizer.
+
+    `pooler` are weights that the checkpoint came with and no method uses: they are saved as they were.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, *, pooler: dict[str, Tensor] | None = None) -> None:
+        super().__init__()
+        self.model = model
+        self.tokenizer = tokenizer
+        self.pooler = pooler or {}
+        self.family = family_of(model.config, model.config.model_type)
+        self.hidden_size = int(model.config.hidden_size)
+        self.num_layers = len(self._layers)
+        self.vocab_size = int(model.config.vocab_size)
+        self.max_length = int(model.config.max_position_embeddings) - self.family.reserved_positions(
+            model.config
+        )
+
+    @property
+    def config(self) -> Any:
+        return self.model.config
+
+    @property
+    def backbone(self) -> Any:
+        """The model without its MLM head."""
+        return self.model.base_model
+
+    @property
+    def _layers(self) -> nn.ModuleList:
+        layers: nn.ModuleList = self.backbone.get_submodule(self.family.layers)
+        return layers
+
+    @property
+    def _shared(self) -> dict[str, nn.Module]:
+        return {path.rpartition(".")[2]: self.backbone.get_submodule(path) for path in self.family.shared}
+
+    def embed(self, ids_NT: Tensor) -> Tensor:
+        """h^0: the full embedding output (word, position and type, norm, dropout; ELECTRA's projection)."""
+        return self.family.embed(self.backbone, ids_NT)
+
+    def forward(
+        self, ids_NT: Tensor, mask_NT: Tensor | None, *, layers: tuple[int, ...] = (-1,)
+    ) -> tuple[Tensor, ...]:
+        """The hidden states h^l asked for, [N, T, H] each, in that order: 0 = embeddings … L = last (also -1).
+
+        `mask_NT` is True at real tokens; None says that nothing is padded. Layers above the highest one asked
+        for are not run.
+        """
+        wanted = [layer % (self.num_layers + 1) for layer in layers]
+        hidden = self.embed(ids_NT)
+        kept = {0: hidden}
+        shared = self._shared
+        step = self.family.prepare(self.config, shared, hidden, mask_NT)
+        for number, layer in enumerate(self._layers[: max(wanted)], start=1):
+            hidden = step(layer, hidden)
+            if number == self.num_layers:
+                hidden = self.family.finish(shared, hidden)
+            if number in wanted:
+                kept[number] = hidden
+        return tuple(kept[number] for number in wanted)
+
+    def mlm_logits(self, hidden_KH: Tensor) -> Tensor:
+        """φ: vocabulary logits [K, V] of any gathered positions."""
+        return self.family.mlm(self.model, hidden_KH)
+
+    def fresh_layers(self, n: int, copy_from: tuple[int, ...] | None = None, seed: int = 0) -> Layers:
+        """`n` more layers of the backbone's kind: newly initialised, or copies of the layers `copy_from`.
+
+        Layers are counted from 0 here, as in the papers' ablations: (0, 1) are the first two, (10, 11) the
+        last two of twelve. The backbone's way of initialising is used, seeded by `seed`.
+        """
+        if copy_from is None:
+            new = [self.family.fresh(self._layers[0], self.config) for _ in range(n)]
+            shared = {name: _fresh_like(module, self.config) for name, module in self._shared.items()}
+            with seeded(seed):
+                for module in (*new, *shared.values()):
+                    module.apply(self.backbone._init_weights)
+        else:
+            assert len(copy_from) == n, f"{n} layers cannot be copies of layers {copy_from}"
+            new = [copy.deepcopy(self._layers[number]) for number in copy_from]
+            shared = {name: copy.deepcopy(module) for name, module in self._shared.items()}
+        like = next(self._layers.parameters())
+        return Layers(self.family, self.config, new, shared).to(like.device, like.dtype)
+
+    def save(
+        self,
+        directory: Path,
+        *,
+        max_length: int,
+        pooling: Pooling = "cls",
+        similarity: Similarity = "dot",
+        mlm_head: bool = True,
+    ) -> None:
+        """Write the encoder into an existing directory, for transformers and sentence-transformers to load.
+
+        With the MLM head, training can go on from it; without, the file is smaller and AutoModel, which has
+        no use for the head, loads it without remarking that it is there.
+        """
+        save_model(
+            self, directory, max_length=max_length, pooling=pooling, similarity=similarity, mlm_head=mlm_head
+        )
+
+
+class Layers(nn.Module):
+    """A stack of layers of a backbone's own kind, bidirectional. No position embeddings are added to its input.
+
+    What the backbone's layers share (MPNet's relative position bias, ModernBERT's rotary table and closing
+    norm) is the stack's own here, so that its state is complete and nothing is trained from two sides.
+    """
+
+    def __init__(self, family: Family, config: Any, layers: list[nn.Module], shared: Shared) -> None:
+        super().__init__()
+        self.family, self.config = family, config
+        self.layers = nn.ModuleList(layers)
+        self.shared = nn.ModuleDict(shared)
+
+    def forward(self, hidden_NTH: Tensor, mask_NT: Tensor | None) -> Tensor:
+        """[N, T, H] → [N, T, H]; `mask_NT` is True at real tokens, None if nothing is padded."""
+        shared = dict(self.shared.items())
+        step = self.family.prepare(self.config, shared, hidden_NTH, mask_NT)
+        hidden = hidden_NTH
+        for layer in self.layers:
+            hidden = step(layer, hidden)
+        return self.family.finish(shared, hidden)
+
+
+def _fresh_like(module: nn.Module, config: Any) -> nn.Module:
+    """A new module of the same kind and shape, before initialisation."""
+    if isinstance(module, nn.Embedding):
+        return nn.Embedding(module.num_embeddings, module.embedding_dim)
+    if isinstance(module, nn.LayerNorm):
+        return nn.LayerNorm(module.normalized_shape, module.eps, bias=module.bias is not None)
+    return type(module)(config)
+
+
+def load_encoder(
+    name_or_path: str,
+    *,
+    tokenizer: str | None = None,
+    attention: str = "sdpa",
+    seed: int = 42,
+    dropout: float | None = None,
+) -> Encoder:
+    """An encoder by preset, directory or hub name, in fp32 on the CPU, in evaluation mode.
+
+    A preset is initialised from `seed` and needs `tokenizer`, a folder or tokenizer.json; other encoders bring
+    theirs. `dropout` replaces every dropout rate of the backbone.
+    """
+    if name_or_path in PRESETS:
+        if tokenizer is None:
+            raise QontextError(
+                f"the preset {name_or_path!r} starts from scratch and needs a tokenizer",
+                remedy="Give --tokenizer, a folder or a tokenizer.json.",
+            )
+        words = _usable_tokenizer(tokenizer)
+        model = new_model(preset_config(name_or_path, words), attention, seed, dropout)
+        log.detail(f"{name_or_path}: {sum(p.numel() for p in model.parameters()):,} new parameters")
+        return Encoder(model, words).eval()
+    directory = locate(name_or_path)
+    model, pooler = read_model(directory, attention, seed, dropout)
+    words = _usable_tokenizer(str(directory) if tokenizer is None else tokenizer)
+    encoder = Encoder(model, words, pooler=pooler).eval()
+    check_fit(
+        words, encoder.config, encoder.family.reserved_positions(encoder.config), tokenizer or directory
+    )
+    return encoder
+
+
+def _usable_tokenizer(name: str) -> Any:
+    path = Path(name).expanduser()
+    found = load_tokenizer(path if path.exists() else locate(name))
+    check_tokenizer(found, name)
+    return found

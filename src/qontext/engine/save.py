@@ -1,0 +1,79 @@
+"""An encoder's directory, as transformers and sentence-transformers expect it.
+
+| file | read by |
+|---|---|
+| config.json, model.safetensors | transformers |
+| tokenizer.json, tokenizer_config.json | both |
+| modules.json, sentence_bert_config.json, 1_Pooling/, config_sentence_transformers.json | sentence-transformers |
+
+The same encoder gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from qontext.engine.load import quiet
+from qontext.engine.tokenizer import save_tokenizer
+
+if TYPE_CHECKING:
+    from qontext.engine.encoder import Encoder
+
+Pooling = Literal["cls", "mean"]
+Similarity = Literal["dot", "cosine"]
+
+
+def save_model(
+    encoder: Encoder,
+    directory: Path,
+    *,
+    max_length: int,
+    pooling: Pooling,
+    similarity: Similarity,
+    mlm_head: bool,
+) -> None:
+    assert max_length <= encoder.max_length, f"{max_length} tokens do not fit {encoder.max_length} positions"
+    model = encoder.model if mlm_head else encoder.backbone
+    prefix = f"{encoder.model.base_model_prefix}." if mlm_head else ""
+    pooler = {f"{prefix}{name}": weight for name, weight in encoder.pooler.items()}
+    with quiet():
+        model.save_pretrained(str(directory), state_dict={**model.state_dict(), **pooler})
+    save_tokenizer(encoder.tokenizer, directory, max_length)
+    _write(directory / "modules.json", _modules("", "1_Pooling"))
+    _write(directory / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
+    _write(
+        directory / "1_Pooling" / "config.json",
+        {
+            "word_embedding_dimension": encoder.hidden_size,
+            "pooling_mode_cls_token": pooling == "cls",
+            "pooling_mode_mean_tokens": pooling == "mean",
+            "pooling_mode_max_tokens": False,
+            "pooling_mode_mean_sqrt_len_tokens": False,
+        },
+    )
+    _write(
+        directory / "config_sentence_transformers.json",
+        {
+            "__version__": {},
+            "model_type": "SentenceTransformer",
+            "prompts": {},
+            "default_prompt_name": None,
+            "similarity_fn_name": similarity,
+        },
+    )
+
+
+def _modules(transformer: str, pooling: str) -> list[dict[str, Any]]:
+    # The names under which every version since 2 finds its modules; version 5 also has longer ones.
+    paths = {"Transformer": transformer, "Pooling": pooling}
+    return [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (kind, path) in enumerate(paths.items())
+    ]
+
+
+def _write(path: Path, value: Any) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
