@@ -1,0 +1,84 @@
+"""`qontext train-tokenizer`: passages → a WordPiece tokenizer, for encoders that are trained from scratch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from qontext import log, records
+from qontext.artifacts import Workdir
+from qontext.config import Input, StageConfig
+from qontext.errors import QontextError
+from qontext.stages import Stage
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+class TrainTokenizerConfig(StageConfig):
+    passages: Annotated[str, Input(positional=True)]
+    """Passages from 'qontext split'."""
+
+    vocabulary: int = Field(30_522, ge=100, le=1 << 24)
+    """Entries of the vocabulary, special tokens included (30,522 in BERT). Up to 65,536 take two bytes a token."""
+
+    lowercase: bool = True
+    """Fold case and accents, as bert-base-uncased does."""
+
+    min_frequency: int = Field(2, ge=1)
+    """Leave out pieces that are seen less often."""
+
+
+def run(config: TrainTokenizerConfig, work: Workdir) -> dict[str, Any]:
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=100))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=config.lowercase)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=config.vocabulary,
+        min_frequency=config.min_frequency,
+        special_tokens=SPECIAL,
+        show_progress=False,
+    )
+    total = records.count_rows(config.passages)
+    with log.progress("read", total, "passages") as advance:
+        tokenizer.train_from_iterator(_texts(config.passages, advance), trainer, length=total)
+    size = tokenizer.get_vocab_size()
+    if size <= len(SPECIAL) + 26:
+        raise QontextError("the passages have too few words to train a tokenizer on", place=config.passages)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")],
+    )
+    with work.write("tokenizer.json") as path:
+        tokenizer.save(str(path))
+    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL))
+    # The class is named so that transformers reads the folder as it reads BERT's.
+    settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": config.lowercase, "model_max_length": 512, **names}
+    work.write_json("tokenizer_config.json", settings)
+    sample = tokenizer.encode("A sentence that shows how words are taken apart.").tokens
+    log.detail(json.dumps(sample))
+    return {"vocabulary": size, "passages": total, "sample": " ".join(sample)}
+
+
+def _texts(passages: str, advance: Any) -> Iterator[list[str]]:
+    for batch in records.read_table(passages, records.PASSAGES, columns=["title", "text"]):
+        advance(len(batch))
+        for name in ("title", "text"):
+            yield batch.column(name).to_pylist()
+
+
+STAGE = Stage(
+    verb="train-tokenizer",
+    config=TrainTokenizerConfig,
+    run=run,
+    examples="""
+        qontext train-tokenizer passages --out tokenizer
+        qontext train-tokenizer passages --vocabulary 8192 --out tokenizer
+    """,
+)
