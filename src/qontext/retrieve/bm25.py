@@ -10,11 +10,13 @@ up a few of their columns. The arithmetic is bm25s's.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +29,8 @@ from qontext.retrieve.runs import Run
 
 _WORD = re.compile(r"\w+")
 _VOWELS = frozenset("aeiouy")
-_NUMBA_PAYS_FROM = 2_000
-"""Queries from which the ten seconds that numba compiles are earned back."""
+_NUMBA_PAYS_FROM = 50_000_000
+"""Queries times passages from which numba's compilation (about ten seconds, once per machine) pays."""
 
 
 class Bm25:
@@ -115,11 +117,9 @@ class Bm25:
         return numbers, scores
 
     def _best(self, rows: list[list[int]], k: int) -> tuple[Any, Any]:
-        self._choose_backend(len(rows))
         # One more than wanted: where it ties with the last wanted one, the ids decide who is in.
         wider = min(k + 1, len(self.ids))
-        found = self._index.retrieve(rows, k=wider, show_progress=False, n_threads=os.cpu_count() or 1)
-        numbers, scores = np.asarray(found.documents, np.int32), np.asarray(found.scores, np.float32)
+        numbers, scores = self._retrieve(rows, wider)
         place = self._id_places()
         order = np.lexsort((place[numbers], -scores), axis=1)
         numbers, scores = np.take_along_axis(numbers, order, 1), np.take_along_axis(scores, order, 1)
@@ -133,20 +133,37 @@ class Bm25:
                 numbers[row, :k], scores[row, :k] = best, all_scores[best]
         return numbers[:, :k], scores[:, :k]
 
-    def _choose_backend(self, queries: int) -> None:
-        if queries < _NUMBA_PAYS_FROM or self._index.backend == "numba":
-            return
-        try:
-            import numba  # noqa: F401
-        except ImportError:
-            return
-        self._index.backend = "numba"
+    def _retrieve(self, rows: list[list[int]], k: int) -> tuple[Any, Any]:
+        """bm25s's top k, in threads: its inner loops hold no lock."""
+        if len(rows) * len(self.ids) > _NUMBA_PAYS_FROM and _numba_is_ready():
+            self._index.backend = "numba"
+        threads = os.cpu_count() or 1
+        size = -(-len(rows) // threads)
+        chunks = [rows[start : start + size] for start in range(0, len(rows), size)]
+        with ThreadPoolExecutor(threads) as pool:
+            found = list(
+                pool.map(lambda chunk: self._index.retrieve(chunk, k=k, show_progress=False), chunks)
+            )
+        numbers = np.concatenate([part.documents for part in found]).astype(np.int32)
+        return numbers, np.concatenate([part.scores for part in found]).astype(np.float32)
 
     def _id_places(self) -> np.ndarray[Any, Any]:
         """[P] where each passage's id stands among the sorted ids."""
         places = np.empty(len(self.ids), np.int32)
         places[np.argsort(self.ids, kind="stable")] = np.arange(len(self.ids), dtype=np.int32)
         return places
+
+
+def _numba_is_ready() -> bool:
+    """Whether numba is installed; lets it keep bm25s's compiled search on disk for the next process."""
+    try:
+        from bm25s.numba import retrieve_utils
+    except ImportError:
+        return False
+    # Without a cache it works as well, and compiles in every process.
+    with contextlib.suppress(AttributeError, RuntimeError):
+        retrieve_utils._retrieve_internal_jitted_serial.enable_caching()
+    return True
 
 
 class _Terms:
