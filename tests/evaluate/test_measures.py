@@ -76,7 +76,7 @@ def test_grades_below_the_threshold_are_not_relevant_and_the_name_says_so() -> N
 
 
 def test_no_relevant_passage_at_all_is_an_error() -> None:
-    with pytest.raises(QontextError, match="lowest relevant grade is 3, the highest given is 2"):
+    with pytest.raises(QontextError, match="grades from 3 on count, the highest given is 2"):
         measure(run_of(q1="a"), QRELS, parse("MRR@10", relevant=3), relevant=3)
 
 
@@ -95,6 +95,41 @@ def official_mrr_at_10(ranking: dict[str, list[str]], qrels: dict[str, dict[str,
                 total += 1 / (i + 1)
                 break
     return total / len(qrels)
+
+
+def test_what_has_no_kernel_is_computed_by_ir_measures() -> None:
+    found = scores(run_of(q1="xab", q2="dc"), "Rprec Bpref nDCG(judged_only=True)@2")
+    assert found["Rprec"] == [1 / 2, 1, 0]
+    assert found["nDCG(judged_only=True)@2"][0] == 1
+
+
+@pytest.mark.parametrize("levels", [1, 3, 1000])
+def test_ties_stand_in_the_order_of_trec_eval(levels: int) -> None:
+    rng = np.random.default_rng(levels)
+    qrels = {
+        f"q{q}": {f"p{i}": int(rng.integers(-1, 4)) for i in rng.permutation(40)[:12]} for q in range(60)
+    }
+    run = Run.of(
+        # Differences beyond single precision are ties to trec_eval.
+        Hit(query, f"p{i}", float(rng.integers(levels)) + 1e-12 * float(rng.random()))
+        for query in qrels
+        for i in rng.permutation(60)[:25]
+    )
+    ours = measure(
+        run, qrels, parse("MRR R@5 nDCG@10 nDCG MAP AP@7 P@3 MRR(rel=2) AP(rel=2) Success(rel=3)@4")
+    )
+    lists = {query: {hit.passage: hit.score for hit in hits} for query, hits in run.items()}
+    for level, names in {
+        1: {"MRR": "recip_rank", "R@5": "recall_5", "nDCG@10": "ndcg_cut_10", "nDCG": "ndcg", "MAP": "map",
+            "AP@7": "map_cut_7", "P@3": "P_3"},
+        2: {"MRR(rel=2)": "recip_rank", "AP(rel=2)": "map"},
+        3: {"Success(rel=3)@4": "success_4"},
+    }.items():  # fmt: skip
+        wanted = {"recip_rank", "recall.5", "ndcg_cut.10", "ndcg", "map", "map_cut.7", "P.3", "success.4"}
+        theirs = pytrec_eval.RelevanceEvaluator(qrels, wanted, relevance_level=level).evaluate(lists)
+        for name, trec in names.items():
+            expected = [theirs[query][trec] for query in ours.queries]
+            np.testing.assert_allclose(ours.values[name], expected, atol=1e-6, err_msg=name)
 
 
 def random_run(qrels: dict[str, dict[str, int]], rng: np.random.Generator, depth: int) -> Run:

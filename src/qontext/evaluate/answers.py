@@ -22,7 +22,7 @@ import regex  # type: ignore[import-untyped]  # a dependency of transformers
 from qontext.collection import read_jsonl, read_lines
 from qontext.config import existing
 from qontext.errors import QontextError
-from qontext.evaluate.measures import Floats
+from qontext.evaluate.kernels import Floats
 from qontext.retrieve.runs import Run
 
 # DPR's tokens: letters, numbers and marks together; any other character that is neither space nor control.

@@ -65,14 +65,14 @@ def _beir(
     )
 
 
-_MS, _WEB, _DOCS = "msmarco-passage", 8_841_823, 3_213_835
+_MS, _WEB, _DOC = "msmarco-passage", 8_841_823, "msmarco-document/dev"
 _WIKIPEDIA = 21_015_324
 _DPR = "https://dl.fbaipublicfiles.com/dpr/data/retriever"
 _ALL = (
     Benchmark("msmarco-passage/dev", f"{_MS}/dev/small", WEB, 6_980, 7_437, _WEB, 1, "69001bc4dabaae9a"),
     Benchmark("trec-dl-2019", f"{_MS}/trec-dl-2019/judged", GRADED, 43, 9_260, _WEB, 2, "cb2d3776c4450089"),
     Benchmark("trec-dl-2020", f"{_MS}/trec-dl-2020/judged", GRADED, 54, 11_386, _WEB, 2, "757ca92044ddd9c6"),
-    Benchmark("msmarco-document/dev", "msmarco-document/dev", DOCUMENTS, 5_193, 5_193, _DOCS, 1, "eefb3f98ee39fcfe"),
+    Benchmark("msmarco-document/dev", _DOC, DOCUMENTS, 5_193, 5_193, 3_213_835, digest="eefb3f98ee39fcfe"),
     Benchmark("nq", f"{_DPR}/nq-test.qa.csv", (), 3_610, 0, _WIKIPEDIA),
     Benchmark("triviaqa", f"{_DPR}/trivia-test.qa.csv.gz", (), 11_313, 0, _WIKIPEDIA),
     _beir("trec-covid", "beir/trec-covid", 50, 66_336, 171_332),

@@ -1,5 +1,7 @@
-"""Measures of a run against judgements: MRR@k, R@k, Success@k, nDCG@k, MAP, Judged@k, and whatever else
-ir_measures knows, query by query.
+"""Measures of a run against judgements, query by query, in the notation of ir_measures: ``nDCG@10``.
+
+The common ones (MRR, R, Success, P, nDCG, MAP, Judged) are computed by our kernels, which take a second where
+trec_eval takes a minute and agree with it; every other measure of the notation is computed by ir_measures.
 
 The denominator of every mean is the number of queries that the judgements name: a query without results
 scores 0, a result for a query without judgements counts for nothing. Ties are broken as trec_eval breaks
@@ -10,26 +12,24 @@ calls recall, whether the top k hold any of them, is ``Success@k``.
 from __future__ import annotations
 
 import re
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from qontext.collection import Qrels
 from qontext.errors import QontextError
+from qontext.evaluate import kernels
+from qontext.evaluate.kernels import Floats
 from qontext.retrieve.runs import Run
-
-Floats = npt.NDArray[np.float64]
 
 DEFAULT = ("MRR@10", "nDCG@10", "R@100", "Success@100", "MAP", "Judged@10")
 DEPTHS = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000)
 _KNOWN = "MRR@k, R@k, Success@k, nDCG@k, P@k, MAP, Judged@k"
 _BINARY = ("RR", "R", "Success", "AP", "P", "Rprec", "Bpref")
-_CHUNK = 256  # queries that are in trec_eval's form at a time: bounds the memory that a long run takes
+_CHUNK = 256  # queries that are in ir_measures' form at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,32 +88,22 @@ def parse(names: str | Sequence[str], *, relevant: int = 1) -> dict[str, Any]:
 
 
 def measure(run: Run, qrels: Qrels, measures: dict[str, Any], *, relevant: int = 1) -> Scores:
-    """Score the run. 6,980 queries of 1,000 results take a few seconds; memory grows by the chunk only."""
-    import ir_measures
-
-    if max(max(judged.values(), default=0) for judged in qrels.values()) < relevant:
+    """Score the run, query by query."""
+    highest = max(max(judged.values(), default=0) for judged in qrels.values())
+    if highest < relevant:
         raise QontextError(
-            f"no passage is judged relevant: the lowest relevant grade is {relevant}, the highest given is "
-            f"{max(max(judged.values(), default=0) for judged in qrels.values())}"
+            f"no passage is judged relevant: grades from {relevant} on count, the highest given is {highest}"
         )
-    queries = list(qrels)
-    number = {query: i for i, query in enumerate(queries)}
-    wanted = {name: _without_cutoff_if_rr(m) for name, m in measures.items()}
-    evaluator = ir_measures.evaluator(list(dict.fromkeys(wanted.values())), qrels)
-    columns = {m: np.zeros(len(queries)) for m in wanted.values()}
-    for chunk in _chunks(run, qrels):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            for metric in evaluator.iter_calc(chunk):
-                if metric.query_id in chunk:
-                    columns[metric.measure][number[metric.query_id]] = metric.value
-    values = {name: _cut(columns[wanted[name]], measures[name]) for name in measures}
+    found = kernels.find(run, qrels)
+    others = [m for m in measures.values() if not _has_kernel(m)]
+    slow = _by_library(run, qrels, others) if others else {}
+    values = {name: slow[m] if m in slow else _by_kernel(found, m) for name, m in measures.items()}
     judged_in_run = sum(query in qrels for query in run.queries)
     return Scores(
-        queries=queries,
+        queries=list(qrels),
         values=values,
-        without_results=len(queries) - judged_in_run,
-        without_relevant=sum(max(judged.values(), default=0) < relevant for judged in qrels.values()),
+        without_results=len(qrels) - judged_in_run,
+        without_relevant=int((found.relevant(relevant) == 0).sum()),
         unjudged=len(run.queries) - judged_in_run,
     )
 
@@ -123,30 +113,33 @@ def depth_measures(depths: Sequence[int] = DEPTHS) -> str:
     return " ".join(f"R@{k} Success@{k}" for k in depths)
 
 
-def _chunks(run: Run, qrels: Qrels) -> Iterator[dict[str, dict[str, float]]]:
-    chunk: dict[str, dict[str, float]] = {}
-    for q, query in enumerate(run.queries):
-        if query in qrels:
-            passages, scores = run.rows(q)
-            chunk[query] = dict(zip(passages, scores.tolist()))
-            if len(chunk) == _CHUNK:
-                yield chunk
-                chunk = {}
-    if chunk:
-        yield chunk
+def _has_kernel(measure: Any) -> bool:
+    return measure.NAME in kernels.KERNELS and measure.params.keys() <= {"cutoff", "rel"}
 
 
-def _without_cutoff_if_rr(measure: Any) -> Any:
-    """RR@k is RR where that is at least 1/k: one pass of trec_eval serves every k, with its order of ties."""
-    if measure.NAME != "RR":
-        return measure
-    return type(measure)(**{key: value for key, value in measure.params.items() if key != "cutoff"})
+def _by_kernel(found: kernels.Found, measure: Any) -> Floats:
+    cutoff, relevant = measure.params.get("cutoff", np.inf), measure.params.get("rel", 1)
+    return kernels.KERNELS[measure.NAME](found, cutoff, relevant)
 
 
-def _cut(column: Floats, measure: Any) -> Floats:
-    if measure.NAME != "RR" or "cutoff" not in measure.params:
-        return column
-    return np.where(column >= 1 / measure.params["cutoff"], column, 0.0)
+def _by_library(run: Run, qrels: Qrels, measures: list[Any]) -> dict[Any, Floats]:
+    """What has no kernel, by ir_measures, some queries at a time: its form of a run takes much memory."""
+    import ir_measures
+
+    number = {query: i for i, query in enumerate(qrels)}
+    columns = {m: np.zeros(len(qrels)) for m in measures}
+    wanted = [(q, query) for q, query in enumerate(run.queries) if query in qrels]
+    for start in range(0, len(wanted), _CHUNK):
+        results = {query: dict(zip(*_lists(run, q))) for q, query in wanted[start : start + _CHUNK]}
+        judged = {query: qrels[query] for query in results}
+        for metric in ir_measures.iter_calc(measures, judged, results):
+            columns[metric.measure][number[metric.query_id]] = metric.value
+    return columns
+
+
+def _lists(run: Run, q: int) -> tuple[list[str], list[float]]:
+    passages, scores = run.rows(q)
+    return passages, scores.tolist()
 
 
 def _words(names: str | Sequence[str]) -> list[str]:

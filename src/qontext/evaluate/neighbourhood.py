@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from qontext.errors import QontextError
-from qontext.evaluate.measures import Floats
+from qontext.evaluate.kernels import Floats
 from qontext.retrieve.runs import Run
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from qontext.evaluate.measures import Floats
+from qontext.evaluate.kernels import Floats
 
 _BLOCK_CELLS = 4_000_000  # random numbers that are in memory at a time
 
