@@ -1,4 +1,4 @@
-"""The encoder that pre-training and fine-tuning share: a transformers model, taken apart where methods need it.
+"""The encoder that pre-training and fine-tuning share: a transformers model, taken apart for the methods.
 
 Methods speak of h^l, the output of layer l (h^0 = embeddings), of φ, the MLM head, and of heads made of more
 layers of the backbone's own kind. This module gives them exactly these, for every architecture in `families`.
@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from qontext import log
 from qontext.engine.families import Family, Shared, family_of
-from qontext.engine.load import locate, new_model, read_model, seeded
+from qontext.engine.load import new_model, read_model, seeded
+from qontext.engine.locate import locate
 from qontext.engine.presets import PRESETS, preset_config
 from qontext.engine.save import Pooling, Similarity, save_model
 from qontext.engine.tokenizer import check_fit, check_tokenizer, load_tokenizer
@@ -40,9 +41,8 @@ class Encoder(nn.Module):
         self.hidden_size = int(model.config.hidden_size)
         self.num_layers = len(self._layers)
         self.vocab_size = int(model.config.vocab_size)
-        self.max_length = int(model.config.max_position_embeddings) - self.family.reserved_positions(
-            model.config
-        )
+        reserved = self.family.reserved_positions(model.config)
+        self.max_length = int(model.config.max_position_embeddings) - reserved
 
     @property
     def config(self) -> Any:
@@ -69,7 +69,7 @@ class Encoder(nn.Module):
     def forward(
         self, ids_NT: Tensor, mask_NT: Tensor | None, *, layers: tuple[int, ...] = (-1,)
     ) -> tuple[Tensor, ...]:
-        """The hidden states h^l asked for, [N, T, H] each, in that order: 0 = embeddings … L = last (also -1).
+        """The hidden states h^l asked for, [N, T, H] each, in that order: 0 = embeddings … L = last = -1.
 
         `mask_NT` is True at real tokens; None says that nothing is padded. Layers above the highest one asked
         for are not run.
@@ -124,13 +124,11 @@ class Encoder(nn.Module):
         With the MLM head, training can go on from it; without, the file is smaller and AutoModel, which has
         no use for the head, loads it without remarking that it is there.
         """
-        save_model(
-            self, directory, max_length=max_length, pooling=pooling, similarity=similarity, mlm_head=mlm_head
-        )
+        save_model(self, directory, max_length, pooling, similarity, mlm_head=mlm_head)
 
 
 class Layers(nn.Module):
-    """A stack of layers of a backbone's own kind, bidirectional. No position embeddings are added to its input.
+    """Layers of a backbone's own kind, bidirectional. No position embeddings are added to their input.
 
     What the backbone's layers share (MPNet's relative position bias, ModernBERT's rotary table and closing
     norm) is the stack's own here, so that its state is complete and nothing is trained from two sides.
@@ -171,8 +169,8 @@ def load_encoder(
 ) -> Encoder:
     """An encoder by preset, directory or hub name, in fp32 on the CPU, in evaluation mode.
 
-    A preset is initialised from `seed` and needs `tokenizer`, a folder or tokenizer.json; other encoders bring
-    theirs. `dropout` replaces every dropout rate of the backbone.
+    A preset is initialised from `seed` and needs `tokenizer`: a folder, a tokenizer.json or a hub name. Other
+    encoders bring theirs. `dropout` replaces every dropout rate of the backbone.
     """
     if name_or_path in PRESETS:
         if tokenizer is None:
@@ -186,11 +184,15 @@ def load_encoder(
         return Encoder(model, words).eval()
     directory = locate(name_or_path)
     model, pooler = read_model(directory, attention, seed, dropout)
-    words = _usable_tokenizer(str(directory) if tokenizer is None else tokenizer)
+    words = _usable_tokenizer(str(directory))
+    if tokenizer is not None and _usable_tokenizer(tokenizer).get_vocab() != words.get_vocab():
+        raise QontextError(
+            f"the tokenizer does not fit the encoder: {name_or_path} was trained with another vocabulary",
+            place=tokenizer,
+            remedy=f"Leave --tokenizer out, or start from scratch with a preset: {', '.join(PRESETS)}.",
+        )
     encoder = Encoder(model, words, pooler=pooler).eval()
-    check_fit(
-        words, encoder.config, encoder.family.reserved_positions(encoder.config), tokenizer or directory
-    )
+    check_fit(words, encoder.config, encoder.family.reserved_positions(encoder.config), directory)
     return encoder
 
 

@@ -97,9 +97,10 @@ def _relative(config: Any, shared: Shared, hidden_NTH: Tensor, mask_NT: Tensor |
     """MPNet: a learned bias per head and bucketed distance, added to every layer's attention scores."""
     from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
+    bucket_of: Any = MPNetEncoder.relative_position_bucket
     attention = full_mask(config, hidden_NTH, mask_NT)
     places = torch.arange(hidden_NTH.shape[1], device=hidden_NTH.device)
-    buckets_TT = MPNetEncoder.relative_position_bucket(places[None, :] - places[:, None])
+    buckets_TT = bucket_of(places[None, :] - places[:, None])
     bias_1ATT = shared["relative_attention_bias"](buckets_TT).permute(2, 0, 1)[None]
     return lambda layer, hidden: layer(hidden, attention, bias_1ATT)[0]
 

@@ -1,13 +1,11 @@
-"""A name → a transformers model with an MLM head: from a preset, a directory on disk, or the hub.
+"""A transformers model with its MLM head, from a directory or newly initialised.
 
-Only safetensors are read: pickled weights can run code, and every current model comes with safetensors.
+Only safetensors are read: pickled weights can run code, and current models come with safetensors.
 """
 
 from __future__ import annotations
 
 import contextlib
-import difflib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,58 +14,20 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from qontext import artifacts, log
-from qontext.engine import hub
-from qontext.engine.families import Family, family_of
-from qontext.engine.presets import PRESETS
+from qontext import log
+from qontext.engine.families import family_of
 from qontext.errors import QontextError, choose
 
 ATTENTIONS = ("sdpa", "eager", "flash_attention_2", "flex_attention")
-
-
-def locate(name: str) -> Path:
-    """The directory with config.json and weights that `name` stands for."""
-    path = Path(name).expanduser()
-    if path.is_dir():
-        if (path / artifacts.CLAIM).exists():
-            artifacts.open_artifact(path)  # says if it is not finished
-        return _transformer_of(path)
-    if path.exists():
-        raise QontextError("is a file, not an encoder's directory", place=path)
-    if name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise QontextError("no such directory", place=name)
-    near = difflib.get_close_matches(name, PRESETS, n=1, cutoff=0.75)
-    if near:
-        raise QontextError(
-            f"unknown encoder {name!r}",
-            remedy=f"Did you mean {near[0]!r}? Presets: {', '.join(PRESETS)}; else a directory or a hub name.",
-        )
-    return _transformer_of(hub.snapshot(name))
-
-
-def _transformer_of(directory: Path) -> Path:
-    """Where the transformer lies in a sentence-transformers directory; else the directory itself."""
-    if (directory / "config.json").is_file():
-        return directory
-    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-        first = json.loads((directory / "modules.json").read_text(encoding="utf-8"))[0]["path"]
-        if (directory / first / "config.json").is_file():
-            return directory / first
-    raise QontextError(
-        "holds no encoder: there is no config.json",
-        place=directory,
-        remedy="Give a directory that transformers or sentence-transformers saved.",
-    )
+WEIGHTS = "model*.safetensors"
 
 
 def new_model(config: Any, attention: str, seed: int, dropout: float | None) -> Any:
-    """A freshly initialised model."""
-    from transformers import AutoModelForMaskedLM
-
-    family = family_of(config, config.model_type)
-    _set_dropout(config, family, dropout)
+    """A newly initialised model."""
+    auto: Any = _auto_model()
+    options = _options(config, attention, dropout, config.model_type)
     with seeded(seed), quiet():
-        return AutoModelForMaskedLM.from_config(config, attn_implementation=_attention(config, attention))
+        return auto.from_config(**options)
 
 
 def read_model(
@@ -77,30 +37,21 @@ def read_model(
 
     A model without an MLM head gets a new one, initialised from `seed` and tied to the word embeddings.
     """
-    from transformers import AutoModelForMaskedLM
-
-    config = read_config(directory)
-    family = family_of(config, str(directory))
-    _set_dropout(config, family, dropout)
-    if not any(directory.glob("model*.safetensors")):
+    auto: Any = _auto_model()
+    options = _options(_read_config(directory), attention, dropout, str(directory))
+    if not any(directory.glob(WEIGHTS)):
         pickled = any(directory.glob("*.bin"))
         raise QontextError(
-            "has pickled weights only, which are not read because they can run code"
+            "its weights are pickled, which are not read: a pickle can run code"
             if pickled
             else "has no weights",
             place=directory,
-            remedy="Expected model.safetensors"
-            + ("; transformers' save_pretrained writes it." if pickled else "."),
+            remedy="Expected model.safetensors, as transformers' save_pretrained writes it.",
         )
-    options = {"config": config, "attn_implementation": _attention(config, attention), "dtype": torch.float32}
     try:
         with seeded(seed), quiet():
-            model, found = AutoModelForMaskedLM.from_pretrained(
-                str(directory),
-                **options,
-                use_safetensors=True,
-                trust_remote_code=False,
-                output_loading_info=True,
+            model, found = auto.from_pretrained(
+                str(directory), **options, use_safetensors=True, output_loading_info=True
             )
     except (OSError, RuntimeError, ValueError, ImportError, SafetensorError) as error:
         raise QontextError(f"cannot load the model: {_reason(error)}", place=directory) from None
@@ -113,49 +64,53 @@ def read_model(
         )
     if found["missing_keys"]:
         log.note(f"{directory} has no MLM head: it gets a new one, tied to its word embeddings.")
-        config.tie_word_embeddings = model.config.tie_word_embeddings = True
+        model.config.tie_word_embeddings = True
         model.tie_weights()
-    return model, _pooler(directory, prefix, found["unexpected_keys"])
+    return model, _pooler(directory, prefix)
 
 
-def _pooler(directory: Path, prefix: str, unexpected: set[str]) -> dict[str, Tensor]:
-    """The pooler's weights, by the name that they have in the backbone."""
+def _pooler(directory: Path, prefix: str) -> dict[str, Tensor]:
+    """The pooler's weights, by the names that they have in the backbone."""
     pooler: dict[str, Tensor] = {}
-    for path in (
-        sorted(directory.glob("model*.safetensors")) if any("pooler." in key for key in unexpected) else ()
-    ):
+    for path in sorted(directory.glob(WEIGHTS)):
         with safe_open(path, "pt") as weights:
-            for key in weights.keys():  # noqa: SIM118 (not a dict)
+            for key in weights.keys():  # noqa: SIM118 (this is not a dict)
                 name = key.removeprefix(prefix)
                 if name.startswith("pooler."):
                     pooler[name] = weights.get_tensor(key).float()
     return pooler
 
 
-def _attention(config: Any, attention: str) -> str:
-    """The implementation asked for, or eager where the architecture has no other (MPNet)."""
-    from transformers import AutoModelForMaskedLM
-
-    choose(attention, ATTENTIONS, "attention implementation")
-    kind = AutoModelForMaskedLM._model_mapping[type(config)]
-    return attention if attention != "sdpa" or kind._supports_sdpa else "eager"
-
-
-def _set_dropout(config: Any, family: Family, dropout: float | None) -> None:
+def _options(config: Any, attention: str, dropout: float | None, place: str) -> dict[str, Any]:
+    """What a model is made with. Architectures without fused attention (MPNet) fall back to the eager one."""
+    family = family_of(config, place)
     if dropout is not None:
         for name in family.dropouts:
             setattr(config, name, dropout)
+    choose(attention, ATTENTIONS, "attention implementation")
+    kind: Any = _auto_model()._model_mapping[type(config)]
+    fused = attention != "sdpa" or kind._supports_sdpa
+    return {
+        "config": config,
+        "attn_implementation": attention if fused else "eager",
+        "dtype": torch.float32,
+    }
 
 
-def read_config(directory: Path) -> Any:
+def _auto_model() -> Any:
+    from transformers import AutoModelForMaskedLM
+
+    return AutoModelForMaskedLM
+
+
+def _read_config(directory: Path) -> Any:
     from transformers import AutoConfig
 
     try:
         return AutoConfig.from_pretrained(str(directory), trust_remote_code=False)
-    except Exception as error:  # ValueError, KeyError, JSON errors: whatever is wrong, it is this file
-        raise QontextError(
-            f"not a readable configuration: {_reason(error)}", place=directory / "config.json"
-        ) from None
+    except Exception as error:  # ValueError, KeyError, a JSON error: whatever it is, this file is wrong
+        place = directory / "config.json"
+        raise QontextError(f"not a readable configuration: {_reason(error)}", place=place) from None
 
 
 def _reason(error: BaseException) -> str:
@@ -168,15 +123,16 @@ def quiet() -> Iterator[None]:
     """Without transformers' own load report and bars: what matters of them is checked and said here."""
     from transformers.utils import logging
 
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    library: Any = logging
+    verbosity, bars = library.get_verbosity(), library.is_progress_bar_enabled()
+    library.set_verbosity_error()
+    library.disable_progress_bar()
     try:
         yield
     finally:
-        logging.set_verbosity(verbosity)
+        library.set_verbosity(verbosity)
         if bars:
-            logging.enable_progress_bar()
+            library.enable_progress_bar()
 
 
 @contextlib.contextmanager

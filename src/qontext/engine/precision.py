@@ -15,7 +15,7 @@ _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 def resolve_device(name: str = "auto") -> torch.device:
-    """`auto` = the first GPU if there is one, else Apple's, else the CPU; also `cpu`, `cuda`, `cuda:1`, `mps`."""
+    """`auto` = a CUDA GPU if there is one, else Apple's, else the CPU; or `cpu`, `cuda`, `cuda:1`, `mps`."""
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")
@@ -25,9 +25,7 @@ def resolve_device(name: str = "auto") -> torch.device:
         if colon:
             raise QontextError(f"unknown device {name!r}", remedy=f"Write {kind!r}.")
         if kind == "mps" and not torch.backends.mps.is_available():
-            raise QontextError(
-                "this machine has no Apple GPU that torch can use", remedy="Choose --device cpu."
-            )
+            raise QontextError("torch finds no Apple GPU on this machine", remedy="Choose --device cpu.")
         return torch.device(kind)
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if count == 0:

@@ -1,10 +1,10 @@
-"""An encoder's directory, as transformers and sentence-transformers expect it.
+"""An encoder's directory, as transformers and sentence-transformers (ST) expect it.
 
 | file | read by |
 |---|---|
-| config.json, model.safetensors | transformers |
-| tokenizer.json, tokenizer_config.json | both |
-| modules.json, sentence_bert_config.json, 1_Pooling/, config_sentence_transformers.json | sentence-transformers |
+| config.json, model.safetensors | transformers, ST |
+| tokenizer.json, tokenizer_config.json | transformers, ST |
+| modules.json, sentence_bert_config.json, config_sentence_transformers.json, 1_Pooling/ | ST |
 
 The same encoder gives the same bytes.
 """
@@ -28,10 +28,10 @@ Similarity = Literal["dot", "cosine"]
 def save_model(
     encoder: Encoder,
     directory: Path,
-    *,
     max_length: int,
     pooling: Pooling,
     similarity: Similarity,
+    *,
     mlm_head: bool,
 ) -> None:
     assert max_length <= encoder.max_length, f"{max_length} tokens do not fit {encoder.max_length} positions"

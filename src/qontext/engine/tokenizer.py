@@ -1,7 +1,8 @@
-"""The tokenizer of an encoder: loaded from a folder or a tokenizer.json, and checked before anything uses it."""
+"""An encoder's tokenizer: loaded from a folder or a tokenizer.json, and checked before anything uses it."""
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -15,26 +16,28 @@ _SPECIAL = {
     "sep_token": ("[SEP]", "</s>"),
     "mask_token": ("[MASK]", "<mask>"),
 }
+"""The names that special tokens go by, for a tokenizer.json on its own: it does not say which is which."""
+
+_TRACES = ("name_or_path", "is_local", "local_files_only", "max_length", "stride", "truncation_strategy")
+"""Settings that a tokenizer keeps from where it was loaded and what it was last used for."""
 
 
 def load_tokenizer(path: Path) -> Any:
-    """The fast tokenizer of a folder (transformers' files, or a bare tokenizer.json) or of a tokenizer.json."""
+    """The fast tokenizer of a model's folder, or of a tokenizer.json on its own."""
     from transformers import AutoTokenizer
 
-    folder = path if path.is_dir() else path.parent
-    if path.is_file() or (
-        not (folder / "tokenizer_config.json").exists() and (folder / "tokenizer.json").exists()
-    ):
-        return _from_file(path if path.is_file() else folder / "tokenizer.json")
+    alone = path / "tokenizer.json" if path.is_dir() else path
+    if path.is_file() or (alone.is_file() and not (path / "tokenizer_config.json").is_file()):
+        return _from_file(alone)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(folder), use_fast=True, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(str(path), use_fast=True, trust_remote_code=False)
     except Exception as error:  # the library raises whatever its parsers raise
         raise QontextError(
-            f"holds no readable tokenizer: {_first_line(error)}",
+            f"holds no readable tokenizer: {_reason(error)}",
             place=path,
             remedy="Expected tokenizer.json and tokenizer_config.json there.",
         ) from None
-    if not getattr(tokenizer, "is_fast", False):
+    if not tokenizer.is_fast:
         raise QontextError(
             "has a slow tokenizer only, which cannot say where words begin",
             place=path,
@@ -45,13 +48,12 @@ def load_tokenizer(path: Path) -> Any:
 
 def check_tokenizer(tokenizer: Any, place: str | Path) -> None:
     """Refuse a tokenizer without the special tokens that masking and pooling live on."""
-    names = ("pad_token", "cls_token", "sep_token", "mask_token")
-    missing = [name for name in names if getattr(tokenizer, name) is None]
+    missing = [name for name in ("pad", "cls", "sep", "mask") if getattr(tokenizer, f"{name}_token") is None]
     if missing:
         raise QontextError(
-            f"the tokenizer has no {', '.join(n.removesuffix('_token') for n in missing)} token",
+            f"the tokenizer has no {', '.join(missing)} token",
             place=place,
-            remedy="Name them in its tokenizer_config.json, or train one with: qontext train-tokenizer",
+            remedy="Name it in tokenizer_config.json, or train another: qontext train-tokenizer",
         )
     ids = tokenizer("a")["input_ids"]
     if ids[0] != tokenizer.cls_token_id or ids[-1] != tokenizer.sep_token_id:
@@ -64,62 +66,50 @@ def check_tokenizer(tokenizer: Any, place: str | Path) -> None:
 
 def check_fit(tokenizer: Any, config: Any, reserved_positions: int, place: str | Path) -> None:
     """Refuse a tokenizer whose ids the encoder cannot embed or would misread."""
-    highest = max(tokenizer.get_vocab().values())
-    if highest >= config.vocab_size:
-        raise QontextError(
-            f"the tokenizer does not fit the encoder: it has token ids up to {highest:,}, "
-            f"the encoder embeds {config.vocab_size:,}",
-            place=place,
-            remedy="Use the tokenizer that came with the encoder.",
-        )
-    if reserved_positions and tokenizer.pad_token_id != reserved_positions - 1:
-        raise QontextError(
-            f"the tokenizer does not fit the encoder: it pads with id {tokenizer.pad_token_id}, "
-            f"the encoder counts positions from padding id {reserved_positions - 1}",
-            place=place,
-            remedy="Use the tokenizer that came with the encoder.",
-        )
-
-
-def _from_file(path: Path) -> Any:
-    from tokenizers import Tokenizer
-    from transformers import PreTrainedTokenizerFast
-
-    try:
-        parsed = Tokenizer.from_str(path.read_text(encoding="utf-8"))
-    except Exception as error:  # the library raises bare Exceptions
-        raise QontextError(f"not a tokenizer.json: {_first_line(error)}", place=path) from None
-    vocabulary = parsed.get_vocab()
-    special = {
-        name: next((token for token in tokens if token in vocabulary), None)
-        for name, tokens in _SPECIAL.items()
-    }
-    return PreTrainedTokenizerFast(
-        tokenizer_object=parsed, **{n: t for n, t in special.items() if t is not None}
+    highest, last = max(tokenizer.get_vocab().values()), config.vocab_size - 1
+    padding, expected = tokenizer.pad_token_id, reserved_positions - 1
+    if highest > last:
+        misfit = f"its token ids go up to {highest:,}, the encoder's up to {last:,}"
+    elif reserved_positions and padding != expected:
+        misfit = f"it pads with id {padding}, the encoder counts positions from padding id {expected}"
+    else:
+        return
+    raise QontextError(
+        f"the tokenizer does not fit the encoder: {misfit}",
+        place=place,
+        remedy="Use the tokenizer that came with the encoder.",
     )
 
 
 def save_tokenizer(tokenizer: Any, directory: Path, max_length: int) -> None:
-    """Write the tokenizer's files, without the traces of where and how it was loaded."""
-    import copy
-
+    """Write the tokenizer's files, without traces of where it came from and what it was used for."""
     clean = copy.deepcopy(tokenizer)
     clean.backend_tokenizer.no_truncation()
     clean.backend_tokenizer.no_padding()
     clean.model_max_length = max_length
     clean.save_pretrained(str(directory))
     path = directory / "tokenizer_config.json"
-    settings = json.loads(path.read_text(encoding="utf-8"))
-    for trace in ("is_local", "local_files_only", "name_or_path", "max_length", "stride", "truncation_side"):
-        settings.pop(trace, None)
-    for trace in ("truncation_strategy", "pad_to_multiple_of", "pad_token_type_id"):
-        settings.pop(trace, None)
+    settings = {k: v for k, v in json.loads(path.read_text(encoding="utf-8")).items() if k not in _TRACES}
     if settings.get("tokenizer_class") == "TokenizersBackend":
-        settings["tokenizer_class"] = "PreTrainedTokenizerFast"  # the name that older versions know, too
-    path.write_text(
-        json.dumps(settings, indent=2, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8"
-    )
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast"  # its name in all versions
+    path.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _first_line(error: BaseException) -> str:
+def _from_file(path: Path) -> Any:
+    import transformers
+    from tokenizers import Tokenizer
+
+    try:
+        parsed = Tokenizer.from_str(path.read_text(encoding="utf-8"))
+    except Exception as error:  # the library raises bare Exceptions
+        raise QontextError(f"not a tokenizer.json: {_reason(error)}", place=path) from None
+    vocabulary = parsed.get_vocab(with_added_tokens=True)
+    special = {
+        name: token for name, tokens in _SPECIAL.items() for token in reversed(tokens) if token in vocabulary
+    }
+    kind: Any = transformers.PreTrainedTokenizerFast
+    return kind(tokenizer_object=parsed, **special)
+
+
+def _reason(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
