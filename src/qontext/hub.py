@@ -33,7 +33,10 @@ def locate(name: str, what: str, *, weights: bool = False) -> Path:
 
     patterns = _MODEL_FILES if weights else _TEXT_FILES
     try:
-        return Path(snapshot_download(name, allow_patterns=patterns, local_files_only=True))
+        cached = Path(snapshot_download(name, allow_patterns=patterns, local_files_only=True))
+        # A cached tokenizer is a folder without weights.
+        if not weights or any(cached.rglob("*.safetensors")):
+            return cached
     except HFValidationError:
         raise QontextError(f"{name!r} is neither a folder nor the name of a model on the hub") from None
     except LocalEntryNotFoundError:
