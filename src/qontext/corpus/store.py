@@ -1,11 +1,12 @@
 """The token store: texts tokenised once, in flat arrays that are mapped into memory.
 
-    ids      [T]    token ids of all texts, one after the other, without special tokens (uint16 where they fit)
-    flags    [T]    bit 0: the token starts a word; bit 1: it starts a sentence
-    offsets  [N+1]  text i is ids[offsets[i] : offsets[i + 1]]
-    groups   [G+1]  texts groups[g] … groups[g + 1] - 1 stand together: the passages of one document, in order,
-                    or the queries of one passage
-    names    [N]    each text's id (passages), or [G] each group's (the queries' passages)
+    ids          [T]    token ids of all texts, one after the other, without special tokens (uint16 where they fit)
+    word_starts  [T]    whether the token starts a word
+    sentences    [S]    where sentences start in `ids`; every text starts one
+    offsets      [N+1]  text i is ids[offsets[i] : offsets[i + 1]]
+    groups       [G+1]  texts groups[g] … groups[g + 1] - 1 stand together: the passages of one document, in
+                        order, or the queries of one passage
+    names               each text's id (passages, [N]), or each group's (the passages of queries, [G])
 
 Because a document's passages stand together, any stretch of it, across passages too, is one slice of `ids`.
 No tokenizer runs while training.
@@ -29,8 +30,7 @@ from qontext.artifacts import Workdir
 from qontext.corpus import counting
 from qontext.errors import QontextError
 
-WORD_START, SENTENCE_START = 1, 2
-ARRAYS = ("ids", "flags", "offsets", "groups")
+ARRAYS = ("ids", "word_starts", "sentences", "offsets", "groups")
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,19 @@ class TokenStore:
     """The arrays of this module's head."""
 
     ids: NDArray[Any]
-    flags: NDArray[np.uint8]
+    word_starts: NDArray[np.bool_]
+    sentences: NDArray[np.int64]
     offsets: NDArray[np.int64]
     groups: NDArray[np.int64]
     names: pa.Array
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
+
+    @functools.cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """[N] tokens of each text."""
+        return np.diff(self.offsets)
 
     @functools.cached_property
     def group_of(self) -> NDArray[np.int32]:
@@ -69,7 +75,7 @@ def load_arrays(path: Path) -> TokenStore:
 
 
 def tokenise(texts: Iterable[tuple[str, list[int]]], tokenizer: Any) -> dict[str, NDArray[Any]]:
-    """Texts with their sentence starts → `ids`, `flags`, `lengths`.
+    """Texts with their sentence starts → `ids`, `word_starts`, `sentences` (in this block), `lengths` (of texts).
 
     Each sentence is tokenised with the white space before it, so that a sentence is a run of whole tokens.
     """
@@ -81,13 +87,12 @@ def tokenise(texts: Iterable[tuple[str, list[int]]], tokenizer: Any) -> dict[str
         counts.append(len(cuts) - 1)
     encoded = tokenizer.encode_batch_fast(sentences, add_special_tokens=False)
     lengths = np.fromiter((len(e) for e in encoded), np.int64, len(encoded))
-    total = int(lengths.sum())
-    ids = np.fromiter((i for e in encoded for i in e.ids), np.int64, total)
-    flags = word_starts(tokenizer)(encoded, ids).astype(np.uint8)
     begins = np.cumsum(lengths) - lengths
-    flags[begins[lengths > 0]] |= WORD_START | SENTENCE_START
+    ids = np.fromiter((i for e in encoded for i in e.ids), np.int64, int(lengths.sum()))
+    is_start = word_starts(tokenizer)(encoded, ids)
+    is_start[begins[lengths > 0]] = True
     per_text = np.add.reduceat(lengths, np.cumsum(counts) - counts) if counts else np.zeros(0, np.int64)
-    return {"ids": ids, "flags": flags, "lengths": per_text}
+    return {"ids": ids, "word_starts": is_start, "sentences": begins[lengths > 0], "lengths": per_text}
 
 
 def word_starts(tokenizer: Any) -> Callable[[list[Any], NDArray[np.int64]], NDArray[np.bool_]]:
@@ -114,17 +119,19 @@ def write_store(
     work: Workdir, chunks: list[Path], groups: NDArray[np.int64], names: pa.Array, vocabulary: int
 ) -> None:
     """Join the chunks' arrays into the store's flat ones, one chunk in memory at a time."""
-    sizes = [_chunk_sizes(chunk) for chunk in chunks]
-    kinds = {"ids": np.dtype(np.uint16 if vocabulary <= 1 << 16 else np.uint32), "flags": np.dtype(np.uint8)}
-    for name, kind in kinds.items():
-        with work.write(f"{name}.npy") as path:
-            flat = _create(path, kind, sum(tokens for tokens, _ in sizes))
-            position = 0
-            for chunk, (tokens, _) in zip(chunks, sizes):
-                flat[position : position + tokens] = _load_chunk(chunk)[name]
-                position += tokens
-            del flat
+    kinds = {"ids": np.uint16 if vocabulary <= 1 << 16 else np.uint32, "word_starts": np.bool_, "sentences": np.int64}
     lengths = [_load_chunk(chunk)["lengths"] for chunk in chunks]
+    shifts = np.cumsum([0, *(int(part.sum()) for part in lengths)])
+    for name, kind in kinds.items():
+        sizes = [len(_load_chunk(chunk)[name]) for chunk in chunks]
+        with work.write(f"{name}.npy") as path:
+            flat = _create(path, np.dtype(kind), sum(sizes))
+            position = 0
+            for chunk, size, shift in zip(chunks, sizes, shifts):
+                values = _load_chunk(chunk)[name]
+                flat[position : position + size] = values + shift if name == "sentences" else values
+                position += size
+            del flat
     _save(work, "offsets", np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int64))
     _save(work, "groups", groups.astype(np.int64))
     with work.write("names.parquet") as path:
@@ -138,11 +145,6 @@ def save_chunk(work: Workdir, name: str, arrays: dict[str, NDArray[Any]]) -> Non
 
 def _load_chunk(path: Path) -> Any:
     return np.load(path, allow_pickle=False)
-
-
-def _chunk_sizes(path: Path) -> tuple[int, int]:
-    lengths = _load_chunk(path)["lengths"]
-    return int(lengths.sum()), len(lengths)
 
 
 def _save(work: Workdir, name: str, array: NDArray[Any]) -> None:

@@ -56,8 +56,7 @@ def run(config: TokensConfig, work: Workdir) -> dict[str, Any]:
                     break
                 parts.append(part)
                 advance(len(part["lengths"]))
-            joined = {field: np.concatenate([part[field] for part in parts]) for field in parts[0]}
-            store.save_chunk(work, name, joined)
+            store.save_chunk(work, name, _join(parts))
     groups, names = _groups(config.texts, kind)
     store.write_store(work, [work.path / name for name in chunks], groups, names, vocabulary)
     for name in chunks:
@@ -68,13 +67,20 @@ def run(config: TokensConfig, work: Workdir) -> dict[str, Any]:
         "texts": len(stored),
         "groups": len(groups) - 1,
         "tokens": len(stored.ids),
-        "bytes per token": stored.ids.itemsize + stored.flags.itemsize,
+        "sentences": len(stored.sentences),
         "vocabulary": vocabulary,
     }
 
 
 def _tokenise(texts: Texts, tokenizer: str) -> dict[str, NDArray[Any]]:
     return store.tokenise(texts, counting.load_tokenizer(tokenizer))
+
+
+def _join(parts: list[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+    shifts = np.cumsum([0, *(len(part["ids"]) for part in parts)])
+    for part, shift in zip(parts, shifts):
+        part["sentences"] = part["sentences"] + shift
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _kind(texts: str) -> str:

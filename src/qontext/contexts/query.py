@@ -1,0 +1,29 @@
+"""The context `query`: one of the passage's C queries, drawn at every visit (query-as-context, section 3.1).
+
+    uniform    P(q) = 1 / C
+    weighted   P(q) ∝ w(q),  with w from a filter's scores
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qontext.contexts.base import Ints, Slices, Sources
+from qontext.engine.randomness import uniform
+
+
+def query(sources: Sources, passages: Ints, visits: Ints, seed: int) -> Slices:
+    """A query of each passage; the passages must have one."""
+    store = sources.queries
+    assert store is not None
+    counts, first = sources.query_counts[passages], store.groups[sources.query_group[passages]]
+    assert (counts > 0).all(), "a passage without queries has no query context"
+    dice = uniform(seed, "query", passages, visits)
+    if sources.query_weights is None:
+        chosen = first + (dice * counts).astype(np.int64)
+    else:
+        cumulative = np.concatenate([[0.0], np.cumsum(sources.query_weights)])
+        low, high = cumulative[first], cumulative[first + counts]
+        chosen = np.searchsorted(cumulative, low + dice * (high - low), "right") - 1
+        chosen = np.clip(chosen, first, first + counts - 1)
+    return Slices(store.offsets[chosen], store.offsets[chosen + 1], np.ones(len(passages), bool))
