@@ -58,9 +58,13 @@ def online() -> bool:
     """Whether the hub answers, within three seconds. HF_HUB_OFFLINE=1 means no, without asking."""
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON"):
         return False
-    endpoint = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
+    return reachable(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
+
+
+def reachable(url: str) -> bool:
+    """Whether the host of an address, or the proxy before it, answers within three seconds."""
     proxy = os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy")
-    target = urlsplit(proxy) if proxy else endpoint
+    target = urlsplit(proxy or url)
     port = target.port or (443 if target.scheme == "https" else 80)
     answered = threading.Event()
 

@@ -100,6 +100,15 @@ def documents(records: Iterable[Record | Problem]) -> Iterator[Document | Proble
         yield _document(first, tuple(passages))
 
 
+def whole(records: Iterable[Record | Problem]) -> Iterator[Document | Problem]:
+    """Records that are documents and no passages."""
+    for record in records:
+        if isinstance(record, Problem):
+            yield record
+        else:
+            yield Document(record.id, record.title, record.passages[0][1], record.place)
+
+
 def _document(first: Record, passages: tuple[tuple[str, str], ...]) -> Document:
     assert first.doc is not None
     return Document(first.doc, first.title, "", first.place, passages)

@@ -1,0 +1,75 @@
+"""Parquet files: one record a row, with the same fields as in JSON Lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from qontext.corpus.sources import fields
+from qontext.corpus.sources.base import FieldNames, Problem, Source
+from qontext.corpus.sources.fields import Fields, Record
+from qontext.errors import QontextError
+from qontext.records import Document
+
+_ROWS = 1024
+
+
+class Parquet(Source):
+    """The rows of one or more files."""
+
+    def __init__(self, name: str, files: Sequence[Path], names: FieldNames) -> None:
+        super().__init__(name, has_passages=True, bytes_total=sum(file.stat().st_size for file in files))
+        self.files, self.fields = files, Fields(names)
+        try:
+            with pq.ParquetFile(files[0]) as file:
+                found: list[str] = file.schema_arrow.names
+        except (pa.ArrowException, OSError) as error:
+            raise QontextError(f"not a readable Parquet file: {error}", place=files[0]) from None
+        for what, looked_for in (
+            ("id", self.fields.id),
+            ("text", (*self.fields.text, *self.fields.paragraphs)),
+        ):
+            if not {*found} & {*looked_for}:
+                raise QontextError(
+                    f"has no {what} column (looked for {', '.join(looked_for)}; it has {', '.join(found)})",
+                    place=files[0],
+                    remedy=f"Name the right column with --{what}-field.",
+                )
+
+    def documents(self) -> Iterator[Document | Problem]:
+        return fields.documents(self._records())
+
+    def _records(self) -> Iterator[Record | Problem]:
+        for path in self.files:
+            number, behind, size = 0, self.bytes_read, path.stat().st_size
+            try:
+                # Without these two settings a whole row group is held in memory.
+                with pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
+                    columns = [name for name in file.schema_arrow.names if name in self.fields.all]
+                    for batch in file.iter_batches(_ROWS, columns=columns):
+                        for row in _rows(batch):
+                            number += 1
+                            place = f"{path}: row {number}"
+                            if isinstance(row, UnicodeDecodeError):
+                                yield Problem(place, "wrong encoding", "holds text that is not UTF-8")
+                            else:
+                                yield self.fields.read(row, place)
+                        self.bytes_read = behind + size * number // file.metadata.num_rows
+            except (pa.ArrowException, OSError) as error:
+                message = f"cannot be read from here on: {error}"
+                yield Problem(f"{path}: row {number + 1}", "damaged file", message)
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | UnicodeDecodeError]:
+    try:
+        yield from batch.to_pylist()
+    except UnicodeDecodeError:
+        for i in range(batch.num_rows):
+            try:
+                yield batch.slice(i, 1).to_pylist()[0]
+            except UnicodeDecodeError as error:
+                yield error
