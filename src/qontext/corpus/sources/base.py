@@ -20,6 +20,8 @@ Kind = Literal[
     "wrong columns",
     "too long",
     "damaged file",
+    "duplicate id",
+    "empty text",
 ]
 
 
@@ -27,7 +29,8 @@ Kind = Literal[
 class Problem:
     """A record that cannot be used: where it stands (``docs.jsonl:17``), of which kind, and what is wrong.
 
-    A damaged file is one problem, though more than one record may be lost with it.
+    A damaged file is one problem, though more than one record may be lost with it. The last two kinds are
+    what splitting finds over all records.
     """
 
     place: str

@@ -6,10 +6,12 @@ neither, a document that is its own one passage.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from qontext.corpus.sources.base import FieldNames, Problem
+from qontext.errors import QontextError
 from qontext.records import Document
 
 
@@ -35,6 +37,16 @@ class Fields:
     @property
     def all(self) -> set[str]:
         return {*self.id, *self.title, *self.text, *self.paragraphs, *self.doc}
+
+    def check(self, columns: Collection[str], place: str | Path) -> None:
+        """Refuse a table that has no column for the id or the text."""
+        for what, names in (("id", self.id), ("text", (*self.text, *self.paragraphs))):
+            if not {*columns} & {*names}:
+                raise QontextError(
+                    f"has no {what} column (looked for {', '.join(names)}; it has {', '.join(columns)})",
+                    place=place,
+                    remedy=f"Name the right one with --{what}-field.",
+                )
 
     def read(self, record: Mapping[str, Any], place: str) -> Record | Problem:
         """Check the record and take its fields out. An integer is fine for an id, nothing else is bent."""

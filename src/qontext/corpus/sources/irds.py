@@ -84,6 +84,6 @@ def _to_fetch(node: Any) -> list[str] | None:
     values = itertools.chain.from_iterable(v if isinstance(v, list) else [v] for v in vars(node).values())
     parts = [_to_fetch(value) for value in values if type(value).__module__.startswith("ir_datasets")]
     absent = [urls for urls in parts if urls is not None]
-    if parts and not absent or hasattr(node, "mirrors") and len(absent) < len(parts):
+    if (parts and not absent) or (hasattr(node, "mirrors") and len(absent) < len(parts)):
         return None
     return [url for urls in absent for url in urls]

@@ -29,16 +29,7 @@ class Parquet(Source):
                 found: list[str] = file.schema_arrow.names
         except (pa.ArrowException, OSError) as error:
             raise QontextError(f"not a readable Parquet file: {error}", place=files[0]) from None
-        for what, looked_for in (
-            ("id", self.fields.id),
-            ("text", (*self.fields.text, *self.fields.paragraphs)),
-        ):
-            if not {*found} & {*looked_for}:
-                raise QontextError(
-                    f"has no {what} column (looked for {', '.join(looked_for)}; it has {', '.join(found)})",
-                    place=files[0],
-                    remedy=f"Name the right column with --{what}-field.",
-                )
+        self.fields.check(found, files[0])
 
     def documents(self) -> Iterator[Document | Problem]:
         return fields.documents(self._records())
