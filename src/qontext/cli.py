@@ -78,7 +78,6 @@ def make_command(verb: str) -> Callable[..., None]:
     from qontext import stages
 
     loaded = stages.load(verb)
-    is_stage = isinstance(loaded, stages.Stage)
 
     def command(**values: Any) -> None:
         debug, as_json = values.pop("debug"), values.pop("as_json")
@@ -86,7 +85,8 @@ def make_command(verb: str) -> Callable[..., None]:
         values.pop("quiet", None)
         run_guarded(lambda: _call(loaded, values, as_json), debug=debug)
 
-    parameters = [*_field_parameters(loaded.config), *(_out_parameters() if is_stage else []), *_common_parameters()]
+    out = _out_parameters(loaded.needs_out) if isinstance(loaded, stages.Stage) else []
+    parameters = [*_field_parameters(loaded.config), *out, *_common_parameters()]
     # Arguments without a default first, as Python's signatures want it.
     parameters.sort(key=lambda p: p.default is not inspect.Parameter.empty)
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -108,11 +108,13 @@ def _call(loaded: Any, values: dict[str, Any], as_json: bool) -> None:
         if as_json:
             print(json.dumps(result, ensure_ascii=False))
         return
-    artifact = stages.execute(loaded, config, Path(values["out"]), overwrite=values["overwrite"])
+    out = None if values["out"] is None else Path(values["out"])
+    artifact = stages.execute(loaded, config, out, overwrite=values["overwrite"])
+    place = {} if out is None else {"path": str(out), "digest": artifact.digest}
     if as_json:
-        print(json.dumps({"path": str(artifact.path), "digest": artifact.digest, **artifact.summary}, ensure_ascii=False))
+        print(json.dumps({**place, **artifact.summary}, ensure_ascii=False))
     else:
-        log.show_table(f"{loaded.verb} → {artifact.path}", artifact.summary)
+        log.show_table(loaded.verb if out is None else f"{loaded.verb} → {out}", artifact.summary)
 
 
 def run_guarded(action: Callable[[], None], *, debug: bool) -> None:
@@ -164,9 +166,12 @@ def _field_parameters(config: Any) -> list[inspect.Parameter]:
     return found
 
 
-def _out_parameters() -> list[inspect.Parameter]:
+def _out_parameters(is_needed: bool) -> list[inspect.Parameter]:
+    kind: Any = str if is_needed else str | None
+    text = "The directory to write." if is_needed else "A directory to write, if the result is to be kept."
+    option = typer.Option("--out", "-o", help=text, metavar="DIR", show_default=False)
     return [
-        _parameter("out", Annotated[str, typer.Option("--out", "-o", help="The directory to write.", metavar="DIR")]),
+        _parameter("out", Annotated[kind, option], inspect.Parameter.empty if is_needed else None),
         _parameter(
             "overwrite",
             Annotated[bool, typer.Option("--overwrite", help="Replace what an earlier run with other settings left in --out.")],

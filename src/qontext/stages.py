@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import os
 import re
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -38,6 +39,9 @@ class Verb:
 class Stage(Generic[C]):
     """A verb that turns inputs into a directory.
 
+    A stage whose summary says all (`needs_out` False) may be called without an output directory: it then
+    works in a temporary one, which is gone afterwards.
+
     `format` is raised when the same settings would write something else than before, so that results of
     older versions are not taken for current ones.
     """
@@ -47,6 +51,7 @@ class Stage(Generic[C]):
     run: Callable[[C, Workdir], dict[str, Any] | None]
     examples: str
     format: int = 1
+    needs_out: bool = True
     distributed: bool = False
     """Whether its processes share the work under torchrun; else rank 0 does it and the others wait."""
 
@@ -65,6 +70,8 @@ VERBS: Mapping[str, Verb] = {
     "split": Verb("qontext.corpus.split", "Documents", "Split documents into passages."),
     "train-tokenizer": Verb("qontext.corpus.train_tokenizer", "Documents", "Train a WordPiece tokenizer on passages."),
     "tokens": Verb("qontext.corpus.tokens", "Documents", "Tokenise passages once, into memory-mapped arrays."),
+    "generate": Verb("qontext.queries.generate", "Queries", "Generate queries for every passage."),
+    "evaluate": Verb("qontext.evaluate.evaluate", "Evaluation", "Score a run against judgements."),
     "run": Verb("qontext.workflow.recipe", "Whole pipelines", "Run a recipe: every stage that is not done yet."),
     "recipes": Verb("qontext.workflow.recipe", "Whole pipelines", "List the recipes that come with the package."),
     "demo": Verb("qontext.workflow.demo", "Whole pipelines", "Run the pipeline on text that is already on this machine."),
@@ -98,10 +105,11 @@ def function(name: str) -> Callable[..., Any]:
         settings = {**dict(zip(arguments, map(_text, values))), **{k: _text(v) for k, v in settings.items()}}
         if isinstance(loaded, Command):
             return loaded.run(loaded.config.make(settings, where=verb))
-        if "out" not in settings:
+        if "out" not in settings and loaded.needs_out:
             raise QontextError(f"{verb} needs out=, the directory to write")
-        out, overwrite = Path(settings.pop("out")), bool(settings.pop("overwrite", False))
-        return execute(loaded, loaded.config.make(settings, where=verb), out, overwrite=overwrite)
+        out, overwrite = settings.pop("out", None), bool(settings.pop("overwrite", False))
+        config = loaded.config.make(settings, where=verb)
+        return execute(loaded, config, None if out is None else Path(out), overwrite=overwrite)
 
     call.__name__ = name
     call.__doc__ = VERBS[verb].help
@@ -126,7 +134,7 @@ def claim_of(stage: Stage[Any], settings: StageConfig) -> dict[str, Any]:
     return {**claim, "key": artifacts.key_of(claim)}
 
 
-def execute(stage: Stage[C], settings: C, out: Path, *, overwrite: bool = False) -> Artifact:
+def execute(stage: Stage[C], settings: C, out: Path | None, *, overwrite: bool = False) -> Artifact:
     """Make the directory `out`, unless it is there already.
 
     The same settings and inputs: nothing is done again; interrupted: resumed. Anything else that stands in
@@ -136,6 +144,10 @@ def execute(stage: Stage[C], settings: C, out: Path, *, overwrite: bool = False)
     of the parts, and `run` returns None while parts of others are missing. Whoever finds them all there
     describes the directory.
     """
+    if out is None:
+        assert not stage.needs_out, stage.verb
+        with tempfile.TemporaryDirectory(prefix="qontext-") as scratch:
+            return execute(stage, settings, Path(scratch))
     claim = claim_of(stage, settings)
     rank, shard = int(os.environ.get("RANK", "0")), getattr(settings, "shard", None)
     if rank != 0:

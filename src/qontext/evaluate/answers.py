@@ -22,6 +22,7 @@ import regex  # type: ignore[import-untyped]  # a dependency of transformers
 from qontext.collection import read_jsonl, read_lines
 from qontext.config import existing
 from qontext.errors import QontextError
+from qontext.evaluate.datasets import BENCHMARKS, Benchmark
 from qontext.evaluate.kernels import Floats
 from qontext.retrieve.runs import Run
 
@@ -102,6 +103,13 @@ def is_questions(path: Path) -> bool:
         return True
     first = next(iter(read_lines(path)), "").split("\t")
     return len(first) == 2 and first[1].strip().startswith("[")
+
+
+def recognise(path: Path, count: int) -> Benchmark | None:
+    """The benchmark of an officially named file with the right number of questions."""
+    name = path.name.removesuffix(".gz")
+    official = [b for b in BENCHMARKS.values() if b.source.startswith("https:") and b.queries == count]
+    return next((b for b in official if b.source.rpartition("/")[2].removesuffix(".gz") == name), None)
 
 
 def read_questions(source: Path | str) -> dict[str, Question]:

@@ -38,7 +38,8 @@ class Benchmark:
     passages: int
     relevant: int = 1
     digest: str = ""
-    parts: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()  # sets whose mean it is
+    drops_self: bool = False  # queries are passages of the collection, and must not find themselves
 
 
 FORUMS = {
@@ -60,8 +61,9 @@ def _beir(
     digest: str = "",
     parts: tuple[str, ...] = (),
 ) -> Benchmark:
+    drops_self = name in ("arguana", "quora")
     return Benchmark(
-        f"beir/{name}", source, ZERO_SHOT, queries, judgements, passages, digest=digest, parts=parts
+        f"beir/{name}", source, ZERO_SHOT, queries, judgements, passages, 1, digest, parts, drops_self
     )
 
 

@@ -108,9 +108,13 @@ def measure(run: Run, qrels: Qrels, measures: dict[str, Any], *, relevant: int =
     )
 
 
-def depth_measures(depths: Sequence[int] = DEPTHS) -> str:
-    """The measures of the recall-at-depth curves."""
-    return " ".join(f"R@{k} Success@{k}" for k in depths)
+def recall_by_depth(run: Run, qrels: Qrels, relevant: int = 1) -> dict[str, list[float]]:
+    """Mean R@k and Success@k for the depths of the curves."""
+    found = kernels.find(run, qrels)
+    return {
+        name: [float(kernels.KERNELS[name](found, k, relevant).mean()) for k in DEPTHS]
+        for name in ("R", "Success")
+    }
 
 
 def _has_kernel(measure: Any) -> bool:

@@ -1,0 +1,166 @@
+"""`qontext evaluate`: score one run against judgements, or against answer strings.
+
+Kept with `--out`: ``scores.json`` (means, counts, benchmark), ``queries.parquet`` (every measure for every
+query), ``curves.json`` (recall by depth), from which `report` and `compare` work on.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field
+
+from qontext.artifacts import Workdir
+from qontext.collection import read_passages
+from qontext.config import Input, StageConfig
+from qontext.errors import QontextError
+from qontext.evaluate import answers, checks, measures, neighbourhood
+from qontext.evaluate.datasets import Benchmark, Judged, load_judgements
+from qontext.evaluate.kernels import Floats
+from qontext.evaluate.measures import DEPTHS, Scores
+from qontext.records import write_table
+from qontext.retrieve.runs import Run, read_run
+from qontext.stages import Stage
+
+NEIGHBOURS = (50, 100)  # the n of nb-recall^n@k, as published
+
+
+class EvaluateConfig(StageConfig):
+    run: Annotated[str, Input(positional=True)]
+    """A TREC run file, or the directory that a search wrote."""
+
+    qrels: Annotated[str, Input(positional=True)]
+    """Judgements: a qrels file, a folder in BEIR's layout, the name of a benchmark (trec-dl-2019,
+    msmarco-passage/dev, beir/scifact …), or a file of questions with answers."""
+
+    split: str = "test"
+    """Which judgements of a folder in BEIR's layout."""
+
+    measures: str = ""
+    """What to compute, such as "MRR@10 nDCG@10 R@100 Success@50 MAP Judged@10", or "Answer@20" for answers.
+    Default: what is usual for the benchmark."""
+
+    relevant: Annotated[int | None, Field(ge=1)] = None
+    """The lowest grade that counts as relevant for all measures but nDCG. Default: 1, and 2 for TREC DL."""
+
+    passages: Annotated[str | None, Input()] = None
+    """The passages' texts, needed to look for answers in them."""
+
+    patterns: bool = False
+    """Answers are regular expressions rather than strings."""
+
+    next_run: Annotated[str | None, Input()] = None
+    """The run of the next stage's retriever: adds nb-recall, how much of its top this run foresees."""
+
+
+def run(settings: EvaluateConfig, work: Workdir) -> dict[str, Any]:
+    checks.check_kinds(settings.run, settings.qrels)
+    found = read_run(settings.run)
+    checks.check_ranks(Path(settings.run))
+    if Path(settings.qrels).is_file() and answers.is_questions(Path(settings.qrels)):
+        scores, curves, benchmark = _by_answers(settings, found)
+    else:
+        scores, curves, benchmark = _by_judgements(settings, found)
+    if settings.next_run is not None:
+        curves |= _foreseen(found, read_run(settings.next_run), scores)
+    summary = {
+        "measures": scores.means,
+        **scores.counts(),
+        "benchmark": benchmark.name if benchmark else None,
+    }
+    columns = {"query": pa.array(scores.queries, pa.string())}
+    with work.write("queries.parquet") as path:
+        write_table(path, pa.table(columns | {name: pa.array(v) for name, v in scores.values.items()}))
+    work.write_json("curves.json", {"depths": list(DEPTHS), "curves": curves})
+    work.write_json("scores.json", summary)
+    return summary
+
+
+def score(found: Run, judged: Judged, names: str = "", relevant: int | None = None) -> tuple[Scores, Run]:
+    """Score a run by judgements with the benchmark's conventions; gives the scores and the run as scored."""
+    benchmark = judged.benchmark
+    threshold = _threshold(judged, relevant)
+    if benchmark and benchmark.drops_self:
+        found = _without_self(found)
+    wanted = measures.parse(
+        names or (benchmark.measures if benchmark else measures.DEFAULT), relevant=threshold
+    )
+    return measures.measure(found, judged.qrels, wanted, relevant=threshold), found
+
+
+def _threshold(judged: Judged, asked: int | None) -> int:
+    return asked or (judged.benchmark.relevant if judged.benchmark else 1)
+
+
+def _by_judgements(
+    settings: EvaluateConfig, found: Run
+) -> tuple[Scores, dict[str, list[float]], Benchmark | None]:
+    judged = load_judgements(settings.qrels, split=settings.split)
+    checks.check_ids(found, judged.qrels, settings.run, judged.place)
+    checks.note_grades(judged, settings.relevant)
+    scores, found = score(found, judged, settings.measures, settings.relevant)
+    curves = measures.recall_by_depth(found, judged.qrels, _threshold(judged, settings.relevant))
+    return scores, curves, judged.benchmark
+
+
+def _by_answers(
+    settings: EvaluateConfig, found: Run
+) -> tuple[Scores, dict[str, list[float]], Benchmark | None]:
+    if settings.passages is None:
+        raise QontextError("to look for answers, the passages are needed", remedy="Add --passages.")
+    questions = answers.read_questions(settings.qrels)
+    names = settings.measures.replace(",", " ").split() or ["Answer@5", "Answer@20", "Answer@100"]
+    cutoffs = {name: _answer_cutoff(name) for name in names}
+    checks.check_ids(found, {id: {} for id in questions}, settings.run, settings.qrels)
+    wanted = set(found.top(max(*cutoffs.values(), *DEPTHS)).ids.tolist())
+    texts = {p.id: p.text for p in read_passages(settings.passages) if p.id in wanted}
+    ranks = answers.answer_ranks(found, questions, texts, depth=max(DEPTHS), patterns=settings.patterns)
+    in_run = sum(query in questions for query in found.queries)
+    values: dict[str, Floats] = {name: (ranks <= k).astype(float) for name, k in cutoffs.items()}
+    scores = Scores(list(questions), values, len(questions) - in_run, 0, len(found.queries) - in_run)
+    curves = {"Answer": [float((ranks <= k).mean()) for k in DEPTHS]}
+    return scores, curves, answers.recognise(Path(settings.qrels), len(questions))
+
+
+def _answer_cutoff(name: str) -> int:
+    head, _, depth = name.partition("@")
+    if head != "Answer" or not depth.isdigit() or not 1 <= int(depth) <= max(DEPTHS):
+        raise QontextError(
+            f"{name!r} cannot be computed from answers", remedy=f"Known is Answer@k, k up to {max(DEPTHS)}."
+        )
+    return int(depth)
+
+
+def _foreseen(first: Run, second: Run, scores: Scores) -> dict[str, list[float]]:
+    judged = set(scores.queries)
+    kept = [query in judged for query in second.queries]
+    curves = {}
+    for n in NEIGHBOURS:
+        values = neighbourhood.neighbourhood_recall(first, second, n=n, depths=DEPTHS)
+        curves[f"nb-recall^{n}"] = [float(np.mean(values[k][kept])) for k in DEPTHS]
+    return curves
+
+
+def _without_self(found: Run) -> Run:
+    """The run without results whose id is the query's own."""
+    query_codes = found.row_queries()
+    queries = np.array(found.queries, dtype=object)
+    keep = found.ids[found.codes] != queries[query_codes]
+    return Run.from_codes(query_codes[keep], found.queries, found.codes[keep], found.ids, found.scores[keep])
+
+
+STAGE = Stage(
+    verb="evaluate",
+    config=EvaluateConfig,
+    run=run,
+    needs_out=False,
+    examples="""
+        qontext evaluate run.trec qrels.tsv
+        qontext evaluate runs/mine/search data/scifact --measures "nDCG@10 R@100" --out runs/mine/scores
+        qontext evaluate dl19.trec trec-dl-2019 --json
+        qontext evaluate nq.trec nq-test.qa.csv --passages runs/wikipedia/split
+    """,
+)
