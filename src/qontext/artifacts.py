@@ -214,8 +214,7 @@ def begin(path: Path, claim: dict[str, Any], writer: str = "0") -> Workdir:
         raise_disk_error(error, path)
     work = Workdir(path, writer)
     work.sweep()
-    if not work.has(CLAIM):
-        work.write_json(CLAIM, claim)
+    work.write_json(CLAIM, claim)
     return work
 
 

@@ -53,7 +53,10 @@ class Stage(Generic[C]):
     format: int = 1
     needs_out: bool = True
     distributed: bool = False
-    """Whether its processes share the work under torchrun; else rank 0 does it and the others wait."""
+    """Whether its processes work together under torchrun; else rank 0 does it and the others wait.
+
+    (A stage with a `shard` setting needs no such mark: its ranks work independently.)
+    """
 
 
 @dataclass(frozen=True)
@@ -149,60 +152,88 @@ def execute(stage: Stage[C], settings: C, out: Path | None, *, overwrite: bool =
         with tempfile.TemporaryDirectory(prefix="qontext-") as scratch:
             return execute(stage, settings, Path(scratch))
     claim = claim_of(stage, settings)
-    rank, shard = int(os.environ.get("RANK", "0")), getattr(settings, "shard", None)
-    if rank != 0:
+    rank, sharded = int(os.environ.get("RANK", "0")), "shard" in type(settings).model_fields
+    if rank != 0 and not sharded:
         return _follow(stage, settings, out, claim)
-    with artifacts.lock(out, f"-{shard.replace('/', '-')}" if shard else ""):
-        found, made = artifacts.state(out, claim["key"])
-        if found == "done":
-            assert made is not None
-            log.note(f"{out} is already there, made by the same command: nothing to do.")
-            return made
-        if found == "foreign":
-            raise QontextError(
-                "the output directory is not empty and was not made by qontext",
-                place=out,
-                remedy="Choose another --out.",
-            )
-        if found == "stale":
-            assert made is not None
-            if not overwrite:
+    shard: str | None = getattr(settings, "shard", None)
+    index, count = share(shard) if sharded else (0, 1)
+    with contextlib.ExitStack() as held:
+        # One process at a time looks and claims; then each holds a lock of its own while it works.
+        with artifacts.lock(out, "-claim", wait=True):
+            found, made = artifacts.state(out, claim["key"])
+            if found == "done":
+                assert made is not None
+                log.note(f"{out} is already there, made by the same command: nothing to do.")
+                return made
+            if found == "foreign":
                 raise QontextError(
-                    f"the output directory holds another result: {artifacts.differences(made.meta, claim)}",
+                    "the output directory is not empty and was not made by qontext",
                     place=out,
-                    remedy="Choose another --out, or make it anew with --overwrite.",
+                    remedy="Choose another --out.",
                 )
-            artifacts.clear(out)
-        if found == "interrupted":
-            log.note(f"Resuming {out}.")
-        # A shard that joins others' work must not sweep away what they are writing.
-        joins = shard and found == "interrupted"
-        work = Workdir(out) if joins else artifacts.begin(out, {**claim, "launch": _launch()})
+            if found == "stale":
+                assert made is not None
+                if not overwrite:
+                    differs = artifacts.differences(made.meta, claim)
+                    raise QontextError(
+                        f"the output directory holds another result: {differs}",
+                        place=out,
+                        remedy="Choose another --out, or make it anew with --overwrite.",
+                    )
+                artifacts.refuse_if_written(out)
+                artifacts.clear(out)
+            writer = f"{index}-of-{count}" if count > 1 else "0"
+            held.enter_context(artifacts.lock(out, f"-{writer}"))
+            if found == "interrupted" and rank == 0:
+                log.note(f"{'Resuming' if count == 1 else 'Joining'} {out}.")
+            work = artifacts.begin(out, {**claim, "launch": _launch()}, writer)
         started = time.monotonic()
         try:
             summary = stage.run(settings, work)
         except QontextError:
-            artifacts.abandon(work)
+            if count == 1:
+                artifacts.abandon(work)
             raise
         if summary is None:  # other shards are still at work
+            if count > 1 and not shard:
+                return _await(out, claim)
             return Artifact(out, {**claim, "digest": "", "summary": {}, "parts": {}})
-        return artifacts.finish(work, claim, summary, time.monotonic() - started)
+        with artifacts.lock(out, "-claim", wait=True):
+            if artifacts.state(out, claim["key"])[0] == "done":  # two shards found all parts at once
+                return artifacts.open_artifact(out)
+            return artifacts.finish(work, claim, summary, time.monotonic() - started)
+
+
+def share(shard: str | None) -> tuple[int, int]:
+    """(index, count): which share of a sharded stage's parts this process makes.
+
+    `shard` says it for independent machines (``0/4``); under torchrun, each machine's share is divided
+    among its ranks.
+    """
+    match = re.fullmatch(r"(\d+)/(\d+)", shard or "0/1")
+    if not match or int(match[1]) >= int(match[2]):
+        raise QontextError(
+            f"the shard {shard!r} is not of the form i/n with i from 0 to n-1", remedy="Example: 0/4"
+        )
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    return int(match[1]) * world + rank, int(match[2]) * world
 
 
 def _follow(stage: Stage[C], settings: C, out: Path, claim: dict[str, Any]) -> Artifact:
     """What a rank other than 0 does: join the work once rank 0 has claimed the directory, then wait for its end."""
-
-    def made() -> Artifact | None:
-        return artifacts.state(out, claim["key"])[1] if artifacts.state(out, claim["key"])[0] == "done" else None
-
-    while not made():
+    while artifacts.state(out, claim["key"])[0] != "done":
         if stage.distributed and artifacts.claimed_by(out) == _launch():
-            stage.run(settings, Workdir(out))
+            stage.run(settings, Workdir(out, os.environ["RANK"]))
             break
         time.sleep(0.2)
-    while not (artifact := made()):
+    return _await(out, claim)
+
+
+def _await(out: Path, claim: dict[str, Any]) -> Artifact:
+    """The finished artifact, once another rank has described it."""
+    while artifacts.state(out, claim["key"])[0] != "done":
         time.sleep(0.2)
-    return artifact
+    return artifacts.open_artifact(out)
 
 
 def _launch() -> str:
