@@ -48,8 +48,11 @@ class Fields:
                     remedy=f"Name the right one with --{what}-field.",
                 )
 
-    def read(self, record: Mapping[str, Any], place: str) -> Record | Problem:
-        """Check the record and take its fields out. An integer is fine for an id, nothing else is bent."""
+    def read(self, record: Mapping[str, Any], place: str, *, clean: bool = False) -> Record | Problem:
+        """Check the record and take its fields out. An integer is fine for an id, nothing else is bent.
+
+        `clean` says that all of its characters are known to be fit for a file.
+        """
         id_name, id = _first(record, self.id)
         _, title = _first(record, self.title)
         doc_name, doc = _first(record, self.doc)
@@ -85,8 +88,10 @@ class Fields:
             doc = str(doc)
         elif doc is not None and not isinstance(doc, str):
             return _wrong_type(str(doc_name), "a string or an integer", doc, place)
-        if "\0" in id or "\0" in title or any("\0" in text for _, text in passages):
-            return Problem(place, "NUL bytes", "its text holds NUL characters")
+        if not clean:
+            problem = _unwritable((id, title, doc or "", *(text for _, text in passages)), place)
+            if problem is not None:
+                return problem
         return Record(id, title, passages, place, doc)
 
 
@@ -140,6 +145,20 @@ def _numbered(id: str, paragraphs: object, place: str) -> tuple[tuple[str, str],
         return _wrong_type("paragraphs", "a list of strings", paragraphs, place)
     texts = (text for text in paragraphs if text and not text.isspace())
     return tuple((f"{id}#{n}", text) for n, text in enumerate(texts))
+
+
+def _unwritable(texts: Iterable[str], place: str) -> Problem | None:
+    """NUL characters, and halves of characters, which JSON can spell but no file can hold."""
+    for text in texts:
+        if "\0" in text:
+            return Problem(place, "NUL bytes", "its text holds NUL characters")
+        if not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                half = f"U+{ord(text[error.start]):04X}"
+                return Problem(place, "wrong encoding", f"holds half a character (the lone surrogate {half})")
+    return None
 
 
 def _missing(what: str, names: tuple[str, ...], record: Mapping[str, Any], place: str) -> Problem:
