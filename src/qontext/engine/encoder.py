@@ -98,9 +98,9 @@ class Encoder(nn.Module):
         last two of twelve. The backbone's way of initialising is used, seeded by `seed`.
         """
         if copy_from is None:
-            new = [self.family.fresh(self._layers[0], self.config) for _ in range(n)]
-            shared = {name: _fresh_like(module, self.config) for name, module in self._shared.items()}
             with seeded(seed):
+                new = [self.family.fresh(self._layers[0], self.config) for _ in range(n)]
+                shared = {name: _fresh_like(module, self.config) for name, module in self._shared.items()}
                 for module in (*new, *shared.values()):
                     module.apply(self.backbone._init_weights)
         else:

@@ -61,7 +61,7 @@ def has_bf16(device: torch.device) -> bool:
 
 
 def autocast(device: torch.device, dtype: torch.dtype) -> contextlib.AbstractContextManager[object]:
-    """Compute in `dtype` inside; nothing changes for fp32."""
+    """Compute in `dtype` inside; fp32 switches off what is set around it."""
     if dtype == torch.float32:
-        return contextlib.nullcontext()
+        return torch.autocast(device.type, enabled=False)
     return torch.autocast(device.type, dtype=dtype)
