@@ -75,6 +75,7 @@ VERBS: Mapping[str, Verb] = {
     "tokens": Verb("qontext.corpus.tokens", "Documents", "Tokenise passages once, into memory-mapped arrays."),
     "generate": Verb("qontext.queries.generate", "Queries", "Generate queries for every passage."),
     "evaluate": Verb("qontext.evaluate.evaluate", "Evaluation", "Score a run against judgements."),
+    "compare": Verb("qontext.evaluate.compare", "Evaluation", "Compare systems: differences and their significance."),
     "run": Verb("qontext.workflow.recipe", "Whole pipelines", "Run a recipe: every stage that is not done yet."),
     "recipes": Verb("qontext.workflow.recipe", "Whole pipelines", "List the recipes that come with the package."),
     "demo": Verb("qontext.workflow.demo", "Whole pipelines", "Run the pipeline on text that is already on this machine."),

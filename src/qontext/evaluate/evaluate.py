@@ -82,16 +82,15 @@ def run(settings: EvaluateConfig, work: Workdir) -> dict[str, Any]:
 def score(found: Run, judged: Judged, names: str = "", relevant: int | None = None) -> tuple[Scores, Run]:
     """Score a run by judgements with the benchmark's conventions; gives the scores and the run as scored."""
     benchmark = judged.benchmark
-    threshold = _threshold(judged, relevant)
+    lowest = threshold(judged, relevant)
     if benchmark and benchmark.drops_self:
         found = _without_self(found)
-    wanted = measures.parse(
-        names or (benchmark.measures if benchmark else measures.DEFAULT), relevant=threshold
-    )
-    return measures.measure(found, judged.qrels, wanted, relevant=threshold), found
+    wanted = measures.parse(names or (benchmark.measures if benchmark else measures.DEFAULT), relevant=lowest)
+    return measures.measure(found, judged.qrels, wanted, relevant=lowest), found
 
 
-def _threshold(judged: Judged, asked: int | None) -> int:
+def threshold(judged: Judged, asked: int | None) -> int:
+    """The lowest grade that counts as relevant: what was asked for, else the benchmark's convention."""
     return asked or (judged.benchmark.relevant if judged.benchmark else 1)
 
 
@@ -102,7 +101,7 @@ def _by_judgements(
     checks.check_ids(found, judged.qrels, settings.run, judged.place)
     checks.note_grades(judged, settings.relevant)
     scores, found = score(found, judged, settings.measures, settings.relevant)
-    curves = measures.recall_by_depth(found, judged.qrels, _threshold(judged, settings.relevant))
+    curves = measures.recall_by_depth(found, judged.qrels, threshold(judged, settings.relevant))
     return scores, curves, judged.benchmark
 
 

@@ -1,0 +1,218 @@
+"""`qontext compare`: several systems on the same judgements, and how far their differences can be trusted."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from qontext import log
+from qontext.collection import read_passages, read_queries
+from qontext.config import Input, StageConfig
+from qontext.errors import QontextError
+from qontext.evaluate import checks
+from qontext.evaluate.comparison import Change, Pair, System, compare_systems, largest_changes, tops
+from qontext.evaluate.datasets import load_judgements
+from qontext.evaluate.evaluate import score, threshold
+from qontext.retrieve.runs import read_run
+from qontext.stages import Command
+
+_SHOWN = 160  # characters of a passage in the table of examples
+
+
+class CompareConfig(StageConfig):
+    runs: Annotated[tuple[str, ...], Input(positional=True)]
+    """Two or more systems: a run file or search directory each. Several seeds of one system: a pattern
+    ("seed*/search") or paths joined by commas. NAME=PATH gives a system its name in the tables."""
+
+    qrels: Annotated[str, Input()]
+    """Judgements: a qrels file, a folder in BEIR's layout, or the name of a benchmark."""
+
+    split: str = "test"
+    """Which judgements of a folder in BEIR's layout."""
+
+    measures: str = ""
+    """What to compare, such as "MRR@10 nDCG@10"; the first also orders the examples. Default: the usual."""
+
+    relevant: Annotated[int | None, Field(ge=1)] = None
+    """The lowest grade that counts as relevant for all measures but nDCG. Default: 1, and 2 for TREC DL."""
+
+    data: Annotated[str | None, Input()] = None
+    """A folder in BEIR's layout with the texts of queries and passages for the examples. Default: the
+    folder given as --qrels."""
+
+    examples: Annotated[int, Field(ge=0)] = 5
+    """How many queries to show that gain, and that lose, most between the first two systems."""
+
+    permutations: Annotated[int, Field(ge=100)] = 10_000
+    """Draws of the randomisation test and of the bootstrap."""
+
+    seed: int = 42
+    """Where the random draws start."""
+
+
+def run(settings: CompareConfig) -> dict[str, Any]:
+    named = [find_runs(text) for text in settings.runs]
+    names = system_names([name for name, _ in named], [paths for _, paths in named])
+    if len(named) < 2:
+        raise QontextError("comparing needs two systems at least", remedy="Name another run.")
+    judged = load_judgements(settings.qrels, split=settings.split)
+    systems, first_runs, queries = [], [], []
+    for name, (_, paths) in zip(names, named):
+        seeds = []
+        for path in paths:
+            checks.check_kinds(path, settings.qrels)
+            found = read_run(path)
+            checks.check_ids(found, judged.qrels, path, judged.place)
+            scores, found = score(found, judged, settings.measures, settings.relevant)
+            seeds.append(scores.values)
+            queries = scores.queries
+            if len(seeds) == 1:
+                first_runs.append(found)
+        systems.append(System(name, seeds))
+    measures = list(systems[0].seeds[0])
+    # How much was judged is no merit, so it is shown but not tested.
+    tested = [measure for measure in measures if not measure.startswith("Judged")]
+    pairs = compare_systems(systems, tested, permutations=settings.permutations, seed=settings.seed)
+    changes = largest_changes(
+        queries,
+        systems[0].per_query(measures[0]),
+        systems[1].per_query(measures[0]),
+        *(tops(found, judged.qrels, threshold(judged, settings.relevant)) for found in first_runs[:2]),
+        count=settings.examples,
+    )
+    texts = _texts(settings, changes)
+    _show(systems, measures, pairs, changes, texts)
+    return {
+        "queries": len(queries),
+        "benchmark": judged.benchmark.name if judged.benchmark else None,
+        "systems": [_system_row(system, measures) for system in systems],
+        "pairs": [dataclasses.asdict(pair) for pair in pairs],
+        "examples": [dataclasses.asdict(change) | _example_texts(change, texts) for change in changes],
+    }
+
+
+def find_runs(text: str) -> tuple[str, list[str]]:
+    """``NAME=PATHS`` → its name (may be empty) and the runs: one, or one per seed."""
+    name, sign, rest = text.partition("=")
+    if not sign or Path(text).exists():
+        name, rest = "", text
+    paths = []
+    for part in rest.split(","):
+        path = Path(part).expanduser()
+        paths += sorted(map(str, Path(path.anchor).glob(str(path.relative_to(path.anchor))))) or [part]
+    return name, paths
+
+
+def system_names(given: Sequence[str], paths: Sequence[Sequence[str]]) -> list[str]:
+    """Names for the tables: as given, else the shortest ends of the paths that tell the systems apart."""
+    parts = [Path(runs[0]).with_suffix("").parts for runs in paths]
+    for length in range(1, max(map(len, parts)) + 1):
+        names = [name or "/".join(p[-length:]) for name, p in zip(given, parts)]
+        if len(set(names)) == len(names):
+            return names
+    raise QontextError("two of the systems have the same name", remedy="Write NAME=PATH to tell them apart.")
+
+
+def _texts(settings: CompareConfig, changes: Sequence[Change]) -> tuple[dict[str, str], dict[str, str]]:
+    folder = settings.data or (settings.qrels if Path(settings.qrels).is_dir() else None)
+    if folder is None or not changes:
+        return {}, {}
+    wanted = {top for change in changes for top in (change.top_a, change.top_b)}
+    passages = {p.id: f"{p.title} {p.text}".strip() for p in read_passages(folder) if p.id in wanted}
+    return read_queries(folder), passages
+
+
+def _example_texts(change: Change, texts: tuple[dict[str, str], dict[str, str]]) -> dict[str, str | None]:
+    queries, passages = texts
+    return {
+        "query_text": queries.get(change.query),
+        "text_a": passages.get(change.top_a or ""),
+        "text_b": passages.get(change.top_b or ""),
+    }
+
+
+def _system_row(system: System, measures: Sequence[str]) -> dict[str, Any]:
+    means = {measure: system.mean(measure) for measure in measures}
+    return {
+        "system": system.name,
+        "seeds": len(system.seeds),
+        "measures": {measure: mean for measure, (mean, _) in means.items()},
+        "spread": {measure: sd for measure, (_, sd) in means.items() if sd is not None},
+    }
+
+
+def _show(
+    systems: Sequence[System],
+    measures: Sequence[str],
+    pairs: Sequence[Pair],
+    changes: Sequence[Change],
+    texts: tuple[dict[str, str], dict[str, str]],
+) -> None:
+    log.show_rows(
+        "Means" + (" ± standard deviation over seeds" if any(len(s.seeds) > 1 for s in systems) else ""),
+        [{"system": s.name} | {m: with_spread(*s.mean(m)) for m in measures} for s in systems],
+    )
+    log.show_rows(
+        "Differences (p of the paired randomisation test, corrected by Holm for all rows)",
+        [
+            {
+                "measure": pair.measure,
+                "from → to": f"{pair.a} → {pair.b}",
+                "difference": f"{pair.difference.mean:+.4f}",
+                "95 % interval": f"{pair.difference.low:+.4f} … {pair.difference.high:+.4f}",
+                "p": format_p(pair.p) + (" *" if pair.is_significant() else ""),
+                "wins/losses/ties": f"{pair.difference.wins}/{pair.difference.losses}/{pair.difference.ties}",
+            }
+            for pair in pairs
+        ],
+    )
+    if changes:
+        _show_examples(systems, measures[0], changes, texts)
+
+
+def _show_examples(systems: Sequence[System], measure: str, changes: Sequence[Change], texts: Any) -> None:
+    queries, passages = texts
+    rows = []
+    for change in changes:
+        heading = f"{queries.get(change.query, change.query)}"
+        for system, value, top, is_right in (
+            (systems[0].name, change.a, change.top_a, change.right_a),
+            (systems[1].name, change.b, change.top_b, change.right_b),
+        ):
+            text = "no results" if top is None else passages.get(top, top)
+            short = text if len(text) <= _SHOWN else text[:_SHOWN].rstrip() + "…"
+            rows.append(
+                {
+                    "query": heading,
+                    "system": system,
+                    measure: f"{value:.3f}",
+                    "": "✓" if is_right else "✗",
+                    "first passage": short,
+                }
+            )
+            heading = ""
+    log.show_rows("The largest gains and losses", rows)
+
+
+def with_spread(mean: float, spread: float | None) -> str:
+    return f"{mean:.4f}" if spread is None else f"{mean:.4f} ± {spread:.4f}"
+
+
+def format_p(p: float) -> str:
+    return "< .001" if p < 0.001 else f"{p:.3f}".lstrip("0") if p < 1 else "1"
+
+
+COMPARE = Command(
+    verb="compare",
+    config=CompareConfig,
+    run=run,
+    examples="""
+        qontext compare bm25.trec dense.trec --qrels data/scifact
+        qontext compare "base=runs/base-seed*/search" "ours=runs/ours-seed*/search" --qrels trec-dl-2019
+        qontext compare a.trec b.trec c.trec --qrels qrels.tsv --measures "nDCG@10 R@100" --json
+    """,
+)

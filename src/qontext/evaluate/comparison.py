@@ -1,0 +1,109 @@
+"""Several systems on the same queries: means over seeds, differences of every pair, who is better where."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from qontext.collection import Qrels
+from qontext.evaluate.kernels import Floats
+from qontext.evaluate.significance import Difference, difference, holm, mean_and_spread
+from qontext.retrieve.runs import Run
+
+
+@dataclass(frozen=True, eq=False)
+class System:
+    """A system's values, one dictionary (measure → [Q]) per training seed."""
+
+    name: str
+    seeds: Sequence[dict[str, Floats]]
+
+    def per_query(self, measure: str) -> Floats:
+        """[Q] the mean over seeds, which is what pairs of systems are tested on."""
+        return np.mean([seed[measure] for seed in self.seeds], axis=0)  # type: ignore[no-any-return]
+
+    def mean(self, measure: str) -> tuple[float, float | None]:
+        """The mean and, with several seeds, its standard deviation over them."""
+        return mean_and_spread([float(seed[measure].mean()) for seed in self.seeds])
+
+
+@dataclass(frozen=True)
+class Pair:
+    """How system `b` differs from `a` on a measure; `p` is corrected for all pairs and measures compared."""
+
+    measure: str
+    a: str
+    b: str
+    difference: Difference
+    p: float
+
+    def is_significant(self, level: float = 0.05) -> bool:
+        return self.p < level
+
+
+def compare_systems(
+    systems: Sequence[System], measures: Sequence[str], *, permutations: int = 10_000, seed: int = 42
+) -> list[Pair]:
+    """Every pair of systems on every measure, p values corrected together by Holm's procedure."""
+    rows = []
+    for measure, (a, b) in itertools.product(measures, itertools.combinations(systems, 2)):
+        values = a.per_query(measure), b.per_query(measure)
+        rows.append((measure, a.name, b.name, difference(*values, permutations=permutations, seed=seed)))
+    corrected = holm([row[3].p for row in rows])
+    return [Pair(measure, a, b, diff, p) for (measure, a, b, diff), p in zip(rows, corrected)]
+
+
+def marks(systems: Sequence[System], pairs: Sequence[Pair], measure: str) -> dict[str, str]:
+    """For each system the letters of those that it beats significantly, as tables of papers have it."""
+    letters = {system.name: chr(ord("a") + i % 26) for i, system in enumerate(systems)}
+    beaten: dict[str, list[str]] = {system.name: [] for system in systems}
+    for pair in pairs:
+        if pair.measure == measure and pair.is_significant():
+            winner, loser = (pair.b, pair.a) if pair.difference.mean > 0 else (pair.a, pair.b)
+            beaten[winner].append(letters[loser])
+    return {name: "".join(sorted(found)) for name, found in beaten.items()}
+
+
+@dataclass(frozen=True)
+class Change:
+    """A query on which two systems differ, with what each puts first and whether that is relevant."""
+
+    query: str
+    a: float
+    b: float
+    top_a: str | None
+    top_b: str | None
+    right_a: bool
+    right_b: bool
+
+
+def tops(run: Run, qrels: Qrels, relevant: int) -> dict[str, tuple[str, bool]]:
+    """query → its first passage, and whether that is judged relevant."""
+    first = {query: run.rows(q)[0][0] for q, query in enumerate(run.queries)}
+    return {q: (top, qrels.get(q, {}).get(top, 0) >= relevant) for q, top in first.items()}
+
+
+def largest_changes(
+    queries: Sequence[str],
+    a: Floats,
+    b: Floats,
+    tops_a: dict[str, tuple[str, bool]],
+    tops_b: dict[str, tuple[str, bool]],
+    *,
+    count: int,
+) -> list[Change]:
+    """The `count` queries that gain most from A to B, then the `count` that lose most; ties by query id."""
+    delta = b - a
+    order = sorted(range(len(queries)), key=lambda i: (-abs(delta[i]), queries[i]))
+    gains = [i for i in order if delta[i] > 0][:count]
+    losses = [i for i in order if delta[i] < 0][:count]
+    found = []
+    for i in (*gains, *losses):
+        (top_a, right_a), (top_b, right_b) = (
+            tops.get(queries[i], (None, False)) for tops in (tops_a, tops_b)
+        )
+        found.append(Change(queries[i], float(a[i]), float(b[i]), top_a, top_b, right_a, right_b))
+    return found
