@@ -1,0 +1,42 @@
+"""What comes out of a generator is not yet a query: blanks, repetitions and echoes of the passage go."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+from qontext.collection import Passage
+
+_SIGNS = re.compile(r"[\W_]+")
+
+ECHO_SHARE = 0.8
+"""A query that repeats more than this share of the passage's characters is an echo."""
+
+
+def clean(made: Iterable[str], passage: Passage, tally: Counter[str]) -> list[str]:
+    """The queries worth keeping, in order; what is dropped is counted in `tally` by reason.
+
+    Two queries are the same if they differ in case, signs and blanks only.
+    """
+    kept: dict[str, str] = {}
+    body: str | None = None
+    for raw in made:
+        query = " ".join(raw.split())
+        plain = _plain(query)
+        if not plain:
+            tally["empty"] += 1
+        elif plain in kept:
+            tally["duplicates"] += 1
+        else:
+            if body is None and len(query) > ECHO_SHARE / 2 * len(passage.text):
+                body = _plain(passage.text)
+            if body and len(plain) > ECHO_SHARE * len(body) and (plain in body or body in plain):
+                tally["echoes"] += 1
+            else:
+                kept[plain] = query
+    return list(kept.values())
+
+
+def _plain(text: str) -> str:
+    return _SIGNS.sub(" ", text.casefold()).strip()

@@ -1,0 +1,226 @@
+"""Pseudo-queries without a model: what a passage says about itself, cut down to what one would type.
+
+Five kinds in turn, each on another sentence or set of words, so that the C queries of a passage differ:
+
+1. ``terms``     title and the most salient words of the passage, in text order
+2. ``question``  a question that one of its sentences answers (rules for English), or one that it contains
+3. ``focus``     title and the content words of one sentence
+4. ``sentence``  one sentence as it stands (the inverse cloze task)
+5. ``lead``      the opening sentence, shortened
+
+A word's salience is a product of how much likelier people's questions were found to use a word of its kind
+(training splits of a Wikipedia, a story and a health set): frequency in the passage (x3 for two
+occurrences), in the title (x8), capitalised (x2), early (x3 from end to start). Rarity in the corpus
+matters little in the middle; very common words and words of a single passage are asked for less.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from qontext.collection import Passage, read_passages
+from qontext.engine.randomness import uniform
+from qontext.queries.questions import RULES, ask, hints
+from qontext.queries.words import STOP_WORDS, Array, Rarity, Tokens
+
+if TYPE_CHECKING:
+    from qontext.queries.generate import GenerateConfig
+
+KINDS = ("terms", "question", "focus", "sentence", "lead")
+_PRONOUNS = frozenset(("It", "He", "She", "They", "This"))
+_RULES = list(RULES)
+_SIGNS = " .,;:'’-"
+
+
+class Keyphrase:
+    """Callable generator: passages → their queries. Pure in (passage, seed, corpus statistics)."""
+
+    def __init__(self, rarity: Rarity, per_passage: int, seed: int) -> None:
+        self.rarity, self.per_passage, self.seed = rarity, per_passage, seed
+        self.tally: Counter[str] = Counter()
+
+    def __call__(self, passages: Sequence[Passage]) -> Iterator[tuple[int, list[str]]]:
+        view = _View(passages, self.rarity, self.seed, rounds=-(-self.per_passage // len(KINDS)) + 1)
+        for index in range(len(passages)):
+            yield index, [query for _, query in self._queries(view, index)]
+
+    def labelled(self, passages: Sequence[Passage]) -> Iterator[list[tuple[str, str]]]:
+        """(kind, query) of each passage, to look at the kinds apart."""
+        view = _View(passages, self.rarity, self.seed, rounds=-(-self.per_passage // len(KINDS)) + 1)
+        return (self._queries(view, index) for index in range(len(passages)))
+
+    def _queries(self, view: _View, index: int) -> list[tuple[str, str]]:
+        lines = view.lines_of(index)
+        if not lines:
+            return []
+        made: dict[str, str] = {}
+        # A kind that has nothing new to say is passed over; the last round is there to make up for that.
+        for turn in range(view.rounds):
+            for number, kind in enumerate(KINDS):
+                if len(made) == self.per_passage:
+                    return [(kind, query) for query, kind in made.items()]
+                query = getattr(view, kind)(index, lines, turn * 3 + number % 3, turn)
+                if query:
+                    made.setdefault(query, kind)
+        return [(kind, query) for query, kind in made.items()]
+
+
+class _View:
+    """A batch of P passages as the kinds read it: T tokens, S sentences, E (passage, word) entries."""
+
+    def __init__(self, passages: Sequence[Passage], rarity: Rarity, seed: int, rounds: int) -> None:
+        self.rounds, self.seed = rounds, seed
+        self.titles = [" ".join(p.title.split()[:8]) for p in passages]
+        keys = np.array([zlib.crc32(p.id.encode()) for p in passages], dtype=np.uint64)
+        # Titles and texts share one dictionary, so that a word has one code in both.
+        tokens = Tokens.of([p.text for p in passages] + self.titles)
+        self.tokens, P, V = tokens, len(passages), len(tokens.words)
+        owner = tokens.per_text()
+        split = int(tokens.starts[P])
+        entry_of_token = owner * V + tokens.word[tokens.token]
+        entries, first, inverse, count = np.unique(
+            entry_of_token[:split], return_index=True, return_inverse=True, return_counts=True
+        )
+        self.in_title = np.isin(entries, entry_of_token[split:] - P * V)
+        weight = self._salience(entries % V, first, count, owner, rarity)
+        self.token: list[int] = tokens.token[:split].tolist()
+        self._make_lines(owner[:split], keys, weight[inverse], seed)
+        self._make_terms(entries // V, first, weight, keys)
+        self._make_focus(weight[inverse], self.in_title[inverse])
+
+    def _salience(self, word: Array, first: Array, count: Array, owner: Array, rarity: Rarity) -> Array:
+        tokens = self.tokens
+        stop = np.array([w in STOP_WORDS or not w for w in tokens.words])
+        short = np.array([len(w) < 3 or w[0].isdigit() for w in tokens.words])
+        rare = rarity.of(tokens.words)[word]
+        place = owner[first]
+        position = (first - tokens.starts[place]) / np.diff(tokens.starts)[place]
+        weight = np.where(rare < 0.6, 0.3 + rare, np.where(rare < 0.95, 0.9, 0.6)) * (3.0 - 2.0 * position)
+        weight *= np.array([0.0, 1.0, 3.0, 5.0, 7.0])[np.minimum(count, 4)]
+        weight *= np.where(self.in_title, 8.0, np.where(tokens.capital[tokens.token[first]], 2.0, 1.0))
+        weight *= np.where(short[word], 0.5, 1.0)
+        return np.where(stop[word], 0.0, weight)
+
+    def _make_lines(self, owner: Array, keys: Array, weight: Array, seed: int) -> None:
+        """Sentences in a seeded order: drawn without replacement, with odds by their mean salience."""
+        ends = np.flatnonzero(self.tokens.ends[: len(owner)]) + 1
+        begins = np.concatenate([[0], ends[:-1]]).astype(np.int64)
+        self.bounds: list[tuple[int, int]] = list(zip(begins.tolist(), ends.tolist()))
+        passage = owner[begins] if len(begins) else np.zeros(0, np.int64)
+        self.first_line = np.searchsorted(passage, np.arange(len(keys) + 1))
+        # Long sentences do not win by length, and those of a few words hardly ever.
+        length = ends - begins
+        mean = np.add.reduceat(weight, begins) / (length + 6.0) if len(begins) else np.zeros(0)
+        mean = np.where(length < 4, 1e-6, mean + 1e-3)
+        drawn = uniform(seed, "lines", keys[passage], np.arange(len(begins)) - self.first_line[passage])
+        # Efraimidis and Spirakis: the largest u^(1/w) first.
+        self.order = np.lexsort((-(np.log1p(-drawn) / mean), passage))
+        self.focus_of = np.repeat(np.arange(len(begins)), length)
+        flagged = hints(self.tokens, begins, ends)
+        self.rules: dict[int, list[str]] = {}
+        for line, rule in zip(*(axis.tolist() for axis in np.nonzero(flagged))):
+            self.rules.setdefault(line, []).append(_RULES[rule])
+
+    def _make_terms(self, passage: Array, first: Array, weight: Array, keys: Array) -> None:
+        """The four or five heaviest words of each passage per round, as token numbers in text order."""
+        starts = self.tokens.starts
+        weight = np.where(self.in_title, 0.0, weight)
+        self.term_tokens: list[tuple[list[int], list[int]]] = []
+        for turn in range(self.rounds):
+            # The first round takes the best; later ones draw around it.
+            places = first - starts[passage]
+            noise = uniform(self.seed, "terms", keys[passage], places, turn) ** 0.7 if turn else 1.0
+            chosen = _heaviest(passage, weight * noise, 4 + turn % 2)
+            chosen = chosen[np.argsort(first[chosen], kind="stable")]
+            bounds = np.searchsorted(passage[chosen], np.arange(len(keys) + 1))
+            self.term_tokens.append((first[chosen].tolist(), bounds.tolist()))
+
+    def _make_focus(self, weight: Array, in_title: Array) -> None:
+        """The six heaviest words of each sentence, in order."""
+        weight = np.where(in_title, 0.0, weight)
+        chosen = np.sort(_heaviest(self.focus_of, weight, 6))
+        self.focus_tokens = chosen.tolist()
+        self.focus_bounds = np.searchsorted(self.focus_of[chosen], np.arange(len(self.bounds) + 1)).tolist()
+
+    def lines_of(self, index: int) -> list[int]:
+        """The passage's sentences, the most telling first, as numbers."""
+        found: list[int] = self.order[self.first_line[index] : self.first_line[index + 1]].tolist()
+        return found
+
+    def terms(self, index: int, lines: list[int], pick: int, turn: int) -> str:
+        tokens, bounds = self.term_tokens[turn]
+        return self._titled(index, tokens[bounds[index] : bounds[index + 1]])
+
+    def focus(self, index: int, lines: list[int], pick: int, turn: int) -> str:
+        line = lines[pick % len(lines)]
+        return self._titled(index, self.focus_tokens[self.focus_bounds[line] : self.focus_bounds[line + 1]])
+
+    def question(self, index: int, lines: list[int], pick: int, turn: int) -> str:
+        asked = 0
+        for line in lines:
+            if rules := self.rules.get(line):
+                text = self._text(line)
+                named = self._named(index, text)
+                # A subject put in for a pronoun may be wrong: it is not asked what that is.
+                fit = rules if named is text else [rule for rule in rules if rule != "definition"]
+                if question := ask(named, fit):
+                    if asked == turn:
+                        return question
+                    asked += 1
+        return ""
+
+    def sentence(self, index: int, lines: list[int], pick: int, turn: int) -> str:
+        return shorten(self._named(index, self._text(lines[pick % len(lines)])), 20)
+
+    def lead(self, index: int, lines: list[int], pick: int, turn: int) -> str:
+        if turn:
+            return self.focus(index, lines, pick, turn)
+        return shorten(self._named(index, self._text(int(self.first_line[index]))), 12)
+
+    def _titled(self, index: int, places: list[int]) -> str:
+        """Title first, then the terms (they are not in the title)."""
+        bare = self.tokens.bare
+        rest = [*dict.fromkeys(bare[self.token[place]] for place in places)]
+        return " ".join([self.titles[index], *rest] if self.titles[index] else rest)
+
+    def _named(self, index: int, text: str) -> str:
+        """A sentence that opens with a pronoun names the passage's title instead."""
+        first, _, rest = text.partition(" ")
+        return f"{self.titles[index]} {rest}" if first in _PRONOUNS and self.titles[index] else text
+
+    def _text(self, line: int) -> str:
+        begin, end = self.bounds[line]
+        written = self.tokens.written
+        return " ".join([written[token] for token in self.token[begin:end]])
+
+
+def shorten(line: str, most: int) -> str:
+    """At most so many words, without a dangling sign or function word at the end."""
+    kept = line.split()
+    if len(kept) > most:
+        kept = kept[:most]
+        while len(kept) > 3 and kept[-1].lower().strip(_SIGNS) in STOP_WORDS:
+            kept.pop()
+    return " ".join(kept).strip(_SIGNS)
+
+
+def _heaviest(group: Array, weight: Array, most: int) -> Array:
+    """The numbers of the `most` heaviest members of each group; weightless ones are left out."""
+    live = np.flatnonzero(weight > 0)
+    # One sort by group, then falling weight: weights are pressed into (0, 1).
+    pressed = weight[live] / (1.0 + weight[live])
+    order = live[np.argsort(group[live] + (1.0 - pressed), kind="stable")]
+    grouped = group[order]
+    rank = np.arange(len(order)) - np.searchsorted(grouped, grouped)
+    chosen: Array = order[rank < most]
+    return chosen
+
+
+def open_generator(settings: GenerateConfig) -> Keyphrase:
+    """One pass over the corpus for its statistics; every process makes it for itself, since it is quick."""
+    return Keyphrase(Rarity(read_passages(settings.passages)), settings.per_passage, settings.seed)

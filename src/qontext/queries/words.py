@@ -1,0 +1,144 @@
+"""Words, sentences and corpus statistics of many texts at once: a string is looked at once per batch."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from qontext.collection import Passage
+
+Array = np.ndarray[Any, Any]
+T = TypeVar("T")
+
+READ_CHARACTERS = 20_000
+"""How much of an enormous text is looked at."""
+PRUNE_ABOVE = 4_000_000
+
+STOP_WORDS = frozenset(
+    """a about above after again against all also although am among an and any anyone are around as at away
+    be because been before being below between both but by came can can't cannot could couldn't did
+    didn't do does doesn't doing don't done down during each either etc even ever every everyone for
+    from further gave get gets give given go goes going got had has have having he her here hers herself
+    him himself his how however i if in into is isn't it it's its itself just later least less let like
+    made make makes many may me might mine more most much must my myself near never no nor not nothing
+    now of off often on once one only onto or other others our ours out over own part per perhaps quite
+    rather said same say says see seen shall she should since so some someone something still such take
+    taken than that that's the their theirs them themselves then there these they this those though
+    through thus till to together too took toward towards under until unto up upon us use used uses
+    using usually very via was wasn't way we well went were weren't what when where whether which while
+    who whom whose why will with within without won't would yet you your yours yourself""".split()  # noqa: SIM905
+)
+"""English function words, and a few verbs and adverbs that nobody searches for."""
+
+_WORD = re.compile(r"[^\W_]+(?:['’.&-][^\W_]+)*")
+_TRIM = ".,;:!?'’‘`…-*&%$#=+~·•¿¡。！？、，"
+# Not ends of sentences although they end in a point: initials, titles and the like.
+_ABBREVIATION = (
+    r"^(?:\p{Lu}|Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|Gen|Col|Lt|Rev|No|vs|etc|cf|ca|approx|(?:\p{L}\.)+\p{L})\.$"
+)
+
+
+def content_words(text: str) -> set[str]:
+    """The lower-cased words of one text that carry meaning."""
+    return set(_WORD.findall(text.lower())) - STOP_WORDS
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """Texts as flat arrays. T tokens (as written, between blanks), U different tokens, W different words."""
+
+    starts: Array  # [texts + 1]: where each text's tokens start
+    token: Array  # [T]: which of the U written tokens
+    written: list[str]  # [U] tokens as they stand, with their commas and points
+    bare: list[str]  # [U] without signs around them
+    word: Array  # [U]: which word the token is, lower-cased and bare
+    words: list[str]  # [W]
+    capital: Array  # [U] starts with a capital
+    ends: Array  # [T] the last token of a sentence
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> Tokens:
+        """Quotes, brackets and dashes become blanks, and short remarks in parentheses are left out."""
+        column = pa.array([text[:READ_CHARACTERS] for text in texts], pa.large_string())
+        column = pc.replace_substring_regex(column, r"\([^()]{0,80}\)", " ")
+        column = pc.replace_substring(column, "\n", " . ")
+        for quote in '"“”„«»()[]/–—':
+            column = pc.replace_substring(column, quote, " ")
+        split = pc.utf8_split_whitespace(column)
+        coded = pc.dictionary_encode(split.flatten())
+        written = coded.dictionary
+        bare = pc.utf8_trim(written, _TRIM)
+        words = pc.dictionary_encode(pc.utf8_lower(bare))
+        token = coded.indices.to_numpy(zero_copy_only=False)
+        starts = split.offsets.to_numpy() - split.offsets[0].as_py()
+        sign = _flags(pc.match_substring_regex(written, r"[.!?。！？]['’]?$"))
+        ending = sign & ~_flags(pc.match_substring_regex(written, _ABBREVIATION))
+        lower = _flags(pc.match_substring_regex(written, r"^\p{Ll}"))
+        ends = ending[token]
+        if len(token):
+            ends[:-1] &= ~lower[token[1:]]
+            ends[starts[1:][np.diff(starts) > 0] - 1] = True
+        return cls(
+            starts=starts,
+            token=token,
+            written=written.to_pylist(),
+            bare=bare.to_pylist(),
+            word=words.indices.to_numpy(zero_copy_only=False),
+            words=words.dictionary.to_pylist(),
+            capital=_flags(pc.match_substring_regex(written, r"^\p{Lu}")),
+            ends=ends,
+        )
+
+    def per_text(self) -> Array:
+        """[T]: which text each token belongs to."""
+        return np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
+
+
+class Rarity:
+    """How rare each word is in a corpus: log(N / document frequency), from one pass over the passages.
+
+    Words that were seen once are forgotten when the table outgrows four million entries, so memory is
+    bounded; a forgotten word counts as seen once.
+    """
+
+    def __init__(self, passages: Iterable[Passage]) -> None:
+        seen: Counter[str] = Counter()
+        self.passages = 0
+        for batch in batches(passages, 4096):
+            self.passages += len(batch)
+            tokens = Tokens.of([f"{p.title}\n{p.text}" for p in batch])
+            V = len(tokens.words)
+            pairs = np.unique(tokens.per_text() * V + tokens.word[tokens.token])
+            counts = np.bincount(pairs % V, minlength=V) if V else np.zeros(0, int)
+            for word, count in zip(tokens.words, counts.tolist()):
+                seen[word] += count
+            if len(seen) > PRUNE_ABOVE:
+                seen = Counter({word: n for word, n in seen.items() if n > 1})
+        counted = np.fromiter(seen.values(), dtype=np.float64, count=len(seen))
+        self.unseen = float(np.log(max(self.passages, 2)))
+        self._of = dict(zip(seen, (self.unseen - np.log(counted)).tolist()))
+
+    def of(self, words: Sequence[str]) -> Array:
+        """Between 0 (in every passage) and 1 (in one passage only), for each word."""
+        get, unseen = self._of.get, self.unseen
+        return np.array([get(word, unseen) for word in words]) / unseen
+
+
+def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """The items in lists of `size`, the last one shorter."""
+    stream = iter(items)
+    while batch := list(islice(stream, size)):
+        yield batch
+
+
+def _flags(column: Any) -> Array:
+    found: Array = column.to_numpy(zero_copy_only=False)
+    return found.astype(bool)
