@@ -23,14 +23,17 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 import qontext
+from qontext import machine
 from qontext.errors import QontextError
 
 META, CLAIM = "meta.json", "claim.json"
+LOGS = "logs/"
+"""Parts under this folder tell how it went (times, speeds, curves). They are not part of the digest."""
 _TEMPORARY = ".tmp-"
 
 
@@ -80,7 +83,6 @@ class Workdir:
 
     path: Path
     writer: str = "0"
-    _hashes: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def has(self, name: str) -> bool:
         """Whether the part is there already (whole: parts appear by rename)."""
@@ -105,6 +107,38 @@ class Workdir:
             raise_disk_error(error, final)
         except BaseException:
             temporary.unlink(missing_ok=True)
+            raise
+
+    @contextlib.contextmanager
+    def write_folder(self, name: str) -> Iterator[Path]:
+        """Gives a temporary folder to fill; on leaving, it becomes the part `name`, whole.
+
+        With the name ``"."`` its files become parts of the directory itself, one by one.
+        """
+        final = self.path / name
+        temporary = self.path / f"{_TEMPORARY}{self.writer}.{os.getpid()}-{final.name}"
+        try:
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir(parents=True)
+            yield temporary
+            files = sorted(p for p in temporary.rglob("*") if p.is_file())
+            for path in (*files, *{p.parent for p in files}):
+                sync(path)
+            if name == ".":
+                for path in files:
+                    target = self.path / path.relative_to(temporary)
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    path.replace(target)
+                shutil.rmtree(temporary)
+            else:
+                final.parent.mkdir(parents=True, exist_ok=True)
+                temporary.replace(final)
+            sync(final.parent)
+        except OSError as error:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise_disk_error(error, final)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
             raise
 
     def write_json(self, name: str, value: Any) -> None:
@@ -238,7 +272,7 @@ def finish(work: Workdir, claim: dict[str, Any], summary: dict[str, Any], second
         name: {"bytes": (work.path / name).stat().st_size, "hash": file_hash(work.path / name)}
         for name in work.names()
     }
-    content = json.dumps({name: part["hash"] for name, part in parts.items()}, sort_keys=True)
+    content = json.dumps({n: p["hash"] for n, p in parts.items() if not n.startswith(LOGS)}, sort_keys=True)
     meta = {
         **claim,
         "digest": hashlib.blake2b(content.encode(), digest_size=16).hexdigest(),
@@ -249,6 +283,7 @@ def finish(work: Workdir, claim: dict[str, Any], summary: dict[str, Any], second
             "python": sys.version.split()[0],
             "finished": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "seconds": round(seconds, 3),
+            "machine": machine.describe(),
         },
     }
     work.write_json(META, meta)
@@ -298,16 +333,36 @@ def refuse_if_written(path: Path) -> None:
 
 
 def fingerprint(path: Path | str) -> str:
-    """A hash of what stands at `path`: an artifact's own digest, a file's content, a folder's files."""
+    """A hash of what stands at `path`: an artifact's own digest, a file's content, a folder's files.
+
+    Artifacts inside a folder count by their digest, unfinished ones by their files' sizes; what was made
+    *from* the folder, such as a report that lies inside it, is no part of it.
+    """
     found = Path(path)
     if is_artifact(found):
         return str(_read_json(found / META)["digest"])
     if found.is_dir():
         if (found / CLAIM).is_file():
             open_artifact(found)  # says that it is not finished
-        tree = {str(p.relative_to(found)): file_hash(p) for p in sorted(found.rglob("*")) if p.is_file()}
-        return hashlib.blake2b(json.dumps(tree).encode(), digest_size=16).hexdigest()
+        tree = dict(_tree(found, found))
+        return hashlib.blake2b(json.dumps(tree, sort_keys=True).encode(), digest_size=16).hexdigest()
     return file_hash(found)
+
+
+def _tree(folder: Path, root: Path) -> Iterator[tuple[str, str]]:
+    """(name, hash) of what a folder holds; see `fingerprint`."""
+    description = next((folder / name for name in (META, CLAIM) if (folder / name).is_file()), None)
+    if description is not None and folder != root:
+        claim = _read_json(description)
+        if root.resolve() not in (Path(entry["path"]).resolve() for entry in claim["inputs"].values()):
+            sizes = {str(p.relative_to(folder)): p.stat().st_size for p in sorted(folder.rglob("*")) if p.is_file()}
+            yield str(folder.relative_to(root)), str(claim.get("digest", sizes))
+        return
+    for child in sorted(folder.iterdir()):
+        if child.is_dir():
+            yield from _tree(child, root)
+        elif not child.name.startswith((".lock", _TEMPORARY)):
+            yield str(child.relative_to(root)), file_hash(child)
 
 
 def file_hash(path: Path) -> str:
