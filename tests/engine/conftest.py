@@ -48,7 +48,7 @@ def configuration(kind: str) -> Any:
     return configs[kind]()
 
 
-KINDS = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "mpnet", "modernbert")
+KINDS = ("bert", "roberta", "distilbert", "electra", "mpnet", "modernbert")
 
 
 def wordpiece(special: dict[str, str]) -> Any:

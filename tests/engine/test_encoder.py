@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from tests.engine.conftest import save_checkpoint
 from transformers import AutoModel
 
 from qontext.engine.encoder import Encoder, load_encoder
+from qontext.errors import QontextError
 
 
 def small_batch(encoder: Encoder) -> tuple[torch.Tensor, torch.Tensor]:
@@ -36,6 +38,11 @@ def test_hidden_states_and_logits_equal_the_librarys(checkpoint: tuple[Path, Any
     assert encoder.hidden_size == 32 and encoder.num_layers == 4 and encoder.vocab_size == 160
 
 
+@pytest.mark.parametrize("kind", ["camembert", "xlm-roberta"])
+def test_robertas_siblings_equal_the_librarys(kind: str, tmp_path: Path) -> None:
+    test_hidden_states_and_logits_equal_the_librarys((tmp_path, save_checkpoint(kind, tmp_path)))
+
+
 def test_padding_and_neighbours_change_nothing(checkpoint: tuple[Path, Any]) -> None:
     encoder = load_encoder(str(checkpoint[0]))
     ids, mask = small_batch(encoder)
@@ -46,6 +53,20 @@ def test_padding_and_neighbours_change_nothing(checkpoint: tuple[Path, Any]) -> 
             for alone_mask in (torch.ones_like(alone, dtype=torch.bool), None):
                 (hidden,) = encoder(alone, alone_mask)
                 torch.testing.assert_close(hidden[0], together[row, :length])
+
+
+def test_the_masks_made_for_gpus_hide_the_same(
+    checkpoint: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = load_encoder(str(checkpoint[0]))
+    ids, mask = small_batch(encoder)
+    for mask_NT in (mask, torch.ones_like(mask)):
+        with torch.no_grad(), monkeypatch.context() as patch:
+            (library,) = encoder(ids, mask_NT)
+            patch.setattr("qontext.engine.families._ready_made", lambda config, mask: True)
+            if encoder.config._attn_implementation == "sdpa":
+                (ours,) = encoder(ids, mask_NT)
+                torch.testing.assert_close(ours[mask_NT], library[mask_NT])
 
 
 def test_every_position_up_to_max_length_can_be_addressed(checkpoint: tuple[Path, Any]) -> None:
@@ -79,6 +100,13 @@ def test_copied_layers_continue_as_the_backbone_would(checkpoint: tuple[Path, An
         torch.testing.assert_close(head(middle, mask)[mask], last[mask])
     ours = {p.data_ptr() for p in encoder.parameters()}
     assert not ours & {p.data_ptr() for p in head.parameters()}
+
+
+def test_copies_of_layers_that_are_not_there_are_refused(bert: Path) -> None:
+    encoder = load_encoder(str(bert))
+    for n, wrong in ((2, (10, 11)), (1, (4,)), (1, (-1,)), (3, (0, 1))):
+        with pytest.raises(QontextError, match=r"layers 0 to 3"):
+            encoder.fresh_layers(n, copy_from=wrong)
 
 
 def test_fresh_layers_are_new_seeded_and_of_the_backbones_kind(checkpoint: tuple[Path, Any]) -> None:

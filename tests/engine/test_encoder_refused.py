@@ -46,6 +46,13 @@ def test_other_architectures_are_refused_with_the_list_of_those_that_fit(kind: s
     assert kind in message and "bert, roberta" in message and "modernbert" in message
 
 
+def test_a_bert_that_reads_left_to_right_is_refused(bert: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(bert, tmp_path / "decoder")
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(settings | {"is_decoder": True}))
+    assert "as a decoder" in refused(str(folder))
+
+
 def test_an_architecture_that_only_remote_code_knows_runs_none(tmp_path: Path) -> None:
     (tmp_path / "configuration_x.py").write_text("raise SystemExit('remote code ran')")
     settings = {"model_type": "unheard-of", "auto_map": {"AutoConfig": "configuration_x.X"}}

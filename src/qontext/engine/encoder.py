@@ -104,7 +104,13 @@ class Encoder(nn.Module):
                 for module in (*new, *shared.values()):
                     module.apply(self.backbone._init_weights)
         else:
-            assert len(copy_from) == n, f"{n} layers cannot be copies of layers {copy_from}"
+            if len(copy_from) != n or not all(0 <= number < self.num_layers for number in copy_from):
+                wrong = ", ".join(map(str, copy_from))
+                raise QontextError(
+                    f"{n} new layers cannot be copies of layers {wrong}: the encoder has layers 0 to "
+                    f"{self.num_layers - 1}",
+                    remedy="Name one existing layer for each new one.",
+                )
             new = [copy.deepcopy(self._layers[number]) for number in copy_from]
             shared = {name: copy.deepcopy(module) for name, module in self._shared.items()}
         like = next(self._layers.parameters())

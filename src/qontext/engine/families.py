@@ -56,10 +56,11 @@ class Family:
 
 
 def family_of(config: Any, place: str) -> Family:
-    """The entry for a configuration; an architecture that is not in the table is refused by name."""
-    if config.model_type not in FAMILIES:
+    """The entry for a configuration; what is not in the table, or reads left to right, is refused."""
+    if config.model_type not in FAMILIES or getattr(config, "is_decoder", False):
+        decoder = " as a decoder" if config.model_type in FAMILIES else ""
         raise QontextError(
-            f"{config.model_type!r} is not an encoder architecture that Qontext knows",
+            f"{config.model_type!r}{decoder} is not an encoder architecture that Qontext knows",
             place=place,
             remedy=f"Choose an encoder of one of these architectures: {', '.join(FAMILIES)}.",
         )
@@ -67,25 +68,29 @@ def family_of(config: Any, place: str) -> Family:
 
 
 def full_mask(config: Any, hidden_NTH: Tensor, mask_NT: Tensor | None) -> Any:
-    """Every position sees every real token, in the form that the attention implementation takes.
-
-    The library looks into a mask to drop it when nothing is padded. That is worth it on a CPU, but costs a
-    synchronisation per call on a GPU, where the mask is therefore handed over ready-made.
-    """
-    if mask_NT is not None and mask_NT.is_cuda and config._attn_implementation == "sdpa":
+    """Every position sees every real token, in the form that the attention implementation takes."""
+    if mask_NT is not None and _ready_made(config, mask_NT):
         return mask_NT[:, None, None, :].expand(-1, -1, mask_NT.shape[1], -1)
     return create_bidirectional_mask(config=config, inputs_embeds=hidden_NTH, attention_mask=mask_NT)
 
 
 def local_mask(config: Any, hidden_NTH: Tensor, mask_NT: Tensor | None) -> Any:
     """Every position sees the real tokens at most `config.sliding_window` away."""
-    if mask_NT is not None and mask_NT.is_cuda and config._attn_implementation == "sdpa":
+    if mask_NT is not None and _ready_made(config, mask_NT):
         places = torch.arange(mask_NT.shape[1], device=mask_NT.device)
         near_TT = (places[:, None] - places[None, :]).abs() <= config.sliding_window
         return mask_NT[:, None, None, :] & near_TT
     return create_bidirectional_sliding_window_mask(
         config=config, inputs_embeds=hidden_NTH, attention_mask=mask_NT
     )
+
+
+def _ready_made(config: Any, mask_NT: Tensor) -> bool:
+    """Whether to spare the library's look into the mask, which drops a mask that hides nothing.
+
+    On a CPU that look is worth its price; on a GPU it makes the host wait for the device at every call.
+    """
+    return bool(config._attn_implementation == "sdpa" and mask_NT.device.type != "cpu")
 
 
 def _absolute(config: Any, shared: Shared, hidden_NTH: Tensor, mask_NT: Tensor | None) -> Step:
