@@ -37,6 +37,11 @@ class Passage(NamedTuple):
     text: str
     doc: str
 
+    @property
+    def content(self) -> str:
+        """What encoders and BM25 read: title and text, joined by a space."""
+        return f"{self.title} {self.text}" if self.title else self.text
+
 
 @dataclass(frozen=True)
 class Collection:

@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import os
 import re
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -57,6 +58,8 @@ class Stage(Generic[C]):
 
     (A stage with a `shard` setting needs no such mark: its ranks work independently.)
     """
+    file: str | None = None
+    """The part that stands for the whole: an --out with its ending writes this one file, not a directory."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +77,13 @@ VERBS: Mapping[str, Verb] = {
     "train-tokenizer": Verb("qontext.corpus.train_tokenizer", "Documents", "Train a WordPiece tokenizer on passages."),
     "tokens": Verb("qontext.corpus.tokens", "Documents", "Tokenise passages once, into memory-mapped arrays."),
     "generate": Verb("qontext.queries.generate", "Queries", "Generate queries for every passage."),
+    "train-generator": Verb("qontext.queries.train_generator", "Queries", "Train a model that generates queries."),
+    "encode": Verb("qontext.retrieve.encode", "Search", "Encode passages into vectors."),
+    "search": Verb("qontext.retrieve.search", "Search", "Search vectors, an index or, by words, passages."),
     "evaluate": Verb("qontext.evaluate.evaluate", "Evaluation", "Score a run against judgements."),
     "compare": Verb("qontext.evaluate.compare", "Evaluation", "Compare systems: differences and their significance."),
+    "pretrain": Verb("qontext.pretrain.run", "Training", "Pre-train an encoder on passages and their contexts."),
+    "report": Verb("qontext.evaluate.report", "Evaluation", "Make a page, tables and figures of what was run."),
     "run": Verb("qontext.workflow.recipe", "Whole pipelines", "Run a recipe: every stage that is not done yet."),
     "recipes": Verb("qontext.workflow.recipe", "Whole pipelines", "List the recipes that come with the package."),
     "demo": Verb("qontext.workflow.demo", "Whole pipelines", "Run the pipeline on text that is already on this machine."),
@@ -128,7 +136,7 @@ def claim_of(stage: Stage[Any], settings: StageConfig) -> dict[str, Any]:
         for i, item in enumerate(value if isinstance(value, tuple) else [value]):
             if item is not None:
                 name = f"{field}[{i}]" if isinstance(value, tuple) else field
-                inputs[name] = {"path": str(item), "digest": _digest(str(item), name)}
+                inputs[name] = {"path": str(item), "digest": digest_of(str(item), name)}
     claim: dict[str, Any] = {
         "verb": stage.verb,
         "format": stage.format,
@@ -152,6 +160,8 @@ def execute(stage: Stage[C], settings: C, out: Path | None, *, overwrite: bool =
         assert not stage.needs_out, stage.verb
         with tempfile.TemporaryDirectory(prefix="qontext-") as scratch:
             return execute(stage, settings, Path(scratch))
+    if stage.file and out.suffix == Path(stage.file).suffix and not out.is_dir():
+        return _execute_file(stage, settings, out, stage.file, overwrite=overwrite)
     claim = claim_of(stage, settings)
     rank, sharded = int(os.environ.get("RANK", "0")), "shard" in type(settings).model_fields
     if rank != 0 and not sharded:
@@ -220,6 +230,28 @@ def share(shard: str | None) -> tuple[int, int]:
     return int(match[1]) * world + rank, int(match[2]) * world
 
 
+def _execute_file(stage: Stage[C], settings: C, out: Path, part: str, *, overwrite: bool) -> Artifact:
+    """Make one file: its directory is made beside it under a hidden name, and one part is taken out."""
+    if out.exists() and not overwrite:
+        raise QontextError(
+            "the file is there already",
+            place=out,
+            remedy="Choose another --out, or replace it with --overwrite.",
+        )
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise QontextError(
+            "several processes write a directory, not a file",
+            place=out,
+            remedy=f"Give --out {out.with_suffix('')}.",
+        )
+    hidden = out.with_name(f".{out.name}.making")
+    made = execute(stage, settings, hidden, overwrite=True)
+    (hidden / part).replace(out)
+    artifacts.clear(hidden)
+    shutil.rmtree(hidden)
+    return Artifact(out, made.meta)
+
+
 def _follow(stage: Stage[C], settings: C, out: Path, claim: dict[str, Any]) -> Artifact:
     """What a rank other than 0 does: join the work once rank 0 has claimed the directory, then wait for its end."""
     while artifacts.state(out, claim["key"])[0] != "done":
@@ -243,7 +275,7 @@ def _launch() -> str:
     return "/".join(os.environ.get(name, "") for name in parts)
 
 
-def _digest(value: str, field: str) -> str:
+def digest_of(value: str, field: str) -> str:
     """The fingerprint of an input: of the file or folder if it is one, else of what the name stands for."""
     if value.startswith("pydocs:"):
         from qontext.corpus.pydocs import fingerprint

@@ -67,7 +67,7 @@ class Bm25:
         def texts() -> Iterable[str]:
             for passage in passages:
                 ids.append(passage.id)
-                yield f"{passage.title} {passage.text}"
+                yield passage.content
 
         return cls.build(texts(), ids, k1=k1, b=b)
 
