@@ -40,7 +40,7 @@ def open_source(uri: str, *, fields: FieldNames, encoding: str = "utf-8") -> Sou
 
         return HuggingFace(uri, name, fields)
     path = Path(uri).expanduser()
-    if path.is_dir():
+    if uri and path.is_dir():
         return _open_folder(path, fields, encoding)
     if not path.is_file():
         raise QontextError("no such file or folder", place=uri or "(empty name)", remedy=UNDERSTOOD)

@@ -21,7 +21,7 @@ ENDINGS = (".txt", ".md", ".rst")
 _FENCED = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 _HEADING = {
     ".md": re.compile(r"^ {0,3}#{1,6}[ \t]+(.+?)[ \t]*#*[ \t]*$|^(\S.*)\n=+[ \t]*$", re.MULTILINE),
-    ".rst": re.compile(r"^(?!([^\w\s])\1+$)[ \t]*(\S.*)\n([^\w\s])\3{2,}[ \t]*$", re.MULTILINE),
+    ".rst": re.compile(r"^(?![^\w\s]{3,}[ \t]*$)[ \t]*(\S.*)\n([^\w\s])\2{2,}[ \t]*$", re.MULTILINE),
 }
 
 
@@ -93,5 +93,5 @@ def title_of(text: str, file: Path) -> str:
     """The first heading (of the first 64 KiB), or else the file's name without its ending."""
     heading = _HEADING.get(file.suffix.lower())
     found = heading.search(_FENCED.sub("", text[: 1 << 16])) if heading else None
-    title = next((group for group in found.groups() if group and len(group) > 1), "") if found else ""
+    title = (found[1] or found[2]) if found else ""
     return title.strip() or file.stem

@@ -1,0 +1,147 @@
+"""`pydocs:`: on a small tree of packages made here, and on what is installed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from qontext.corpus import pydocs
+from qontext.corpus.pydocs import PyDocs, fingerprint
+from qontext.corpus.sources import FieldNames, Problem, open_source
+from qontext.errors import QontextError
+from qontext.records import Document
+
+
+def prose(start: str) -> str:
+    return (
+        f"{start} "
+        "says enough words to be a passage of its own in this small corpus, which asks for at least twenty."
+    )
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A site-packages folder; every module would end the tests if it were imported."""
+    files = {
+        "zebra/__init__.py": f'"""{prose("Zebra")}"""\nraise SystemExit',
+        "zebra/stripes.py": f'''
+class Stripes:
+    """{prose("Stripes")}"""
+    @property
+    def width(self):
+        """{prose("Width")}"""
+    @width.setter
+    def width(self, value):
+        """{prose("Setter")}"""
+    def again(self):
+        """{prose("Zebra")}"""
+    def short(self):
+        """Too short."""
+raise SystemExit''',
+        "zebra/tests/test_x.py": f'"""{prose("Tests")}"""',
+        "zebra/test_y.py": f'"""{prose("A test")}"""',
+        "zebra/_inner.py": f'"""{prose("Private")}"""',
+        "zebra/broken.py": '"""Broken""" def',
+        "zebra/plain.py": "x = 1",
+        "zebra/large.py": f'"""{prose("Large")}"""\n' + "#" * 2_000_000,
+        "ant.py": f'"""{prose("Ant")}"""',
+        "space/deep/module.py": f'"""{prose("Namespace package")}"""',
+        "_private.py": f'"""{prose("Private")}"""',
+        "tests/__init__.py": f'"""{prose("Tests")}"""',
+        "zebra-1.0.dist-info/x.py": f'"""{prose("Metadata")}"""',
+        "zebra/note.txt": "text",
+    }
+    for name, content in files.items():
+        path = tmp_path / "site-packages" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return tmp_path / "site-packages"
+
+
+def found(source: PyDocs) -> list[Document]:
+    documents = list(source.documents())
+    assert not [d for d in documents if isinstance(d, Problem)]
+    assert source.bytes_read == source.bytes_total
+    return [d for d in documents if isinstance(d, Document)]
+
+
+def test_a_module_is_a_document_and_an_object_a_passage(site: Path) -> None:
+    source = PyDocs("pydocs:zebra,ant,space", roots=[site])
+    assert source.has_passages
+    assert found(source) == [
+        Document("ant", "ant", "", str(site / "ant.py"), (("ant", prose("Ant")),)),
+        Document(
+            "space.deep.module",
+            "space.deep.module",
+            "",
+            str(site / "space/deep/module.py"),
+            (("space.deep.module", prose("Namespace package")),),
+        ),
+        Document("zebra", "zebra", "", str(site / "zebra/__init__.py"), (("zebra", prose("Zebra")),)),
+        Document(
+            "zebra.stripes",
+            "zebra.stripes",
+            "",
+            str(site / "zebra/stripes.py"),
+            (("zebra.stripes:Stripes", prose("Stripes")), ("zebra.stripes:Stripes.width", prose("Width"))),
+        ),
+    ]
+    assert source.skipped == 2  # broken, large
+
+
+def test_the_first_of_two_roots_counts(site: Path, tmp_path: Path) -> None:
+    (tmp_path / "first").mkdir()
+    (tmp_path / "first" / "ant.py").write_text(f'"""{prose("First ant")}"""')
+    (document,) = found(PyDocs("pydocs:ant", roots=[tmp_path / "first", site, tmp_path / "missing"]))
+    assert document.passages == (("ant", prose("First ant")),)
+
+
+def test_without_names_every_package_is_read_with_our_own(site: Path) -> None:
+    packages = {document.id.split(".")[0] for document in found(PyDocs("pydocs:", roots=[site]))}
+    assert packages == {"ant", "qontext", "space", "zebra"}
+
+
+def test_an_unknown_package_is_refused(site: Path) -> None:
+    with pytest.raises(
+        QontextError, match=r"no Python package 'zebras' is installed here. Did you mean 'zebra'"
+    ):
+        PyDocs("pydocs:ant,zebras", roots=[site])
+
+
+def test_the_fingerprint_changes_with_what_would_be_read(site: Path) -> None:
+    first = fingerprint("pydocs:", roots=[site])
+    assert first == fingerprint("pydocs:", roots=[site])
+    assert first != fingerprint("pydocs:ant", roots=[site])
+    (site / "zebra/note.txt").write_text("other text")
+    assert first == fingerprint("pydocs:", roots=[site])
+    (site / "ant.py").write_text("x = 1")
+    assert first != fingerprint("pydocs:", roots=[site])
+
+
+def test_installed_packages_are_read_but_not_imported() -> None:
+    uri = "pydocs:asyncio,email,http,json,logging,tkinter,turtle,unittest,xml,numpy,pyarrow"
+    source = open_source(uri, fields=FieldNames())
+    assert isinstance(source, PyDocs)
+    before = {name for name in sys.modules if name.partition(".")[0] in uri.partition(":")[2].split(",")}
+    documents = found(source)
+    after = {name for name in sys.modules if name.partition(".")[0] in uri.partition(":")[2].split(",")}
+    assert after == before
+    passages = [passage for document in documents for passage in document.passages]
+    assert len(passages) > 800
+    assert len({name for name, _ in passages}) == len({text for _, text in passages}) == len(passages)
+    assert [d.id.split(".")[0] for d in documents] == sorted(d.id.split(".")[0] for d in documents)
+    assert dict(passages)["json"].startswith("JSON (JavaScript Object Notation)")
+    assert "json.decoder:JSONDecoder" in dict(passages)
+    assert not any(part.startswith("_") for name, _ in passages for part in name.replace(":", ".").split("."))
+    assert found(PyDocs(uri)) == documents
+
+
+def test_many_files_are_read_in_parallel_to_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    uri = "pydocs:asyncio,email,xml"
+    at_once = found(PyDocs(uri))
+    monkeypatch.setattr(pydocs, "_FILES_PER_BLOCK", 4)
+    source = PyDocs(uri)
+    assert len(source.modules) > 4 * 4
+    assert found(source) == at_once

@@ -1,0 +1,229 @@
+"""What cannot be used: each kind is a Problem in its place, and the records around it are not lost."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from qontext.corpus.sources import FieldNames, Problem, open_source
+from qontext.corpus.sources.lines import LONGEST
+from qontext.errors import QontextError
+
+GOOD = b'{"_id": "ok", "text": "fine"}'
+
+
+def problems(path: Path) -> list[tuple[str, str, str]]:
+    """(place without the folder, kind, message) of what is wrong."""
+    found = open_source(str(path), fields=FieldNames()).documents()
+    return [
+        (item.place.removeprefix(f"{path.parent}/"), item.kind, item.message)
+        for item in found
+        if isinstance(item, Problem)
+    ]
+
+
+def ids(path: Path) -> list[str]:
+    found = open_source(str(path), fields=FieldNames()).documents()
+    return [item.id for item in found if not isinstance(item, Problem)]
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "message"),
+    [
+        (b'{"_id": "1", "text": "cut', "broken JSON", "Unterminated string"),
+        (b'{"_id": "1", "text": "a"} {"_id": "2"}', "broken JSON", "Extra data"),
+        (b"plain text", "broken JSON", "one JSON object"),
+        (b"[" * 100_000, "broken JSON", "recursion"),
+        (b'{"_id": ' + b"9" * 5000 + b', "text": "a"}', "broken JSON", "digits"),
+        (b'{"_id": "1", "text": "raw \x00"}', "broken JSON", "control character"),
+        (b'["_id", "1"]', "not an object", "found list"),
+        (b'"text"', "not an object", "found str"),
+        (b'{"text": "a"}', "missing field", "has no id \\(looked for _id, id, docid, doc_id; it has text\\)"),
+        (b'{"_id": null, "text": "a"}', "missing field", "has no id"),
+        (b'{"_id": "1", "title": "a"}', "missing field", "has no text"),
+        (b'{"_id": "1", "text": null}', "missing field", "has no text"),
+        (b"{}", "missing field", "it has nothing"),
+        (b'{"_id": "", "text": "a"}', "empty id", "'_id' is empty"),
+        (b'{"_id": " ", "text": "a"}', "empty id", "'_id' is empty"),
+        (
+            b'{"_id": 1.5, "text": "a"}',
+            "wrong type",
+            "'_id' should be a string or an integer, but is a number",
+        ),
+        (b'{"_id": true, "text": "a"}', "wrong type", "true or false"),
+        (b'{"_id": ["1"], "text": "a"}', "wrong type", "a list"),
+        (b'{"_id": "1", "text": 3}', "wrong type", "'text' should be a string, but is a number"),
+        (b'{"_id": "1", "text": ["a"]}', "wrong type", "'text' should be a string, but is a list"),
+        (b'{"_id": "1", "text": {"a": 1}}', "wrong type", "an object"),
+        (b'{"_id": "1", "title": 3, "text": "a"}', "wrong type", "'title'"),
+        (b'{"_id": "1", "doc_id": 2.5, "text": "a"}', "wrong type", "'doc_id'"),
+        (b'{"_id": "1", "paragraphs": "a"}', "wrong type", "a list of strings, but is a string"),
+        (b'{"_id": "1", "paragraphs": ["a", 1]}', "wrong type", "a list of strings"),
+        (b'{"_id": "1", "text": "caf\xe9"}', "wrong encoding", "not utf-8 text: byte 0xe9 at 25"),
+        (b'{"_id": "1", "text": "\\ud83d"}', "wrong encoding", "lone surrogate U.D83D"),
+        (b'{"_id": "1", "paragraphs": ["a", "\\uD83D"]}', "wrong encoding", "lone surrogate"),
+        (b'{"_id": "1", "text": "a\\u0000b"}', "NUL bytes", "NUL"),
+        (b'{"_id": "1\\u0000", "text": "a"}', "NUL bytes", "NUL"),
+    ],
+)
+def test_json_lines(tmp_path: Path, line: bytes, kind: str, message: str) -> None:
+    path = tmp_path / "docs.jsonl"
+    path.write_bytes(GOOD + b"\n\n" + line + b"\n" + GOOD + b"\n")
+    ((place, found, text),) = problems(path)
+    assert (place, found) == ("docs.jsonl:3", kind)
+    assert re.search(message, text), text
+    assert ids(path) == ["ok", "ok"]
+
+
+def test_a_pair_of_surrogates_is_one_character(tmp_path: Path) -> None:
+    path = tmp_path / "docs.jsonl"
+    path.write_bytes(b'{"_id": "1", "text": "\\ud83d\\ude00"}')
+    assert problems(path) == []
+
+
+def test_utf16_read_as_utf8_is_recognised(tmp_path: Path) -> None:
+    path = tmp_path / "docs.jsonl"
+    path.write_bytes(GOOD.decode().encode("utf-16"))
+    assert "starts like UTF-16" in problems(path)[0][2]
+
+
+def test_a_problem_does_not_break_a_document_apart(tmp_path: Path) -> None:
+    path = tmp_path / "docs.jsonl"
+    records = [
+        {"_id": "a", "text": "x", "doc_id": "d"},
+        {"_id": "b", "doc_id": "d"},
+        {"_id": "c", "text": "z", "doc_id": "d"},
+    ]
+    path.write_text("\n".join(map(json.dumps, records)))
+    problem, document = open_source(str(path), fields=FieldNames()).documents()
+    assert isinstance(problem, Problem) and problem.place == f"{path}:2"
+    assert not isinstance(document, Problem) and document.passages == (("a", "x"), ("c", "z"))
+
+
+@pytest.mark.parametrize(
+    ("content", "place", "kind"),
+    [
+        (b"1\ta\nno tab\n2\tb\n", "x.tsv:2", "wrong columns"),
+        (b"1\ta\n2\tb\tc\n3\td", "x.tsv:2", "wrong columns"),
+        (b"D1\tu\tt\tb\nD2\tu\tt\nD3\tu\tt\tb", "x.tsv:2", "wrong columns"),
+        (b'id\ttext\ttitle\n1\ta\tA\n2\t"open\tB\n3\tc\tC\n', "x.tsv:3", "wrong columns"),
+        (b"1\ta\n\tb\n2\tc", "x.tsv:2", "empty id"),
+        (b"1\ta\n7\tb\x00\n2\tc", "x.tsv:2", "NUL bytes"),
+        (b"1\ta\n7\t\xff\n2\tc", "x.tsv:2", "wrong encoding"),
+    ],
+)
+def test_tsv(tmp_path: Path, content: bytes, place: str, kind: str) -> None:
+    path = tmp_path / "x.tsv"
+    path.write_bytes(content)
+    assert [found[:2] for found in problems(path)] == [(place, kind)]
+    assert len(ids(path)) == 2
+
+
+def test_tsv_of_no_known_layout_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.tsv").write_text("1\ta\tb\n")
+    with pytest.raises(QontextError, match=r"x.tsv:1: its first line has 3 columns.*id url title body"):
+        open_source(str(tmp_path / "x.tsv"), fields=FieldNames())
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, zstandard.ZstdCompressor().compress])
+@pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b[:-3], lambda b: b + b"garbage"])
+def test_damaged_compressed_files(
+    tmp_path: Path, compress: Callable[[bytes], bytes], damage: Callable[[bytes], bytes]
+) -> None:
+    path = tmp_path / "docs.jsonl.gz"
+    path.write_bytes(
+        damage(compress(b"\n".join(GOOD.replace(b"fine", b"%d" % n**12) for n in range(20_000))))
+    )
+    ((place, kind, message),) = problems(path)
+    assert kind == "damaged file" and "cannot be read from here on" in message
+    assert int(place.split(":")[1]) == len(ids(path)) + 1 > 1
+
+
+def test_the_files_after_a_damaged_one_are_read(tmp_path: Path) -> None:
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    (folder / "a.jsonl.gz").write_bytes(gzip.compress(GOOD)[:-4])
+    (folder / "b.jsonl").write_bytes(GOOD)
+    assert [kind for _, kind, _ in problems(folder)] == ["damaged file"]
+    assert ids(folder) == ["ok"]
+
+
+def test_a_line_too_long_is_not_held_in_memory(tmp_path: Path) -> None:
+    path = tmp_path / "docs.jsonl.zst"
+    long = b'{"_id": "1", "text": "' + b"a" * (3 * LONGEST) + b'"}'
+    path.write_bytes(zstandard.ZstdCompressor().compress(GOOD + b"\n" + long + b"\n" + GOOD))
+    del long
+    tracemalloc.start()
+    ((place, kind, message),) = problems(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (place, kind, message) == ("docs.jsonl.zst:2", "too long", "the line is longer than 64 MiB")
+    assert peak < 1.5 * LONGEST
+    assert ids(path) == ["ok", "ok"]
+
+
+@pytest.mark.parametrize("copies", [1, 10])
+def test_memory_does_not_grow_with_the_corpus(tmp_path: Path, copies: int) -> None:
+    path = tmp_path / "docs.jsonl.gz"
+    record = json.dumps({"_id": "x", "text": "word " * 100}).encode() + b"\n"
+    path.write_bytes(gzip.compress(record * 3000 * copies, 1))
+    source = open_source(str(path), fields=FieldNames())
+    tracemalloc.start()
+    assert sum(1 for _ in source.documents()) == 3000 * copies
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1_500_000  # the corpus is 1.5 MB, then 15 MB
+
+
+def test_texts(tmp_path: Path) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "a.txt").write_bytes(b"one\ntwo \xff")
+    (folder / "b.txt").write_bytes(b"a\0b")
+    (folder / "c.txt").symlink_to("nowhere")
+    (folder / "d.txt").write_bytes(b"fine")
+    with (folder / "e.txt").open("wb") as file:
+        file.truncate(LONGEST + 1)
+    assert [found[:2] for found in problems(folder)] == [
+        ("texts/a.txt:2", "wrong encoding"),
+        ("texts/b.txt", "NUL bytes"),
+        ("texts/c.txt", "damaged file"),
+        ("texts/e.txt", "too long"),
+    ]
+    assert ids(folder) == ["d.txt"]
+
+
+def test_parquet(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    text = pa.array([b"fine", b"\xff", None, b"n\0l", b"fine"]).view(pa.binary())
+    text = pa.Array.from_buffers(pa.string(), len(text), text.buffers())
+    pq.write_table(pa.table({"id": ["1", "2", "3", "4", None], "text": text}), path)
+    assert [found[:2] for found in problems(path)] == [
+        ("a.parquet: row 2", "wrong encoding"),
+        ("a.parquet: row 3", "missing field"),
+        ("a.parquet: row 4", "NUL bytes"),
+        ("a.parquet: row 5", "missing field"),
+    ]
+    assert ids(path) == ["1"]
+
+
+def test_a_damaged_parquet_file(tmp_path: Path) -> None:
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    pq.write_table(pa.table({"id": ["1"], "text": ["x"]}), folder / "a.parquet")
+    content = (folder / "a.parquet").read_bytes()
+    (folder / "b.parquet").write_bytes(content[:-20])
+    (folder / "c.parquet").write_bytes(content)
+    assert [found[:2] for found in problems(folder)] == [("parts/b.parquet: row 1", "damaged file")]
+    assert ids(folder) == ["1", "1"]
+    with pytest.raises(QontextError, match="not a readable Parquet file"):
+        open_source(str(folder / "b.parquet"), fields=FieldNames())

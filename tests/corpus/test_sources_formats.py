@@ -1,0 +1,283 @@
+"""Every format, as it is published, in a file written here."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from qontext.corpus.sources import FieldNames, Problem, open_source
+from qontext.errors import QontextError
+from qontext.records import Document
+
+
+def read(path: Path | str, **names: str) -> list[Document]:
+    """All documents of a source that must have no problems, and whose progress must add up."""
+    source = open_source(str(path), fields=FieldNames(**names))
+    found = list(source.documents())
+    assert not [item for item in found if isinstance(item, Problem)], found
+    assert source.bytes_read == source.bytes_total
+    return [item for item in found if isinstance(item, Document)]
+
+
+def lines(*records: object) -> bytes:
+    return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode()
+
+
+def write(path: Path, content: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+BEIR = lines(
+    {"_id": "moon#0", "title": "Moon", "text": "It is grey.", "doc_id": "moon"},
+    {"_id": "moon#1", "title": "Moon", "text": "It is far.", "doc_id": "moon"},
+    {"_id": "sun#0", "title": "Sun", "text": "Hot — très.", "doc_id": "sun"},
+)
+
+
+def test_records_of_one_document_are_joined_and_keep_their_ids(tmp_path: Path) -> None:
+    path = write(tmp_path / "corpus.jsonl", BEIR)
+    assert read(path) == [
+        Document("moon", "Moon", "", f"{path}:1", (("moon#0", "It is grey."), ("moon#1", "It is far."))),
+        Document("sun", "Sun", "", f"{path}:3", (("sun#0", "Hot — très."),)),
+    ]
+
+
+def test_only_neighbours_are_joined(tmp_path: Path) -> None:
+    records = [{"_id": str(n), "text": "x", "doc_id": doc} for n, doc in enumerate("aba")]
+    assert [d.id for d in read(write(tmp_path / "c.jsonl", lines(*records)))] == ["a", "b", "a"]
+
+
+def test_a_record_without_document_is_a_document_of_one_passage(tmp_path: Path) -> None:
+    content = lines(
+        {"id": 7, "text": "seven", "extra": [1]}, {"id": 7, "contents": "again"}, {"doc_id": "d", "body": "b"}
+    )
+    found = read(write(tmp_path / "docs.jsonl", content))
+    assert [(d.id, d.title, d.passages) for d in found] == [
+        ("7", "", (("7", "seven"),)),
+        ("7", "", (("7", "again"),)),
+        ("d", "", (("d", "b"),)),
+    ]
+
+
+def test_paragraphs_are_numbered_passages_without_the_empty_ones(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "docs.jsonl", lines({"_id": "9", "title": "T", "paragraphs": ["one", " \n", "", "two"]})
+    )
+    assert read(path) == [Document("9", "T", "", f"{path}:1", (("9#0", "one"), ("9#1", "two")))]
+
+
+def test_fields_may_have_other_names(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "docs.jsonl", lines({"key": "k", "head": "h", "abstract": "a", "of": "d", "id": "no"})
+    )
+    found = read(path, id="key", title="head", text="main|abstract", doc="of")
+    assert found == [Document("d", "h", "", f"{path}:1", (("k", "a"),))]
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
+def test_compressed_files_in_one_or_several_frames(tmp_path: Path, ending: str) -> None:
+    half = BEIR.index(b"\n") + 1
+    compress = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}[ending]
+    path = write(tmp_path / f"corpus.jsonl{ending}", compress(BEIR[:half]) + compress(BEIR[half:]))
+    assert [len(d.passages) for d in read(path)] == [2, 1]
+
+
+def test_compression_is_told_by_content_not_by_name(tmp_path: Path) -> None:
+    assert len(read(write(tmp_path / "a.jsonl", gzip.compress(BEIR)))) == 2
+    assert len(read(write(tmp_path / "b.jsonl.gz", BEIR))) == 2
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "latin-1", "cp1252"])
+def test_other_encodings_byte_order_marks_and_line_ends(tmp_path: Path, encoding: str) -> None:
+    content = '{"id": "1", "text": "déjà"}\r\n\r\n{"id": "2", "text": "vu"}'
+    path = write(tmp_path / "docs.jsonl", content.encode(encoding))
+    source = open_source(str(path), fields=FieldNames(), encoding=encoding.removesuffix("-sig"))
+    assert [d.passages[0][1] for d in source.documents() if isinstance(d, Document)] == ["déjà", "vu"]
+
+
+def test_line_and_paragraph_separators_do_not_end_a_record(tmp_path: Path) -> None:
+    text = "one\u2028two\u2029three\x85four\x0cfive"
+    assert read(write(tmp_path / "d.jsonl", lines({"id": "1", "text": text})))[0].passages[0][1] == text
+
+
+def test_msmarco_passages(tmp_path: Path) -> None:
+    path = write(tmp_path / "collection.tsv", b'0\tThe "presence" of x.\n1\t"Quoted\n')
+    source = open_source(str(path), fields=FieldNames())
+    assert source.has_passages
+    assert list(source.documents()) == [
+        Document("0", "", "", f"{path}:1", (("0", 'The "presence" of x.'),)),
+        Document("1", "", "", f"{path}:2", (("1", '"Quoted'),)),
+    ]
+
+
+def test_msmarco_documents_keep_title_and_text_apart(tmp_path: Path) -> None:
+    content = gzip.compress(b"D1\thttp://x/y\tA title\tThe body.\nD2\thttp://z\t\tMore.\n")
+    path = write(tmp_path / "msmarco-docs.tsv.gz", content)
+    source = open_source(str(path), fields=FieldNames())
+    assert not source.has_passages
+    assert list(source.documents()) == [
+        Document("D1", "A title", "The body.", f"{path}:1"),
+        Document("D2", "", "More.", f"{path}:2"),
+    ]
+
+
+def test_dpr_passages_of_one_title_are_a_document_and_are_unquoted(tmp_path: Path) -> None:
+    content = (
+        b"id\ttext\ttitle\n"
+        b'1\t"Aaron (or ""Aharon"") is a prophet."\tAaron\n'
+        b"2\tHe had a rod.\tAaron\n"
+        b'3\t"A tab\there."\t"A ""quoted"" title"\n'
+        b'4\t"Not" quoted.\tB\n'
+    )
+    found = read(write(tmp_path / "psgs_w100.tsv", content))
+    assert [(d.id, d.title, d.passages) for d in found] == [
+        ("1", "Aaron", (("1", 'Aaron (or "Aharon") is a prophet.'), ("2", "He had a rod."))),
+        ("3", 'A "quoted" title', (("3", "A tab\there."),)),
+        ("4", "B", (("4", '"Not" quoted.'),)),
+    ]
+
+
+def test_a_header_names_columns_in_any_order_and_in_every_shard(tmp_path: Path) -> None:
+    for n in (0, 1):
+        write(tmp_path / "shards" / f"{n}.tsv", f"doc_id\tbody\tlang\tid\nd\ttext {n}\ten\tp{n}\n".encode())
+    assert [(d.id, d.passages) for d in read(tmp_path / "shards")] == [
+        ("d", (("p0", "text 0"), ("p1", "text 1")))
+    ]
+
+
+def test_parquet_files_and_folders(tmp_path: Path) -> None:
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    for n in (0, 1):
+        rows = {
+            "id": [2 * n, 2 * n + 1],
+            "text": ["a", "b"],
+            "doc_id": ["d", f"e{n}"],
+            "other": [b"\0", None],
+        }
+        pq.write_table(pa.table(rows), folder / f"part-{n}.parquet", row_group_size=1)
+    (folder / "README.md").write_text("# not a document")
+    found = read(folder)
+    assert [(d.id, [i for i, _ in d.passages]) for d in found] == [
+        ("d", ["0"]),
+        ("e0", ["1"]),
+        ("d", ["2"]),
+        ("e1", ["3"]),
+    ]
+    assert found[2].place == f"{folder / 'part-1.parquet'}: row 1"
+    nested = pa.table(
+        {"_id": ["x"], "paragraphs": [["one", "two"]], "title": pa.array(["T"]).dictionary_encode()}
+    )
+    pq.write_table(nested, tmp_path / "nested.parquet")
+    assert read(tmp_path / "nested.parquet")[0].passages == (("x#0", "one"), ("x#1", "two"))
+
+
+def test_parquet_without_the_columns_is_refused_at_once(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": ["1"], "words": ["x"]}), tmp_path / "a.parquet")
+    with pytest.raises(QontextError, match=r"no text column.*it has id, words.*--text-field"):
+        open_source(str(tmp_path / "a.parquet"), fields=FieldNames())
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
+def test_a_beir_folder_is_its_corpus_file(tmp_path: Path, ending: str) -> None:
+    compress = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}[ending]
+    write(tmp_path / f"corpus.jsonl{ending}", compress(BEIR))
+    write(tmp_path / "queries.jsonl", lines({"_id": "q", "text": "what?"}))
+    assert [d.id for d in read(tmp_path)] == ["moon", "sun"]
+
+
+def test_shards_are_read_in_order_as_one(tmp_path: Path) -> None:
+    cut = BEIR.index(b"\n") + 1
+    write(tmp_path / "b.jsonl.gz", gzip.compress(BEIR[cut:]))
+    write(tmp_path / "a.jsonl", BEIR[:cut])
+    write(tmp_path / ".c.jsonl", b"hidden")
+    write(tmp_path / "info.json", b"{}")
+    assert [len(d.passages) for d in read(tmp_path)] == [2, 1]
+
+
+def test_a_folder_of_texts(tmp_path: Path) -> None:
+    write(tmp_path / "b.txt", "\ufeffPlain\r\ntext.".encode())
+    write(tmp_path / "a" / "z.md", b"intro\n\n```\n# no heading\n```\n\n## The *heading* ##\n\nBody.")
+    write(tmp_path / "a" / "y.md", b"A title\n=======\n\nBody.")
+    write(tmp_path / "a" / "x.rst", b"#########\n The title\n#########\n\nBody.")
+    write(tmp_path / "c.MD", b"no heading here")
+    write(tmp_path / "a" / ".hidden.txt", b"x")
+    write(tmp_path / ".git" / "x.txt", b"x")
+    write(tmp_path / "picture.png", b"x")
+    (tmp_path / "a" / "loop").symlink_to(tmp_path)
+    source = open_source(str(tmp_path), fields=FieldNames())
+    assert not source.has_passages
+    found = read(tmp_path)
+    assert [(d.id, d.title) for d in found] == [
+        ("a/x.rst", "The title"),
+        ("a/y.md", "A title"),
+        ("a/z.md", "The *heading*"),
+        ("b.txt", "b"),
+        ("c.MD", "c"),
+    ]
+    assert found[3].text == "Plain\ntext."
+    assert found[3].place == str(tmp_path / "b.txt")
+
+
+def test_files_that_are_not_read_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a.txt", "b.pdf", "c.pdf"):
+        write(tmp_path / name, b"x")
+    read(tmp_path)
+    assert "2 files are no text files and are not read (2 .pdf)" in capsys.readouterr().err
+
+
+def test_one_text_file_and_one_table_with_the_same_ending(tmp_path: Path) -> None:
+    assert [(d.id, d.text) for d in read(write(tmp_path / "a.txt", b"Some words."))] == [
+        ("a.txt", "Some words.")
+    ]
+    assert read(write(tmp_path / "b.txt", b"p1\tSome words."))[0].passages == (("p1", "Some words."),)
+    assert read(write(tmp_path / "c.md", b"# T\n\nx"))[0].title == "T"
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        ([], "no file of a kind that can be read.*ir_datasets:NAME"),
+        (["a.pdf"], "no file of a kind that can be read"),
+        (["a.jsonl", "b.tsv"], r"several kinds \(.jsonl, .tsv\)"),
+        (["dataset_info.json", "state.json"], "Name it hf:"),
+    ],
+)
+def test_folders_that_cannot_be_read_are_refused(tmp_path: Path, make: list[str], message: str) -> None:
+    for name in make:
+        write(tmp_path / name, b"x")
+    with pytest.raises(QontextError, match=message):
+        open_source(str(tmp_path), fields=FieldNames())
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("a.xyz", "its ending is .xyz"), ("a", "its ending is missing")]
+)
+def test_unknown_endings_are_refused(tmp_path: Path, name: str, message: str) -> None:
+    with pytest.raises(QontextError, match=f"{message}.*BEIR folder"):
+        open_source(str(write(tmp_path / name, b"x")), fields=FieldNames())
+
+
+@pytest.mark.parametrize("uri", ["no/such.jsonl", "", "s3://bucket/x", "-"])
+def test_what_is_not_there_is_refused(uri: str) -> None:
+    with pytest.raises(QontextError, match=r"no such file or folder.*Give a file"):
+        open_source(uri, fields=FieldNames())
+
+
+@pytest.mark.parametrize("encoding", ["utf-9", "base64"])
+def test_unknown_encodings_are_refused(tmp_path: Path, encoding: str) -> None:
+    with pytest.raises(QontextError, match="unknown text encoding"):
+        open_source(str(write(tmp_path / "a.jsonl", b"")), fields=FieldNames(), encoding=encoding)
+
+
+def test_empty_files_have_no_documents(tmp_path: Path) -> None:
+    for name in ("a.jsonl", "a.jsonl.gz", "a.tsv"):
+        assert read(write(tmp_path / name, b"")) == []

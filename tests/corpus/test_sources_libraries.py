@@ -1,0 +1,210 @@
+"""Data sets through ir_datasets and Hugging Face datasets: local ones, and being offline."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qontext import hub
+from qontext.corpus.sources import FieldNames, Problem, open_source
+from qontext.corpus.sources.hf import parse
+from qontext.errors import QontextError
+from qontext.records import Document
+
+
+def read(uri: str) -> list[Document]:
+    found = list(open_source(uri, fields=FieldNames()).documents())
+    assert not [item for item in found if isinstance(item, Problem)], found
+    return [item for item in found if isinstance(item, Document)]
+
+
+@pytest.fixture
+def register(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Registers a data set of ir_datasets whose documents are in a TSV file written here."""
+    monkeypatch.setenv("IR_DATASETS_HOME", str(tmp_path / "home"))
+    ir_datasets = pytest.importorskip("ir_datasets")
+    registered: dict[str, Any] = ir_datasets.registry._registered
+
+    def register(name: str, rows: str, doc_class: type | None = None, **settings: Any) -> str:
+        path = tmp_path / "docs.tsv"
+        path.write_text(rows, encoding="utf-8")
+        documents = ir_datasets.formats.TsvDocs(
+            ir_datasets.util.LocalDownload(path), doc_class or ir_datasets.formats.GenericDoc, **settings
+        )
+        monkeypatch.delitem(registered, name, raising=False)
+        ir_datasets.registry.register(name, ir_datasets.datasets.base.Dataset(documents))
+        return f"ir_datasets:{name}"
+
+    return register
+
+
+def test_passages_of_ir_datasets(register: Any) -> None:
+    uri = register("tiny-passages", "p1\tOne.\np2\tTwo.\n")
+    assert open_source(uri, fields=FieldNames()).has_passages
+    assert read(uri) == [
+        Document("p1", "", "", f"{uri}: document 1", (("p1", "One."),)),
+        Document("p2", "", "", f"{uri}: document 2", (("p2", "Two."),)),
+    ]
+
+
+def test_msmarco_documents_of_ir_datasets(register: Any) -> None:
+    doc_class = importlib.import_module("ir_datasets.datasets.msmarco_document").MsMarcoDocument
+    uri = register("msmarco-document-tiny", "D1\thttp://x\tTitle\tBody.\n", doc_class)
+    assert not open_source(uri, fields=FieldNames()).has_passages
+    assert read(uri) == [Document("D1", "Title", "Body.", f"{uri}: document 1")]
+
+
+def test_dpr_of_ir_datasets_is_unquoted_and_grouped_by_title(register: Any) -> None:
+    doc_class = importlib.import_module("ir_datasets.datasets.dpr_w100").DprW100Doc
+    rows = 'id\ttext\ttitle\n1\t"Say ""a""."\tA\n2\tb\tA\n3\tc\tC\n'
+    uri = register("dpr-w100-tiny", rows, doc_class, skip_first_line=True)
+    assert [(d.id, d.title, d.passages) for d in read(uri)] == [
+        ("1", "A", (("1", 'Say "a".'), ("2", "b"))),
+        ("3", "C", (("3", "c"),)),
+    ]
+
+
+def test_documents_of_other_fields_are_read_by_their_default_text(register: Any) -> None:
+    doc_class = importlib.import_module("ir_datasets.datasets.nfcorpus").NfCorpusDoc
+    uri = register("tiny-other", "1\thttp://x\tTitle\tAbstract.\n", doc_class)
+    assert [p for d in read(uri) for p in d.passages] == [
+        ("1", doc_class("1", "u", "Title", "Abstract.").default_text())
+    ]
+
+
+def test_an_empty_text_and_a_broken_row_of_ir_datasets(register: Any) -> None:
+    uri = register("tiny-broken", "\tno id\np2\ttwo\tcolumns\n")
+    found = open_source(uri, fields=FieldNames()).documents()
+    problem = next(found)
+    assert isinstance(problem, Problem) and (problem.place, problem.kind) == (
+        f"{uri}: document 1",
+        "empty id",
+    )
+    with pytest.raises(
+        QontextError, match=r"could not read document 2: RuntimeError: expected 2 fields, got 3"
+    ):
+        next(found)
+
+
+def test_an_unknown_data_set_of_ir_datasets() -> None:
+    pytest.importorskip("ir_datasets")
+    with pytest.raises(QontextError, match=r"no data set of this name\. Did you mean .*beir/scifact"):
+        open_source("ir_datasets:beir/scifct", fields=FieldNames())
+
+
+@pytest.mark.parametrize(
+    "name", ["msmarco-document", "msmarco-passage", "beir/scifact", "dpr-w100", "vaswani"]
+)
+def test_ir_datasets_without_a_network(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ir_datasets")
+    asked: list[str] = []
+    monkeypatch.setattr(hub, "reachable", lambda url: bool(asked.append(url)))
+    source = open_source(f"ir_datasets:{name}", fields=FieldNames())
+    with pytest.raises(QontextError, match=rf"ir_datasets:{name}: .*not on this machine.*no network.*http"):
+        next(source.documents())
+    assert all(url.startswith("http") for url in asked) and asked
+
+
+@pytest.mark.parametrize("module", ["ir_datasets", "datasets"])
+def test_a_missing_package_is_named_with_its_remedy(module: str) -> None:
+    uri = {"ir_datasets": "ir_datasets:vaswani", "datasets": "hf:some/name"}[module]
+    program = (
+        f"import sys; sys.modules[{module!r}] = None\n"
+        "from qontext.corpus.sources import FieldNames, open_source\n"
+        f"open_source({uri!r}, fields=FieldNames())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert f"needs the package {module}. Run: pip install 'qontext[datasets]'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("org/name", ("org/name", None, None)),
+        ("name", ("name", None, None)),
+        ("org/name/test", ("org/name", None, "test")),
+        ("org/name:config", ("org/name", "config", None)),
+        ("org/name:config/test", ("org/name", "config", "test")),
+        ("name:/test", ("name", None, "test")),
+    ],
+)
+def test_names_of_hugging_face_data_sets(name: str, parts: tuple[str, str | None, str | None]) -> None:
+    assert parse(name) == parts
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """Folders as the datasets library writes and reads them: `one`, `splits` and `files`."""
+    datasets = pytest.importorskip("datasets")
+    rows = datasets.Dataset.from_dict(
+        {"_id": ["a#0", "a#1", "b#0"], "text": ["x", "y", "z"], "doc_id": ["a", "a", "b"], "label": [1, 2, 3]}
+    )
+    rows.save_to_disk(tmp_path / "one")
+    datasets.DatasetDict({"dev": rows, "test": rows.select([2])}).save_to_disk(tmp_path / "splits")
+    (tmp_path / "files").mkdir()
+    for split, number in (("train", 1), ("test", 2)):
+        line = json.dumps({"id": number, "paragraphs": ["one", "two"]})
+        (tmp_path / "files" / f"{split}.jsonl").write_text(line)
+    return tmp_path
+
+
+def test_a_saved_hugging_face_data_set(saved: Path) -> None:
+    uri = f"hf:{saved}/one"
+    assert read(uri) == [
+        Document("a", "", "", f"{uri}: row 1", (("a#0", "x"), ("a#1", "y"))),
+        Document("b", "", "", f"{uri}: row 3", (("b#0", "z"),)),
+    ]
+    assert [d.id for d in read(f"hf:{saved}/splits/test")] == ["b"]
+
+
+def test_data_files_through_hugging_face(saved: Path) -> None:
+    assert [d.passages for d in read(f"hf:{saved}/files")] == [(("1#0", "one"), ("1#1", "two"))]
+    assert [d.id for d in read(f"hf:{saved}/files/test")] == ["2"]
+    assert [d.id for d in read(f"hf:{saved}/files:default/test")] == ["2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("splits", r"has several splits \(dev, test\).*Name one"),
+        ("files/dev", "unknown split of .* 'dev'. Choose from: train, test"),
+        ("files:other", "cannot be opened: .*'other' not found"),
+        ("empty", "cannot be opened"),
+    ],
+)
+def test_what_hugging_face_cannot_open(saved: Path, name: str, message: str) -> None:
+    (saved / "empty").mkdir()
+    with pytest.raises(QontextError, match=message):
+        open_source(f"hf:{saved}/{name}", fields=FieldNames())
+
+
+def test_a_hugging_face_data_set_without_the_columns(saved: Path) -> None:
+    with pytest.raises(QontextError, match="has no text column"):
+        open_source(f"hf:{saved}/one", fields=FieldNames(text="words"))
+
+
+@pytest.mark.parametrize("variable", ["HF_HUB_OFFLINE", "HF_ENDPOINT"])
+def test_hugging_face_without_a_network(variable: str, tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    with socket.socket() as unheard:  # bound, but it does not listen: connections are refused
+        unheard.bind(("127.0.0.1", 0))
+        value = "1" if variable == "HF_HUB_OFFLINE" else f"http://127.0.0.1:{unheard.getsockname()[1]}"
+        program = (
+            "from qontext.corpus.sources import FieldNames, open_source\n"
+            "from qontext.errors import QontextError\n"
+            "try: open_source('hf:nobody/nothing', fields=FieldNames())\n"
+            "except QontextError as error: print(error)"
+        )
+        environment = {"PATH": "", "HF_HOME": str(tmp_path), variable: value}
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=False
+        )
+    assert done.stdout.startswith("hf:nobody/nothing: "), done.stderr
+    assert "reach" in done.stdout
