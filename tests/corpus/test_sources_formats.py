@@ -240,6 +240,9 @@ def test_one_text_file_and_one_table_with_the_same_ending(tmp_path: Path) -> Non
     ]
     assert read(write(tmp_path / "b.txt", b"p1\tSome words."))[0].passages == (("p1", "Some words."),)
     assert read(write(tmp_path / "c.md", b"# T\n\nx"))[0].title == "T"
+    assert [(d.id, d.title, d.text) for d in read(write(tmp_path / "v1.2.md.gz", gzip.compress(b"x")))] == [
+        ("v1.2.md.gz", "v1.2", "x")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 from qontext.corpus.sources import textfolder
 from qontext.corpus.sources.base import FieldNames, Problem, Source
 from qontext.corpus.sources.jsonl import JsonLines
-from qontext.corpus.sources.lines import check_encoding, read_lines
+from qontext.corpus.sources.lines import check_encoding, ending, read_lines
 from qontext.corpus.sources.parquet import Parquet
 from qontext.corpus.sources.textfolder import TextFiles
 from qontext.corpus.sources.tsv import Tsv
@@ -44,7 +44,7 @@ def open_source(uri: str, *, fields: FieldNames, encoding: str = "utf-8") -> Sou
         return _open_folder(path, fields, encoding)
     if not path.is_file():
         raise QontextError("no such file or folder", place=uri or "(empty name)", remedy=UNDERSTOOD)
-    if _ending(path) == ".txt" and not _is_table(path, encoding):
+    if ending(path) == ".txt" and not _is_table(path, encoding):
         return TextFiles(str(path), path, encoding)
     return _open_files(str(path), [path], fields, encoding)
 
@@ -55,7 +55,7 @@ def _open_folder(path: Path, fields: FieldNames, encoding: str) -> Source:
     if corpus:
         return _open_files(str(path), [corpus], fields, encoding)
     files = sorted(f for f in path.iterdir() if f.is_file() and not f.name.startswith("."))
-    kinds = sorted({_ending(file) for file in files} & {*_SHARDS})
+    kinds = sorted({ending(file) for file in files} & {*_SHARDS})
     if len(kinds) > 1:
         raise QontextError(
             f"holds files of several kinds ({', '.join(kinds)})",
@@ -63,29 +63,25 @@ def _open_folder(path: Path, fields: FieldNames, encoding: str) -> Source:
             remedy="Name one of the files, or put those that belong together into a folder of their own.",
         )
     if kinds:
-        return _open_files(str(path), [f for f in files if _ending(f) == kinds[0]], fields, encoding)
+        return _open_files(str(path), [f for f in files if ending(f) == kinds[0]], fields, encoding)
     if (path / "dataset_info.json").is_file() or (path / "dataset_dict.json").is_file():
         raise QontextError("was saved by the datasets library", place=path, remedy=f"Name it hf:{path}.")
-    if any(isinstance(f, Path) and f.suffix.lower() in textfolder.ENDINGS for f in textfolder.walk(path)):
+    if any(isinstance(f, Path) and ending(f) in textfolder.ENDINGS for f in textfolder.walk(path)):
         return TextFiles(str(path), path, encoding)
     raise QontextError("holds no file of a kind that can be read", place=path, remedy=UNDERSTOOD)
 
 
 def _open_files(name: str, files: list[Path], fields: FieldNames, encoding: str) -> Source:
-    ending = _ending(files[0])
-    if ending in (".jsonl", ".json"):
+    kind = ending(files[0])
+    if kind in (".jsonl", ".json"):
         return JsonLines(name, files, fields, encoding)
-    if ending in (".tsv", ".txt"):
+    if kind in (".tsv", ".txt"):
         return Tsv(name, files, fields, encoding)
-    if ending == ".parquet":
+    if kind == ".parquet":
         return Parquet(name, files, fields)
-    if ending in textfolder.ENDINGS:
+    if kind in textfolder.ENDINGS:
         return TextFiles(name, files[0], encoding)
-    raise QontextError(f"cannot be read: its ending is {ending or 'missing'}", place=name, remedy=UNDERSTOOD)
-
-
-def _ending(path: Path) -> str:
-    return Path(path.name.lower().removesuffix(".gz").removesuffix(".zst")).suffix
+    raise QontextError(f"cannot be read: its ending is {kind or 'missing'}", place=name, remedy=UNDERSTOOD)
 
 
 def _is_table(path: Path, encoding: str) -> bool:

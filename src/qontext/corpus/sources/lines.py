@@ -69,6 +69,11 @@ def read_blocks(path: Path, advance: Callable[[int], None]) -> Iterator[bytes]:
             yield block
 
 
+def ending(path: Path) -> str:
+    """What the name ends in, such as ``.jsonl``, in small letters and without the ending of a compression."""
+    return Path(path.name.lower().removesuffix(".gz").removesuffix(".zst")).suffix
+
+
 def check_encoding(encoding: str) -> None:
     """Refuse the name of an encoding that there is not, before anything is read."""
     try:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from qontext import log
 from qontext.corpus.sources.base import Problem, Source
-from qontext.corpus.sources.lines import LONGEST, read_blocks, wrong_encoding
+from qontext.corpus.sources.lines import LONGEST, ending, read_blocks, wrong_encoding
 from qontext.records import Document
 
 ENDINGS = (".txt", ".md", ".rst")
@@ -32,10 +32,10 @@ class TextFiles(Source):
         size = 0
         others: Counter[str] = Counter()
         for file in _files(path):
-            if isinstance(file, Path) and file.suffix.lower() in ENDINGS:
+            if isinstance(file, Path) and ending(file) in ENDINGS:
                 size += file.stat().st_size if file.exists() else 0
             elif isinstance(file, Path):
-                others[file.suffix.lower() or "without an ending"] += 1
+                others[ending(file) or "without an ending"] += 1
         super().__init__(name, has_passages=False, bytes_total=size)
         self.path, self.encoding = path, encoding
         if others:
@@ -46,7 +46,7 @@ class TextFiles(Source):
         for file in _files(self.path):
             if isinstance(file, Problem):
                 yield file
-            elif file.suffix.lower() in ENDINGS:
+            elif ending(file) in ENDINGS:
                 yield self._document(file)
 
     def _document(self, file: Path) -> Document | Problem:
@@ -91,7 +91,7 @@ def walk(path: Path, above: frozenset[tuple[int, int]] = frozenset()) -> Iterato
 
 def title_of(text: str, file: Path) -> str:
     """The first heading (of the first 64 KiB), or else the file's name without its ending."""
-    heading = _HEADING.get(file.suffix.lower())
+    heading = _HEADING.get(ending(file))
     found = heading.search(_FENCED.sub("", text[: 1 << 16])) if heading else None
     title = (found[1] or found[2]) if found else ""
-    return title.strip() or file.stem
+    return title.strip() or re.sub(r"\.\w+(\.gz|\.zst)?$", "", file.name)
