@@ -21,7 +21,7 @@ from qontext.collection import Passage
 from qontext.engine.randomness import torch_seed
 from qontext.errors import QontextError, missing_extra
 from qontext.queries.seq2seq import load_tokenizer, model_folder
-from qontext.queries.t5 import encode, prefix_of
+from qontext.queries.t5 import Source
 
 if TYPE_CHECKING:
     from qontext.queries.generate import GenerateConfig
@@ -52,7 +52,7 @@ class CTranslate2:
             )
         self.converted = converted(folder, self.format)
         self.tokenizer = load_tokenizer(folder)
-        self.prefix, self.settings, self.library = prefix_of(settings, folder), settings, library
+        self.source, self.settings, self.library = Source.of(settings, folder), settings, library
         self.tally: Counter[str] = Counter()
 
     def __call__(self, passages: list[Passage]) -> Iterator[tuple[int, list[str]]]:
@@ -65,7 +65,7 @@ class CTranslate2:
             str(self.converted), device=self.device, device_index=self.device_index, compute_type=self.format,
             inter_threads=1, intra_threads=int(os.environ.get("OMP_NUM_THREADS", "0")),
         )  # fmt: skip
-        ids = encode(self.tokenizer, self.prefix, passages, settings.max_passage_tokens)
+        ids = self.source.encode(self.tokenizer, passages, settings.max_passage_tokens)
         order = sorted(range(len(ids)), key=lambda i: (-len(ids[i]), i))
         size = max(1, _CALL * settings.batch_tokens // max(1, len(ids[order[0]])))
         for start in range(0, len(order), size):

@@ -39,13 +39,13 @@ class CommonOptions(StageConfig):
     passages: Annotated[str, Input(positional=True)]
     """The passages: what split wrote, a Parquet file, a BEIR folder, or lines of id<tab>text."""
     generator: str = "t5"
-    """t5 (a sequence-to-sequence model), llm (a chat endpoint), keyphrase (no model), file (existing queries)."""
+    """t5 (sequence-to-sequence model), llm (chat endpoint), keyphrase (no model), file (existing queries)."""
     per_passage: Annotated[int, Field(ge=1, le=1000)] = 5
     """Queries per passage; fewer are left where a generator repeats itself."""
     seed: int = 42
     """The same seed gives a passage the same queries, in whatever part, process or order it is read."""
-    part_passages: Annotated[int, Field(ge=1)] = 2048
-    """Passages per part. A kill costs at most one part of work per process."""
+    part_passages: Annotated[int, Field(ge=1)] | None = None
+    """Passages per part: a kill costs at most one part of work per process. If not given 2048, for llm 128."""
     shard: Annotated[str | None, Machine()] = None
     """i/n: make every n-th part from the i-th on, so that n machines share the work (i from 0)."""
 
@@ -53,10 +53,12 @@ class CommonOptions(StageConfig):
 class GenerateConfig(FileOptions, LlmOptions, T5Options, CommonOptions):
     @model_validator(mode="before")
     @classmethod
-    def _default_model(cls, values: dict[str, Any]) -> dict[str, Any]:
-        if values.get("generator", "t5") == "t5" and not values.get("model"):
-            return {**values, "model": DEFAULT_MODEL}
-        return values
+    def _fill_in(cls, values: dict[str, Any]) -> dict[str, Any]:
+        generator = values.get("generator", "t5")
+        filled: dict[str, Any] = {"part_passages": 128 if generator == "llm" else 2048}
+        if generator == "t5":
+            filled["model"] = DEFAULT_MODEL
+        return {**values, **{name: value for name, value in filled.items() if values.get(name) is None}}
 
     @model_validator(mode="after")
     def _only_what_is_read(self) -> Self:
@@ -77,7 +79,7 @@ def run(config: GenerateConfig, work: Workdir) -> dict[str, Any] | None:
     total = count_passages(config.passages)
     if not total:
         raise QontextError("holds no passages", place=config.passages)
-    size = config.part_passages
+    size = config.part_passages or 2048
     parts = -(-total // size)
     todo = {part for part in range(index, parts, count) if not work.has(part_name(part))}
     started, made = time.monotonic(), 0
@@ -96,7 +98,7 @@ def run(config: GenerateConfig, work: Workdir) -> dict[str, Any] | None:
         log.note(f"This share is done; {missing} of {parts} parts are still to come from other processes.")
         return None
     seconds = time.monotonic() - started
-    summary = _summarise([work.path / part_name(part) for part in range(parts)], total)
+    summary = _summarise(config, [work.path / part_name(part) for part in range(parts)], total)
     if made:
         summary["queries_per_second"] = round(made / seconds, 1)
     return summary
@@ -135,7 +137,7 @@ def _rows(passages: list[Passage], kept: list[list[str]]) -> Iterator[dict[str, 
             yield {"passage": passage.id, "query": query, "number": number}
 
 
-def _summarise(parts: list[Path], passages: int) -> dict[str, Any]:
+def _summarise(config: GenerateConfig, parts: list[Path], passages: int) -> dict[str, Any]:
     tally: Counter[str] = Counter()
     queries = 0
     for part in parts:
@@ -155,7 +157,16 @@ def _summarise(parts: list[Path], passages: int) -> dict[str, Any]:
         "empty_passages": tally.pop("empty_passages", 0),
         "dropped": dropped,
         **dict(sorted(tally.items())),
+        **_cost(config, tally),
     }
+
+
+def _cost(config: GenerateConfig, tally: Counter[str]) -> dict[str, float]:
+    """What the tokens cost, if prices are known."""
+    if not config.price_in and not config.price_out:
+        return {}
+    read, written = tally["prompt_tokens"], tally["completion_tokens"]
+    return {"cost": round((read * config.price_in + written * config.price_out) / 1e6, 6)}
 
 
 STAGE = Stage(
@@ -166,7 +177,7 @@ STAGE = Stage(
         qontext generate passages --out queries --generator keyphrase
         qontext generate passages --out queries --per-passage 5 --engine ctranslate2
         qontext generate passages --out queries --generator t5 --model runs/generator
-        qontext generate passages --out queries --generator llm --endpoint http://127.0.0.1:8000/v1 --chat-model M
+        qontext generate passages --out queries --generator llm --endpoint http://host:8000/v1 --chat-model M
         qontext generate passages --out queries --generator file --queries predicted.jsonl.gz
         torchrun --nproc-per-node 8 -m qontext generate passages --out queries
         qontext generate passages --out queries --shard 0/4

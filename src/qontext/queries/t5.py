@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -38,6 +39,8 @@ class SamplingOptions(StageConfig):
     """t5, llm: draw from the likeliest tokens that together hold this share of the probability."""
     max_new_tokens: Annotated[int, Field(ge=1)] = 64
     """t5: the longest query, in tokens; llm: the same per query asked for."""
+    max_passage_tokens: Annotated[int, Field(ge=8)] = 384
+    """t5, llm: the rest of a longer passage is not read (llm: four characters count as a token)."""
 
 
 class T5Options(SamplingOptions):
@@ -51,8 +54,6 @@ class T5Options(SamplingOptions):
     """t5: what stands before each passage; if not given, what the model was trained with ('text2query: ')."""
     top_k: Annotated[int, Field(ge=0)] = 25
     """t5: draw from this many likeliest tokens; 0 = all."""
-    max_passage_tokens: Annotated[int, Field(ge=8)] = 384
-    """t5: the rest of a longer passage is not read."""
     engine: Literal["transformers", "ctranslate2"] = "transformers"
     """t5: transformers, or ctranslate2 (faster on a CPU; repeatable only with the same batches)."""
     precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] = "auto"
@@ -63,13 +64,32 @@ class T5Options(SamplingOptions):
     """t5: auto, cpu, cuda or cuda:N."""
 
 
-def prefix_of(settings: T5Options, folder: Path) -> str:
-    """The prefix asked for, else the one that the model was trained with."""
-    if settings.prefix is not None:
-        return settings.prefix
-    if (folder / SETTINGS_FILE).is_file():
-        return str(json.loads((folder / SETTINGS_FILE).read_text(encoding="utf-8"))["prefix"])
-    return "text2query: " if "with_prefix" in str(settings.model) else ""
+@dataclass(frozen=True)
+class Source:
+    """How a model wants its passages: what stands before them, and whether their title does."""
+
+    prefix: str
+    with_title: bool
+
+    @classmethod
+    def of(cls, settings: T5Options, folder: Path) -> Source:
+        """As the model was trained, which its folder says if it was trained here; a prefix asked for wins."""
+        known: dict[str, Any] = {}
+        if (folder / SETTINGS_FILE).is_file():
+            known = json.loads((folder / SETTINGS_FILE).read_text(encoding="utf-8"))
+        default = "text2query: " if "with_prefix" in str(settings.model) else ""
+        prefix = known.get("prefix", default) if settings.prefix is None else settings.prefix
+        return cls(prefix, bool(known.get("with_title", False)))
+
+    def text(self, passage: Passage) -> str:
+        title = f"{passage.title}: " if self.with_title and passage.title else ""
+        return f"{self.prefix}{title}{passage.text}"
+
+    def encode(self, tokenizer: Any, passages: list[Passage], max_tokens: int) -> list[list[int]]:
+        """Token ids, cut to `max_tokens`."""
+        texts = [self.text(passage)[: max_tokens * CHARACTERS_PER_TOKEN] for passage in passages]
+        encoded: list[list[int]] = tokenizer(texts, truncation=True, max_length=max_tokens)["input_ids"]
+        return encoded
 
 
 def open_generator(settings: GenerateConfig) -> Generator:
@@ -96,7 +116,7 @@ class Transformers:
         self.dtype = resolve_precision(settings.precision, self.device)
         self.tokenizer = load_tokenizer(folder)
         self.model = load_model(folder, self.tokenizer).to(self.device)
-        self.prefix, self.settings = prefix_of(settings, folder), settings
+        self.source, self.settings = Source.of(settings, folder), settings
         self.sampler = Sampler(
             settings.per_passage, settings.top_k, settings.top_p, settings.temperature,
             settings.max_new_tokens, settings.seed,
@@ -108,7 +128,7 @@ class Transformers:
 
         from qontext.queries.sampling import sample, token_batches
 
-        ids = encode(self.tokenizer, self.prefix, passages, self.settings.max_passage_tokens)
+        ids = self.source.encode(self.tokenizer, passages, self.settings.max_passage_tokens)
         for batch in token_batches([len(x) for x in ids], self.settings.batch_tokens):
             padded = self.tokenizer.pad({"input_ids": [ids[i] for i in batch]}, return_tensors="pt")
             input_ids, mask = padded["input_ids"].to(self.device), padded["attention_mask"].to(self.device)
@@ -118,10 +138,3 @@ class Transformers:
             )
             for place, tokens in zip(batch, drawn):
                 yield place, self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
-
-
-def encode(tokenizer: Any, prefix: str, passages: list[Passage], max_tokens: int) -> list[list[int]]:
-    """Token ids of prefix + passage, cut to `max_tokens`."""
-    texts = [prefix + passage.text[: max_tokens * CHARACTERS_PER_TOKEN] for passage in passages]
-    encoded: list[list[int]] = tokenizer(texts, truncation=True, max_length=max_tokens)["input_ids"]
-    return encoded

@@ -1,0 +1,87 @@
+"""Where a generator starts from: a sequence-to-sequence model, an encoder used twice, or nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from qontext import hub
+from qontext.engine.load import quiet, seeded
+from qontext.errors import QontextError
+from qontext.queries.seq2seq import load_model, load_tokenizer, model_folder
+
+
+class Preset(NamedTuple):
+    """Layers of encoder and decoder, hidden size and heads of a T5 from scratch."""
+
+    layers: int
+    hidden: int
+    heads: int
+
+
+PRESETS = {"tiny": Preset(2, 128, 2), "mini": Preset(4, 256, 4), "small": Preset(6, 512, 8)}
+
+
+def from_scratch(preset: str, texts: Iterable[str], vocabulary: int, seed: int) -> tuple[Any, Any]:
+    """A new T5 and a Unigram tokenizer that is trained on the texts."""
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    tokenizer = train_tokenizer(texts, vocabulary)
+    layers, hidden, heads = PRESETS[preset]
+    build: Any = T5Config  # its signature lacks the settings that every model has
+    config = build(
+        vocab_size=len(tokenizer), d_model=hidden, d_kv=hidden // heads, d_ff=4 * hidden, num_layers=layers,
+        num_heads=heads, pad_token_id=0, eos_token_id=1, decoder_start_token_id=0,
+    )  # fmt: skip
+    with seeded(seed):
+        return T5ForConditionalGeneration(config), tokenizer
+
+
+def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Any:
+    """A Unigram tokenizer in T5's manner: <pad> 0, </s> 1 at the end, <unk> 2."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    raw = Tokenizer(models.Unigram())
+    raw.normalizer = normalizers.NFKC()
+    raw.pre_tokenizer = pre_tokenizers.Metaspace()
+    raw.decoder = decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=vocabulary,
+        special_tokens=["<pad>", "</s>", "<unk>"],
+        unk_token="<unk>",
+        show_progress=False,
+    )
+    raw.train_from_iterator(texts, trainer)
+    raw.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=raw, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
+    )
+
+
+def from_model(name: str, seed: int) -> tuple[Any, Any]:
+    """A sequence-to-sequence model as it is; a BERT encoder as both halves, with new cross-attention."""
+    folder = hub.locate(name, "model", weights=True)
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise QontextError("holds no model: it has no readable config.json", place=folder) from None
+    if config.get("is_encoder_decoder"):
+        tokenizer = load_tokenizer(model_folder(name))
+        return load_model(model_folder(name), tokenizer), tokenizer
+    if config.get("model_type") != "bert":
+        raise QontextError(
+            f"is a {config.get('model_type')!r} model, not a sequence-to-sequence model or BERT encoder",
+            place=name,
+        )
+    from transformers import EncoderDecoderModel
+
+    tokenizer = load_tokenizer(folder)
+    with seeded(seed), quiet():
+        model = EncoderDecoderModel.from_encoder_decoder_pretrained(str(folder), str(folder))
+    for settings in (model.config, model.generation_config):
+        settings.decoder_start_token_id = tokenizer.cls_token_id
+        settings.eos_token_id = tokenizer.sep_token_id
+        settings.pad_token_id = tokenizer.pad_token_id
+    return model, tokenizer

@@ -1,0 +1,72 @@
+"""What a chat model is asked, and how its answer is read: strictly, or not at all."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+TEMPLATES = {
+    "question": "questions that a person would ask and that this passage answers",
+    "keywords": "keyword queries of two to six words, without a full sentence, that someone who needs this "
+    "passage would type into a search box",
+    "claim": "short factual claims that this passage confirms",
+}
+
+_SYSTEM = (
+    "You write search queries for passages of a collection. A good query can be understood without the passage, "
+    "names what it is about, is answered by this passage and by few others, and does not copy long phrases of it."
+)
+_NUMBERED = re.compile(r"^\s*(?:\d{1,3}[.):]|[-*•])\s+(?P<query>\S.*?)\s*$")
+_FENCE = re.compile(r"^```\w*\s*\n(?P<inside>.*?)\n?```\s*$", re.S)
+_THOUGHTS = re.compile(r"^\s*<think>.*?</think>", re.S)
+LONGEST_QUERY = 400
+
+
+def messages(
+    title: str, text: str, count: int, template: str, language: str, style: str
+) -> list[dict[str, str]]:
+    """The conversation that asks for `count` queries."""
+    wishes = [f"Write {count} different {TEMPLATES[template]}."]
+    wishes.append(f"Write them in {language}." if language else "Write them in the language of the passage.")
+    if style:
+        wishes.append(f"Style: {style}.")
+    wishes.append(f"Reply with a JSON list of {count} strings and nothing else.")
+    heading = f"Title: {title}\n" if title else ""
+    user = f"{heading}Passage:\n{text}\n\n{' '.join(wishes)}"
+    return [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": user}]
+
+
+def read_queries(reply: str) -> list[str]:
+    """The queries of a reply: a JSON list of texts (or an object that holds one), or numbered lines.
+
+    Anything else, such as an apology, half a list or talk around it, gives none.
+    """
+    body = _THOUGHTS.sub("", reply).strip()
+    if fenced := _FENCE.match(body):
+        body = fenced["inside"].strip()
+    if body[:1] in ("[", "{"):
+        return _from_json(body)
+    lines = [line for line in body.splitlines() if line.strip()]
+    found = [_NUMBERED.match(line) for line in lines]
+    # One line of introduction is tolerated; two or more mean that this is something else.
+    if sum(match is None for match in found) > 1 or not any(found):
+        return []
+    return _plausible([match["query"].strip('"“”') for match in found if match])
+
+
+def _from_json(body: str) -> list[str]:
+    try:
+        value: Any = json.loads(body)
+    except ValueError:
+        return []
+    if isinstance(value, dict):
+        lists = [item for item in value.values() if isinstance(item, list)]
+        value = lists[0] if len(lists) == 1 else None
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        return []
+    return _plausible(value)
+
+
+def _plausible(queries: list[str]) -> list[str]:
+    return [query for query in queries if query.strip() and len(query) <= LONGEST_QUERY]
