@@ -355,7 +355,9 @@ def _tree(folder: Path, root: Path) -> Iterator[tuple[str, str]]:
     if description is not None and folder != root:
         claim = _read_json(description)
         if root.resolve() not in (Path(entry["path"]).resolve() for entry in claim["inputs"].values()):
-            sizes = {str(p.relative_to(folder)): p.stat().st_size for p in sorted(folder.rglob("*")) if p.is_file()}
+            sizes = {
+                str(p.relative_to(folder)): p.stat().st_size for p in sorted(folder.rglob("*")) if p.is_file()
+            }
             yield str(folder.relative_to(root)), str(claim.get("digest", sizes))
         return
     for child in sorted(folder.iterdir()):

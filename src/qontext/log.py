@@ -30,14 +30,14 @@ def warn(text: str) -> None:
 
 
 @contextlib.contextmanager
-def progress(what: str, total: float | None, unit: str = "") -> Iterator[Callable[[float], None]]:
-    """A progress bar with rate and ETA; gives `advance(amount)`.
+def progress(what: str, total: float | None, unit: str = "") -> Iterator[Callable[..., None]]:
+    """A progress bar with rate and ETA; gives `advance(amount)`, or `advance(amount, "what to say besides")`.
 
     On a terminal it is a live bar; elsewhere a line every 20 seconds, so that a log file stays readable.
     Nothing is shown for work that is over within two seconds.
     """
     if verbosity < 0:
-        yield lambda amount: None
+        yield lambda amount, said="": None
     elif sys.stderr.isatty():
         with _live_bar(what, total, unit) as advance:
             yield advance
@@ -46,7 +46,7 @@ def progress(what: str, total: float | None, unit: str = "") -> Iterator[Callabl
 
 
 @contextlib.contextmanager
-def _live_bar(what: str, total: float | None, unit: str) -> Iterator[Callable[[float], None]]:
+def _live_bar(what: str, total: float | None, unit: str) -> Iterator[Callable[..., None]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -56,39 +56,42 @@ def _live_bar(what: str, total: float | None, unit: str) -> Iterator[Callable[[f
         MofNCompleteColumn(),
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
+        TextColumn("{task.fields[said]}", style="dim"),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total, rate="", visible=False)
+        task = bar.add_task(what, total=total, rate="", said="", visible=False)
         started, done = time.monotonic(), 0.0
 
-        def advance(amount: float) -> None:
+        def advance(amount: float, said: str = "") -> None:
             nonlocal done
             done += amount
             elapsed = time.monotonic() - started
-            bar.update(task, advance=amount, visible=elapsed > 2, rate=_rate(done, elapsed, unit))
+            more = {"said": said} if said else {}
+            bar.update(task, advance=amount, visible=elapsed > 2, rate=_rate(done, elapsed, unit), **more)
 
         yield advance
 
 
-def _line_printer(what: str, total: float | None, unit: str) -> Callable[[float], None]:
+def _line_printer(what: str, total: float | None, unit: str) -> Callable[..., None]:
     started = shown = time.monotonic()
-    done = 0.0
+    done, last = 0.0, ""
 
-    def advance(amount: float) -> None:
-        nonlocal done, shown
-        done += amount
+    def advance(amount: float, said: str = "") -> None:
+        nonlocal done, shown, last
+        done, last = done + amount, said or last
         now = time.monotonic()
         if now - shown > 20:
             shown, elapsed = now, now - started
             left = f", {duration(elapsed / done * (total - done))} left" if total and done else ""
             of = f" of {total:,.0f}" if total else ""
-            print(f"{what}: {done:,.0f}{of} {unit}, {_rate(done, elapsed, unit)}{left}", file=sys.stderr, flush=True)
+            line = f"{what}: {done:,.0f}{of} {unit}, {_rate(done, elapsed, unit)}{left}"
+            print(f"{line}, {last}" if last else line, file=sys.stderr, flush=True)
 
     return advance
 
 
 def _rate(done: float, elapsed: float, unit: str) -> str:
-    return f"{done / elapsed:,.0f} {unit}/s" if elapsed > 0 else ""
+    return f"{done / elapsed:,.{0 if done > 10 * elapsed else 1}f} {unit}/s" if elapsed > 0 else ""
 
 
 def duration(seconds: float) -> str:

@@ -18,14 +18,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from qontext.contexts import neighbours, query
-from qontext.contexts.base import Slices, Sources
+from qontext.contexts.base import Ints, Slices, Sources
+from qontext.contexts.names import check_context
 from qontext.engine.randomness import below, uniform
-from qontext.errors import QontextError, choose
+from qontext.errors import QontextError
 
-Rule = Callable[[Sources, NDArray[np.int64], NDArray[np.int64], int], Slices]
+Rule = Callable[[Sources, Ints, Ints, int], Slices]
 
 RULES: dict[str, Rule] = {
     "near": neighbours.near,
@@ -40,26 +40,37 @@ class Context:
 
     def __init__(self, name: str, sources: Sources, query_share: float = 0.5) -> None:
         self.sources = sources
+        check_context(name)
         parts = ["query", "rand"] if name == "mixed" else name.split("+")
-        self.rules = [RULES[choose(part, [*RULES, "mixed"], "context")] for part in parts]
+        self.rules = [RULES[part] for part in parts]
         self.shares = np.full(len(parts), 1 / len(parts))
         if name == "mixed":
             self.shares = np.array([query_share, 1 - query_share])
         self.needs_queries = "query" in parts
         if self.needs_queries and sources.queries is None:
-            raise QontextError(f"the context {name!r} needs queries", remedy="Give --queries, from 'qontext generate'.")
+            raise QontextError(
+                f"the context {name!r} needs queries", remedy="Give --queries, from 'qontext generate'."
+            )
         self.only_queries = parts == ["query"]
 
-    def draw(self, passages: NDArray[np.int64], visits: NDArray[np.int64], seed: int) -> Slices:
-        """The contexts of these passages at these visits."""
+    def draw(self, passages: Ints, visits: Ints, seed: int) -> Slices:
+        """The contexts of these passages at these visits; an empty one is replaced by the passage itself."""
+        drawn = self._draw(passages, visits, seed)
+        if (drawn.lengths > 0).all():
+            return drawn
+        return Slices.where(drawn.lengths > 0, drawn, Slices.of_passages(self.sources.passages, passages))
+
+    def _draw(self, passages: Ints, visits: Ints, seed: int) -> Slices:
         if len(self.rules) == 1:
             return self.rules[0](self.sources, passages, visits, seed)
-        chosen = np.searchsorted(np.cumsum(self.shares)[:-1], uniform(seed, "rule", passages, visits), "right")
+        chosen = np.searchsorted(
+            np.cumsum(self.shares)[:-1], uniform(seed, "rule", passages, visits), "right"
+        )
         if self.needs_queries:  # a passage without queries gets one of the other rules
             bare = self.sources.query_counts[passages] == 0
-            other = [i for i, rule in enumerate(self.rules) if rule is not query.query]
-            moved = np.asarray(other)[below(len(other), seed, "rule without query", passages, visits)]
-            chosen = np.where(bare & ~np.isin(chosen, other), moved, chosen)
-        drawn = [rule(self.sources, passages[chosen == i], visits[chosen == i], seed) for i, rule in enumerate(self.rules)]
-        order = np.argsort(np.concatenate([np.flatnonzero(chosen == i) for i in range(len(drawn))]))
-        return Slices.join(drawn)[order]
+            others = np.asarray([i for i, rule in enumerate(self.rules) if rule is not query.query])
+            instead = others[below(len(others), seed, "rule without query", passages, visits)]
+            chosen = np.where(bare & ~np.isin(chosen, others), instead, chosen)
+        rows = [np.flatnonzero(chosen == i) for i in range(len(self.rules))]
+        drawn = [rule(self.sources, passages[r], visits[r], seed) for rule, r in zip(self.rules, rows)]
+        return Slices.join(drawn)[np.argsort(np.concatenate(rows))]

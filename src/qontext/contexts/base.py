@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +44,15 @@ class Slices:
         )
 
     @staticmethod
+    def where(condition: NDArray[np.bool_], yes: Slices, no: Slices) -> Slices:
+        """Row by row, one or the other."""
+        return Slices(
+            np.where(condition, yes.begin, no.begin),
+            np.where(condition, yes.end, no.end),
+            np.where(condition, yes.is_query, no.is_query),
+        )
+
+    @staticmethod
     def of_passages(store: TokenStore, passages: Ints) -> Slices:
         return Slices(store.offsets[passages], store.offsets[passages + 1], np.zeros(len(passages), bool))
 
@@ -52,7 +62,8 @@ class Sources:
     """The passages, and their queries if there are any.
 
     `query_group` [passages] is each passage's group in the query store, -1 for none; `query_weights` [queries]
-    makes some queries likelier than others. `max_tokens` bounds a context without its special tokens.
+    makes some queries likelier than others. `max_tokens` bounds a context without its special tokens;
+    `candidates` is how many of a passage's queries are drawn from, None for all.
     """
 
     passages: TokenStore
@@ -62,7 +73,13 @@ class Sources:
     query_weights: NDArray[np.float64] | None = None
     candidates: int | None = None
 
-    @property
+    @functools.cached_property
+    def query_cumulative(self) -> NDArray[np.float64]:
+        """[queries + 1] running sum of the weights, to draw by."""
+        assert self.query_weights is not None
+        return np.concatenate([[0.0], np.cumsum(self.query_weights)])
+
+    @functools.cached_property
     def query_counts(self) -> Ints:
         """[passages] how many queries each has to draw from."""
         assert self.queries is not None

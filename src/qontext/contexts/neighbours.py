@@ -42,14 +42,19 @@ def olap(sources: Sources, passages: Ints, visits: Ints, seed: int) -> Slices:
     offsets, sentences = store.offsets, store.sentences
     first, last = _document(sources, passages)
     begin, end = offsets[passages], offsets[passages + 1]
-    low, high = np.searchsorted(sentences, begin), np.searchsorted(sentences, end)  # A's sentences, [low, high)
+    low, high = (
+        np.searchsorted(sentences, begin),
+        np.searchsorted(sentences, end),
+    )  # A's sentences, [low, high)
     shared = 1 + below(np.maximum(1, (high - low) // 2), seed, "olap", passages, visits)
 
     # Forwards: from A's last `shared` sentences to the last sentence end that fits.
     document_end = offsets[last + 1]
     from_here = sentences[np.maximum(high - shared, low)]
     cut = sentences[np.searchsorted(sentences, np.minimum(from_here + limit, store.offsets[-1]), "right") - 1]
-    to_there = np.where(document_end <= from_here + limit, document_end, np.where(cut > end, cut, from_here + limit))
+    to_there = np.where(
+        document_end <= from_here + limit, document_end, np.where(cut > end, cut, from_here + limit)
+    )
 
     # Backwards: from the first sentence start that fits to the end of A's first `shared` sentences.
     document_begin = offsets[first]

@@ -1,7 +1,7 @@
 """The context `query`: one of the passage's C queries, drawn at every visit (query-as-context, section 3.1).
 
-    uniform    P(q) = 1 / C
-    weighted   P(q) ∝ w(q),  with w from a filter's scores
+uniform    P(q) = 1 / C
+weighted   P(q) ∝ w(q),  with w from a filter's scores
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def query(sources: Sources, passages: Ints, visits: Ints, seed: int) -> Slices:
     if sources.query_weights is None:
         chosen = first + (dice * counts).astype(np.int64)
     else:
-        cumulative = np.concatenate([[0.0], np.cumsum(sources.query_weights)])
+        cumulative = sources.query_cumulative
         low, high = cumulative[first], cumulative[first + counts]
         chosen = np.searchsorted(cumulative, low + dice * (high - low), "right") - 1
         chosen = np.clip(chosen, first, first + counts - 1)

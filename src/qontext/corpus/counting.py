@@ -62,7 +62,10 @@ def load_tokenizer(name: str) -> Any:
 
 def _convert(folder: Path) -> Any:
     """The fast tokenizer of a folder that has only vocabulary files, made by transformers."""
-    if not any((folder / name).is_file() for name in ("vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")):
+    if not any(
+        (folder / name).is_file()
+        for name in ("vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
+    ):
         raise QontextError("holds no tokenizer (no tokenizer.json and no vocabulary)", place=folder)
     from transformers import AutoTokenizer
 

@@ -40,4 +40,6 @@ class SeenIds:
 
 
 def _hash(value: str) -> int:
-    return int.from_bytes(hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+    return int.from_bytes(
+        hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little"
+    )

@@ -56,7 +56,9 @@ def _punkt(language: str) -> Any:
         from nltk.tokenize.punkt import PunktTokenizer
     except ImportError:
         raise missing_extra("nltk", "nltk", "Splitting with punkt") from None
-    name = {"en": "english", "de": "german", "fr": "french", "es": "spanish", "it": "italian"}.get(language, language)
+    name = {"en": "english", "de": "german", "fr": "french", "es": "spanish", "it": "italian"}.get(
+        language, language
+    )
     try:
         find(f"tokenizers/punkt_tab/{name}/")
     except LookupError:

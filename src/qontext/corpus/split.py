@@ -127,7 +127,9 @@ def run(config: SplitConfig, work: Workdir) -> dict[str, Any]:
             counts = sum((counts for _, counts in part), Counter[str]())
             table = pa.concat_tables([table for table, _ in part])
             with work.write(_part(number)) as path:
-                records.write_table(path, table.replace_schema_metadata({_COUNTS: json.dumps(counts, sort_keys=True)}))
+                records.write_table(
+                    path, table.replace_schema_metadata({_COUNTS: json.dumps(counts, sort_keys=True)})
+                )
             totals.update(counts)
     return _summary(totals, config)
 
@@ -135,10 +137,14 @@ def run(config: SplitConfig, work: Workdir) -> dict[str, Any]:
 def split_block(block: Block, config: SplitConfig) -> tuple[pa.Table, Counter[str]]:
     """Documents → passages and counts; pure, so that it can run in any process."""
     rows: dict[str, list[Any]] = {name: [] for name in PASSAGES.names}
-    pieces = [(document, name, text) for document in block.documents for name, text in _texts(document, config)]
+    pieces = [
+        (document, name, text) for document in block.documents for name, text in _texts(document, config)
+    ]
     starts = [SPLITTERS[config.sentences](text, config.language) for _, _, text in pieces]
     sentences = [
-        text[begin:end] for (_, _, text), at in zip(pieces, starts) for begin, end in zip(at, [*at[1:], len(text)])
+        text[begin:end]
+        for (_, _, text), at in zip(pieces, starts)
+        for begin, end in zip(at, [*at[1:], len(text)])
     ]
     tokens = iter(counting.counter(config.tokenizer)(sentences))
     positions: Counter[str] = Counter()
@@ -234,7 +240,9 @@ def _problem(document: Document, config: SplitConfig) -> Problem | None:
         message = f"the text of {document.id!a} has half a character (a lone surrogate)"
         return Problem(document.place, "wrong encoding", message)
     # Kept passages may be empty: their ids are the collection's, and judgements name them.
-    if not config.keep and not any(text.strip() for text in (document.text, *(t for _, t in document.passages))):
+    if not config.keep and not any(
+        text.strip() for text in (document.text, *(t for _, t in document.passages))
+    ):
         return Problem(document.place, "empty text", f"the text of {document.id!r} is empty")
     return None
 

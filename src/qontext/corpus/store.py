@@ -119,7 +119,11 @@ def write_store(
     work: Workdir, chunks: list[Path], groups: NDArray[np.int64], names: pa.Array, vocabulary: int
 ) -> None:
     """Join the chunks' arrays into the store's flat ones, one chunk in memory at a time."""
-    kinds = {"ids": np.uint16 if vocabulary <= 1 << 16 else np.uint32, "word_starts": np.bool_, "sentences": np.int64}
+    kinds = {
+        "ids": np.uint16 if vocabulary <= 1 << 16 else np.uint32,
+        "word_starts": np.bool_,
+        "sentences": np.int64,
+    }
     lengths = [_load_chunk(chunk)["lengths"] for chunk in chunks]
     shifts = np.cumsum([0, *(int(part.sum()) for part in lengths)])
     for name, kind in kinds.items():

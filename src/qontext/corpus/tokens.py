@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
@@ -38,7 +40,9 @@ class TokensConfig(StageConfig):
 
 def run(config: TokensConfig, work: Workdir) -> dict[str, Any]:
     if config.tokenizer == counting.WORDS:
-        raise QontextError("'words' counts tokens but makes none", remedy="Name a model folder or a hub model.")
+        raise QontextError(
+            "'words' counts tokens but makes none", remedy="Name a model folder or a hub model."
+        )
     vocabulary = counting.load_tokenizer(config.tokenizer).get_vocab_size(with_added_tokens=True)
     kind = _kind(config.texts)
     total = records.count_rows(config.texts)
@@ -47,7 +51,9 @@ def run(config: TokensConfig, work: Workdir) -> dict[str, Any]:
     with log.progress("tokens", total, "texts") as advance:
         advance(min(done * TEXTS_PER_CHUNK, total))
         blocks = _blocks(config, kind, done * TEXTS_PER_CHUNK)
-        results = parallel.ordered_map(functools.partial(_tokenise, tokenizer=config.tokenizer), blocks, config.workers)
+        results = parallel.ordered_map(
+            functools.partial(_tokenise, tokenizer=config.tokenizer), blocks, config.workers
+        )
         for name in chunks[done:]:
             parts: list[dict[str, NDArray[Any]]] = []
             while sum(len(part["lengths"]) for part in parts) < TEXTS_PER_CHUNK:
@@ -69,7 +75,14 @@ def run(config: TokensConfig, work: Workdir) -> dict[str, Any]:
         "tokens": len(stored.ids),
         "sentences": len(stored.sentences),
         "vocabulary": vocabulary,
+        "vocabulary hash": vocabulary_hash(counting.load_tokenizer(config.tokenizer)),
     }
+
+
+def vocabulary_hash(tokenizer: Any) -> str:
+    """Tells two vocabularies apart; takes a `tokenizers.Tokenizer`."""
+    words = json.dumps(sorted(tokenizer.get_vocab(with_added_tokens=True).items()))
+    return hashlib.blake2b(words.encode(), digest_size=8).hexdigest()
 
 
 def _tokenise(texts: Texts, tokenizer: str) -> dict[str, NDArray[Any]]:

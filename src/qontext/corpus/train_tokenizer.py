@@ -59,7 +59,12 @@ def run(config: TrainTokenizerConfig, work: Workdir) -> dict[str, Any]:
         tokenizer.save(str(path))
     names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL))
     # The class is named so that transformers reads the folder as it reads BERT's.
-    settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": config.lowercase, "model_max_length": 512, **names}
+    settings = {
+        "tokenizer_class": "BertTokenizer",
+        "do_lower_case": config.lowercase,
+        "model_max_length": 512,
+        **names,
+    }
     work.write_json("tokenizer_config.json", settings)
     sample = tokenizer.encode("A sentence that shows how words are taken apart.").tokens
     log.detail(json.dumps(sample))

@@ -1,0 +1,312 @@
+"""The batch of step t, as a pure function of (seed, t): anchors → rows → micro-batches of padded, masked texts.
+
+A *row* is what the encoder reads, and for methods with a decoder what the decoder reads. A method says which
+rows an anchor and its context make (`Layout`); this module knows nothing else of it. Rows are sorted by length
+and cut into micro-batches by a budget of tokens, so that a query is never padded to a passage's length.
+
+Shapes: N rows, T tokens after padding, K positions to predict.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from qontext.contexts import Context
+from qontext.contexts.base import Ints, Slices, Sources
+from qontext.engine.randomness import U64, below, hashed, permuted
+from qontext.pretrain.masking import Vocabulary, choose_words, corrupt
+
+PAD_TO = 8
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which rows a method reads, and what it predicts in them.
+
+    `encode`: the anchor alone, or both members of the pair, each a row. `decode`: nothing, the encoded text
+    itself, or the pair's other member. What the decoder predicts (`target`): its masked tokens, at their places; the
+    next token, at every place, with nothing masked; or every token at its place, with nothing masked.
+    `average`: a batch's loss is the mean over predicted tokens, or over rows of the mean over the row's tokens.
+    """
+
+    encode: Literal["anchor", "both"]
+    decode: Literal["nothing", "self", "other"]
+    encoder_rate: float
+    decoder_rate: float = 0.0
+    target: Literal["masked", "next", "every"] = "masked"
+    average: Literal["tokens", "spans"] = "tokens"
+
+    @property
+    def needs_context(self) -> bool:
+        return self.encode == "both" or self.decode == "other"
+
+
+@dataclass(frozen=True)
+class Text:
+    """Padded texts and what is to be predicted in them.
+
+    `positions` [K] index the flattened [N·T]; `labels` [K] are the ids to predict there; `weights` [K] sum to 1 over
+    the whole batch, so that a loss is Σ weight · cross entropy, however the batch is cut.
+    """
+
+    ids: Tensor
+    mask: Tensor
+    positions: Tensor
+    labels: Tensor
+    weights: Tensor
+
+    def to(self, device: torch.device) -> Text:
+        return Text(*(getattr(self, f.name).to(device, non_blocking=True) for f in fields(self)))
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Some rows: the encoder's texts, and the decoder's if the method has one.
+
+    `pair` [N] is the same for the two rows of a pair; `text` [N] hashes the text before masking and `document` [N]
+    names its document, for telling false negatives. `seed` fixes the dropout of this micro-batch.
+    """
+
+    encoder: Text
+    decoder: Text | None
+    pair: Tensor
+    text: Tensor
+    document: Tensor
+    seed: int
+
+    def to(self, device: torch.device) -> MicroBatch:
+        moved = (t.to(device, non_blocking=True) for t in (self.pair, self.text, self.document))
+        decoder = self.decoder.to(device) if self.decoder else None
+        return MicroBatch(self.encoder.to(device), decoder, *moved, self.seed)
+
+    def scaled(self, encoder: Tensor, decoder: Tensor) -> MicroBatch:
+        """With the predictions' weights times a factor each: a rank's share of the whole batch."""
+        mine = replace(self.encoder, weights=self.encoder.weights * encoder)
+        other = self.decoder and replace(self.decoder, weights=self.decoder.weights * decoder)
+        return replace(self, encoder=mine, decoder=other)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A rank's micro-batches of one step. `weights` are what its predictions weigh before normalisation (of the
+    encoder's and the decoder's): across ranks, a rank's share of the loss is its part of their sum."""
+
+    micro: list[MicroBatch]
+    weights: tuple[float, float]
+    passages: int
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """Everything a batch is a function of, besides the step."""
+
+    sources: Sources
+    layout: Layout
+    context: Context | None
+    words: Vocabulary
+    anchors: Ints
+    by_document: bool
+    batch_size: int
+    micro_tokens: int
+    seed: int
+    rank: int = 0
+    world: int = 1
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return len(self.anchors) // self.batch_size
+
+    def __call__(self, step: int) -> Batch:
+        anchors, visit, first = self._anchors(step)
+        members = [Slices.of_passages(self.sources.passages, anchors)]
+        if self.context is not None and self.layout.needs_context:
+            members.append(self.context.draw(anchors, np.full(len(anchors), visit), self.seed))
+        repeat = 2 if self.layout.encode == "both" else 1
+        encoded = Slices.join(members[:repeat])
+        keys = hashed(self.seed, "row", visit, np.tile(anchors, repeat), encoded.begin, encoded.is_query)
+        encoder = self._flatten(encoded, keys).masked(
+            "encoder", self.layout.encoder_rate, self.seed, self.words
+        )
+        decoder = None
+        if self.layout.decode != "nothing":
+            other = self.layout.decode == "other"
+            decoded = Slices.join(members[::-1][:repeat]) if other else encoded
+            decoder_keys = hashed(
+                self.seed, "row", visit, np.tile(anchors, repeat), decoded.begin, decoded.is_query
+            )
+            flat = self._flatten(decoded, decoder_keys)
+            if self.layout.target == "masked":
+                decoder = flat.masked("decoder", self.layout.decoder_rate, self.seed, self.words)
+            else:
+                decoder = flat.whole(next_token=self.layout.target == "next", words=self.words)
+        pair = np.tile(first + np.arange(len(anchors)), repeat)
+        document = np.tile(self.sources.passages.group_of[anchors].astype(np.int64), repeat)
+        return self._cut(step, encoder, decoder, pair, document)
+
+    def _anchors(self, step: int) -> tuple[Ints, int, int]:
+        """This rank's anchors, the epoch (= how often each was visited before), the first one's place in the batch."""
+        epoch, within = divmod(step, self.steps_per_epoch)
+        first, last = (self.batch_size * r // self.world for r in (self.rank, self.rank + 1))
+        places = np.arange(first, last) + within * self.batch_size
+        chosen = self.anchors[permuted(places, len(self.anchors), self.seed, epoch)]
+        if self.by_document:  # `anchors` are then groups; one passage of each is drawn
+            groups = self.sources.passages.groups
+            sizes = groups[chosen + 1] - groups[chosen]
+            chosen = groups[chosen] + below(sizes, self.seed, "anchor", chosen, epoch)
+        return chosen, epoch, first
+
+    def _flatten(self, slices: Slices, keys: U64) -> FlatTexts:
+        """The tokens of the slices, one after the other; what is longer than the limit is cropped, once."""
+        limit = self.sources.max_tokens
+        excess = np.maximum(slices.lengths - limit, 0)
+        begin = slices.begin + below(excess + 1, self.seed, "crop", keys)
+        lengths = np.minimum(slices.lengths, limit)
+        place = np.repeat(begin - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
+        from_query = np.repeat(slices.is_query, lengths)
+        ids, starts = np.empty(len(place), np.int64), np.empty(len(place), bool)
+        for store, chosen in ((self.sources.passages, ~from_query), (self.sources.queries, from_query)):
+            if store is not None and chosen.any():
+                ids[chosen], starts[chosen] = store.ids[place[chosen]], store.word_starts[place[chosen]]
+        return FlatTexts(ids, starts, lengths, keys, self.layout.average)
+
+    def _cut(
+        self, step: int, encoder: Prepared, decoder: Prepared | None, pair: Ints, document: Ints
+    ) -> Batch:
+        cuts = cut_by_budget(encoder.lengths, decoder.lengths if decoder else None, self.micro_tokens)
+        text = encoder.hashes()
+        micro = [
+            MicroBatch(
+                encoder.pad(rows, self.words),
+                decoder.pad(rows, self.words) if decoder else None,
+                *(torch.from_numpy(array[rows]) for array in (pair, text, document)),
+                seed=int(hashed(self.seed, "dropout", step, self.rank, number) >> np.uint64(1)),
+            )
+            for number, rows in enumerate(cuts)
+        ]
+        return Batch(micro, (encoder.total, decoder.total if decoder else 1.0), self.batch_size)
+
+
+@dataclass(frozen=True)
+class FlatTexts:
+    """Texts one after the other, before masking: `ids`, `word_starts` [tokens]; `lengths`, `keys` [N]."""
+
+    ids: Ints
+    word_starts: NDArray[np.bool_]
+    lengths: Ints
+    keys: U64
+    average: str
+
+    def masked(self, stream: str, rate: float, seed: int, words: Vocabulary) -> Prepared:
+        """Predict the masked tokens, each at its place."""
+        keys = hashed(seed, stream, self.keys)
+        chosen = choose_words(self.word_starts, self.lengths, rate, keys, seed)
+        return self._prepared(corrupt(self.ids, chosen, self.lengths, keys, seed, words), chosen, self.ids)
+
+    def whole(self, *, next_token: bool, words: Vocabulary) -> Prepared:
+        """Mask nothing. Predict every token at its place, or at the place before it (the closing [SEP] too)."""
+        every = np.ones(len(self.ids), bool)
+        prepared = self._prepared(self.ids, every, self.ids)
+        return replace(prepared, end_label=words.sep) if next_token else prepared
+
+    def _prepared(self, ids: Ints, chosen: NDArray[np.bool_], labels: Ints) -> Prepared:
+        row = np.repeat(np.arange(len(self.lengths)), self.lengths)
+        per_row = np.bincount(row[chosen], minlength=len(self.lengths))
+        return Prepared(self.ids, ids, chosen, labels, self.lengths, per_row, self.average)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Texts one after the other, masked, with what is to be predicted (`chosen` tokens, their `labels`).
+
+    With an `end_label`, every prediction moves one place forward, and that label follows the last token.
+    """
+
+    original: Ints
+    ids: Ints
+    chosen: NDArray[np.bool_]
+    labels: Ints
+    lengths: Ints
+    per_row: Ints
+    average: str
+    end_label: int | None = None
+
+    @property
+    def total(self) -> float:
+        """What all predictions of these texts weigh together, before normalisation."""
+        if self.average == "spans":
+            return float(len(self.lengths))
+        return float(self.per_row.sum() + (len(self.lengths) if self.end_label is not None else 0))
+
+    def hashes(self) -> Ints:
+        """[N] a 63-bit hash of each text before masking."""
+        row = np.repeat(np.arange(len(self.lengths)), self.lengths)
+        within = np.arange(len(row)) - (np.cumsum(self.lengths) - self.lengths)[row]
+        mixed = hashed(0, "text", self.original, within) >> np.uint64(1)
+        total = np.zeros(len(self.lengths), np.uint64)
+        np.add.at(total, row, mixed)
+        return (total >> np.uint64(1)).astype(np.int64)
+
+    def pad(self, rows: Ints, words: Vocabulary) -> Text:
+        """The rows as a padded rectangle: [CLS] text [SEP] [PAD] …"""
+        lengths = self.lengths[rows]
+        width = -(-(int(lengths.max()) + 2) // PAD_TO) * PAD_TO
+        begins = (np.cumsum(self.lengths) - self.lengths)[rows]
+        place = np.repeat(begins - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
+        row = np.repeat(np.arange(len(rows)), lengths)
+        column = place - begins[row] + 1
+        ids = np.full((len(rows), width), words.pad, np.int64)
+        ids[:, 0] = words.cls
+        ids[row, column] = self.ids[place]
+        ids[np.arange(len(rows)), lengths + 1] = words.sep
+        mask = np.arange(width) < (lengths + 2)[:, None]
+
+        chosen = self.chosen[place]
+        at_row, at_column, labels = row[chosen], column[chosen], self.labels[place[chosen]]
+        per_row = self.per_row[rows]
+        if self.end_label is not None:
+            at_row = np.concatenate([at_row, np.arange(len(rows))])
+            at_column = np.concatenate([at_column, lengths + 1]) - 1
+            labels = np.concatenate([labels, np.full(len(rows), self.end_label)])
+            per_row = per_row + 1
+        weights = 1.0 / per_row[at_row] if self.average == "spans" else np.ones(len(at_row))
+        return Text(
+            torch.from_numpy(ids),
+            torch.from_numpy(mask),
+            torch.from_numpy(at_row * width + at_column),
+            torch.from_numpy(labels),
+            torch.from_numpy((weights / self.total).astype(np.float32)),
+        )
+
+
+def cut_by_budget(encoder: Ints, decoder: Ints | None, budget: int) -> list[Ints]:
+    """Rows sorted by length and cut so that no rectangle holds more than `budget` tokens (but one row at least)."""
+    order = np.lexsort((decoder, encoder)) if decoder is not None else np.argsort(encoder, kind="stable")
+    wide = (encoder[order] + 2).tolist()
+    also = (decoder[order] + 2).tolist() if decoder is not None else [0] * len(wide)
+    cuts, first, widest, widest_also = [], 0, 0, 0
+    for i, (width, other) in enumerate(zip(wide, also)):
+        widest, widest_also = max(widest, width), max(widest_also, other)
+        if i > first and (i - first + 1) * (widest + widest_also) > budget:
+            cuts.append(order[first:i])
+            first, widest, widest_also = i, width, other
+    cuts.append(order[first:])
+    return cuts
+
+
+def pin(batch: Batch) -> Batch:
+    """Page-locked copies, so that the transfer to a GPU overlaps with computing."""
+
+    def pinned(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return value.pin_memory()
+        if isinstance(value, Text | MicroBatch):
+            return replace(value, **{f.name: pinned(getattr(value, f.name)) for f in fields(value)})
+        return value
+
+    return replace(batch, micro=[pinned(micro) for micro in batch.micro])
