@@ -55,7 +55,9 @@ class VerbGroup(TyperGroup):
         return command
 
 
-app = typer.Typer(cls=VerbGroup, help=ABOUT, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
+app = typer.Typer(
+    cls=VerbGroup, help=ABOUT, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False
+)
 
 
 def _version(wanted: bool) -> None:
@@ -159,8 +161,12 @@ def _field_parameters(config: Any) -> list[inspect.Parameter]:
             flag = "--" + name.replace("_", "-")
             flags = [f"{flag}/--no-{flag[2:]}"] if kind is bool else [flag]
             panel = "Inputs" if mark else "This machine" if marked(config, name, Machine) else "Settings"
-            option = typer.Option(*flags, help=help_text, rich_help_panel=panel, show_default=not info.is_required())
-        default: Any = inspect.Parameter.empty if info.is_required() else info.get_default(call_default_factory=True)
+            option = typer.Option(
+                *flags, help=help_text, rich_help_panel=panel, show_default=not info.is_required()
+            )
+        default: Any = (
+            inspect.Parameter.empty if info.is_required() else info.get_default(call_default_factory=True)
+        )
         default = list(default) if isinstance(default, tuple) else default
         found.append(_parameter(name, Annotated[kind, option], default))
     return found
@@ -185,7 +191,9 @@ def _common_parameters() -> list[inspect.Parameter]:
         return Annotated[bool, typer.Option(*flags, help=help, rich_help_panel="Output")]
 
     return [
-        _parameter("as_json", switch("--json", help="Print the result as one line of JSON, and nothing else."), False),
+        _parameter(
+            "as_json", switch("--json", help="Print the result as one line of JSON, and nothing else."), False
+        ),
         _parameter("verbose", switch("--verbose", "-v", help="Say more about what happens."), False),
         _parameter("quiet", switch("--quiet", "-q", help="Say nothing but warnings and errors."), False),
         _parameter("debug", switch("--debug", help="Show the traceback of an error."), False),

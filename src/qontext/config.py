@@ -110,6 +110,8 @@ def existing(path: Path | str, what: str) -> Path:
     """The path, if it exists; else an error that says what was expected there."""
     found = Path(path).expanduser()
     if not found.exists():
-        near = f"{found.parent} does not exist either" if not found.parent.exists() else "no such file or folder"
+        near = (
+            f"{found.parent} does not exist either" if not found.parent.exists() else "no such file or folder"
+        )
         raise QontextError(f"cannot read {what}: {near}", place=path)
     return found

@@ -49,7 +49,9 @@ def locate(name: str, what: str, *, weights: bool = False) -> Path:
     try:
         return Path(snapshot_download(name, allow_patterns=patterns))
     except RepositoryNotFoundError:
-        raise QontextError(f"the hub has no public model named {name!r}", remedy="Check its spelling.") from None
+        raise QontextError(
+            f"the hub has no public model named {name!r}", remedy="Check its spelling."
+        ) from None
     except (OSError, ValueError) as error:
         raise QontextError(f"could not fetch {name!r} from the hub: {error}") from None
 

@@ -1,4 +1,4 @@
-"""What a stage ran on, for the record: processor, memory, GPUs, versions of the libraries that were in use."""
+"""What a stage ran on, for the record: processor, memory, GPUs, versions of the libraries in use."""
 
 from __future__ import annotations
 

@@ -80,7 +80,9 @@ QUERIES = pa.schema(
 """Generated queries in passage order. Filters add score columns after these."""
 
 
-def read_table(source: Path | str, schema: pa.Schema, *, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+def read_table(
+    source: Path | str, schema: pa.Schema, *, columns: list[str] | None = None
+) -> Iterator[pa.RecordBatch]:
     """The rows of an artifact's (or folder's, or file's) Parquet parts, in order, a batch at a time."""
     for path in parquet_parts(source):
         try:

@@ -44,7 +44,11 @@ class Step:
 
     def upstream(self) -> set[str]:
         """The steps whose output this one reads."""
-        return {value[1:] for value in _flat(self.settings.values()) if isinstance(value, str) and value[:1] == "@"}
+        return {
+            value[1:]
+            for value in _flat(self.settings.values())
+            if isinstance(value, str) and value[:1] == "@"
+        }
 
     def configure(self, root: Path) -> StageConfig:
         """The configuration, with references turned into the directories under `root`."""
@@ -62,7 +66,9 @@ class Recipe:
         lines = ["[recipe]", f"title = {json.dumps(self.title)}", ""]
         for step in self.steps:
             lines += [f"[{step.name}]", f'verb = "{step.stage.verb}"']
-            lines += [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in step.settings.items()]
+            lines += [
+                f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in step.settings.items()
+            ]
             lines.append("")
         return "\n".join(lines)
 
@@ -82,7 +88,9 @@ def read_recipe(path: str, changes: tuple[str, ...] = ()) -> Recipe:
     steps: list[Step] = []
     for name, table in tables.items():
         if not isinstance(table, dict):
-            raise QontextError(f"{name!r} stands outside any table", place=file, remedy="Put it under a [step].")
+            raise QontextError(
+                f"{name!r} stands outside any table", place=file, remedy="Put it under a [step]."
+            )
         settings = {field: _fill(value, inputs, file) for field, value in table.items() if field != "verb"}
         verb = choose(str(table.get("verb", name)), stages.VERBS, f"verb (of step {name!r} in {file.name})")
         stage = stages.load(verb)
@@ -121,7 +129,9 @@ def run_recipe(recipe: Recipe, root: Path, until: str | None = None) -> list[dic
         heading = f"[{number}/{len(recipe.steps)}] {step.name}"
         log.note(f"{heading}: already done" if state == "done" else f"{heading}: {why}")
         started = time.monotonic()
-        artifact: Artifact = stages.execute(step.stage, step.configure(root), root / step.name, overwrite=True)
+        artifact: Artifact = stages.execute(
+            step.stage, step.configure(root), root / step.name, overwrite=True
+        )
         rows.append(
             {
                 "step": step.name,
@@ -165,7 +175,9 @@ def run(settings: RunConfig) -> dict[str, Any]:
         root.mkdir(parents=True, exist_ok=True)
         (root / "recipe.toml").write_text(recipe.dump(), encoding="utf-8")
         rows = run_recipe(recipe, root, settings.until)
-    log.show_rows(f"{recipe.title} → {root}", [{k: v for k, v in row.items() if k != "summary"} for row in rows])
+    log.show_rows(
+        f"{recipe.title} → {root}", [{k: v for k, v in row.items() if k != "summary"} for row in rows]
+    )
     return {"recipe": recipe.title, "out": str(root), "steps": rows}
 
 
@@ -210,7 +222,9 @@ def _fill(value: Any, inputs: dict[str, Any], file: Path) -> Any:
     if isinstance(value, str) and value.startswith("$"):
         name = choose(value[1:], inputs, f"input of {file.name}")
         if inputs[name] == "":
-            raise QontextError(f"the recipe needs a value for {name!r}", place=file, remedy=f"Add: --set inputs.{name}=…")
+            raise QontextError(
+                f"the recipe needs a value for {name!r}", place=file, remedy=f"Add: --set inputs.{name}=…"
+            )
         return inputs[name]
     return value
 

@@ -38,7 +38,9 @@ def run(settings: ShowConfig) -> dict[str, Any]:
         broken = artifact.verify()
         if broken:
             remedy = "Make it again with --overwrite."
-            raise QontextError(f"changed since it was written: {', '.join(broken)}", place=path, remedy=remedy)
+            raise QontextError(
+                f"changed since it was written: {', '.join(broken)}", place=path, remedy=remedy
+            )
         rows["verified"] = "every file is as it was written"
     log.show_table(str(path), rows)
     return {"path": str(path), **meta}
@@ -49,7 +51,9 @@ def _show_many(path: Path) -> dict[str, Any]:
     for child in sorted(path.iterdir()):
         if artifacts.is_artifact(child):
             made = artifacts.open_artifact(child)
-            first = ", ".join(f"{k} {v}" for k, v in list(made.summary.items())[:4] if not isinstance(v, dict))
+            first = ", ".join(
+                f"{k} {v}" for k, v in list(made.summary.items())[:4] if not isinstance(v, dict)
+            )
             rows.append({"directory": child.name, "made by": f"qontext {made.verb}", "result": first})
         elif (child / artifacts.CLAIM).exists():
             rows.append({"directory": child.name, "made by": "not finished", "result": ""})
