@@ -1,0 +1,220 @@
+"""What stands in a report, and in which order: facts become blocks of text, tables and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from qontext.collection import read_passages, read_queries
+from qontext.evaluate import plots
+from qontext.evaluate.comparison import Pair, compare_systems, largest_changes, tops
+from qontext.evaluate.datasets import load_judgements
+from qontext.evaluate.gather import Facts, Section
+from qontext.evaluate.provenance import all_settings, machines, steps_table
+from qontext.evaluate.results import differences_table, results_table
+from qontext.evaluate.significance import bootstrap_interval
+from qontext.evaluate.tables import Cell, Row, Table
+from qontext.retrieve.runs import read_run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_SHOWN = 220  # characters of a passage among the examples
+
+
+@dataclass(frozen=True, eq=False)
+class Plot:
+    """A figure with the name of its file and the caption that says what it shows."""
+
+    name: str
+    figure: Figure
+    caption: str
+
+    @cached_property
+    def svg(self) -> bytes:
+        return plots.svg_bytes(self.figure, self.name)
+
+
+@dataclass
+class Block:
+    """A piece of the report under one heading."""
+
+    heading: str
+    text: list[str] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+    plots: list[Plot] = field(default_factory=list)
+    details: list[tuple[str, str]] = field(default_factory=list)  # (summary, preformatted text)
+
+
+@dataclass
+class Contents:
+    """The whole report, and its raw numbers for the CSV files."""
+
+    blocks: list[Block] = field(default_factory=list)
+    results: list[list[Any]] = field(default_factory=list)
+    differences: list[list[Any]] = field(default_factory=list)
+
+
+RESULT_COLUMNS = (
+    "judgements",
+    "system",
+    "measure",
+    "mean",
+    "sd_over_seeds",
+    "low",
+    "high",
+    "queries",
+    "seeds",
+)
+DIFFERENCE_COLUMNS = (
+    *("judgements", "measure", "from", "to", "difference"),
+    *("low", "high", "p", "p_holm", "wins", "losses", "ties"),
+)
+
+
+def contents(
+    facts: Facts, *, data: str | None = None, split: str = "test", price: float | None = None
+) -> Contents:
+    """The report of these facts; `data` has the texts of queries and passages for examples."""
+    report = Contents()
+    for number, section in enumerate(facts.sections, start=1):
+        tested = [m for m in section.measures if not m.startswith("Judged")]
+        pairs = compare_systems(section.systems, tested)
+        _add_numbers(report, section, pairs)
+        report.blocks.append(_results(section, pairs, f"s{number}"))
+        if data is not None and len(section.systems) > 1:
+            report.blocks += _examples(section, data, split)
+        if section.curves:
+            report.blocks.append(_depth(section, f"s{number}"))
+    if facts.trainings:
+        drawn = [
+            Plot(
+                f"loss{i}", plots.losses(training.losses, training.name), f"Losses of {training.name} by step"
+            )
+            for i, training in enumerate(facts.trainings, start=1)
+        ]
+        report.blocks.append(Block("Training", plots=drawn))
+    made = Block("How it was made", text=list(machines(facts)), tables=[steps_table(facts, price)])
+    made.details += [(f"Recipe of {root}", text) for root, text in facts.recipes.items()]
+    made.details.append(("Settings of every step", all_settings(facts)))
+    report.blocks.append(made)
+    return report
+
+
+def _add_numbers(report: Contents, section: Section, pairs: Sequence[Pair]) -> None:
+    for system in section.systems:
+        for measure in section.measures:
+            mean, spread = system.mean(measure)
+            low, high = bootstrap_interval(system.per_query(measure))
+            report.results.append(
+                [
+                    section.title,
+                    system.name,
+                    measure,
+                    mean,
+                    spread,
+                    low,
+                    high,
+                    len(section.queries),
+                    len(system.seeds),
+                ]
+            )
+    for pair in pairs:
+        d = pair.difference
+        report.differences.append(
+            [
+                section.title,
+                pair.measure,
+                pair.a,
+                pair.b,
+                d.mean,
+                d.low,
+                d.high,
+                d.p,
+                pair.p,
+                d.wins,
+                d.losses,
+                d.ties,
+            ]
+        )
+
+
+def _results(section: Section, pairs: Sequence[Pair], prefix: str) -> Block:
+    block = Block(section.title, tables=[results_table(section, pairs)])
+    if len(section.systems) > 1:
+        block.tables.append(differences_table(section, pairs))
+    main = section.measures[0]
+    columns = {system.name: system.per_query(main) for system in section.systems}
+    spans = {name: (float(v.mean()), *bootstrap_interval(v)) for name, v in columns.items()}
+    block.plots.append(
+        Plot(
+            f"{prefix}-means", plots.intervals(spans, main), f"Mean {main} of every system with its interval"
+        )
+    )
+    if len(section.systems) > 1:
+        names = _first_and_best(section)
+        a, b = (columns[name] for name in names)
+        dots = f"Every query: {names[0]} across, {names[1]} up; green gains"
+        block.plots += [
+            Plot(f"{prefix}-scatter", plots.scatter(a, b, names, main), dots),
+            Plot(f"{prefix}-differences", plots.waterfall(a, b, main), f"From {names[0]} to {names[1]}"),
+        ]
+    return block
+
+
+def _first_and_best(section: Section) -> tuple[str, str]:
+    """The baseline (the first system) and the best of the others by the main measure."""
+    first, *others = section.systems
+    return first.name, max(others, key=lambda s: s.mean(section.measures[0])[0]).name
+
+
+def _examples(section: Section, data: str, split: str) -> list[Block]:
+    queries = read_queries(data)
+    if not any(query in queries for query in section.queries):
+        return []
+    names = _first_and_best(section)
+    runs = [read_run(section.runs[name]) for name in names]
+    judged = load_judgements(section.place, split=split)
+    by_name = {system.name: system.per_query(section.measures[0]) for system in section.systems}
+    a, b = (by_name[name] for name in names)
+    tops_a, tops_b = (tops(run, judged.qrels, section.relevant) for run in runs)
+    changes = largest_changes(section.queries, a, b, tops_a, tops_b, count=5)
+    wanted = {top for change in changes for top in (change.top_a, change.top_b)}
+    passages = {p.id: f"{p.title} {p.text}".strip() for p in read_passages(data) if p.id in wanted}
+    table = Table(
+        ["Query", "System", section.measures[0], "", "First passage"],
+        caption=f"The queries that gain and lose most from {names[0]} to {names[1]}",
+    )
+    for change in changes:
+        for name, value, top, is_right in (
+            (names[0], change.a, change.top_a, change.right_a),
+            (names[1], change.b, change.top_b, change.right_b),
+        ):
+            text = passages.get(top or "", top or "no results")
+            short = text if len(text) <= _SHOWN else text[:_SHOWN].rstrip() + "…"
+            query = queries.get(change.query, change.query) if name == names[0] else ""
+            cells = (
+                Cell(query), Cell(name, is_text=True), Cell(f"{100 * value:.1f}"),
+                Cell("✓" if is_right else "✗"), Cell(short, is_text=True),
+            )  # fmt: skip
+            table.rows.append(Row(cells))
+    return [Block("Examples", tables=[table])] if changes else []
+
+
+def _depth(section: Section, prefix: str) -> Block:
+    captions = {
+        "R": "Recall at depth k: relevant passages found",
+        "Success": "Queries with a relevant passage in the top k",
+        "Answer": "Questions with an answer in the top k",
+    }
+    drawn = [
+        Plot(
+            f"{prefix}-{curve.replace('^', '')}",
+            plots.curves(lines, section.depths),
+            captions.get(curve, f"{curve}@k: the next stage's top that was foreseen"),
+        )
+        for curve, lines in section.curves.items()
+    ]
+    return Block("By depth", plots=drawn)

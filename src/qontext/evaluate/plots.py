@@ -1,0 +1,194 @@
+"""The figures of a report, drawn once by matplotlib: as SVG inside the page, and as SVG and PNG files.
+
+Inside a page, text and axes take the colour of the page's text (so that one drawing serves light and dark),
+and letters are letters, in the page's own font. The colours of the lines are readable on both grounds.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ParamSpec
+
+import numpy as np
+
+from qontext.evaluate.kernels import Floats
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+P = ParamSpec("P")
+
+COLOURS = ("#2f7fc1", "#e0762f", "#2e9e73", "#c2549d", "#8a6fd1", "#b8860b", "#d14b4b", "#4aa3b5")
+_INK = "#010203"  # stands for the page's text colour until the drawing is put into the page
+_WIDTH = 3.6  # inches; all figures have the same, so that their letters have the same size on the page
+_STYLE: Any = {
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor"), _INK),
+    **dict.fromkeys(("xtick.color", "ytick.color"), _INK),
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.minor.width": 0.4,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#808080",
+    "grid.alpha": 0.22,
+    "grid.linewidth": 0.5,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "lines.linewidth": 1.6,
+}
+
+
+def _styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
+    """The drawing function under our style, whatever the user's own settings are."""
+
+    @functools.wraps(draw)
+    def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
+        import matplotlib as mpl
+
+        with mpl.rc_context(_STYLE):
+            return draw(*args, **kwargs)
+
+    return drawn
+
+
+@_styled
+def intervals(values: Mapping[str, tuple[float, float, float]], measure: str) -> Figure:
+    """Each system's mean with its 95 % interval; system → (mean, low, high)."""
+    figure, axes = _figure(0.75 + 0.3 * len(values))
+    for i, (mean, low, high) in enumerate(values.values()):
+        axes.plot([100 * low, 100 * high], [i, i], color=_colour(i), linewidth=2, solid_capstyle="round")
+        axes.plot(100 * mean, i, "o", color=_colour(i), markersize=6)
+    axes.set_yticks(range(len(values)), [_text(name, 24) for name in values])
+    axes.set_ylim(len(values) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.set_xlabel(measure)
+    return figure
+
+
+@_styled
+def scatter(a: Floats, b: Floats, names: tuple[str, str], measure: str) -> Figure:
+    """Every query as a point: its score under A and under B. Points above the diagonal gain."""
+    figure, axes = _figure(3.3)
+    pairs, counts = np.unique(np.stack([a, b], axis=1).round(4), axis=0, return_counts=True)
+    better = np.sign(pairs[:, 1] - pairs[:, 0]).astype(int)
+    for sign, colour in ((0, "#8c8c8c"), (1, COLOURS[2]), (-1, COLOURS[6])):
+        chosen = better == sign
+        sizes = 10 + 90 * np.sqrt(counts[chosen] / counts.max())
+        axes.scatter(
+            100 * pairs[chosen, 0], 100 * pairs[chosen, 1], s=sizes, color=colour, alpha=0.55, linewidths=0
+        )
+    axes.plot([0, 100], [0, 100], color=_INK, linewidth=0.6, alpha=0.5)
+    axes.set_xlabel(f"{measure}, {_text(names[0], 40)}")
+    axes.set_ylabel(f"{measure}, {_text(names[1], 40)}")
+    return figure
+
+
+@_styled
+def waterfall(a: Floats, b: Floats, measure: str) -> Figure:
+    """The differences of all queries, sorted: how many gain, how many lose, how much."""
+    figure, axes = _figure(3.3)
+    delta = 100 * np.sort(b - a)[::-1]
+    place = np.arange(len(delta))
+    for chosen, colour in ((delta > 0, COLOURS[2]), (delta < 0, COLOURS[6])):
+        axes.fill_between(
+            place, np.where(chosen, delta, 0), step="mid", color=colour, linewidth=0, alpha=0.85
+        )
+    axes.axhline(0, color=_INK, linewidth=0.6)
+    axes.set_xlabel(f"queries, sorted: {(delta > 0).sum():,} gain, {(delta < 0).sum():,} lose")
+    axes.set_ylabel(f"difference in {measure}")
+    return figure
+
+
+@_styled
+def curves(lines: Mapping[str, Sequence[float]], depths: Sequence[int]) -> Figure:
+    """Values by depth of the result list, on a logarithmic axis; system → value per depth."""
+    figure, axes = _figure(2.8)
+    for i, (name, values) in enumerate(lines.items()):
+        axes.plot(
+            depths,
+            [100 * v for v in values],
+            color=_colour(i),
+            label=_text(name, 32),
+            marker="o",
+            markersize=2.5,
+        )
+    axes.set_xscale("log")
+    axes.set_xticks([k for k in depths if str(k)[0] == "1"], [f"{k:,}" for k in depths if str(k)[0] == "1"])
+    axes.minorticks_off()
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("depth k")
+    axes.legend(loc="lower right" if len(lines) < 6 else "best")
+    return figure
+
+
+@_styled
+def losses(lines: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
+    """Named losses by step."""
+    figure, axes = _figure(2.8)
+    for i, (name, points) in enumerate(lines.items()):
+        steps, values = zip(*points)
+        axes.plot(steps, values, color=_colour(i), label=_text(name, 32), linewidth=1.2)
+    axes.set_xlabel("step")
+    if len(lines) > 1:
+        axes.legend(loc="upper right")
+    return figure
+
+
+def inline_svg(svg: bytes, description: str) -> str:
+    """An SVG file for inside a page: in the page's ink and font, scaling with its column."""
+    text = svg.decode()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
+    text = text.replace(_INK, "currentColor")
+    text = re.sub(r"font: (\d[\d.]*)px [^;\"]*", r"font-size: \1px", text)
+    text = re.sub(r'(<svg [^>]*?) width="[^"]*"', r"\1", text, count=1)
+    text = re.sub(r'(<svg [^>]*?) height="[^"]*"', r"\1", text, count=1)
+    return text.replace("<svg ", f'<svg role="img" aria-label="{description}" ', 1)
+
+
+def svg_bytes(figure: Figure, name: str) -> bytes:
+    """An SVG file; the same drawing gives the same bytes, and ids that no other drawing has."""
+    import matplotlib as mpl
+
+    out = io.BytesIO()
+    with mpl.rc_context({**_STYLE, "svg.hashsalt": name}):
+        figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
+    return out.getvalue()
+
+
+def png_bytes(figure: Figure) -> bytes:
+    """A PNG file for slides and papers, on white."""
+    import matplotlib as mpl
+
+    out = io.BytesIO()
+    with mpl.rc_context(_STYLE):
+        figure.savefig(out, format="png", dpi=200, facecolor="white", metadata={"Software": None})
+    return out.getvalue()
+
+
+def _figure(height: float) -> tuple[Figure, Axes]:
+    # No pyplot: it would keep figures and pick a display.
+    from matplotlib.figure import Figure as NewFigure
+
+    figure = NewFigure(figsize=(_WIDTH, height), layout="constrained")
+    return figure, figure.add_subplot()
+
+
+def _colour(i: int) -> str:
+    return COLOURS[i % len(COLOURS)]
+
+
+def _text(name: str, most: int = 60) -> str:
+    """A name as it is, though not endless; a dollar sign would start a formula."""
+    return (name if len(name) <= most else name[: most - 1] + "…").replace("$", r"\$")

@@ -1,0 +1,122 @@
+"""The tables of a report: our systems beside the published ones, and how they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qontext.evaluate import published
+from qontext.evaluate.compare import format_p
+from qontext.evaluate.comparison import Pair, marks
+from qontext.evaluate.gather import Section
+from qontext.evaluate.tables import Cell, Row, Table
+
+_MOST_DIFFERENCES = 24  # rows; with more, only those of the main measure are shown (the CSV has all)
+
+
+def results_table(section: Section, pairs: Sequence[Pair]) -> Table:
+    """Every system and measure, published systems above ours where the benchmark is the same."""
+    measures = section.measures
+    others = _published(section)
+    best = {
+        m: max(
+            [100 * s.mean(m)[0] for s in section.systems]
+            + [row.figures[section.title][m] for row in others if m in row.figures[section.title]]
+        )
+        for m in measures
+        if not m.startswith("Judged")
+    }
+    table = Table(["System", *measures], caption=f"Results on {section.title}, × 100")
+    for row in others:
+        if row is others[0]:
+            table.rows.append(Row(heading="Published"))
+        figures = row.figures[section.title]
+        cells = [_figure_cell(figures.get(m), best.get(m)) for m in measures]
+        table.rows.append(Row((Cell(row.system, title=row.source), *cells)))
+    if others:
+        table.rows.append(Row(heading="Measured here"))
+    for i, system in enumerate(section.systems):
+        several = len(section.systems) > 1
+        name = f"{chr(ord('a') + i % 26)}  {system.name}" if several else system.name
+        cells = []
+        for measure in measures:
+            mean, spread = system.mean(measure)
+            text = f"{100 * mean:.1f}" + (f" ± {100 * spread:.1f}" if spread is not None else "")
+            is_best = measure in best and round(100 * mean, 1) >= round(best[measure], 1)
+            cells.append(Cell(text, marks(section.systems, pairs, measure).get(system.name, ""), is_best))
+        table.rows.append(Row((Cell(name), *cells), is_ours=True))
+    table.notes = _notes(section, others)
+    return table
+
+
+def _published(section: Section) -> list[published.Row]:
+    """Published systems with a figure for this very benchmark and our measures; none for a part of it."""
+    if section.benchmark is None or _is_partial(section):
+        return []
+    rows = published.rows_for(section.benchmark.name)
+    return [row for row in rows if any(m in row.figures[section.benchmark.name] for m in section.measures)]
+
+
+def _is_partial(section: Section) -> bool:
+    """Whether less than the benchmark's whole collection was searched."""
+    assert section.benchmark is not None
+    return any(count < 0.99 * section.benchmark.passages for count in section.searched.values())
+
+
+def _figure_cell(figure: float | None, best: float | None) -> Cell:
+    return Cell("–" if figure is None else f"{figure:.1f}", is_best=figure is not None and figure == best)
+
+
+def _notes(section: Section, others: Sequence[published.Row]) -> list[str]:
+    notes = [f"{len(section.queries):,} queries, all of which count; a query without results scores 0."]
+    missing = {name: count for name, count in section.without_results.items() if count}
+    if missing:
+        notes.append("Queries without results: " + ", ".join(f"{n} {c:,}" for n, c in missing.items()) + ".")
+    if len(section.systems) > 1:
+        notes.append(
+            "A raised letter: significantly better than that system (paired randomisation test, Holm's "
+            "correction over all pairs and measures, p < .05)."
+        )
+    if any(len(system.seeds) > 1 for system in section.systems):
+        notes.append(
+            "± is the standard deviation over training seeds; tests use each query's mean over them."
+        )
+    if others:
+        assert section.benchmark is not None
+        sources = "; ".join(dict.fromkeys(row.source for row in others))
+        notes.append(
+            f"Published figures hold for the whole collection of {section.benchmark.passages:,} passages. "
+            f"From: {sources}."
+        )
+    elif section.benchmark is not None and _is_partial(section):
+        notes.append(
+            f"A part of the {section.benchmark.passages:,} passages was searched, "
+            "so published figures do not compare."
+        )
+    return notes
+
+
+def differences_table(section: Section, pairs: Sequence[Pair]) -> Table:
+    """How pairs of systems differ, with interval, corrected p, wins, losses and ties."""
+    shown = [p for p in pairs if len(pairs) <= _MOST_DIFFERENCES or p.measure == section.measures[0]]
+    table = Table(
+        ["Measure", "From", "To", "Difference", "95 % interval", "p", "Wins", "Losses", "Ties"],
+        caption="Differences, × 100",
+        notes=[
+            "Intervals: bootstrap over queries. p: corrected, as above; bold where p < .05. "
+            "Wins: queries on which the second is better."
+        ],
+    )
+    for pair in shown:
+        d = pair.difference
+        cells = (
+            Cell(pair.measure), Cell(pair.a, is_text=True), Cell(pair.b, is_text=True),
+            Cell(_signed(d.mean), is_best=pair.is_significant()),
+            Cell(f"{_signed(d.low)} … {_signed(d.high)}"),
+            Cell(format_p(pair.p)), Cell(f"{d.wins:,}"), Cell(f"{d.losses:,}"), Cell(f"{d.ties:,}"),
+        )  # fmt: skip
+        table.rows.append(Row(cells))
+    return table
+
+
+def _signed(value: float) -> str:
+    return f"{100 * value:+.1f}".replace("-", "−")

@@ -1,0 +1,148 @@
+"""One table, written as HTML, Markdown, LaTeX (booktabs) or CSV. Whatever comes from data is escaped here."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What stands in a table: text, a raised mark, whether it is the best of its column, a longer text."""
+
+    text: str
+    mark: str = ""
+    is_best: bool = False
+    is_text: bool = False
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row, or with a `heading` instead of cells, the name of the group of rows that follows."""
+
+    cells: tuple[Cell, ...] = ()
+    heading: str = ""
+    is_ours: bool = False
+
+
+@dataclass
+class Table:
+    """Columns, rows, and the notes that stand under them."""
+
+    columns: Sequence[str]
+    rows: list[Row] = field(default_factory=list)
+    caption: str = ""
+    notes: list[str] = field(default_factory=list)
+
+
+def to_html(table: Table) -> str:
+    lines = ['<figure class="table"><div class="scroll"><table>', f"<caption>{_h(table.caption)}</caption>"]
+    head = "".join(
+        f'<th scope="col"{_class(i, table)}>{_h(name)}</th>' for i, name in enumerate(table.columns)
+    )
+    lines.append(f"<thead><tr>{head}</tr></thead><tbody>")
+    for row in table.rows:
+        if row.heading:
+            lines.append(
+                f'<tr class="group"><th scope="rowgroup" colspan="{len(table.columns)}">'
+                f"{_h(row.heading)}</th></tr>"
+            )
+            continue
+        cells = "".join(_html_cell(i, cell) for i, cell in enumerate(row.cells))
+        lines.append(f'<tr class="ours">{cells}</tr>' if row.is_ours else f"<tr>{cells}</tr>")
+    lines.append("</tbody></table></div>")
+    lines += [f'<p class="note">{_h(note)}</p>' for note in table.notes]
+    return "\n".join([*lines, "</figure>"])
+
+
+def _html_cell(i: int, cell: Cell) -> str:
+    text = f"<b>{_h(cell.text)}</b>" if cell.is_best else _h(cell.text)
+    mark = f"<sup>{_h(cell.mark)}</sup>" if cell.mark else ""
+    title = f' title="{_h(cell.title)}"' if cell.title else ""
+    kind = ' class="text"' if cell.is_text else ""
+    return f'<th scope="row"{title}>{text}{mark}</th>' if i == 0 else f"<td{kind}{title}>{text}{mark}</td>"
+
+
+def _class(i: int, table: Table) -> str:
+    rows = [row for row in table.rows if row.cells]
+    return ' class="text"' if rows and rows[0].cells[i].is_text else ""
+
+
+def to_markdown(table: Table) -> str:
+    rows = [row for row in table.rows if row.cells]
+    texts = [row.cells[i].is_text or i == 0 for row in rows[:1] for i in range(len(table.columns))]
+    lines = [f"**{_m(table.caption)}**", ""] if table.caption else []
+    lines.append("| " + " | ".join(_m(name) for name in table.columns) + " |")
+    lines.append("|" + "|".join(" --- " if is_text else " ---: " for is_text in texts) + "|")
+    for row in table.rows:
+        if row.heading:
+            lines.append(f"| *{_m(row.heading)}* |" + " |" * (len(table.columns) - 1))
+            continue
+        cells = (
+            ("**" + _m(c.text) + "**" if c.is_best else _m(c.text))
+            + (f"<sup>{_m(c.mark)}</sup>" if c.mark else "")
+            for c in row.cells
+        )
+        lines.append("| " + " | ".join(cells) + " |")
+    lines += ["", *(f"{_m(note)}  " for note in table.notes)] if table.notes else []
+    return "\n".join([*lines, ""])
+
+
+def to_latex(table: Table) -> str:
+    """A table for a paper; needs \\usepackage{booktabs}."""
+    rows = [row for row in table.rows if row.cells]
+    kinds = "".join("l" if i == 0 or rows[0].cells[i].is_text else "r" for i in range(len(table.columns)))
+    lines = [r"\begin{table}[t]", r"\centering", rf"\begin{{tabular}}{{{kinds}}}", r"\toprule"]
+    lines += [" & ".join(_l(name) for name in table.columns) + r" \\", r"\midrule"]
+    for i, row in enumerate(table.rows):
+        if row.heading:
+            rule = [r"\midrule"] if i else []
+            lines += [*rule, rf"\multicolumn{{{len(table.columns)}}}{{l}}{{\textit{{{_l(row.heading)}}}}} \\"]
+            continue
+        cells = (
+            (rf"\textbf{{{_l(c.text)}}}" if c.is_best else _l(c.text))
+            + (rf"$^{{\mathrm{{{_l(c.mark)}}}}}$" if c.mark else "")
+            for c in row.cells
+        )
+        lines.append(" & ".join(cells) + r" \\")
+    lines += [r"\bottomrule", r"\end{tabular}"]
+    caption = (
+        " ".join([table.caption.rstrip(".") + ".", *table.notes]) if table.caption else " ".join(table.notes)
+    )
+    return "\n".join([*lines, rf"\caption{{{_l(caption)}}}", r"\end{table}", ""])
+
+
+def to_csv(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    # A text that a spreadsheet would take for a formula is quoted as text.
+    writer.writerows(
+        [f"'{v}" if isinstance(v, str) and v[:1] in "=+-@\t" and v else v for v in row] for row in rows
+    )
+    return out.getvalue()
+
+
+def _h(text: str) -> str:
+    return html.escape(text, quote=True)
+
+
+def _m(text: str) -> str:
+    """Markdown that reads as this text: its signs, and HTML's, are taken literally."""
+    flat = " ".join(text.split())
+    return re.sub(r"([\\`*_\[\]|~])", r"\\\1", html.escape(flat, quote=False))
+
+
+_LATEX = {sign: "\\" + sign for sign in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "…": r"\ldots{}",
+    "<": "$<$", ">": "$>$", "–": "--", "−": "$-$", "±": r"$\pm$", "→": r"$\to$", "×": r"$\times$",
+}  # fmt: skip
+
+
+def _l(text: str) -> str:
+    return "".join(_LATEX.get(sign, sign) for sign in " ".join(text.split()))
