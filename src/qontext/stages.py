@@ -17,14 +17,16 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from qontext import artifacts, config, log
+from qontext import artifacts, log
 from qontext.artifacts import Artifact, Workdir
-from qontext.config import StageConfig
 from qontext.errors import QontextError, choose
 
-C = TypeVar("C", bound=StageConfig)
+if TYPE_CHECKING:  # listing the verbs does without pydantic
+    from qontext.config import StageConfig
+
+C = TypeVar("C", bound="StageConfig")
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,9 @@ VERBS: Mapping[str, Verb] = {
     "tokens": Verb("qontext.corpus.tokens", "Documents", "Tokenise passages once, into memory-mapped arrays."),
     "generate": Verb("qontext.queries.generate", "Queries", "Generate queries for every passage."),
     "train-generator": Verb("qontext.queries.train_generator", "Queries", "Train a model that generates queries."),
+    "filter": Verb("qontext.queries.filter", "Queries", "Score queries and leave out those that miss their passage."),
+    "relevance": Verb("qontext.queries.relevance", "Queries", "Measure how often queries belong to their passage."),
+    "expand": Verb("qontext.queries.expand", "Queries", "Append queries to passages, for BM25."),
     "encode": Verb("qontext.retrieve.encode", "Search", "Encode passages into vectors."),
     "search": Verb("qontext.retrieve.search", "Search", "Search vectors, an index or, by words, passages."),
     "evaluate": Verb("qontext.evaluate.evaluate", "Evaluation", "Score a run against judgements."),
@@ -285,7 +290,9 @@ def digest_of(value: str, field: str) -> str:
     if path.exists():
         return artifacts.fingerprint(path)
     if _is_path(value):
-        config.existing(path, field)
+        from qontext.config import existing
+
+        existing(path, field)
     return f"name:{value}"
 
 

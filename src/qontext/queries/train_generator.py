@@ -87,7 +87,7 @@ def run(config: TrainGeneratorConfig, work: Workdir) -> dict[str, Any]:
     if config.model:
         model, tokenizer = from_model(config.model, config.seed)
     else:
-        texts = (text for pair in pairs for text in (pair.text, pair.query))
+        texts = dict.fromkeys(text for pair in pairs for text in (pair.text, pair.query))
         model, tokenizer = from_scratch(config.preset, texts, config.vocabulary, config.seed)
 
     shape = Source(config.prefix, config.with_title)
