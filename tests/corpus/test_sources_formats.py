@@ -67,6 +67,12 @@ def test_a_record_without_document_is_a_document_of_one_passage(tmp_path: Path) 
     ]
 
 
+def test_a_document_id_that_is_the_only_id_joins_nothing(tmp_path: Path) -> None:
+    records = [{"doc_id": "d", "text": "a"}, {"doc_id": "d", "text": "b"}]
+    found = read(write(tmp_path / "docs.jsonl", lines(*records)))
+    assert [d.passages for d in found] == [(("d", "a"),), (("d", "b"),)]
+
+
 def test_paragraphs_are_numbered_passages_without_the_empty_ones(tmp_path: Path) -> None:
     path = write(
         tmp_path / "docs.jsonl", lines({"_id": "9", "title": "T", "paragraphs": ["one", " \n", "", "two"]})
@@ -143,6 +149,11 @@ def test_dpr_passages_of_one_title_are_a_document_and_are_unquoted(tmp_path: Pat
         ("3", 'A "quoted" title', (("3", "A tab\there."),)),
         ("4", "B", (("4", '"Not" quoted.'),)),
     ]
+
+
+def test_dpr_passages_without_a_title_are_documents_of_their_own(tmp_path: Path) -> None:
+    path = write(tmp_path / "psgs.tsv", b"id\ttext\ttitle\n1\ta\t\n2\tb\t\n")
+    assert [d.id for d in read(path)] == ["1", "2"]
 
 
 def test_a_header_names_columns_in_any_order_and_in_every_shard(tmp_path: Path) -> None:
