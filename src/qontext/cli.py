@@ -15,44 +15,40 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-from qontext import __version__, log
+from qontext import __version__, log, stages
 from qontext.errors import QontextError
+from qontext.stages import VERBS
 
 ABOUT = """Turn a pile of documents into a dense retriever.
 
-Start here:
+The whole pipeline, on text that is already on this machine:
 
-    qontext demo                       the whole pipeline on text that is already on this machine
+    qontext demo
+
+With documents of your own:
+
     qontext split docs.jsonl --out passages
-    qontext run recipe.toml --out runs/mine
+    qontext run my-recipe.toml --out runs/mine
 
 Every command explains itself: qontext VERB --help.
 """
 
 
 class VerbGroup(TyperGroup):
-    """Lists the verbs from the table; imports a verb's module only when that verb is wanted."""
+    """Lists the verbs from the table; imports a verb's module only when that verb is called."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        from qontext.stages import VERBS
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = {
+            name: TyperCommand(name, help=verb.help, rich_help_panel=verb.panel)
+            for name, verb in VERBS.items()
+        }
 
-        return list(VERBS)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        from qontext.stages import VERBS
-
-        if cmd_name not in VERBS:
-            return None
-        verb = VERBS[cmd_name]
-        wants_list = ctx.invoked_subcommand is None and cmd_name not in [*sys.argv[1:], *ctx.args]
-        function = (lambda: None) if wants_list else make_command(cmd_name)
-        single = typer.Typer(add_completion=False, rich_markup_mode=None if wants_list else "rich")
-        single.command(cmd_name, help=verb.help if wants_list else None)(function)
-        command = typer.main.get_command(single)
-        command.name, command.rich_help_panel = cmd_name, verb.panel  # type: ignore[attr-defined]
-        return command
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, listed, rest = super().resolve_command(ctx, args)
+        return name, make_command(name) if name else listed, rest
 
 
 app = typer.Typer(
@@ -75,10 +71,8 @@ def options(
     pass
 
 
-def make_command(verb: str) -> Callable[..., None]:
-    """The typer function of a verb: its signature is the configuration class."""
-    from qontext import stages
-
+def make_command(verb: str) -> Any:
+    """The command of a verb: a function whose signature is the configuration class, given to typer."""
     loaded = stages.load(verb)
 
     def command(**values: Any) -> None:
@@ -93,14 +87,14 @@ def make_command(verb: str) -> Callable[..., None]:
     parameters.sort(key=lambda p: p.default is not inspect.Parameter.empty)
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
-    examples = "\n\n".join(f"    {line.strip()}" for line in loaded.examples.strip().splitlines())
-    command.__doc__ = f"{stages.VERBS[verb].help}\n\n[bold]Examples[/bold]\n\n{examples}\n"
-    return command
+    examples = "\n".join(f"    {line.strip()}" for line in loaded.examples.strip().splitlines())
+    command.__doc__ = f"{VERBS[verb].help}\n\n[bold]Examples[/bold]\n\n{examples}\n"
+    single = typer.Typer(add_completion=False, rich_markup_mode="rich")
+    single.command(verb)(command)
+    return typer.main.get_command(single)
 
 
 def _call(loaded: Any, values: dict[str, Any], as_json: bool) -> None:
-    from qontext import stages
-
     settings = {k: v for k, v in values.items() if k not in ("out", "overwrite")}
     # An option that was not given is left to the configuration's own default.
     settings = {k: v for k, v in settings.items() if v is not None and v != []}
@@ -176,14 +170,11 @@ def _out_parameters(is_needed: bool) -> list[inspect.Parameter]:
     kind: Any = str if is_needed else str | None
     text = "The directory to write." if is_needed else "A directory to write, if the result is to be kept."
     option = typer.Option("--out", "-o", help=text, metavar="DIR", show_default=False)
+    replace = typer.Option("--overwrite", help="Replace what an earlier run with other settings left there.")
     return [
         _parameter("out", Annotated[kind, option], inspect.Parameter.empty if is_needed else None),
-        _parameter(
-            "overwrite",
-            Annotated[bool, typer.Option("--overwrite", help="Replace what an earlier run with other settings left in --out.")],
-            False,
-        ),
-    ]  # fmt: skip
+        _parameter("overwrite", Annotated[bool, replace], False),
+    ]
 
 
 def _common_parameters() -> list[inspect.Parameter]:
