@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -184,7 +185,7 @@ def _show_examples(systems: Sequence[System], measure: str, changes: Sequence[Ch
             (systems[1].name, change.b, change.top_b, change.right_b),
         ):
             text = "no results" if top is None else passages.get(top, top)
-            short = text if len(text) <= _SHOWN else text[:_SHOWN].rstrip() + "…"
+            short = textwrap.shorten(text, _SHOWN, placeholder=" …")
             rows.append(
                 {
                     "query": heading,

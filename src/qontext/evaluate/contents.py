@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -90,9 +91,7 @@ def contents(
             report.blocks.append(_depth(section, f"s{number}"))
     if facts.trainings:
         drawn = [
-            Plot(
-                f"loss{i}", plots.losses(training.losses, training.name), f"Losses of {training.name} by step"
-            )
+            Plot(f"loss{i}", plots.losses(training.losses), f"Losses of {training.name}")
             for i, training in enumerate(facts.trainings, start=1)
         ]
         report.blocks.append(Block("Training", plots=drawn))
@@ -193,7 +192,7 @@ def _examples(section: Section, data: str, split: str) -> list[Block]:
             (names[1], change.b, change.top_b, change.right_b),
         ):
             text = passages.get(top or "", top or "no results")
-            short = text if len(text) <= _SHOWN else text[:_SHOWN].rstrip() + "…"
+            short = textwrap.shorten(text, _SHOWN, placeholder=" …")
             query = queries.get(change.query, change.query) if name == names[0] else ""
             cells = (
                 Cell(query), Cell(name, is_text=True), Cell(f"{100 * value:.1f}"),

@@ -42,9 +42,9 @@ def _block(block: Block) -> str:
     lines += [f'<p class="note">{_h(text)}</p>' for text in block.text]
     lines += [to_html(table) for table in block.tables]
     if block.plots:
+        drawings = ((_h(plot.caption), plot.svg) for plot in block.plots)
         figures = (
-            f"<figure><figcaption>{_h(plot.caption)}</figcaption>{plots.inline_svg(plot.svg, _h(plot.caption))}</figure>"
-            for plot in block.plots
+            f"<figure><figcaption>{c}</figcaption>{plots.inline_svg(svg, c)}</figure>" for c, svg in drawings
         )
         lines += ['<div class="plots">', *figures, "</div>"]
     lines += [

@@ -89,8 +89,8 @@ def scatter(a: Floats, b: Floats, names: tuple[str, str], measure: str) -> Figur
             100 * pairs[chosen, 0], 100 * pairs[chosen, 1], s=sizes, color=colour, alpha=0.55, linewidths=0
         )
     axes.plot([0, 100], [0, 100], color=_INK, linewidth=0.6, alpha=0.5)
-    axes.set_xlabel(f"{measure}, {_text(names[0], 40)}")
-    axes.set_ylabel(f"{measure}, {_text(names[1], 40)}")
+    axes.set_xlabel(f"{measure}, {_text(names[0], 26)}")
+    axes.set_ylabel(f"{measure}, {_text(names[1], 26)}")
     return figure
 
 

@@ -1,0 +1,192 @@
+"""The report: what stands in it, what must not, and how it looks in a real browser."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qontext import api, artifacts
+from qontext.artifacts import Artifact
+from qontext.errors import QontextError
+
+HOSTILE = "ours <img src=x onerror=alert(1)> $x_1$ & co"
+PUBLISHED = "CoT-MAE (1200k)"
+
+
+def evaluate(folder: Path, name: str, qrels: Path, ranks: dict[str, int]) -> Path:
+    """An evaluation of a run whose right passage stands at the given rank for each query."""
+    lines = []
+    for query, right in ranks.items():
+        for rank in range(1, 11):
+            lines.append(f"{query} Q0 {query}-{'right' if rank == right else f'w{rank}'} {rank} {-rank} x")
+    (folder / f"{name}.trec").write_text("\n".join(lines) + "\n")
+    out = folder / "runs" / name
+    api.evaluate(folder / f"{name}.trec", qrels, measures="MRR@10 nDCG@10", out=out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two systems on one set, one with two seeds and a hostile name; texts; a training's losses."""
+    folder = tmp_path_factory.mktemp("report")
+    queries = [f"q{i}" for i in range(24)]
+    data = folder / "data"
+    (data / "qrels").mkdir(parents=True)
+    rows = "".join(f"{q}\t{q}-right\t1\n" for q in queries)
+    (data / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{rows}")
+    texts = [{"_id": f"{q}-{w}", "text": f"{HOSTILE} {q}-{w}"} for q in queries for w in ("right", "w1")]
+    (data / "corpus.jsonl").write_text("".join(json.dumps(t) + "\n" for t in texts))
+    (data / "queries.jsonl").write_text(
+        "".join(json.dumps({"_id": q, "text": HOSTILE}) + "\n" for q in queries)
+    )
+    rng = np.random.default_rng(0)
+    evaluate(folder, "base", data, dict.fromkeys(queries, 3))
+    for seed in (1, 2):
+        evaluate(folder, f"{HOSTILE}-seed{seed}", data, {q: int(rng.integers(1, 3)) for q in queries})
+    claim = {"verb": "pretrain", "format": 1, "config": {"steps": 40}, "inputs": {}, "key": ""}
+    work = artifacts.begin(folder / "runs" / "pretrain", claim)
+    with work.write("metrics.jsonl") as path:
+        path.write_text(
+            "".join(json.dumps({"step": s, "loss": 9 / s, "lr": 1e-4}) + "\n" for s in range(1, 40))
+        )
+    artifacts.finish(work, claim, {"steps": 40, "passages_per_second": 3800.0}, 75.0)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def report(folder: Path) -> Artifact:
+    return api.report((str(folder / "runs"),), data=folder / "data", price_per_hour=2.5, out=folder / "out")  # type: ignore[no-any-return]
+
+
+def test_the_page_asks_for_nothing_and_runs_nothing(report: Artifact) -> None:
+    page = (report.path / "report.html").read_text()
+    assert "default-src 'none'" in page
+    assert not re.search(r"<(script|link|iframe|img|object)\b", page)
+    assert not re.findall(r'(?:src|href)="(?!#)', page)
+    assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)\)", page))
+    assert "<img" not in page
+    assert "ours &lt;img src=x onerror=alert(1)&gt; $x_1$ &amp; co" in page
+    assert len(re.findall(r"<svg ", page)) == 6  # means, scatter, differences, two by depth, losses
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    drawn = [
+        id
+        for id in ids
+        if not re.match(r"(figure|axes|patch|line2d|matplotlib|xtick|ytick|text|Path|legend|Fill)", id)
+    ]
+    assert len(drawn) == len(set(drawn))  # what one drawing refers to is its own
+
+
+def test_what_it_says(report: Artifact) -> None:
+    text = (report.path / "report.md").read_text()
+    assert "24 queries, all of which count" in text
+    assert "3,800 passages/s" in text
+    assert "at 2.5 per hour" in text
+    assert "± is the standard deviation over training seeds" in text
+    assert PUBLISHED not in text
+    row = next(line for line in text.splitlines() if line.startswith("| a base |"))
+    assert "| 33.3 |" in row
+    assert report.summary["systems"] == 2
+
+
+def test_the_numbers_are_those_of_the_evaluation(report: Artifact, folder: Path) -> None:
+    with (report.path / "results.csv").open() as file:
+        rows = {(row["system"], row["measure"]): row for row in csv.DictReader(file)}
+    base = rows["base", "MRR@10"]
+    assert float(base["mean"]) == pytest.approx(1 / 3)
+    seeds = [
+        json.loads((folder / "runs" / f"{HOSTILE}-seed{s}" / "scores.json").read_text())["measures"]["MRR@10"]
+        for s in (1, 2)
+    ]
+    ours = rows[HOSTILE, "MRR@10"]
+    assert float(ours["mean"]) == pytest.approx(np.mean(seeds))
+    assert float(ours["sd_over_seeds"]) == pytest.approx(np.std(seeds, ddof=1))
+    with (report.path / "differences.csv").open() as file:
+        pair = next(row for row in csv.DictReader(file) if row["measure"] == "MRR@10")
+    assert float(pair["p_holm"]) <= 0.05
+    assert int(pair["wins"]) == 24
+
+
+def test_figures_are_files_too(report: Artifact) -> None:
+    names = {path.name for path in (report.path / "plots").iterdir()}
+    assert {"s1-scatter.svg", "s1-scatter.png", "loss1.png", "s1-R.svg"} <= names
+    assert (report.path / "plots" / "s1-means.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_latex_takes_the_names(report: Artifact) -> None:
+    assert (
+        r"b ours $<$img src=x onerror=alert(1)$>$ \$x\_1\$ \& co" in (report.path / "tables.tex").read_text()
+    )
+
+
+def test_a_report_inside_the_run_is_not_about_itself(folder: Path) -> None:
+    first = api.report((str(folder / "runs"),), out=folder / "runs" / "report")
+    again = api.report((str(folder / "runs"),), out=folder / "runs" / "report")
+    assert first.digest == again.digest
+    shutil.rmtree(folder / "runs" / "report")
+
+
+def dl19(folder: Path, qrels: Path, passages: int | None) -> Path:
+    run = folder / "search"
+    claim = {"verb": "search", "format": 1, "config": {}, "inputs": {}, "key": ""}
+    work = artifacts.begin(run, claim)
+    with work.write("run.trec") as path:
+        path.write_text("19335 Q0 1017759 1 1.0 x\n")
+    artifacts.finish(work, claim, {"passages": passages} if passages else {}, 1.0)
+    api.evaluate(run, qrels, out=folder / "scores")
+    api.report((str(folder / "scores"),), out=folder / "report")
+    return folder / "report" / "report.md"
+
+
+@pytest.mark.parametrize(("passages", "beside"), [(8_841_823, True), (None, True), (100_000, False)])
+def test_published_figures_only_beside_the_same_benchmark(
+    shared_data,  # type: ignore[no-untyped-def]
+    tmp_path: Path,
+    passages: int | None,
+    beside: bool,
+) -> None:
+    qrels = shared_data("msmarco_trecdl") / "qrels.dl19-passage.txt.gz"
+    text = dl19(tmp_path, qrels, passages).read_text()
+    assert (PUBLISHED in text) is beside
+    assert ("published figures do not compare" in text) is not beside
+    assert ("| CoT-MAE (1200k) | 70.9 | – |" in text) is beside
+
+
+def test_nothing_to_report(tmp_path: Path) -> None:
+    with pytest.raises(QontextError, match="nothing to report"):
+        api.report((str(tmp_path),), out=tmp_path / "out")
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 500)])
+def test_in_a_real_browser(report: Artifact, tmp_path: Path, scheme: str, width: int) -> None:
+    from PIL import Image
+
+    shot = tmp_path / "shot.png"
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
+             "--disable-background-networking", "--disable-component-update", "--disable-sync",
+             f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},1600", f"--screenshot={shot}"]  # fmt: skip
+    flags += ["--blink-settings=preferredColorScheme=0"] if scheme == "dark" else []
+    assert CHROMIUM is not None
+    subprocess.run(
+        [CHROMIUM, *flags, (report.path / "report.html").as_uri()], check=True, capture_output=True
+    )
+    pixels = np.asarray(Image.open(shot).convert("RGB")).astype(int)
+    ground = pixels[2, 2]
+    assert (ground > 240).all() if scheme == "light" else (ground < 60).all()
+    # Text and lines stand on the ground in the contrary brightness, and the drawings bring colour.
+    contrast = np.abs(pixels - ground).max(axis=2)
+    assert (contrast > 150).mean() > 0.005
+    saturation = pixels.max(axis=2) - pixels.min(axis=2)
+    assert (saturation > 80).sum() > 500
+    # Nothing is cut off: the page's right margin stays empty.
+    assert (contrast[:, -4:] < 30).all()
