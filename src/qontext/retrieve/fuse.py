@@ -1,0 +1,165 @@
+"""`qontext fuse`: several runs → one.
+
+    rrf:      score(q, p) = Σ_runs  w · 1 / (60 + rank)          (Cormack, Clarke and Büttcher, 2009)
+    minmax:   score(q, p) = Σ_runs  w · (s - min) / (max - min)
+    zscore:   score(q, p) = Σ_runs  w · (s - min) / std
+
+with min, max and std over the run's results for q. A passage that a run lacks gets its 0, which is as much as
+its last result gets; a run that gives one score to all its results gives them 1.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from qontext import artifacts
+from qontext.artifacts import Workdir
+from qontext.collection import read_qrels
+from qontext.config import Input, StageConfig
+from qontext.errors import QontextError
+from qontext.retrieve.runs import Run, read_run, write_run
+from qontext.stages import Stage
+
+Method = Literal["rrf", "minmax", "zscore"]
+RUN = "run.trec"
+
+
+class FuseConfig(StageConfig):
+    runs: Annotated[tuple[str, ...], Input(positional=True)] = Field(min_length=2)
+    """The runs, as TREC files or as directories that hold one."""
+
+    method: Method = "rrf"
+    """By reciprocal rank, or by scores that are made comparable: min-max or z."""
+
+    weights: tuple[float, ...] = ()
+    """A weight for each run, in their order; by default all the same."""
+
+    tune: Annotated[str | None, Input()] = None
+    """Judgements on which to choose the weights. Use those of dev, and pass the result on with --weights-from."""
+
+    weights_from: Annotated[str | None, Input()] = None
+    """What an earlier `fuse --tune` wrote: its weights are taken."""
+
+    measure: str = "nDCG@10"
+    """What tuning makes as great as possible."""
+
+    steps: int = Field(10, ge=1, le=100)
+    """Tuning tries weights in steps of one over this."""
+
+    rank_constant: float = Field(60, ge=0)
+    """What is added to ranks by rrf."""
+
+    k: int = Field(1_000, ge=1)
+    """Passages per query."""
+
+
+def run(config: FuseConfig, work: Workdir) -> dict[str, Any]:
+    runs = [read_run(path) for path in config.runs]
+    rows = Rows(runs, config.method, config.rank_constant)
+    found: dict[str, Any] = {}
+    if config.tune:
+        weights, found = tuned(rows, config)
+    else:
+        weights = _given_weights(config)
+    fused = rows.fused(weights, config.k)
+    with work.write(RUN) as path:
+        write_run(fused, path, tag=config.method)
+    return {"queries": len(fused), "results": fused.size, "weights": [round(w, 6) for w in weights], **found}
+
+
+class Rows:
+    """The rows of all runs, made comparable once, so that many weights can be tried.
+
+    R rows of all runs together, G different (query, passage) pairs.
+    """
+
+    def __init__(self, runs: Sequence[Run], method: Method, rank_constant: float) -> None:
+        self.queries = list(dict.fromkeys(itertools.chain.from_iterable(runs)))
+        self.ids = np.array(sorted(set().union(*(r.ids.tolist() for r in runs))), dtype=object)
+        number = {query: q for q, query in enumerate(self.queries)}
+        place = {id: i for i, id in enumerate(self.ids)}
+        pairs = []
+        for one in runs:
+            query = np.array([number[q] for q in one.queries], np.int64)[one.row_queries()]
+            passage = np.array([place[id] for id in one.ids], np.int64)[one.codes]
+            pairs.append(query * len(self.ids) + passage)
+        self.pairs, group = np.unique(np.concatenate(pairs), return_inverse=True)  # [G], [R]
+        self.groups = np.split(group, np.cumsum([len(p) for p in pairs])[:-1])
+        self.scores = [_comparable(one, method, rank_constant) for one in runs]
+
+    def fused(self, weights: Sequence[float], k: int) -> Run:
+        total = np.zeros(len(self.pairs))
+        for weight, group, scores in zip(weights, self.groups, self.scores):
+            total[group] += weight * scores
+        queries, passages = np.divmod(self.pairs, len(self.ids))
+        return Run.from_codes(queries, self.queries, passages, self.ids, total).top(k)
+
+
+def tuned(rows: Rows, config: FuseConfig) -> tuple[tuple[float, ...], dict[str, Any]]:
+    """The weights, of those that sum to one on the grid, with the greatest measure; of equals, the most even."""
+    from qontext.evaluate.measures import measure, parse
+
+    if config.weights or config.weights_from:
+        raise QontextError("--tune chooses the weights, so none can be given")
+    assert config.tune
+    qrels, measures = read_qrels(config.tune), parse(config.measure)
+    (name,) = measures
+    tried = []
+    for parts in itertools.product(range(config.steps + 1), repeat=len(config.runs)):
+        if sum(parts) == config.steps:
+            weights = tuple(part / config.steps for part in parts)
+            value = measure(rows.fused(weights, config.k), qrels, measures).means[name]
+            tried.append((value, -float(np.std(weights)), weights))
+    value, _, weights = max(tried)
+    alone = {path: next(v for v, _, w in tried if w[i] == 1.0) for i, path in enumerate(config.runs)}
+    return weights, {"tuned_on": config.tune, name: round(value, 6), "alone": alone}
+
+
+def _given_weights(config: FuseConfig) -> tuple[float, ...]:
+    weights = config.weights
+    if config.weights_from:
+        made = artifacts.open_artifact(config.weights_from, verb="fuse")
+        weights = tuple(made.summary["weights"])
+        if made.config["method"] != config.method:
+            raise QontextError(
+                f"its weights are for --method {made.config['method']}", place=config.weights_from
+            )
+    weights = weights or (1.0,) * len(config.runs)
+    if len(weights) != len(config.runs):
+        raise QontextError(f"there are {len(config.runs)} runs and {len(weights)} weights")
+    if min(weights) < 0 or max(weights) == 0:
+        raise QontextError("weights are at least 0, and not all of them 0")
+    return weights
+
+
+def _comparable(one: Run, method: Method, rank_constant: float) -> np.ndarray[Any, Any]:
+    """[R] what each row of the run counts at weight one."""
+    if method == "rrf":
+        ranked: np.ndarray[Any, Any] = 1.0 / (rank_constant + 1 + one.row_ranks())
+        return ranked
+    starts, counts = one.starts[:-1], np.diff(one.starts)
+    least, greatest = one.scores[one.starts[1:] - 1], one.scores[starts]
+    if method == "minmax":
+        scale = greatest - least
+    else:
+        mean = np.add.reduceat(one.scores, starts) / counts
+        scale = np.sqrt(np.add.reduceat((one.scores - np.repeat(mean, counts)) ** 2, starts) / counts)
+    flat = np.repeat(greatest == least, counts)
+    scaled = (one.scores - np.repeat(least, counts)) / np.repeat(np.where(scale > 0, scale, 1), counts)
+    return np.where(flat, 1.0, scaled)
+
+
+STAGE = Stage(
+    "fuse",
+    FuseConfig,
+    run,
+    """qontext fuse runs/bm25 runs/dense --out run.trec
+    qontext fuse dev/bm25 dev/dense --method minmax --tune beir/fiqa/qrels/dev.tsv --out runs/tuned
+    qontext fuse test/bm25 test/dense --method minmax --weights-from runs/tuned --out run.trec""",
+    file=RUN,
+)
