@@ -65,14 +65,18 @@ def test_loading_again_gives_the_same_encoder(checkpoint: tuple[Path, Any], tmp_
 
 def test_the_same_encoder_gives_the_same_bytes(checkpoint: tuple[Path, Any], tmp_path: Path) -> None:
     encoder = load_encoder(str(checkpoint[0]))
-    one, two = saved(encoder, tmp_path / "one"), tmp_path / "two"
+    first = saved(encoder, tmp_path / "first")
     encoder.tokenizer(SENTENCES, padding=True, truncation=True, max_length=9)  # leaves its marks
-    saved(load_encoder(str(one)), two)
-    names = sorted(str(path.relative_to(one)) for path in one.rglob("*") if path.is_file())
-    assert names == sorted(str(path.relative_to(two)) for path in two.rglob("*") if path.is_file())
-    different = [name for name in names if (one / name).read_bytes() != (two / name).read_bytes()]
-    assert different == []
-    assert not any(str(tmp_path) in (one / n).read_text() for n in names if n.endswith(".json"))
+    used, again = saved(encoder, tmp_path / "used"), saved(load_encoder(str(first)), tmp_path / "again")
+    for other in (used, again):
+        assert contents(other) == contents(first)
+    assert "is_local" not in json.loads(contents(first)["tokenizer_config.json"])
+    assert not any(str(tmp_path).encode() in content for content in contents(first).values())
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 def test_a_mean_and_cosine_encoder_says_so(bert: Path, tmp_path: Path) -> None:
@@ -116,6 +120,19 @@ def test_a_model_without_head_gets_one_and_keeps_its_pooler(
         assert torch.equal(load_encoder(str(folder)).mlm_logits(hidden), logits)
     written, original = load_file(folder / "model.safetensors"), load_file(minilm / "model.safetensors")
     assert torch.equal(written["bert.pooler.dense.weight"], original["pooler.dense.weight"])
+
+
+def test_a_new_head_is_tied_even_where_the_configuration_unties_it(tmp_path: Path) -> None:
+    save_checkpoint("bert", tmp_path, head=False)
+    settings = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(settings | {"tie_word_embeddings": False}))
+    encoder = load_encoder(str(tmp_path))
+    words = encoder.model.get_input_embeddings().weight
+    assert encoder.model.get_output_embeddings().weight is words
+    again = load_encoder(str(saved(encoder, tmp_path / "saved")))
+    hidden = torch.randn(2, 32)
+    assert torch.equal(again.mlm_logits(hidden), encoder.mlm_logits(hidden))
+    assert again.model.get_output_embeddings().weight is again.model.get_input_embeddings().weight
 
 
 def test_without_the_head_both_libraries_load_silently(minilm: Path, tmp_path: Path) -> None:
