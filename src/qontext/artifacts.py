@@ -25,7 +25,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 import qontext
 from qontext import machine
@@ -305,7 +305,7 @@ def clear(path: Path) -> None:
 def lock(path: Path, name: str = "", *, wait: bool = False) -> Iterator[None]:
     """Hold the directory for one writer of that name; a second one is told at once, or waits with `wait`.
 
-    Released by the system on a kill.
+    Released by the system on a kill: no forked child keeps it.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -321,7 +321,22 @@ def lock(path: Path, name: str = "", *, wait: bool = False) -> Iterator[None]:
                 place=path,
                 remedy="Wait for it, or choose another --out.",
             ) from None
-        yield
+        _held.append(handle)
+        try:
+            yield
+        finally:
+            _held.remove(handle)
+
+
+def _let_go() -> None:
+    """In a forked child: a lock lasts as long as any process has its file open, so this one closes it."""
+    for handle in _held:
+        handle.close()
+    _held.clear()
+
+
+_held: list[IO[str]] = []
+os.register_at_fork(after_in_child=_let_go)
 
 
 def refuse_if_written(path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -31,7 +33,9 @@ def ordered_map(function: Callable[[T], R], blocks: Iterable[T], workers: int) -
         yield from map(function, blocks)
         return
     start = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
-    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context(start))
+    pool = ProcessPoolExecutor(
+        workers, mp_context=multiprocessing.get_context(start), initializer=_live_with_parent
+    )
     pending: deque[Future[R]] = deque()
     try:
         for block in blocks:
@@ -47,3 +51,16 @@ def ordered_map(function: Callable[[T], R], blocks: Iterable[T], workers: int) -
         ) from None
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _live_with_parent() -> None:
+    """In a worker: leave an interrupt to the parent, and end when the parent is gone, even if it was killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -7,6 +7,7 @@ between two sentences belongs to the first of them.
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,15 @@ from qontext.errors import QontextError, missing_extra
 Splitter = Callable[[str, str], list[int]]
 
 _LINE = re.compile(r"\n\s*")
+
+
+def pieces(text: str, starts: list[int]) -> list[str]:
+    """The sentences, each with the white space before it: so cut, tokens are those of the whole text.
+
+    (Tokenizers other than WordPiece join a word with the space before it.)
+    """
+    cuts = [0, *(_before_space(text, start) for start in starts[1:]), len(text)]
+    return [text[begin:end] for begin, end in itertools.pairwise(cuts)]
 
 
 def by_rules(text: str, language: str) -> list[int]:
@@ -67,3 +77,10 @@ def _punkt(language: str) -> Any:
             remedy="Run: python -m nltk.downloader punkt_tab, or use --sentences sentencex.",
         ) from None
     return PunktTokenizer(name)
+
+
+def _before_space(text: str, start: int) -> int:
+    """Where the white space before a sentence begins."""
+    while start > 0 and text[start - 1].isspace():
+        start -= 1
+    return start

@@ -25,7 +25,7 @@ from qontext.artifacts import Workdir
 from qontext.config import Input, Machine, StageConfig
 from qontext.corpus import counting, parallel, spans
 from qontext.corpus.seen import SeenIds
-from qontext.corpus.sentences import SPLITTERS
+from qontext.corpus.sentences import SPLITTERS, pieces
 from qontext.corpus.sources import FieldNames, Problem, Source, open_source
 from qontext.errors import QontextError
 from qontext.records import PASSAGES, Document
@@ -137,18 +137,14 @@ def run(config: SplitConfig, work: Workdir) -> dict[str, Any]:
 def split_block(block: Block, config: SplitConfig) -> tuple[pa.Table, Counter[str]]:
     """Documents → passages and counts; pure, so that it can run in any process."""
     rows: dict[str, list[Any]] = {name: [] for name in PASSAGES.names}
-    pieces = [
+    texts = [
         (document, name, text) for document in block.documents for name, text in _texts(document, config)
     ]
-    starts = [SPLITTERS[config.sentences](text, config.language) for _, _, text in pieces]
-    sentences = [
-        text[begin:end]
-        for (_, _, text), at in zip(pieces, starts)
-        for begin, end in zip(at, [*at[1:], len(text)])
-    ]
+    starts = [SPLITTERS[config.sentences](text, config.language) for _, _, text in texts]
+    sentences = [piece for (_, _, text), at in zip(texts, starts) for piece in pieces(text, at)]
     tokens = iter(counting.counter(config.tokenizer)(sentences))
     positions: Counter[str] = Counter()
-    for (document, name, text), at in zip(pieces, starts):
+    for (document, name, text), at in zip(texts, starts):
         lengths = list(itertools.islice(tokens, len(at)))
         if name is None:
             key = f"{config.seed} {document.id}"
@@ -198,7 +194,7 @@ def _blocks(source: Source, config: SplitConfig, advance: Callable[[float], None
 
 def _usable(batch: list[Document | Problem], seen: SeenIds, config: SplitConfig) -> Block:
     """Leave out, and count, what cannot be used; or stop at it."""
-    block = Block(counts=Counter(records=len(batch)))
+    block = Block()
 
     def reject(problem: Problem) -> None:
         if config.on_error == "stop":
@@ -215,6 +211,7 @@ def _usable(batch: list[Document | Problem], seen: SeenIds, config: SplitConfig)
         elif problem is not None:
             reject(problem)
     ids = [_ids(document, config) for document in documents]
+    block.counts["records"] = len(batch) - len(documents) + sum(map(len, ids))
     repeated = iter(seen.repeated(list(itertools.chain.from_iterable(ids))))
     for document, its_ids in zip(documents, ids):
         is_new = [not next(repeated) for _ in its_ids]

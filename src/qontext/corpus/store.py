@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from qontext import artifacts
 from qontext.artifacts import Workdir
-from qontext.corpus import counting
+from qontext.corpus.sentences import pieces
 from qontext.errors import QontextError
 
 ARRAYS = ("ids", "word_starts", "sentences", "offsets", "groups")
@@ -77,21 +77,20 @@ def load_arrays(path: Path) -> TokenStore:
 def tokenise(texts: Iterable[tuple[str, list[int]]], tokenizer: Any) -> dict[str, NDArray[Any]]:
     """Texts with their sentence starts → `ids`, `word_starts`, `sentences` (in this block), `lengths` (of texts).
 
-    Each sentence is tokenised with the white space before it, so that a sentence is a run of whole tokens.
+    Each sentence is tokenised by itself, so that it is a run of whole tokens.
     """
     sentences: list[str] = []
     counts: list[int] = []
     for text, starts in texts:
-        cuts = [0, *(_before_space(text, start) for start in starts[1:]), len(text)]
-        sentences += [text[a:b] for a, b in zip(cuts, cuts[1:])]
-        counts.append(len(cuts) - 1)
+        sentences += pieces(text, starts)
+        counts.append(len(starts))
     encoded = tokenizer.encode_batch_fast(sentences, add_special_tokens=False)
     lengths = np.fromiter((len(e) for e in encoded), np.int64, len(encoded))
     begins = np.cumsum(lengths) - lengths
     ids = np.fromiter((i for e in encoded for i in e.ids), np.int64, int(lengths.sum()))
     is_start = word_starts(tokenizer)(encoded, ids)
     is_start[begins[lengths > 0]] = True
-    per_text = np.add.reduceat(lengths, np.cumsum(counts) - counts) if counts else np.zeros(0, np.int64)
+    per_text = np.add.reduceat(lengths, np.cumsum(counts) - np.array(counts)) if counts else np.zeros(0, np.int64)
     return {"ids": ids, "word_starts": is_start, "sentences": begins[lengths > 0], "lengths": per_text}
 
 
@@ -163,10 +162,3 @@ def _create(path: Path, kind: np.dtype[Any], size: int) -> NDArray[Any]:
             np.save(file, np.zeros(0, kind), allow_pickle=False)
         return np.zeros(0, kind)
     return np.lib.format.open_memmap(path, mode="w+", dtype=kind, shape=(size,))
-
-
-def _before_space(text: str, start: int) -> int:
-    """Where the white space before a sentence begins."""
-    while start > 0 and text[start - 1].isspace():
-        start -= 1
-    return start
