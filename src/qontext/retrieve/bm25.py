@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from qontext.collection import Passage
 from qontext.errors import QontextError
 from qontext.retrieve.runs import Run
+from qontext.retrieve.vectors import read_ids, write_ids
 
 _WORD = re.compile(r"\w+")
 _VOWELS = frozenset("aeiouy")
@@ -73,21 +73,18 @@ class Bm25:
 
     def save(self, folder: Path) -> None:
         """Write the index: `.npy` arrays, JSON, ids as Parquet."""
-        import pyarrow.parquet as pq
-
         self._index.save(folder, show_progress=False)
-        pq.write_table(pa.table({"id": pa.array(self.ids, pa.string())}), folder / "ids.parquet")
+        write_ids(folder / "ids.parquet", self.ids)
 
     @classmethod
     def load(cls, folder: Path | str) -> Bm25:
         """Open a saved index; its arrays stay on disk until they are needed."""
         import bm25s
-        import pyarrow.parquet as pq
 
         folder = Path(folder)
         try:
             index = bm25s.BM25.load(folder, mmap=True, allow_pickle=False, backend="numpy")
-            ids = pq.read_table(folder / "ids.parquet").column("id").to_numpy()
+            ids = read_ids(folder)
         except (OSError, ValueError, KeyError, json.JSONDecodeError) as error:
             raise QontextError(f"not a readable BM25 index: {error}", place=folder) from None
         if len(ids) != index.scores["num_docs"]:

@@ -88,6 +88,19 @@ def open_vectors(path: Path | str) -> Vectors:
     return Vectors(artifact, parts, ids)
 
 
+def write_ids(path: Path, ids: np.ndarray[Any, Any]) -> None:
+    pq.write_table(pa.table({"id": pa.array(ids, pa.string())}), path)
+
+
+def read_ids(folder: Path) -> np.ndarray[Any, Any]:
+    """[P] the ids of an index, in order of their numbers."""
+    try:
+        ids: np.ndarray[Any, Any] = pq.read_table(folder / "ids.parquet").column("id").to_numpy()
+    except (OSError, pa.ArrowInvalid) as error:
+        raise QontextError(f"the index's ids cannot be read: {error}", place=folder) from None
+    return ids
+
+
 def _map(file: Path) -> np.ndarray[Any, Any]:
     try:
         part: np.ndarray[Any, Any] = np.load(file, mmap_mode="r", allow_pickle=False)
