@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import string
 from collections import Counter
 from collections.abc import Iterable
 
 from qontext.collection import Passage
 
 _SIGNS = re.compile(r"[\W_]+")
+_ASCII_SIGNS = str.maketrans(dict.fromkeys(string.punctuation, " "))
 
 ECHO_SHARE = 0.8
 """A query that repeats more than this share of the passage's characters is an echo."""
@@ -39,4 +41,10 @@ def clean(made: Iterable[str], passage: Passage, tally: Counter[str]) -> list[st
 
 
 def _plain(text: str) -> str:
-    return _SIGNS.sub(" ", text.casefold()).strip()
+    """Words only. ASCII, by far the most frequent, has a quick way."""
+    folded = text.casefold()
+    return (
+        " ".join(folded.translate(_ASCII_SIGNS).split())
+        if folded.isascii()
+        else _SIGNS.sub(" ", folded).strip()
+    )

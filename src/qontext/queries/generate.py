@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -126,15 +125,13 @@ def _make_part(generator: Generator, passages: list[Passage], per_passage: int, 
         kept[full[place]] = clean(queries[:per_passage], passages[full[place]], tally)
         advance(per_passage)
     tally["without_queries"] = sum(not queries for queries in kept)
-    rows = list(_rows(passages, kept))
-    table = records.table_of(rows, records.QUERIES)
+    columns = {
+        "passage": [passage.id for passage, queries in zip(passages, kept) for _ in queries],
+        "query": [query for queries in kept for query in queries],
+        "number": [number for queries in kept for number in range(len(queries))],
+    }
+    table = pa.table(columns, records.QUERIES)
     return table.replace_schema_metadata({FOOTER: json.dumps(dict(sorted(tally.items())))})
-
-
-def _rows(passages: list[Passage], kept: list[list[str]]) -> Iterator[dict[str, Any]]:
-    for passage, queries in zip(passages, kept):
-        for number, query in enumerate(queries):
-            yield {"passage": passage.id, "query": query, "number": number}
 
 
 def _summarise(config: GenerateConfig, parts: list[Path], passages: int) -> dict[str, Any]:

@@ -55,9 +55,8 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Any:
     )
     raw.train_from_iterator(texts, trainer)
     raw.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=raw, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
-    )
+    wrap: Any = PreTrainedTokenizerFast  # untyped
+    return wrap(tokenizer_object=raw, pad_token="<pad>", eos_token="</s>", unk_token="<unk>")
 
 
 def from_model(name: str, seed: int) -> tuple[Any, Any]:

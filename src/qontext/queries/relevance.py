@@ -60,7 +60,13 @@ def run(config: RelevanceConfig, work: Workdir) -> dict[str, Any]:
         "passage-other query": [pair["query"] for pair in pairs[1:] + pairs[:1]],
     }
     hide = {"passage-passage": np.array([pair["other"] for pair in pairs])}
-    related = {kind: _signals(config, contexts[kind], anchors, texts, hide.get(kind)) for kind in KINDS}
+    forward = {"BM25": open_searcher(None, config.device, texts, "passage", "query")}
+    if config.retriever is not None:
+        forward["dense"] = open_searcher(config.retriever, config.device, texts, "passage", "query")
+    passages = [texts[n] for n in anchors.tolist()]
+    related = {
+        kind: _signals(config, contexts[kind], passages, anchors, forward, hide.get(kind)) for kind in KINDS
+    }
     table = {
         signal: {kind: with_interval(related[kind][signal], config.seed) for kind in KINDS}
         for signal in related[KINDS[0]]
@@ -114,18 +120,20 @@ def draw_pairs(config: RelevanceConfig, ids: list[str]) -> list[dict[str, Any]]:
 
 
 def _signals(
-    config: RelevanceConfig, contexts: list[str], anchors: Array, texts: list[str], hide: Array | None
+    config: RelevanceConfig,
+    contexts: list[str],
+    passages: list[str],
+    anchors: Array,
+    forward: dict[str, Any],
+    hide: Array | None,
 ) -> dict[str, Array]:
     """[N] of true and false for each signal."""
     from qontext.queries import signals
 
-    passages = [texts[n] for n in anchors.tolist()]
     found = {f"overlap ≥ {config.overlap:g}": signals.overlap(contexts, passages) >= config.overlap}
-    for name, retriever in (("BM25", None), ("dense", config.retriever)):
-        if name == "dense" and retriever is None:
-            continue
-        forward = open_searcher(retriever, config.device, texts, "passage", "query")
-        there = signals.rank(contexts, anchors, forward, config.top, hide=hide) > 0
+    for name, searcher in forward.items():
+        there = signals.rank(contexts, anchors, searcher, config.top, hide=hide) > 0
+        retriever = config.retriever if name == "dense" else None
         backward = open_searcher(retriever, config.device, contexts, "query", "passage")
         again = signals.rank(passages, np.arange(len(contexts)), backward, config.top) > 0
         found[f"{name} round trip, top {config.top}"] = there
@@ -172,7 +180,7 @@ def _plot(table: dict[str, dict[str, dict[str, float]]], pairs: int, path: Path)
     axes.set_ylim(0, 1)
     axes.set_ylabel("share judged related")
     axes.set_title(f"{pairs} documents, 95 % bootstrap intervals", fontsize=10)
-    axes.legend(frameon=False)
+    figure.legend(loc="outside lower center", ncols=len(KINDS), frameon=False)
     figure.savefig(path, format="png", dpi=120, metadata={"Software": None})
 
 

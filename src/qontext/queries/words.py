@@ -66,9 +66,9 @@ class Tokens:
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> Tokens:
-        """Quotes, brackets and dashes become blanks, and short remarks in parentheses are left out."""
+        """Quotes, brackets and dashes become blanks, and remarks in parentheses are left out."""
         column = pa.array([text[:READ_CHARACTERS] for text in texts], pa.large_string())
-        column = pc.replace_substring_regex(column, r"\([^()]{0,80}\)", " ")
+        column = pc.replace_substring_regex(column, r"\([^()]*\)", " ")
         column = pc.replace_substring(column, "\n", " . ")
         for quote in '"“”„«»()[]/–—':
             column = pc.replace_substring(column, quote, " ")
@@ -116,7 +116,8 @@ class Rarity:
             self.passages += len(batch)
             tokens = Tokens.of([f"{p.title}\n{p.text}" for p in batch])
             V = len(tokens.words)
-            pairs = np.unique(tokens.per_text() * V + tokens.word[tokens.token])
+            pairs = np.sort(tokens.per_text() * V + tokens.word[tokens.token])
+            pairs = pairs[np.diff(pairs, prepend=-1) > 0]
             counts = np.bincount(pairs % V, minlength=V) if V else np.zeros(0, int)
             for word, count in zip(tokens.words, counts.tolist()):
                 seen[word] += count
