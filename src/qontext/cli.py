@@ -95,7 +95,9 @@ def make_command(verb: str) -> Any:
 
 
 def _call(loaded: Any, values: dict[str, Any], as_json: bool) -> None:
-    settings = {k: v for k, v in values.items() if k not in ("out", "overwrite")}
+    # A stage's directory is the frame's business; a command's `out` is a setting of its own.
+    apart = ("out", "overwrite") if isinstance(loaded, stages.Stage) else ()
+    settings = {k: v for k, v in values.items() if k not in apart}
     # An option that was not given is left to the configuration's own default.
     settings = {k: v for k, v in settings.items() if v is not None and v != []}
     config = loaded.config.make(settings, where=loaded.verb)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from qontext.evaluate.evaluate import score, threshold
 from qontext.retrieve.runs import read_run
 from qontext.stages import Command
 
+_ENDING = re.compile(r"(\.(trec|run|txt|tsv|res))?(\.(gz|zst|xz))?$")
 _SHOWN = 160  # characters of a passage in the table of examples
 
 
@@ -110,7 +112,7 @@ def find_runs(text: str) -> tuple[str, list[str]]:
 
 def system_names(given: Sequence[str], paths: Sequence[Sequence[str]]) -> list[str]:
     """Names for the tables: as given, else the shortest ends of the paths that tell the systems apart."""
-    parts = [Path(runs[0]).with_suffix("").parts for runs in paths]
+    parts = [Path(_ENDING.sub("", runs[0])).parts for runs in paths]
     for length in range(1, max(map(len, parts)) + 1):
         names = [name or "/".join(p[-length:]) for name, p in zip(given, parts)]
         if len(set(names)) == len(names):

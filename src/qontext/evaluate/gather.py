@@ -150,8 +150,8 @@ def _section(group: Sequence[Artifact]) -> Section:
         without[name] = without.get(name, 0) + made.summary["queries_without_results"]
         run = made.meta["inputs"]["run"]["path"]
         runs.setdefault(name, run)
-        if artifacts.is_artifact(run) and "passages" in (found := artifacts.open_artifact(run).summary):
-            searched[name] = int(found["passages"])
+        if (count := _searched(run)) is not None:
+            searched[name] = count
     first = group[0]
     known = first.summary.get("benchmark")
     return Section(
@@ -166,6 +166,25 @@ def _section(group: Sequence[Artifact]) -> Section:
         runs=runs,
         relevant=first.config.get("relevant") or (BENCHMARKS[known].relevant if known else 1),
     )
+
+
+def _searched(run: str) -> int | None:
+    """How many passages the search behind a run had, if it is there to tell."""
+    for path in (run, *(_inputs(run, "index"))):
+        if artifacts.is_artifact(path):
+            summary = artifacts.open_artifact(path).summary
+            count = summary.get("passages", summary.get("texts"))
+            if count is not None:
+                return int(count)
+    return None
+
+
+def _inputs(path: str, name: str) -> list[str]:
+    """The path of an artifact's input of that name, if it has one."""
+    if not artifacts.is_artifact(path):
+        return []
+    inputs = artifacts.open_artifact(path).meta["inputs"]
+    return [inputs[name]["path"]] if name in inputs else []
 
 
 def _plain(name: str) -> str:

@@ -18,6 +18,7 @@ A step is done anew when its settings or the content of what it reads changed, a
 from __future__ import annotations
 
 import json
+import re
 import time
 import tomllib
 from collections.abc import Iterator
@@ -65,7 +66,8 @@ class Recipe:
         """The recipe as TOML, with every replacement made."""
         lines = ["[recipe]", f"title = {json.dumps(self.title)}", ""]
         for step in self.steps:
-            lines += [f"[{step.name}]", f'verb = "{step.stage.verb}"']
+            name = step.name if re.fullmatch(r"[\w-]+", step.name, re.ASCII) else json.dumps(step.name)
+            lines += [f"[{name}]", f'verb = "{step.stage.verb}"']
             lines += [
                 f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in step.settings.items()
             ]
