@@ -43,13 +43,17 @@ Made with qontext {version}.
 
 
 def model_card(config: PretrainConfig, summary: dict[str, Any], *, has_head: bool) -> str:
-    context = f" on pairs of a passage and its context (`{summary['context']}`)" if "context" in summary else ""
+    context = (
+        f" on pairs of a passage and its context (`{summary['context']}`)" if "context" in summary else ""
+    )
     settings = {"encoder": config.encoder, "passages": config.passages, **config.identity()}
     return _TEMPLATE.format(
         title=f"Encoder pre-trained with {config.method}",
         method=config.method,
         context=context,
-        head="`head.safetensors` holds the training head; further pre-training takes it up." if has_head else "",
+        head="`head.safetensors` holds the training head; further pre-training takes it up."
+        if has_head
+        else "",
         settings=_rows(settings),
         results=_rows(summary),
         version=qontext.__version__,

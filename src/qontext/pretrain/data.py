@@ -44,7 +44,7 @@ def open_sources(config: PretrainConfig, encoder: Encoder, group: Group, work: W
     limit = config.max_tokens - 2
     if not len(passages.ids):
         raise QontextError("the passages hold no text to train on", place=config.passages)
-    if config.queries is None or "query" not in config.context_name() and config.context_name() != "mixed":
+    if config.queries is None or ("query" not in config.context_name() and config.context_name() != "mixed"):
         return Sources(passages, limit)
     queries = store(config.queries, "queries")
     weights = _weights(config.queries, len(queries)) if config.sampling == "score" else None
@@ -55,7 +55,9 @@ def open_sources(config: PretrainConfig, encoder: Encoder, group: Group, work: W
     return Sources(passages, limit, queries, group_of, weights, config.candidates)
 
 
-def choose_anchors(config: PretrainConfig, sources: Sources, context: Context | None) -> tuple[Ints, dict[str, int]]:
+def choose_anchors(
+    config: PretrainConfig, sources: Sources, context: Context | None
+) -> tuple[Ints, dict[str, int]]:
     """The passages (or documents) that an epoch goes through, and how many are left out or have no neighbour."""
     store = sources.passages
     usable = store.lengths > 0

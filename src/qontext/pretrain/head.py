@@ -20,7 +20,9 @@ def save_head(objective: Objective, folder: Path) -> None:
     """Write the objective's head, if it has one, with what kind it is."""
     weights = {n: p.detach().cpu().contiguous() for n, p in objective.head_parameters()}
     if weights:
-        save_file(weights, folder / FILE, {"kind": objective.head_kind, "shapes": json.dumps(_shapes(weights))})
+        save_file(
+            weights, folder / FILE, {"kind": objective.head_kind, "shapes": json.dumps(_shapes(weights))}
+        )
 
 
 def load_head(objective: Objective, folder: Path) -> bool:

@@ -31,11 +31,17 @@ class Probe:
         wanted = {p for q in chosen for p, grade in judged[q].items() if grade > 0}
         passages = list(collection.passages())
         step = max(1, len(passages) // OTHERS)
-        pool = {p.id: f"{p.title} {p.text}".strip() for n, p in enumerate(passages) if p.id in wanted or n % step == 0}
+        pool = {
+            p.id: f"{p.title} {p.text}".strip()
+            for n, p in enumerate(passages)
+            if p.id in wanted or n % step == 0
+        }
         if not chosen or not wanted & pool.keys():
             raise QontextError("the probe finds no judged query whose passages are there", place=folder)
         place = {name: n for n, name in enumerate(pool)}
-        self.relevant = [[place[p] for p, grade in judged[q].items() if grade > 0 and p in place] for q in chosen]
+        self.relevant = [
+            [place[p] for p, grade in judged[q].items() if grade > 0 and p in place] for q in chosen
+        ]
         self.queries = self._tokens(encoder, [texts[q] for q in chosen], QUERY_TOKENS)
         self.passages = self._tokens(encoder, list(pool.values()), max_tokens)
 

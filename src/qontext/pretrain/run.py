@@ -26,8 +26,12 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
 
     group = join(config.device)
     if config.batch_size % group.world:
-        raise QontextError(f"the batch size {config.batch_size} cannot be divided among {group.world} processes")
-    encoder = load_encoder(config.encoder, tokenizer=config.tokenizer, seed=config.seed, dropout=config.dropout)
+        raise QontextError(
+            f"the batch size {config.batch_size} cannot be divided among {group.world} processes"
+        )
+    encoder = load_encoder(
+        config.encoder, tokenizer=config.tokenizer, seed=config.seed, dropout=config.dropout
+    )
     if config.max_tokens > encoder.max_length:
         raise QontextError(
             f"max_tokens = {config.max_tokens}, but the encoder reads {encoder.max_length} tokens at most",
@@ -45,7 +49,12 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
     objective: Any = method(phases[0][0])(encoder, config).to(group.device)
     folder = is_local(config.encoder)
     has_trained_head = folder is not None and load_head(objective, folder)
-    if config.method == "cocondenser" and not has_trained_head and not config.condenser_steps and group.is_first:
+    if (
+        config.method == "cocondenser"
+        and not has_trained_head
+        and not config.condenser_steps
+        and group.is_first
+    ):
         log.warn(
             f"{config.encoder} brings no condenser head, so a new head is trained against a trained encoder. "
             "Start from 'qontext pretrain --method condenser', or give --condenser-steps."
@@ -92,7 +101,14 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
 
 
 def _train(
-    objective: Any, plan: Any, steps: int, config: PretrainConfig, group: Any, work: Workdir, name: str, probe: Any
+    objective: Any,
+    plan: Any,
+    steps: int,
+    config: PretrainConfig,
+    group: Any,
+    work: Workdir,
+    name: str,
+    probe: Any,
 ) -> dict[str, Any]:
     from qontext.engine.loop import LoopSettings, train
     from qontext.engine.precision import resolve_precision
@@ -123,7 +139,9 @@ def _train(
         if probe is None or not (step == 1 or step % config.probe_every == 0):
             return {}
         found = {"probe": probe.measure(objective.encoder, group.device)}
-        log.note(f"{name}: step {step:,}: probe " + ", ".join(f"{k} {v:.3f}" for k, v in found["probe"].items()))
+        log.note(
+            f"{name}: step {step:,}: probe " + ", ".join(f"{k} {v:.3f}" for k, v in found["probe"].items())
+        )
         return found
 
     every = after_step if group.is_first else None

@@ -14,8 +14,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch import nn
-
 from qontext.engine.encoder import Encoder
 from qontext.pretrain.batches import Layout, MicroBatch
 from qontext.pretrain.objectives.autoregressive import AutoregressiveDecoder

@@ -1,0 +1,151 @@
+"""A tiny corpus with its token stores, and tiny encoders, for the tests of pre-training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import torch
+
+from qontext import api, records
+from qontext.contexts import Context
+from qontext.contexts.base import Sources, match_queries
+from qontext.corpus.store import open_store
+from qontext.engine.encoder import Encoder, load_encoder
+from qontext.pretrain.batches import BatchPlan
+from qontext.pretrain.config import PretrainConfig
+from qontext.pretrain.masking import Vocabulary
+from qontext.pretrain.objectives import method
+
+torch.set_num_threads(1)
+
+WORDS = [
+    "retrieval",
+    "finds",
+    "passages",
+    "that",
+    "answer",
+    "questions",
+    "about",
+    "rivers",
+    "mountains",
+    "cities",
+    "machines",
+    "animals",
+    "weather",
+    "music",
+    "paintings",
+    "bridges",
+    "harbours",
+    "engines",
+    "languages",
+    "gardens",
+    "libraries",
+    "compilers",
+    "networks",
+    "planets",
+    "minerals",
+    "unbelievably",
+    "interconnectedness",
+    "counterrevolutionaries",
+    "the",
+    "a",
+    "of",
+    "and",
+    "in",
+    "with",
+    "under",
+    "over",
+    "between",
+]
+
+
+def sentence(number: int) -> str:
+    """A made-up sentence; every number gives another one."""
+    picked = [WORDS[(number * 7 + k * (number % 5 + 3)) % len(WORDS)] for k in range(5 + number % 9)]
+    return f"{' '.join(picked).capitalize()} number {number}."
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with documents of 1 to 9 passages, a tokenizer trained on them, queries and token stores."""
+    folder = tmp_path_factory.mktemp("corpus")
+    lines, number = [], 0
+    for document in range(24):
+        size = 1 if document % 8 == 7 else 4 + document % 6 * 5
+        text = " ".join(sentence(number + k) for k in range(size))
+        number += size
+        lines.append(f'{{"_id": "d{document}", "title": "Title {document}", "text": "{text}"}}')
+    (folder / "docs.jsonl").write_text("\n".join(lines))
+    quiet = {"workers": 1}
+    passages = api.split(folder / "docs.jsonl", out=folder / "passages", max_tokens=40, **quiet)
+    api.train_tokenizer(passages, out=folder / "tokenizer", vocabulary=300)
+    rows = []
+    for batch in records.read_table(passages.path, records.PASSAGES):
+        for row in batch.to_pylist():
+            words = row["text"].split()
+            rows += [
+                {"passage": row["id"], "query": " ".join(words[k : k + 4]), "number": k}
+                for k in range(1 + len(rows) % 3)
+            ]
+    queries = folder / "queries.parquet"
+    records.write_table(queries, records.table_of(rows, records.QUERIES))
+    for source, name in ((passages, "tokens"), (queries, "query-tokens")):
+        api.tokens(source, tokenizer=folder / "tokenizer", out=folder / name, **quiet)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def sources(corpus: Path) -> Sources:
+    passages, queries = open_store(corpus / "tokens"), open_store(corpus / "query-tokens")
+    return Sources(passages, 38, queries, match_queries(passages, queries))
+
+
+@pytest.fixture
+def encoder(corpus: Path) -> Encoder:
+    """A new 2-layer BERT without dropout."""
+    return load_encoder("tiny", tokenizer=str(corpus / "tokenizer"), dropout=0.0, seed=1)
+
+
+@pytest.fixture
+def configure(corpus: Path) -> Callable[..., PretrainConfig]:
+    def make(**settings: Any) -> PretrainConfig:
+        base = {"passages": str(corpus / "passages"), "encoder": "tiny", "batch_size": 6, "max_tokens": 40}
+        return PretrainConfig.make({**base, **settings}, where="pretrain")
+
+    return make
+
+
+@pytest.fixture
+def plan_of(sources: Sources, encoder: Encoder) -> Callable[..., BatchPlan]:
+    """The batch plan of a configuration over the tiny corpus."""
+
+    def make(config: PretrainConfig, **changes: Any) -> BatchPlan:
+        import numpy as np
+
+        layout = method(config.method).layout(config)
+        context = (
+            Context(config.context_name(), sources, config.query_share) if layout.needs_context else None
+        )
+        anchors = np.flatnonzero(sources.passages.lengths > 0)
+        settings = {
+            "sources": sources,
+            "layout": layout,
+            "context": context,
+            "words": Vocabulary.of(encoder.tokenizer),
+            "anchors": anchors,
+            "by_document": False,
+            "batch_size": config.batch_size,
+            "micro_tokens": 100_000,
+            "seed": config.seed,
+        }
+        return BatchPlan(**{**settings, **changes})
+
+    return make
+
+
+def table(rows: list[dict[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist(rows)

@@ -1,0 +1,253 @@
+"""Every faster way of computing a step gives the plain way's gradient."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from qontext.engine import gradient_cache
+from qontext.engine.distributed import Group
+from qontext.engine.encoder import load_encoder
+from qontext.pretrain.objectives import method
+from qontext.pretrain.run import prepare
+
+ALONE = Group(0, 1, torch.device("cpu"))
+Gradients = dict[str, torch.Tensor]
+
+
+def gradients(objective: Any, batch: Any, *, cached: bool) -> tuple[dict[str, float], Gradients]:
+    """Losses and gradients of a batch, as the loop computes them."""
+    objective.zero_grad()
+    micro, keys = prepare(batch, ALONE)
+
+    def forward(one: Any) -> Any:
+        torch.manual_seed(one.seed)
+        output = objective(one)
+        return output.losses, output.vectors
+
+    def represent(one: Any) -> Any:
+        torch.manual_seed(one.seed)
+        return objective.represent(one)
+
+    losses = gradient_cache.backward(
+        micro,
+        forward,
+        represent,
+        lambda vectors, rows: objective.contrast(vectors, keys, rows),
+        ALONE,
+        cached=cached,
+    )
+    return (
+        {name: loss.item() for name, loss in losses.items()},
+        {name: p.grad.clone() for name, p in objective.named_parameters() if p.grad is not None},
+    )
+
+
+def equal(one: Any, other: Any, tolerance: float = 2e-5) -> None:
+    assert one[0] == pytest.approx(other[0], rel=1e-5)
+    assert one[1].keys() == other[1].keys()
+    for name, gradient in one[1].items():
+        scale = gradient.abs().max().clamp(min=1e-4)
+        assert ((other[1][name] - gradient).abs().max() / scale).item() < tolerance, name
+
+
+@pytest.fixture
+def objective(corpus: Path, configure: Callable[..., Any]) -> Callable[..., Any]:
+    def make(dropout: float, **settings: Any) -> Any:
+        encoder = load_encoder("tiny", tokenizer=str(corpus / "tokenizer"), dropout=dropout, seed=1)
+        config = configure(temperature=20.0, queries="queries", **settings)
+        return method(config.method)(encoder, config).train()
+
+    return make
+
+
+@pytest.mark.parametrize("context", ["rand", "query"])
+def test_the_gradient_cache_gives_the_plain_gradient_with_dropout_on(
+    objective: Callable[..., Any], plan_of: Callable[..., Any], context: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gradient_cache, "ROWS_PER_BLOCK", 5)  # the scores, too, in several blocks
+    trained = objective(0.1, method="cocondenser", context=context, batch_size=16)
+    batch = plan_of(trained.config, micro_tokens=200)(0)
+    assert len(batch.micro) > 3
+    plain, cached = (gradients(trained, batch, cached=cached) for cached in (False, True))
+    equal(plain, cached)
+    assert plain[0].keys() == {"head_mlm", "late_mlm", "contrastive"}
+    assert gradients(trained, batch, cached=True)[0] == cached[0]
+    without = objective(0.0, method="cocondenser", context=context, batch_size=16)
+    assert gradients(without, batch, cached=False)[0]["late_mlm"] != pytest.approx(
+        plain[0]["late_mlm"], rel=1e-4
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("mlm", {}),
+        ("condenser", {}),
+        ("cocondenser", {}),
+        ("cot-mae", {}),
+        ("cot-mae", {"decoder": "autoregressive"}),
+    ],
+)
+def test_small_rectangles_give_the_gradient_of_one_padded_batch(
+    objective: Callable[..., Any], plan_of: Callable[..., Any], name: str, settings: dict[str, Any]
+) -> None:
+    context = "query" if name == "cot-mae" else "rand"
+    trained = objective(0.0, method=name, context=context, batch_size=16, **settings)
+    found = []
+    for micro_tokens in (100_000, 150):
+        batch = plan_of(trained.config, micro_tokens=micro_tokens)(0)
+        trained.zero_grad()
+        if trained.contrastive:
+            found.append(gradients(trained, batch, cached=False))
+            continue
+        total: dict[str, Any] = {}
+        for one in batch.micro:
+            losses = trained(one).losses
+            torch.stack(list(losses.values())).sum().backward()
+            total = {n: total.get(n, 0) + loss.item() for n, loss in losses.items()}
+        found.append(
+            (total, {n: p.grad.clone() for n, p in trained.named_parameters() if p.grad is not None})
+        )
+        assert (len(batch.micro) == 1) == (micro_tokens == 100_000)
+    equal(*found)
+
+
+def test_micro_batches_keep_to_their_budget_and_hold_every_row_once(
+    plan_of: Callable[..., Any], configure: Callable[..., Any]
+) -> None:
+    plan = plan_of(configure(method="cot-mae", context="query", batch_size=20), micro_tokens=180)
+    batch = plan(0)
+    pairs = torch.cat([one.pair for one in batch.micro])
+    assert sorted(pairs.tolist()) == list(range(20))
+    for one in batch.micro:
+        real = int(one.encoder.mask.sum(1).max() + one.decoder.mask.sum(1).max()) * len(one.pair)
+        assert real <= 180 or len(one.pair) == 1
+    weights = sum(one.encoder.weights.sum().item() for one in batch.micro)
+    assert weights == pytest.approx(1, rel=1e-5)
+
+
+def test_an_epoch_visits_every_anchor_once_in_another_order_each_time(
+    plan_of: Callable[..., Any], configure: Callable[..., Any]
+) -> None:
+    plan = plan_of(configure(method="mlm", batch_size=5))
+    orders = []
+    for epoch in (0, 1):
+        seen = [
+            t
+            for step in range(plan.steps_per_epoch)
+            for m in plan(epoch * plan.steps_per_epoch + step).micro
+            for t in m.text.tolist()
+        ]
+        assert len(seen) == 5 * plan.steps_per_epoch
+        assert len(set(seen)) > 0.9 * len(seen)  # a few passages share their text
+        orders.append(seen)
+    assert orders[0] != orders[1]
+
+
+def test_documents_as_anchors_draw_another_passage_at_each_visit(
+    plan_of: Callable[..., Any], configure: Callable[..., Any], sources: Any
+) -> None:
+    import numpy as np
+
+    documents = np.arange(len(sources.passages.groups) - 1)
+    plan = plan_of(
+        configure(method="cocondenser", context="rand", batch_size=8), anchors=documents, by_document=True
+    )
+    seen: dict[int, set[int]] = {}
+    for step in range(12):
+        for one in plan(step).micro:
+            rows = one.document.tolist()
+            assert len(rows) == 16
+            for document, text in zip(rows, one.text.tolist()):
+                seen.setdefault(document, set()).add(text)
+    assert set(seen) == set(documents.tolist())
+    assert max(len(texts) for texts in seen.values()) > 3
+
+
+RANK_SCRIPT = """
+import json, os, sys, torch
+torch.set_num_threads(1)
+import numpy as np
+from qontext.contexts import Context
+from qontext.contexts.base import Sources, match_queries
+from qontext.corpus.store import open_store
+from qontext.engine import gradient_cache
+from qontext.engine.distributed import join
+from qontext.engine.encoder import load_encoder
+from qontext.pretrain.batches import BatchPlan
+from qontext.pretrain.config import PretrainConfig
+from qontext.pretrain.masking import Vocabulary
+from qontext.pretrain.objectives import method
+from qontext.pretrain.run import prepare
+
+folder, out, settings = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+group = join("cpu")
+config = PretrainConfig(passages=folder, encoder="tiny", batch_size=12, queries="q", temperature=20.0, **settings)
+encoder = load_encoder("tiny", tokenizer=f"{folder}/tokenizer", dropout=0.0, seed=1)
+passages, queries = open_store(f"{folder}/tokens"), open_store(f"{folder}/query-tokens")
+sources = Sources(passages, 38, queries, match_queries(passages, queries))
+trained = method(config.method)(encoder, config).train()
+plan = BatchPlan(sources, method(config.method).layout(config), Context(config.context_name(), sources),
+    Vocabulary.of(encoder.tokenizer), np.flatnonzero(passages.lengths > 0), False, 12, 250, 42, group.rank, group.world)
+micro, keys = prepare(plan(3), group)
+forward = lambda one: (lambda o: (o.losses, o.vectors))(trained(one))
+if trained.contrastive:
+    losses = gradient_cache.backward(micro, forward, trained.represent,
+        lambda v, rows: trained.contrast(v, keys, rows), group, cached=settings["context"] == "query")
+else:
+    losses = {}
+    for one in micro:
+        own = trained(one).losses
+        torch.stack(list(own.values())).sum().backward()
+        losses = {n: losses.get(n, 0) + loss.detach() for n, loss in own.items()}
+group.sum_gradients(trained)
+losses = {n: group.sum(loss.clone()) for n, loss in sorted(losses.items())}
+if group.rank == 0:
+    found = {n: p.grad for n, p in trained.named_parameters() if p.grad is not None}
+    torch.save((losses, found), out)
+"""
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"method": "cocondenser", "context": "rand"},
+        {"method": "cocondenser", "context": "query"},
+        {"method": "cot-mae", "context": "near"},
+    ],
+    ids=["plain", "cached", "decoder"],
+)
+def test_two_processes_give_the_losses_and_the_gradient_of_one(
+    corpus: Path, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    script = tmp_path / "rank.py"
+    script.write_text(RANK_SCRIPT)
+    found = []
+    for world in (1, 2):
+        out = tmp_path / f"{world}.pt"
+        port = str(20_000 + os.getpid() % 20_000 + world)
+        children = []
+        for rank in range(world):
+            environment = {
+                **os.environ,
+                "RANK": str(rank),
+                "WORLD_SIZE": str(world),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": port,
+                "OMP_NUM_THREADS": "1",
+            }
+            command = [sys.executable, str(script), str(corpus), str(out), json.dumps(settings)]
+            children.append(subprocess.Popen(command, env=environment))
+        assert [child.wait() for child in children] == [0] * world
+        losses, gradient = torch.load(out, weights_only=True)
+        found.append(({name: loss.item() for name, loss in losses.items()}, gradient))
+    equal(*found)
