@@ -1,0 +1,292 @@
+"""Directories that are whole or not there: atomic parts, states, locks, digests, and a disk that is full."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+
+from qontext import artifacts, stages
+from qontext.artifacts import Artifact, Workdir
+from qontext.config import Input, StageConfig
+from qontext.errors import QontextError
+from qontext.stages import Stage
+
+
+class Settings(StageConfig):
+    source: Annotated[str, Input()]
+    """What is copied."""
+
+    word: str = "a"
+    """What is put before it."""
+
+
+def copy(settings: Settings, work: Workdir) -> dict[str, Any]:
+    with work.write("part.txt") as path:
+        path.write_text(settings.word + Path(settings.source).read_text())
+    work.write_json("logs/times.json", os.urandom(4).hex())
+    return {"words": 1}
+
+
+STAGE = Stage("copy", Settings, copy, "")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    (tmp_path / "in.txt").write_text("text")
+    return tmp_path / "in.txt"
+
+
+def make(source: Path, out: Path, *, overwrite: bool = False, **settings: Any) -> Artifact:
+    return stages.execute(STAGE, Settings(source=str(source), **settings), out, overwrite=overwrite)
+
+
+def leftovers(path: Path) -> list[str]:
+    return sorted(p.name for p in path.rglob("*") if not p.name.startswith(".lock"))
+
+
+# Writing
+
+
+def test_a_part_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    work = Workdir(tmp_path)
+    with work.write("deep/part.txt") as path:
+        path.write_text("x")
+        assert not work.has("deep/part.txt") and work.names() == []
+    assert work.has("deep/part.txt") and work.names() == ["deep/part.txt"]
+    with pytest.raises(RuntimeError), work.write("other.txt") as path:
+        path.write_text("half")
+        raise RuntimeError
+    assert leftovers(tmp_path) == ["deep", "part.txt"]
+
+
+def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    work = Workdir(tmp_path)
+    with work.write_folder("model") as folder:
+        (folder / "a").mkdir()
+        (folder / "a" / "b.txt").write_text("x")
+        assert not work.has("model")
+    assert work.names() == ["model/a/b.txt"]
+    with work.write_folder(".") as folder:
+        (folder / "config.json").write_text("{}")
+    assert work.names() == ["config.json", "model/a/b.txt"]
+    with pytest.raises(RuntimeError), work.write_folder("other"):
+        raise RuntimeError
+    work.remove("model")
+    assert leftovers(tmp_path) == ["config.json"]
+
+
+def test_sweep_removes_this_writers_leavings_only(tmp_path: Path) -> None:
+    for name in (".tmp-0.77-a", ".tmp-1-of-2.77-b", "deep/.tmp-0.77-c", "part"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    (tmp_path / ".tmp-0.77-folder").mkdir()
+    Workdir(tmp_path, "0").sweep()
+    assert leftovers(tmp_path) == [".tmp-1-of-2.77-b", "deep", "part"]
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_a_full_disk_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Path, folder: bool
+) -> None:
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    work = Workdir(tmp_path / "out")
+    work.path.mkdir()
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(QontextError, match=r"part: the disk is full.*resumes"):
+        if folder:
+            with work.write_folder("part") as path:
+                (path / "a").write_text("x")
+        else:
+            with work.write("part") as path:
+                path.write_text("x")
+    assert leftovers(work.path) == []
+
+
+def test_a_disk_that_fills_while_writing(tmp_path: Path) -> None:
+    """A real limit of the system, in a process of its own: what was finished before stays, and it resumes."""
+    code = """
+import errno, resource, signal, sys
+from pathlib import Path
+from qontext.artifacts import Workdir
+work = Workdir(Path(sys.argv[1]))
+with work.write("first") as path:
+    path.write_bytes(b"x" * 100)
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    with work.write("second") as path:
+        path.write_bytes(b"x" * 5000)
+except OSError as error:
+    assert error.errno == errno.EFBIG
+print(work.names(), sorted(p.name for p in work.path.iterdir()))
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
+    assert done.stdout == "['first'] ['first']\n", done.stderr
+
+
+def test_a_place_that_cannot_be_written(tmp_path: Path, source: Path) -> None:
+    with pytest.raises(QontextError, match="a file is in the way"):
+        make(source, source / "out")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(QontextError, match=r"a file is in the way|not made by qontext"):
+        make(source, tmp_path / "file")
+
+
+# States
+
+
+def test_the_states_of_a_directory(tmp_path: Path, source: Path) -> None:
+    out = tmp_path / "out"
+    assert artifacts.state(out, "k")[0] == "absent"
+    out.mkdir()
+    (out / ".lock-claim").write_text("")
+    assert artifacts.state(out, "k")[0] == "absent"
+    claim = {"verb": "copy", "format": 1, "config": {}, "inputs": {}, "key": "k"}
+    work = artifacts.begin(out, claim)
+    assert artifacts.state(out, "k")[0] == "interrupted"
+    assert artifacts.state(out, "other")[0] == "stale"
+    with pytest.raises(QontextError, match=r"this 'copy' directory is not finished.*resumes"):
+        artifacts.open_artifact(out)
+    work.write_json("part.json", 1)
+    artifacts.finish(work, claim, {"n": 1}, 0.5)
+    assert artifacts.state(out, "k")[0] == "done"
+    assert artifacts.state(out, "other")[0] == "stale"
+    assert not (out / artifacts.CLAIM).exists()
+    (out / artifacts.META).unlink()
+    assert artifacts.state(out, "k")[0] == "foreign"
+
+
+def test_done_is_not_done_again(tmp_path: Path, source: Path) -> None:
+    first = make(source, tmp_path / "out")
+    (tmp_path / "out" / "part.txt").write_text("touched")
+    assert make(source, tmp_path / "out").meta == first.meta
+    assert (tmp_path / "out" / "part.txt").read_text() == "touched"
+
+
+def test_another_result_is_refused_with_what_differs(tmp_path: Path, source: Path) -> None:
+    out = tmp_path / "out"
+    make(source, out)
+    with pytest.raises(QontextError, match=r"word was 'a' and is now 'b'.*--overwrite"):
+        make(source, out, word="b")
+    source.write_text("changed")
+    with pytest.raises(QontextError, match=rf"the content of source \({source}\) changed"):
+        make(source, out)
+    assert (out / "part.txt").read_text() == "atext"
+    assert make(source, out, word="b", overwrite=True).config == {"word": "b"}
+    assert (out / "part.txt").read_text() == "bchanged"
+
+
+def test_the_same_content_elsewhere_is_the_same(tmp_path: Path, source: Path) -> None:
+    made = make(source, tmp_path / "out")
+    moved = source.rename(tmp_path / "moved.txt")
+    assert make(moved, tmp_path / "out").meta == made.meta
+
+
+def test_a_foreign_directory_is_never_touched(tmp_path: Path, source: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("years of work")
+    for overwrite in (False, True):
+        with pytest.raises(QontextError, match="not empty and was not made by qontext"):
+            make(source, tmp_path / "out", overwrite=overwrite)
+    assert (tmp_path / "out" / "thesis.txt").read_text() == "years of work"
+    with pytest.raises(AssertionError):
+        artifacts.clear(tmp_path / "out")
+
+
+def test_an_error_before_any_part_leaves_no_trace(tmp_path: Path, source: Path) -> None:
+    def refuse(settings: Settings, work: Workdir) -> dict[str, Any]:
+        raise QontextError("no")
+
+    with pytest.raises(QontextError):
+        stages.execute(Stage("copy", Settings, refuse, ""), Settings(source=str(source)), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+# What an artifact says
+
+
+def test_differences_in_words() -> None:
+    old = {"verb": "split", "format": 1, "config": {"n": 1}, "inputs": {"a": {"path": "x", "digest": "1"}}}
+    new = {"verb": "split", "format": 2, "config": {"n": 2}, "inputs": {"a": {"path": "y", "digest": "2"}}}
+    assert artifacts.differences(old, new) == (
+        "n was 1 and is now 2; a was x and is now y; it was written in format 1, this version writes 2"
+    )
+    assert artifacts.differences(old, {**new, "verb": "tokens"}) == "it was made by 'qontext split'"
+
+
+def test_logs_are_no_part_of_the_digest(tmp_path: Path, source: Path) -> None:
+    one, two = make(source, tmp_path / "one"), make(source, tmp_path / "two")
+    assert one.meta["parts"]["logs/times.json"] != two.meta["parts"]["logs/times.json"]
+    assert one.digest == two.digest != make(source, tmp_path / "three", word="b").digest
+
+
+def test_verify_names_what_changed(tmp_path: Path, source: Path) -> None:
+    made = make(source, tmp_path / "out")
+    assert made.verify() == []
+    (tmp_path / "out" / "part.txt").write_text("tampered")
+    (tmp_path / "out" / "logs" / "times.json").unlink()
+    assert sorted(made.verify()) == ["logs/times.json", "part.txt"]
+
+
+def test_opening_what_is_no_artifact(tmp_path: Path, source: Path) -> None:
+    with pytest.raises(QontextError, match="no such directory"):
+        artifacts.open_artifact(tmp_path / "nowhere")
+    with pytest.raises(QontextError, match="not a directory that qontext made"):
+        artifacts.open_artifact(tmp_path)
+    make(source, tmp_path / "out")
+    with pytest.raises(QontextError, match="expected the output of 'qontext split', found that of"):
+        artifacts.open_artifact(tmp_path / "out", verb="split")
+    (tmp_path / "out" / "meta.json").write_text("[1, 2")
+    with pytest.raises(QontextError, match=r"meta.json: cannot be read"):
+        artifacts.open_artifact(tmp_path / "out")
+    (tmp_path / "out" / "meta.json").write_text(json.dumps([1]))
+    with pytest.raises(QontextError, match=r"not a description that qontext wrote|is not a description"):
+        artifacts.open_artifact(tmp_path / "out")
+
+
+# Locks
+
+HOLDER = """
+import os, sys, time
+from pathlib import Path
+from qontext import artifacts
+with artifacts.lock(Path(sys.argv[1]), "-0"):
+    child = os.fork() if len(sys.argv) > 2 else 1
+    if child:
+        print(child, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_directory_that_another_process_writes_is_refused(tmp_path: Path, source: Path) -> None:
+    out = tmp_path / "out"
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(out)], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None and holder.stdout.readline()
+        with pytest.raises(QontextError, match="another process is writing this directory"):
+            make(source, out)
+        holder.kill()
+    assert make(source, out).summary == {"words": 1}
+
+
+def test_a_lock_ends_with_its_holder_though_a_forked_child_lives_on(tmp_path: Path, source: Path) -> None:
+    out = tmp_path / "out"
+    command = [sys.executable, "-c", HOLDER, str(out), "fork"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        child = int(holder.stdout.readline())
+        holder.kill()
+        holder.wait()
+        try:
+            os.kill(child, 0)  # it lives
+            assert make(source, out).summary == {"words": 1}
+        finally:
+            os.kill(child, 9)

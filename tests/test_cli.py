@@ -1,0 +1,246 @@
+"""The command line, as a person meets it: in processes of its own where imports or exit codes count."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from qontext import __version__, cli, stages
+from qontext.errors import QontextError
+
+HEAVY = ("torch", "transformers", "tokenizers", "pyarrow", "numpy", "pydantic")
+DOCUMENT = '{"_id": "d", "text": "A first sentence. A second one."}\n'
+
+Qontext = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def qontext(tmp_path: Path) -> Qontext:
+    """Run the installed command in a new process, in a folder that holds docs.jsonl."""
+    (tmp_path / "docs.jsonl").write_text(DOCUMENT)
+
+    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "qontext", *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "COLUMNS": "200", **environment},
+            capture_output=True,
+            text=True,
+        )
+
+    return run
+
+
+def loaded_by(arguments: list[list[str]], modules: tuple[str, ...]) -> dict[str, list[str]]:
+    """Which of `modules` are loaded after each of these command lines, in one new process."""
+    code = textwrap.dedent(f"""
+        import contextlib, io, json, sys
+        from qontext import cli
+        found = {{}}
+        for arguments in {arguments!r}:
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+                cli.app(arguments)
+            found[" ".join(arguments)] = [name for name in {modules!r} if name in sys.modules]
+        print(json.dumps(found))
+    """)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    result: dict[str, list[str]] = json.loads(done.stdout)
+    return result
+
+
+def test_help_lists_every_verb_under_its_heading(qontext: Qontext) -> None:
+    done = qontext("--help")
+    assert done.returncode == 0 and not done.stderr
+    positions = [done.stdout.index(f"│ {name} ") for name in ("split", "tokens", "evaluate", "run", "show")]
+    assert positions == sorted(positions)
+    for name, verb in stages.VERBS.items():
+        assert f"│ {name} " in done.stdout and verb.help in done.stdout and f" {verb.panel} " in done.stdout
+
+
+def test_help_imports_nothing_heavy() -> None:
+    assert loaded_by([["--help"], ["--version"]], HEAVY) == {"--help": [], "--version": []}
+
+
+def test_no_verbs_help_imports_torch() -> None:
+    found = loaded_by([[verb, "--help"] for verb in stages.VERBS], ("torch", "transformers"))
+    assert found == {f"{verb} --help": [] for verb in stages.VERBS}
+
+
+@pytest.mark.parametrize("verb", stages.VERBS)
+def test_every_verb_explains_itself(verb: str) -> None:
+    done = CliRunner(env={"COLUMNS": "400"}).invoke(cli.app, [verb, "--help"])
+    assert done.exit_code == 0, done.output
+    loaded = stages.load(verb)
+    examples = [line.strip() for line in loaded.examples.strip().splitlines()]
+    assert examples and f"qontext {verb}" in examples[0]
+    for line in examples:
+        assert line in done.output
+        if f"qontext {verb} " in line:  # what it shows is what there is
+            flags = {word for word in line.partition(f"qontext {verb} ")[2].split() if word.startswith("--")}
+            assert not {flag for flag in flags if flag not in done.output}
+    for name, field in loaded.config.model_fields.items():
+        assert field.description, f"{verb}: {name} has no text under it"
+        assert f"--{name.replace('_', '-')}" in done.output or name.upper() in done.output
+    assert all(flag in done.output for flag in ("--json", "--quiet", "--verbose", "--debug"))
+    assert ("--out" in done.output) >= isinstance(loaded, stages.Stage)
+
+
+def test_version(qontext: Qontext) -> None:
+    assert qontext("--version").stdout == f"qontext {__version__}\n"
+
+
+def test_json_is_one_line_on_stdout_and_nothing_else(qontext: Qontext) -> None:
+    done = qontext("split", "docs.jsonl", "--out", "p", "--json")
+    assert done.returncode == 0 and done.stderr == ""
+    (line,) = done.stdout.splitlines()
+    result = json.loads(line)
+    assert result["path"] == "p" and result["passages"] == 1 and len(result["digest"]) == 32
+
+
+def test_a_command_prints_json_too(qontext: Qontext) -> None:
+    qontext("split", "docs.jsonl", "--out", "p")
+    done = qontext("show", "p", "--json")
+    (line,) = done.stdout.splitlines()
+    assert json.loads(line)["verb"] == "split"
+
+
+def test_quiet_says_nothing(qontext: Qontext) -> None:
+    done = qontext("split", "docs.jsonl", "--out", "p", "-q")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert "already there" in qontext("split", "docs.jsonl", "--out", "p").stderr
+    assert qontext("split", "docs.jsonl", "--out", "p", "-q").stderr == ""
+
+
+def test_verbose_says_what_was_left_out(qontext: Qontext, tmp_path: Path) -> None:
+    (tmp_path / "docs.jsonl").write_text(DOCUMENT + "{\n")
+    done = qontext("split", "docs.jsonl", "--out", "p", "--on-error", "skip", "-v")
+    assert "left out: docs.jsonl:2: " in done.stderr
+
+
+def test_the_nearest_verb_is_suggested(qontext: Qontext) -> None:
+    done = qontext("spilt", "docs.jsonl")
+    assert done.returncode == 2
+    assert "No such command 'spilt'. Did you mean 'split'?" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["split", "docs.jsonl", "--out", "p", "--max-tokens", "2"],
+            "max_tokens = 2: input should be greater",
+        ),
+        (["split", "nowhere.jsonl", "--out", "p"], "nowhere.jsonl: cannot read source"),
+        (["split", "docs.jsonl", "--out", "p", "--encoding", "klingon"], "unknown text encoding 'klingon'"),
+        (["tokens", "docs.jsonl", "--tokenizer", "words", "--out", "t"], "makes none"),
+        (["show", "nowhere"], "nowhere: no such directory"),
+        (["run", "nowhere.toml"], "nowhere.toml: cannot read the recipe"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
+) -> None:
+    (tmp_path / "docs.jsonl").write_text(DOCUMENT)
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(cli.app, arguments)
+    assert done.exit_code == 2 and done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ") and said in line
+    assert [p.name for p in tmp_path.iterdir()] == ["docs.jsonl"]  # nothing is left of it
+
+
+def test_bad_input_shows_no_traceback(qontext: Qontext) -> None:
+    done = qontext("split", "nowhere.jsonl", "--out", "p")
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("flags", [("--max-tokens", "many"), ("--sentences", "dots"), ("--no-such-flag",)])
+def test_a_flag_that_does_not_fit_exits_with_2(flags: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(cli.app, ["split", "docs.jsonl", "--out", "p", *flags])
+    assert done.exit_code == 2 and flags[0] in done.stderr and "Traceback" not in done.stderr
+
+
+def test_debug_shows_where(qontext: Qontext) -> None:
+    done = qontext("show", "nowhere", "--debug")
+    assert done.returncode == 2
+    assert "Traceback" in done.stderr and done.stderr.splitlines()[-1].startswith("error: ")
+
+
+def test_a_fault_of_ours_is_told_from_a_fault_of_the_input(capsys: pytest.CaptureFixture[str]) -> None:
+    def fault() -> None:
+        raise RuntimeError("oops")
+
+    with pytest.raises(cli.typer.Exit) as left:
+        cli.run_guarded(fault, debug=False)
+    assert left.value.exit_code == 1
+    assert capsys.readouterr().err.startswith(
+        "internal error: RuntimeError: oops\nThis is a fault of qontext"
+    )
+    with pytest.raises(RuntimeError):
+        cli.run_guarded(fault, debug=True)
+
+
+def test_a_message_has_place_and_remedy() -> None:
+    error = QontextError("it is broken", place="docs.jsonl:3", remedy="Mend it.")
+    assert str(error) == "docs.jsonl:3: it is broken. Mend it."
+
+
+def test_an_interrupt_exits_with_130_and_says_that_it_resumes(tmp_path: Path) -> None:
+    """As Ctrl-C does: the whole group of processes gets the signal, while workers are busy."""
+    (tmp_path / "docs.jsonl").write_text(DOCUMENT)
+    slow = textwrap.dedent("""
+        import sys, time
+        from qontext import cli
+        from qontext.corpus import split
+        def wait(block, config):
+            print("busy", file=sys.stderr, flush=True)
+            time.sleep(60)
+        split.split_block = wait
+        cli.app(["split", "docs.jsonl", "--out", "p", "--workers", "2"])
+    """)
+    process = subprocess.Popen(
+        [sys.executable, "-c", slow],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert process.stderr is not None
+    assert process.stderr.readline() == "busy\n"
+    os.killpg(process.pid, signal.SIGINT)
+    said = process.stderr.read()
+    assert process.wait() == 130
+    assert said == "Interrupted. What is finished stays; the same command resumes.\n"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(qontext: Qontext, shell: str) -> None:
+    done = qontext("--show-completion", shell, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
+    assert done.returncode == 0 and "COMPLETE" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "position", "found"),
+    [("qontext sp", "1", "split"), ("qontext split --max", "2", "--max-tokens")],
+)
+def test_completion_knows_verbs_and_flags(tmp_path: Path, words: str, position: str, found: str) -> None:
+    environment = {
+        **os.environ,
+        "_QONTEXT_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": position,
+    }
+    command = [sys.executable, "-c", "from qontext.cli import app; app(prog_name='qontext')"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.stdout.split() == [found]
