@@ -134,6 +134,8 @@ def read_run(path: Path | str) -> Run:
         file = existing(file / "run.trec", "the run of this directory")
     try:
         table = _fast_table(file)
+        regular = all(name.split() == [name] for column in table.columns[:2] for name in _encode(column)[1])
+        table = table if regular else _careful_table(file)
     except (pa.ArrowInvalid, OSError, ValueError):
         # Unusual whitespace, or damage, which the line by line reader can name.
         table = _careful_table(file)

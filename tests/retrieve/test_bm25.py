@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qontext.collection import load_collection
+from qontext.errors import QontextError
+from qontext.evaluate.measures import measure, parse
+from qontext.retrieve import bm25
+from qontext.retrieve.bm25 import Bm25, stem
+
+
+def test_the_score_is_the_formula() -> None:
+    """Three texts of 1, 2 and 3 words; 'stone' is in two of them, once each."""
+    index = Bm25.build(["stone", "stone river", "boat mill bread"], ["a", "b", "c"], k1=0.9, b=0.4)
+    idf = math.log(1 + (3 - 2 + 0.5) / (2 + 0.5))
+    (first, second) = index.search({"q": "the stone"}, 10)["q"]
+    assert first.passage == "a" and first.score == pytest.approx(idf / (1 + 0.9 * (0.6 + 0.4 * 1 / 2)))
+    assert second.passage == "b" and second.score == pytest.approx(idf / (1 + 0.9 * (0.6 + 0.4 * 2 / 2)))
+
+
+def test_ties_go_by_id_also_at_the_cut() -> None:
+    ids = [f"p{i:02d}" for i in np.random.default_rng(0).permutation(40)]
+    index = Bm25.build(["stone boat"] * 40, ids)
+    assert [hit.passage for hit in index.search({"q": "stone"}, 5)["q"]] == [f"p{i:02d}" for i in range(5)]
+
+
+@pytest.mark.parametrize("numba", [False, True])
+def test_a_loaded_index_gives_the_same_run(
+    beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numba: bool
+) -> None:
+    if numba:
+        pytest.importorskip("numba", reason="numba is not installed")
+        monkeypatch.setattr(bm25, "_NUMBA_PAYS_FROM", 0)
+    collection = load_collection(beir)
+    index = Bm25.of(collection.passages())
+    index.save(tmp_path / "index")
+    assert {p.suffix for p in (tmp_path / "index").iterdir()} == {".npy", ".json", ".parquet"}
+    queries = {**collection.queries(), "nothing": "the of and"}
+    expected = index.search(queries, 20)
+    assert "nothing" not in expected and expected["q3"][0].passage == "p15"
+    assert dict(Bm25.load(tmp_path / "index").search(queries, 20)) == dict(expected)
+
+
+def test_it_reaches_the_known_quality_on_a_real_set(shared_data: Callable[[str], Path]) -> None:
+    collection = load_collection(shared_data("cranfield"))
+    run = Bm25.of(collection.passages()).search(collection.queries("test"), 100)
+    means = measure(run, collection.qrels("test"), parse("nDCG@10 R@100")).means
+    assert means["nDCG@10"] > 0.48 and means["R@100"] > 0.73
+
+
+def test_bad_input_is_told(tmp_path: Path) -> None:
+    with pytest.raises(QontextError, match="'a' occurs twice"):
+        Bm25.build(["x y", "z w"], ["a", "a"])
+    with pytest.raises(QontextError, match="no passage holds a word"):
+        Bm25.build(["", "the"], ["a", "b"])
+    with pytest.raises(QontextError, match="not a readable BM25 index"):
+        Bm25.load(tmp_path)
+
+
+def test_stems() -> None:
+    pairs = "rivers river, cities city, glass glass, running run, baked bak, bake bak, falling fall, red red, sing sing"
+    assert [(stem(a), b) for a, b in map(str.split, pairs.split(","))] == [
+        (b, b) for _, b in map(str.split, pairs.split(","))
+    ]

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from qontext.artifacts import Artifact
+from qontext.retrieve.index.exact import ExactIndex, _greatest
+from qontext.retrieve.vectors import open_vectors
+
+ROWS, DIMENSIONS, QUERIES = 5_000, 24, 300
+
+
+@pytest.fixture
+def array() -> np.ndarray:
+    """Vectors of which every tenth is a copy of another, so that there are many ties."""
+    array = np.random.default_rng(1).standard_normal((ROWS, DIMENSIONS)).astype(np.float32)
+    array[::10] = array[5::10]
+    return array
+
+
+@pytest.fixture
+def queries() -> np.ndarray:
+    return np.random.default_rng(2).standard_normal((QUERIES, DIMENSIONS)).astype(np.float32)
+
+
+def shards(array: np.ndarray, cuts: list[int]) -> list[tuple[list[str], np.ndarray]]:
+    ids = [f"p{i:04d}" for i in np.random.default_rng(3).permutation(ROWS)]
+    bounds = [0, *cuts, ROWS]
+    return [(ids[a:b], array[a:b]) for a, b in pairwise(bounds)]
+
+
+@pytest.mark.parametrize("k", [1, 10, 257])
+def test_any_cut_into_parts_gives_the_same_bits(
+    make_vectors: Callable[..., Artifact], array: np.ndarray, queries: np.ndarray, k: int
+) -> None:
+    one = ExactIndex(open_vectors(make_vectors("one", shards(array, [])).path), device="cpu")
+    many = ExactIndex(open_vectors(make_vectors("many", shards(array, [7, 100, 3333])).path), device="cpu")
+    numbers, scores = one.search(queries, k)
+    again, scores_again = many.search(queries, k)
+    np.testing.assert_array_equal(numbers, again)
+    np.testing.assert_array_equal(scores, scores_again)
+    exact = queries.astype(np.float64) @ np.concatenate(one.vectors.parts).astype(np.float64).T
+    best = -np.sort(-exact, axis=1)[:, :k]
+    np.testing.assert_allclose(scores, best, rtol=1e-5)
+    ties = scores[:, 1:] == scores[:, :-1]
+    assert (numbers[:, 1:] > numbers[:, :-1])[ties].all() and (k == 1 or ties.any())
+
+
+def test_ranks_that_each_take_a_part_find_the_same(
+    make_vectors: Callable[..., Artifact], array: np.ndarray, queries: np.ndarray
+) -> None:
+    vectors = open_vectors(make_vectors("v", shards(array, [1000, 2000, 3000])).path)
+    whole = ExactIndex(vectors, device="cpu").search(queries, 10)
+    parts = [ExactIndex(vectors, device="cpu", rank=r, world=3).search(queries, 10) for r in range(3)]
+    numbers, scores = (np.concatenate(both, 1) for both in zip(*parts))
+    order = np.lexsort((numbers, -scores), axis=1)[:, :10]
+    np.testing.assert_array_equal(np.take_along_axis(numbers, order, 1), whole[0])
+
+
+def test_low_precision_with_rescoring_finds_the_same_top_100(
+    make_vectors: Callable[..., Artifact], array: np.ndarray, queries: np.ndarray
+) -> None:
+    vectors = open_vectors(make_vectors("v", shards(array, [2500])).path)
+    numbers, scores = ExactIndex(vectors, device="cpu").search(queries[:20], 100)
+    coarse = ExactIndex(vectors, device="cpu", scoring=torch.bfloat16).search(queries[:20], 100)
+    np.testing.assert_allclose(coarse[1], scores, rtol=1e-5)
+    assert np.mean([set(a) == set(b) for a, b in zip(coarse[0], numbers)]) == 1
+
+
+def test_it_equals_faiss_flat(
+    make_vectors: Callable[..., Artifact], array: np.ndarray, queries: np.ndarray
+) -> None:
+    faiss = pytest.importorskip("faiss", reason="faiss is not installed")
+    unique = np.unique(array, axis=0)[:4_000]
+    flat = faiss.IndexFlatIP(DIMENSIONS)
+    flat.add(unique)
+    scores, rows = flat.search(queries, 50)
+    vectors = open_vectors(make_vectors("v", [([f"p{i:04d}" for i in range(4_000)], unique)]).path)
+    numbers, ours = ExactIndex(vectors, device="cpu").search(queries, 50)
+    np.testing.assert_allclose(ours, scores, rtol=1e-5)
+    assert (numbers == rows).mean() > 0.999
+
+
+@pytest.mark.parametrize(("width", "k"), [(10, 3), (1_000, 5), (4_099, 100), (300, 299)])
+def test_the_shortcut_to_the_greatest_is_topk(width: int, k: int) -> None:
+    scores = torch.from_numpy(
+        np.random.default_rng(width).permutation(4 * width).reshape(4, width).astype(np.float32)
+    )
+    values, places = _greatest(scores, k)
+    np.testing.assert_array_equal(values, scores.topk(k).values)
+    np.testing.assert_array_equal(scores.gather(1, places), values)

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from qontext import api
+from qontext.errors import QontextError
+from qontext.retrieve.runs import read_run
+
+FIRST = "q Q0 a 1 9 x\nq Q0 b 2 5 x\nq Q0 c 3 1 x\n"
+SECOND = "q Q0 c 1 0.4 x\nq Q0 d 2 0.2 x\nr Q0 a 1 7 x\n"
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[Path]:
+    for name, text in {"one": FIRST, "two": SECOND}.items():
+        (tmp_path / name).write_text(text)
+    return [tmp_path / "one", tmp_path / "two"]
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        ("rrf", {"c": 1 / 63 + 1 / 61, "a": 1 / 61, "b": 1 / 62, "d": 1 / 62}),
+        ("minmax", {"a": 1, "c": 1, "b": 0.5, "d": 0}),
+        # std of (9, 5, 1) is √(32/3); of (0.4, 0.2) it is 0.1.
+        ("zscore", {"a": 8 / (32 / 3) ** 0.5, "c": 2, "b": 4 / (32 / 3) ** 0.5, "d": 0}),
+    ],
+)
+def test_scores_by_hand(runs: list[Path], tmp_path: Path, method: str, expected: dict[str, float]) -> None:
+    run = read_run(api.fuse([str(r) for r in runs], method=method, out=tmp_path / "out").path)
+    assert {hit.passage: hit.score for hit in run["q"]} == pytest.approx(expected)
+    assert [hit.passage for hit in run["q"]] == sorted(expected, key=lambda id: (-expected[id], id))
+    assert run["r"][0].score == pytest.approx(1 / 61 if method == "rrf" else 1)
+
+
+def test_weights_are_tuned_on_judgements_and_passed_on(runs: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "dev.tsv").write_text("q\td\t1\n")
+    both = [str(r) for r in runs]
+    tuned = api.fuse(both, method="minmax", tune=tmp_path / "dev.tsv", measure="MRR@10", out=tmp_path / "t")
+    # d stands second in the second run and nowhere in the first.
+    assert tuned.summary["weights"] == [0, 1] and tuned.summary["MRR@10"] == 0.5
+    passed = api.fuse(both, method="minmax", weights_from=tuned, out=tmp_path / "p")
+    given = api.fuse(both, method="minmax", weights=[0, 1], out=tmp_path / "g")
+    assert passed.digest == given.digest == tuned.digest
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"weights": [1]}, "2 runs and 1 weights"),
+        ({"weights": [-1, 2]}, "weights are at least 0"),
+        ({"weights": [0, 0]}, "weights are at least 0"),
+        ({"weights": [1, 1], "tune": "qrels"}, "so none can be given"),
+    ],
+)
+def test_bad_weights_are_told(
+    runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, object], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("qrels").write_text("q\ta\t1\n")
+    with pytest.raises(QontextError, match=said):
+        api.fuse([str(r) for r in runs], **settings, out="out")

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qontext import api
+from qontext.errors import QontextError
+from qontext.retrieve.groups import Group, read_groups
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """For q0 (positive p00) and q1 (positive p05): p00 … p19, with scores 20 … 1. Other queries have no results."""
+    rows = [f"{q} Q0 p{i:02d} {i + 1} {20 - i} x\n" for q in ("q0", "q1") for i in range(20)]
+    (tmp_path / "run").write_text("".join(rows))
+    return tmp_path / "run"
+
+
+def mined(run: Path, beir: Path, out: Path, **settings: Any) -> tuple[dict[str, Group], dict[str, Any]]:
+    made = api.mine(run, beir / "qrels" / "train.tsv", data=beir, out=out, **settings)
+    return {group.query: group for group in read_groups(made.path)}, made.summary
+
+
+def test_every_query_gets_a_group_without_its_positives(run: Path, beir: Path, tmp_path: Path) -> None:
+    groups, summary = mined(run, beir, tmp_path / "g", depth=10, per_query=100)
+    assert len(groups) == 8 and groups["q0"].text.startswith("chapter 0")
+    assert groups["q0"].negatives == [f"p{i:02d}" for i in range(1, 10)]
+    assert groups["q1"].positives == ["p05"] and "p05" not in groups["q1"].negatives
+    assert groups["q2"].negatives == [] and summary["queries_without_negatives"] == 6
+    assert summary["positives_removed"] == 2 and summary["queries_not_in_a_run"] == 6
+
+
+def test_skip_depth_and_draws(run: Path, beir: Path, tmp_path: Path) -> None:
+    groups, _ = mined(run, beir, tmp_path / "a", skip=3, depth=8, sample="top", per_query=4)
+    assert groups["q0"].negatives == ["p03", "p04", "p05", "p06"]
+    assert groups["q1"].negatives == ["p03", "p04", "p06", "p07"]
+    drawn, _ = mined(run, beir, tmp_path / "b", per_query=5)
+    again, _ = mined(run, beir, tmp_path / "c", per_query=5)
+    other, _ = mined(run, beir, tmp_path / "d", per_query=5, seed=1)
+    assert drawn == again and drawn["q0"] != other["q0"]
+    assert len(set(drawn["q0"].negatives)) == 5
+    assert drawn["q0"].negatives == sorted(drawn["q0"].negatives), "hardest first"
+
+
+def test_what_a_query_gets_depends_on_no_other(run: Path, beir: Path, tmp_path: Path) -> None:
+    whole, _ = mined(run, beir, tmp_path / "a", per_query=5, random=3)
+    (beir / "qrels" / "train.tsv").write_text("q1\tp05\t1\n")
+    alone, _ = mined(run, beir, tmp_path / "b", per_query=5, random=3)
+    assert alone["q1"] == whole["q1"]
+
+
+def test_filters_by_score(run: Path, beir: Path, tmp_path: Path) -> None:
+    # q1's positive p05 has score 15.
+    groups, summary = mined(run, beir, tmp_path / "a", margin=3.0, per_query=100)
+    assert groups["q1"].negatives == [f"p{i:02d}" for i in range(8, 20)]
+    assert (
+        groups["q0"].negatives == [f"p{i:02d}" for i in range(3, 20)] and summary["removed_by_score"] == 7 + 2
+    )
+    groups, _ = mined(run, beir, tmp_path / "b", max_score=2, per_query=100)
+    assert groups["q0"].negatives == ["p18", "p19"]
+
+
+def test_a_cross_encoders_scores_decide_instead(run: Path, beir: Path, tmp_path: Path) -> None:
+    (tmp_path / "teacher").write_text("q0 Q0 p00 1 5 x\nq0 Q0 p01 2 4.5 x\nq0 Q0 p02 3 -3 x\n")
+    groups, summary = mined(run, beir, tmp_path / "a", scores=tmp_path / "teacher", margin=1.0, per_query=100)
+    assert groups["q0"].negatives == ["p02"], "too good: p01; not scored: the others"
+    assert summary["queries_whose_positive_has_no_score"] == 1
+
+
+def test_random_and_in_document_negatives(run: Path, beir: Path, tmp_path: Path) -> None:
+    groups, summary = mined(run, beir, tmp_path / "a", per_query=0, in_document=5, random=4)
+    assert summary["queries_without_negatives"] == 0
+    # p05 is in document d1 with p03 and p04.
+    assert {"p03", "p04"} <= set(groups["q1"].negatives) and len(groups["q1"].negatives) >= 6 - 2
+    assert all(not set(group.positives) & set(group.negatives) for group in groups.values())
+
+
+def test_several_runs_add_up(run: Path, beir: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").write_text("q0 Q0 p50 1 1 x\nq2 Q0 p51 1 1 x\nq0 Q0 p01 2 0.5 x\n")
+    groups, _ = mined(run, beir, tmp_path / "a", also=[str(tmp_path / "other")], sample="top", per_query=2)
+    assert groups["q0"].negatives == ["p01", "p02", "p50"] and groups["q2"].negatives == ["p51"]
+
+
+def test_published_files_are_read_directly(beir: Path, tmp_path: Path) -> None:
+    triples = tmp_path / "qidpidtriples.train.tsv.gz"
+    triples.write_bytes(gzip.compress(b"q0\tp00\tp07\nq1\tp05\tp09\nq0\tp00\tp02\n"))
+    groups, _ = mined(triples, beir, tmp_path / "a")
+    assert groups["q0"].negatives == ["p07", "p02"] and groups["q1"].negatives == ["p09"]
+    rows = [{"qid": "q0", "pos": ["p00"], "neg": {"bm25": ["p01", "p00"], "dense": ["p02", "p01", "p03"]}}]
+    hard = tmp_path / "msmarco-hard-negatives.jsonl.gz"
+    hard.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
+    groups, _ = mined(hard, beir, tmp_path / "b")
+    assert groups["q0"].negatives == ["p01", "p02", "p03"]
+
+
+@pytest.mark.parametrize(
+    ("qrels", "said"),
+    [
+        ("p00\tq0\t1\n", "is a passage: the columns are swapped"),
+        ("q0\tp99\t1\n", "the passage 'p99', which is not among the passages"),
+        ("q99\tp00\t1\n", "the query 'q99', which is not among the queries"),
+        ("q0\tp00\t0\n", "no query has a positive"),
+        ("q5\tp00\t1\n", "no query got a negative"),
+    ],
+)
+def test_judgements_that_do_not_fit_are_told(
+    run: Path, beir: Path, tmp_path: Path, qrels: str, said: str
+) -> None:
+    (beir / "qrels" / "train.tsv").write_text(qrels)
+    with pytest.raises(QontextError, match=said):
+        mined(run, beir, tmp_path / "g")
+
+
+def test_a_run_over_other_passages_is_told(beir: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("q0 Q0 stranger 1 1 x\n")
+    with pytest.raises(QontextError, match="names the passage 'stranger'"):
+        mined(tmp_path / "run", beir, tmp_path / "g")

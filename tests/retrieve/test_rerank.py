@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from qontext import api
+from qontext.collection import load_collection
+from qontext.errors import QontextError
+from qontext.retrieve import rerank
+from qontext.retrieve.cross_encoder import CrossEncoder
+from qontext.retrieve.runs import read_run
+
+
+def test_scores_are_the_models_own(tiny_rerankers: list[Path]) -> None:
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    pairs = [("which mill", "the mill by the river"), ("bread", "stone " * 100), ("a", "b")]
+    scores = CrossEncoder(str(tiny_rerankers[0]), device="cpu", precision="fp32", batch_tokens=70).score(
+        pairs
+    )
+    model = AutoModelForSequenceClassification.from_pretrained(tiny_rerankers[0]).eval()
+    tokenizer = AutoTokenizer.from_pretrained(tiny_rerankers[0])
+    for pair, score in zip(pairs, scores):
+        tokens = tokenizer(*pair, truncation=True, max_length=64, return_tensors="pt")
+        with torch.no_grad():
+            assert score == pytest.approx(model(**tokens).logits.item(), abs=1e-5)
+
+
+def test_the_top_is_ordered_by_the_mean_of_the_ensemble(
+    beir: Path, tiny_rerankers: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rerank, "BLOCK", 3)
+    first = api.search(bm25=True, data=beir, k=20, out=tmp_path / "first")
+    names = [str(path) for path in tiny_rerankers]
+    made = api.rerank(first, reranker=names, data=beir, k=5, precision="fp32", out=tmp_path / "reranked")
+    assert [p.name for p in made.parts()] == ["run.trec"]
+    run, before = read_run(made.path), read_run(first.path)
+    collection = load_collection(beir)
+    texts, queries = {p.id: p.content for p in collection.passages()}, collection.queries()
+    for query in run:
+        assert {h.passage for h in run[query]} == {h.passage for h in before[query][:5]}
+        pairs = [(queries[query], texts[hit.passage]) for hit in run[query]]
+        one, two = (CrossEncoder(name, device="cpu", precision="fp32").score(pairs) for name in names)
+        assert [hit.score for hit in run[query]] == pytest.approx(((one + two) / 2).tolist(), abs=1e-5)
+
+
+def test_what_does_not_fit_is_told(
+    beir: Path, tiny_encoder: Path, tiny_rerankers: list[Path], tmp_path: Path
+) -> None:
+    (tmp_path / "run").write_text("q0 Q0 p01 1 1 x\n")
+    with pytest.raises(QontextError, match="is no cross-encoder: it has no weights for classifier"):
+        api.rerank(tmp_path / "run", reranker=[str(tiny_encoder)], data=beir, out=tmp_path / "o")
+    (tmp_path / "run").write_text("q0 Q0 p99 1 1 x\n")
+    with pytest.raises(QontextError, match="names the passage 'p99'"):
+        api.rerank(tmp_path / "run", reranker=[str(tiny_rerankers[0])], data=beir, out=tmp_path / "o")
+    (tmp_path / "run").write_text("q99 Q0 p01 1 1 x\n")
+    with pytest.raises(QontextError, match="names the query 'q99'"):
+        api.rerank(tmp_path / "run", reranker=[str(tiny_rerankers[0])], data=beir, out=tmp_path / "o")

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from qontext.errors import QontextError
+from qontext.retrieve.retriever import Retriever, batches, read_layout
+
+TEXTS = [
+    "",
+    "a",
+    "The mill stands by the river.",
+    "stone " * 400,
+    "Bread and flour, " * 9,
+    "näive Ünïcode 中文",
+]
+
+
+def sentence_transformer(directory: Path) -> Any:
+    library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+    return library.SentenceTransformer(str(directory), device="cpu")
+
+
+def assert_same(directory: Path, **settings: Any) -> None:
+    ours = Retriever(str(directory), device="cpu", precision="fp32", batch_tokens=300, **settings)
+    theirs = sentence_transformer(directory)
+    np.testing.assert_allclose(ours.encode(TEXTS, "passage"), theirs.encode_document(TEXTS), atol=2e-5)
+    np.testing.assert_allclose(ours.encode(TEXTS, "query"), theirs.encode_query(TEXTS), atol=2e-5)
+
+
+def test_a_real_model_gives_the_vectors_of_sentence_transformers(minilm: Path) -> None:
+    assert_same(minilm)
+    layout = read_layout(minilm)
+    assert (layout.pooling, layout.normalize, layout.similarity) == ("mean", True, "cosine")
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "max", "lasttoken"])
+def test_pooling_dense_prompts_and_normalisation_are_respected(
+    tiny_encoder: Path, tmp_path: Path, pooling: str
+) -> None:
+    library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+    import torch
+    from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
+
+    torch.manual_seed(1)
+    transformer = Transformer(str(tiny_encoder))
+    transformer.max_seq_length = 20
+    modules = [transformer, Pooling(16, pooling), Dense(16, 8), Normalize()]
+    prompts = {"query": "question: ", "document": "text: "}
+    library.SentenceTransformer(modules=modules, prompts=prompts, device="cpu").save(str(tmp_path / "model"))
+    assert_same(tmp_path / "model")
+
+
+def test_a_bare_transformers_directory_pools_as_asked(tiny_encoder: Path) -> None:
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    tokens = AutoTokenizer.from_pretrained(tiny_encoder)(["the river mill"], return_tensors="pt")
+    with torch.no_grad():
+        hidden = AutoModel.from_pretrained(tiny_encoder)(**tokens).last_hidden_state[0]
+    cls = Retriever(str(tiny_encoder), device="cpu", precision="fp32").encode(["the river mill"], "query")
+    mean = Retriever(str(tiny_encoder), device="cpu", precision="fp32", pooling="mean")
+    np.testing.assert_allclose(cls[0], hidden[0], atol=1e-5)
+    np.testing.assert_allclose(mean.encode(["the river mill"], "query")[0], hidden.mean(0), atol=1e-5)
+
+
+def test_batches_hold_every_row_once_within_the_budget() -> None:
+    lengths = np.random.default_rng(0).integers(1, 200, 3_000)
+    found = list(batches(lengths, 1_000))
+    assert sorted(np.concatenate(found).tolist()) == list(range(3_000))
+    padded = [int(lengths[rows].max()) * len(rows) for rows in found]
+    assert max(padded) <= 1_000
+    assert sum(padded) < 1.02 * lengths.sum(), "hardly any padding"
+    assert [rows.tolist() for rows in batches(np.array([5_000, 2]), 100)] == [[0], [1]], (
+        "longer than the budget: alone"
+    )
+
+
+def test_what_is_not_supported_is_told(minilm: Path, tiny_encoder: Path, tmp_path: Path) -> None:
+    odd = shutil.copytree(minilm, tmp_path / "odd", ignore=shutil.ignore_patterns("*.safetensors"))
+    modules = json.loads((odd / "modules.json").read_text())
+    (odd / "modules.json").write_text(json.dumps([*modules, {"path": "3_LSTM", "type": "x.LSTM"}]))
+    with pytest.raises(QontextError, match="a module of type LSTM"):
+        Retriever(str(odd))
+    (odd / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(QontextError, match="cannot load the encoder"):
+        Retriever(str(odd))
+    with pytest.raises(QontextError, match="reads at most 64 tokens, not 65"):
+        Retriever(str(tiny_encoder), max_length=65)

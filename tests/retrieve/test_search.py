@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from qontext import api
+from qontext.errors import QontextError
+from qontext.retrieve.runs import read_run
+
+
+def test_bm25_writes_a_run_as_file_or_directory(beir: Path, tmp_path: Path) -> None:
+    api.search(bm25=True, data=beir, split="test", out=tmp_path / "run.trec")
+    made = api.search(bm25=True, data=beir, split="test", out=tmp_path / "run")
+    assert (tmp_path / "run.trec").read_bytes() == (made.path / "run.trec").read_bytes()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["beir", "run", "run.trec"]
+    run = read_run(made.path)
+    assert list(run) == ["q8", "q9", "q10", "q11"] and run["q8"][0].passage == "p40"
+    with pytest.raises(QontextError, match="the file is there already"):
+        api.search(bm25=True, data=beir, split="test", out=tmp_path / "run.trec")
+
+
+def test_a_saved_bm25_index_gives_the_same_run(beir: Path, tmp_path: Path) -> None:
+    index = api.index(beir, backend="bm25", out=tmp_path / "index")
+    a = api.search(index, data=beir, out=tmp_path / "a")
+    b = api.search(bm25=True, data=beir, out=tmp_path / "b")
+    assert a.digest == b.digest
+
+
+def test_dense_search_finds_a_passage_by_its_own_text(beir: Path, tiny_encoder: Path, tmp_path: Path) -> None:
+    from qontext.collection import read_passages
+
+    vectors = api.encode(beir, encoder=tiny_encoder, out=tmp_path / "vectors")
+    (tmp_path / "q.tsv").write_text("".join(f"{p.id}\t{p.content}\n" for p in read_passages(beir)))
+    run = read_run(api.search(vectors, queries=tmp_path / "q.tsv", k=61, out=tmp_path / "run").path)
+    assert run.size == 60 * 60, "no more results than passages"
+    import numpy as np
+
+    from qontext.retrieve.vectors import open_vectors
+
+    ours = open_vectors(vectors.path)
+    scores = np.concatenate(ours.parts) @ np.concatenate(ours.parts).T
+    for row, id in enumerate(ours.ids):
+        assert run[id][0].score == pytest.approx(scores[row].max(), rel=1e-5)
+
+
+def test_the_wrong_encoder_is_told(beir: Path, tiny_encoder: Path, minilm: Path, tmp_path: Path) -> None:
+    encoder = shutil.copytree(tiny_encoder, tmp_path / "encoder")
+    vectors = api.encode(beir, encoder=encoder, out=tmp_path / "vectors")
+    asked = {"data": beir, "split": "test", "out": tmp_path / "run"}
+    with pytest.raises(QontextError, match="is not the encoder that encoded the passages"):
+        api.search(vectors, encoder=minilm, **asked)
+    with pytest.raises(QontextError, match="makes 384 dimensions, the index holds 16"):
+        api.search(vectors, encoder=minilm, untied=True, **asked)
+    (encoder / "README.md").write_text("changed")
+    with pytest.raises(QontextError, match="the encoder has changed since"):
+        api.search(vectors, **asked)
+    assert api.search(vectors, encoder=encoder, untied=True, **asked).summary["queries"] == 4
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, "there are no queries"),
+        ({"queries": "q.tsv", "data": "x"}, "both --data and --queries"),
+        ({"queries": "q.tsv", "split": "test"}, "--split needs --data"),
+        ({"queries": "q.tsv"}, "nothing to search is named"),
+        ({"queries": "q.tsv", "bm25": True}, "there are no passages"),
+    ],
+)
+def test_what_is_missing_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, object], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("q.tsv").write_text("1\twords\n")
+    Path("x").mkdir()
+    with pytest.raises(QontextError, match=said):
+        api.search(**settings, out="run")
+
+
+def test_what_cannot_be_searched_is_told(beir: Path, tiny_encoder: Path, tmp_path: Path) -> None:
+    queries = api.encode(beir, encoder=tiny_encoder, kind="query", out=tmp_path / "queries")
+    with pytest.raises(QontextError, match="holds vectors of queries"):
+        api.search(queries, data=beir, out=tmp_path / "run")
+    made = api.search(bm25=True, data=beir, out=tmp_path / "made")
+    with pytest.raises(QontextError, match="'qontext search', which is nothing to search"):
+        api.search(made, data=beir, out=tmp_path / "run")
