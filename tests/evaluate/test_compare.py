@@ -79,6 +79,7 @@ def test_seeds_are_averaged_and_their_spread_is_told(collection: Path, tmp_path:
     assert ours["measures"]["MRR@10"] == pytest.approx((1 + 1 / 2 + 1 / 4) / 3)
     assert ours["spread"]["MRR@10"] == pytest.approx(np.std([1, 0.5, 0.25], ddof=1))
     assert found["systems"][0]["spread"] == {}
+    assert found["pairs"][0]["difference"]["mean"] == pytest.approx((1 + 1 / 2 + 1 / 4) / 3 - 1 / 2)
 
 
 def test_the_correction_covers_all_pairs_and_measures() -> None:

@@ -8,8 +8,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from qontext import api
+from qontext.cli import app
 from qontext.errors import QontextError
 from qontext.evaluate.sweep import ablation_table, expand, parse_axis
 from qontext.workflow.recipe import read_recipe
@@ -105,6 +107,13 @@ def test_dry_run_does_nothing(recipe: str, tmp_path: Path) -> None:
     planned = api.sweep(recipe, grid=("search.b=0,1",), out=tmp_path / "out", dry_run=True)
     assert [row["state"] for row in planned["steps"]] == ["will run"] * 4
     assert not (tmp_path / "out").exists()
+
+
+def test_from_the_command_line(recipe: str, tmp_path: Path) -> None:
+    arguments = ["sweep", recipe, "--grid", "search.b=0,1", "--out", str(tmp_path / "out"), "--json"]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["out"] == str(tmp_path / "out")
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ def _without_measures(config: dict[str, Any]) -> dict[str, Any]:
 def _section(group: Sequence[Artifact]) -> Section:
     names = [_plain(n) for n in system_names([""] * len(group), [[str(made.path)] for made in group])]
     tables = [pq.read_table(made.path / "queries.parquet").to_pydict() for made in group]
-    queries = tables[0]["query"]
+    queries = list(tables[0]["query"])
     by_name: dict[str, list[dict[str, Floats]]] = {}
     curves: dict[str, dict[str, list[list[float]]]] = {}
     without: dict[str, int] = {}
@@ -141,9 +141,8 @@ def _section(group: Sequence[Artifact]) -> Section:
     runs: dict[str, str] = {}
     for name, made, table in zip(names, group, tables):
         name = _SEED.sub("", name) or name
-        order = {query: i for i, query in enumerate(table.pop("query"))}
-        rows = [order[query] for query in queries]
-        by_name.setdefault(name, []).append({m: np.array(column)[rows] for m, column in table.items()})
+        assert table.pop("query") == queries, made.path  # the same judgements, in the same order
+        by_name.setdefault(name, []).append({m: np.array(column) for m, column in table.items()})
         read = json.loads((made.path / "curves.json").read_text(encoding="utf-8"))
         for curve, values in read["curves"].items():
             curves.setdefault(curve, {}).setdefault(name, []).append(values)
