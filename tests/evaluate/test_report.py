@@ -15,6 +15,7 @@ import pytest
 from qontext import api, artifacts
 from qontext.artifacts import Artifact
 from qontext.errors import QontextError
+from qontext.evaluate.gather import gather
 
 HOSTILE = "ours <img src=x onerror=alert(1)> $x_1$ & co"
 PUBLISHED = "CoT-MAE (1200k)"
@@ -52,10 +53,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         evaluate(folder, f"{HOSTILE}-seed{seed}", data, {q: int(rng.integers(1, 3)) for q in queries})
     claim = {"verb": "pretrain", "format": 1, "config": {"steps": 40}, "inputs": {}, "key": ""}
     work = artifacts.begin(folder / "runs" / "pretrain", claim)
-    with work.write("metrics.jsonl") as path:
-        path.write_text(
-            "".join(json.dumps({"step": s, "loss": 9 / s, "lr": 1e-4}) + "\n" for s in range(1, 40))
-        )
+    with work.write("logs/metrics.jsonl") as path:
+        losses = ({"mlm": 9 / step, "contrast": 1 / step} for step in range(1, 40))
+        rows = [{"phase": "cocondenser", "step": s, "losses": loss} for s, loss in enumerate(losses, 1)]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"phase": "coc')  # cut by a kill
     artifacts.finish(work, claim, {"steps": 40, "passages_per_second": 3800.0}, 75.0)
     return folder
 
@@ -88,6 +89,7 @@ def test_what_it_says(report: Artifact) -> None:
     assert "24 queries, all of which count" in text
     assert "3,800 passages/s" in text
     assert "at 2.5 per hour" in text
+    assert "Losses of pretrain, cocondenser" in text
     assert "± is the standard deviation over training seeds" in text
     assert PUBLISHED not in text
     row = next(line for line in text.splitlines() if line.startswith("| a base |"))
@@ -156,6 +158,19 @@ def test_published_figures_only_beside_the_same_benchmark(
     assert (PUBLISHED in text) is beside
     assert ("published figures do not compare" in text) is not beside
     assert ("| CoT-MAE (1200k) | 70.9 | – |" in text) is beside
+
+
+def test_names_without_what_they_share_but_never_one_for_two(folder: Path, tmp_path: Path) -> None:
+    for name in ("evaluate-x", "scores-x", "evaluate-y", "x-seed1"):
+        shutil.copytree(folder / "runs" / "base", tmp_path / name)
+
+    def named(*names: str) -> list[tuple[str, int]]:
+        (section,) = gather([str(tmp_path / name) for name in names]).sections
+        return [(system.name, len(system.seeds)) for system in section.systems]
+
+    assert named("evaluate-x", "evaluate-y") == [("x", 1), ("y", 1)]
+    assert named("evaluate-x", "scores-x") == [("evaluate-x", 1), ("scores-x", 1)]
+    assert named("evaluate-y", "x-seed1") == [("y", 1), ("x", 1)]
 
 
 def test_nothing_to_report(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from qontext import artifacts
 from qontext.artifacts import CLAIM, META, Artifact
-from qontext.collection import read_jsonl
+from qontext.engine import metrics
 from qontext.errors import QontextError
 from qontext.evaluate.compare import system_names
 from qontext.evaluate.comparison import System
@@ -23,7 +23,6 @@ from qontext.evaluate.datasets import BENCHMARKS, Benchmark
 from qontext.evaluate.kernels import Floats
 
 _SEED = re.compile(r"[-_./]?seed[-_]?\d+", re.IGNORECASE)
-_NOT_LOSSES = ("step", "lr", "time", "second", "norm", "epoch", "memory", "token", "passage", "quer", "rate")
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +130,10 @@ def _without_measures(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _section(group: Sequence[Artifact]) -> Section:
-    names = [_plain(n) for n in system_names([""] * len(group), [[str(made.path)] for made in group])]
+    full = system_names([""] * len(group), [[str(made.path)] for made in group])
+    names = [_plain(name) for name in full]
+    # Never one name for two systems: only seeds are put together, below.
+    names = names if len(set(names)) == len(names) else full
     tables = [pq.read_table(made.path / "queries.parquet").to_pydict() for made in group]
     queries = list(tables[0]["query"])
     by_name: dict[str, list[dict[str, Floats]]] = {}
@@ -197,15 +199,14 @@ def _plain(name: str) -> str:
 
 
 def _training(path: Path) -> list[Training]:
-    files = [
-        file for file in (path / "metrics.jsonl", path / artifacts.LOGS / "metrics.jsonl") if file.is_file()
+    """The losses that a training wrote, one entry per phase."""
+    phases: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for row in metrics.read(path / metrics.FILE):
+        total = {"loss": row["loss"]} if "loss" in row else {}
+        for name, value in (total | row.get("losses", {})).items():
+            if isinstance(value, int | float) and math.isfinite(value):
+                losses = phases.setdefault(row.get("phase", ""), {})
+                losses.setdefault(name.replace("_", " "), []).append((float(row["step"]), float(value)))
+    return [
+        Training(f"{path.name}, {phase}" if phase else path.name, found) for phase, found in phases.items()
     ]
-    losses: dict[str, list[tuple[float, float]]] = {}
-    for _, row in (found for file in files for found in read_jsonl(file)):
-        for name, value in row.items():
-            is_number = (
-                isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-            )
-            if is_number and not any(word in name for word in _NOT_LOSSES) and "step" in row:
-                losses.setdefault(name, []).append((float(row["step"]), float(value)))
-    return [Training(path.name, losses)] if losses else []
