@@ -6,6 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# No time limits: a busy machine is not a fault.
+settings.register_profile("qontext", deadline=None)
+settings.load_profile("qontext")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 

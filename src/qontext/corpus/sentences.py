@@ -17,6 +17,7 @@ from qontext.errors import QontextError, missing_extra
 Splitter = Callable[[str, str], list[int]]
 
 _LINE = re.compile(r"\n\s*")
+_WIDE_SPACES = {code: " " for code in range(128, 0x3001) if chr(code).isspace()}
 
 
 def pieces(text: str, starts: list[int]) -> list[str]:
@@ -32,6 +33,9 @@ def by_rules(text: str, language: str) -> list[int]:
     """`sentencex`: rules and abbreviation lists for many languages, fast. The default."""
     import sentencex
 
+    if not text.isascii():
+        # Version 1.0.32 panics at a no-break space after an abbreviation. Places stay the same.
+        text = text.translate(_WIDE_SPACES)
     lead = position = len(text) - len(text.lstrip())
     starts = [0]
     for sentence in sentencex.segment(language, text):

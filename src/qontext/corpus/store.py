@@ -90,7 +90,9 @@ def tokenise(texts: Iterable[tuple[str, list[int]]], tokenizer: Any) -> dict[str
     ids = np.fromiter((i for e in encoded for i in e.ids), np.int64, int(lengths.sum()))
     is_start = word_starts(tokenizer)(encoded, ids)
     is_start[begins[lengths > 0]] = True
-    per_text = np.add.reduceat(lengths, np.cumsum(counts) - np.array(counts)) if counts else np.zeros(0, np.int64)
+    per_text = (
+        np.add.reduceat(lengths, np.cumsum(counts) - np.array(counts)) if counts else np.zeros(0, np.int64)
+    )
     return {"ids": ids, "word_starts": is_start, "sentences": begins[lengths > 0], "lengths": per_text}
 
 
