@@ -99,7 +99,10 @@ def test_the_correction_covers_all_pairs_and_measures() -> None:
 
 
 def test_names_tell_systems_apart(tmp_path: Path) -> None:
-    assert system_names(["", ""], [["runs/x/search"], ["runs/y/search"]]) == ["x/search", "y/search"]
+    assert system_names(["", ""], [["runs/x/search"], ["runs/y/search"]]) == ["x", "y"]
+    assert system_names(["", ""], [["r/x/a/run.trec"], ["s/x/a/run.trec.gz"]]) == ["r", "s"]
+    assert system_names(["", ""], [["x/bm25.trec"], ["dense"]]) == ["bm25", "dense"]
+    assert system_names([""], [["runs/x/search"]]) == ["search"]
     assert system_names(["", "mine"], [["a/run.trec"], ["a/run.trec"]]) == ["run", "mine"]
     with pytest.raises(QontextError, match="same name"):
         system_names(["", ""], [["a/run.trec"], ["a/run.trec"]])

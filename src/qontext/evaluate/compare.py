@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 import textwrap
 from collections.abc import Sequence
@@ -111,12 +112,19 @@ def find_runs(text: str) -> tuple[str, list[str]]:
 
 
 def system_names(given: Sequence[str], paths: Sequence[Sequence[str]]) -> list[str]:
-    """Names for the tables: as given, else the shortest ends of the paths that tell the systems apart."""
+    """Names for the tables: as given, else the part of the paths that tells the systems apart.
+
+    runs/x/search and runs/y/search are x and y.
+    """
     parts = [Path(_ENDING.sub("", runs[0])).parts for runs in paths]
-    for length in range(1, max(map(len, parts)) + 1):
-        names = [name or "/".join(p[-length:]) for name, p in zip(given, parts)]
-        if len(set(names)) == len(names):
-            return names
+    longest = max(map(len, parts))
+    most = longest - 1 if len(parts) > 1 else 0
+    for end, length in itertools.product(range(most, -1, -1), range(1, longest + 1)):
+        shared = {p[len(p) - end :] for p in parts} if end < min(map(len, parts)) else set()
+        if len(shared) == 1:  # the last `end` parts are the same everywhere
+            names = [name or "/".join(p[: len(p) - end][-length:]) for name, p in zip(given, parts)]
+            if len(set(names)) == len(names):
+                return names
     raise QontextError("two of the systems have the same name", remedy="Write NAME=PATH to tell them apart.")
 
 
