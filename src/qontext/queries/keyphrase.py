@@ -109,7 +109,7 @@ class _View:
     def _make_lines(self, owner: Array, keys: Array, weight: Array, seed: int) -> None:
         """Sentences in a seeded order: drawn without replacement, with odds by their mean salience."""
         ends = np.flatnonzero(self.tokens.ends[: len(owner)]) + 1
-        begins = np.concatenate([[0], ends[:-1]]).astype(np.int64)
+        begins = np.concatenate([[0], ends])[:-1].astype(np.int64)
         self.bounds: list[tuple[int, int]] = list(zip(begins.tolist(), ends.tolist()))
         passage = owner[begins] if len(begins) else np.zeros(0, np.int64)
         self.first_line = np.searchsorted(passage, np.arange(len(keys) + 1))

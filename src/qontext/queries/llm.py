@@ -1,8 +1,8 @@
 """Queries from a large language model behind an OpenAI-compatible endpoint (vLLM, Ollama, llama.cpp, hosted).
 
-One request per passage asks for all its queries. Requests run side by side up to a bound. A passage that
-gets no usable answer after all attempts is left without queries and counted; ten in a row stop the run,
-and the same command goes on with the part that was interrupted.
+One request per passage asks for all its queries. Requests run side by side up to a bound. Passages that get
+no answer after all attempts are asked once more at the end of their part. One in a hundred may then stay
+without queries, and is named; more, or ten in a row, stop the run, and the same command goes on with that part.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import json
 import os
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from threading import Event
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 from pydantic import Field
 
@@ -82,39 +83,64 @@ class Llm:
         self.settings, self.more = settings, _options(settings.chat_options)
         self.chat = Chat(settings.endpoint, key, settings.timeout, settings.retries)
         self.tally: Counter[str] = Counter()
+        self.halted = Event()
 
     def __call__(self, passages: list[Passage]) -> Iterator[tuple[int, list[str]]]:
-        silent = 0
+        failed: dict[int, Failed] = {}
+        yield from self._ask_all(passages, range(len(passages)), failed)
+        if failed:
+            again = list(failed)
+            failed.clear()
+            yield from self._ask_all(passages, again, failed)
+        if len(failed) > max(1, len(passages) // 100):
+            self._stop(failed)
+        for index, error in failed.items():
+            self.tally["unanswered"] += 1
+            log.warn(f"passage {passages[index].id!r} got no answer: {error}")
+            yield index, []
+
+    def _ask_all(
+        self, passages: list[Passage], which: Iterable[int], failed: dict[int, Failed]
+    ) -> Iterator[tuple[int, list[str]]]:
+        """The answers as they come; those that did not come are put into `failed`."""
+        in_a_row = 0
         pool = ThreadPoolExecutor(self.settings.concurrency)
         try:
-            asked = {pool.submit(self._ask, passage): i for i, passage in enumerate(passages)}
+            asked = {pool.submit(self._ask, passages[i]): i for i in which}
             for answered in as_completed(asked):
-                index = asked[answered]
                 try:
                     queries, counts = answered.result()
                 except Failed as error:
-                    silent += 1
-                    self.tally["unanswered"] += 1
-                    log.warn(f"passage {passages[index].id!r} got no answer: {error}")
-                    if silent == min(IN_A_ROW, len(passages)):
-                        raise QontextError(
-                            f"{silent} passages in a row got no answer, the last one: {error}",
-                            place=self.settings.endpoint,
-                            remedy="Mend that and run the same command again: it resumes.",
-                        ) from None
-                    queries, counts = [], Counter()
+                    failed[asked[answered]] = error
+                    in_a_row += 1
+                    if in_a_row == IN_A_ROW:
+                        self._stop(failed)
                 else:
-                    silent = 0
-                self.tally.update(counts)
-                yield index, queries
+                    in_a_row = 0
+                    self.tally.update(counts)
+                    yield asked[answered], queries
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+    def _stop(self, failed: dict[int, Failed]) -> NoReturn:
+        self.halted.set()
+        raise QontextError(
+            f"{len(failed)} passages got no answer, the last one: {[*failed.values()][-1]}",
+            place=self.settings.endpoint,
+            remedy="Mend that and run the same command again: it resumes.",
+        )
 
     def _ask(self, passage: Passage) -> tuple[list[str], Counter[str]]:
         """The passage's queries and what they cost; an answer that cannot be read is asked for once more."""
         counts: Counter[str] = Counter()
         for attempt in range(2):
-            reply = self.chat.ask(self._body(passage, attempt))
+            if self.halted.is_set():
+                raise Failed("the run was stopped")
+            try:
+                reply = self.chat.ask(self._body(passage, attempt))
+            except QontextError:
+                self.halted.set()  # before the next waiting request starts
+                raise
             counts["requests"] += 1
             counts["prompt_tokens"] += reply.prompt_tokens
             counts["completion_tokens"] += reply.completion_tokens

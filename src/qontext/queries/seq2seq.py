@@ -41,6 +41,7 @@ def model_folder(name: str) -> Path:
 
 def load_model(folder: Path, tokenizer: Any) -> Any:
     """The model in fp32, for inference, with what decoding needs checked."""
+    from safetensors import SafetensorError
     from transformers import AutoModelForSeq2SeqLM
 
     from qontext.engine.load import quiet
@@ -48,7 +49,7 @@ def load_model(folder: Path, tokenizer: Any) -> Any:
     try:
         with quiet():
             model = AutoModelForSeq2SeqLM.from_pretrained(folder, local_files_only=True, dtype="float32")
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         first = str(error).strip().splitlines()[0]
         raise QontextError(
             f"cannot be loaded as a sequence-to-sequence model: {first}", place=folder

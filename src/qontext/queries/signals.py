@@ -109,6 +109,7 @@ class Reranker:
     """A cross-encoder: [query, passage] → probability that they belong together."""
 
     def __init__(self, name: str, device: str = "auto", max_length: int = 512) -> None:
+        from safetensors import SafetensorError
         from transformers import AutoModelForSequenceClassification
 
         from qontext import hub
@@ -123,7 +124,7 @@ class Reranker:
                 model = AutoModelForSequenceClassification.from_pretrained(
                     folder, local_files_only=True, dtype="float32"
                 )
-        except (OSError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
             first = str(error).strip().splitlines()[0]
             raise QontextError(f"cannot be loaded as a cross-encoder: {first}", place=folder) from None
         if not any("ForSequenceClassification" in name for name in model.config.architectures or []):

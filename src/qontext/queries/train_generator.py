@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from qontext import log
 from qontext.artifacts import Workdir
@@ -74,6 +74,11 @@ class TrainGeneratorConfig(StageConfig):
     """Number format of activations."""
     device: Annotated[str, Machine()] = "auto"
     """auto, cpu, cuda or cuda:N."""
+
+    @field_validator("data", mode="before")
+    @classmethod
+    def _several(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else tuple(map(str, value))
 
 
 def run(config: TrainGeneratorConfig, work: Workdir) -> dict[str, Any]:

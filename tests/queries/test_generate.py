@@ -1,0 +1,191 @@
+"""The stage: parts, resume, shards, counts, bad input."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pyarrow.parquet as pq
+import pytest
+
+from qontext import api, artifacts, records
+from qontext.collection import Passage
+from qontext.errors import QontextError
+from qontext.queries.cleaning import clean
+from qontext.queries.generate import GenerateConfig
+
+
+def test_keyphrase_end_to_end(passages, tmp_path, rows_of):
+    done = api.generate(passages, out=tmp_path / "q", generator="keyphrase", part_passages=16)
+    rows = rows_of(done.path)
+    assert [p.name for p in done.parts()] == [
+        "part-00000.parquet",
+        "part-00001.parquet",
+        "part-00002.parquet",
+    ]
+    assert done.summary["queries"] == len(rows) == 200 and done.summary["passages"] == 40
+    assert [r[0] for r in rows[:6]] == ["p0"] * 5 + ["p1"] and [r[2] for r in rows[:6]] == [0, 1, 2, 3, 4, 0]
+
+
+def test_parts_do_not_change_the_queries(passages, tmp_path, rows_of):
+    one = api.generate(passages, out=tmp_path / "one", generator="keyphrase")
+    many = api.generate(passages, out=tmp_path / "many", generator="keyphrase", part_passages=3)
+    assert rows_of(one.path) == rows_of(many.path)
+
+
+def start(passages, out, *more):
+    command = [
+        sys.executable,
+        "-m",
+        "qontext",
+        "generate",
+        passages,
+        "--out",
+        str(out),
+        "--part-passages",
+        "4",
+        *more,
+    ]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def test_killed_and_resumed_is_the_same(passages, tmp_path, tiny_t5, rows_of):
+    settings = ["--model", tiny_t5, "--max-new-tokens", "24", "--per-passage", "8"]
+    whole = api.generate(
+        passages, out=tmp_path / "whole", model=tiny_t5, max_new_tokens=24, per_passage=8, part_passages=4
+    )
+    process = start(passages, tmp_path / "q", *settings)
+    while not list((tmp_path / "q").glob("part-*")):
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    before = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "q").glob("part-*")}
+    if not (tmp_path / "q" / "meta.json").exists():
+        with pytest.raises(QontextError, match="not finished"):
+            records.parquet_parts(tmp_path / "q")
+    resumed = api.generate(
+        passages, out=tmp_path / "q", model=tiny_t5, max_new_tokens=24, per_passage=8, part_passages=4
+    )
+    assert resumed.digest == whole.digest and rows_of(resumed.path) == rows_of(whole.path)
+    assert all((tmp_path / "q" / name).stat().st_mtime_ns == made for name, made in before.items())
+
+
+def test_shards_make_what_one_process_makes(passages, tmp_path):
+    whole = api.generate(passages, out=tmp_path / "whole", generator="keyphrase", part_passages=4)
+    processes = [
+        start(passages, tmp_path / "q", "--generator", "keyphrase", "--shard", f"{i}/2") for i in range(2)
+    ]
+    for process in processes:
+        assert process.wait() == 0, process.stderr.read()
+    assert artifacts.open_artifact(tmp_path / "q").digest == whole.digest
+
+
+def test_existing_queries(passages, tmp_path, rows_of):
+    (tmp_path / "given.jsonl").write_text(
+        '{"id": "p1", "predicted_queries": ["why do bees dance", "Why do bees dance?", " "]}\n'
+        '{"id": "p0", "query": "when was it built"}\n{"id": "nobody", "query": "x"}\n'
+    )
+    done = api.generate(passages, out=tmp_path / "q", generator="file", queries=tmp_path / "given.jsonl")
+    assert rows_of(done.path) == [("p0", "when was it built", 0), ("p1", "why do bees dance", 0)]
+    assert done.summary["dropped"] == {"empty": 1, "duplicates": 1, "echoes": 0}
+    assert done.summary["not_in_file"] == 38 and done.summary["passages_without_queries"] == 38
+
+
+def test_tsv_and_parquet_say_the_same(passages, tmp_path, rows_of):
+    (tmp_path / "given.tsv").write_text("p2\twhy does bread rise\np2\twhat is gluten\n")
+    tsv = api.generate(passages, out=tmp_path / "a", generator="file", queries=tmp_path / "given.tsv")
+    again = api.generate(passages, out=tmp_path / "b", generator="file", queries=tsv)
+    assert (
+        rows_of(tsv.path)
+        == rows_of(again.path)
+        == [("p2", "why does bread rise", 0), ("p2", "what is gluten", 1)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("q.jsonl", '{"query": "x"}\n', "q.jsonl:1: has no passage id"),
+        ("q.jsonl", '{"id": "p1", "query": 7}\n', "q.jsonl:1: has no queries"),
+        ("q.jsonl", "{nonsense\n", "q.jsonl:1: is not JSON"),
+        ("q.tsv", "p1 no tab\n", "q.tsv:1: has no tab"),
+        ("q.jsonl", '{"id": "zzz", "query": "x"}\n', "names none of the passages"),
+        ("q.parquet", "not parquet", "not a readable Parquet"),
+    ],
+)
+def test_bad_files_of_queries(passages, tmp_path, name, content, says):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(QontextError, match=says):
+        api.generate(passages, out=tmp_path / "out", generator="file", queries=tmp_path / name)
+
+
+def test_empty_passages_are_counted(write_passages, passage, tmp_path):
+    path = write_passages([passage(0), passage(1, text="   "), passage(2, text="")])
+    done = api.generate(path, out=tmp_path / "q", generator="keyphrase")
+    assert done.summary["empty_passages"] == 2 and done.summary["passages_without_queries"] == 2
+
+
+def test_only_empty_passages_is_an_error(write_passages, passage, tmp_path):
+    path = write_passages([passage(0, text=" ")])
+    with pytest.raises(QontextError, match="not one query"):
+        api.generate(path, out=tmp_path / "q", generator="keyphrase")
+
+
+def test_no_passages_is_an_error(write_passages, tmp_path):
+    with pytest.raises(QontextError, match="no passages"):
+        api.generate(write_passages([]), out=tmp_path / "q", generator="keyphrase")
+
+
+def test_ten_megabytes_of_passage(write_passages, passage, tmp_path, tiny_t5):
+    path = write_passages([passage(0, text="The tower was built in 1834 by Ada. " * 280_000), passage(1)])
+    done = api.generate(path, out=tmp_path / "k", generator="keyphrase")
+    assert done.summary["passages_without_queries"] == 0
+    done = api.generate(path, out=tmp_path / "t", model=tiny_t5, max_new_tokens=8)
+    assert done.summary["queries"] > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"generator": "keyphrases"}, "Did you mean 'keyphrase'"),
+        ({"generator": "keyphrase", "model": "x"}, "'model' is not read by the generator 'keyphrase'"),
+        ({"generator": "file"}, "--queries"),
+        ({"generator": "llm"}, "--chat-model"),
+        ({"generator": "keyphrase", "shard": "3/3"}, "i/n"),
+        ({"generator": "t5", "prefix": 5}, "prefix = 5"),
+        ({"generator": "keyphrase", "per_passage": 0}, "per_passage"),
+    ],
+)
+def test_bad_settings(passages, tmp_path, settings, says):
+    with pytest.raises(QontextError, match=says):
+        api.generate(passages, out=tmp_path / "q", **settings)
+
+
+def test_settings_of_other_generators_do_not_make_it_another_run():
+    one = GenerateConfig(passages="x", generator="keyphrase")
+    assert set(one.identity()) == {"generator", "per_passage", "seed", "part_passages"}
+
+
+def test_cleaning_counts_what_it_drops(passage):
+    from collections import Counter
+
+    tally = Counter()
+    given = Passage("p", "", "Bees dance to tell others where the flowers are today", "d")
+    made = [
+        "where are flowers?",
+        "Where are flowers",
+        "",
+        " ?! ",
+        "bees dance to tell others where the flowers are",
+    ]
+    assert clean(made, given, tally) == ["where are flowers?"]
+    assert tally == {"duplicates": 1, "empty": 2, "echoes": 1}
+
+
+def test_the_counts_lie_in_the_parts(passages, tmp_path):
+    done = api.generate(passages, out=tmp_path / "q", generator="keyphrase")
+    footer = pq.read_metadata(done.parts()[0]).metadata[b"qontext"]
+    assert json.loads(footer)["without_queries"] == 0

@@ -1,0 +1,140 @@
+"""Pseudo-queries without a model."""
+
+import pytest
+
+from qontext.collection import Passage
+from qontext.queries.keyphrase import Keyphrase
+from qontext.queries.questions import ask
+from qontext.queries.words import Rarity, Tokens
+
+WORLD = [
+    Passage("a", "Aldermoor", "The lighthouse of Aldermoor was built in 1834. It stands on a granite cliff near the sea. "
+            "Many ships were saved because the keeper rang a bell in fog.", "d"),
+    Passage("b", "Bees", "A waggle dance tells other bees the direction of flowers. The dance was decoded by Karl Frisch. "
+            "Honey is stored in combs of wax.", "d"),
+    Passage("c", "", "Bread rises because yeast turns sugar into carbon dioxide. The gas is trapped by gluten.", "d"),
+]  # fmt: skip
+
+
+def generator(per_passage=5, seed=1):
+    return Keyphrase(Rarity(WORLD), per_passage, seed)
+
+
+def made(passages, **settings):
+    return {passages[i].id: queries for i, queries in generator(**settings)(passages)}
+
+
+def test_queries_of_a_passage_differ_and_use_its_words():
+    for id, queries in made(WORLD).items():
+        assert len(queries) == len(set(queries)) == 5
+        text = next(f"{p.title} {p.text}" for p in WORLD if p.id == id).lower()
+        for query in queries:
+            content = [w for w in Tokens.of([query]).words if len(w) > 4]
+            assert content and sum(word in text for word in content) >= len(content) - 1
+
+
+def test_the_same_whatever_stands_beside_it():
+    together = made(WORLD)
+    assert together == {p.id: made([p])[p.id] for p in WORLD} == made(WORLD[::-1])
+
+
+def test_another_seed_gives_others():
+    assert made(WORLD, per_passage=12, seed=1) != made(WORLD, per_passage=12, seed=2)
+
+
+def test_more_queries_begin_with_the_same_ones():
+    few, many = made(WORLD, per_passage=3), made(WORLD, per_passage=9)
+    assert all(many[id][:3] == few[id] for id in few)
+
+
+def test_title_words_stand_first_and_once():
+    terms = made(WORLD)["a"][0].split()
+    assert terms[0] == "Aldermoor" and terms.count("Aldermoor") == 1 and len(terms) == 5
+
+
+def test_rare_is_counted_over_passages_not_over_words():
+    rarity = Rarity(
+        [Passage("1", "", "fog fog fog", ""), Passage("2", "", "fog rain", ""), Passage("3", "", "sun", "")]
+    )
+    fog, rain, unknown = rarity.of(["fog", "rain", "never"])
+    assert 0 < fog < rain == unknown == 1.0
+
+
+@pytest.mark.parametrize(
+    ("sentence", "question"),
+    [
+        ("A glacier is a slow river of ice.", "what is glacier?"),
+        ("The dance was decoded by Karl von Frisch.", "who decoded the dance?"),
+        ("The lighthouse of Aldermoor was built in 1834.", "when was the lighthouse of Aldermoor built?"),
+        ("Ships were saved because the keeper rang a bell.", None),  # three words are left: too vague
+        (
+            "Hundreds of old ships were saved because the keeper rang.",
+            "why were Hundreds of old ships saved?",
+        ),
+        ("The city has about 12 parks along the river.", "how many parks has the city along the river?"),
+        ("Ada Finch designed the first tower on the coast.", "who designed the first tower on the coast?"),
+        ("What is left behind by the ice?", "What is left behind by the ice?"),
+        ("It is a slow river.", None),
+        ("Green leaves.", None),
+    ],
+)
+def test_rules(sentence, question):
+    assert ask(sentence) == question
+
+
+def test_sentences_end_where_people_end_them():
+    text = (
+        'Mr. Finch met J. Doe at 3.5 km. They spoke, e.g. of bees. What now? "Nothing!" he said.\nA new line'
+    )
+    tokens = Tokens.of([text])
+    lines, line = [], []
+    for token, last in zip(tokens.token.tolist(), tokens.ends.tolist()):
+        line.append(tokens.written[token])
+        if last:
+            lines.append(" ".join(line))
+            line = []
+    assert lines == ["Mr. Finch met J. Doe at 3.5 km.", "They spoke, e.g. of bees.", "What now?", "Nothing! he said.", ".",
+                     "A new line"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text", ["!!! ... ???", "word", "日本語の文章です。", "x " * 30_000, "(everything in brackets)", "\n\n"]
+)
+def test_odd_passages_do_no_harm(text):
+    odd = Passage("odd", "", text, "d")
+    queries = Keyphrase(Rarity([odd]), 5, 1)
+    assert len(dict(queries([odd, WORLD[0]]))[1]) == 5
+
+
+def test_words_of_real_questions_are_found(shared_data):
+    """On labelled stories: five queries hold far more of a real question's words than five random words each."""
+    import random
+
+    from qontext.collection import load_collection
+    from qontext.queries.words import content_words
+
+    labelled = load_collection(shared_data("fairytaleqa"))
+    passages = {p.id: p for p in labelled.passages()}
+    asked = labelled.queries("dev")
+    wanted = [
+        (content_words(asked[q]), next(iter(judged)))
+        for q, judged in list(labelled.qrels("dev").items())[:400]
+    ]
+    generated = Keyphrase(Rarity(passages.values()), 5, 1)
+    ids = sorted({id for _, id in wanted})
+    of = {ids[i]: queries for i, queries in generated([passages[id] for id in ids])}
+    chance = random.Random(1)
+
+    def recall(queries_of):
+        found = [
+            len(words & content_words(" ".join(queries_of(id)))) / len(words) for words, id in wanted if words
+        ]
+        return sum(found) / len(found)
+
+    def random_words(id):
+        size = len(content_words(" ".join(of[id])))
+        return chance.sample(
+            sorted(content_words(passages[id].text)), min(size, len(content_words(passages[id].text)))
+        )
+
+    assert recall(of.get) > recall(random_words) + 0.08

@@ -1,0 +1,300 @@
+"""Chat endpoints: a real server on this machine that misbehaves in every way that servers do."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from qontext import api
+from qontext.errors import QontextError
+from qontext.queries import chat
+from qontext.queries.chat import Chat, Failed, _retry_after
+from qontext.queries.prompts import messages, read_queries
+
+KEY = "sk-very-secret-0123456789"
+
+
+class Server:
+    """Answers with the behaviours in `script`, one per request, then well. Keeps what it was asked."""
+
+    def __init__(self):
+        self.script, self.asked, self.headers, self.open, self.most_open = [], [], [], 0, 0
+        self.answer = lambda body: json.dumps([f"what is number {n}?" for n in range(5)])
+        self.guard = threading.Lock()
+        owner = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                with owner.guard:
+                    owner.asked.append(body)
+                    owner.headers.append(dict(self.headers))
+                    owner.open += 1
+                    owner.most_open = max(owner.most_open, owner.open)
+                    behaviour = owner.script.pop(0) if owner.script else "well"
+                try:
+                    getattr(owner, behaviour.partition(" ")[0])(self, body, behaviour.partition(" ")[2])
+                finally:
+                    with owner.guard:
+                        owner.open -= 1
+
+            def log_message(self, *_):
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.http.daemon_threads = True
+        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+        self.address = f"http://127.0.0.1:{self.http.server_address[1]}/v1"
+
+    def reply(self, handler, status, content, **headers):
+        handler.send_response(status)
+        for name, value in {"Content-Length": str(len(content)), **headers}.items():
+            handler.send_header(name.replace("_", "-"), value)
+        handler.end_headers()
+        handler.wfile.write(content)
+
+    def well(self, handler, body, _):
+        usage = {"prompt_tokens": 100, "completion_tokens": 20}
+        value = {"choices": [{"message": {"content": self.answer(body)}}], "usage": usage}
+        self.reply(handler, 200, json.dumps(value).encode())
+
+    def status(self, handler, body, code):
+        said = {"error": {"message": f"no: {handler.headers.get('Authorization', '')}"}}
+        self.reply(handler, int(code), json.dumps(said).encode())
+
+    def busy(self, handler, body, seconds):
+        self.reply(handler, 429, b"slow down", Retry_After=seconds)
+
+    def silent(self, handler, body, seconds):
+        time.sleep(float(seconds))
+
+    def drip(self, handler, body, _):
+        handler.send_response(200)
+        handler.send_header("Content-Length", "1000")
+        handler.end_headers()
+        for _ in range(40):
+            handler.wfile.write(b" ")
+            time.sleep(0.05)
+
+    def garbage(self, handler, body, _):
+        self.reply(handler, 200, b"\x00\xff<html>not what you asked for</html>")
+
+    def half(self, handler, body, _):
+        self.reply(handler, 200, b'{"choices": [{"mess', Content_Length="500")
+
+    def reset(self, handler, body, _):
+        handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        handler.connection.close()
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """A server, and no long pauses between attempts."""
+    monkeypatch.setattr(Chat, "first_pause", 0.01)
+    monkeypatch.setattr(Chat.__init__, "__defaults__", (None, 120.0, 6, 0.01))
+    found = Server()
+    yield found
+    found.http.shutdown()
+
+
+def generate(server, passages, tmp_path, **settings):
+    settings = {"generator": "llm", "endpoint": server.address, "chat_model": "m-1.5", **settings}
+    return api.generate(passages, out=tmp_path / "q", **settings)
+
+
+def test_every_passage_gets_its_queries(server, passages, tmp_path, rows_of):
+    done = generate(server, passages, tmp_path, price_in=1.0, price_out=10.0, concurrency=4)
+    rows = rows_of(done.path)
+    assert len(rows) == 200 and rows[:2] == [("p0", "what is number 0?", 0), ("p0", "what is number 1?", 1)]
+    summary = done.summary
+    assert (summary["requests"], summary["prompt_tokens"], summary["completion_tokens"]) == (40, 4000, 800)
+    assert summary["cost"] == pytest.approx((4000 * 1 + 800 * 10) / 1e6)
+    assert server.most_open <= 4
+
+
+@pytest.mark.parametrize(
+    "script",
+    [["status 500"] * 3, ["status 503", "status 502"], ["busy 0"], ["garbage"] * 2, ["half"] * 2, ["reset"] * 3, ["drip"],
+     ["silent 3"], ["status 500", "busy 0.01", "garbage", "half", "reset"]],
+    ids=" ".join,
+)  # fmt: skip
+def test_what_passes_is_waited_out(server, script):
+    server.script = list(script)
+    reply = Chat(server.address, timeout=0.5).ask({"model": "m"})
+    assert "number 4" in reply.text and len(server.asked) == len(script) + 1
+
+
+def test_retry_after_is_obeyed(server):
+    server.script = ["busy 0.7"]
+    started = time.monotonic()
+    Chat(server.address).ask({})
+    assert time.monotonic() - started >= 0.7
+    assert _retry_after("Fri, 31 Dec 1999 23:59:59 GMT") == 0.0
+    assert _retry_after("soon") is _retry_after(None) is None
+
+
+def test_attempts_have_an_end(server):
+    server.script = ["status 500"] * 9
+    with pytest.raises(Failed, match=r"500.*tried 3 times"):
+        Chat(server.address, retries=2).ask({})
+    assert len(server.asked) == 3
+
+
+@pytest.mark.parametrize(
+    ("status", "says"), [(401, "refuses the key"), (403, "refuses the key"), (404, "--chat-model")]
+)
+def test_what_does_not_pass_stops_at_once(server, passages, tmp_path, status, says):
+    server.script = [f"status {status}"] * 50
+    with pytest.raises(QontextError, match=says):
+        generate(server, passages, tmp_path, concurrency=1)
+    assert len(server.asked) == 1
+
+
+def test_one_refused_passage_does_not_stop_the_others(server, passages, tmp_path, capsys):
+    server.answer = lambda body: "[" if "Case 7." in str(body) else '["a fine query"]'
+    server.well, well = (
+        lambda h, b, _: server.status(h, b, 400) if "Case 7." in str(b) else well(h, b, _),
+        server.well,
+    )
+    done = generate(server, passages, tmp_path)
+    assert done.summary["unanswered"] == 1 == done.summary["passages_without_queries"]
+    assert "got no answer" in capsys.readouterr().err
+
+
+def test_an_outage_that_ends_costs_nobody_the_queries(server, passages, tmp_path):
+    server.script = ["well"] * 4 + ["status 500"] * 6
+    done = generate(server, passages, tmp_path, concurrency=1, retries=1)
+    assert done.summary["queries"] == 200 and "unanswered" not in done.summary
+
+
+def test_a_lasting_outage_stops_the_run_and_it_resumes(server, passages, tmp_path):
+    server.script = ["well"] * 12 + ["status 500"] * 400
+    settings = {"concurrency": 1, "retries": 1, "part_passages": 8}
+    with pytest.raises(QontextError, match="4 passages got no answer"):
+        generate(server, passages, tmp_path, **settings)
+    assert sorted(p.name for p in (tmp_path / "q").glob("part-*")) == ["part-00000.parquet"]
+    server.script, server.asked = [], []
+    done = generate(server, passages, tmp_path, **settings)
+    assert done.summary["queries"] == 200 and len(server.asked) == 32
+
+
+def test_nobody_listens(passages, tmp_path, monkeypatch):
+    monkeypatch.setattr(Chat.__init__, "__defaults__", (None, 120.0, 6, 0.01))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+    with pytest.raises(QontextError, match="10 passages got no answer"):
+        api.generate(
+            passages, out=tmp_path / "q", generator="llm", endpoint=address, chat_model="m", retries=1
+        )
+
+
+def test_unreadable_answers_are_asked_for_again_then_counted(server, passages, tmp_path):
+    server.answer = lambda body: (
+        "I cannot help with that." if len(server.asked) < 3 else '["a fine query", "another"]'
+    )
+    done = generate(server, passages, tmp_path, concurrency=1)
+    assert done.summary["unreadable_replies"] == 2 and done.summary["requests"] == 41
+    assert done.summary["passages_without_queries"] == 1
+
+
+def test_the_key_is_sent_and_written_nowhere(server, passages, tmp_path):
+    """In a process of its own, with errors that repeat the key, and with everything it says recorded."""
+    server.well, well = (
+        lambda h, b, _: server.status(h, b, 400) if "Case 7." in str(b) else well(h, b, _),
+        server.well,
+    )
+    server.script = ["status 500"]
+    command = [
+        sys.executable,
+        "-m",
+        "qontext",
+        "generate",
+        passages,
+        "--out",
+        str(tmp_path / "q"),
+        "--generator",
+        "llm",
+    ]
+    command += ["--endpoint", server.address, "--chat-model", "m", "--key-variable", "MY_KEY", "-v"]
+    process = subprocess.run(command, env={**os.environ, "MY_KEY": KEY}, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
+    assert "***" in process.stderr and KEY not in process.stdout + process.stderr
+    files = [p for p in tmp_path.rglob("*") if p.is_file()]
+    assert len(files) > 3 and not any(KEY.encode() in p.read_bytes() for p in files)
+
+
+def test_a_key_in_the_address_is_refused(passages, tmp_path):
+    with pytest.raises(QontextError, match="--key-variable"):
+        api.generate(
+            passages, out=tmp_path / "q", generator="llm", chat_model="m", endpoint=f"http://u:{KEY}@h/v1"
+        )
+    with pytest.raises(QontextError, match="is not set"):
+        api.generate(
+            passages, out=tmp_path / "q", generator="llm", chat_model="m", key_variable="NO_SUCH_VARIABLE"
+        )
+
+
+def test_the_request_says_what_was_wished(server, passages, tmp_path):
+    more = '{"top_p": null, "max_tokens": 77}'
+    generate(
+        server,
+        passages,
+        tmp_path,
+        template="keywords",
+        language="German",
+        style="like a nurse",
+        chat_options=more,
+    )
+    first, second = server.asked[:2]
+    text = first["messages"][1]["content"]
+    assert "German" in text and "like a nurse" in text and "keyword" in text and first["model"] == "m-1.5"
+    assert "top_p" not in first and first["max_tokens"] == 77 and first["seed"] != second["seed"]
+
+
+def test_an_enormous_passage_is_cut(server, write_passages, passage, tmp_path):
+    generate(server, write_passages([passage(0, text="word " * 2_000_000)]), tmp_path)
+    assert len(server.asked[0]["messages"][1]["content"]) < 3000
+
+
+@pytest.mark.parametrize(
+    ("reply", "queries"),
+    [
+        ('["a b", "c"]', ["a b", "c"]),
+        ('```json\n["a b"]\n```', ["a b"]),
+        ('{"queries": ["a", "b"]}', ["a", "b"]),
+        ("<think>first [1] I think</think>\n1. one thing\n2) two things", ["one thing", "two things"]),
+        ('Here they are:\n- "one"\n- two', ["one", "two"]),
+        ('["a b", "c', []),
+        ("Sorry, I cannot do that.", []),
+        ("Sure.\nHere they are:\n1. one", []),
+        ('[["a"]]', []),
+        ("[1, 2]", []),
+        ('{"a": ["x"], "b": ["y"]}', []),
+        ("", []),
+        (json.dumps(["x" * 500, "fine"]), ["fine"]),
+    ],
+)
+def test_answers_are_read_strictly(reply, queries):
+    assert read_queries(reply) == queries
+
+
+def test_a_prompt_without_title_has_no_heading():
+    assert "Title" not in messages("", "text", 3, "claim", "", "")[1]["content"]
+
+
+def test_a_reply_without_end_is_cut_off(server, monkeypatch):
+    monkeypatch.setattr(chat, "LARGEST_REPLY", 100)
+    server.answer = lambda body: "x" * 1000
+    with pytest.raises(Failed, match="larger"):
+        Chat(server.address, retries=0).ask({})

