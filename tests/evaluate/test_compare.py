@@ -103,7 +103,7 @@ def test_names_tell_systems_apart(tmp_path: Path) -> None:
     assert system_names(["", ""], [["r/x/a/run.trec"], ["s/x/a/run.trec.gz"]]) == ["r", "s"]
     assert system_names(["", ""], [["x/bm25.trec"], ["dense"]]) == ["bm25", "dense"]
     assert system_names([""], [["runs/x/search"]]) == ["search"]
-    assert system_names(["", "mine"], [["a/run.trec"], ["a/run.trec"]]) == ["run", "mine"]
+    assert system_names(["", "mine"], [["a/run.trec"], ["a/run.trec"]]) == ["a", "mine"]
     with pytest.raises(QontextError, match="same name"):
         system_names(["", ""], [["a/run.trec"], ["a/run.trec"]])
     assert find_runs("n=a,b") == ("n", ["a", "b"])
