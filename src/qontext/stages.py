@@ -76,6 +76,7 @@ class Command(Generic[C]):
 
 VERBS: Mapping[str, Verb] = {
     "split": Verb("qontext.corpus.split", "Documents", "Split documents into passages."),
+    "docset": Verb("qontext.corpus.docset", "Documents", "Make a labelled set from the documentation on this machine."),
     "train-tokenizer": Verb("qontext.corpus.train_tokenizer", "Documents", "Train a WordPiece tokenizer on passages."),
     "tokens": Verb("qontext.corpus.tokens", "Documents", "Tokenise passages once, into memory-mapped arrays."),
     "generate": Verb("qontext.queries.generate", "Queries", "Generate queries for every passage."),
@@ -83,6 +84,7 @@ VERBS: Mapping[str, Verb] = {
     "filter": Verb("qontext.queries.filter", "Queries", "Score queries and leave out those that miss their passage."),
     "relevance": Verb("qontext.queries.relevance", "Queries", "Measure how often queries belong to their passage."),
     "expand": Verb("qontext.queries.expand", "Queries", "Append queries to passages, for BM25."),
+    "pretrain": Verb("qontext.pretrain.run", "Training", "Pre-train an encoder on passages and their contexts."),
     "encode": Verb("qontext.retrieve.encode", "Search", "Encode passages into vectors."),
     "index": Verb("qontext.retrieve.index.build", "Search", "Build an index: HNSW, IVF-PQ, Milvus or BM25."),
     "search": Verb("qontext.retrieve.search", "Search", "Search vectors, an index or, by words, passages."),
@@ -91,7 +93,6 @@ VERBS: Mapping[str, Verb] = {
     "mine": Verb("qontext.retrieve.mine", "Training", "Mine hard negatives: runs and judgements to training groups."),
     "evaluate": Verb("qontext.evaluate.evaluate", "Evaluation", "Score a run against judgements."),
     "compare": Verb("qontext.evaluate.compare", "Evaluation", "Compare systems: differences and their significance."),
-    "pretrain": Verb("qontext.pretrain.run", "Training", "Pre-train an encoder on passages and their contexts."),
     "beir": Verb("qontext.evaluate.beir", "Evaluation", "Measure a retriever on BEIR's sets."),
     "sweep": Verb("qontext.evaluate.sweep", "Evaluation", "Run a recipe over a grid of settings."),
     "report": Verb("qontext.evaluate.report", "Evaluation", "Make a page, tables and figures of what was run."),

@@ -190,7 +190,7 @@ def test_changing_the_queries_changes_that_passages_context_alone() -> None:
 
 def test_what_cannot_be_drawn_is_said() -> None:
     one = store(DOCUMENTS)
-    with pytest.raises(QontextError, match="unknown context 'nea'.*Did you mean 'near'"):
+    with pytest.raises(QontextError, match=r"unknown context 'nea'.*Did you mean 'near'"):
         Context("nea", Sources(one, 30))
     with pytest.raises(QontextError, match="needs queries"):
         Context("query", Sources(one, 30))

@@ -1,4 +1,4 @@
-"""`qontext pretrain` as a user runs it: every method, killed and resumed, interrupted, misused, and what it leaves behind."""
+"""`qontext pretrain` as a user runs it: every method, killed and resumed, interrupted, misused, and what it leaves."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def test_a_step_that_is_not_finite_is_left_out_and_many_in_a_row_stop_the_run(
 
     assert all(torch.isfinite(p).all() for p in load_file(made.path / "model.safetensors").values())
     bad, calls["n"] = range(3, 1000), 0
-    with pytest.raises(QontextError, match="not a finite number for 1[0-9] steps in a row.*Lower --lr"):
+    with pytest.raises(QontextError, match=r"not a finite number for 1[0-9] steps in a row.*Lower --lr"):
         train(corpus, tmp_path / "always", method="mlm", steps=40)
 
 
@@ -260,7 +260,7 @@ def test_checkpoints_are_rotated_and_broken_ones_named(corpus: Path, tmp_path: P
     assert [p.name for p in sorted((tmp_path / "c").iterdir())] == ["step-00000002", "step-00000003"]
     (tmp_path / "c/step-00000003/weights.safetensors").write_bytes(b"garbage")
     with pytest.raises(
-        QontextError, match="step-00000003: the checkpoint cannot be read.*Remove this folder"
+        QontextError, match=r"step-00000003: the checkpoint cannot be read.*Remove this folder"
     ):
         checkpoint.load(work, "c", module, optimizer)
 
@@ -347,15 +347,11 @@ def test_a_token_store_can_be_given_in_place_of_passages(corpus: Path, tmp_path:
 
 
 def test_passages_without_queries_are_left_out_and_counted(corpus: Path, tmp_path: Path) -> None:
+    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     table = pq.read_table(corpus / "queries.parquet")
-    names = table["passage"].unique().to_pylist()[:12]
-    import pyarrow.compute as pc
-
-    pq.write_table(
-        table.filter(pc.is_in(table["passage"], value_set=__import__("pyarrow").array(names))),
-        tmp_path / "few.parquet",
-    )
+    names = table["passage"].unique()[:12]
+    pq.write_table(table.filter(pc.is_in(table["passage"], value_set=names)), tmp_path / "few.parquet")
     made = train(corpus, tmp_path / "out", method="cocondenser", queries=str(tmp_path / "few.parquet"))
     assert made.summary["passages without queries, left out"] == made.summary["passages"] - 12

@@ -40,7 +40,7 @@ def contrast_gradient(
     for begin in range(first, first + n, ROWS_PER_BLOCK):
         losses = contrast(everyone, slice(begin, min(begin + ROWS_PER_BLOCK, first + n)))
         if losses:
-            torch.stack(list(losses.values())).sum().backward()  # type: ignore[no-untyped-call]
+            torch.stack(list(losses.values())).sum().backward()
         total = {name: total.get(name, 0) + loss.detach() for name, loss in losses.items()}
     gradient = torch.zeros_like(everyone) if everyone.grad is None else everyone.grad
     return total, group.sum(gradient)[first : first + n]

@@ -9,6 +9,7 @@ state and the step, and a resumed run ends in the same bits as one that was neve
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -209,7 +210,7 @@ class _Run:
             micro,
             self._forward,
             self._represent,
-            lambda vectors, rows: self.trainee.contrast(vectors, keys, rows),  # type: ignore[no-any-return]
+            lambda vectors, rows: self.trainee.contrast(vectors, keys, rows),
             self.group,
             cached=cache == "on" or (cache == "auto" and len(micro) > CACHE_ABOVE),
             scale=self.scaler.scale,
@@ -275,8 +276,8 @@ class _StopFlag:
     requested = False
 
 
-class _stop_signal:  # noqa: N801 - used as a function
-    """While inside, SIGINT and SIGTERM set a flag, so that a step ends before the run does. A second one is obeyed at once."""
+class _stop_signal:
+    """While inside, SIGINT and SIGTERM set a flag, so that the step under way ends first. A second one is obeyed at once."""
 
     def __enter__(self) -> _StopFlag:
         self.flag, self.before = _StopFlag(), {}
@@ -287,12 +288,10 @@ class _stop_signal:  # noqa: N801 - used as a function
             self.flag.requested = True
             log.note("Stopping after this step …")
 
-        try:
+        if threading.current_thread() is threading.main_thread():  # signals go nowhere else
             self.before = {
                 number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)
             }
-        except ValueError:  # not the main thread: signals go elsewhere
-            pass
         return self.flag
 
     def __exit__(self, *error: object) -> None:
@@ -300,7 +299,7 @@ class _stop_signal:  # noqa: N801 - used as a function
             signal.signal(number, handler)
 
 
-class _silence:  # noqa: N801 - used as a function
+class _silence:
     def __enter__(self) -> Callable[..., None]:
         return lambda amount, said="": None
 
@@ -308,7 +307,7 @@ class _silence:  # noqa: N801 - used as a function
         pass
 
 
-class _prefetched:  # noqa: N801 - used as a function
+class _prefetched:
     """Batches with their steps, each prepared in a thread while the one before it is computed."""
 
     def __init__(self, batch_of: Callable[[int], Batch], first: int, last: int) -> None:

@@ -88,12 +88,12 @@ def _tracker(kind: str, path: Path) -> Any:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise missing_extra("tensorboard", "track", "Logging to TensorBoard") from None
-        writer = SummaryWriter(str(path / "logs" / "tensorboard"))  # type: ignore[no-untyped-call]
+        writer = SummaryWriter(str(path / "logs" / "tensorboard"))
 
         def log_scalars(step: int, values: dict[str, float]) -> None:
             for name, value in values.items():
-                writer.add_scalar(name, value, step)  # type: ignore[no-untyped-call]
-            writer.flush()  # type: ignore[no-untyped-call]
+                writer.add_scalar(name, value, step)
+            writer.flush()
 
         return log_scalars
     try:

@@ -35,7 +35,8 @@ def uniform(seed: int, stream: str, *counters: Any) -> NDArray[np.float64]:
 
 def below(limit: Any, seed: int, stream: str, *counters: Any) -> NDArray[np.int64]:
     """Integers in [0, limit), for limits far below 2⁵³."""
-    return (uniform(seed, stream, *counters) * limit).astype(np.int64)
+    numbers: NDArray[np.int64] = (uniform(seed, stream, *counters) * limit).astype(np.int64)
+    return numbers
 
 
 def permuted(index: NDArray[np.int64], size: int, seed: int, epoch: int) -> NDArray[np.int64]:

@@ -81,9 +81,11 @@ class MicroBatch:
     seed: int
 
     def to(self, device: torch.device) -> MicroBatch:
-        moved = (t.to(device, non_blocking=True) for t in (self.pair, self.text, self.document))
         decoder = self.decoder.to(device) if self.decoder else None
-        return MicroBatch(self.encoder.to(device), decoder, *moved, self.seed)
+        pair, text, document = (
+            t.to(device, non_blocking=True) for t in (self.pair, self.text, self.document)
+        )
+        return MicroBatch(self.encoder.to(device), decoder, pair, text, document, self.seed)
 
     def scaled(self, encoder: Tensor, decoder: Tensor) -> MicroBatch:
         """With the predictions' weights times a factor each: a rank's share of the whole batch."""
@@ -184,8 +186,10 @@ class BatchPlan:
             MicroBatch(
                 encoder.pad(rows, self.words),
                 decoder.pad(rows, self.words) if decoder else None,
-                *(torch.from_numpy(array[rows]) for array in (pair, text, document)),
-                seed=int(hashed(self.seed, "dropout", step, self.rank, number) >> np.uint64(1)),
+                torch.from_numpy(pair[rows]),
+                torch.from_numpy(text[rows]),
+                torch.from_numpy(document[rows]),
+                int(hashed(self.seed, "dropout", step, self.rank, number) >> np.uint64(1)),
             )
             for number, rows in enumerate(cuts)
         ]

@@ -15,8 +15,8 @@ tags: [sentence-transformers, feature-extraction, dense-retrieval, qontext]
 
 # {title}
 
-A text encoder pre-trained for dense retrieval with `{method}`{context}. Its vector of a text is the last layer's
-[CLS], compared by dot product. It was not fine-tuned on labelled queries: fine-tune it before use where there
+A text encoder pre-trained for dense retrieval with `{method}`{context}. Its vector of a text is {vector},
+compared by {similarity}. It was not fine-tuned on labelled queries: fine-tune it before use where there
 are any.
 
 ```python
@@ -50,6 +50,10 @@ def model_card(config: PretrainConfig, summary: dict[str, Any], *, has_head: boo
     return _TEMPLATE.format(
         title=f"Encoder pre-trained with {config.method}",
         method=config.method,
+        vector="the last layer's [CLS]"
+        if config.vector == "cls"
+        else "the mean of the last layer over its tokens",
+        similarity="dot product" if config.similarity == "dot" else "cosine",
         context=context,
         head="`head.safetensors` holds the training head; further pre-training takes it up."
         if has_head

@@ -93,6 +93,10 @@ class PretrainConfig(StageConfig):
     contrastive_weight: float = Field(1.0, ge=0)
     """Weight of cocondenser's contrastive loss; 0 switches it off."""
 
+    vector: Literal["cls", "mean"] = "cls"
+    """What stands for a text: the last layer's [CLS], as in the papers, or the mean over its tokens, for going on from
+    an encoder that was trained so."""
+
     similarity: Literal["dot", "cosine"] = "dot"
     """What the contrastive loss compares vectors by."""
 

@@ -77,7 +77,8 @@ def choose_anchors(
         told["documents"] = len(anchors)
     if len(anchors) < config.batch_size:
         raise QontextError(
-            f"a batch of {config.batch_size:,} is larger than the corpus, which has {len(anchors):,} {config.anchors} to use",
+            f"a batch of {config.batch_size:,} is larger than the corpus, "
+            f"which has {len(anchors):,} {config.anchors} to use",
             remedy=f"Set --batch-size to at most {len(anchors):,}.",
         )
     return anchors, told

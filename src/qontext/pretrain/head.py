@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -51,5 +52,5 @@ def load_head(objective: Objective, folder: Path) -> bool:
     return True
 
 
-def _shapes(weights: dict[str, torch.Tensor]) -> dict[str, list[int]]:
+def _shapes(weights: Mapping[str, torch.Tensor]) -> dict[str, list[int]]:
     return {name: list(weights[name].shape) for name in sorted(weights)}

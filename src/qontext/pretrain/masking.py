@@ -74,7 +74,8 @@ def choose_words(
     taken[row_first[bare]] = True
     chosen = np.zeros(len(size), bool)
     chosen[order[taken]] = True
-    return chosen[word_of_token]
+    of_tokens: NDArray[np.bool_] = chosen[word_of_token]
+    return of_tokens
 
 
 def corrupt(

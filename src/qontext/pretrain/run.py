@@ -90,7 +90,7 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
     with work.write_folder(".") as made:
         from qontext.pretrain.card import model_card
 
-        encoder.save(made, max_length=config.max_tokens)
+        encoder.save(made, max_length=config.max_tokens, pooling=config.vector, similarity=config.similarity)
         save_head(objective, made)
         card = model_card(config, summary, has_head=bool(objective.head_parameters()))
         (made / "README.md").write_text(card, encoding="utf-8")

@@ -38,7 +38,8 @@ class AutoregressiveDecoder(nn.Module):
         visible_TT = self.visible(hidden.shape[1], hidden.device)
         for block in self.blocks:
             hidden = block(hidden, visible_TT)
-        return self.norm(hidden)
+        normed: Tensor = self.norm(hidden)
+        return normed
 
     def visible(self, length: int, device: torch.device) -> Tensor:
         """[T, T] which positions (columns) each position (row) sees."""
@@ -69,4 +70,7 @@ class Block(nn.Module):
         dropout = self.rate if self.training else 0.0
         seen = F.scaled_dot_product_attention(query, key, value, attn_mask=visible_TT, dropout_p=dropout)
         hidden = hidden + self.dropout(self.out(seen.transpose(1, 2).reshape(n, t, h)))
-        return hidden + self.dropout(self.down(F.gelu(self.up(self.before_ffn(hidden)), approximate="tanh")))
+        out: Tensor = hidden + self.dropout(
+            self.down(F.gelu(self.up(self.before_ffn(hidden)), approximate="tanh"))
+        )
+        return out

@@ -63,9 +63,17 @@ class Objective(nn.Module):
     def forward(self, batch: MicroBatch) -> Output:
         raise NotImplementedError
 
+    def vector(self, last_NTH: Tensor, mask_NT: Tensor) -> Tensor:
+        """h_x [N, H]: the last layer's [CLS] as it is, or with `vector = "mean"` the mean over the text's tokens."""
+        if self.config.vector == "cls":
+            return last_NTH[:, 0]
+        weights = mask_NT[:, :, None].to(last_NTH.dtype)
+        return (last_NTH * weights).sum(1) / weights.sum(1)
+
     def represent(self, batch: MicroBatch) -> Tensor:
-        """The rows' vectors [N, H]: the last layer's [CLS], as it is."""
-        return self.encoder(batch.encoder.ids, batch.encoder.mask)[0][:, 0]
+        """The rows' vectors [N, H]."""
+        (last,) = self.encoder(batch.encoder.ids, batch.encoder.mask)
+        return self.vector(last, batch.encoder.mask)
 
     def contrast(self, vectors: Tensor, keys: Keys, rows: slice) -> dict[str, Tensor]:
         """The contrastive losses of some rows against all: [M, H] and their keys → named shares of the batch's loss."""

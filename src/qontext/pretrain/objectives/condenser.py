@@ -36,10 +36,11 @@ class Condenser(Objective):
     def forward(self, batch: MicroBatch) -> Output:
         text = batch.encoder
         early, last = self.encoder(text.ids, text.mask, layers=(self.early, -1))
+        vector = self.vector(last, text.mask)
         losses = {}
         if self.config.head_weight > 0:
-            head = self.head(with_first(last[:, 0], early), text.mask)
+            head = self.head(with_first(vector, early), text.mask)
             losses["head_mlm"] = self.config.head_weight * self.predict(head, text)
         if self.config.late_mlm_weight > 0:
             losses["late_mlm"] = self.config.late_mlm_weight * self.predict(last, text)
-        return Output(losses, last[:, 0])
+        return Output(losses, vector)

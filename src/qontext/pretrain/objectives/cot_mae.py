@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from torch import nn
+
 from qontext.engine.encoder import Encoder
 from qontext.pretrain.batches import Layout, MicroBatch
 from qontext.pretrain.objectives.autoregressive import AutoregressiveDecoder
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 
 class CotMae(Objective):
+    head: nn.Module
+
     def __init__(self, encoder: Encoder, config: PretrainConfig) -> None:
         super().__init__(encoder, config)
         self.head_kind = f"{config.decoder} decoder"
@@ -51,10 +55,11 @@ class CotMae(Objective):
         passage, context = batch.encoder, batch.decoder
         assert context is not None
         (last,) = self.encoder(passage.ids, passage.mask)
+        vector = self.vector(last, passage.mask)
         losses = {}
         if self.config.late_mlm_weight > 0:
             losses["encoder_mlm"] = self.config.late_mlm_weight * self.predict(last, passage)
         if self.config.head_weight > 0:
-            decoded = self.head(with_first(last[:, 0], self.encoder.embed(context.ids)), context.mask)
+            decoded = self.head(with_first(vector, self.encoder.embed(context.ids)), context.mask)
             losses["context_mlm"] = self.config.head_weight * self.predict(decoded, context)
-        return Output(losses, last[:, 0])
+        return Output(losses, vector)

@@ -49,13 +49,13 @@ class RetroMae(Objective):
         text, whole = batch.encoder, batch.decoder
         assert whole is not None
         (last,) = self.encoder(text.ids, text.mask)
-        content = with_first(last[:, 0], self.encoder.embed(whole.ids))
-        decoded = self.head(last[:, 0], content, whole.mask)
+        vector = self.vector(last, text.mask)
+        decoded = self.head(vector, with_first(vector, self.encoder.embed(whole.ids)), whole.mask)
         losses = {
             "encoder_mlm": self.config.late_mlm_weight * self.predict(last, text),
             "decoder_mlm": self.config.head_weight * self.predict(decoded, whole),
         }
-        return Output(losses, last[:, 0])
+        return Output(losses, vector)
 
 
 class EnhancedDecoder(nn.Module):
@@ -79,7 +79,8 @@ class EnhancedDecoder(nn.Module):
         query, key, value = (part.view(n, t, self.heads, h // self.heads).transpose(1, 2) for part in parts)
         seen = F.scaled_dot_product_attention(query, key, value, attn_mask=self.sample(mask_NT)[:, None])
         hidden = self.after_attention(asked + self.out(seen.transpose(1, 2).reshape(n, t, h)))
-        return self.after_ffn(hidden + self.down(F.gelu(self.up(hidden))))
+        rebuilt: Tensor = self.after_ffn(hidden + self.down(F.gelu(self.up(hidden))))
+        return rebuilt
 
     def sample(self, mask_NT: Tensor) -> Tensor:
         """[N, T, T] what each position sees: the first, and of the other real tokens but itself a random share."""
