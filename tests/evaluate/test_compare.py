@@ -114,3 +114,10 @@ def test_names_tell_systems_apart(tmp_path: Path) -> None:
 def test_one_system_is_not_enough(collection: Path, tmp_path: Path) -> None:
     with pytest.raises(QontextError, match="two systems"):
         compare(write_run(tmp_path / "a.trec", ranks(1)), qrels=collection)
+
+
+def test_answers_are_compared_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "q.qa.csv").write_text("where?\t['Rome']\n")
+    runs = write_run(tmp_path / "a.trec", ranks(1)), write_run(tmp_path / "b.trec", ranks(2))
+    with pytest.raises(QontextError, match="qontext report: it compares them"):
+        compare(*runs, qrels=tmp_path / "q.qa.csv")

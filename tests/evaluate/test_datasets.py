@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from qontext import hub
-from qontext.collection import read_queries
+from qontext.collection import read_passages, read_queries
 from qontext.errors import QontextError
 from qontext.evaluate import published
+from qontext.evaluate.beir import fetch
 from qontext.evaluate.datasets import BENCHMARKS, load_judgements
 
 REAL = {
@@ -102,3 +103,27 @@ def test_names_that_are_not_judgements(tmp_path: Path) -> None:
         load_judgements("beir/cqadupstack")
     with pytest.raises(QontextError, match="no such file"):
         load_judgements(str(tmp_path / "absent.tsv"))
+
+
+def test_a_remote_set_is_read_and_written_down(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ir_datasets = pytest.importorskip("ir_datasets")
+    (tmp_path / "docs.tsv").write_text("d1\tA cell divides.\nd2\tA star shines.\n")
+    (tmp_path / "queries.tsv").write_text("7\tdo cells divide\n")
+    (tmp_path / "qrels.txt").write_text("7 0 d1 1\n7 0 d2 0\n")
+    local = ir_datasets.create_dataset(
+        docs_tsv=tmp_path / "docs.tsv",
+        queries_tsv=tmp_path / "queries.tsv",
+        qrels_trec=tmp_path / "qrels.txt",
+    )
+    asked = []
+    monkeypatch.setattr(ir_datasets, "load", lambda name: asked.append(name) or local)
+    monkeypatch.setattr(hub, "online", lambda: False)
+    judged = load_judgements("beir/scifact")
+    assert judged.qrels == {"7": {"d1": 1, "d2": 0}}
+    assert judged.benchmark is BENCHMARKS["beir/scifact"]
+    folder = fetch(BENCHMARKS["beir/scifact"], tmp_path / "scifact")
+    assert [p.text for p in read_passages(folder)] == ["A cell divides.", "A star shines."]
+    assert load_judgements(str(folder)).qrels == judged.qrels
+    assert asked == ["beir/scifact/test"] * 2
+    fetch(BENCHMARKS["beir/scifact"], folder)
+    assert len(asked) == 2  # what is there is not fetched again

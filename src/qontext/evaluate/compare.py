@@ -17,6 +17,7 @@ from qontext.collection import read_passages, read_queries
 from qontext.config import Input, StageConfig
 from qontext.errors import QontextError
 from qontext.evaluate import checks
+from qontext.evaluate.answers import is_questions
 from qontext.evaluate.comparison import Change, Pair, System, compare_systems, largest_changes, tops
 from qontext.evaluate.datasets import load_judgements
 from qontext.evaluate.evaluate import score, threshold
@@ -63,6 +64,12 @@ def run(settings: CompareConfig) -> dict[str, Any]:
     names = system_names([name for name, _ in named], [paths for _, paths in named])
     if len(named) < 2:
         raise QontextError("comparing needs two systems at least", remedy="Name another run.")
+    if Path(settings.qrels).is_file() and is_questions(Path(settings.qrels)):
+        raise QontextError(
+            "holds questions with answers, and compare needs judgements",
+            place=settings.qrels,
+            remedy="Evaluate each run with --out and give the directories to qontext report: it compares them.",
+        )
     judged = load_judgements(settings.qrels, split=settings.split)
     systems, first_runs, queries = [], [], []
     for name, (_, paths) in zip(names, named):
