@@ -58,6 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         rows = [{"phase": "cocondenser", "step": s, "losses": loss} for s, loss in enumerate(losses, 1)]
         path.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"phase": "coc')  # cut by a kill
     artifacts.finish(work, claim, {"steps": 40, "passages_per_second": 3800.0}, 75.0)
+    (folder / "runs" / "recipe.toml").write_text('[recipe]\ntitle = "Cells & <stars>"\n')
     return folder
 
 
@@ -95,6 +96,7 @@ def test_what_it_says(report: Artifact) -> None:
     row = next(line for line in text.splitlines() if line.startswith("| a base |"))
     assert "| 33.3 |" in row
     assert report.summary["systems"] == 2
+    assert text.startswith("# Cells &amp; &lt;stars&gt;")
 
 
 def test_the_numbers_are_those_of_the_evaluation(report: Artifact, folder: Path) -> None:

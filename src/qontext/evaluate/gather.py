@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,7 +98,9 @@ def gather(directories: Sequence[str]) -> Facts:
             remedy="Give directories that qontext wrote, or a folder with such directories.",
         )
     facts.sections = _sections([stage for _, stage in facts.stages if stage.verb == "evaluate"])
-    facts.title = ", ".join(dict.fromkeys(Path(d).resolve().name for d in directories))
+    titles = [tomllib.loads(text).get("recipe", {}).get("title") for text in facts.recipes.values()]
+    names = dict.fromkeys(Path(d).resolve().name for d in directories)
+    facts.title = titles[0] if len(titles) == 1 and titles[0] else ", ".join(names)
     return facts
 
 
