@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import pytrec_eval
 
-from qontext.collection import read_qrels
+from qontext.collection import load_collection, read_qrels
 from qontext.errors import QontextError
 from qontext.evaluate.measures import measure, parse
 from qontext.records import Hit
+from qontext.retrieve.bm25 import Bm25
 from qontext.retrieve.runs import Run
 
 QRELS = {"q1": {"a": 1, "b": 1}, "q2": {"c": 2, "d": 1}, "q3": {"e": 1}}
@@ -144,6 +145,26 @@ def random_run(qrels: dict[str, dict[str, int]], rng: np.random.Generator, depth
     return Run.of(hits)
 
 
+def agrees_with_pytrec_eval(run: Run, qrels: dict[str, dict[str, int]]) -> None:
+    ours = measure(run, qrels, parse("MRR MRR@10 R@10 Success@5 nDCG@10 nDCG MAP P@10"))
+    theirs = pytrec_eval.RelevanceEvaluator(
+        qrels, {"recip_rank", "recall.10", "success.5", "ndcg_cut.10", "ndcg", "map", "P.10"}
+    ).evaluate({query: {hit.passage: hit.score for hit in hits} for query, hits in run.items()})
+    names = {"MRR": "recip_rank", "R@10": "recall_10", "Success@5": "success_5", "nDCG@10": "ndcg_cut_10",
+             "nDCG": "ndcg", "MAP": "map", "P@10": "P_10"}  # fmt: skip
+    for name, trec in names.items():
+        expected = [theirs.get(query, {}).get(trec, 0.0) for query in ours.queries]
+        np.testing.assert_allclose(ours.values[name], expected, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize(("name", "split"), [("cranfield", "test_graded"), ("vaswani", "test")])
+def test_agrees_with_pytrec_eval_on_real_runs(shared_data, name: str, split: str) -> None:  # type: ignore[no-untyped-def]
+    data = load_collection(shared_data(name))
+    run = Bm25.of(data.passages()).search(data.queries(split), 100)
+    assert len(run) == len(data.qrels(split))
+    agrees_with_pytrec_eval(run, data.qrels(split))
+
+
 @pytest.mark.parametrize(
     ("file", "queries", "depth"),
     [
@@ -158,14 +179,7 @@ def test_agrees_with_pytrec_eval_and_the_official_definition(
     qrels = read_qrels(shared_data("msmarco_trecdl") / file)
     assert len(qrels) == queries
     run = random_run(qrels, np.random.default_rng(7), depth)
-    ours = measure(run, qrels, parse("MRR MRR@10 R@10 Success@5 nDCG@10 nDCG MAP P@10"))
-    theirs = pytrec_eval.RelevanceEvaluator(
-        qrels, {"recip_rank", "recall.10", "success.5", "ndcg_cut.10", "ndcg", "map", "P.10"}
-    ).evaluate({query: {hit.passage: hit.score for hit in hits} for query, hits in run.items()})
-    names = {"MRR": "recip_rank", "R@10": "recall_10", "Success@5": "success_5", "nDCG@10": "ndcg_cut_10",
-             "nDCG": "ndcg", "MAP": "map", "P@10": "P_10"}  # fmt: skip
-    for name, trec in names.items():
-        expected = [theirs.get(query, {}).get(trec, 0.0) for query in ours.queries]
-        np.testing.assert_allclose(ours.values[name], expected, atol=1e-6, err_msg=name)
+    agrees_with_pytrec_eval(run, qrels)
+    ours = measure(run, qrels, parse("MRR@10"))
     ranking = {query: [hit.passage for hit in hits] for query, hits in run.items()}
     assert ours.means["MRR@10"] == pytest.approx(official_mrr_at_10(ranking, qrels), abs=1e-9)
