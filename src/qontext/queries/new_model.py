@@ -24,7 +24,7 @@ PRESETS = {"tiny": Preset(2, 128, 2), "mini": Preset(4, 256, 4), "small": Preset
 
 
 def from_scratch(preset: str, texts: Iterable[str], vocabulary: int, seed: int) -> tuple[Any, Any]:
-    """A new T5 and a Unigram tokenizer that is trained on the texts."""
+    """A new T5 and a tokenizer that is trained on the texts."""
     from transformers import T5Config, T5ForConditionalGeneration
 
     tokenizer = train_tokenizer(texts, vocabulary)
@@ -39,18 +39,21 @@ def from_scratch(preset: str, texts: Iterable[str], vocabulary: int, seed: int) 
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Any:
-    """A Unigram tokenizer in T5's manner: <pad> 0, </s> 1 at the end, <unk> 2."""
+    """A BPE tokenizer with T5's special tokens: <pad> 0, </s> 1 at the end, <unk> 2.
+
+    Not Unigram, T5's own kind: its trainer does not give the same tokens twice.
+    """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
-    raw = Tokenizer(models.Unigram())
+    raw = Tokenizer(models.BPE(unk_token="<unk>"))
     raw.normalizer = normalizers.NFKC()
     raw.pre_tokenizer = pre_tokenizers.Metaspace()
     raw.decoder = decoders.Metaspace()
-    trainer = trainers.UnigramTrainer(
+    trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,
         special_tokens=["<pad>", "</s>", "<unk>"],
-        unk_token="<unk>",
+        limit_alphabet=1000,
         show_progress=False,
     )
     raw.train_from_iterator(texts, trainer)

