@@ -15,7 +15,6 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -49,8 +48,12 @@ class DocsetConfig(StageConfig):
 
 def run(config: DocsetConfig, work: Workdir) -> dict[str, Any]:
     if not config.source.startswith("pydocs:"):
-        raise QontextError("a labelled set is made from docstrings", place=config.source, remedy="Give pydocs:")
-    documents = [d for d in open_source(config.source, fields=FieldNames()).documents() if isinstance(d, Document)]
+        raise QontextError(
+            "a labelled set is made from docstrings", place=config.source, remedy="Give pydocs:"
+        )
+    documents = [
+        d for d in open_source(config.source, fields=FieldNames()).documents() if isinstance(d, Document)
+    ]
     documents = _sample(documents, config)
     found = [(d, id, text, *split_summary(text)) for d in documents for id, text in d.passages]
     asks = np.array([_asks(summary, rest) for *_, summary, rest in found])
@@ -63,16 +66,26 @@ def run(config: DocsetConfig, work: Workdir) -> dict[str, Any]:
     _write_lines(
         work,
         "corpus.jsonl.gz",
-        ({"_id": id, "title": d.title, "text": text, "doc_id": d.id} for (d, id, *_), text in zip(found, texts)),
+        (
+            {"_id": id, "title": d.title, "text": text, "doc_id": d.id}
+            for (d, id, *_), text in zip(found, texts)
+        ),
     )
     chosen = [found[n] for n in np.flatnonzero(is_query)]
-    _write_lines(work, "queries.jsonl.gz", ({"_id": f"q-{id}", "text": summary} for _, id, _, summary, _ in chosen))
+    _write_lines(
+        work, "queries.jsonl.gz", ({"_id": f"q-{id}", "text": summary} for _, id, _, summary, _ in chosen)
+    )
     is_dev = dice[is_query] < share / 3
     for split, part in (("dev", is_dev), ("test", ~is_dev)):
         rows = [f"q-{id}\t{id}\t1\n" for (_, id, *_), mine in zip(chosen, part) if mine]
         with work.write(f"qrels/{split}.tsv") as path:
             path.write_text("query-id\tcorpus-id\tscore\n" + "".join(rows), encoding="utf-8")
-    return {"modules": len(documents), "passages": len(found), "dev queries": int(is_dev.sum()), "test queries": int((~is_dev).sum())}
+    return {
+        "modules": len(documents),
+        "passages": len(found),
+        "dev queries": int(is_dev.sum()),
+        "test queries": int((~is_dev).sum()),
+    }
 
 
 def _sample(documents: list[Document], config: DocsetConfig) -> list[Document]:
@@ -91,14 +104,14 @@ def _asks(summary: str, rest: str) -> bool:
 
 
 def _write_lines(work: Workdir, name: str, rows: Iterator[dict[str, str]]) -> None:
-    with work.write(name) as path, _deterministic_gzip(path) as file:
+    # Without a time stamp or a name inside the archive, the same rows give the same bytes.
+    with (
+        work.write(name) as path,
+        path.open("wb") as raw,
+        gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as file,
+    ):
         for row in rows:
             file.write((json.dumps(row, ensure_ascii=False) + "\n").encode())
-
-
-def _deterministic_gzip(path: Path) -> gzip.GzipFile:
-    """Without a time stamp or a name inside, so that the same rows give the same bytes."""
-    return gzip.GzipFile(filename="", mode="wb", fileobj=path.open("wb"), mtime=0)
 
 
 STAGE = Stage(
