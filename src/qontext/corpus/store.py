@@ -15,7 +15,6 @@ No tokenizer runs while training.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ from numpy.typing import NDArray
 
 from qontext import artifacts
 from qontext.artifacts import Workdir
-from qontext.corpus.sentences import pieces
 from qontext.errors import QontextError
 
 ARRAYS = ("ids", "word_starts", "sentences", "offsets", "groups")
@@ -74,46 +72,45 @@ def load_arrays(path: Path) -> TokenStore:
     return TokenStore(**arrays, names=pq.read_table(path / "names.parquet")["name"].combine_chunks())
 
 
-def tokenise(texts: Iterable[tuple[str, list[int]]], tokenizer: Any) -> dict[str, NDArray[Any]]:
-    """Texts with their sentence starts → `ids`, `word_starts`, `sentences` (in this block), `lengths` (of texts).
-
-    Each sentence is tokenised by itself, so that it is a run of whole tokens.
-    """
-    sentences: list[str] = []
-    counts: list[int] = []
-    for text, starts in texts:
-        sentences += pieces(text, starts)
-        counts.append(len(starts))
-    encoded = tokenizer.encode_batch_fast(sentences, add_special_tokens=False)
+def tokenise(texts: list[tuple[str, list[int]]], tokenizer: Any) -> dict[str, NDArray[Any]]:
+    """Texts with their sentence starts → `ids`, `word_starts`, `sentences` (in this block), `lengths` (of texts)."""
+    encoded = tokenizer.encode_batch([text for text, _ in texts], add_special_tokens=False)
     lengths = np.fromiter((len(e) for e in encoded), np.int64, len(encoded))
     begins = np.cumsum(lengths) - lengths
     ids = np.fromiter((i for e in encoded for i in e.ids), np.int64, int(lengths.sum()))
-    is_start = word_starts(tokenizer)(encoded, ids)
+    firsts = [
+        begin + _first_tokens(e, starts) for e, begin, (_, starts) in zip(encoded, begins, texts) if len(e)
+    ]
+    continues = _continuations(tokenizer)
+    is_start = _first_of_words(encoded, len(ids)) if continues is None else ~continues[ids]
     is_start[begins[lengths > 0]] = True
-    per_text = (
-        np.add.reduceat(lengths, np.cumsum(counts) - np.array(counts)) if counts else np.zeros(0, np.int64)
-    )
-    return {"ids": ids, "word_starts": is_start, "sentences": begins[lengths > 0], "lengths": per_text}
+    sentences = np.concatenate([np.zeros(0, np.int64), *firsts])
+    return {"ids": ids, "word_starts": is_start, "sentences": sentences, "lengths": lengths}
 
 
-def word_starts(tokenizer: Any) -> Callable[[list[Any], NDArray[np.int64]], NDArray[np.bool_]]:
-    """What tells the tokens that start a word from those that continue one.
+def _first_tokens(encoded: Any, starts: list[int]) -> NDArray[np.int64]:
+    """The tokens in which the sentences begin: each is the first that ends behind its sentence's start."""
+    ends = np.fromiter((end for _, end in encoded.offsets), np.int64, len(encoded))
+    found = np.unique(np.searchsorted(ends, starts[1:], side="right"))
+    return np.concatenate([[0], found[(found > 0) & (found < len(ends))]])
 
-    WordPiece marks continuations in the vocabulary, so a table of its entries is enough; any other tokenizer is
-    asked for the word that each token belongs to.
-    """
+
+def _continuations(tokenizer: Any) -> NDArray[np.bool_] | None:
+    """[V] the entries of a vocabulary that continue a word, where it marks them, as WordPiece's does."""
     prefix = getattr(tokenizer.model, "continuing_subword_prefix", None)
-    if type(tokenizer.model).__name__ == "WordPiece" and prefix:
-        vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-        starts = np.ones(max(vocabulary.values()) + 1, bool)
-        starts[[i for token, i in vocabulary.items() if token.startswith(prefix)]] = False
-        return lambda encoded, ids: starts[ids]
+    if type(tokenizer.model).__name__ != "WordPiece" or not prefix:
+        return None
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    marked = np.zeros(max(vocabulary.values()) + 1, np.bool_)
+    marked[[i for token, i in vocabulary.items() if token.startswith(prefix)]] = True
+    return marked
 
-    def by_word(encoded: list[Any], ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        words = np.fromiter((-1 if w is None else w for e in encoded for w in e.word_ids), np.int64, len(ids))
-        return np.concatenate([[True], words[1:] != words[:-1]]) if len(words) else np.zeros(0, bool)
 
-    return by_word
+def _first_of_words(encoded: list[Any], size: int) -> NDArray[np.bool_]:
+    """[T] the tokens whose word, as the tokenizer says, is not that of the token before."""
+    words = np.fromiter((-1 if w is None else w for e in encoded for w in e.word_ids), np.int64, size)
+    is_first: NDArray[np.bool_] = np.diff(words, prepend=-2) != 0
+    return is_first
 
 
 def write_store(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -15,6 +16,8 @@ from qontext.errors import QontextError
 from qontext.stages import Stage
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+LETTERS = 1000
+"""At most so many different characters; rarer ones are unknown to the tokenizer."""
 
 
 class TrainTokenizerConfig(StageConfig):
@@ -32,24 +35,21 @@ class TrainTokenizerConfig(StageConfig):
 
 
 def run(config: TrainTokenizerConfig, work: Workdir) -> dict[str, Any]:
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=100))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=config.lowercase)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece()
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=config.vocabulary,
-        min_frequency=config.min_frequency,
-        special_tokens=SPECIAL,
-        show_progress=False,
-    )
+    def wordpiece(vocabulary: dict[str, int]) -> Any:
+        model = models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100)
+        tokenizer = Tokenizer(model)
+        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=config.lowercase)
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        return tokenizer
+
     total = records.count_rows(config.passages)
-    with log.progress("read", total, "passages") as advance:
-        tokenizer.train_from_iterator(_texts(config.passages, advance), trainer, length=total)
+    with log.progress("read", 2 * total, "passages") as advance:
+        tokenizer = wordpiece(train(wordpiece({}), config, advance))
     size = tokenizer.get_vocab_size()
-    if size <= len(SPECIAL) + 26:
-        raise QontextError("the passages have too few words to train a tokenizer on", place=config.passages)
+    tokenizer.add_special_tokens(SPECIAL)
+    tokenizer.decoder = decoders.WordPiece()
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
@@ -71,7 +71,33 @@ def run(config: TrainTokenizerConfig, work: Workdir) -> dict[str, Any]:
     return {"vocabulary": size, "passages": total, "sample": " ".join(sample)}
 
 
-def _texts(passages: str, advance: Any) -> Iterator[list[str]]:
+def train(tokenizer: Any, config: TrainTokenizerConfig, advance: Callable[[int], None]) -> dict[str, int]:
+    """The vocabulary, the same at every call: the trainer by itself numbers letters in an order of chance,
+    and breaks ties by these numbers. So it is given the letters, in both of their forms."""
+    from tokenizers import trainers
+
+    letters: Counter[str] = Counter()
+    for batch in _texts(config.passages, advance):
+        for text in batch:
+            letters.update(tokenizer.normalizer.normalize_str(text))
+    room = min(LETTERS, (config.vocabulary - len(SPECIAL)) // 2)
+    common = sorted((c for c in letters if not c.isspace()), key=lambda c: (-letters[c], c))[:room]
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=config.vocabulary,
+        min_frequency=config.min_frequency,
+        special_tokens=[*SPECIAL, *(f"##{c}" for c in sorted(common))],
+        initial_alphabet=common,
+        limit_alphabet=len(common),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_texts(config.passages, advance), trainer)
+    vocabulary: dict[str, int] = tokenizer.get_vocab()
+    if len(vocabulary) <= len(SPECIAL) + 2 * len(common):
+        raise QontextError("the passages have too few words to train a tokenizer on", place=config.passages)
+    return vocabulary
+
+
+def _texts(passages: str, advance: Callable[[int], None]) -> Iterator[list[str]]:
     for batch in records.read_table(passages, records.PASSAGES, columns=["title", "text"]):
         advance(len(batch))
         for name in ("title", "text"):
