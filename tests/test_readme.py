@@ -14,7 +14,9 @@ import pytest
 from qontext.workflow.recipe import SHIPPED, read_recipe
 
 ROOT = Path(__file__).parents[1]
-BLOCKS = re.findall(r"<!-- runs in the tests -->\n```(bash|python)\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+BLOCKS = re.findall(
+    r"<!-- runs in the tests -->\n```(bash|python)\n(.*?)```", (ROOT / "README.md").read_text(), re.S
+)
 
 
 def test_every_marked_block_runs(tmp_path: Path) -> None:
@@ -53,4 +55,6 @@ def test_shipped_recipes_are_valid(recipe: Path, tmp_path: Path) -> None:
     for step in read.steps:
         step.configure(tmp_path)
     (tmp_path / "again.toml").write_text(read.dump())
-    assert read_recipe(str(tmp_path / "again.toml")).steps == read.steps, "what is written down is the same recipe"
+    assert read_recipe(str(tmp_path / "again.toml")).steps == read.steps, (
+        "what is written down is the same recipe"
+    )

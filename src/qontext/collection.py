@@ -293,6 +293,8 @@ def _judgement(fields: list[str], place: str) -> tuple[str, str, int]:
 
 def _is_parquet(path: Path) -> bool:
     if path.is_dir():
+        if any(path.glob("corpus.jsonl*")):  # a labelled set, even if a stage made it
+            return False
         return artifacts.is_artifact(path) or (path / artifacts.CLAIM).exists() or any(path.glob("*.parquet"))
     return path.suffix == ".parquet"
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -151,7 +152,8 @@ def _name(number: int) -> str:
 
 
 def _total(config: EncodeConfig) -> int | None:
-    return records.count_rows(config.texts) if artifacts.is_artifact(config.texts) else None
+    known = artifacts.is_artifact(config.texts) and any(Path(config.texts).glob("*.parquet"))
+    return records.count_rows(config.texts) if known else None
 
 
 STAGE = Stage(

@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from qontext import artifacts, config, log, stages
-from qontext.artifacts import Artifact
 from qontext.config import Input, StageConfig
 from qontext.errors import QontextError, choose
 from qontext.stages import Command, Stage
@@ -82,6 +81,9 @@ def read_recipe(path: str, changes: tuple[str, ...] = ()) -> Recipe:
         tables = tomllib.loads(file.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise QontextError(f"not a valid recipe: {error}", place=file) from None
+    for name, table in tables.items():
+        if not isinstance(table, dict):
+            raise QontextError(f"{name!r} should be a table, such as [split], not a value", place=file)
     for change in changes:
         name, value = config.parse_assignment(change)
         table, _, field = name.partition(".")
@@ -89,10 +91,6 @@ def read_recipe(path: str, changes: tuple[str, ...] = ()) -> Recipe:
     about, inputs = tables.pop("recipe", {}), tables.pop("inputs", {})
     steps: list[Step] = []
     for name, table in tables.items():
-        if not isinstance(table, dict):
-            raise QontextError(
-                f"{name!r} stands outside any table", place=file, remedy="Put it under a [step]."
-            )
         settings = {field: _fill(value, inputs, file) for field, value in table.items() if field != "verb"}
         verb = choose(str(table.get("verb", name)), stages.VERBS, f"verb (of step {name!r} in {file.name})")
         stage = stages.load(verb)
@@ -131,9 +129,10 @@ def run_recipe(recipe: Recipe, root: Path, until: str | None = None) -> list[dic
         heading = f"[{number}/{len(recipe.steps)}] {step.name}"
         log.note(f"{heading}: already done" if state == "done" else f"{heading}: {why}")
         started = time.monotonic()
-        artifact: Artifact = stages.execute(
-            step.stage, step.configure(root), root / step.name, overwrite=True
-        )
+        if state == "done":
+            artifact = artifacts.open_artifact(root / step.name)
+        else:
+            artifact = stages.execute(step.stage, step.configure(root), root / step.name, overwrite=True)
         rows.append(
             {
                 "step": step.name,
