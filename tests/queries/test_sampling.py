@@ -42,9 +42,9 @@ def test_cache_masks_and_leaving_rows_change_nothing(tiny_t5):
     model = load_model(folder, tokenizer)
     texts = ["bees dance", "a glacier is a slow river of ice and carries stones", "bread"]
     tokens = tokenizer(texts, return_tensors="pt", padding=True)
-    sampler = Sampler(samples=3, max_new_tokens=12, temperature=0.7)
+    sampler = Sampler(samples=8, max_new_tokens=12, temperature=2.5)
     drawn = sample(model, tokens.input_ids, tokens.attention_mask, texts, sampler, torch.float32)
-    dice = torch.from_numpy(sampler.dice(texts)).float().reshape(3, 3, -1)
+    dice = torch.from_numpy(sampler.dice(texts)).float().reshape(3, 8, -1)
     lengths = set()
     for passage, text in enumerate(texts):
         for number, query in enumerate(drawn[passage]):

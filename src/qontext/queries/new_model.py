@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -79,6 +80,8 @@ def from_model(name: str, seed: int) -> tuple[Any, Any]:
         )
     from transformers import EncoderDecoderModel
 
+    # About checkpoints of 2021; it comes with every use of the class.
+    warnings.filterwarnings("ignore", message="Version v4.12.0 introduces", category=FutureWarning)
     tokenizer = load_tokenizer(folder)
     with seeded(seed), quiet():
         model = EncoderDecoderModel.from_encoder_decoder_pretrained(str(folder), str(folder))
