@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import tempfile
 import time
@@ -126,6 +127,7 @@ def main() -> None:
         "largest_difference_from_pytrec_eval": error,
         "run_file_mb": round(size / 1e6, 1),
         "peak_memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+        "load_average": round(os.getloadavg()[0], 1),
         "machine": machine.describe(),
     }
     given.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
