@@ -149,7 +149,7 @@ def _cell(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
-        return f"{value:,.4g}"
+        return f"{value:.4f}" if abs(value) < 1 else f"{value:,.5g}"
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value))
     return str(value)

@@ -355,3 +355,49 @@ def test_passages_without_queries_are_left_out_and_counted(corpus: Path, tmp_pat
     pq.write_table(table.filter(pc.is_in(table["passage"], value_set=names)), tmp_path / "few.parquet")
     made = train(corpus, tmp_path / "out", method="cocondenser", queries=str(tmp_path / "few.parquet"))
     assert made.summary["passages without queries, left out"] == made.summary["passages"] - 12
+
+
+def test_running_out_of_memory_names_the_settings_to_lower(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from qontext.engine.encoder import Encoder
+
+    def greedy(self: Any, *inputs: Any, **more: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(Encoder, "forward", greedy)
+    with pytest.raises(QontextError, match=r"out of memory at step 1.*--micro-tokens"):
+        train(corpus, tmp_path / "out", method="mlm")
+
+
+def test_tensorboard_gets_the_losses(corpus: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="the extra 'track' is not installed")
+    made = train(corpus, tmp_path / "out", method="mlm", track="tensorboard")
+    (events,) = (made.path / "logs/tensorboard").iterdir()
+    assert b"mlm/losses/mlm" in events.read_bytes()
+
+
+def test_trackio_gets_the_losses(corpus: Path, tmp_path: Path) -> None:
+    """In a process of its own: trackio reads where to write when it is imported."""
+    pytest.importorskip("trackio", reason="the extra 'track' is not installed")
+    environment = {**ENVIRONMENT, "TRACKIO_DIR": str(tmp_path / "trackio"), "HF_HUB_OFFLINE": "1"}
+    arguments = command(
+        corpus, tmp_path / "out", "--steps", "4", "--condenser-steps", "0", "--track", "trackio", "-q"
+    )
+    subprocess.run(arguments, env=environment, check=True, capture_output=True)
+    assert any((tmp_path / "trackio").rglob("*.db"))
+
+
+def test_means_and_cosine_are_saved_as_such(corpus: Path, tmp_path: Path) -> None:
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    made = train(corpus, tmp_path / "out", vector="mean", similarity="cosine", temperature=0.05)
+    model = sentence_transformers.SentenceTransformer(str(made.path), device="cpu")
+    assert model.similarity_fn_name == "cosine"
+
+    from qontext.engine.encoder import load_encoder
+
+    encoder = load_encoder(str(made.path))
+    ids = encoder.tokenizer("rivers and mountains", return_tensors="pt")["input_ids"]
+    with torch.inference_mode():
+        ours = encoder(ids, None)[0][0].mean(0).numpy()
+    assert np.abs(model.encode("rivers and mountains") - ours).max() < 1e-5

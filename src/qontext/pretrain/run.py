@@ -49,12 +49,8 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
     objective: Any = method(phases[0][0])(encoder, config).to(group.device)
     folder = is_local(config.encoder)
     has_trained_head = folder is not None and load_head(objective, folder)
-    if (
-        config.method == "cocondenser"
-        and not has_trained_head
-        and not config.condenser_steps
-        and group.is_first
-    ):
+    needs_head = config.method == "cocondenser" and config.head_weight > 0 and not config.condenser_steps
+    if needs_head and not has_trained_head and group.is_first:
         log.warn(
             f"{config.encoder} brings no condenser head, so a new head is trained against a trained encoder. "
             "Start from 'qontext pretrain --method condenser', or give --condenser-steps."
