@@ -21,10 +21,12 @@ from qontext.engine.load import seeded
 
 
 class AutoregressiveDecoder(nn.Module):
-    def __init__(self, config: Any, blocks: int, window: int, seed: int) -> None:
+    def __init__(
+        self, config: Any, blocks: int, window: int, seed: int, dropout: float | None = None
+    ) -> None:
         super().__init__()
         self.window = window
-        rate = float(getattr(config, "hidden_dropout_prob", 0.1))
+        rate = float(getattr(config, "hidden_dropout_prob", 0.1)) if dropout is None else dropout
         self.dropout = nn.Dropout(rate)
         self.norm = nn.LayerNorm(config.hidden_size)
         with seeded(seed):

@@ -33,7 +33,7 @@ class CotMae(Objective):
         self.head_kind = f"{config.decoder} decoder"
         if config.decoder == "autoregressive":
             self.head = AutoregressiveDecoder(
-                encoder.config, config.decoder_layers_or(1), config.window, config.seed
+                encoder.config, config.decoder_layers_or(1), config.window, config.seed, config.dropout
             )
         else:
             self.head = encoder.fresh_layers(
