@@ -41,7 +41,7 @@ def speed(passages: list[Passage]) -> dict[str, float]:
     from qontext.queries.cleaning import clean
 
     best: dict[str, float] = {}
-    for _ in range(3):
+    for _ in range(2):
         start = time.process_time()
         rarity = Rarity(passages)
         middle = time.process_time()

@@ -75,6 +75,7 @@ def test_rare_is_counted_over_passages_not_over_words():
         ("Ada Finch designed the first tower on the coast.", "who designed the first tower on the coast?"),
         ("What is left behind by the ice?", "What is left behind by the ice?"),
         ("It is a slow river.", None),
+        ("I saw him build it last winter by the sea.", None),
         ("Green leaves.", None),
     ],
 )

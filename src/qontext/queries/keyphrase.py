@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from qontext.queries.generate import GenerateConfig
 
 KINDS = ("terms", "question", "focus", "sentence", "lead")
-_PRONOUNS = frozenset(("It", "He", "She", "They", "This"))
+_PRONOUNS = frozenset(("It", "He", "She", "They"))
 _RULES = list(RULES)
 _SIGNS = " .,;:'’-"
 
@@ -102,7 +102,10 @@ class _View:
         position = (first - tokens.starts[place]) / np.diff(tokens.starts)[place]
         weight = np.where(rare < 0.6, 0.3 + rare, np.where(rare < 0.95, 0.9, 0.6)) * (3.0 - 2.0 * position)
         weight *= np.array([0.0, 1.0, 3.0, 5.0, 7.0])[np.minimum(count, 4)]
-        weight *= np.where(self.in_title, 8.0, np.where(tokens.capital[tokens.token[first]], 2.0, 1.0))
+        # A capital says something where no sentence begins.
+        opens = np.concatenate([[True], tokens.ends[:-1]])[first]
+        capital = tokens.capital[tokens.token[first]] & ~opens
+        weight *= np.where(self.in_title, 8.0, np.where(capital, 2.0, 1.0))
         weight *= np.where(short[word], 0.5, 1.0)
         return np.where(stop[word], 0.0, weight)
 

@@ -21,7 +21,7 @@ _BE = r"(?:is|are|was|were)"
 _AUXILIARY = rf"(?:{_BE}|has|have|had|can|could|will|would|may|must|should)"
 _PAST = r"(?:[a-z]{2,}ed|wrote|won|became|led|made|found|built|took|began|held|gave|went|saw|told|sold|lost)"
 _MONTH = r"(?:January|February|March|April|May|June|July|August|September|October|November|December)"
-_NAME = r"[A-Z][\w.'’-]*(?: (?:[A-Z][\w.'’-]*|of|the|de|von|van)){0,3}"
+_NAME = r"[A-Z][\w.'’-]+(?: (?:[A-Z][\w.'’-]*|of|the|de|von|van)){0,3}"
 _DEFINITION = re.compile(
     rf"^(?:An?|The)?\s*(?P<what>[^,;:]{{3,60}}?) (?P<verb>{_BE}) (?:an?|the|one of|any) "
 )
