@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from qontext.artifacts import Artifact
-from qontext.retrieve.index.exact import ExactIndex, _greatest
+from qontext.retrieve.index.exact import ExactIndex, _Best
 from qontext.retrieve.vectors import open_vectors
 
 ROWS, DIMENSIONS, QUERIES = 5_000, 24, 300
@@ -85,11 +85,16 @@ def test_it_equals_faiss_flat(
     assert (numbers == rows).mean() > 0.999
 
 
-@pytest.mark.parametrize(("width", "k"), [(10, 3), (1_000, 5), (4_099, 100), (300, 299)])
-def test_the_shortcut_to_the_greatest_is_topk(width: int, k: int) -> None:
-    scores = torch.from_numpy(
-        np.random.default_rng(width).permutation(4 * width).reshape(4, width).astype(np.float32)
-    )
-    values, places = _greatest(scores, k)
-    np.testing.assert_array_equal(values, scores.topk(k).values)
-    np.testing.assert_array_equal(scores.gather(1, places), values)
+@pytest.mark.parametrize(("width", "k"), [(10, 3), (1_024, 5), (4_096, 100), (320, 319)])
+def test_blocks_offered_in_turn_leave_the_greatest(width: int, k: int) -> None:
+    """Scores are small whole numbers, so that nearly everything ties."""
+    scores = torch.from_numpy(np.random.default_rng(width).integers(0, 9, (3, 4 * width)).astype(np.float32))
+    numbers = torch.from_numpy(np.random.default_rng(k).permutation(4 * width))
+    best = _Best(3, k, torch.device("cpu"))
+    for start in range(0, 4 * width, width):
+        best.offer(slice(0, 3), scores[:, start : start + width].clone(), numbers[start : start + width])
+    found, values = best.ranked()
+    for row in range(3):
+        order = np.lexsort((numbers, -scores[row]))[:k]
+        np.testing.assert_array_equal(found[row], numbers[order])
+        np.testing.assert_array_equal(values[row], scores[row, order])

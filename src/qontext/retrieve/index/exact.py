@@ -9,7 +9,7 @@ Shapes: Q queries, B passages of a block, D dimensions, C candidates.
 
 from __future__ import annotations
 
-import math
+import warnings
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -23,6 +23,9 @@ from qontext.retrieve.vectors import Vectors
 _MULTIPLE = 64
 """Blocks are padded to multiples of this, so that every score comes from the same inner loop of the matrix
 product: equal passages then get equal scores, wherever they stand."""
+_GROUP = 16
+"""Scores of which only the greatest is looked at first."""
+_BLOCK = 16_384
 
 
 class ExactIndex:
@@ -55,31 +58,32 @@ class ExactIndex:
         kept = k if self.scoring == torch.float32 else min(3 * k + 100, len(self.vectors))
         queries = torch.from_numpy(np.ascontiguousarray(queries_QD, np.float32)).to(self.device)
         best = _Best(len(queries), kept, self.device)
-        rows = 4_096 if self.device.type != "cpu" else 256
+        rows = 4_096 if self.device.type != "cpu" else 512
+        room = torch.empty((rows, _BLOCK), dtype=self.scoring, device=self.device)
         with torch.inference_mode():
             for numbers_B, block_BD in self._blocks():
                 block = _padded(block_BD.to(self.scoring))
+                numbers = torch.nn.functional.pad(numbers_B, (0, len(block) - len(numbers_B)), value=-1)
                 for start in range(0, len(queries), rows):
                     some = _padded(queries[start : start + rows].to(self.scoring))
-                    scores_QB = (some @ block.T)[: min(rows, len(queries) - start), : len(numbers_B)].float()
-                    best.offer(slice(start, start + rows), scores_QB, numbers_B)
+                    product = room.view(-1)[: len(some) * len(block)].view(len(some), len(block))
+                    torch.mm(some, block.T, out=product)
+                    scores_QB = product[: min(rows, len(queries) - start)].float()
+                    scores_QB[:, len(numbers_B) :] = -torch.inf
+                    best.offer(slice(start, start + len(scores_QB)), scores_QB, numbers)
                 self.advance(len(numbers_B))
-            if self.scoring != torch.float32:
-                best = self._rescored(queries, best, k)
-        return best.ranked()
+            if self.scoring == torch.float32:
+                return best.ranked()
+            return ranked(best.numbers.cpu().numpy(), self._rescored(queries, best), k)
 
     def _blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
         for numbers, part in self.vectors.blocks(rank=self.rank, world=self.world):
-            for start in range(0, len(part), 16_384):
-                # A copy, because a tensor over a read-only map would be writable.
-                block = torch.from_numpy(np.array(part[start : start + 16_384]))
-                yield (
-                    torch.from_numpy(numbers[start : start + 16_384]).to(self.device),
-                    block.to(self.device).float(),
-                )
+            for start in range(0, len(part), _BLOCK):
+                block = _tensor(part[start : start + _BLOCK]).to(self.device).float()
+                yield torch.from_numpy(numbers[start : start + _BLOCK]).to(self.device), block
 
-    def _rescored(self, queries_QD: Tensor, coarse: _Best, k: int) -> _Best:
-        """The survivors' exact scores, the best k of them."""
+    def _rescored(self, queries_QD: Tensor, coarse: _Best) -> Array:
+        """[Q, C] the survivors' scores in fp32."""
         exact = torch.full_like(coarse.scores, -torch.inf)
         for numbers_B, block_BD in self._blocks():
             row_of = torch.full((len(self.vectors),), -1, dtype=torch.int64, device=self.device)
@@ -89,9 +93,8 @@ class ExactIndex:
             for start in range(0, len(query), 65_536):
                 q, c = query[start : start + 65_536], place[start : start + 65_536]
                 exact[q, c] = (queries_QD[q] * block_BD[rows_QC[q, c]]).sum(1)
-        best = _Best(len(queries_QD), k, self.device)
-        best.offer(slice(None), exact, coarse.numbers)
-        return best
+        scores: Array = exact.cpu().numpy()
+        return scores
 
 
 class _Best:
@@ -102,55 +105,67 @@ class _Best:
         self.scores = torch.full((queries, k), -torch.inf, device=device)
         self.numbers = torch.full((queries, k), -1, dtype=torch.int64, device=device)
 
-    def offer(self, rows: slice, scores_QB: Tensor, numbers: Tensor) -> None:
-        """Take the best of a block in; `numbers` is [B], or [Q, B]."""
-        scores, numbers = _top(scores_QB, numbers.expand(scores_QB.shape), self.k)
-        scores = torch.cat([self.scores[rows], scores], 1)
-        numbers = torch.cat([self.numbers[rows], numbers], 1)
-        self.scores[rows], self.numbers[rows] = _top(scores, numbers, self.k)
+    def offer(self, rows: slice, scores_QB: Tensor, numbers_B: Tensor) -> None:
+        """Take the best of a block in."""
+        old_scores, old_numbers = self.scores[rows], self.numbers[rows]
+        queries, width = scores_QB.shape
+        # Column c is in group c % groups, so that maxima of groups are maxima of whole rows of memory.
+        groups = width // _GROUP if width % _GROUP == 0 else width
+        chosen = self._promising(scores_QB.view(queries, -1, groups).amax(1), old_scores)
+        if chosen is None:
+            return
+        everywhere = chosen.unsqueeze(1).expand(-1, width // groups, -1)
+        looked_at = scores_QB.view(queries, -1, groups).gather(2, everywhere).flatten(1)
+        scores = torch.cat([old_scores, looked_at], 1)
+        best, picked = scores.topk(min(self.k + 1, scores.shape[1]))
+        new_scores, picked = best[:, : self.k], picked[:, : self.k]
+        within = (picked - self.k).clamp(min=0)
+        step, group = within // chosen.shape[1], chosen.gather(1, within % chosen.shape[1])
+        old = old_numbers.gather(1, picked.clamp(max=self.k - 1))
+        new_numbers = torch.where(picked < self.k, old, numbers_B[step * groups + group])
+        if best.shape[1] > self.k:
+            # Where place k+1 is as good as place k, the numbers decide who is in: of all, not of the promising.
+            tied = (best[:, -2] == best[:, -1]) & best[:, -1].isfinite()
+            for row in torch.nonzero(tied)[:, 0].tolist():
+                every_score = torch.cat([old_scores[row], scores_QB[row]])
+                every_number = torch.cat([old_numbers[row], numbers_B])
+                chosen_row = _first(every_score, every_number, best[row, -1], self.k)
+                new_scores[row], new_numbers[row] = every_score[chosen_row], every_number[chosen_row]
+        self.scores[rows], self.numbers[rows] = new_scores, new_numbers
+
+    def _promising(self, greatest: Tensor, old_scores: Tensor) -> Tensor | None:
+        """[Q, C] groups that hold all of the new best, by their greatest score ([Q, groups]).
+
+        The k + 1 greatest lie in the k + 1 groups with the greatest maxima, and a group below the worst score so
+        far needs no look: after a few blocks hardly one is left.
+        """
+        hopeful = int((greatest >= old_scores.amin(1, keepdim=True)).sum(1).max().item())
+        wanted = min(hopeful, self.k + 1)
+        return greatest.topk(wanted, sorted=False).indices if wanted else None
 
     def ranked(self) -> tuple[Array, Array]:
-        scores, numbers = self.scores.cpu().numpy(), self.numbers.cpu().numpy()
-        order = np.lexsort((numbers, -scores), axis=1)
-        return np.take_along_axis(numbers, order, 1), np.take_along_axis(scores, order, 1)
+        return ranked(self.numbers.cpu().numpy(), self.scores.cpu().numpy(), self.k)
 
 
-def _top(scores_QB: Tensor, numbers_QB: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k greatest of each row (in no order), of equal ones those with the smaller number."""
-    width = scores_QB.shape[1]
-    if width <= k:
-        return scores_QB, numbers_QB
-    values, places = _greatest(scores_QB, k + 1)
-    numbers = numbers_QB.gather(1, places[:, :k])
-    # Where place k+1 is as good as place k, the numbers decide who is in.
-    for row in torch.nonzero(values[:, k - 1] == values[:, k])[:, 0].tolist():
-        if torch.isneginf(values[row, k]):
-            continue
-        least = values[row, k]
-        above = torch.nonzero(scores_QB[row] > least)[:, 0]
-        level = torch.nonzero(scores_QB[row] == least)[:, 0]
-        level = level[numbers_QB[row, level].argsort()][: k - len(above)]
-        chosen = torch.cat([above, level])
-        values[row, :k], numbers[row] = scores_QB[row, chosen], numbers_QB[row, chosen]
-    return values[:, :k], numbers
+def _first(scores: Tensor, numbers: Tensor, least: Tensor, k: int) -> Tensor:
+    """Places of the k first by (score, number), where `least` is the last one's score."""
+    above, level = torch.nonzero(scores > least)[:, 0], torch.nonzero(scores == least)[:, 0]
+    return torch.cat([above, level[numbers[level].argsort()][: k - len(above)]])
 
 
-def _greatest(scores_QB: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """torch.topk, faster for long rows: the k greatest lie in the k groups with the greatest maxima."""
-    rows, width = scores_QB.shape
-    group = 2 ** int(math.log2(max(1.0, math.sqrt(width / k))))
-    groups = width // group
-    if group < 4 or groups <= k:
-        found = scores_QB.topk(k)
-        return found.values, found.indices
-    even = scores_QB[:, : groups * group].reshape(rows, groups, group)
-    chosen = even.amax(2).topk(k, sorted=False).indices  # [rows, k]
-    places = (chosen.unsqueeze(2) * group + torch.arange(group, device=scores_QB.device)).flatten(1)
-    rest = torch.arange(groups * group, width, device=scores_QB.device).expand(rows, -1)
-    places = torch.cat([places, rest], 1)
-    found = scores_QB.gather(1, places).topk(k)
-    return found.values, places.gather(1, found.indices)
+def ranked(numbers: Array, scores: Array, k: int) -> tuple[Array, Array]:
+    """The best k of each row, best first, ties by number; -1 where there are fewer."""
+    order = np.lexsort((numbers, -scores), axis=1)[:, :k]
+    return np.take_along_axis(numbers, order, 1), np.take_along_axis(scores, order, 1)
+
+
+def _tensor(rows: Array) -> Tensor:
+    """A tensor over the memory map itself. torch warns that it must not be written to, which nothing here does."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.from_numpy(rows)
 
 
 def _padded(rows_ND: Tensor) -> Tensor:
-    return torch.nn.functional.pad(rows_ND, (0, 0, 0, -len(rows_ND) % _MULTIPLE))
+    missing = -len(rows_ND) % _MULTIPLE
+    return torch.nn.functional.pad(rows_ND, (0, 0, 0, missing)) if missing else rows_ND
