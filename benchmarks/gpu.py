@@ -45,7 +45,9 @@ VOCABULARY, MAX_TOKENS = 30_522, 144
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--peak-tflops", type=float, default=989.0, help="dense bf16 peak of the GPU (H100 SXM: 989)")
+    parser.add_argument(
+        "--peak-tflops", type=float, default=989.0, help="dense bf16 peak of the GPU (H100 SXM: 989)"
+    )
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--batch", type=int, default=4096, help="pairs per step")
     parser.add_argument("--micro-tokens", type=int, default=65_536)
@@ -79,7 +81,15 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     layout = method(name).layout(config)
     anchors = np.arange(len(sources.passages))
     plan = BatchPlan(
-        sources, layout, Context("query", sources), words, anchors, False, options.batch, options.micro_tokens, 42
+        sources,
+        layout,
+        Context("query", sources),
+        words,
+        anchors,
+        False,
+        options.batch,
+        options.micro_tokens,
+        42,
     )
     settings = LoopSettings(10_000, 1e-4, 0.1, "linear", 0.01, 1.0, dtype, "auto", 60, 20)
     optimizer = torch.optim.AdamW(objective.parameters(), lr=1e-4, fused=True)

@@ -41,7 +41,9 @@ MAX_TOKENS = 144
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", required=True, help="a labelled set in BEIR's layout; its train split is used")
+    parser.add_argument(
+        "--data", required=True, help="a labelled set in BEIR's layout; its train split is used"
+    )
     parser.add_argument("--tokenizer", required=True, help="a model folder whose tokenizer is used")
     parser.add_argument("--presets", nargs="+", default=["mini", "small"])
     parser.add_argument("--batch", type=int, default=32)
@@ -60,12 +62,14 @@ def main() -> None:
     result: dict[str, Any] = {
         "what": "pairs per second of pre-training with queries as contexts, ours against the plain way",
         "baseline": "everything padded to 144 tokens, logits at all positions, collation in Python (pretrain_baseline.py)",
-        "setting": {"batch": options.batch, "steps": options.steps, "max_tokens": MAX_TOKENS, "data": Path(options.data).name},
+        "setting": {"batch": options.batch, "steps": options.steps, "data": Path(options.data).name},
         "machine": machine.describe(),
         "rows": rows,
     }
     if len(formats) == 1:
-        result["not measured"] = "bf16: this processor has no bf16 units, and emulating them is slower than fp32"
+        result["not measured"] = (
+            "bf16: this processor has no bf16 units, and emulating them is slower than fp32"
+        )
     Path(__file__).with_suffix(".json").write_text(json.dumps(result, indent=2) + "\n")
     print(json.dumps(rows, indent=2))
 
@@ -95,7 +99,12 @@ def read(folder: Path, options: argparse.Namespace) -> tuple[Sources, tuple[list
 
 
 def compare(
-    name: str, preset: str, form: str, sources: Sources, texts: tuple[list[Any], list[Any]], options: argparse.Namespace
+    name: str,
+    preset: str,
+    form: str,
+    sources: Sources,
+    texts: tuple[list[Any], list[Any]],
+    options: argparse.Namespace,
 ) -> dict[str, Any]:
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[form]
     group = join("cpu")
@@ -105,7 +114,15 @@ def compare(
     words = Vocabulary.of(encoder.tokenizer)
     anchors = np.flatnonzero(sources.query_counts > 0)
     plan = BatchPlan(
-        sources, method(name).layout(config), Context("query", sources), words, anchors, False, options.batch, 8192, 42
+        sources,
+        method(name).layout(config),
+        Context("query", sources),
+        words,
+        anchors,
+        False,
+        options.batch,
+        8192,
+        42,
     )
     settings = LoopSettings(1000, 1e-4, 0.1, "linear", 0.01, 1.0, dtype, "auto", 60, 20)
     fresh = {"step": 0, "skipped": 0, "passages": 0}

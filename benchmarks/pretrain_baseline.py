@@ -78,7 +78,9 @@ class Baseline(nn.Module):
 
     def dense_loss(self, hidden: Tensor, labels: Tensor) -> Tensor:
         logits = self.model.cls(hidden)
-        return F.cross_entropy(logits.view(-1, logits.shape[-1]).float(), labels.view(-1), ignore_index=IGNORED)
+        return F.cross_entropy(
+            logits.view(-1, logits.shape[-1]).float(), labels.view(-1), ignore_index=IGNORED
+        )
 
     def through_head(self, hidden: Tensor, mask: Tensor) -> Tensor:
         extended = (1.0 - mask[:, None, None].to(hidden.dtype)) * torch.finfo(hidden.dtype).min
@@ -97,7 +99,9 @@ class BaselineCoCondenser(Baseline):
         scores = vectors @ vectors.T
         scores.fill_diagonal_(float("-inf"))
         partner = torch.arange(len(vectors)) ^ 1
-        return self.dense_loss(last, labels) + self.dense_loss(head, labels) + F.cross_entropy(scores, partner)
+        return (
+            self.dense_loss(last, labels) + self.dense_loss(head, labels) + F.cross_entropy(scores, partner)
+        )
 
 
 class BaselineCotMae(Baseline):

@@ -37,11 +37,22 @@ def main() -> None:
         api.split(options.data, keep=True, out=f"{folder}/passages", max_tokens=144)
         api.tokens(f"{folder}/passages", tokenizer=options.tokenizer, out=f"{folder}/tokens")
         for spans in options.spans:
-            command = [sys.executable, __file__, "--data", "-", "--tokenizer", options.tokenizer, "--child", folder]
+            command = [
+                sys.executable,
+                __file__,
+                "--data",
+                "-",
+                "--tokenizer",
+                options.tokenizer,
+                "--child",
+                folder,
+            ]
             command += ["--preset", options.preset, "--spans", str(spans)]
             started = time.perf_counter()
             out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-            rows.append({"spans": spans, "peak MiB": float(out), "seconds": round(time.perf_counter() - started, 1)})
+            rows.append(
+                {"spans": spans, "peak MiB": float(out), "seconds": round(time.perf_counter() - started, 1)}
+            )
             print(rows[-1])
     ratio = round(rows[-1]["peak MiB"] / rows[0]["peak MiB"], 3)
     result = {

@@ -21,7 +21,20 @@ BLOCKS = re.findall(
 
 def test_every_marked_block_runs(tmp_path: Path) -> None:
     assert [kind for kind, _ in BLOCKS] == ["bash", "python", "bash"]
-    words = "rivers carry water from the mountains to the sea while engines turn heat into motion".split()
+    words = [
+        "rivers",
+        "carry",
+        "water",
+        "to",
+        "the",
+        "sea",
+        "while",
+        "engines",
+        "turn",
+        "heat",
+        "into",
+        "motion",
+    ]
     with (tmp_path / "docs.jsonl").open("w") as file:
         for n in range(60):
             text = " ".join(f"Sentence {k} of {n} says that {' '.join(words[k % 7 :])}." for k in range(12))

@@ -66,8 +66,9 @@ def _live_bar(what: str, total: float | None, unit: str) -> Iterator[Callable[..
             nonlocal done
             done += amount
             elapsed = time.monotonic() - started
-            more = {"said": said} if said else {}
-            bar.update(task, advance=amount, visible=elapsed > 2, rate=_rate(done, elapsed, unit), **more)
+            bar.update(task, advance=amount, visible=elapsed > 2, rate=_rate(done, elapsed, unit))
+            if said:
+                bar.update(task, said=said)
 
         yield advance
 

@@ -35,7 +35,13 @@ def test_every_method_runs_on_every_architecture(checkpoint: tuple[Path, Any], n
     encoder = load_encoder(str(folder), dropout=0.0)
     name, _, decoder = name.partition(" ")
     config = PretrainConfig(
-        passages="", method=name, batch_size=4, context="rand", decoder=decoder or "mlm", temperature=10.0, dropout=0.0
+        passages="",
+        method=name,
+        batch_size=4,
+        context="rand",
+        decoder=decoder or "mlm",
+        temperature=10.0,
+        dropout=0.0,
     )
     sources = Sources(store(len(encoder.tokenizer), [9, 14, 5, 20], [2, 2]), 30)
     layout = method(name).layout(config)

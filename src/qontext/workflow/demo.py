@@ -25,7 +25,11 @@ SYSTEMS = {
     "adapted": "the encoder after pre-training here",
     "hybrid": "BM25 and the adapted encoder together",
 }
-QUESTIONS = ("split a string into lines", "wait until a thread has finished", "read rows from a comma separated file")
+QUESTIONS = (
+    "split a string into lines",
+    "wait until a thread has finished",
+    "read rows from a comma separated file",
+)
 
 INTRODUCTION = """\
 This builds a search engine for the documentation of the Python packages on this machine: it reads their docstrings,
@@ -113,12 +117,16 @@ def _answers(root: Path, made: dict[str, Artifact]) -> dict[str, str]:
     questions.write_text("".join(f"{n}\t{text}\n" for n, text in enumerate(QUESTIONS)), encoding="utf-8")
     verbosity, log.verbosity = log.verbosity, -1
     try:
-        found = api.search(made["adapted-vectors"], queries=questions, k=1, out=root / "answers", overwrite=True)
+        found = api.search(
+            made["adapted-vectors"], queries=questions, k=1, out=root / "answers", overwrite=True
+        )
     finally:
         log.verbosity = verbosity
     texts = {p.id: " ".join(p.text.split())[:90] for p in load_collection(made["docset"].path).passages()}
     best = {hits[0].query: hits[0].passage for hits in read_run(found.path).values() if hits}
-    return {text: f"{best[str(n)]}: {texts[best[str(n)]]}" for n, text in enumerate(QUESTIONS) if str(n) in best}
+    return {
+        text: f"{best[str(n)]}: {texts[best[str(n)]]}" for n, text in enumerate(QUESTIONS) if str(n) in best
+    }
 
 
 DEMO = Command(
