@@ -32,8 +32,10 @@ from qontext.contexts.base import Sources
 from qontext.corpus.store import TokenStore
 from qontext.engine.distributed import join
 from qontext.engine.encoder import Encoder
-from qontext.engine.loop import LoopSettings, _prefetched, _Run
+from qontext.engine.loop import LoopSettings
 from qontext.engine.precision import resolve_precision
+from qontext.engine.prefetch import Prefetched
+from qontext.engine.stepper import Stepper
 from qontext.pretrain.batches import BatchPlan, pin
 from qontext.pretrain.config import PretrainConfig
 from qontext.pretrain.masking import Vocabulary
@@ -93,10 +95,10 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     )
     settings = LoopSettings(10_000, 1e-4, 0.1, "linear", 0.01, 1.0, dtype, "auto", 60, 20)
     optimizer = torch.optim.AdamW(objective.parameters(), lr=1e-4, fused=True)
-    run = _Run(objective, optimizer, settings, group, prepare, {"step": 0, "skipped": 0, "passages": 0})
+    run = Stepper(objective, optimizer, settings, group, prepare, {"step": 0, "skipped": 0, "passages": 0})
     torch.cuda.reset_peak_memory_stats()
     times, flops = [], []
-    with _prefetched(lambda step: pin(plan(step)), 0, options.steps + 3) as batches:
+    with Prefetched(lambda step: pin(plan(step)), 0, options.steps + 3) as batches:
         torch.cuda.synchronize()
         started = time.perf_counter()
         for step, batch in batches:

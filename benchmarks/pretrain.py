@@ -28,8 +28,9 @@ from qontext.contexts.base import Sources, match_queries
 from qontext.corpus.store import open_store
 from qontext.engine.distributed import join
 from qontext.engine.encoder import load_encoder
-from qontext.engine.loop import LoopSettings, _Run
+from qontext.engine.loop import LoopSettings
 from qontext.engine.precision import autocast, has_bf16
+from qontext.engine.stepper import Stepper
 from qontext.pretrain.batches import BatchPlan
 from qontext.pretrain.config import PretrainConfig
 from qontext.pretrain.masking import Vocabulary
@@ -127,7 +128,7 @@ def compare(
     settings = LoopSettings(1000, 1e-4, 0.1, "linear", 0.01, 1.0, dtype, "auto", 60, 20)
     fresh = {"step": 0, "skipped": 0, "passages": 0}
     optimizer = torch.optim.AdamW(ours.parameters(), lr=1e-4, fused=True)
-    run = _Run(ours, optimizer, settings, group, prepare, fresh)
+    run = Stepper(ours, optimizer, settings, group, prepare, fresh)
 
     plain_encoder = load_encoder(preset, tokenizer=options.tokenizer)
     plain = {"cocondenser": BaselineCoCondenser, "cot-mae": BaselineCotMae}[name](plain_encoder.model).train()
