@@ -13,7 +13,7 @@ class StopFlag:
     requested = False
 
 
-class _stop_signal:
+class StopRequests:
     """While inside, SIGINT and SIGTERM set a flag, so that the step under way ends first. A second one is obeyed at once."""
 
     def __enter__(self) -> StopFlag:

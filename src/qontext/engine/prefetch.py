@@ -9,7 +9,7 @@ from typing import TypeVar
 B = TypeVar("B")
 
 
-class _prefetched:
+class Prefetched(Generic[B]):
     """Batches with their steps, each prepared in a thread while the one before it is computed."""
 
     def __init__(self, batch_of: Callable[[int], B], first: int, last: int) -> None:
