@@ -110,6 +110,7 @@ def run(config: TrainGeneratorConfig, work: Workdir) -> dict[str, Any]:
     trainer = Trainer(
         model.to(device), tokenizer, train, dev, config, resolve_precision(config.precision, device)
     )
+    shown, samples = spread(dev_pairs, 3), spread(dev_pairs, 20)
     started = time.monotonic()
     progress = trainer.load(work.path / CHECKPOINT) if work.has(CHECKPOINT) else Progress()
     first = progress.step
@@ -120,10 +121,9 @@ def run(config: TrainGeneratorConfig, work: Workdir) -> dict[str, Any]:
                 with work.write(CHECKPOINT) as path:
                     trainer.save(path, progress)
                 log.note(f"step {progress.step:,}: dev loss {progress.history[-1][1]:.3f}")
-                for pair, query in zip(dev_pairs[:3], trainer.samples(dev_pairs[:3], source)):
+                for pair, query in zip(shown, trainer.samples(shown, source)):
                     log.note(f"    {pair.title[:40]!r} asked {pair.query!r}, drawn {query!r}")
     seconds = time.monotonic() - started
-    samples = dev_pairs[:20]
     drawn = trainer.use_best(progress).samples(samples, source)
     work.write_json("samples.json", [
         {"title": p.title, "text": p.text[:300], "asked": p.query, "drawn": q} for p, q in zip(samples, drawn)
