@@ -41,13 +41,25 @@ def vectors(make_vectors: Callable[..., Artifact]) -> Artifact:
     return make_vectors("vectors", [(ids[:400], array[:400]), (ids[400:], array[400:])])
 
 
-def opened(backend: str, vectors: Artifact, out: Path) -> Any:
-    if backend == "exact":
-        return open_index(vectors.path)[0]
-    settings = {"code_bytes": 16, "lists": 4, "probes": 4} if backend == "faiss-ivfpq" else {}
-    made = api.index(vectors, backend=backend, out=out / "index", **settings)
-    assert open_index(made.path)[1] == {"path": "nowhere", "digest": "d"}
-    return open_index(made.path)[0]
+@pytest.fixture
+def opened() -> Iterator[Callable[..., Any]]:
+    """`opened(backend, vectors, out)` builds and opens an index; what has a connection is closed in the end."""
+    indexes: list[Any] = []
+
+    def open_one(backend: str, vectors: Artifact, out: Path) -> Any:
+        made = vectors
+        if backend != "exact":
+            settings = {"code_bytes": 16, "lists": 4, "probes": 4} if backend == "faiss-ivfpq" else {}
+            made = api.index(vectors, backend=backend, out=out / "index", **settings)
+        index, encoder = open_index(made.path)
+        assert encoder == {"path": "nowhere", "digest": "d"}
+        indexes.append(index)
+        return index
+
+    yield open_one
+    for index in indexes:
+        if hasattr(index, "client"):
+            index.client.close()
 
 
 def brute_force(vectors: Artifact, queries: Any, k: int) -> list[list[str]]:
@@ -57,7 +69,9 @@ def brute_force(vectors: Artifact, queries: Any, k: int) -> list[list[str]]:
     return [[ids[i] for i in np.lexsort((ids, -(array @ query)))[:k]] for query in queries]
 
 
-def test_the_nearest_are_found_in_order(backend: str, vectors: Artifact, tmp_path: Path) -> None:
+def test_the_nearest_are_found_in_order(
+    opened: Callable[..., Any], backend: str, vectors: Artifact, tmp_path: Path
+) -> None:
     index = opened(backend, vectors, tmp_path)
     queries = np.random.default_rng(5).standard_normal((20, DIMENSIONS)).astype(np.float32)
     numbers, scores = index.search(queries, 10)
@@ -73,7 +87,9 @@ def test_the_nearest_are_found_in_order(backend: str, vectors: Artifact, tmp_pat
         assert overlap > (0.5 if backend == "faiss-ivfpq" else 0.95)
 
 
-def test_equal_passages_tie_by_id(backend: str, vectors: Artifact, tmp_path: Path) -> None:
+def test_equal_passages_tie_by_id(
+    opened: Callable[..., Any], backend: str, vectors: Artifact, tmp_path: Path
+) -> None:
     index = opened(backend, vectors, tmp_path)
     loaded, _ = open_index(vectors.path)
     query = loaded.vectors.parts[0][:1] * 0
@@ -86,14 +102,16 @@ def test_equal_passages_tie_by_id(backend: str, vectors: Artifact, tmp_path: Pat
     assert [index.ids[n] for n in numbers[0]] == ["p000", "p001"] and scores[0, 0] == scores[0, 1]
 
 
-def test_no_more_than_there_is_and_no_stranger(backend: str, vectors: Artifact, tmp_path: Path) -> None:
+def test_no_more_than_there_is_and_no_stranger(
+    opened: Callable[..., Any], backend: str, vectors: Artifact, tmp_path: Path
+) -> None:
     index = opened(backend, vectors, tmp_path)
     numbers, _ = index.search(np.ones((1, DIMENSIONS), np.float32), ROWS + 50)
     found = numbers[numbers >= 0]
     assert len(set(found.tolist())) == len(found) <= ROWS and found.max() < ROWS
 
 
-def test_the_same_twice(backend: str, vectors: Artifact, tmp_path: Path) -> None:
+def test_the_same_twice(opened: Callable[..., Any], backend: str, vectors: Artifact, tmp_path: Path) -> None:
     index = opened(backend, vectors, tmp_path)
     queries = np.random.default_rng(6).standard_normal((3, DIMENSIONS)).astype(np.float32)
     for first, second in zip(index.search(queries, 5), index.search(queries, 5)):
