@@ -95,7 +95,7 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
         Context("query", sources),
         words,
         anchors,
-        False,
+        None,
         options.batch,
         options.micro_tokens,
         42,

@@ -46,7 +46,7 @@ def test_every_method_runs_on_every_architecture(checkpoint: tuple[Path, Any], n
     sources = Sources(store(len(encoder.tokenizer), [9, 14, 5, 20], [2, 2]), 30)
     layout = method(name).layout(config)
     words = Vocabulary.of(encoder.tokenizer)
-    plan = BatchPlan(sources, layout, Context("rand", sources), words, np.arange(4), False, 4, 60, 42)
+    plan = BatchPlan(sources, layout, Context("rand", sources), words, np.arange(4), None, 4, 60, 42)
     objective = method(name)(encoder, config).train()
     micro, keys = prepare(plan(0), Group(0, 1, torch.device("cpu")))
     outputs = [objective(one) for one in micro]

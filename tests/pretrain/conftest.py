@@ -137,7 +137,7 @@ def plan_of(sources: Sources, encoder: Encoder) -> Callable[..., BatchPlan]:
             "context": context,
             "words": Vocabulary.of(encoder.tokenizer),
             "anchors": anchors,
-            "by_document": False,
+            "documents": None,
             "batch_size": config.batch_size,
             "micro_tokens": 100_000,
             "seed": config.seed,

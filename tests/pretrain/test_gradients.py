@@ -158,10 +158,9 @@ def test_documents_as_anchors_draw_another_passage_at_each_visit(
 ) -> None:
     import numpy as np
 
+    config = configure(method="cocondenser", context="rand", batch_size=8)
+    plan = plan_of(config, documents=sources.passages.groups)
     documents = np.arange(len(sources.passages.groups) - 1)
-    plan = plan_of(
-        configure(method="cocondenser", context="rand", batch_size=8), anchors=documents, by_document=True
-    )
     seen: dict[int, set[int]] = {}
     for step in range(12):
         for one in plan(step).micro:
@@ -171,6 +170,28 @@ def test_documents_as_anchors_draw_another_passage_at_each_visit(
                 seen.setdefault(document, set()).add(text)
     assert set(seen) == set(documents.tolist())
     assert max(len(texts) for texts in seen.values()) > 3
+
+
+def test_a_document_stays_an_anchor_when_some_of_its_passages_have_no_query(
+    configure: Callable[..., Any], sources: Any
+) -> None:
+    from dataclasses import replace
+
+    import numpy as np
+
+    from qontext.contexts import Context
+    from qontext.pretrain.data import choose_anchors
+
+    groups = sources.passages.groups
+    without = replace(
+        sources, query_group=np.where(np.isin(np.arange(groups[-1]), groups[:-1]), -1, sources.query_group)
+    )
+    config = configure(method="cocondenser", context="query", anchors="documents", batch_size=2)
+    anchors, documents, told = choose_anchors(config, without, Context("query", without))
+    of_more_passages = np.flatnonzero(np.diff(groups) > 1)
+    assert documents is not None and told["documents"] == len(of_more_passages)
+    for document, begin, end in zip(of_more_passages, documents[:-1], documents[1:]):
+        assert anchors[begin:end].tolist() == list(range(groups[document] + 1, groups[document + 1]))
 
 
 RANK_SCRIPT = """
@@ -197,7 +218,7 @@ passages, queries = open_store(f"{folder}/tokens"), open_store(f"{folder}/query-
 sources = Sources(passages, 38, queries, match_queries(passages, queries))
 trained = method(config.method)(encoder, config).train()
 plan = BatchPlan(sources, method(config.method).layout(config), Context(config.context_name(), sources),
-    Vocabulary.of(encoder.tokenizer), np.flatnonzero(passages.lengths > 0), False, 12, 250, 42, group.rank, group.world)
+    Vocabulary.of(encoder.tokenizer), np.flatnonzero(passages.lengths > 0), None, 12, 250, 42, group.rank, group.world)
 micro, keys = prepare(plan(3), group)
 forward = lambda one: (lambda o: (o.losses, o.vectors))(trained(one))
 if trained.contrastive:

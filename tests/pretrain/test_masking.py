@@ -121,3 +121,37 @@ def test_labels_are_the_original_tokens_also_in_cropped_texts(
                 tokens = row[mask][1:-1].numpy()
                 runs = np.lib.stride_tricks.sliding_window_view(store.ids, len(tokens))
                 assert (runs == tokens).all(1).any(), "not a stretch of the corpus"
+
+
+def test_a_passage_paired_with_itself_is_masked_twice(
+    plan_of: Callable[..., Any], configure: Callable[..., Any], sources: Any
+) -> None:
+    groups = sources.passages.groups
+    alone = groups[:-1][np.diff(groups) == 1]
+    plan = plan_of(configure(method="cocondenser", context="rand", batch_size=len(alone)), anchors=alone)
+    (batch,) = plan(0).micro
+    for pair in batch.pair.unique():
+        one, other = batch.encoder.ids[batch.pair == pair]
+        assert not one.equal(other)
+    assert len(batch.text.unique()) == len(alone)
+
+
+def test_a_rate_of_nought_masks_nothing_and_leaves_the_decoder_its_share(
+    plan_of: Callable[..., Any], configure: Callable[..., Any]
+) -> None:
+    """The rows "0/15" and "0/30" of CoT-MAE's table of mask rates."""
+    plan = plan_of(configure(method="cot-mae", context="rand", encoder_mask=0, decoder_mask=0.3))
+    (batch,) = plan(0).micro
+    assert len(batch.encoder.labels) == 0
+    assert len(batch.decoder.labels) > 0
+    assert not (batch.encoder.ids == plan.words.mask).any()
+
+
+def test_no_rectangle_is_wider_than_the_positions_that_there_are(
+    plan_of: Callable[..., Any], configure: Callable[..., Any], sources: Any
+) -> None:
+    from dataclasses import replace
+
+    plan = plan_of(configure(method="mlm"), sources=replace(sources, max_tokens=9))
+    widths = {micro.encoder.ids.shape[1] for step in range(8) for micro in plan(step).micro}
+    assert max(widths) == 11

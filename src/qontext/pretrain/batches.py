@@ -106,14 +106,18 @@ class Batch:
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """Everything a batch is a function of, besides the step."""
+    """Everything a batch is a function of, besides the step.
+
+    An epoch goes through the passages `anchors`; or with `documents`, which says where each document's stretch of
+    `anchors` begins [documents + 1], through the documents, and draws one of the document's anchors at each visit.
+    """
 
     sources: Sources
     layout: Layout
     context: Context | None
     words: Vocabulary
     anchors: Ints
-    by_document: bool
+    documents: Ints | None
     batch_size: int
     micro_tokens: int
     seed: int
@@ -121,8 +125,12 @@ class BatchPlan:
     world: int = 1
 
     @property
+    def epoch_size(self) -> int:
+        return len(self.anchors if self.documents is None else self.documents[1:])
+
+    @property
     def steps_per_epoch(self) -> int:
-        return len(self.anchors) // self.batch_size
+        return self.epoch_size // self.batch_size
 
     def __call__(self, step: int) -> Batch:
         anchors, visit, first = self._anchors(step)
@@ -130,19 +138,18 @@ class BatchPlan:
         if self.context is not None and self.layout.needs_context:
             members.append(self.context.draw(anchors, np.full(len(anchors), visit), self.seed))
         repeat = 2 if self.layout.encode == "both" else 1
+        # A member's crop is the same where it is encoded and where it is decoded; its masks are not. A passage that
+        # is paired with itself is two members.
+        keys = [hashed(self.seed, "row", visit, anchors, number) for number in range(len(members))]
         encoded = Slices.join(members[:repeat])
-        keys = hashed(self.seed, "row", visit, np.tile(anchors, repeat), encoded.begin, encoded.is_query)
-        encoder = self._flatten(encoded, keys).masked(
+        encoder = self._flatten(encoded, np.concatenate(keys[:repeat])).masked(
             "encoder", self.layout.encoder_rate, self.seed, self.words
         )
         decoder = None
         if self.layout.decode != "nothing":
-            other = self.layout.decode == "other"
-            decoded = Slices.join(members[::-1][:repeat]) if other else encoded
-            decoder_keys = hashed(
-                self.seed, "row", visit, np.tile(anchors, repeat), decoded.begin, decoded.is_query
-            )
-            flat = self._flatten(decoded, decoder_keys)
+            order = -1 if self.layout.decode == "other" else 1
+            decoded = Slices.join(members[::order][:repeat])
+            flat = self._flatten(decoded, np.concatenate(keys[::order][:repeat]))
             if self.layout.target == "masked":
                 decoder = flat.masked("decoder", self.layout.decoder_rate, self.seed, self.words)
             else:
@@ -156,12 +163,11 @@ class BatchPlan:
         epoch, within = divmod(step, self.steps_per_epoch)
         first, last = (self.batch_size * r // self.world for r in (self.rank, self.rank + 1))
         places = np.arange(first, last) + within * self.batch_size
-        chosen = self.anchors[permuted(places, len(self.anchors), self.seed, epoch)]
-        if self.by_document:  # `anchors` are then groups; one passage of each is drawn
-            groups = self.sources.passages.groups
-            sizes = groups[chosen + 1] - groups[chosen]
-            chosen = groups[chosen] + below(sizes, self.seed, "anchor", chosen, epoch)
-        return chosen, epoch, first
+        chosen = permuted(places, self.epoch_size, self.seed, epoch)
+        if self.documents is not None:
+            begin, end = self.documents[chosen], self.documents[chosen + 1]
+            chosen = begin + below(end - begin, self.seed, "anchor", chosen, epoch)
+        return self.anchors[chosen], epoch, first
 
     def _flatten(self, slices: Slices, keys: U64) -> FlatTexts:
         """The tokens of the slices, one after the other; what is longer than the limit is cropped, once."""
@@ -184,8 +190,8 @@ class BatchPlan:
         text = encoder.hashes()
         micro = [
             MicroBatch(
-                encoder.pad(rows, self.words),
-                decoder.pad(rows, self.words) if decoder else None,
+                encoder.pad(rows, self.words, self.sources.max_tokens + 2),
+                decoder.pad(rows, self.words, self.sources.max_tokens + 2) if decoder else None,
                 torch.from_numpy(pair[rows]),
                 torch.from_numpy(text[rows]),
                 torch.from_numpy(document[rows]),
@@ -245,7 +251,7 @@ class Prepared:
         """What all predictions of these texts weigh together, before normalisation."""
         if self.average == "spans":
             return float(len(self.lengths))
-        return float(self.per_row.sum() + (len(self.lengths) if self.end_label is not None else 0))
+        return float(max(1, self.per_row.sum()) + (len(self.lengths) if self.end_label is not None else 0))
 
     def hashes(self) -> Ints:
         """[N] a 63-bit hash of each text before masking."""
@@ -256,10 +262,10 @@ class Prepared:
         np.add.at(total, row, mixed)
         return (total >> np.uint64(1)).astype(np.int64)
 
-    def pad(self, rows: Ints, words: Vocabulary) -> Text:
-        """The rows as a padded rectangle: [CLS] text [SEP] [PAD] …"""
+    def pad(self, rows: Ints, words: Vocabulary, widest: int) -> Text:
+        """The rows as a padded rectangle: [CLS] text [SEP] [PAD] …, at most `widest` wide, as positions may end there."""
         lengths = self.lengths[rows]
-        width = -(-(int(lengths.max()) + 2) // PAD_TO) * PAD_TO
+        width = min(-(-(int(lengths.max()) + 2) // PAD_TO) * PAD_TO, widest)
         begins = (np.cumsum(self.lengths) - self.lengths)[rows]
         place = np.repeat(begins - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
         row = np.repeat(np.arange(len(rows)), lengths)

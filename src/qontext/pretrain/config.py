@@ -63,8 +63,9 @@ class PretrainConfig(StageConfig):
     dropout: float | None = Field(None, ge=0, lt=1)
     """Dropout rate of the encoder. Default: its own."""
 
-    encoder_mask: float | None = Field(None, gt=0, le=1)
-    """Share of the encoder's tokens that is masked. Default: 0.15, for cot-mae and retromae 0.30."""
+    encoder_mask: float | None = Field(None, ge=0, le=1)
+    """Share of the encoder's tokens that is masked. Default: 0.15, for cot-mae and retromae 0.30. With 0 the encoder
+    predicts nothing itself."""
 
     decoder_mask: float | None = Field(None, ge=0, le=1)
     """Share of the decoder's tokens that is masked (cot-mae: 0.45) or hidden from each position (retromae: 0.50)."""
@@ -78,7 +79,7 @@ class PretrainConfig(StageConfig):
     decoder_init: str = "random"
     """Where the head's layers start: random, or copies of the encoder's layers, as in 0,1 or 10,11."""
 
-    window: int = Field(3, ge=1)
+    window: int = Field(3, ge=1, le=100_000)
     """Tokens that a position of the autoregressive decoder sees, itself included; it sees [CLS] besides."""
 
     early_layer_number: int | None = Field(None, ge=1)
@@ -135,7 +136,7 @@ class PretrainConfig(StageConfig):
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
     """Number format of the matrix products. Auto: bf16 where the hardware has it."""
 
-    seed: int = 42
+    seed: int = Field(42, ge=0, lt=2**63)
     """Seed of everything random."""
 
     probe: Annotated[str | None, Input()] = None
@@ -177,8 +178,16 @@ class PretrainConfig(StageConfig):
         weights = (self.late_mlm_weight, self.head_weight, self.contrastive_weight)
         if self.method == "cocondenser" and not any(weights):
             raise QontextError("all three loss weights are 0, so there is nothing to train on")
-        if self.method in ("cot-mae", "condenser", "retromae") and not any(weights[:2]):
+        by_prediction = self.method in ("cot-mae", "condenser", "retromae")
+        if (by_prediction or self.condenser_steps) and not any(weights[:2]):
             raise QontextError("late_mlm_weight and head_weight are both 0, so there is nothing to train on")
+        if self.encoder_mask == 0 and self.method in ("mlm", "condenser"):
+            raise QontextError("encoder_mask is 0, so there is nothing to predict")
+        if self.decoder == "autoregressive" and self.decoder_init != "random":
+            raise QontextError(
+                "the autoregressive decoder has blocks of its own kind, so it cannot start from the encoder's layers",
+                remedy="Leave --decoder-init out.",
+            )
         return self
 
     def context_name(self) -> str:

@@ -57,8 +57,9 @@ def open_sources(config: PretrainConfig, encoder: Encoder, group: Group, work: W
 
 def choose_anchors(
     config: PretrainConfig, sources: Sources, context: Context | None
-) -> tuple[Ints, dict[str, int]]:
-    """The passages (or documents) that an epoch goes through, and how many are left out or have no neighbour."""
+) -> tuple[Ints, Ints | None, dict[str, int]]:
+    """The passages to train on, where each document's begin if an epoch goes through documents, and how many
+    passages are left out or have no neighbour."""
     store = sources.passages
     usable = store.lengths > 0
     told = {"passages": int(usable.sum())}
@@ -70,18 +71,17 @@ def choose_anchors(
         alone = int((np.diff(store.groups) == 1).sum())
         if alone:
             told["documents of one passage, paired with itself"] = alone
-    anchors = np.flatnonzero(usable)
+    anchors, documents, size = np.flatnonzero(usable), None, int(usable.sum())
     if config.anchors == "documents":
-        whole = np.logical_and.reduceat(usable, store.groups[:-1])
-        anchors = np.flatnonzero(whole)
-        told["documents"] = len(anchors)
-    if len(anchors) < config.batch_size:
+        documents = np.unique(np.append(np.searchsorted(anchors, store.groups), size))
+        told["documents"] = size = len(documents) - 1
+    if size < config.batch_size:
         raise QontextError(
             f"a batch of {config.batch_size:,} is larger than the corpus, "
-            f"which has {len(anchors):,} {config.anchors} to use",
-            remedy=f"Set --batch-size to at most {len(anchors):,}.",
+            f"which has {size:,} {config.anchors} to use",
+            remedy=f"Set --batch-size to at most {size:,}." if size > 1 else "Give more documents.",
         )
-    return anchors, told
+    return anchors, documents, told
 
 
 def _check_vocabulary(summary: dict[str, Any], encoder: Encoder, source: str) -> None:

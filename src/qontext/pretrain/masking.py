@@ -1,8 +1,8 @@
 """Whole-word masking, vectorised over a flat run of texts (BERT; rates per objective).
 
-A text of n tokens gets `rate`·n masked tokens in expectation, at least one. Its words are visited in random
-order and taken while they fit; the word that would overflow is taken with the probability that makes the
-expectation exact. Of the masked tokens 80 % become [MASK], 10 % a random token, 10 % stay as they are.
+A text of n tokens gets `rate`·n masked tokens in expectation, at least one (none with a rate of 0). Its words are
+visited in random order and taken while they fit; the word that would overflow is taken with the probability that
+makes the expectation exact. Of the masked tokens 80 % become [MASK], 10 % a random token, 10 % stay as they are.
 
 All draws are functions of a text's key and the token's place in it, so masks do not depend on what else is in
 the batch.
@@ -70,7 +70,7 @@ def choose_words(
     taken = (ordered_size <= room) | (overflow * ordered_size < room)
 
     per_row = np.bincount(ordered_row[taken], minlength=len(lengths))
-    bare = np.flatnonzero((per_row == 0) & (lengths > 0))
+    bare = np.flatnonzero((per_row == 0) & (lengths > 0) & (rate > 0))
     taken[row_first[bare]] = True
     chosen = np.zeros(len(size), bool)
     chosen[order[taken]] = True

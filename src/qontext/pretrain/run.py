@@ -40,8 +40,9 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
     layout = method(config.method).layout(config)
     sources = open_sources(config, encoder, group, work)
     context = Context(config.context_name(), sources, config.query_share) if layout.needs_context else None
-    anchors, told = choose_anchors(config, sources, context)
-    steps = config.steps or max(1, math.ceil(config.epochs * len(anchors) / config.batch_size))
+    anchors, documents, told = choose_anchors(config, sources, context)
+    epoch = len(anchors) if documents is None else len(documents) - 1
+    steps = config.steps or max(1, math.ceil(config.epochs * epoch / config.batch_size))
     phases = [(config.method, steps)]
     if config.method == "cocondenser" and config.condenser_steps:
         phases.insert(0, ("condenser", config.condenser_steps))
@@ -69,7 +70,7 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
             context,
             Vocabulary.of(encoder.tokenizer),
             anchors,
-            config.anchors == "documents",
+            documents,
             config.batch_size,
             config.micro_tokens or (65_536 if group.device.type == "cuda" else 8_192),
             config.seed + number,
