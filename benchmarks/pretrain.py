@@ -120,7 +120,7 @@ def compare(
         Context("query", sources),
         words,
         anchors,
-        False,
+        None,
         options.batch,
         8192,
         42,
