@@ -204,7 +204,7 @@ def test_an_interrupt_exits_with_130_and_says_that_it_resumes(tmp_path: Path) ->
         from qontext.corpus import split
         def wait(block, config):
             print("busy", file=sys.stderr, flush=True)
-            time.sleep(60)
+            time.sleep(2)
         split.split_block = wait
         cli.app(["split", "docs.jsonl", "--out", "p", "--workers", "2"])
     """)
