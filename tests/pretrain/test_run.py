@@ -306,7 +306,7 @@ def test_the_probe_reports_as_training_goes_on(corpus: Path, tmp_path: Path) -> 
         ),
         ({"decoder_init": "first"}, "neither 'random' nor layer numbers"),
         ({"lr": -1}, "lr = -1: input should be greater than 0"),
-        ({"sampling": "score"}, "no column 'weight' to sample by"),
+        ({"sampling": "score"}, "no column 'score' to sample by"),
         ({"probe": "nowhere"}, "nowhere"),
         ({"late_mlm_weight": 0, "head_weight": 0, "condenser_steps": 2}, "nothing to train on"),
         ({"encoder_mask": 0, "method": "condenser"}, "encoder_mask is 0, so there is nothing to predict"),

@@ -47,10 +47,10 @@ class DemoConfig(StageConfig):
     source: Annotated[str, Input()] = "pydocs:"
     """What to read: pydocs: for all installed Python packages, pydocs:NAME,NAME for some."""
 
-    passages: int = 6000
+    passages: int = 4000
     """About how many passages to read."""
 
-    steps: int = 80
+    steps: int = 50
     """Steps of pre-training."""
 
 
