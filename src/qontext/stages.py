@@ -85,6 +85,8 @@ VERBS: Mapping[str, Verb] = {
     "relevance": Verb("qontext.queries.relevance", "Queries", "Measure how often queries belong to their passage."),
     "expand": Verb("qontext.queries.expand", "Queries", "Append queries to passages, for BM25."),
     "pretrain": Verb("qontext.pretrain.run", "Training", "Pre-train an encoder on passages and their contexts."),
+    "finetune": Verb("qontext.finetune.run", "Training", "Fine-tune a retriever on labelled queries."),
+    "train-reranker": Verb("qontext.finetune.reranker", "Training", "Train a cross-encoder that reranks."),
     "encode": Verb("qontext.retrieve.encode", "Search", "Encode passages into vectors."),
     "index": Verb("qontext.retrieve.index.build", "Search", "Build an index: HNSW, IVF-PQ, Milvus or BM25."),
     "search": Verb("qontext.retrieve.search", "Search", "Search vectors, an index or, by words, passages."),
@@ -184,8 +186,11 @@ def execute(stage: Stage[C], settings: C, out: Path | None, *, overwrite: bool =
         # One process at a time looks and claims; then each holds a lock of its own while it works.
         with artifacts.lock(out, "-claim", wait=True):
             found, made = artifacts.state(out, claim["key"])
+            if found == "done" and made is not None and overwrite and made.missing():
+                found = "stale"
             if found == "done":
                 assert made is not None
+                made.parts()  # says so if one is gone
                 log.note(f"{out} is already there, made by the same command: nothing to do.")
                 return made
             if found == "foreign":
@@ -293,12 +298,20 @@ def digest_of(value: str, field: str) -> str:
         from qontext.corpus.pydocs import fingerprint
 
         return fingerprint(value)
+    from qontext.config import existing
+
     path = Path(value).expanduser()
-    if path.exists():
+    if not value or "\0" in value:
+        raise QontextError(
+            f"{field} is an empty name" if not value else f"{field} is not a name that can be read"
+        )
+    try:
+        is_there = path.exists()
+    except OSError as error:
+        raise QontextError(f"{field} is not a name that can be read: {error.strerror}") from None
+    if is_there:
         return artifacts.fingerprint(path)
     if _is_path(value):
-        from qontext.config import existing
-
         existing(path, field)
     return f"name:{value}"
 

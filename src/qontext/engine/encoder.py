@@ -124,13 +124,15 @@ class Encoder(nn.Module):
         pooling: Pooling = "cls",
         similarity: Similarity = "dot",
         mlm_head: bool = True,
+        normalize: bool = False,
     ) -> None:
         """Write the encoder into an existing directory, for transformers and sentence-transformers to load.
 
         With the MLM head, training can go on from it; without, the file is smaller and AutoModel, which has
-        no use for the head, loads it without remarking that it is there.
+        no use for the head, loads it without remarking that it is there. `normalize` has sentence-transformers
+        give vectors of length one.
         """
-        save_model(self, directory, max_length, pooling, similarity, mlm_head=mlm_head)
+        save_model(self, directory, max_length, pooling, similarity, mlm_head=mlm_head, normalize=normalize)
 
 
 class Layers(nn.Module):

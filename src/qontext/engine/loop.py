@@ -64,7 +64,8 @@ def train(
 
     `phase` names this training among several in one directory. `prepare(batch, group)` gives the micro-batches on
     their device, and the keys that `contrast` knows the rows of all ranks by; `every(step)` is called after each
-    step and may return values to write down.
+    step and may return values to write down. With `stop` true among them the training ends there; every rank has
+    to say so.
     """
     optimizer = adamw(trainee, settings.lr, settings.weight_decay)
     folder = f"checkpoints/{phase}"
@@ -74,22 +75,24 @@ def train(
     run = Stepper(trainee, optimizer, settings, group, prepare, state)
     metrics = Metrics(work, state["step"], settings.track, phase) if group.is_first else None
     saved = time.monotonic()
+    # A run that stopped early and was killed before its end stays stopped.
+    steps = state["step"] if state.get("stopped") else settings.steps
 
-    def save(done: int) -> None:
+    def save(done: int, *, stopped: bool = False) -> None:
         if group.is_first:
-            checkpoint.save(work, folder, trainee, optimizer, run.state(done))
+            checkpoint.save(work, folder, trainee, optimizer, {**run.state(done), "stopped": stopped})
         group.wait()
 
     trainee.train()
     with (
         _progress(phase, settings.steps, group) as advance,
         StopRequests() as stop,
-        Prefetched(batch_of, state["step"], settings.steps) as batches,
+        Prefetched(batch_of, state["step"], steps) as batches,
     ):
         advance(state["step"])
         for step, batch in batches:
             run.step(step, batch)
-            done, last = step + 1, step + 1 == settings.steps
+            done, last = step + 1, step + 1 == steps
             if done % settings.log_every == 0 or last:
                 values = run.report(done)
                 if metrics is not None:
@@ -99,8 +102,9 @@ def train(
             more = every(done) if every else {}
             if more and metrics is not None:
                 metrics.write(done, more)
-            if last:
-                save(done)
+            stopped = bool(more.get("stop"))
+            if last or stopped:
+                save(done, stopped=stopped)
                 break
             stopping = group.any(stop.requested)
             due = time.monotonic() - saved > 60 * settings.checkpoint_minutes

@@ -33,6 +33,7 @@ def save_model(
     similarity: Similarity,
     *,
     mlm_head: bool,
+    normalize: bool = False,
 ) -> None:
     assert max_length <= encoder.max_length, f"{max_length} tokens do not fit {encoder.max_length} positions"
     model = encoder.model if mlm_head else encoder.backbone
@@ -41,7 +42,9 @@ def save_model(
     with quiet():
         model.save_pretrained(str(directory), state_dict={**model.state_dict(), **pooler})
     save_tokenizer(encoder.tokenizer, directory, max_length)
-    _write(directory / "modules.json", _modules("", "1_Pooling"))
+    if normalize:
+        (directory / "2_Normalize").mkdir(exist_ok=True)
+    _write(directory / "modules.json", _modules(normalize))
     _write(directory / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
     _write(
         directory / "1_Pooling" / "config.json",
@@ -65,9 +68,9 @@ def save_model(
     )
 
 
-def _modules(transformer: str, pooling: str) -> list[dict[str, Any]]:
+def _modules(normalize: bool) -> list[dict[str, Any]]:
     # The names under which every version since 2 finds its modules; version 5 also has longer ones.
-    paths = {"Transformer": transformer, "Pooling": pooling}
+    paths = {"Transformer": "", "Pooling": "1_Pooling"} | ({"Normalize": "2_Normalize"} if normalize else {})
     return [
         {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
         for i, (kind, path) in enumerate(paths.items())

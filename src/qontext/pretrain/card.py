@@ -58,13 +58,15 @@ def model_card(config: PretrainConfig, summary: dict[str, Any], *, has_head: boo
         head="`head.safetensors` holds the training head; further pre-training takes it up."
         if has_head
         else "",
-        settings=_rows(settings),
-        results=_rows(summary),
+        settings=table_rows(settings),
+        results=table_rows(summary),
         version=qontext.__version__,
     )
 
 
-def _rows(values: dict[str, Any]) -> str:
+def table_rows(values: dict[str, Any]) -> str:
+    """Lines of a Markdown table; nested values by joined names, times left out, so that the card is reproducible."""
+
     def flat(values: dict[str, Any], prefix: str = "") -> list[str]:
         lines = []
         for name, value in values.items():

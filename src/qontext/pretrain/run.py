@@ -79,7 +79,7 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
         )
         summary[name] = _train(objective, plan, phase_steps, config, group, work, name, probe)
     if probe is not None:
-        summary["probe after"] = probe.measure(encoder, group.device)
+        summary["probe after"] = probe.measure(objective, objective.vectors, group.device)
     group.wait()
     if not group.is_first:
         return {}
@@ -135,7 +135,7 @@ def _train(
     def after_step(step: int) -> dict[str, Any]:
         if probe is None or not (step == 1 or step % config.probe_every == 0):
             return {}
-        found = {"probe": probe.measure(objective.encoder, group.device)}
+        found = {"probe": probe.measure(objective, objective.vectors, group.device)}
         log.note(
             f"{name}: step {step:,}: probe " + ", ".join(f"{k} {v:.3f}" for k, v in found["probe"].items())
         )
@@ -153,7 +153,7 @@ def prepare(batch: Any, group: Any) -> tuple[Sequence[Any], Any]:
 
     micro = [one.to(group.device) for one in batch.micro]
     if group.world > 1:
-        weights = torch.tensor(batch.weights, device=group.device)
+        weights = torch.tensor(batch.weights).to(group.device, non_blocking=True)
         encoder, decoder = weights / group.sum(weights.clone())
         micro = [one.scaled(encoder, decoder) for one in micro]
     parts = (torch.cat([getattr(one, name) for one in micro]) for name in ("pair", "text", "document"))
@@ -163,9 +163,9 @@ def prepare(batch: Any, group: Any) -> tuple[Sequence[Any], Any]:
 def _probe(config: PretrainConfig, encoder: Any) -> Any:
     if config.probe is None:
         return None
-    from qontext.pretrain.probe import Probe
+    from qontext.engine.probe import Probe
 
-    return Probe(config.probe, config.probe_split, encoder, config.max_tokens)
+    return Probe(config.probe, config.probe_split, encoder.tokenizer, config.max_tokens)
 
 
 STAGE = Stage(

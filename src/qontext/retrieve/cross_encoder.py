@@ -74,15 +74,13 @@ class CrossEncoder:
         self, pairs: Sequence[tuple[str, str]], *, advance: Callable[[int], None] | None = None
     ) -> np.ndarray[Any, Any]:
         """[N] the logit of each (query, passage); a long passage is cut, never the query if it fits."""
-        backend = self.tokenizer.backend_tokenizer
-        backend.no_padding()
-        backend.enable_truncation(self.max_length, strategy="longest_first")
-        encodings = backend.encode_batch_fast(list(pairs))
+        encodings = encode_pairs(self.tokenizer, pairs, self.max_length)
         lengths = np.array([len(e.ids) for e in encodings])
         scores = np.empty(len(pairs), np.float32)
         with torch.inference_mode(), autocast(self.device, self.dtype):
             for rows in batches(lengths, self.batch_tokens):
-                logits = self.model(**self._batch([encodings[row] for row in rows])).logits
+                inputs = pad_pairs(self.tokenizer, [encodings[row] for row in rows])
+                logits = self.model(**{name: t.to(self.device) for name, t in inputs.items()}).logits
                 scores[rows] = logits.float().squeeze(1).cpu().numpy()
                 if advance:
                     advance(len(rows))
@@ -90,13 +88,24 @@ class CrossEncoder:
             raise QontextError("the cross-encoder gives scores that are not finite numbers")
         return scores
 
-    def _batch(self, encodings: list[Any]) -> dict[str, torch.Tensor]:
-        width = max(len(e.ids) for e in encodings)
-        ids = np.full((len(encodings), width), self.tokenizer.pad_token_id or 0, np.int64)
-        types, mask = np.zeros_like(ids), np.zeros_like(ids)
-        for row, e in enumerate(encodings):
-            ids[row, : len(e.ids)], types[row, : len(e.ids)], mask[row, : len(e.ids)] = e.ids, e.type_ids, 1
-        arrays = {"input_ids": ids, "attention_mask": mask}
-        if "token_type_ids" in self.tokenizer.model_input_names:
-            arrays["token_type_ids"] = types
-        return {name: torch.from_numpy(array).to(self.device) for name, array in arrays.items()}
+
+def encode_pairs(tokenizer: Any, pairs: Sequence[tuple[str, str]], max_length: int) -> list[Any]:
+    """Each (query, passage) as one sequence of at most `max_length` tokens; the longer of the two is cut."""
+    backend = tokenizer.backend_tokenizer
+    backend.no_padding()
+    backend.enable_truncation(max_length, strategy="longest_first")
+    found: list[Any] = backend.encode_batch_fast(list(pairs))
+    return found
+
+
+def pad_pairs(tokenizer: Any, encodings: Sequence[Any]) -> dict[str, torch.Tensor]:
+    """What a sequence classifier takes, [N, T] each."""
+    width = max(len(e.ids) for e in encodings)
+    ids = np.full((len(encodings), width), tokenizer.pad_token_id or 0, np.int64)
+    types, mask = np.zeros_like(ids), np.zeros_like(ids)
+    for row, e in enumerate(encodings):
+        ids[row, : len(e.ids)], types[row, : len(e.ids)], mask[row, : len(e.ids)] = e.ids, e.type_ids, 1
+    arrays = {"input_ids": ids, "attention_mask": mask}
+    if "token_type_ids" in tokenizer.model_input_names:
+        arrays["token_type_ids"] = types
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}

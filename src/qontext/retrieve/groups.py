@@ -39,6 +39,19 @@ def read_groups(source: Path | str) -> Iterator[Group]:
         yield from map(Group, *(batch.column(name).to_pylist() for name in GROUPS.names))
 
 
+def candidates_of(groups: Path | str) -> Run:
+    """The groups' passages as a run, positives first: what a teacher scores."""
+    queries: list[str] = []
+    passages: list[str] = []
+    scores: list[int] = []
+    for group in read_groups(groups):
+        own = list(dict.fromkeys([*group.positives, *group.negatives]))
+        queries += [group.query] * len(own)
+        passages += own
+        scores += range(0, -len(own), -1)
+    return Run.from_columns(queries, passages, scores, place=groups)
+
+
 def read_candidates(path: Path | str) -> Run:
     """Candidate negatives: a run, or a published file of negatives, whose order becomes the score.
 

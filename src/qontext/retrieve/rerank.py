@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from qontext import log
+from qontext import artifacts, log
 from qontext.artifacts import Workdir
 from qontext.collection import read_passages
 from qontext.config import Input, Machine, StageConfig
@@ -25,7 +25,8 @@ RUN, BLOCK = "run.trec", 64
 
 class RerankConfig(StageConfig):
     run: Annotated[str, Input(positional=True)]
-    """The run to rerank: a TREC file, or a directory that holds one."""
+    """The run to rerank: a TREC file, or a directory that holds one; or training groups from 'qontext mine', whose
+    passages are then all scored, for a retriever to learn from."""
 
     reranker: Annotated[tuple[str, ...], Input()] = Field(min_length=1)
     """Cross-encoder: a directory or hub name of a sequence classifier with one logit. Give the option several
@@ -61,10 +62,10 @@ def run(config: RerankConfig, work: Workdir) -> dict[str, Any] | None:
 
     from qontext.retrieve.cross_encoder import CrossEncoder
     from qontext.retrieve.encode import own_device
-    from qontext.retrieve.runs import Run, read_run, write_run
+    from qontext.retrieve.runs import Run, write_run
 
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    top = read_run(config.run).top(config.k)
+    top = _asked(config)
     queries, texts = _texts(config, top)
     models = [
         CrossEncoder(
@@ -112,6 +113,16 @@ def run(config: RerankConfig, work: Workdir) -> dict[str, Any] | None:
     }
 
 
+def _asked(config: RerankConfig) -> Any:
+    """The top of the run, or all of the groups' passages."""
+    from qontext.retrieve.groups import candidates_of
+    from qontext.retrieve.runs import read_run
+
+    if artifacts.is_artifact(config.run) and artifacts.open_artifact(config.run).verb == "mine":
+        return candidates_of(config.run)
+    return read_run(config.run).top(config.k)
+
+
 def _texts(config: RerankConfig, top: Any) -> tuple[dict[str, str], dict[str, str]]:
     """The texts of the run's queries and passages, and only of these."""
     import numpy as np
@@ -134,6 +145,7 @@ STAGE = Stage(
     RerankConfig,
     run,
     """qontext rerank runs/dense --reranker runs/reranker --data beir/fiqa --k 100 --out run.trec
+    qontext rerank groups --reranker runs/reranker --data beir/fiqa --out teacher
     qontext rerank runs/dense --reranker one --reranker two --data beir/fiqa --out runs/ensemble""",
     distributed=True,
     file=RUN,

@@ -72,8 +72,12 @@ class Objective(nn.Module):
 
     def represent(self, batch: MicroBatch) -> Tensor:
         """The rows' vectors [N, H]."""
-        (last,) = self.encoder(batch.encoder.ids, batch.encoder.mask)
-        return self.vector(last, batch.encoder.mask)
+        return self.vectors(batch.encoder.ids, batch.encoder.mask)
+
+    def vectors(self, ids_NT: Tensor, mask_NT: Tensor) -> Tensor:
+        """Texts' vectors [N, H]."""
+        (last,) = self.encoder(ids_NT, mask_NT)
+        return self.vector(last, mask_NT)
 
     def contrast(self, vectors: Tensor, keys: Keys, rows: slice) -> dict[str, Tensor]:
         """The contrastive losses of some rows against all: [M, H] and their keys → named shares of the batch's loss."""

@@ -1,0 +1,91 @@
+"""The model cards of a fine-tuned retriever and of a reranker: what it is, how it was made, how to load it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import qontext
+from qontext.finetune.config import LabelledConfig
+from qontext.pretrain.card import table_rows
+
+_RETRIEVER = """---
+library_name: sentence-transformers
+pipeline_tag: sentence-similarity
+tags: [sentence-transformers, feature-extraction, dense-retrieval, qontext]
+---
+
+# Dense retriever
+
+Queries and passages as vectors: {vector}, compared by {similarity}. Fine-tuned on labelled queries{how}.
+
+```python
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("path/to/this/folder")
+queries, passages = model.encode(["a question"]), model.encode(["a title and its passage"])
+scores = queries @ passages.T
+```
+
+`transformers.AutoModel` and `AutoTokenizer` load it too.
+{made}"""
+
+_RERANKER = """---
+library_name: transformers
+pipeline_tag: text-ranking
+tags: [cross-encoder, reranker, qontext]
+---
+
+# Reranker
+
+A cross-encoder: reads a query and a passage together and gives one number, higher for better answers. Trained to put
+a positive first among {candidates} candidates.
+
+```python
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+folder = "path/to/this/folder"
+model, tokenizer = AutoModelForSequenceClassification.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+pair = tokenizer("a question", "a title and its passage", truncation=True, max_length={max_length}, return_tensors="pt")
+score = model(**pair).logits.item()
+```
+
+`qontext rerank RUN --reranker path/to/this/folder` does so for a whole run.
+{made}"""
+
+_MADE = """
+## How it was made
+
+| setting | value |
+|---|---|
+{settings}
+
+| result | value |
+|---|---|
+{results}
+
+Made with qontext {version}.
+"""
+
+
+def retriever_card(
+    config: LabelledConfig, summary: dict[str, Any], *, pooling: str, similarity: str, loss: str
+) -> str:
+    return _RETRIEVER.format(
+        vector="the last layer's [CLS]" if pooling == "cls" else "the mean of the last layer over the tokens",
+        similarity="cosine" if similarity == "cosine" else "dot product",
+        how="" if loss == "contrastive" else f" and a teacher's scores ({loss})",
+        made=_made(config, summary),
+    )
+
+
+def reranker_card(
+    config: LabelledConfig, summary: dict[str, Any], *, candidates: int, max_length: int
+) -> str:
+    return _RERANKER.format(candidates=candidates, max_length=max_length, made=_made(config, summary))
+
+
+def _made(config: LabelledConfig, summary: dict[str, Any]) -> str:
+    settings = {"encoder": config.encoder, "groups": config.groups, **config.identity()}
+    return _MADE.format(
+        settings=table_rows(settings), results=table_rows(summary), version=qontext.__version__
+    )

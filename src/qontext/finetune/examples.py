@@ -1,0 +1,193 @@
+"""Training examples: queries with their positives and negatives, and which of them a visit to a query shows.
+
+Visit e of a query takes its e-th positive, in turn, and from its negatives, shuffled once, a window that slides on by
+its own width: every negative is seen before one is seen again. What a query shows is a function of its id, the seed
+and e alone.
+
+Shapes: Q queries, P passages (numbered by first appearance), C passages per visit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qontext import log
+from qontext.collection import load_collection, read_passages
+from qontext.engine.randomness import below, hashed
+from qontext.errors import QontextError
+from qontext.finetune.texts import Ints, text_key
+from qontext.retrieve.groups import Group, read_groups
+from qontext.retrieve.runs import Run
+
+Floats = NDArray[np.float32]
+
+
+@dataclass
+class Example:
+    """A query: its key, and the numbers of its passages, with a teacher's scores if there is one."""
+
+    key: int
+    positives: Ints
+    negatives: Ints
+    positive_scores: Floats
+    negative_scores: Floats
+
+
+class Examples:
+    """All queries' examples. `place` tells where they were read, `passages` where their passages are.
+
+    After `settle`, `known` [Q, K] holds the text keys of each query's positives, -1 where there are fewer: those of
+    all queries with the same text, since a passage that answers one answers the other.
+    """
+
+    def __init__(self, groups: Iterable[Group], place: str, teacher: Run | None = None) -> None:
+        self.place = place
+        self.number: dict[str, int] = {}
+        self.queries: list[str] = []
+        self.texts: list[str] = []
+        self.rows: list[Example] = []
+        self.has_teacher = teacher is not None
+        self.unscored = 0
+        self.known: Ints = np.empty((0, 0), np.int64)
+        self.passage_keys: Ints = np.empty(0, np.int64)
+        for group in groups:
+            self._add(group, teacher)
+        if not self.rows:
+            raise QontextError("holds no query to train on", place=place)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def _add(self, group: Group, teacher: Run | None) -> None:
+        if not group.positives:
+            raise QontextError(f"the query {group.query!r} has no positive", place=self.place)
+        if not group.text.strip():
+            raise QontextError(f"the query {group.query!r} has no text", place=self.place)
+        negatives = [p for p in dict.fromkeys(group.negatives) if p not in group.positives]
+        positives = list(dict.fromkeys(group.positives))
+        scores: Mapping[str, float] = {}
+        if teacher is not None:
+            scores = {h.passage: h.score for h in teacher[group.query]} if group.query in teacher else {}
+            asked = len(positives) + len(negatives)
+            positives = [p for p in positives if p in scores]
+            negatives = [p for p in negatives if p in scores]
+            if not positives or not negatives:
+                raise QontextError(
+                    f"the teacher scored no {'negative' if positives else 'positive'} of the query {group.query!r}",
+                    place=self.place,
+                    remedy="Let it score the groups themselves: qontext rerank GROUPS --reranker MODEL",
+                )
+            self.unscored += asked - len(positives) - len(negatives)
+        self.queries.append(group.query)
+        self.texts.append(group.text)
+        self.rows.append(
+            Example(
+                text_key(group.query),
+                self._numbers(positives),
+                self._numbers(negatives),
+                _scores(positives, scores),
+                _scores(negatives, scores),
+            )
+        )
+
+    def _numbers(self, passages: list[str]) -> Ints:
+        return np.array([self.number.setdefault(p, len(self.number)) for p in passages], np.int64)
+
+    def contents(self, passages: str) -> Iterator[tuple[int, str]]:
+        """(number, title and text) of every passage that is named, in the order of the source."""
+        found = np.zeros(len(self.number), bool)
+        for passage in read_passages(passages):
+            number = self.number.get(passage.id)
+            if number is None:
+                continue
+            if found[number]:
+                raise QontextError(f"the passage id {passage.id!r} occurs twice", place=passages)
+            found[number] = True
+            yield number, passage.content
+        if not found.all():
+            lost = [id for id, number in self.number.items() if not found[number]]
+            raise QontextError(
+                f"names the passage {lost[0]!r}, which is not among the passages ({len(lost):,} in all are not)",
+                place=self.place,
+                remedy="Check that the groups were mined from these passages.",
+            )
+
+    def settle(self, passage_keys: Ints) -> None:
+        """With the passages' text keys: collect what is known to be positive, and take it out of the negatives."""
+        self.passage_keys = passage_keys
+        by_text: dict[str, set[int]] = {}
+        for text, row in zip(self.texts, self.rows):
+            by_text.setdefault(text.strip(), set()).update(passage_keys[row.positives].tolist())
+        self.known = np.full((len(self), max(map(len, by_text.values()))), -1, np.int64)
+        for number, (text, row) in enumerate(zip(self.texts, self.rows)):
+            keys = sorted(by_text[text.strip()])
+            self.known[number, : len(keys)] = keys
+            wrong = np.isin(passage_keys[row.negatives], keys)
+            if wrong.any():
+                row.negatives, row.negative_scores = row.negatives[~wrong], row.negative_scores[~wrong]
+
+    def says_known(self, number: int, passages: Ints) -> NDArray[np.bool_]:
+        """Which of the passages say what some positive of the query says."""
+        return np.isin(self.passage_keys[passages], self.known[number])
+
+    def passages_per_visit(self, wanted: int) -> int:
+        """C: what was asked for, or less if no query has so many."""
+        most = 1 + max(len(row.negatives) for row in self.rows)
+        if most < wanted and most > 1:
+            log.note(f"No query has {wanted - 1} negatives: each comes with {most} passages.")
+        return min(wanted, most)
+
+    def short_of(self, per_visit: int) -> int:
+        """How many queries have fewer negatives than a visit shows."""
+        return sum(len(row.negatives) < per_visit - 1 for row in self.rows)
+
+    def visit(self, number: int, epoch: int, per_visit: int, seed: int) -> tuple[Ints, Floats]:
+        """The passages [C] of a visit, the positive first, and the teacher's scores [C]; NaN where there is none.
+
+        Where there are too few negatives, the rest are drawn from all passages.
+        """
+        row, wanted = self.rows[number], per_visit - 1
+        turn = np.argsort(hashed(seed, "positives", row.key, np.arange(len(row.positives))), kind="stable")
+        first = turn[epoch % len(turn)]
+        order = np.argsort(hashed(seed, "negatives", row.key, np.arange(len(row.negatives))), kind="stable")
+        shown = np.arange(min(wanted, len(order)))
+        picked = order[(shown + epoch * wanted) % max(len(order), 1)]
+        random = below(len(self.number), seed, "random", row.key, epoch, np.arange(wanted - len(shown)))
+        passages = np.concatenate([[row.positives[first]], row.negatives[picked], random])
+        none = np.full(len(random), np.nan, np.float32)
+        scores = np.concatenate([row.positive_scores[[first]], row.negative_scores[picked], none])
+        return passages.astype(np.int64), scores
+
+
+def _scores(passages: list[str], scores: Mapping[str, float]) -> Floats:
+    return np.array([scores.get(p, np.nan) for p in passages], np.float32)
+
+
+def read_examples(
+    source: str, split: str, passages: str | None, teacher: Run | None = None
+) -> tuple[Examples, str]:
+    """The examples of `mine`'s groups or of a BEIR folder's split; and where their passages are."""
+    folder = Path(source).expanduser()
+    if folder.is_dir() and any(folder.glob("corpus.jsonl*")):
+        return Examples(_judged(source, split), f"{source} ({split})", teacher), passages or source
+    if passages is None:
+        raise QontextError("groups name passages by id", remedy="Say where these are: --passages SOURCE.")
+    return Examples(read_groups(source), source, teacher), passages
+
+
+def _judged(folder: str, split: str) -> Iterator[Group]:
+    collection = load_collection(folder)
+    qrels, texts = collection.qrels(split), collection.queries(split)
+    left = 0
+    for query, judged in qrels.items():
+        if positives := [passage for passage, grade in judged.items() if grade > 0]:
+            yield Group(query, texts[query], positives, [])
+        else:
+            left += 1
+    if left:
+        log.note(f"{left:,} queries of {folder} ({split}) have nothing relevant, and are left out.")

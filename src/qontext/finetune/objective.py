@@ -1,0 +1,108 @@
+"""A retriever's loss: the positive against all passages of the batch, or a teacher's scores of the query's own.
+
+    s(q, p) = <q, p> / τ                         over all passages p of all ranks
+    InfoNCE = -log  exp(s(q, p⁺)) / Σ_p exp(s(q, p))
+    KL      = Σ_p T(p) · (log T(p) - log softmax_p s(q, p))      T = softmax of the teacher's scores over the query's
+                                                                  own passages, 0 at all others
+    margin-MSE = mean over the query's own negatives of ( (s(q, p⁺) - s(q, p)) - (t(p⁺) - t(p)) )²
+
+Each is a mean over queries. Sums over p leave out false negatives: passages that say what some positive of the query
+says, the one positive of this visit apart. (Wu et al. 2023, appendix; Gao & Callan 2022, equations 15 and 16, with the
+direction of the KL in which a target of 0 is defined; Hofstätter et al. 2020.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from qontext.engine.encoder import Encoder
+from qontext.finetune.batches import Keys, MicroBatch
+from qontext.retrieve.retriever import POOLINGS
+
+Loss = Literal["contrastive", "kl", "margin-mse"]
+
+
+@dataclass(frozen=True)
+class Output:
+    """What the training loop reads: losses of a micro-batch on its own (here none), and its rows' vectors [N, H]."""
+
+    vectors: Tensor
+    losses: dict[str, Tensor] = field(default_factory=dict)
+
+
+class BiEncoder(nn.Module):
+    """One encoder for queries and passages, and the loss between them."""
+
+    contrastive = True
+
+    def __init__(
+        self, encoder: Encoder, pooling: str, similarity: str, temperature: float, loss: Loss = "contrastive"
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.pooling, self.similarity = pooling, similarity
+        self.temperature, self.loss = temperature, loss
+
+    def forward(self, micro: MicroBatch) -> Output:
+        return Output(self.represent(micro))
+
+    def represent(self, micro: MicroBatch) -> Tensor:
+        """[N, H] the texts' vectors, of length one if they are compared by cosine."""
+        return self.vectors(micro.ids, micro.mask)
+
+    def vectors(self, ids_NT: Tensor, mask_NT: Tensor) -> Tensor:
+        (last_NTH,) = self.encoder(ids_NT, mask_NT)
+        vectors_NH = POOLINGS[self.pooling](last_NTH, mask_NT)
+        return F.normalize(vectors_NH.float(), dim=1) if self.similarity == "cosine" else vectors_NH
+
+    def contrast(self, vectors: Tensor, keys: Keys, rows: slice) -> dict[str, Tensor]:
+        """The share of the loss of the queries among `rows`, given all ranks' vectors [M, H] and keys."""
+        mine = keys[rows]
+        asked, passages = keys[rows][mine.is_query], keys[~keys.is_query]
+        scores_QP = vectors[rows][mine.is_query] @ vectors[~keys.is_query].T / self.temperature
+        own_QP = asked.query[:, None] == passages.query
+        positive_QP = own_QP & passages.is_positive
+        total = keys.is_query.sum()
+        if self.loss == "margin-mse":
+            loss = margin_mse(scores_QP, passages.teacher, own_QP, positive_QP)
+        else:
+            scores_QP = scores_QP.masked_fill(
+                says_known(asked.known, passages.text) & ~positive_QP, -torch.inf
+            )
+            if self.loss == "kl":
+                loss = divergence(scores_QP, passages.teacher, own_QP)
+            else:
+                loss = F.cross_entropy(scores_QP, positive_QP.int().argmax(1), reduction="sum")
+        return {self.loss.replace("-", "_"): loss / total}
+
+
+def says_known(known_QK: Tensor, text_P: Tensor) -> Tensor:
+    """[Q, P] whether a passage's text is that of one of the query's positives."""
+    found = torch.zeros(len(known_QK), len(text_P), dtype=torch.bool, device=text_P.device)
+    for known_Q in known_QK.T:
+        found |= known_Q[:, None] == text_P
+    return found
+
+
+def divergence(scores_QP: Tensor, teacher_P: Tensor, own_QP: Tensor) -> Tensor:
+    """Σ over queries of KL(T ‖ softmax of the scores)."""
+    scored_QP = own_QP & ~teacher_P.isnan()
+    target_QP = teacher_P.expand_as(scores_QP).masked_fill(~scored_QP, -torch.inf).log_softmax(1)
+    student_QP = scores_QP.log_softmax(1)
+    terms = target_QP.exp() * (target_QP - student_QP)
+    return terms.masked_fill(~scored_QP, 0.0).sum()
+
+
+def margin_mse(scores_QP: Tensor, teacher_P: Tensor, own_QP: Tensor, positive_QP: Tensor) -> Tensor:
+    """Σ over queries of the mean squared difference of margins over the query's scored negatives."""
+    teacher_QP = teacher_P.expand_as(scores_QP)
+    negative_QP = own_QP & ~positive_QP & ~teacher_QP.isnan()
+    best = positive_QP.int().argmax(1, keepdim=True)
+    errors = (scores_QP.gather(1, best) - scores_QP) - (teacher_QP.gather(1, best) - teacher_QP)
+    squares = errors.masked_fill(~negative_QP, 0.0).square().sum(1)
+    return (squares / negative_QP.sum(1).clamp(min=1)).sum()

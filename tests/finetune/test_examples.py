@@ -1,0 +1,88 @@
+"""Which passages a visit to a query shows: by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from qontext.errors import QontextError
+from qontext.finetune.examples import Examples
+from qontext.retrieve.groups import Group
+from qontext.retrieve.runs import Run
+
+
+def examples(*groups: Group, teacher: Run | None = None, keys: dict[str, int] | None = None) -> Examples:
+    made = Examples(groups, "here", teacher)
+    made.settle(np.array([(keys or {}).get(id, 1000 + n) for id, n in made.number.items()], np.int64))
+    return made
+
+
+SEVEN = Group("q", "a question", ["a", "b", "c"], [f"n{i}" for i in range(7)])
+
+
+def shown(made: Examples, epoch: int, per_visit: int, seed: int = 1, query: int = 0) -> list[str]:
+    names = {number: id for id, number in made.number.items()}
+    return [names[n] for n in made.visit(query, epoch, per_visit, seed)[0].tolist()]
+
+
+def test_the_window_slides_and_positives_rotate() -> None:
+    made = examples(SEVEN)
+    visits = [shown(made, epoch, 4) for epoch in range(7)]
+    assert [v[0] for v in visits[:3]] == [v[0] for v in visits[3:6]]
+    assert {v[0] for v in visits[:3]} == {"a", "b", "c"}
+    walked = [p for v in visits for p in v[1:]]
+    assert set(walked[:7]) == set(SEVEN.negatives), "every negative is seen before one is seen again"
+    assert walked[7:14] == walked[:7] == walked[14:]
+    assert all(len(set(v)) == 4 for v in visits)
+
+
+def test_a_query_shows_the_same_whatever_stands_beside_it() -> None:
+    alone, beside = examples(SEVEN), examples(Group("r", "another", ["x"], ["y"]), SEVEN)
+    for epoch in range(4):
+        assert shown(alone, epoch, 4) == shown(beside, epoch, 4, query=1)
+    assert shown(alone, 0, 8) != shown(alone, 0, 8, seed=2)
+
+
+def test_too_few_negatives_are_filled_up_from_all_passages() -> None:
+    made = examples(Group("few", "short of negatives", ["p"], ["n"]), SEVEN)
+    assert made.short_of(4) == 1
+    draws = [shown(made, epoch, 4) for epoch in range(20)]
+    assert all(v[:2] == ["p", "n"] for v in draws)
+    assert len({p for v in draws for p in v[2:]}) > 5
+    assert made.passages_per_visit(16) == 8
+    assert examples(Group("q", "text", ["p"], [])).passages_per_visit(16) == 1
+
+
+def test_what_says_the_same_as_a_positive_is_no_negative() -> None:
+    same = Group("q", "text", ["p"], ["twin", "p", "n"])
+    other = Group("r", " text ", ["r"], ["n", "p"])  # the same question under another id
+    made = examples(same, other, keys={"p": 7, "twin": 7, "r": 8})
+    assert [len(row.negatives) for row in made.rows] == [1, 1]
+    assert made.known.tolist() == [[7, 8], [7, 8]]
+
+
+def test_a_teacher_leaves_out_what_it_did_not_score() -> None:
+    rows = [("q", "b", 2.0), ("q", "n1", 1.0), ("q", "n4", -1.0)]
+    made = examples(SEVEN, teacher=Run.from_columns(*zip(*rows)))
+    passages, scores = made.visit(0, 3, 3, 1)
+    assert dict(zip(passages.tolist(), scores.tolist())) == {
+        made.number["b"]: 2.0,
+        made.number["n1"]: 1.0,
+        made.number["n4"]: -1.0,
+    }
+    assert made.unscored == 7
+    with pytest.raises(
+        QontextError, match=r"here: the teacher scored no positive of the query 'q'.*rerank GROUPS"
+    ):
+        examples(SEVEN, teacher=Run.from_columns(*zip(*rows[1:])))
+    with pytest.raises(QontextError, match="scored no negative"):
+        examples(SEVEN, teacher=Run.from_columns(*zip(*rows[:1])))
+
+
+def test_groups_that_cannot_be_trained_on_are_refused() -> None:
+    with pytest.raises(QontextError, match="here: holds no query"):
+        examples()
+    with pytest.raises(QontextError, match="the query 'q' has no positive"):
+        examples(Group("q", "text", [], ["n"]))
+    with pytest.raises(QontextError, match="the query 'q' has no text"):
+        examples(Group("q", " ", ["p"], ["n"]))

@@ -1,0 +1,107 @@
+"""The retriever's losses against small cases that are worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from qontext.finetune.batches import Keys
+from qontext.finetune.objective import BiEncoder
+
+NAN = math.nan
+
+
+class Bare(torch.nn.Module):
+    """An encoder that is not called."""
+
+
+def loss(
+    kind: Any, vectors: torch.Tensor, keys: Keys, rows: slice = slice(None), tau: float = 1.0
+) -> torch.Tensor:
+    model = BiEncoder(Bare(), "cls", "dot", tau, kind)  # type: ignore[arg-type]
+    (found,) = model.contrast(vectors, keys, rows).values()
+    return found
+
+
+def keys(*rows: tuple[bool, int, bool, int, float, list[int]]) -> Keys:
+    return Keys(*(torch.tensor(column) for column in zip(*rows)))
+
+
+#                  vectors        is query, query, positive, text, teacher, known
+QUERY_0 = ([1.0, 0.0], (True, 0, False, -1, NAN, [10, 11]))
+QUERY_1 = ([0.0, 1.0], (True, 1, False, -1, NAN, [20, -1]))
+POSITIVE_0 = ([2.0, 1.0], (False, 0, True, 10, 2.0, [-1, -1]))
+NEGATIVE_0 = ([1.0, 3.0], (False, 0, False, 15, 0.5, [-1, -1]))
+POSITIVE_1 = ([0.5, 1.5], (False, 1, True, 20, 1.0, [-1, -1]))
+NEGATIVE_1 = ([3.0, 0.5], (False, 1, False, 11, -1.0, [-1, -1]))  # another positive of query 0
+RANDOM_1 = ([0.0, 0.0], (False, 1, False, 20, NAN, [-1, -1]))  # says what query 1's positive says
+
+
+def batch(*rows: Any) -> tuple[torch.Tensor, Keys]:
+    return torch.tensor([vector for vector, _ in rows], requires_grad=True), keys(*(key for _, key in rows))
+
+
+BATCH = (QUERY_0, POSITIVE_0, NEGATIVE_0, QUERY_1, POSITIVE_1, NEGATIVE_1, RANDOM_1)
+
+
+def nll(first: float, *others: float) -> float:
+    return -math.log(math.exp(first) / sum(map(math.exp, (first, *others))))
+
+
+def test_infonce_leaves_out_false_negatives() -> None:
+    # Query 0 · (positive 2, negative 1, positive of 1: 0.5, [other positive 3], random 0);
+    # query 1 · (positive 1.5, the others: 1, 3, 0.5, [a copy of its positive 0]).
+    expected = (nll(2, 1, 0.5, 0) + nll(1.5, 1, 3, 0.5)) / 2
+    assert loss("contrastive", *batch(*BATCH)).item() == pytest.approx(expected, rel=1e-6)
+    halved = (nll(1, 0.5, 0.25, 0) + nll(0.75, 0.5, 1.5, 0.25)) / 2
+    assert loss("contrastive", *batch(*BATCH), tau=2.0).item() == pytest.approx(halved, rel=1e-6)
+
+
+def test_blocks_of_rows_in_any_order_add_up() -> None:
+    whole = loss("contrastive", *batch(*BATCH)).item()
+    shuffled = (RANDOM_1, POSITIVE_1, QUERY_1, NEGATIVE_0, POSITIVE_0, NEGATIVE_1, QUERY_0)
+    vectors, known = batch(*shuffled)
+    parts = [loss("contrastive", vectors, known, slice(a, b)) for a, b in ((0, 2), (2, 3), (3, 6), (6, 7))]
+    assert parts[0].item() == 0.0
+    assert sum(parts).item() == pytest.approx(whole, rel=1e-6)  # type: ignore[union-attr]
+
+
+def test_kl_puts_no_weight_on_what_was_not_scored() -> None:
+    def kl(teacher: list[float], own: list[float], others: list[float]) -> float:
+        target = [math.exp(t) / sum(map(math.exp, teacher)) for t in teacher]
+        total = sum(map(math.exp, [*own, *others]))
+        return sum(t * (math.log(t) - math.log(math.exp(s) / total)) for t, s in zip(target, own))
+
+    expected = (kl([2.0, 0.5], [2.0, 1.0], [0.5, 0.0]) + kl([1.0, -1.0], [1.5, 0.5], [1.0, 3.0])) / 2
+    assert loss("kl", *batch(*BATCH)).item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_margin_mse_compares_differences_to_the_positive() -> None:
+    # Query 0: 2 - 1 against 2 - 0.5; query 1: 1.5 - 0.5 against 1 - -1; what has no score is left out.
+    expected = ((1.0 - 1.5) ** 2 + (1.0 - 2.0) ** 2) / 2
+    assert loss("margin-mse", *batch(*BATCH)).item() == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["contrastive", "kl", "margin-mse"])
+def test_the_gradient_is_that_of_the_loss(kind: str) -> None:
+    vectors, known = batch(*BATCH)
+    double = vectors.detach().double().requires_grad_()
+    exact = Keys(*(value.double() if value.is_floating_point() else value for value in vars(known).values()))
+    assert torch.autograd.gradcheck(lambda v: loss(kind, v, exact), double)
+
+
+def test_a_student_that_agrees_with_its_teacher_has_nothing_to_learn() -> None:
+    rows = (
+        QUERY_0,
+        ([2.0, 1.0], (False, 0, True, 10, 2.0, [-1, -1])),
+        ([0.5, 9.0], (False, 0, False, 15, 0.5, [-1, -1])),
+    )
+    for kind in ("kl", "margin-mse"):
+        vectors, known = batch(*rows)
+        found = loss(kind, vectors, known)
+        found.backward()
+        assert found.item() == pytest.approx(0.0, abs=1e-6)
+        assert vectors.grad is not None and vectors.grad.abs().max().item() < 1e-6
