@@ -114,9 +114,10 @@ def test_a_full_disk_is_a_sentence(
 def test_a_disk_that_fills_while_writing(tmp_path: Path) -> None:
     """A real limit of the system, in a process of its own: what was finished before stays, and it resumes."""
     code = """
-import errno, resource, signal, sys
+import resource, signal, sys
 from pathlib import Path
 from qontext.artifacts import Workdir
+from qontext.errors import QontextError
 work = Workdir(Path(sys.argv[1]))
 with work.write("first") as path:
     path.write_bytes(b"x" * 100)
@@ -125,8 +126,8 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 try:
     with work.write("second") as path:
         path.write_bytes(b"x" * 5000)
-except OSError as error:
-    assert error.errno == errno.EFBIG
+except QontextError as error:
+    assert "second: cannot write here: file too large" in str(error)
 print(work.names(), sorted(p.name for p in work.path.iterdir()))
 """
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
@@ -290,3 +291,75 @@ def test_a_lock_ends_with_its_holder_though_a_forked_child_lives_on(tmp_path: Pa
             assert make(source, out).summary == {"words": 1}
         finally:
             os.kill(child, 9)
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_a_disk_error_that_a_library_tells_in_its_own_words(tmp_path: Path, folder: bool) -> None:
+    """safetensors and numpy raise no OSError with a number."""
+    work = Workdir(tmp_path)
+    for said in (
+        Exception("Error while serializing: I/O error: No space left on device (os error 28)"),
+        OSError("1000 requested and 12 written"),
+    ):
+        with pytest.raises(QontextError, match=r"part: the disk is full.*resumes"):
+            with work.write_folder("part") if folder else work.write("part"):
+                raise said
+    assert leftovers(work.path) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '{"verb": "copy"}',
+        '{"verb": "copy", "key": 3, "config": [], "inputs": 4}',
+        '{"verb": "copy", "key": "k", "config": {}, "inputs": {"a": 1}}',
+        '{"verb": "copy", "key": "k", "config": {}, "inputs": {}, "digest": "d", "summary": {}, "parts": []}',
+    ],
+)
+@pytest.mark.parametrize("name", [artifacts.META, artifacts.CLAIM])
+def test_a_damaged_description_is_told(tmp_path: Path, source: Path, name: str, text: str) -> None:
+    out = tmp_path / "out"
+    make(source, out)
+    if name == artifacts.CLAIM:
+        if "digest" in text:
+            pytest.skip("a claim needs no parts")
+        (out / artifacts.META).unlink()
+    (out / name).write_text(text)
+    for use in (artifacts.open_artifact, artifacts.fingerprint, lambda path: make(source, path)):
+        with pytest.raises(QontextError, match=rf"{name}: (is not a description|cannot be read)"):
+            use(out)
+
+
+def test_a_part_that_was_deleted_is_missed_and_can_be_made_anew(tmp_path: Path, source: Path) -> None:
+    made = make(source, tmp_path / "out")
+    (made.path / "part.txt").unlink()
+    for use in (made.parts, lambda: make(source, made.path)):
+        with pytest.raises(QontextError, match=r"out: its file part.txt is gone"):
+            use()
+    assert make(source, made.path, overwrite=True).missing() == []
+
+
+def test_what_is_no_file_is_not_read_forever(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "text").write_text("x")
+    before = artifacts.fingerprint(tmp_path / "folder")
+    os.mkfifo(tmp_path / "folder" / "pipe")
+    (tmp_path / "folder" / "dangling").symlink_to("nowhere")
+    (tmp_path / "folder" / "itself").symlink_to(".")
+    (tmp_path / "folder" / "loop").symlink_to("loop")
+    assert artifacts.fingerprint(tmp_path / "folder") == before
+    for name in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(QontextError, match="neither a file nor a folder"):
+            artifacts.fingerprint(name)
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "", "a\0b"])
+def test_names_that_no_file_can_have(tmp_path: Path, source: Path, name: str) -> None:
+    with pytest.raises(QontextError, match=r"source is (not a name that can be read|an empty name)"):
+        stages.execute(STAGE, Settings(source=name), tmp_path / "out")
+    if len(name) > 9:
+        with pytest.raises(QontextError, match="cannot write here: file name too long"):
+            make(source, tmp_path / name)

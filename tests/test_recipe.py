@@ -215,3 +215,20 @@ def test_every_shipped_recipe_can_be_read() -> None:
         steps = recipe.read_recipe(row["name"], tuple(f"inputs.{name}=pydocs:" for name in asked)).steps
         assert steps and row["title"]
         assert all(isinstance(step.stage, stages.Stage) for step in steps)
+
+
+@pytest.mark.parametrize("name", ["../../b", "/abs", ".", "", "a/b", "two\\nlines"])
+def test_a_step_stays_in_its_directory(tmp_path: Path, name: str) -> None:
+    (tmp_path / "r.toml").write_text(f'["{name}"]\nverb = "split"\nsource = "x"\n')
+    with pytest.raises(QontextError, match="a step's name is that of its directory"):
+        api.run(tmp_path / "r.toml", out=str(tmp_path / "out"), dry_run=True)
+
+
+def test_places_where_a_recipe_cannot_write(tmp_path: Path) -> None:
+    (tmp_path / "r.toml").write_text("[split]\nsource = 2020-01-01\n")
+    (tmp_path / "folder" / "recipe.toml").mkdir(parents=True)
+    for out, said in (("r.toml", "a file is in the way"), ("folder", "is a directory")):
+        with pytest.raises(QontextError, match=said):
+            api.run(tmp_path / "r.toml", out=str(tmp_path / out))
+    with pytest.raises(QontextError, match="source"):
+        api.run(tmp_path / "r.toml", out=str(tmp_path / "out"))

@@ -19,6 +19,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import sys
 import time
@@ -63,7 +64,17 @@ class Artifact:
 
     def parts(self, suffix: str = "") -> list[Path]:
         """The paths of the parts, in order, that end with `suffix`."""
+        if lost := [name for name in self.missing() if name.endswith(suffix)]:
+            raise QontextError(
+                f"its file {lost[0]} is gone",
+                place=self.path,
+                remedy="Put it back, or remove the directory and make it again.",
+            )
         return [self.path / name for name in self.meta["parts"] if name.endswith(suffix)]
+
+    def missing(self) -> list[str]:
+        """The parts that are not there any more."""
+        return [name for name in self.meta["parts"] if not (self.path / name).is_file()]
 
     def verify(self) -> list[str]:
         """The parts whose bytes are no longer what the stage wrote."""
@@ -102,12 +113,9 @@ class Workdir:
             sync(temporary)
             temporary.replace(final)
             sync(final.parent)
-        except OSError as error:
+        except BaseException as error:
             temporary.unlink(missing_ok=True)
             raise_disk_error(error, final)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
 
     @contextlib.contextmanager
     def write_folder(self, name: str) -> Iterator[Path]:
@@ -134,12 +142,9 @@ class Workdir:
                 final.parent.mkdir(parents=True, exist_ok=True)
                 temporary.replace(final)
             sync(final.parent)
-        except OSError as error:
+        except BaseException as error:
             shutil.rmtree(temporary, ignore_errors=True)
             raise_disk_error(error, final)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
 
     def write_json(self, name: str, value: Any) -> None:
         with self.write(name) as path:
@@ -245,7 +250,7 @@ def begin(path: Path, claim: dict[str, Any], writer: str = "0") -> Workdir:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise_disk_error(error, path)
+        raise_disk_error(error, path, anyway=True)
     work = Workdir(path, writer)
     work.sweep()
     work.write_json(CLAIM, claim)
@@ -311,7 +316,7 @@ def lock(path: Path, name: str = "", *, wait: bool = False) -> Iterator[None]:
         path.mkdir(parents=True, exist_ok=True)
         handle = (path / f".lock{name}").open("a")
     except OSError as error:
-        raise_disk_error(error, path)
+        raise_disk_error(error, path, anyway=True)
     with handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -361,6 +366,8 @@ def fingerprint(path: Path | str) -> str:
             open_artifact(found)  # says that it is not finished
         tree = dict(_tree(found, found))
         return hashlib.blake2b(json.dumps(tree, sort_keys=True).encode(), digest_size=16).hexdigest()
+    if not found.is_file():
+        raise QontextError("is neither a file nor a folder, but a device or a pipe", place=path)
     return file_hash(found)
 
 
@@ -375,17 +382,22 @@ def _tree(folder: Path, root: Path) -> Iterator[tuple[str, str]]:
             }
             yield str(folder.relative_to(root)), str(claim.get("digest", sizes))
         return
+    above = (folder.resolve(), *folder.resolve().parents)
     for child in sorted(folder.iterdir()):
         if child.is_dir():
-            yield from _tree(child, root)
-        elif not child.name.startswith((".lock", _TEMPORARY)):
+            if not (child.is_symlink() and child.resolve() in above):
+                yield from _tree(child, root)
+        elif child.is_file() and not child.name.startswith((".lock", _TEMPORARY)):
             yield str(child.relative_to(root)), file_hash(child)
 
 
 def file_hash(path: Path) -> str:
     """The hash of a file's content."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+    except OSError as error:
+        raise QontextError(f"cannot be read: {error.strerror}", place=path) from None
 
 
 def sync(path: Path) -> None:
@@ -397,19 +409,33 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def raise_disk_error(error: OSError, path: Path) -> NoReturn:
-    """Turn what the disk said into a sentence."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+def raise_disk_error(error: BaseException, path: Path, *, anyway: bool = False) -> NoReturn:
+    """Turn what the disk said into a sentence; what it did not say is raised as it is, unless `anyway`."""
+    number = _disk_error(error)
+    if number in (errno.ENOSPC, errno.EDQUOT):
         raise QontextError(
             "the disk is full",
             place=path,
             remedy="Free some space and run the same command again: it resumes, nothing finished is lost.",
         ) from error
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
         raise QontextError("cannot write here: permission denied", place=path) from error
-    if error.errno in (errno.ENOTDIR, errno.EEXIST):
+    if number in (errno.ENOTDIR, errno.EEXIST):
         raise QontextError("a file is in the way of this directory", place=path) from error
+    if number is not None and (anyway or number in (errno.EIO, errno.EFBIG, errno.EISDIR)):
+        raise QontextError(f"cannot write here: {os.strerror(number).lower()}", place=path) from error
     raise error
+
+
+def _disk_error(error: BaseException) -> int | None:
+    """The system's number of an error. Libraries in Rust (safetensors) say it in their text alone; numpy merely
+    says that not everything was written."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno
+    if isinstance(error, OSError) and re.search(r"\d+ requested and \d+ written", str(error)):
+        return errno.ENOSPC
+    said = re.search(r"\(os error (\d+)\)", str(error))
+    return int(said[1]) if said and not isinstance(error, QontextError) else None
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -417,6 +443,22 @@ def _read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
         raise QontextError(f"cannot be read: {error}", place=path) from None
-    if not isinstance(value, dict) or "verb" not in value:
-        raise QontextError("is not a description that qontext wrote", place=path)
+    wanted = _DESCRIBED if path.name == META else _CLAIMED
+    if (
+        not isinstance(value, dict)
+        or not all(isinstance(value.get(name), kind) for name, kind in wanted.items())
+        or not all(
+            isinstance(entry, dict) and {"path", "digest"} <= entry.keys()
+            for entry in value["inputs"].values()
+        )
+    ):
+        raise QontextError(
+            "is not a description that qontext wrote",
+            place=path,
+            remedy="Remove the directory, and make it again.",
+        )
     return value
+
+
+_CLAIMED = {"verb": str, "key": str, "config": dict, "inputs": dict}
+_DESCRIBED = {**_CLAIMED, "digest": str, "summary": dict, "parts": dict, "made": dict}

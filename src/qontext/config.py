@@ -109,7 +109,11 @@ def _sentence(error: Any, where: str) -> str:
 def existing(path: Path | str, what: str) -> Path:
     """The path, if it exists; else an error that says what was expected there."""
     found = Path(path).expanduser()
-    if not found.exists():
+    try:
+        is_there = found.exists()
+    except (OSError, ValueError) as error:  # a name that is too long, or no name at all
+        raise QontextError(f"{what} is not a name that can be read: {error}") from None
+    if not is_there:
         near = (
             f"{found.parent} does not exist either" if not found.parent.exists() else "no such file or folder"
         )

@@ -116,7 +116,7 @@ def show_table(title: str, rows: dict[str, Any]) -> None:
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(overflow="fold")
     _add_rows(table, rows, "")
-    Console().print(table)
+    Console(markup=False, emoji=False).print(table)
 
 
 def show_rows(title: str, rows: list[dict[str, Any]]) -> None:
@@ -131,7 +131,7 @@ def show_rows(title: str, rows: list[dict[str, Any]]) -> None:
         table.add_column(name, justify="right" if isinstance(value, int | float) else "left", overflow="fold")
     for row in rows:
         table.add_row(*(_cell(value) for value in row.values()))
-    Console().print(table)
+    Console(markup=False, emoji=False).print(table)
 
 
 def _add_rows(table: Any, rows: dict[str, Any], indent: str) -> None:

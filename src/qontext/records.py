@@ -84,17 +84,50 @@ def read_table(
     source: Path | str, schema: pa.Schema, *, columns: list[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
     """The rows of an artifact's (or folder's, or file's) Parquet parts, in order, a batch at a time."""
+    fields = [field for field in schema if columns is None or field.name in columns]
     for path in parquet_parts(source):
-        try:
-            file = pq.ParquetFile(path)
-        except (pa.ArrowInvalid, OSError) as error:
-            raise QontextError(f"not a readable Parquet file: {error}", place=path) from None
-        for field in schema:
-            if (columns is None or field.name in columns) and field.name not in file.schema_arrow.names:
+        file = open_parquet(path)
+        for field in fields:
+            if field.name not in file.schema_arrow.names:
                 raise QontextError(
                     f"has no column {field.name!r} (it has: {', '.join(file.schema_arrow.names)})", place=path
                 )
-        yield from file.iter_batches(columns=columns)
+        try:
+            for batch in file.iter_batches(columns=columns):
+                yield _conforming(batch, fields, path)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise _unreadable(error, path) from None
+
+
+def open_parquet(path: Path) -> pq.ParquetFile:
+    """The file, of which only the footer is read yet."""
+    try:
+        return pq.ParquetFile(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise _unreadable(error, path) from None
+
+
+def _unreadable(error: Exception, path: Path) -> QontextError:
+    return QontextError(f"not a readable Parquet file: {error}", place=path)
+
+
+def _conforming(batch: pa.RecordBatch, fields: list[pa.Field], path: Path) -> pa.RecordBatch:
+    """The batch with its columns in the schema's types: other programs write ids as numbers, or texts as long strings."""
+    for field in fields:
+        column = batch.column(field.name)
+        if column.type != field.type:
+            try:
+                if pa.types.is_floating(column.type):
+                    raise pa.ArrowInvalid("a fraction is no id and no text")
+                column = column.cast(field.type)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+                raise QontextError(
+                    f"the column {field.name!r} holds {column.type}, expected {field.type}", place=path
+                ) from None
+            batch = batch.set_column(batch.schema.get_field_index(field.name), field, column)
+        if column.null_count and not field.nullable:
+            raise QontextError(f"the column {field.name!r} has empty (null) values", place=path)
+    return batch
 
 
 def parquet_parts(source: Path | str) -> list[Path]:
@@ -122,7 +155,7 @@ def write_table(path: Path, rows: pa.Table) -> None:
 
 def count_rows(source: Path | str) -> int:
     """Rows over all Parquet parts, from the footers alone."""
-    return sum(pq.ParquetFile(part).metadata.num_rows for part in parquet_parts(source))
+    return sum(open_parquet(part).metadata.num_rows for part in parquet_parts(source))
 
 
 def table_of(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:

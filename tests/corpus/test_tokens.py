@@ -281,3 +281,65 @@ def test_too_little_text_to_train_on(tmp_path: Path) -> None:
     source = api.split(tmp_path / "d.jsonl", out=tmp_path / "p")
     with pytest.raises(QontextError, match="too few words"):
         api.train_tokenizer(source, out=tmp_path / "tokenizer")
+
+
+QUERIES = {"passage": ["1", "1", "2"], "query": ["a river", "a lake", "a hill"], "number": [0, 1, 0]}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("passage", pa.int64()),
+        ("passage", pa.large_string()),
+        ("query", pa.large_string()),
+        ("passage", pa.dictionary(pa.int32(), pa.string())),
+        ("number", pa.int64()),
+    ],
+)
+def test_queries_as_other_programs_write_them(tmp_path: Path, name: str, kind: Any) -> None:
+    columns = {k: pa.array(v) for k, v in QUERIES.items()}
+    changed = (
+        pa.array(list(map(int, QUERIES[name]))) if pa.types.is_integer(kind) else columns[name].cast(kind)
+    )
+    pq.write_table(pa.table({**columns, name: changed}), tmp_path / "q.parquet")
+    made = api.tokens(tmp_path / "q.parquet", tokenizer=MINILM, out=tmp_path / "t", workers=1)
+    assert store.open_store(made.path).names.to_pylist() == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"query": [None, "a", "b"]}, "the column 'query' has empty"),
+        ({"passage": [1.0, 1.0, 2.0]}, "the column 'passage' holds double, expected string"),
+        ({"query": [["a"], ["b"], ["c"]]}, "the column 'query' holds list.*expected string"),
+        ({"passage": ["1", "2", "1"]}, "must stand together, but those of 1 do not. Sort"),
+        ({"passage": [], "query": [], "number": []}, "has no rows"),
+    ],
+)
+def test_queries_that_would_be_misread_are_refused(
+    tmp_path: Path, changes: dict[str, list[Any]], said: str
+) -> None:
+    pq.write_table(pa.table({**QUERIES, **changes}), tmp_path / "q.parquet")
+    with pytest.raises(QontextError, match=said):
+        api.tokens(tmp_path / "q.parquet", tokenizer=MINILM, out=tmp_path / "t", workers=1)
+
+
+def test_damaged_parquet_files_are_told(passages: Artifact, tmp_path: Path) -> None:
+    whole = passages.parts()[0].read_bytes()
+    for number, content in enumerate((b"", b"junk" * 99, whole[:99], whole[: len(whole) // 2])):
+        (tmp_path / "a.parquet").write_bytes(content)
+        with pytest.raises(QontextError, match=r"a.parquet: not a readable Parquet file"):
+            api.tokens(tmp_path / "a.parquet", tokenizer=MINILM, out=tmp_path / f"t{number}", workers=1)
+
+
+def test_a_text_that_names_special_tokens_holds_none(tmp_path: Path) -> None:
+    rows = {
+        "passage": ["1"],
+        "query": ["[CLS] is first, [MASK] hides, [SEP] ends, [PAD] fills."],
+        "number": [0],
+    }
+    pq.write_table(pa.table(rows), tmp_path / "q.parquet")
+    made = api.tokens(tmp_path / "q.parquet", tokenizer=MINILM, out=tmp_path / "t", workers=1)
+    ids = store.open_store(made.path).ids
+    special = Tokenizer.from_file(f"{MINILM}/tokenizer.json").get_added_tokens_decoder()
+    assert len(ids) > 12 and not set(ids.tolist()) & set(special)

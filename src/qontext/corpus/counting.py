@@ -57,6 +57,8 @@ def load_tokenizer(name: str) -> Any:
             raise QontextError(f"not a tokenizer: {error}", place=file) from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    # A text that speaks of "[MASK]" or "<pad>" holds these words, not these tokens.
+    tokenizer.encode_special_tokens = True
     return tokenizer
 
 

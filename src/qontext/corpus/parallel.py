@@ -25,10 +25,11 @@ def cores() -> int:
 
 def ordered_map(function: Callable[[T], R], blocks: Iterable[T], workers: int) -> Iterator[R]:
     """`function` of each block, in the blocks' order; `workers` 0 means one per core, 1 none but this process.
+    More than four per core only take memory, so there are never more.
 
     Only a few blocks are under way at a time, however many there are.
     """
-    workers = workers or cores()
+    workers = min(workers or cores(), 4 * cores())
     if workers == 1:
         yield from map(function, blocks)
         return

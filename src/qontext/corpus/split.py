@@ -82,7 +82,7 @@ class SplitConfig(StageConfig):
     encoding: str = "utf-8"
     """Character encoding of text files."""
 
-    seed: int = 42
+    seed: int = Field(42, ge=0, lt=2**63)
     """Seed of the short spans' lengths."""
 
     workers: Annotated[int, Machine()] = Field(0, ge=0)

@@ -126,14 +126,13 @@ def write_store(
     shifts = np.cumsum([0, *(int(part.sum()) for part in lengths)])
     for name, kind in kinds.items():
         sizes = [len(_load_chunk(chunk)[name]) for chunk in chunks]
-        with work.write(f"{name}.npy") as path:
-            flat = _create(path, np.dtype(kind), sum(sizes))
-            position = 0
-            for chunk, size, shift in zip(chunks, sizes, shifts):
+        with work.write(f"{name}.npy") as path, path.open("wb") as file:
+            # Written, not mapped: when the disk fills up, a write says so, while a mapped page kills the process.
+            described = {"descr": np.dtype(kind).str, "fortran_order": False, "shape": (sum(sizes),)}
+            np.lib.format.write_array_header_1_0(file, described)
+            for chunk, shift in zip(chunks, shifts):
                 values = _load_chunk(chunk)[name]
-                flat[position : position + size] = values + shift if name == "sentences" else values
-                position += size
-            del flat
+                file.write((values + shift if name == "sentences" else values).astype(kind).data)
     _save(work, "offsets", np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int64))
     _save(work, "groups", groups.astype(np.int64))
     with work.write("names.parquet") as path:
@@ -152,12 +151,3 @@ def _load_chunk(path: Path) -> Any:
 def _save(work: Workdir, name: str, array: NDArray[Any]) -> None:
     with work.write(f"{name}.npy") as path, path.open("wb") as file:
         np.save(file, array, allow_pickle=False)
-
-
-def _create(path: Path, kind: np.dtype[Any], size: int) -> NDArray[Any]:
-    """A new .npy file of that size, mapped for writing."""
-    if size == 0:  # an empty file cannot be mapped
-        with path.open("wb") as file:
-            np.save(file, np.zeros(0, kind), allow_pickle=False)
-        return np.zeros(0, kind)
-    return np.lib.format.open_memmap(path, mode="w+", dtype=kind, shape=(size,))

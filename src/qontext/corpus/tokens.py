@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field
 
@@ -46,6 +47,8 @@ def run(config: TokensConfig, work: Workdir) -> dict[str, Any]:
     vocabulary = counting.load_tokenizer(config.tokenizer).get_vocab_size(with_added_tokens=True)
     kind = _kind(config.texts)
     total = records.count_rows(config.texts)
+    if not total:
+        raise QontextError("has no rows, so there is nothing to tokenise", place=config.texts)
     chunks = [f"chunk-{number:05}.npz" for number in range(-(-total // TEXTS_PER_CHUNK))]
     done = next((number for number, name in enumerate(chunks) if not work.has(name)), len(chunks))
     with log.progress("tokens", total, "texts") as advance:
@@ -98,10 +101,8 @@ def _join(parts: list[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
 
 def _kind(texts: str) -> str:
     """Whether the rows are passages or queries, by their columns."""
-    import pyarrow.parquet as pq
-
     part = records.parquet_parts(texts)[0]
-    names = pq.read_schema(part).names
+    names = records.open_parquet(part).schema_arrow.names
     if {"passage", "query"} <= set(names):
         return "queries"
     if {"id", "doc", "text"} <= set(names):
@@ -152,7 +153,20 @@ def _groups(texts: str, kind: str) -> tuple[NDArray[np.int64], pa.Array]:
         kept = batch.column(name)
         names.append(kept.take(pa.array(starts)) if kind == "queries" else kept)
         count, last = count + len(batch), keys[-1]
-    return np.concatenate([*cuts, [count]]), pa.chunked_array(names, pa.string()).combine_chunks()
+    joined = pa.chunked_array(names, pa.string()).combine_chunks()
+    if kind == "queries" and (repeated := pc.filter(*_counted(joined))):
+        raise QontextError(
+            f"the queries of a passage must stand together, but those of {repeated[0]} do not",
+            place=texts,
+            remedy="Sort the rows by the column 'passage'.",
+        )
+    return np.concatenate([*cuts, [count]]), joined
+
+
+def _counted(names: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Each different name, and whether it comes more than once."""
+    counts = pc.value_counts(names)
+    return counts.field("values"), pc.greater(counts.field("counts"), 1)
 
 
 STAGE = Stage(

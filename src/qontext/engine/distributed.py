@@ -68,7 +68,9 @@ class Group:
         """Whether it is true on some rank."""
         if self.world == 1:
             return value
-        return bool(self.sum(torch.tensor(float(value), device=self.device)).item())
+        said = torch.tensor(float(value))  # on the CPU: the processes wait for each other, not for their GPUs
+        dist.all_reduce(said)
+        return bool(said)
 
     def wait(self) -> None:
         """Until every rank is here."""
@@ -86,5 +88,5 @@ def join(device: str = "auto") -> Group:
         found = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(found)
     if not dist.is_initialized():
-        dist.init_process_group("nccl" if found.type == "cuda" else "gloo")
+        dist.init_process_group("cpu:gloo,cuda:nccl" if found.type == "cuda" else "gloo")
     return Group(rank, world, found)

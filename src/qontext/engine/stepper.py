@@ -40,6 +40,8 @@ class Stepper:
         self.trainee, self.optimizer, self.settings, self.group = trainee, optimizer, settings, group
         self.prepare = prepare
         self.scaler = torch.amp.GradScaler(group.device.type, enabled=settings.dtype == torch.float16)
+        if state.get("scaler"):
+            self.scaler.load_state_dict(state["scaler"])
         # On the device, so that no step waits for the host: read back every few steps.
         self.skipped = torch.tensor(float(state["skipped"]), device=group.device)
         self.bad_in_a_row = torch.zeros((), device=group.device)
@@ -73,9 +75,10 @@ class Stepper:
             self.scaler.step(self.optimizer)
             self.scaler.update()
         else:
-            # The fused optimiser leaves weights and moments alone where this is 1.
-            self.optimizer.found_inf = bad  # type: ignore[attr-defined]
-            if norm.device.type not in ("cpu", "cuda") and bad:
+            if self.optimizer.defaults["fused"]:
+                # The fused optimiser leaves weights and moments alone where this is 1.
+                self.optimizer.found_inf = bad  # type: ignore[attr-defined]
+            elif bad:
                 self.optimizer.zero_grad()
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -152,9 +155,12 @@ class Stepper:
             "skipped": int(self.skipped.item()),
             "passages": self.all_passages,
             "losses": self.last_losses,
+            "scaler": self.scaler.state_dict(),
         }
 
     def summary(self) -> dict[str, Any]:
+        if not all(bool(torch.isfinite(p).all()) for p in self.trainee.parameters()):
+            raise QontextError("the weights are not finite numbers any more", remedy="Lower --lr.")
         seconds = time.monotonic() - self.started
         return {
             "losses": self.last_losses,

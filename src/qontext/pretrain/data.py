@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from qontext import artifacts, log, records, stages
@@ -20,7 +21,7 @@ from qontext.errors import QontextError
 from qontext.pretrain.config import PretrainConfig
 
 CACHE = "cache"
-WEIGHT = "weight"
+WEIGHT = "score"
 
 
 def open_sources(config: PretrainConfig, encoder: Encoder, group: Group, work: Workdir) -> Sources:
@@ -94,9 +95,12 @@ def _check_vocabulary(summary: dict[str, Any], encoder: Encoder, source: str) ->
 
 
 def _weights(queries: str, count: int) -> Any:
-    """[queries] the column `weight` that a filter wrote."""
+    """[queries] the column `score` that a filter wrote."""
     parts = records.parquet_parts(queries)
-    if WEIGHT not in pq.read_schema(parts[0]).names:
+    schema = pq.read_schema(parts[0])
+    if WEIGHT in schema.names and not pa.types.is_floating(schema.field(WEIGHT).type):
+        raise QontextError(f"the column {WEIGHT!r} must hold one finite number ≥ 0 per query", place=queries)
+    if WEIGHT not in schema.names:
         raise QontextError(
             f"the queries have no column {WEIGHT!r} to sample by",
             place=queries,

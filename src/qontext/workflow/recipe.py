@@ -68,7 +68,8 @@ class Recipe:
             name = step.name if re.fullmatch(r"[\w-]+", step.name, re.ASCII) else json.dumps(step.name)
             lines += [f"[{name}]", f'verb = "{step.stage.verb}"']
             lines += [
-                f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in step.settings.items()
+                f"{name} = {json.dumps(value, ensure_ascii=False, default=str)}"
+                for name, value in step.settings.items()
             ]
             lines.append("")
         return "\n".join(lines)
@@ -84,6 +85,12 @@ def read_recipe(path: str, changes: tuple[str, ...] = ()) -> Recipe:
     for name, table in tables.items():
         if not isinstance(table, dict):
             raise QontextError(f"{name!r} should be a table, such as [split], not a value", place=file)
+        if not re.fullmatch(r"\w[\w.-]*", name):
+            raise QontextError(
+                f"a step's name is that of its directory, so {name!r} cannot be one",
+                place=file,
+                remedy="Use letters, digits, - and _.",
+            )
     for change in changes:
         name, value = config.parse_assignment(change)
         table, _, field = name.partition(".")
@@ -173,8 +180,11 @@ def run(settings: RunConfig) -> dict[str, Any]:
     if settings.dry_run:
         rows = [{"step": step.name, "state": state, "why": why} for step, state, why in plan(recipe, root)]
     else:
-        root.mkdir(parents=True, exist_ok=True)
-        (root / "recipe.toml").write_text(recipe.dump(), encoding="utf-8")
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            (root / "recipe.toml").write_text(recipe.dump(), encoding="utf-8")
+        except OSError as error:
+            artifacts.raise_disk_error(error, root, anyway=True)
         rows = run_recipe(recipe, root, settings.until)
     log.show_rows(
         f"{recipe.title} → {root}", [{k: v for k, v in row.items() if k != "summary"} for row in rows]
