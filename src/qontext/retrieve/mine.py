@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -17,7 +18,7 @@ from pydantic import Field
 
 from qontext import log, records
 from qontext.artifacts import Workdir
-from qontext.collection import Qrels, check_qrels, read_passages, read_qrels
+from qontext.collection import Qrels, check_qrels, load_collection, read_passages, read_qrels
 from qontext.config import Input, StageConfig
 from qontext.errors import QontextError
 from qontext.retrieve.groups import GROUPS, Group, read_candidates
@@ -34,10 +35,13 @@ class MineConfig(StageConfig):
     msmarco-hard-negatives.jsonl.gz."""
 
     qrels: Annotated[str, Input(positional=True)]
-    """The training judgements. Every query in them gets a group."""
+    """The training judgements: a file, or a BEIR folder. Every query in them gets a group."""
 
     also: Annotated[tuple[str, ...], Input()] = ()
     """More runs to take negatives from, such as BM25's beside the first retriever's."""
+
+    split: str = "train"
+    """The split whose judgements are meant, if they are a BEIR folder."""
 
     data: Annotated[str | None, Input()] = None
     """A BEIR folder with the queries and passages."""
@@ -98,7 +102,8 @@ class Report:
 
 def run(config: MineConfig, work: Workdir) -> dict[str, Any]:
     queries = asked_queries(config.data, None, config.queries)
-    qrels = read_qrels(config.qrels)
+    folder = Path(config.qrels).expanduser()
+    qrels = load_collection(folder).qrels(config.split) if folder.is_dir() else read_qrels(folder)
     drawn = Corpus(config, qrels, queries) if config.passages or config.data else None
     if drawn is None and (config.random or config.in_document):
         raise QontextError("random and in-document negatives need --passages or --data")
