@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -363,3 +364,13 @@ def test_names_that_no_file_can_have(tmp_path: Path, source: Path, name: str) ->
     if len(name) > 9:
         with pytest.raises(QontextError, match="cannot write here: file name too long"):
             make(source, tmp_path / name)
+
+
+def test_nothing_is_pickled_and_nothing_that_is_read_can_run() -> None:
+    forbidden = re.compile(
+        r"^\s*(?:import|from) (?:pickle|dill|joblib|shelve|marshal)|allow_pickle=True|torch\.(?:load|save)\(|"
+        r"trust_remote_code=True|weights_only=False",
+        re.M,
+    )
+    for module in Path(artifacts.__file__).parent.rglob("*.py"):
+        assert not forbidden.search(module.read_text(encoding="utf-8")), module

@@ -96,7 +96,8 @@ def test_a_path_that_is_not_there(tmp_path: Path) -> None:
 
 def test_an_unfinished_artifact_is_no_encoder(bert: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(bert, tmp_path / "unfinished")
-    (folder / "claim.json").write_text(json.dumps({"verb": "pretrain"}))
+    claim = {"verb": "pretrain", "key": "k", "config": {}, "inputs": {}}
+    (folder / "claim.json").write_text(json.dumps(claim))
     assert "not finished" in refused(str(folder))
 
 
@@ -164,3 +165,9 @@ def test_a_file_that_is_no_tokenizer(tmp_path: Path) -> None:
 
 def test_an_unknown_attention_lists_the_known(bert: Path) -> None:
     assert "sdpa, eager" in refused(str(bert), attention="fast")
+
+
+def test_an_encoder_without_its_tokenizer_gets_none_made_up(bert: Path, tmp_path: Path) -> None:
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_bytes((bert / name).read_bytes())
+    assert "holds no readable tokenizer" in refused(str(tmp_path))

@@ -207,6 +207,23 @@ def test_a_condenser_head_is_taken_up(
         load_head(method("cocondenser")(load_encoder(str(first.path)), three), first.path)
 
 
+@pytest.mark.parametrize(
+    ("settings", "warned"),
+    [
+        ({}, True),
+        ({"condenser_steps": 2}, False),
+        ({"head_weight": 0}, False),
+        ({"method": "condenser"}, False),
+    ],
+    ids=lambda value: "-".join(value) or "plain" if isinstance(value, dict) else "",
+)
+def test_cocondenser_without_a_trained_head_is_warned_of(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: dict[str, Any], warned: bool
+) -> None:
+    train(corpus, tmp_path / "out", steps=2, **{"method": "cocondenser", "context": "rand", **settings})
+    assert ("brings no condenser head" in capsys.readouterr().err) == warned
+
+
 def test_a_step_that_is_not_finite_is_left_out_and_many_in_a_row_stop_the_run(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -338,6 +355,46 @@ def test_queries_of_other_passages_and_tokens_of_another_tokenizer_are_refused(
     other = api.train_tokenizer(corpus / "passages", vocabulary=200, out=tmp_path / "tokenizer")
     with pytest.raises(QontextError, match="made with another tokenizer"):
         api.pretrain(corpus / "tokens", tokenizer=other, out=tmp_path / "o2", method="mlm", **TINY)
+    with pytest.raises(QontextError, match="holds passages, expected queries"):
+        train(corpus, tmp_path / "o3", queries=str(corpus / "passages"))
+    with pytest.raises(QontextError, match="holds queries, expected passages"):
+        api.pretrain(corpus / "query-tokens", tokenizer=corpus / "tokenizer", out=tmp_path / "o4", **TINY)
+
+
+@pytest.mark.parametrize("damage", [lambda b: b"", lambda b: b[:200], lambda b: b"junk" * 99], ids=str)
+def test_a_damaged_token_store_is_told(corpus: Path, tmp_path: Path, damage: Any) -> None:
+    import shutil
+
+    from qontext.corpus.store import open_store
+
+    shutil.copytree(corpus / "tokens", tmp_path / "tokens")
+    for name in ("ids.npy", "offsets.npy", "names.parquet"):
+        whole = (tmp_path / "tokens" / name).read_bytes()
+        (tmp_path / "tokens" / name).write_bytes(damage(whole))
+        with pytest.raises(QontextError, match=f"{name}: not a readable"):
+            open_store(tmp_path / "tokens")
+        (tmp_path / "tokens" / name).write_bytes(whole)
+    shutil.copy(tmp_path / "tokens" / "offsets.npy", tmp_path / "tokens" / "groups.npy")
+    with pytest.raises(QontextError, match="its arrays do not belong together"):
+        open_store(tmp_path / "tokens")
+
+
+def test_a_head_that_is_none_is_told(corpus: Path, tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    from qontext.engine.encoder import load_encoder
+    from qontext.pretrain.config import PretrainConfig
+    from qontext.pretrain.head import load_head
+    from qontext.pretrain.objectives import method
+
+    config = PretrainConfig(passages="p", method="condenser")
+    objective = method("condenser")(load_encoder("tiny", tokenizer=str(corpus / "tokenizer")), config)
+    save_file({"weight": torch.zeros(2)}, tmp_path / "head.safetensors")
+    with pytest.raises(QontextError, match="is no head that qontext wrote"):
+        load_head(objective, tmp_path)
+    (tmp_path / "head.safetensors").write_bytes(b"junk" * 99)
+    with pytest.raises(QontextError, match="cannot read the head"):
+        load_head(objective, tmp_path)
 
 
 def test_a_token_store_can_be_given_in_place_of_passages(corpus: Path, tmp_path: Path) -> None:

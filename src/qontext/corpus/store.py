@@ -67,9 +67,30 @@ def load_arrays(path: Path) -> TokenStore:
     for name in ARRAYS:
         try:
             arrays[name] = np.load(path / f"{name}.npy", mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError) as error:
-            raise QontextError(f"not a readable array: {error}", place=path / f"{name}.npy") from None
-    return TokenStore(**arrays, names=pq.read_table(path / "names.parquet")["name"].combine_chunks())
+        except (OSError, ValueError, EOFError):  # whose texts propose to read it as a pickle
+            raise QontextError(
+                "not a readable array: missing, cut off or no .npy file",
+                place=path / f"{name}.npy",
+                remedy="Make the token store again.",
+            ) from None
+    try:
+        names = pq.read_table(path / "names.parquet")["name"].combine_chunks()
+    except (OSError, ValueError, KeyError) as error:
+        raise QontextError(f"not a readable Parquet file: {error}", place=path / "names.parquet") from None
+    store = TokenStore(**arrays, names=names)
+    offsets, groups = store.offsets, store.groups
+    fits = (
+        all(array.ndim == 1 for array in arrays.values())
+        and len(offsets) > 0 < len(groups)
+        and offsets[-1] == len(store.ids) == len(store.word_starts)
+        and groups[-1] == len(store)
+        and len(names) in (len(store), len(groups) - 1)
+    )
+    if not fits:
+        raise QontextError(
+            "its arrays do not belong together", place=path, remedy="Make the token store again."
+        )
+    return store
 
 
 def tokenise(texts: list[tuple[str, list[int]]], tokenizer: Any) -> dict[str, NDArray[Any]]:

@@ -18,6 +18,16 @@ _SPECIAL = {
 }
 """The names that special tokens go by, for a tokenizer.json on its own: it does not say which is which."""
 
+_VOCABULARIES = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tokenizer.model",
+)
+"""The files that a tokenizer's words stand in, one of them at least."""
+
 _TRACES = ("name_or_path", "is_local", "local_files_only", "max_length", "stride", "truncation_strategy")
 """Settings that a tokenizer keeps from where it was loaded and what it was last used for."""
 
@@ -29,6 +39,14 @@ def load_tokenizer(path: Path) -> Any:
     alone = path / "tokenizer.json" if path.is_dir() else path
     if path.is_file() or (alone.is_file() and not (path / "tokenizer_config.json").is_file()):
         return _from_file(alone)
+    if not any(
+        (path / name).is_file() for name in _VOCABULARIES
+    ):  # the library would make one up, of 5 words
+        raise QontextError(
+            "holds no readable tokenizer",
+            place=path,
+            remedy="Expected tokenizer.json and tokenizer_config.json there.",
+        )
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(path), use_fast=True, trust_remote_code=False)
     except Exception as error:  # the library raises whatever its parsers raise

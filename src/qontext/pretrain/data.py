@@ -38,6 +38,8 @@ def open_sources(config: PretrainConfig, encoder: Encoder, group: Group, work: W
         else:
             settings = tokens.TokensConfig(texts=source, tokenizer=str(tokenizer), workers=config.workers)
             artifact = stages.execute(tokens.STAGE, settings, work.path / CACHE / name)
+        if artifact.summary["kind"] != name:
+            raise QontextError(f"holds {artifact.summary['kind']}, expected {name}", place=source)
         _check_vocabulary(artifact.summary, encoder, source)
         return load_arrays(artifact.path)
 

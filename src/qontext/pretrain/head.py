@@ -33,10 +33,12 @@ def load_head(objective: Objective, folder: Path) -> bool:
         return False
     try:
         with safe_open(file, framework="pt") as stored:
-            kind = stored.metadata()["kind"]
+            kind = (stored.metadata() or {}).get("kind")
             weights = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, KeyError, TypeError) as error:
+    except (SafetensorError, OSError) as error:
         raise QontextError(f"cannot read the head: {error}", place=file) from None
+    if kind is None:
+        raise QontextError("is no head that qontext wrote", place=file, remedy="Take it out of the folder.")
     if kind != objective.head_kind:
         log.note(f"The head in {folder} is a {kind} head; a {objective.head_kind} head starts anew.")
         return False

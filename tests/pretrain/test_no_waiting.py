@@ -1,0 +1,90 @@
+"""A step on a GPU must not make the host wait, nor compute logits that nobody asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from qontext.engine import families
+from qontext.engine.distributed import join
+from qontext.engine.optimizer import adamw
+from qontext.engine.settings import LoopSettings
+from qontext.engine.stepper import Stepper
+from qontext.pretrain.objectives import method
+from qontext.pretrain.run import prepare
+
+READS = ("_local_scalar_dense", "is_nonzero", "nonzero", "masked_select", "item")
+
+
+class Watch(TorchDispatchMode):
+    """Notes the operations that hand a tensor's value to Python."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket.__name__ in READS:
+            self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("cache", ["off", "on"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"method": "mlm"},
+        {"method": "condenser"},
+        {"method": "cocondenser", "context": "query", "mask_same_document": True},
+        {"method": "cot-mae", "context": "query", "decoder": "autoregressive"},
+        {"method": "cot-mae", "context": "near"},
+        {"method": "retromae"},
+    ],
+    ids=lambda settings: f"{settings['method']}-{settings.get('decoder', settings.get('context', ''))}",
+)
+def test_no_step_reads_a_value(
+    plan_of: Callable[..., Any],
+    configure: Callable[..., Any],
+    encoder: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, Any],
+    cache: str,
+) -> None:
+    # On a CPU the library's masks are looked into; what is tested is what runs on a GPU.
+    monkeypatch.setattr(families, "_ready_made", lambda config, mask: True)
+    config = configure(**settings)
+    trained = method(config.method)(encoder, config).train()
+    how = LoopSettings(9, 1e-3, 0.1, "linear", 0.01, 1.0, torch.float32, cache, 60, 99)
+    group = join("cpu")
+    fresh = {"step": 0, "skipped": 0, "passages": 0}
+    stepper = Stepper(trained, adamw(trained, 1e-3, 0.01), how, group, prepare, fresh)
+    plan = plan_of(config, micro_tokens=200)
+    with Watch() as watch:
+        for step in range(2):
+            stepper.step(step, plan(step))
+        assert watch.seen == []
+        stepper.report(2)
+    assert watch.seen, "a report does read values: the watch works"
+
+
+def test_logits_are_computed_where_something_is_predicted_and_nowhere_else(
+    plan_of: Callable[..., Any], configure: Callable[..., Any], encoder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configure(method="condenser")
+    trained, plan = method("condenser")(encoder, config), plan_of(config)
+    sizes: list[int] = []
+    real = encoder.mlm_logits
+
+    def counted(hidden: Any) -> Any:
+        sizes.append(hidden.numel() // encoder.hidden_size)
+        return real(hidden)
+
+    monkeypatch.setattr(encoder, "mlm_logits", counted)
+    (batch,) = plan(0).micro
+    trained(batch)
+    assert sizes == 2 * [len(batch.encoder.labels)]
+    assert sizes[0] < 0.3 * batch.encoder.mask.sum()
