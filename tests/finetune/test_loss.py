@@ -85,6 +85,13 @@ def test_margin_mse_compares_differences_to_the_positive() -> None:
     assert loss("margin-mse", *batch(*BATCH)).item() == pytest.approx(expected, rel=1e-6)
 
 
+def test_margin_mse_is_a_mean_over_a_querys_negatives() -> None:
+    more = ([1.0, 1.0], (False, 0, False, 16, -1.0, [-1, -1]))
+    # Margins of query 0: 1 and 1 against 1.5 and 3.
+    found = loss("margin-mse", *batch(QUERY_0, POSITIVE_0, NEGATIVE_0, more))
+    assert found.item() == pytest.approx((0.5**2 + 2.0**2) / 2, rel=1e-6)
+
+
 @pytest.mark.parametrize("kind", ["contrastive", "kl", "margin-mse"])
 def test_the_gradient_is_that_of_the_loss(kind: str) -> None:
     vectors, known = batch(*BATCH)

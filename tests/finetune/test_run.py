@@ -71,18 +71,18 @@ def command(groups: Path, beir: Path, start: Path, out: Path, *more: str) -> lis
     return [
         sys.executable, "-m", "qontext", "finetune", str(groups), "--passages", str(beir), "--encoder", str(start),
         "--batch-size", "4", "--passages-per-query", "4", "--query-length", "12", "--passage-length", "24",
-        "--lr", "1e-3", "--steps", "25", "--log-every", "1", "--checkpoint-minutes", "0", "--device", "cpu",
+        "--lr", "1e-3", "--steps", "12", "--log-every", "1", "--checkpoint-minutes", "0", "--device", "cpu",
         "--micro-tokens", "80", "--out", str(out), "-q", *more,
     ]  # fmt: skip
 
 
 def test_killed_it_ends_in_the_same_bits(groups: Path, beir: Path, start: Path, tmp_path: Path) -> None:
-    dev = ("--dev", str(beir), "--dev-every", "3", "--dropout", "0.1")
+    dev = ("--dev", str(beir), "--dev-every", "5", "--dropout", "0.1")
     whole, out = tmp_path / "whole", tmp_path / "killed"
     subprocess.run(command(groups, beir, start, whole, *dev), env=ENVIRONMENT, check=True)
     child = subprocess.Popen(command(groups, beir, start, out, *dev), env=ENVIRONMENT)
     folder = out / "checkpoints" / "finetune"
-    while child.poll() is None and not any(int(p.name[5:]) >= 7 for p in folder.glob("step-*")):
+    while child.poll() is None and not any(int(p.name[5:]) >= 4 for p in folder.glob("step-*")):
         time.sleep(0.01)
     assert child.poll() is None, "the child was killed while it trained"
     child.send_signal(signal.SIGKILL)
@@ -194,5 +194,28 @@ def test_vectors_in_training_are_those_after_it(finetune: Finetune, start: Path)
     ids, mask = made.pad(np.arange(2), encoder.tokenizer.pad_token_id)
     with torch.inference_mode():
         ours = BiEncoder(encoder, "mean", "dot", 1.0).represent(MicroBatch(ids, mask, 0)).numpy()
+        cosine = BiEncoder(encoder, "mean", "cosine", 1.0).represent(MicroBatch(ids, mask, 0)).numpy()
     theirs = Retriever(str(start), device="cpu", pooling="mean", max_length=24).encode(texts, "passage")
     assert np.abs(ours - theirs).max() < 1e-5
+    assert np.abs(cosine - theirs / np.linalg.norm(theirs, axis=1, keepdims=True)).max() < 1e-5
+
+
+def test_measurements_after_the_step_that_a_run_resumes_from_are_made_anew(tmp_path: Path) -> None:
+    from types import SimpleNamespace
+
+    from qontext.artifacts import Workdir
+    from qontext.engine.distributed import Group
+    from qontext.finetune.dev import Dev
+
+    course = {2: 0.5, 4: 0.4, 6: 0.3}
+    model: Any = torch.nn.Linear(1, 1)
+    model.vectors = None
+    step = 0
+    probe: Any = SimpleNamespace(measure=lambda *_: {"MRR@10": course[step]})
+    alone = Group(0, 1, torch.device("cpu"))
+    dev = Dev(probe, model, alone, Workdir(tmp_path), every=2, last=6, patience=2, keep_best=True)
+    ends = []
+    for step in (1, 2, 3, 4, 3, 4, 5, 6):  # killed after step 4, resumed from step 2
+        ends.append(bool(dev(step).get("stop")))
+    assert [row["step"] for row in dev.history()] == [2, 4, 6]
+    assert ends == [False] * 7 + [True]
