@@ -17,7 +17,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from qontext.artifacts import open_artifact
 from qontext.engine.metrics import read
 from qontext.errors import QontextError
 from qontext.retrieve.retriever import Retriever
@@ -76,10 +75,12 @@ def command(groups: Path, beir: Path, start: Path, out: Path, *more: str) -> lis
     ]  # fmt: skip
 
 
-def test_killed_it_ends_in_the_same_bits(groups: Path, beir: Path, start: Path, tmp_path: Path) -> None:
+def test_killed_it_ends_in_the_same_bits(
+    finetune: Finetune, groups: Path, beir: Path, start: Path, tmp_path: Path
+) -> None:
+    settings = {"steps": 12, "micro_tokens": 80, "dev": str(beir), "dev_every": 5, "dropout": 0.1}
+    whole, out = finetune(tmp_path / "whole", **settings), tmp_path / "killed"
     dev = ("--dev", str(beir), "--dev-every", "5", "--dropout", "0.1")
-    whole, out = tmp_path / "whole", tmp_path / "killed"
-    subprocess.run(command(groups, beir, start, whole, *dev), env=ENVIRONMENT, check=True)
     child = subprocess.Popen(command(groups, beir, start, out, *dev), env=ENVIRONMENT)
     folder = out / "checkpoints" / "finetune"
     while child.poll() is None and not any(int(p.name[5:]) >= 4 for p in folder.glob("step-*")):
@@ -87,18 +88,18 @@ def test_killed_it_ends_in_the_same_bits(groups: Path, beir: Path, start: Path, 
     assert child.poll() is None, "the child was killed while it trained"
     child.send_signal(signal.SIGKILL)
     child.wait()
-    subprocess.run(command(groups, beir, start, out, *dev), env=ENVIRONMENT, check=True)
-    assert open_artifact(out).digest == open_artifact(whole).digest
-    assert open_artifact(out).summary["dev"] == open_artifact(whole).summary["dev"]
+    again = finetune(out, **settings)
+    assert again.digest == whole.digest
+    assert again.summary["dev"] == whole.summary["dev"]
     assert not (out / "checkpoints").exists() and not (out / "cache").exists()
 
 
 def test_two_processes_train_the_encoder_of_one(
-    groups: Path, beir: Path, start: Path, tmp_path: Path
+    finetune: Finetune, groups: Path, beir: Path, start: Path, tmp_path: Path
 ) -> None:
-    alone, two = tmp_path / "alone", tmp_path / "two"
+    settings = {"steps": 3, "temperature": 20.0, "dev": str(beir), "keep": "last", "lr": 1e-4}
+    alone, two = finetune(tmp_path / "alone", micro_tokens=80, **settings).path, tmp_path / "two"
     more = ("--steps", "3", "--temperature", "20", "--dev", str(beir), "--keep", "last", "--lr", "1e-4")
-    subprocess.run(command(groups, beir, start, alone, *more), env=ENVIRONMENT, check=True)
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
     arguments = [*launch, *command(groups, beir, start, two, *more)[2:]]
     subprocess.run(arguments, env=ENVIRONMENT, check=True, capture_output=True)
