@@ -329,6 +329,7 @@ def test_the_probe_reports_as_training_goes_on(corpus: Path, tmp_path: Path) -> 
         ({"encoder_mask": 0, "method": "condenser"}, "encoder_mask is 0, so there is nothing to predict"),
         ({"decoder": "autoregressive", "decoder_init": "0,1"}, "cannot start from the encoder's layers"),
         ({"seed": 2**70}, "seed = .*: input should be less than"),
+        ({"method": "mlm", "window": 5}, "window is not read by the method 'mlm', only by cot-mae"),
         ({"leer": 1}, "unknown setting of pretrain 'leer'.*Did you mean 'lr'"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

@@ -11,6 +11,20 @@ from qontext.contexts.names import check_context
 from qontext.errors import QontextError, choose
 from qontext.pretrain.objectives import METHODS
 
+_HEADS = ("condenser", "cocondenser", "cot-mae")
+READ_BY = {
+    "decoder_mask": ("cot-mae", "retromae"),
+    "decoder": ("cot-mae",),
+    "decoder_layers": _HEADS,
+    "decoder_init": _HEADS,
+    "window": ("cot-mae",),
+    "early_layer_number": ("condenser", "cocondenser"),
+    "mask_same_document": ("cocondenser",),
+    "directions": ("cot-mae",),
+    "condenser_steps": ("cocondenser",),
+}
+"""The settings that only some methods read; set for another method, they are a mistake."""
+
 
 class PretrainConfig(StageConfig):
     passages: Annotated[str, Input(positional=True)]
@@ -172,6 +186,11 @@ class PretrainConfig(StageConfig):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         choose(self.method, METHODS, "method")
+        for name, methods in READ_BY.items():
+            if self.method not in methods and getattr(self, name) != type(self).model_fields[name].default:
+                raise QontextError(
+                    f"{name} is not read by the method {self.method!r}, only by {', '.join(methods)}"
+                )
         if self.context is not None:
             check_context(self.context)
         self.copied_layers()

@@ -79,7 +79,7 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
         )
         summary[name] = _train(objective, plan, phase_steps, config, group, work, name, probe)
     if probe is not None:
-        summary["probe after"] = probe.measure(objective, objective.vectors, group.device)
+        summary["probe after"] = probe.measure(objective, objective.compared, group.device)
     group.wait()
     if not group.is_first:
         return {}
@@ -135,7 +135,7 @@ def _train(
     def after_step(step: int) -> dict[str, Any]:
         if probe is None or not (step == 1 or step % config.probe_every == 0):
             return {}
-        found = {"probe": probe.measure(objective, objective.vectors, group.device)}
+        found = {"probe": probe.measure(objective, objective.compared, group.device)}
         log.note(
             f"{name}: step {step:,}: probe " + ", ".join(f"{k} {v:.3f}" for k, v in found["probe"].items())
         )

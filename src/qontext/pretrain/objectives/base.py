@@ -79,6 +79,11 @@ class Objective(nn.Module):
         (last,) = self.encoder(ids_NT, mask_NT)
         return self.vector(last, mask_NT)
 
+    def compared(self, ids_NT: Tensor, mask_NT: Tensor) -> Tensor:
+        """Texts' vectors [N, H] whose dot product is the similarity that the encoder is saved with."""
+        vectors = self.vectors(ids_NT, mask_NT)
+        return F.normalize(vectors, dim=-1) if self.config.similarity == "cosine" else vectors
+
     def contrast(self, vectors: Tensor, keys: Keys, rows: slice) -> dict[str, Tensor]:
         """The contrastive losses of some rows against all: [M, H] and their keys → named shares of the batch's loss."""
         raise NotImplementedError
