@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from qontext import log
 
 # No time limits: a busy machine is not a fault.
 settings.register_profile("qontext", deadline=None)
@@ -26,3 +28,11 @@ def shared_data() -> Callable[[str], Path]:
         return found
 
     return folder
+
+
+@pytest.fixture(autouse=True)
+def _speaks_normally() -> Iterator[None]:
+    """A command that was run quietly in this process leaves the next test its voice."""
+    log.verbosity = 0
+    yield
+    log.verbosity = 0

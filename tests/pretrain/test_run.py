@@ -327,7 +327,10 @@ def test_the_probe_reports_as_training_goes_on(corpus: Path, tmp_path: Path) -> 
         ({"probe": "nowhere"}, "nowhere"),
         ({"late_mlm_weight": 0, "head_weight": 0, "condenser_steps": 2}, "nothing to train on"),
         ({"encoder_mask": 0, "method": "condenser"}, "encoder_mask is 0, so there is nothing to predict"),
-        ({"decoder": "autoregressive", "decoder_init": "0,1"}, "cannot start from the encoder's layers"),
+        (
+            {"method": "cot-mae", "decoder": "autoregressive", "decoder_init": "0,1"},
+            "cannot start from the encoder's layers",
+        ),
         ({"seed": 2**70}, "seed = .*: input should be less than"),
         ({"method": "mlm", "window": 5}, "window is not read by the method 'mlm', only by cot-mae"),
         ({"leer": 1}, "unknown setting of pretrain 'leer'.*Did you mean 'lr'"),
@@ -362,7 +365,9 @@ def test_queries_of_other_passages_and_tokens_of_another_tokenizer_are_refused(
         api.pretrain(corpus / "query-tokens", tokenizer=corpus / "tokenizer", out=tmp_path / "o4", **TINY)
 
 
-@pytest.mark.parametrize("damage", [lambda b: b"", lambda b: b[:200], lambda b: b"junk" * 99], ids=str)
+@pytest.mark.parametrize(
+    "damage", [lambda b: b"", lambda b: b[:200], lambda b: b"junk" * 99], ids=["empty", "cut", "junk"]
+)
 def test_a_damaged_token_store_is_told(corpus: Path, tmp_path: Path, damage: Any) -> None:
     import shutil
 

@@ -60,7 +60,7 @@ def run(config: DocsetConfig, work: Workdir) -> dict[str, Any]:
     if not asks.any():
         raise QontextError("no docstring has a summary and enough text after it", place=config.source)
     dice = uniform(config.seed, "docset query", np.arange(len(found)))
-    share = config.queries / asks.sum()
+    share = min(1.0, config.queries / asks.sum())
     is_query = asks & (dice < share)
     texts = [rest if chosen else text for (_, _, text, _, rest), chosen in zip(found, is_query)]
     _write_lines(

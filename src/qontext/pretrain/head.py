@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,9 +20,8 @@ def save_head(objective: Objective, folder: Path) -> None:
     """Write the objective's head, if it has one, with what kind it is."""
     weights = {n: p.detach().cpu().contiguous() for n, p in objective.head_parameters()}
     if weights:
-        save_file(
-            weights, folder / FILE, {"kind": objective.head_kind, "shapes": json.dumps(_shapes(weights))}
-        )
+        # One entry only: several would be written in an order of chance.
+        save_file(weights, folder / FILE, {"kind": objective.head_kind})
 
 
 def load_head(objective: Objective, folder: Path) -> bool:

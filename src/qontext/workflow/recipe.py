@@ -198,7 +198,7 @@ class RecipesConfig(StageConfig):
 
 def list_recipes(settings: RecipesConfig) -> dict[str, Any]:
     rows = []
-    for file in sorted(SHIPPED.glob("*.toml")):
+    for file in sorted(SHIPPED.glob("*.toml"), key=lambda path: path.stem):
         tables = tomllib.loads(file.read_text(encoding="utf-8"))
         steps = [name for name in tables if name not in ("recipe", "inputs")]
         rows.append({"name": file.stem, "title": tables["recipe"]["title"], "steps": ", ".join(steps)})
