@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -40,7 +41,8 @@ def ordered_map(function: Callable[[T], R], blocks: Iterable[T], workers: int) -
     pending: deque[Future[R]] = deque()
     try:
         for block in blocks:
-            pending.append(pool.submit(function, block))
+            with _interrupts_held():
+                pending.append(pool.submit(function, block))
             if len(pending) > 2 * workers:
                 yield pending.popleft().result()
         while pending:
@@ -54,9 +56,22 @@ def ordered_map(function: Callable[[T], R], blocks: Iterable[T], workers: int) -
         pool.shutdown(wait=True, cancel_futures=True)
 
 
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Keep an interrupt back while a worker is born: until it has made up its mind, it would die of one, aloud."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _live_with_parent() -> None:
     """In a worker: leave an interrupt to the parent, and end when the parent is gone, even if it was killed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # and whatever was held back goes with it
     parent = multiprocessing.parent_process()
     assert parent is not None
 

@@ -85,7 +85,7 @@ def read_recipe(path: str, changes: tuple[str, ...] = ()) -> Recipe:
     for name, table in tables.items():
         if not isinstance(table, dict):
             raise QontextError(f"{name!r} should be a table, such as [split], not a value", place=file)
-        if not re.fullmatch(r"\w[\w.-]*", name):
+        if not re.fullmatch(r"\w[\w.,=+-]*", name):
             raise QontextError(
                 f"a step's name is that of its directory, so {name!r} cannot be one",
                 place=file,
