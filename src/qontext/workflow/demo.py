@@ -47,10 +47,10 @@ class DemoConfig(StageConfig):
     source: Annotated[str, Input()] = "pydocs:"
     """What to read: pydocs: for all installed Python packages, pydocs:NAME,NAME for some."""
 
-    passages: int = 4000
+    passages: int = 3000
     """About how many passages to read."""
 
-    steps: int = 50
+    steps: int = 30
     """Steps of pre-training."""
 
 
