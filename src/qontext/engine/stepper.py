@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from qontext.engine import gradient_cache
 from qontext.engine.distributed import Group
+from qontext.engine.dropout import use_cheap_dropout
 from qontext.engine.optimizer import learning_rate
 from qontext.engine.precision import autocast
 from qontext.engine.settings import LoopSettings
@@ -39,6 +40,8 @@ class Stepper:
     ) -> None:
         self.trainee, self.optimizer, self.settings, self.group = trainee, optimizer, settings, group
         self.prepare = prepare
+        if group.device.type == "cpu":
+            use_cheap_dropout(trainee)
         self.scaler = torch.amp.GradScaler(group.device.type, enabled=settings.dtype == torch.float16)
         if state.get("scaler"):
             self.scaler.load_state_dict(state["scaler"])

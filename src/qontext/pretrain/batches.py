@@ -23,6 +23,7 @@ from qontext.engine.randomness import U64, below, hashed, permuted
 from qontext.pretrain.masking import Vocabulary, choose_words, corrupt
 
 PAD_TO = 8
+_TOO_LARGE = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,7 @@ class BatchPlan:
 
     An epoch goes through the passages `anchors`; or with `documents`, which says where each document's stretch of
     `anchors` begins [documents + 1], through the documents, and draws one of the document's anchors at each visit.
+    What is shuffled is runs of `neighbours` of them: passages of one document are each other's hard negatives.
     """
 
     sources: Sources
@@ -123,10 +125,17 @@ class BatchPlan:
     seed: int
     rank: int = 0
     world: int = 1
+    neighbours: int = 1
+
+    @property
+    def choices(self) -> int:
+        """How many passages or documents there are to go through."""
+        return len(self.anchors if self.documents is None else self.documents[1:])
 
     @property
     def epoch_size(self) -> int:
-        return len(self.anchors if self.documents is None else self.documents[1:])
+        """How many of them an epoch goes through: what does not fill a run is left out, each time at other ends."""
+        return self.choices - self.choices % self.neighbours
 
     @property
     def steps_per_epoch(self) -> int:
@@ -163,7 +172,9 @@ class BatchPlan:
         epoch, within = divmod(step, self.steps_per_epoch)
         first, last = (self.batch_size * r // self.world for r in (self.rank, self.rank + 1))
         places = np.arange(first, last) + within * self.batch_size
-        chosen = permuted(places, self.epoch_size, self.seed, epoch)
+        run, place = np.divmod(places, self.neighbours)
+        chosen = permuted(run, self.epoch_size // self.neighbours, self.seed, epoch) * self.neighbours + place
+        chosen += epoch % (self.choices - self.epoch_size + 1)
         if self.documents is not None:
             begin, end = self.documents[chosen], self.documents[chosen + 1]
             chosen = begin + below(end - begin, self.seed, "anchor", chosen, epoch)
@@ -265,7 +276,7 @@ class Prepared:
     def pad(self, rows: Ints, words: Vocabulary, widest: int) -> Text:
         """The rows as a padded rectangle: [CLS] text [SEP] [PAD] …, at most `widest` wide, as positions may end there."""
         lengths = self.lengths[rows]
-        width = min(-(-(int(lengths.max()) + 2) // PAD_TO) * PAD_TO, widest)
+        width = min(int(padded_width(lengths).max()), widest)
         begins = (np.cumsum(self.lengths) - self.lengths)[rows]
         place = np.repeat(begins - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
         row = np.repeat(np.arange(len(rows)), lengths)
@@ -295,18 +306,34 @@ class Prepared:
 
 
 def cut_by_budget(encoder: Ints, decoder: Ints | None, budget: int) -> list[Ints]:
-    """Rows sorted by length and cut so that no rectangle holds more than `budget` tokens (but one row at least)."""
+    """Rows sorted by length and cut into rectangles of at most `budget` tokens (but one row at least), so that all
+    rectangles together are as small as can be; one more of them must save `budget / 32` tokens of padding.
+
+    The best cut of the first i rows ends in a rectangle that begins at some j, after the best cut of the first j.
+    """
     order = np.lexsort((decoder, encoder)) if decoder is not None else np.argsort(encoder, kind="stable")
-    wide = (encoder[order] + 2).tolist()
-    also = (decoder[order] + 2).tolist() if decoder is not None else [0] * len(wide)
-    cuts, first, widest, widest_also = [], 0, 0, 0
-    for i, (width, other) in enumerate(zip(wide, also)):
-        widest, widest_also = max(widest, width), max(widest_also, other)
-        if i > first and (i - first + 1) * (widest + widest_also) > budget:
-            cuts.append(order[first:i])
-            first, widest, widest_also = i, width, other
-    cuts.append(order[first:])
-    return cuts
+    wide = padded_width(encoder[order])
+    also = padded_width(decoder[order]) if decoder is not None else np.zeros_like(wide)
+    best = np.zeros(len(order) + 1)
+    begin = np.zeros(len(order) + 1, np.int64)
+    for end in range(1, len(order) + 1):
+        lowest = max(0, end - max(1, budget // int(wide[end - 1])))
+        widest = wide[end - 1] + np.maximum.accumulate(also[lowest:end][::-1])[::-1]
+        area = (end - np.arange(lowest, end)) * widest
+        area[:-1] = np.where(area[:-1] > budget, _TOO_LARGE, area[:-1])
+        total = best[lowest:end] + area + budget / 32
+        begin[end] = lowest + int(total.argmin())
+        best[end] = total.min()
+    cuts, end = [], len(order)
+    while end:
+        cuts.append(order[begin[end] : end])
+        end = int(begin[end])
+    return cuts[::-1]
+
+
+def padded_width(lengths: Ints) -> Ints:
+    """How wide a text becomes with [CLS], [SEP] and the padding that suits the hardware."""
+    return -(-(lengths + 2) // PAD_TO) * PAD_TO
 
 
 def pin(batch: Batch) -> Batch:

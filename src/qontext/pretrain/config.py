@@ -140,6 +140,10 @@ class PretrainConfig(StageConfig):
     anchors: Literal["passages", "documents"] = "passages"
     """What an epoch goes through: every passage, or every document with one of its passages drawn (as in 002)."""
 
+    neighbours: int = Field(1, ge=1)
+    """How many passages that follow each other in the documents stand together in a batch, each the others' negatives.
+    1: every passage is drawn by itself."""
+
     condenser_steps: int = Field(0, ge=0)
     """cocondenser: train as condenser first, for so many steps, to give the contrastive phase a trained head."""
 

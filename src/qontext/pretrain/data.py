@@ -78,6 +78,7 @@ def choose_anchors(
     if config.anchors == "documents":
         documents = np.unique(np.append(np.searchsorted(anchors, store.groups), size))
         told["documents"] = size = len(documents) - 1
+    size -= size % config.neighbours
     if size < config.batch_size:
         raise QontextError(
             f"a batch of {config.batch_size:,} is larger than the corpus, "

@@ -76,6 +76,7 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
             config.seed + number,
             group.rank,
             group.world,
+            config.neighbours,
         )
         summary[name] = _train(objective, plan, phase_steps, config, group, work, name, probe)
     if probe is not None:
