@@ -9,7 +9,9 @@ import pytest
 from qontext import api, records
 from qontext.errors import QontextError
 from qontext.queries import signals
+from qontext.queries.lookup import Lookup
 from qontext.queries.relevance import with_interval
+from qontext.queries.searchers import Lexical, Rows
 
 GOOD = ["who built the lighthouse of aldermoor", "how do bees tell the direction of flowers",
         "why does bread rise with yeast", "what is a slow river of ice"]  # fmt: skip
@@ -43,7 +45,7 @@ def test_overlap_by_hand():
 
 
 def test_rank_counts_from_one_and_hides_what_is_searched_for():
-    index = signals.Lexical(["bee flower", "bee honey wax", "stone ice"])
+    index = Lexical(["bee flower", "bee honey wax", "stone ice"], 3)
     asked = ["bee honey", "bee honey", "ice"]
     assert signals.rank(asked, np.array([1, 0, 0]), index, 10).tolist() == [1, 2, 0]
     assert signals.rank(["bee honey"], np.array([0]), index, 10, hide=np.array([1])).tolist() == [1]
@@ -51,10 +53,12 @@ def test_rank_counts_from_one_and_hides_what_is_searched_for():
 
 
 def test_back_rank_is_the_place_among_all_queries():
-    passages = ["bee honey wax", "stone ice"]
-    queries = ["bee", "bee honey wax", "ice", "wool"]
-    back = signals.back_ranks(queries, np.array([0, 0, 1, 1]), passages, signals.Lexical(queries), 4)
-    assert back.tolist() == [2, 1, 1, 0]
+    queries = ["stone", "bee", "bee honey wax", "ice", "wool"]
+    index, owner, passages = Lexical(queries, 5), np.array([0, 0, 1, 1]), ["bee honey wax", "stone ice"]
+    back = signals.back_ranks(passages, owner, 1, index, np.array([4, 4]))
+    assert back[:2].tolist() == [2, 1] and back[2] in (1, 2) and back[3] == 0
+    nearest = signals.back_ranks(passages, owner, 1, index, np.array([1, 4]))
+    assert nearest[:2].tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("by", ["overlap", "retrieval", "mutual"])
@@ -107,7 +111,7 @@ def test_strangers_and_twins_are_refused(few, queries, tmp_path, write_passages,
     with pytest.raises(QontextError, match="'p2', which is not among the passages"):
         api.filter(queries, passages=other, out=tmp_path / "f")
     twins = write_passages([passage(0), passage(0)], "twins.parquet")
-    with pytest.raises(QontextError, match="occur twice"):
+    with pytest.raises(QontextError, match="'p0' occurs twice"):
         api.filter(queries, passages=twins, out=tmp_path / "g")
 
 
@@ -148,9 +152,159 @@ def test_an_encoder_is_no_cross_encoder(few, queries, tmp_path, minilm):
         api.filter(queries, passages=few, out=tmp_path / "h", by="reranker")
 
 
-def test_a_dense_retriever_filters_too(few, queries, tmp_path, minilm):
-    done = api.filter(queries, passages=few, out=tmp_path / "f", by="mutual", retriever=minilm, top=1)
+def test_the_reranker_is_the_one_that_reranks(few, queries, tmp_path, cross_encoder):
+    from qontext.retrieve.cross_encoder import CrossEncoder
+
+    done = api.filter(
+        queries, passages=few, out=tmp_path / "f", by="reranker", reranker=cross_encoder, at_least=0.0
+    )
+    contents = {id: found.content for id, found in Lookup(few).find(f"p{n}" for n in range(4)).items()}
+    logits = CrossEncoder(str(cross_encoder)).score(
+        [(r["query"], contents[r["passage"]]) for r in table(done)]
+    )
+    assert [r["rerank"] for r in table(done)] == pytest.approx((1 / (1 + np.exp(-logits))).tolist())
+
+
+@pytest.mark.parametrize("by", ["retrieval", "mutual"])
+def test_a_dense_retriever_filters_too(few, queries, tmp_path, minilm, by):
+    done = api.filter(queries, passages=few, out=tmp_path / "f", by=by, retriever=minilm, top=1)
     assert [(r["passage"], r["query"]) for r in table(done)] == [(f"p{n}", GOOD[n]) for n in range(4)]
+    assert [p.name for p in done.path.iterdir() if p.suffix == ".npy"] == []  # the vectors are gone
+
+
+def scores(artifact):
+    return {
+        (r["passage"], r["query"]): (r["rank"], r.get("back_rank"), r["score"])
+        for part in artifact.parts(".parquet")
+        for r in pq.read_table(part).to_pylist()
+    }
+
+
+@pytest.fixture(scope="session")
+def tiny_encoder(tmp_path_factory, minilm):
+    """A random encoder on MiniLM's tokenizer."""
+    from transformers import AutoTokenizer, BertConfig, BertModel
+
+    folder = tmp_path_factory.mktemp("encoder")
+    tokenizer = AutoTokenizer.from_pretrained(minilm)
+    config = BertConfig(vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+                        intermediate_size=16)  # fmt: skip
+    BertModel(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_order_and_parts_do_not_matter(passages, tmp_path, tiny_encoder, dense):
+    """Queries in passage order, in many parts or one, and shuffled, so that a passage's do not stand together."""
+    given = {"passages": passages, "by": "mutual", "top": 3, "keep_at_least": 5}
+    given |= {"retriever": tiny_encoder} if dense else {}
+    made = api.generate(passages, out=tmp_path / "q", generator="keyphrase", part_passages=7)
+    rows = [row for part in made.parts() for row in pq.read_table(part).to_pylist()]
+    records.write_table(tmp_path / "one.parquet", records.table_of(rows, records.QUERIES))
+    np.random.default_rng(3).shuffle(rows)
+    records.write_table(tmp_path / "mixed.parquet", records.table_of(rows, records.QUERIES))
+    many = scores(api.filter(made, out=tmp_path / "many", **given))
+    assert len(many) == 200 and many == scores(
+        api.filter(tmp_path / "one.parquet", out=tmp_path / "one", **given)
+    )
+    mixed = scores(api.filter(tmp_path / "mixed.parquet", out=tmp_path / "mixed", **given))
+    # On the way back, equal scores go by number, which is another one now; vectors differ in their last bits.
+    same = [mixed[pair][0] == found[0] for pair, found in many.items()]
+    assert sum(same) >= 190 if dense else all(same)
+
+
+def test_ranks_are_those_of_all_inner_products(passages, tmp_path, tiny_encoder):
+    from qontext.retrieve.retriever import Retriever
+
+    made = api.generate(passages, out=tmp_path / "q", generator="keyphrase")
+    done = api.filter(made, passages=passages, out=tmp_path / "f", by="mutual", retriever=tiny_encoder,
+                      keep_at_least=5, depth=40)  # fmt: skip
+    rows = table(done)
+    encoder, found = Retriever(str(tiny_encoder)), Lookup(passages)
+    texts = list(found.contents())
+    of = np.array([found.find([r["passage"]])[r["passage"]].number for r in rows])
+    products = encoder.encode([r["query"] for r in rows], "query") @ encoder.encode(texts, "passage").T
+    mine = products[np.arange(len(rows)), of][:, None]
+
+    def is_place(ranks, scores, most):
+        """Between those that are surely better and those that are not surely worse; 0 beyond the depth."""
+        least, last = (scores > mine + 1e-4).sum(1) + 1, (scores > mine - 1e-4).sum(1)
+        return [
+            low <= rank <= high or (rank == 0 and high > most) for rank, low, high in zip(ranks, least, last)
+        ]
+
+    assert all(is_place([r["rank"] for r in rows], products, 40))
+    assert all(is_place([r["back_rank"] for r in rows], products[:, of].T, 200))
+    assert len({r["rank"] for r in rows}) > 10 and len({r["back_rank"] for r in rows}) > 20
+
+
+def test_a_killed_filter_goes_on_after_its_last_vectors(passages, tmp_path, tiny_encoder, monkeypatch):
+    from qontext.retrieve import encode
+    from qontext.retrieve.retriever import Retriever
+
+    monkeypatch.setattr(encode, "BLOCK", 10)
+    made = api.generate(passages, out=tmp_path / "q", generator="keyphrase")
+    given = {"passages": passages, "by": "retrieval", "retriever": tiny_encoder}
+    whole = api.filter(made, out=tmp_path / "whole", **given)
+    real, asked = Retriever.encode_tokens, []
+
+    def dies(self, tokens, **more):
+        asked.append(len(tokens))
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return real(self, tokens, **more)
+
+    monkeypatch.setattr(Retriever, "encode_tokens", dies)
+    with pytest.raises(KeyboardInterrupt):
+        api.filter(made, out=tmp_path / "f", **given)
+    assert len(list((tmp_path / "f").glob("vectors-passages-*.npy"))) == 2
+    assert api.filter(made, out=tmp_path / "f", **given).digest == whole.digest
+    assert asked == [10, 10, 10, 10, 10, 200]  # two blocks were there already
+
+
+@pytest.mark.parametrize("by", ["overlap", "dense"])
+def test_memory_does_not_grow_with_the_corpus(passage, tmp_path, tiny_encoder, monkeypatch, by):
+    """Forty passages more, of 20 kB each, in parts of five: they are not held."""
+    import tracemalloc
+
+    from qontext.retrieve import encode
+
+    monkeypatch.setattr(encode, "BLOCK", 5)
+    given = {"by": "overlap"} if by == "overlap" else {"by": "retrieval", "retriever": tiny_encoder}
+
+    def write(count):
+        """Passages and queries in parts of five."""
+        for start in range(0, count, 5):
+            numbers = range(start, start + 5)
+            rows = [passage(n, text=f"{n} bees dance. " + "x" * 20_000) for n in numbers]
+            asked = [{"passage": f"p{n}", "query": "why do bees dance", "number": 0} for n in numbers]
+            for name, table in (
+                ("p", records.table_of(rows, records.PASSAGES)),
+                ("q", records.table_of(asked, records.QUERIES)),
+            ):
+                (tmp_path / f"{name}{count}").mkdir(exist_ok=True)
+                records.write_table(tmp_path / f"{name}{count}" / f"part-{start:05d}.parquet", table)
+
+    def peak(count, out):
+        tracemalloc.start()
+        api.filter(tmp_path / f"q{count}", passages=tmp_path / f"p{count}", out=tmp_path / out, **given)
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return most
+
+    write(20)
+    write(60)
+    peak(20, "warm")
+    assert peak(60, "many") - peak(20, "few") < 300_000
+
+
+def test_rows_are_taken_from_all_parts():
+    whole = np.arange(30, dtype=np.float32).reshape(10, 3)
+    rows = Rows([whole[:4], whole[4:8], whole[8:]])
+    numbers = np.array([9, 0, 4, 3, 7, 8])
+    assert (rows.take(numbers) == whole[numbers]).all() and len(rows) == 10
+    assert np.concatenate([held for held, _ in rows.blocks()]).tolist() == list(range(10))
 
 
 def test_relevance_tells_queries_from_strangers(passages, tmp_path):
@@ -184,6 +338,6 @@ def test_expanded_passages_are_passages(few, queries, tmp_path):
     assert rows[0]["text"].endswith("rang a bell in fog.\n" + GOOD[0]) and rows[0]["id"] == "p0"
     assert [rows[0]["text"][start:] for start in rows[0]["sentences"]][1] == GOOD[0]
     assert done.summary == {"passages": 4, "expanded": 4, "queries_appended": 4}
-    found = signals.Lexical([row["text"] for row in rows])
+    found = Lexical([row["text"] for row in rows], 4)
     assert signals.rank(["who lighthouse"], np.array([0]), found, 4).tolist() == [1]
     pq.read_table(done.parts()[0]).cast(records.PASSAGES)

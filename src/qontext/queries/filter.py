@@ -7,7 +7,7 @@ come back? Every signal becomes a column; `score`, between 0 and 1, is what pre-
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from itertools import accumulate
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -17,12 +17,14 @@ from pydantic import Field
 
 from qontext import log, records
 from qontext.artifacts import Workdir
-from qontext.collection import read_passages
 from qontext.config import Input, Machine, StageConfig
 from qontext.errors import QontextError
+from qontext.queries.judges import Part, open_judge
+from qontext.queries.lookup import Lookup
+from qontext.queries.searchers import remove_vectors
+from qontext.queries.words import Array
 from qontext.stages import Stage
 
-Array = np.ndarray[Any, Any]
 FOOTER = b"qontext"
 
 
@@ -37,7 +39,7 @@ class FilterConfig(StageConfig):
     retriever: Annotated[str | None, Input()] = None
     """retrieval, mutual: a dense retriever; if not given, BM25."""
     reranker: Annotated[str | None, Input()] = None
-    """reranker: a cross-encoder (sequence classification with one or two labels)."""
+    """reranker: a cross-encoder: a sequence classifier with one logit, as `rerank` takes it."""
     top: Annotated[int, Field(ge=1)] = 10
     """retrieval, mutual: the passage must be among so many. On the way back, a passage may find so many
     times its own number of queries."""
@@ -54,131 +56,47 @@ class FilterConfig(StageConfig):
 
 
 def run(config: FilterConfig, work: Workdir) -> dict[str, Any]:
-    ids, texts = read_texts(config.passages)
-    number = {id: n for n, id in enumerate(ids)}
     parts = records.parquet_parts(config.queries)
     names = [f"part-{n:05d}.parquet" for n in range(len(parts))]
     if not all(map(work.has, names)):
-        judge = _judge(config, texts, parts, number)
-        with log.progress("filter", records.count_rows(config.queries), "queries") as advance:
-            for part, name in zip(parts, names):
+        passages = Lookup(config.passages)
+        judge = open_judge(config, passages, work)
+        sizes = [records.open_parquet(part).metadata.num_rows for part in parts]
+        todo = sum(size for size, name in zip(sizes, names) if not work.has(name))
+        with log.progress("filter", todo, "queries") as advance:
+            for part, name, first in zip(parts, names, accumulate(sizes, initial=0)):
                 if not work.has(name):
-                    table = read_part(part)
-                    owner = owners(table, number, str(part))
-                    scores = judge(table["query"].to_pylist(), owner)
+                    table = pa.Table.from_batches(
+                        list(records.read_table(part, records.QUERIES)), pq.read_schema(part)
+                    )
+                    ids, rows = look_up(table, passages, str(part), first)
+                    scores = judge(rows)
                     with work.write(name) as path:
-                        records.write_table(path, _kept(table, scores, owner, ids, config.keep_at_least))
+                        records.write_table(path, _kept(table, scores, rows.owner, ids, config.keep_at_least))
                     advance(table.num_rows)
+    remove_vectors(work)
     return _summarise(config, work, names)
 
 
-Judge = Callable[[list[str], Array], dict[str, Array]]
-"""(queries, numbers of their passages) → columns, with `score` and `passed` among them."""
-
-
-def _judge(config: FilterConfig, texts: list[str], parts: list[Any], number: dict[str, int]) -> Judge:
-    from qontext.queries import signals
-
-    if config.by == "overlap":
-        low = 0.4 if config.at_least is None else config.at_least
-
-        def by_overlap(queries: list[str], owner: Array) -> dict[str, Array]:
-            shares = signals.overlap(queries, [texts[n] for n in owner.tolist()])
-            passed = (shares >= low) & (shares <= config.at_most)
-            return {"overlap": shares, "score": shares, "passed": passed}
-
-        return by_overlap
-    if config.by == "reranker":
-        if config.reranker is None:
-            raise QontextError(
-                "filtering by reranker needs a cross-encoder", remedy="Name it with --reranker."
-            )
-        reranker = signals.Reranker(config.reranker, config.device)
-        floor = 0.5 if config.at_least is None else config.at_least
-
-        def by_reranker(queries: list[str], owner: Array) -> dict[str, Array]:
-            chance = reranker.probabilities(queries, [texts[n] for n in owner.tolist()])
-            return {"rerank": chance, "score": chance, "passed": chance >= floor}
-
-        return by_reranker
-    forward = open_searcher(config.retriever, config.device, texts, "passage", "query")
-    depth = max(config.depth, config.top)
-
-    def by_rank(queries: list[str], owner: Array) -> dict[str, Array]:
-        ranks = signals.rank(queries, owner, forward, depth)
-        return {"rank": ranks, "score": reciprocal(ranks), "passed": (ranks > 0) & (ranks <= config.top)}
-
-    if config.by == "retrieval":
-        return by_rank
-    tables = [read_part(part) for part in parts]
-    everything = [query for table in tables for query in table["query"].to_pylist()]
-    owner_of_all = np.concatenate([owners(table, number, str(part)) for table, part in zip(tables, parts)])
-    backward = open_searcher(config.retriever, config.device, everything, "query", "passage")
-    own = np.bincount(owner_of_all, minlength=len(texts))
-    back = signals.back_ranks(everything, owner_of_all, texts, backward, depth * int(own.max()))
-    first_row = {int(owner): row for row, owner in reversed(list(enumerate(owner_of_all.tolist())))}
-
-    def by_both(queries: list[str], owner: Array) -> dict[str, Array]:
-        found = by_rank(queries, owner)
-        start = first_row[int(owner[0])]
-        back_rank = back[start : start + len(owner)]
-        returns = (back_rank > 0) & (back_rank <= config.top * own[owner])
-        # Both ways count alike; a passage's best-placed own query has the full score.
-        there = found["score"]
-        again = reciprocal(-(-back_rank // np.maximum(own[owner], 1)))
-        both = np.where((there > 0) & (again > 0), 2 * there * again / np.maximum(there + again, 1e-9), 0.0)
-        return {
-            "rank": found["rank"], "back_rank": back_rank,
-            "score": both.astype(np.float32), "passed": found["passed"] & returns,
-        }  # fmt: skip
-
-    return by_both
-
-
-def open_searcher(retriever: str | None, device: str, texts: list[str], kind: str, asked: str) -> Any:
-    """BM25 over the texts, or a dense retriever that encodes them as `kind` and what is asked as `asked`."""
-    from qontext.queries.signals import Dense, Lexical
-
-    if retriever is None:
-        return Lexical(texts)
-    from qontext.retrieve.retriever import Retriever
-
-    return Dense(Retriever(retriever, device=device), texts, kind, asked)
-
-
-def reciprocal(ranks: Array) -> Array:
-    """1 for the first place, 1/2 for the second …, 0 for rank 0."""
-    return np.where(ranks > 0, 1.0 / np.maximum(ranks, 1), 0.0).astype(np.float32)
-
-
-def read_texts(source: str) -> tuple[list[str], list[str]]:
-    """Ids of the passages, and their titles and texts as one."""
-    ids, texts = [], []
-    for passage in read_passages(source):
-        ids.append(passage.id)
-        texts.append(passage.content)
-    if not ids:
-        raise QontextError("holds no passages", place=source)
-    if len(set(ids)) < len(ids):
-        raise QontextError("some passage ids occur twice", place=source)
-    return ids, texts
-
-
-def read_part(part: Any) -> pa.Table:
-    """A part of queries with all its columns."""
-    return pa.Table.from_batches(list(records.read_table(part, records.QUERIES)), pq.read_schema(part))
-
-
-def owners(table: pa.Table, number: dict[str, int], place: str) -> Array:
-    """[N] the number of each query's passage."""
-    try:
-        return np.array([number[id] for id in table["passage"].to_pylist()], dtype=np.int64)
-    except KeyError as error:
+def look_up(table: pa.Table, passages: Lookup, place: str, first: int) -> tuple[list[str], Part]:
+    """The ids of the passages that a part's queries belong to, and the part as judges read it."""
+    names = table["passage"].to_pylist()
+    found = passages.find(names)
+    if stranger := next((id for id in names if id not in found), None):
         raise QontextError(
-            f"names the passage {error.args[0]!r}, which is not among the passages",
+            f"names the passage {stranger!r}, which is not among the passages",
             place=place,
             remedy="Check that queries and passages belong together.",
-        ) from None
+        )
+    ids = [*dict.fromkeys(names)]
+    place_of = {id: n for n, id in enumerate(ids)}
+    return ids, Part(
+        queries=table["query"].to_pylist(),
+        owner=np.array([place_of[id] for id in names], np.int64),
+        contents=[found[id].content for id in ids],
+        numbers=np.array([found[id].number for id in ids], np.int64),
+        first=first,
+    )
 
 
 def _kept(table: pa.Table, scores: dict[str, Array], owner: Array, ids: list[str], least: int) -> pa.Table:

@@ -14,12 +14,15 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from qontext import records
 from qontext.artifacts import Workdir
 from qontext.config import Input, Machine, StageConfig
 from qontext.engine.randomness import hashed
-from qontext.errors import QontextError
-from qontext.queries.filter import Array, open_searcher, read_texts
+from qontext.queries import signals
+from qontext.queries.draw import draw_pairs
+from qontext.queries.judges import open_reranker, open_retriever, open_searcher
+from qontext.queries.lookup import Lookup
+from qontext.queries.searchers import Dense, Lexical, Rows, Searcher, remove_vectors
+from qontext.queries.words import Array
 from qontext.stages import Stage
 
 KINDS = ("passage-passage", "passage-query", "passage-other query")
@@ -36,7 +39,7 @@ class RelevanceConfig(StageConfig):
     retriever: Annotated[str | None, Input()] = None
     """A dense retriever, for its round trip beside that of BM25."""
     reranker: Annotated[str | None, Input()] = None
-    """A cross-encoder, for its judgement."""
+    """A cross-encoder (a sequence classifier with one logit), for its judgement."""
     top: Annotated[int, Field(ge=1)] = 10
     """Round trip: related if the passage is among so many."""
     overlap: Annotated[float, Field(ge=0, le=1)] = 0.5
@@ -50,73 +53,56 @@ class RelevanceConfig(StageConfig):
 
 
 def run(config: RelevanceConfig, work: Workdir) -> dict[str, Any]:
-    ids, texts = read_texts(config.passages)
-    pairs = draw_pairs(config, ids)
-    anchors = np.array([pair["passage"] for pair in pairs])
+    passages = Lookup(config.passages)
+    pairs = draw_pairs(config, passages)
+    anchors = np.array([pair.passage for pair in pairs])
+    own = [pair.query for pair in pairs]
     contexts = {
-        "passage-passage": [texts[pair["other"]] for pair in pairs],
-        "passage-query": [pair["query"] for pair in pairs],
+        "passage-passage": [pair.other_content for pair in pairs],
+        "passage-query": own,
         # The next pair's query: of another document, since every document is drawn once.
-        "passage-other query": [pair["query"] for pair in pairs[1:] + pairs[:1]],
+        "passage-other query": own[1:] + own[:1],
     }
-    hide = {"passage-passage": np.array([pair["other"] for pair in pairs])}
-    forward = {"BM25": open_searcher(None, config.device, texts, "passage", "query")}
+    hide = {"passage-passage": np.array([pair.other for pair in pairs])}
+    searches = [_Search("BM25", None, work, passages)]
     if config.retriever is not None:
-        forward["dense"] = open_searcher(config.retriever, config.device, texts, "passage", "query")
-    passages = [texts[n] for n in anchors.tolist()]
+        retriever = open_retriever(config.retriever, config.device)
+        searches.append(_Search("dense", retriever, work, passages))
+    reranker = None if config.reranker is None else open_reranker(config.reranker, config.device)
+    contents = [pair.content for pair in pairs]
     related = {
-        kind: _signals(config, contexts[kind], passages, anchors, forward, hide.get(kind)) for kind in KINDS
+        kind: _signals(config, contexts[kind], contents, anchors, searches, reranker, hide.get(kind))
+        for kind in KINDS
     }
     table = {
         signal: {kind: with_interval(related[kind][signal], config.seed) for kind in KINDS}
         for signal in related[KINDS[0]]
     }
+    remove_vectors(work)
     work.write_json("relevance.json", {"pairs": len(pairs), "signals": table})
     with work.write("relevance.md") as path:
         path.write_text(as_markdown(table, len(pairs)), encoding="utf-8")
     with work.write("relevance.png") as path:
         _plot(table, len(pairs), path)
     work.write_json("pairs.json", [
-        {"passage": texts[p], **{kind: contexts[kind][n] for kind in KINDS}} for n, p in enumerate(anchors.tolist())
+        {"passage": content, **{kind: contexts[kind][n] for kind in KINDS}} for n, content in enumerate(contents)
     ])  # fmt: skip
     return {"pairs": len(pairs), **{s: {k: _share(v) for k, v in row.items()} for s, row in table.items()}}
 
 
-def draw_pairs(config: RelevanceConfig, ids: list[str]) -> list[dict[str, Any]]:
-    """One passage of each drawn document, another of the same document, and one of the passage's queries."""
-    from qontext.collection import read_passages
+class _Search:
+    """A way to search, both ways: among all passages, and among a few contexts."""
 
-    number = {id: n for n, id in enumerate(ids)}
-    members: dict[str, list[int]] = {}
-    for n, passage in enumerate(read_passages(config.passages)):
-        members.setdefault(passage.doc, []).append(n)
-    queries: dict[int, list[str]] = {}
-    for batch in records.read_table(config.queries, records.QUERIES, columns=["passage", "query"]):
-        for id, query in zip(batch["passage"].to_pylist(), batch["query"].to_pylist()):
-            if id in number:
-                queries.setdefault(number[id], []).append(query)
-    possible = [[n for n in doc if n in queries] for doc in members.values() if len(doc) > 1]
-    documents = [
-        (doc, asked) for doc, asked in zip((d for d in members.values() if len(d) > 1), possible) if asked
-    ]
-    if len(documents) < 10:
-        raise QontextError(
-            f"only {len(documents)} documents have two passages and a query", place=config.queries,
-            remedy="Check that queries and passages belong together; the passages' column doc says the document.",
-        )  # fmt: skip
-    chance = hashed(config.seed, "relevance", np.arange(len(documents))[:, None], np.arange(4)[None, :])
-    pairs = []
-    for n in np.argsort(chance[:, 0], kind="stable")[: config.documents].tolist():
-        doc, asked = documents[n]
-        passage = asked[int(chance[n, 1] % np.uint64(len(asked)))]
-        rest = [other for other in doc if other != passage]
-        own = queries[passage]
-        pairs.append({
-            "passage": passage,
-            "other": rest[int(chance[n, 2] % np.uint64(len(rest)))],
-            "query": own[int(chance[n, 3] % np.uint64(len(own)))],
-        })  # fmt: skip
-    return pairs
+    def __init__(self, name: str, retriever: Any, work: Workdir, passages: Lookup) -> None:
+        self.name, self.retriever, self.work = name, retriever, work
+        self.forward = open_searcher(
+            retriever, work, "passages", passages.contents(), passages.count, "passage", "query"
+        )
+
+    def backward(self, contexts: list[str]) -> Searcher:
+        if self.retriever is None:
+            return Lexical(contexts, len(contexts))
+        return Dense(self.retriever, Rows([self.retriever.encode(contexts, "query")]), "passage")
 
 
 def _signals(
@@ -124,22 +110,20 @@ def _signals(
     contexts: list[str],
     passages: list[str],
     anchors: Array,
-    forward: dict[str, Any],
+    searches: list[_Search],
+    reranker: Any,
     hide: Array | None,
 ) -> dict[str, Array]:
     """[N] of true and false for each signal."""
-    from qontext.queries import signals
-
     found = {f"overlap ≥ {config.overlap:g}": signals.overlap(contexts, passages) >= config.overlap}
-    for name, searcher in forward.items():
-        there = signals.rank(contexts, anchors, searcher, config.top, hide=hide) > 0
-        retriever = config.retriever if name == "dense" else None
-        backward = open_searcher(retriever, config.device, contexts, "query", "passage")
+    for search in searches:
+        there = signals.rank(contexts, anchors, search.forward, config.top, hide=hide) > 0
+        backward = search.backward(contexts)
         again = signals.rank(passages, np.arange(len(contexts)), backward, config.top) > 0
-        found[f"{name} round trip, top {config.top}"] = there
-        found[f"{name} both ways, top {config.top}"] = there & again
-    if config.reranker is not None:
-        chance = signals.Reranker(config.reranker, config.device).probabilities(contexts, passages)
+        found[f"{search.name} round trip, top {config.top}"] = there
+        found[f"{search.name} both ways, top {config.top}"] = there & again
+    if reranker is not None:
+        chance = signals.probabilities(reranker, contexts, passages)
         found[f"reranker ≥ {config.rerank:g}"] = chance >= config.rerank
     return found
 

@@ -6,54 +6,23 @@
 - ``back_rank`` where the text stands among all texts when the passage is searched for (the way back)
 - ``rerank``    what a cross-encoder gives the pair, as a probability
 
-Shapes: N pairs, P passages.
+Shapes: N pairs, U passages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from qontext.queries.searchers import Searcher
 from qontext.queries.words import READ_CHARACTERS, Array, content_words
-from qontext.retrieve.bm25 import Bm25, stem
+from qontext.retrieve.bm25 import stem
 
-BATCH = 4096
-
-
-class Searcher(Protocol):
-    """A collection of texts that can be searched."""
-
-    def top(self, texts: Sequence[str], k: int) -> tuple[Array, Array]:
-        """[N, k] numbers of the best texts and their scores; scores of 0 or below mean no hit (BM25)."""
-        ...
-
-
-class Lexical:
-    """BM25 over texts."""
-
-    def __init__(self, texts: Sequence[str]) -> None:
-        self.index = Bm25.build(texts, [f"{n:09d}" for n in range(len(texts))])
-
-    def top(self, texts: Sequence[str], k: int) -> tuple[Array, Array]:
-        return self.index.top(texts, k)
-
-
-class Dense:
-    """Inner products of a retriever's vectors; `kind` says as what the indexed texts are encoded."""
-
-    def __init__(self, retriever: Any, texts: Sequence[str], kind: str, asked: str) -> None:
-        self.retriever, self.asked = retriever, asked
-        self.vectors = retriever.encode(texts, kind)
-
-    def top(self, texts: Sequence[str], k: int) -> tuple[Array, Array]:
-        import torch
-
-        asked = torch.from_numpy(self.retriever.encode(texts, self.asked))
-        scores, numbers = (asked @ torch.from_numpy(self.vectors).T).topk(min(k, len(self.vectors)))
-        # A dense score may be negative and still a hit; the offset keeps "no hit" apart.
-        return numbers.numpy(), (scores - scores.min() + 1.0).numpy()
+PAIRS = 4096
+RANKED = 4_000_000
+"""So many places of rankings are looked at together."""
 
 
 def overlap(texts: Sequence[str], passages: Sequence[str]) -> Array:
@@ -70,18 +39,16 @@ def overlap(texts: Sequence[str], passages: Sequence[str]) -> Array:
     return shares
 
 
-def rank(
-    texts: Sequence[str], wanted: Array, searcher: Searcher, depth: int, *, hide: Array | None = None
-) -> Array:
-    """[N] the place (from 1) of text number `wanted[n]` in the search for `texts[n]`; 0 beyond `depth`.
+def rank(asked: Any, wanted: Array, searcher: Searcher, depth: int, *, hide: Array | None = None) -> Array:
+    """[N] the place (from 1) of number `wanted[n]` in the search for `asked[n]`; 0 beyond `depth`.
 
     `hide[n]` is a text that is left out of the n-th ranking, such as the one that is searched for.
     """
-    ranks = np.zeros(len(texts), np.int32)
-    for start in range(0, len(texts), BATCH):
-        rows = slice(start, start + BATCH)
-        numbers, scores = searcher.top(texts[rows], depth + (hide is not None))
-        live = scores > 0
+    k = depth + (hide is not None)
+    ranks = np.zeros(len(wanted), np.int32)
+    for rows in _slices(len(wanted), k):
+        numbers = searcher.top(asked[rows], k)
+        live = numbers >= 0
         if hide is not None:
             live &= numbers != hide[rows, None]
         place = np.cumsum(live, axis=1)
@@ -90,72 +57,34 @@ def rank(
     return ranks
 
 
-def back_ranks(
-    texts: Sequence[str], owner: Array, passages: Sequence[str], backward: Searcher, depth: int
-) -> Array:
-    """[N] the place of each text in the search for its own passage, among all texts; 0 beyond `depth`."""
-    ranks = np.zeros(len(texts), np.int32)
-    owners = np.unique(owner)
-    for start in range(0, len(owners), BATCH):
-        asked = owners[start : start + BATCH]
-        numbers, scores = backward.top([passages[n][:READ_CHARACTERS] for n in asked.tolist()], depth)
-        mine = (owner[numbers] == asked[:, None]) & (scores > 0)
-        row, column = np.nonzero(mine)
+def back_ranks(asked: Any, owner: Array, first: int, backward: Searcher, most: Array) -> Array:
+    """[N] the place (from 1) of each text in the search for its own passage, among all texts; 0 if beyond.
+
+    The N texts have the numbers from `first` on; text n belongs to `asked[owner[n]]` of the U passages that are
+    searched for, each down to place `most[u]`.
+    """
+    ranks = np.zeros(len(owner), np.int32)
+    for rows in _slices(len(most), int(most.max(initial=1))):
+        numbers = backward.top(asked[rows], int(most[rows].max())) - first
+        inside = (numbers >= 0) & (numbers < len(owner))
+        of = np.arange(len(most))[rows, None]
+        mine = inside & (owner[np.where(inside, numbers, 0)] == of)
+        row, column = np.nonzero(mine & (np.arange(numbers.shape[1]) < most[rows, None]))
         ranks[numbers[row, column]] = column + 1
     return ranks
 
 
-class Reranker:
-    """A cross-encoder: [query, passage] → probability that they belong together."""
+def probabilities(reranker: Any, texts: Sequence[str], passages: Sequence[str]) -> Array:
+    """[N] what a `CrossEncoder` makes of the pairs, between 0 and 1."""
+    scores = np.zeros(len(texts), np.float32)
+    for start in range(0, len(texts), PAIRS):
+        rows = slice(start, start + PAIRS)
+        pairs = [(text, passage[:READ_CHARACTERS]) for text, passage in zip(texts[rows], passages[rows])]
+        scores[rows] = reranker.score(pairs)
+    chances: Array = 0.5 + 0.5 * np.tanh(scores / 2)  # the logistic function, without overflow
+    return chances
 
-    def __init__(self, name: str, device: str = "auto", max_length: int = 512) -> None:
-        from safetensors import SafetensorError
-        from transformers import AutoModelForSequenceClassification
 
-        from qontext import hub
-        from qontext.engine.load import quiet
-        from qontext.engine.precision import resolve_device, resolve_precision
-        from qontext.errors import QontextError
-        from qontext.queries.seq2seq import load_tokenizer
-
-        folder = hub.locate(name, "reranker", weights=True)
-        try:
-            with quiet():
-                model = AutoModelForSequenceClassification.from_pretrained(
-                    folder, local_files_only=True, dtype="float32"
-                )
-        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-            first = str(error).strip().splitlines()[0]
-            raise QontextError(f"cannot be loaded as a cross-encoder: {first}", place=folder) from None
-        if not any("ForSequenceClassification" in name for name in model.config.architectures or []):
-            raise QontextError("is no cross-encoder: it has no classification head", place=folder)
-        if model.config.num_labels > 2:
-            raise QontextError(
-                f"has {model.config.num_labels} labels; a reranker has one or two", place=folder
-            )
-        self.device = resolve_device(device)
-        self.dtype = resolve_precision("auto", self.device)
-        self.model, self.tokenizer = model.to(self.device).eval(), load_tokenizer(folder)
-        self.max_length = min(
-            max_length, getattr(model.config, "max_position_embeddings", None) or max_length
-        )
-
-    def probabilities(self, texts: Sequence[str], passages: Sequence[str]) -> Array:
-        """[N]"""
-        import torch
-
-        from qontext.engine.precision import autocast
-
-        given = np.zeros(len(texts), np.float32)
-        order = sorted(range(len(texts)), key=lambda n: -len(texts[n]) - len(passages[n]))
-        with torch.inference_mode(), autocast(self.device, self.dtype):
-            for start in range(0, len(order), 32):
-                rows = order[start : start + 32]
-                tokens = self.tokenizer(
-                    [texts[n] for n in rows], [passages[n][:READ_CHARACTERS] for n in rows],
-                    truncation="only_second", max_length=self.max_length, padding=True, return_tensors="pt",
-                ).to(self.device)  # fmt: skip
-                logits = self.model(**tokens).logits.float()
-                chance = logits.sigmoid()[:, 0] if logits.shape[1] == 1 else logits.softmax(-1)[:, 1]
-                given[rows] = chance.cpu().numpy()
-        return given
+def _slices(count: int, k: int) -> list[slice]:
+    size = max(1, RANKED // k)
+    return [slice(start, start + size) for start in range(0, count, size)]

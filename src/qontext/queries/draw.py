@@ -1,0 +1,104 @@
+"""Which pairs `relevance` judges: a passage of each drawn document, a neighbour of it, and one of its queries.
+
+Of the corpus, a few bytes per passage are held; texts are those of the drawn pairs alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from qontext import records
+from qontext.collection import read_passages
+from qontext.engine.randomness import hashed
+from qontext.errors import QontextError
+from qontext.queries.lookup import Lookup
+from qontext.queries.words import Array
+
+if TYPE_CHECKING:
+    from qontext.queries.relevance import RelevanceConfig
+
+
+@dataclass
+class Pair:
+    """A passage and another of its document, by number and text, and the `nth` of the passage's queries."""
+
+    passage: int
+    other: int
+    nth: int
+    content: str = ""
+    other_content: str = ""
+    query: str = ""
+
+
+def draw_pairs(config: RelevanceConfig, passages: Lookup) -> list[Pair]:
+    """At most `documents` pairs, each of another document; the seed decides."""
+    queries = _count_queries(config.queries, passages)
+    members, spans = _documents(config.passages, queries)
+    if len(spans) < 10:
+        raise QontextError(
+            f"only {len(spans)} documents have two passages and a query", place=config.queries,
+            remedy="Check that queries and passages belong together; the passages' column doc says the document.",
+        )  # fmt: skip
+    chance = hashed(config.seed, "relevance", np.arange(len(spans))[:, None], np.arange(4)[None, :])
+    pairs = []
+    for n in np.argsort(chance[:, 0], kind="stable")[: config.documents].tolist():
+        mine = members[slice(*spans[n])]
+        asked = mine[queries[mine] > 0]
+        passage = asked[int(chance[n, 1] % np.uint64(len(asked)))]
+        rest = mine[mine != passage]
+        other = rest[int(chance[n, 2] % np.uint64(len(rest)))]
+        pairs.append(Pair(int(passage), int(other), int(chance[n, 3] % np.uint64(queries[passage]))))
+    _fill_in(config, pairs)
+    return pairs
+
+
+def _count_queries(source: str, passages: Lookup) -> Array:
+    """[P] how many queries each passage has."""
+    counts = np.zeros(passages.count, np.int32)
+    for ids, _ in _query_batches(source):
+        found = passages.find(ids)
+        np.add.at(counts, [found[id].number for id in ids if id in found], 1)
+    return counts
+
+
+def _documents(source: str, queries: Array) -> tuple[Array, Array]:
+    """The passages' numbers, document by document, and from where to where each document's stand among them;
+    of those documents that have two passages and a query, in their order."""
+    codes = np.fromiter((_code(passage.doc) for passage in read_passages(source)), np.uint64, len(queries))
+    _, first, document, sizes = np.unique(codes, return_index=True, return_inverse=True, return_counts=True)
+    asked = np.bincount(document, weights=queries) > 0
+    ends = np.cumsum(sizes)
+    good = np.flatnonzero((sizes > 1) & asked)
+    good = good[np.argsort(first[good])]
+    return np.argsort(document, kind="stable"), np.stack([ends - sizes, ends], 1)[good]
+
+
+def _fill_in(config: RelevanceConfig, pairs: list[Pair]) -> None:
+    """The texts of the drawn pairs, from one more pass over passages and queries."""
+    wanted = {number for pair in pairs for number in (pair.passage, pair.other)}
+    chosen = {n: p for n, p in enumerate(read_passages(config.passages)) if n in wanted}
+    waiting = {}
+    for pair in pairs:
+        pair.content, pair.other_content = chosen[pair.passage].content, chosen[pair.other].content
+        waiting[chosen[pair.passage].id] = pair
+    seen = dict.fromkeys(waiting, 0)
+    for ids, texts in _query_batches(config.queries):
+        for id, text in zip(ids, texts):
+            if id in seen:
+                if seen[id] == waiting[id].nth:
+                    waiting[id].query = text
+                seen[id] += 1
+
+
+def _query_batches(source: str) -> Iterator[tuple[list[str], list[str]]]:
+    for batch in records.read_table(source, records.QUERIES, columns=["passage", "query"]):
+        yield batch["passage"].to_pylist(), batch["query"].to_pylist()
+
+
+def _code(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")

@@ -1,0 +1,112 @@
+"""Texts that can be searched, by BM25 or by a retriever, numbered from 0 as they stand.
+
+What grows with the collection is BM25's index, or vectors in files that are mapped: neither holds the texts.
+
+Shapes: P texts in the collection, N that are searched for, D dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from qontext import log
+from qontext.artifacts import Workdir
+from qontext.queries.words import Array, batches
+from qontext.retrieve.bm25 import Bm25
+
+VECTORS = "vectors-"
+"""How the files of vectors are called, which are gone when a stage is done."""
+
+
+class Searcher(Protocol):
+    """A collection of texts that can be searched."""
+
+    def top(self, asked: Any, k: int) -> Array:
+        """[N, k] numbers of the best texts, best first; -1 where there are no more."""
+        ...
+
+
+class Lexical:
+    """BM25 over texts."""
+
+    def __init__(self, texts: Iterable[str], count: int) -> None:
+        self.index = Bm25.build(texts, [f"{n:012d}" for n in range(count)])
+
+    def top(self, asked: Sequence[str], k: int) -> Array:
+        numbers, scores = self.index.top(asked, k)
+        return np.where(scores > 0, numbers, -1)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Vectors in order, as exact search reads them; parts may be mapped."""
+
+    parts: list[Array]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    @property
+    def dimension(self) -> int:
+        return int(self.parts[0].shape[1])
+
+    def blocks(self, *, rank: int = 0, world: int = 1) -> Iterator[tuple[Array, Array]]:
+        """(numbers, vectors) of each part; `rank` and `world` as in the vectors of `encode`."""
+        starts = np.cumsum([0, *map(len, self.parts)]).tolist()
+        both = [(np.arange(start, start + len(part)), part) for start, part in zip(starts, self.parts)]
+        yield from both[rank::world]
+
+    def take(self, numbers: Array) -> Array:
+        """[N, D] the vectors of these numbers."""
+        found = np.empty((len(numbers), self.dimension), np.float32)
+        for held, part in self.blocks():
+            here = (numbers >= held[0]) & (numbers <= held[-1])
+            found[here] = part[numbers[here] - held[0]]
+        return found
+
+
+class Dense:
+    """Inner products of a retriever's vectors; what is asked are texts, or vectors that are known already."""
+
+    def __init__(self, retriever: Any, rows: Rows, asked: str) -> None:
+        from qontext.retrieve.index.exact import ExactIndex
+
+        self.retriever, self.rows, self.asked = retriever, rows, asked
+        vectors: Any = rows  # it has all that exact search asks for
+        self.index = ExactIndex(vectors, device=str(retriever.device))
+
+    def top(self, asked: Sequence[str] | Array, k: int) -> Array:
+        vectors = asked if isinstance(asked, np.ndarray) else self.retriever.encode(asked, self.asked)
+        return self.index.search(vectors, k)[0]
+
+
+def encode_into(
+    work: Workdir, name: str, retriever: Any, texts: Iterable[str], kind: str, total: int
+) -> Rows:
+    """Vectors of the texts, a file per block as in `encode`; a killed run goes on after the last whole one."""
+    from qontext.retrieve.encode import BLOCK, ahead
+
+    parts: list[str] = []
+
+    def wanted() -> Iterator[tuple[str, Any]]:
+        for number, block in enumerate(batches(texts, BLOCK)):
+            parts.append(f"{VECTORS}{name}-{number:05d}.npy")
+            if not work.has(parts[number]):
+                yield parts[number], retriever.tokenize(block, kind)
+
+    with log.progress(f"encode {name}", total, "texts") as advance:
+        for part, tokens in ahead(wanted()):
+            with work.write(part) as path, path.open("wb") as file:
+                np.save(file, retriever.encode_tokens(tokens, advance=advance), allow_pickle=False)
+    return Rows([np.load(work.path / part, mmap_mode="r", allow_pickle=False) for part in parts])
+
+
+def remove_vectors(work: Workdir) -> None:
+    """Take the files of vectors back: what they were for is done."""
+    for name in work.names():
+        if name.startswith(VECTORS):
+            work.remove(name)
