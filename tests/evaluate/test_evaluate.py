@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -13,6 +14,11 @@ from qontext.errors import QontextError
 
 QRELS = "q1 0 a 1\nq1 0 b 0\nq2 0 c 2\nq3 0 d 1\n"
 RUN = "q1 Q0 a 1 3.0 x\nq1 Q0 b 2 2.0 x\nq2 Q0 a 1 2.0 x\nq2 Q0 c 2 1.5 x\nq9 Q0 a 1 1.0 x\n"
+
+
+def one_line(capsys: pytest.CaptureFixture[str]) -> str:
+    """What was said to the user, without the breaks of the lines."""
+    return " ".join(capsys.readouterr().err.split())
 
 
 @pytest.fixture
@@ -108,6 +114,9 @@ def test_the_next_stage(files: tuple[Path, Path], tmp_path: Path) -> None:
         (RUN, "a 0 q1 1\n", "columns for query and passage seem to be swapped"),
         ("q1 Q0 a 1 nan x\n", QRELS, r"score .* is nan"),
         ("q1 Q0 a 1 2.0 x\nq1 Q0 a 2 1.0 x\n", QRELS, "occurs twice among the results"),
+        ("q1 Q0 a 1 2.0 x\nq1 Q0 b 1 1.0 x\nq1 Q0 c 2 0.5 x\n", QRELS, "rank 1 occurs twice for query 'q1', with"),
+        ("q1 Q0 a 1 1 x\nq1 Q0 b 2 2 x\nq1 Q0 c 3 3 x\n", QRELS, "the scores are distances"),
+        ("q1 Q0 a 2.5 1 x\nq1 Q0 b 1.5 2 x\n", QRELS, "columns of rank and score are swapped"),
         ("q1 a 2.0\n", QRELS, "has 3 columns"),
         ("", QRELS, "empty"),
         (RUN, "q1 0 a 0\nq2 0 c 0\n", "no passage is judged relevant"),
@@ -127,7 +136,10 @@ def test_what_is_wrong_is_said(tmp_path: Path, run: str, qrels: str, said: str) 
     [
         ("q1 Q0 zz 1 2.0 x\n", "none of its passages is judged"),
         ("q1 Q0 a 1 2.0 x\n", "has results for 1 of 3 judged queries"),
-        ("q1 Q0 a 1 2.0 x\nq1 Q0 b 1 1.0 x\nq2 Q0 c 1 1.0 x\n", "rank 1 occurs 2 times for query 'q1'"),
+        (
+            "q1 Q0 a 1 1.0 x\nq1 Q0 b 2 2.0 x\nq1 Q0 c 3 1.5 x\nq2 Q0 c 1 1.0 x\n",
+            "ranks contradict scores for 1 of 2",
+        ),
     ],
 )
 def test_what_is_odd_is_warned_of(
@@ -137,6 +149,29 @@ def test_what_is_odd_is_warned_of(
     (tmp_path / "q.txt").write_text(QRELS)
     api.evaluate(tmp_path / "r.trec", tmp_path / "q.txt")
     assert said in capsys.readouterr().err
+
+
+def test_grades_that_were_made_binary_are_told(
+    shared_data,  # type: ignore[no-untyped-def]
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    real = shared_data("msmarco_trecdl") / "qrels.dl19-passage.txt.gz"
+    rows = gzip.decompress(real.read_bytes()).decode().splitlines()
+    binary = (" ".join([*row.split()[:3], str(int(int(row.split()[3]) > 1))]) for row in rows)
+    (tmp_path / "qrels.txt").write_text("\n".join(binary))
+    (tmp_path / "run.trec").write_text("19335 Q0 1017759 1 1.0 x\n")
+    made = api.evaluate(tmp_path / "run.trec", tmp_path / "qrels.txt")
+    assert (
+        "as many queries and judgements as trec-dl-2019 (43 and 9,260), but its grades are 0, 1"
+        in one_line(capsys)
+    )
+    assert made.summary["benchmark"] is None
+
+
+def test_a_threshold_above_all_grades(files: tuple[Path, Path]) -> None:
+    with pytest.raises(QontextError, match="grades from 3 on count, the highest given is 2"):
+        api.evaluate(*files, relevant=3)
 
 
 def test_graded_judgements_are_noted(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:

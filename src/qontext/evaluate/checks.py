@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.compute as pc
-from pyarrow import csv
-
 from qontext import log
 from qontext.collection import Qrels, read_lines
 from qontext.errors import QontextError
-from qontext.evaluate.datasets import Judged
+from qontext.evaluate.datasets import Judged, altered
 from qontext.retrieve.runs import Run
 
 
@@ -65,40 +61,21 @@ def check_ids(run: Run, qrels: Qrels, run_place: str, qrels_place: str) -> None:
 
 def note_grades(judged: Judged, relevant: int | None) -> None:
     """Say how graded judgements are read where measures need them to be yes or no."""
-    grades = {grade for rows in judged.qrels.values() for grade in rows.values() if grade > 0}
-    if len(grades) > 1 and relevant is None and judged.benchmark is None:
+    if judged.benchmark is not None:
+        return
+    grades = {grade for rows in judged.qrels.values() for grade in rows.values()}
+    like = altered(judged.qrels)
+    if like is not None:
+        log.warn(
+            f"{judged.place}: as many queries and judgements as {like.name} ({like.queries:,} and "
+            f"{like.judgements:,}), but its grades are {', '.join(map(str, sorted(grades)))} or its ids others. "
+            "What is computed is not the benchmark's figure."
+        )
+    elif len({grade for grade in grades if grade > 0}) > 1 and relevant is None:
         log.note(
             f"{judged.place} is graded up to {max(grades)}: MRR, recall and MAP count every grade from 1 on "
             "as relevant; --relevant sets another threshold."
         )
-
-
-def check_ranks(path: Path) -> None:
-    """Warn when the ranks that a run states are not those of its scores, which are what is evaluated."""
-    file = path / "run.trec" if path.is_dir() else path
-    try:
-        table = csv.read_csv(
-            pa.input_stream(str(file)),
-            read_options=csv.ReadOptions(column_names=["query", "q0", "passage", "rank", "score", "tag"]),
-            parse_options=csv.ParseOptions(delimiter=_delimiter(file), quote_char=False),
-            convert_options=csv.ConvertOptions(
-                include_columns=["query", "rank"], column_types={"query": pa.string(), "rank": pa.int64()}
-            ),
-        )
-    except (pa.ArrowInvalid, OSError):
-        return  # the reader of runs says what is wrong, or the ranks are no numbers and mean nothing
-    counts = table.group_by(["query", "rank"]).aggregate([([], "count_all")])
-    again = counts.filter(pc.greater(counts["count_all"], 1))
-    if len(again):
-        query, rank, times = (again[name][0].as_py() for name in ("query", "rank", "count_all"))
-        log.warn(
-            f"{file}: rank {rank} occurs {times} times for query {query!r}. "
-            "Ranks as written are ignored: results are ordered by score."
-        )
-
-
-def _delimiter(file: Path) -> str:
-    return "\t" if "\t" in next(iter(read_lines(file)), "") else " "
 
 
 def _is_number(text: str) -> bool:

@@ -71,6 +71,7 @@ def run(settings: CompareConfig) -> dict[str, Any]:
             remedy="Evaluate each run with --out and give the directories to qontext report: it compares them.",
         )
     judged = load_judgements(settings.qrels, split=settings.split)
+    checks.note_grades(judged, settings.relevant)
     systems, first_runs, queries = [], [], []
     for name, (_, paths) in zip(names, named):
         seeds = []

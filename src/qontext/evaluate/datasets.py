@@ -121,11 +121,20 @@ def load_judgements(source: str, *, split: str = "test") -> Judged:
 
 def recognise(qrels: Qrels, folder: str = "") -> Benchmark | None:
     """The benchmark whose judgements these are: to the last grade, or by count in a folder of its name."""
-    counts = len(qrels), sum(map(len, qrels.values()))
-    near = [b for b in BENCHMARKS.values() if (b.queries, b.judgements) == counts]
+    near = _as_large(qrels)
     digest = judgements_digest(qrels) if any(b.digest for b in near) else None
     named = (f"beir/{folder}", f"beir/cqadupstack-{folder}")
     return next((b for b in near if b.digest == digest or (not b.digest and b.name in named)), None)
+
+
+def altered(qrels: Qrels) -> Benchmark | None:
+    """The benchmark that these judgements have the counts of, but not the content: its grades were changed."""
+    return next((b for b in _as_large(qrels) if b.digest and b.digest != judgements_digest(qrels)), None)
+
+
+def _as_large(qrels: Qrels) -> list[Benchmark]:
+    counts = len(qrels), sum(map(len, qrels.values()))
+    return [b for b in BENCHMARKS.values() if (b.queries, b.judgements) == counts]
 
 
 def judgements_digest(qrels: Qrels) -> str:

@@ -59,7 +59,6 @@ class EvaluateConfig(StageConfig):
 def run(settings: EvaluateConfig, work: Workdir) -> dict[str, Any]:
     checks.check_kinds(settings.run, settings.qrels)
     found = read_run(settings.run)
-    checks.check_ranks(Path(settings.run))
     if Path(settings.qrels).is_file() and answers.is_questions(Path(settings.qrels)):
         scores, curves, benchmark = _by_answers(settings, found)
     else:

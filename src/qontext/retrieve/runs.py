@@ -21,6 +21,8 @@ from qontext.collection import read_lines
 from qontext.config import existing
 from qontext.errors import QontextError
 from qontext.records import Hit
+from qontext.retrieve.numbering import ascending, by_occurrence, first_with_space
+from qontext.retrieve.ranks import check_ranks
 
 _COLUMNS = ("query", "q0", "passage", "rank", "score", "tag")
 
@@ -50,9 +52,9 @@ class Run(Mapping[str, list[Hit]]):
         cls, queries: Sequence[str], passages: Sequence[str], scores: Any, *, place: str | Path = "run"
     ) -> Run:
         """A run from one row per hit, in any order; queries keep the order of their first row."""
-        query_codes, names = _encode(queries)
-        codes, ids = _encode(passages)
-        return cls.from_codes(query_codes, list(names), codes, ids, scores, place=place)
+        query_codes, names = by_occurrence(queries)
+        codes, ids = ascending(passages)
+        return cls.from_codes(query_codes, names, codes, _objects(ids), scores, place=place)
 
     @classmethod
     def from_codes(
@@ -128,38 +130,49 @@ class Run(Mapping[str, list[Hit]]):
 
 
 def read_run(path: Path | str) -> Run:
-    """A TREC run file (``query Q0 passage rank score tag``, maybe compressed) or a directory with one."""
+    """A TREC run file (``query Q0 passage rank score tag``, maybe compressed) or a directory with one.
+
+    Results are ordered by score, as by trec_eval; the ranks are only held against the scores.
+    """
     file = existing(path, "a run")
     if file.is_dir():
         file = existing(file / "run.trec", "the run of this directory")
     try:
         table = _fast_table(file)
-        regular = all(name.split() == [name] for column in table.columns[:2] for name in _encode(column)[1])
-        table = table if regular else _careful_table(file)
+        query_codes, queries = by_occurrence(table.column("query"))
+        codes, ids = ascending(table.column("passage"))
+        if any(first_with_space(names) is not None for names in (pa.array(queries, pa.string()), ids)):
+            raise pa.ArrowInvalid("not one space between the columns")
     except (pa.ArrowInvalid, OSError, ValueError):
         # Unusual whitespace, or damage, which the line by line reader can name.
         table = _careful_table(file)
+        query_codes, queries = by_occurrence(table.column("query"))
+        codes, ids = ascending(table.column("passage"))
     if len(table) == 0:
         raise QontextError("the run is empty", place=file)
-    query_codes, queries = _encode(table.column("query"))
-    codes, ids = _encode(table.column("passage"))
-    scores = table.column("score").to_numpy()
-    return Run.from_codes(query_codes, list(queries), codes, ids, scores, place=file)
+    scores, ranks = (table.column(name).to_numpy() for name in ("score", "rank"))
+    del table  # millions of strings, before millions of others are made
+    run = Run.from_codes(query_codes, queries, codes, _objects(ids), scores, place=file)
+    check_ranks(query_codes, queries, ranks, scores, file)
+    return run
 
 
 def write_run(run: Run, path: Path, *, tag: str = "qontext") -> None:
     """Write TREC's format; scores keep every digit they need to read back the same."""
-    for name in (*run.queries, *run.ids[np.unique(run.codes)]):
-        if name.split() != [name]:
+    queries, passages = pa.array(run.queries, pa.string()), pa.array(run.ids, pa.string())
+    is_used = np.zeros(len(run.ids), dtype=bool)
+    is_used[run.codes] = True
+    for names in (queries, passages.filter(pa.array(is_used))):
+        if (name := first_with_space(names)) is not None:
             raise QontextError(f"the id {name!r} holds a space, which a TREC run cannot carry", place=path)
     with path.open("wb") as file:
         query_codes, ranks = run.row_queries(), run.row_ranks() + 1
         for start in range(0, run.size, 1_000_000):
             rows = slice(start, start + 1_000_000)
             lines = pc.binary_join_element_wise(
-                pa.array(run.queries, pa.string()).take(pa.array(query_codes[rows])),
+                queries.take(pa.array(query_codes[rows])),
                 "Q0",
-                pa.array(run.ids, pa.string()).take(pa.array(run.codes[rows])),
+                passages.take(pa.array(run.codes[rows])),
                 pa.array(ranks[rows]).cast(pa.string()),
                 pa.array(run.scores[rows]).cast(pa.string()),
                 f"{tag}\n",
@@ -173,15 +186,17 @@ def write_run(run: Run, path: Path, *, tag: str = "qontext") -> None:
 def _fast_table(path: Path) -> pa.Table:
     with path.open("rb") if path.suffix not in (".gz", ".zst") else pa.input_stream(str(path)) as probe:
         delimiter = "\t" if b"\t" in probe.read(4096).split(b"\n")[0] else " "
-    codes = pa.dictionary(pa.int32(), pa.string())
-    types = dict.fromkeys(_COLUMNS, pa.string()) | {"query": codes, "passage": codes, "score": pa.float64()}
+    codes = pa.dictionary(
+        pa.int32(), pa.string()
+    )  # there are few queries, and nearly as many passages as rows
+    types = {"query": codes, "passage": pa.string(), "rank": pa.float64(), "score": pa.float64()}
     return csv.read_csv(
         pa.input_stream(str(path)),
         read_options=csv.ReadOptions(column_names=_COLUMNS, block_size=16 << 20),
         parse_options=csv.ParseOptions(delimiter=delimiter, quote_char=False, double_quote=False),
         convert_options=csv.ConvertOptions(
             column_types=types,
-            include_columns=["query", "passage", "score"],
+            include_columns=list(types),
             null_values=[],
             strings_can_be_null=False,
         ),
@@ -189,7 +204,7 @@ def _fast_table(path: Path) -> pa.Table:
 
 
 def _careful_table(path: Path) -> pa.Table:
-    queries, passages, scores = [], [], []
+    queries, passages, ranks, scores = [], [], [], []
     for number, line in enumerate(read_lines(path), start=1):
         fields = line.split()
         if not fields:
@@ -207,31 +222,32 @@ def _careful_table(path: Path) -> pa.Table:
             ) from None
         queries.append(fields[0])
         passages.append(fields[2])
-    return pa.table({"query": queries, "passage": passages, "score": pa.array(scores, pa.float64())})
+        ranks.append(fields[3])
+    columns = {"query": pa.array(queries, pa.string()), "passage": pa.array(passages, pa.string())}
+    return pa.table(columns | {"rank": _numbers(ranks), "score": pa.array(scores, pa.float64())})
 
 
-def _encode(values: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Strings as (number of each, the different strings in order of first occurrence)."""
-    column = (
-        values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([pa.array(values, pa.string())])
-    )
-    if not pa.types.is_dictionary(column.type):
-        column = column.dictionary_encode()
-    column = column.unify_dictionaries().combine_chunks()
-    chunk = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
-    return chunk.indices.to_numpy(), chunk.dictionary.to_numpy(zero_copy_only=False)
+def _numbers(ranks: list[str]) -> pa.DoubleArray:
+    """Ranks that are no numbers say nothing: one for all."""
+    try:
+        return pa.array(list(map(float, ranks)), pa.float64())
+    except ValueError:
+        return pa.array([0.0] * len(ranks), pa.float64())
+
+
+def _objects(names: pa.StringArray) -> np.ndarray[Any, Any]:
+    objects: np.ndarray[Any, Any] = names.to_numpy(zero_copy_only=False)
+    return objects
 
 
 def _in_order(
     ids: np.ndarray[Any, Any], codes: np.ndarray[Any, Any]
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """The same rows with `ids` ascending."""
-    order = np.array(sorted(range(len(ids)), key=ids.__getitem__), dtype=np.int32)
-    if (order == np.arange(len(order))).all():
+    if (ids[1:] > ids[:-1]).all():
         return ids, codes
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order), dtype=np.int32)
-    return ids[order], place[codes]
+    place, names = ascending(ids)
+    return _objects(names), place[codes]
 
 
 def _ranking(query_codes: Any, codes: Any, scores: Any) -> np.ndarray[Any, Any] | None:
@@ -248,9 +264,10 @@ def _refuse_duplicates(
     query_codes: Any, codes: Any, order: Any, queries: Any, ids: Any, place: str | Path
 ) -> None:
     pairs = query_codes.astype(np.int64) * max(len(ids), 1) + codes
-    by_pair = np.argsort(pairs, kind="stable")
-    again = np.flatnonzero(np.diff(pairs[by_pair]) == 0)
-    if len(again):
+    ordered = np.sort(pairs)  # several times faster than the order itself, which is seldom needed
+    if (ordered[1:] == ordered[:-1]).any():
+        by_pair = np.argsort(pairs, kind="stable")
+        again = np.flatnonzero(np.diff(pairs[by_pair]) == 0)
         row = int(by_pair[again[0] + 1])
         other = int(by_pair[again[0]])
         line = row if order is None else max(int(order[row]), int(order[other]))
