@@ -95,10 +95,13 @@ def load_collection(folder: Path | str) -> Collection:
 
 
 def read_passages(source: Path | str) -> Iterator[Passage]:
-    """The passages of a `split` artifact, a Parquet file, a BEIR folder or corpus file, or ``id<tab>text``.
+    """The passages of a `split` artifact, a Parquet file, a BEIR folder or corpus file, ``id<tab>text``, or DPR's
+    ``id<tab>text<tab>title``.
 
     Identifiers are not checked for duplicates here, since passages stream; whoever indexes them does.
     """
+    from qontext import dpr  # which reads lines as we do
+
     path = existing(source, "passages")
     if path.is_dir() and not _is_parquet(path):
         path = _one_of(path, "corpus", ".jsonl")
@@ -106,6 +109,9 @@ def read_passages(source: Path | str) -> Iterator[Passage]:
         columns = ["id", "title", "text", "doc"]
         for batch in records.read_table(path, records.PASSAGES, columns=columns):
             yield from map(Passage, *(batch.column(name).to_pylist() for name in columns))
+    elif _ends_well(path, ".tsv") and dpr.is_passages(path):
+        for place, id, title, text in dpr.passages(path):
+            yield Passage(_filled(id, place, "id"), title, text, id)
     elif _ends_well(path, ".tsv"):
         for place, (id, text) in _tab_separated(path, 2, "id<tab>text"):
             yield Passage(_filled(id, place, "id"), "", text, id)
@@ -119,7 +125,7 @@ def read_passages(source: Path | str) -> Iterator[Passage]:
 
 
 def read_queries(source: Path | str) -> dict[str, str]:
-    """id → text, in order, from BEIR JSON lines, ``id<tab>text``, a BEIR folder, or Parquet.
+    """id → text, in order, from BEIR JSON lines, ``id<tab>text``, a BEIR folder, Parquet, or DPR's questions.
 
     In Parquet the columns are `id` and `text`, or those that `generate` writes: the id of a generated query
     is then its passage's id and its number, joined by a colon.
@@ -228,8 +234,12 @@ def _open_bytes(path: Path) -> Any:
 
 
 def _query_rows(path: Path) -> Iterator[tuple[str, str, str]]:
+    from qontext import dpr
+
     if _is_parquet(path):
         yield from _parquet_queries(path)
+    elif dpr.is_questions(path):
+        yield from ((place, id, text) for place, id, text, _ in dpr.questions(path))
     elif _ends_well(path, ".jsonl") or _ends_well(path, ".json"):
         for place, row in read_jsonl(path):
             yield place, _id(row, place), _text(row, "text", place)

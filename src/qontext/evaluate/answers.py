@@ -8,18 +8,17 @@ expressions instead, ignoring case.
 
 from __future__ import annotations
 
-import ast
-import csv
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import regex  # type: ignore[import-untyped]  # a dependency of transformers
 
-from qontext.collection import read_jsonl, read_lines
+from qontext import dpr
+from qontext.collection import read_jsonl
 from qontext.config import existing
 from qontext.errors import QontextError
 from qontext.evaluate.datasets import BENCHMARKS, Benchmark
@@ -98,64 +97,33 @@ def answer_ranks(
 
 def is_questions(path: Path) -> bool:
     """Whether a file holds questions with answers rather than judgements."""
-    name = path.name.removesuffix(".gz")
-    if name.endswith((".qa.csv", ".jsonl")):
-        return True
-    first = next(iter(read_lines(path)), "").split("\t")
-    return len(first) == 2 and first[1].strip().startswith("[")
+    return dpr.plain_name(path).endswith(".jsonl") or dpr.is_questions(path)
 
 
 def recognise(path: Path, count: int) -> Benchmark | None:
     """The benchmark of an officially named file with the right number of questions."""
-    name = path.name.removesuffix(".gz")
+    name = dpr.plain_name(path)
     official = [b for b in BENCHMARKS.values() if b.source.startswith("https:") and b.queries == count]
     return next((b for b in official if b.source.rpartition("/")[2].removesuffix(".gz") == name), None)
 
 
 def read_questions(source: Path | str) -> dict[str, Question]:
-    """id → question, from DPR's ``question<tab>['answer', …]`` or JSON lines with question and answers.
-
-    DPR's files have no ids: the number of the line, from 0, is the id, as in the runs made from them.
-    """
+    """id → question, from DPR's files, or JSON lines with question and answers."""
     path = existing(source, "questions with answers")
-    name = path.name.removesuffix(".gz").removesuffix(".zst")
-    rows = _json_questions(path) if name.endswith(".jsonl") else _dpr_questions(path)
+    is_lines = dpr.plain_name(path).endswith(".jsonl")
     questions: dict[str, Question] = {}
-    for place, id, text, answers in rows:
-        if not isinstance(text, str) or not isinstance(answers, list) or not answers:
-            raise QontextError("expected a question and a list of at least one answer", place=place)
+    for place, id, text, answers in _json_questions(path) if is_lines else dpr.questions(path):
         if id in questions:
             raise QontextError(f"the question id {id!r} occurs twice", place=place)
-        questions[id] = Question(text, tuple(map(str, answers)))
+        questions[id] = Question(text, answers)
     if not questions:
         raise QontextError("holds no questions", place=path)
     return questions
 
 
-def _json_questions(path: Path) -> list[tuple[str, str, object, object]]:
-    return [
-        (
-            place,
-            str(row.get("_id", row.get("id", i))),
-            row.get("question", row.get("text")),
-            row.get("answers", row.get("answer")),
-        )
-        for i, (place, row) in enumerate(read_jsonl(path))
-    ]
-
-
-def _dpr_questions(path: Path) -> list[tuple[str, str, object, object]]:
-    found: list[tuple[str, str, object, object]] = []
-    lines = csv.reader(read_lines(path), delimiter="\t")
-    for i, fields in enumerate(lines):
-        place = f"{path}:{i + 1}"
-        if len(fields) != 2:
-            raise QontextError(f"has {len(fields)} columns, expected question<tab>['answer', …]", place=place)
-        try:
-            answers = ast.literal_eval(fields[1])
-        except (ValueError, SyntaxError):
-            raise QontextError(
-                f"the answers are {fields[1]!r}, expected a list of strings", place=place
-            ) from None
-        found.append((place, str(i), fields[0], answers))
-    return found
+def _json_questions(path: Path) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
+    for number, (place, row) in enumerate(read_jsonl(path)):
+        text, answers = row.get("question", row.get("text")), row.get("answers", row.get("answer"))
+        if not isinstance(text, str) or not isinstance(answers, list) or not answers:
+            raise QontextError("expected a question and a list of at least one answer", place=place)
+        yield place, str(row.get("_id", row.get("id", number))), text, tuple(map(str, answers))
