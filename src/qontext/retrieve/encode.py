@@ -53,6 +53,9 @@ class EncodeConfig(StageConfig):
     device: Annotated[str, Machine()] = "auto"
     """Where to compute: auto, cpu, cuda, cuda:N or mps."""
 
+    reuse: Annotated[str | None, Machine()] = None
+    """Vectors made before: those of unchanged texts are taken over, if the same encoder made them in the same way."""
+
     batch_tokens: Annotated[int | None, Machine()] = Field(None, ge=1)
     """Tokens in a batch; by default what suits the device."""
 
@@ -60,9 +63,11 @@ class EncodeConfig(StageConfig):
 def run(config: EncodeConfig, work: Workdir) -> dict[str, Any]:
     import numpy as np
     import pyarrow as pa
+    import torch
 
     from qontext.corpus.seen import SeenIds
     from qontext.retrieve.retriever import Retriever
+    from qontext.retrieve.reuse import Earlier, text_hashes, weights_hash
 
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     retriever = Retriever(
@@ -73,11 +78,22 @@ def run(config: EncodeConfig, work: Workdir) -> dict[str, Any]:
         max_length=config.max_length,
         batch_tokens=config.batch_tokens,
     )
+    made = {
+        "dimension": retriever.dimension,
+        "similarity": retriever.layout.similarity,
+        "pooling": retriever.layout.pooling,
+        "normalized": retriever.layout.normalize,
+        "max_length": retriever.max_length,
+        "computed_in": str(retriever.dtype).removeprefix("torch."),
+        "weights": weights_hash(torch.nn.ModuleList([retriever.model, *retriever.dense])),
+        "storage": config.storage,
+    }
+    earlier, reused = Earlier(config.reuse, config.kind, made), 0
     dtype = np.dtype("float16" if config.storage == "fp16" else "float32")
     seen, count, encoded, blocks, started = SeenIds(), 0, 0, 0, time.monotonic()
 
-    def wanted() -> Iterator[tuple[int, list[str], Any]]:
-        """The blocks that this rank has still to do, tokenised."""
+    def wanted() -> Iterator[tuple[int, list[str], Any, Any, Any, Any]]:
+        """The blocks that this rank has still to do: ids, hashes, which are known, their vectors, the others' tokens."""
         nonlocal count, blocks
         for number, block in enumerate(_blocks(config)):
             ids = [id for id, _ in block]
@@ -85,24 +101,28 @@ def run(config: EncodeConfig, work: Workdir) -> dict[str, Any]:
                 raise QontextError(f"the id {ids[repeated.index(True)]!r} occurs twice", place=config.texts)
             count, blocks = count + len(block), number + 1
             if number % world == rank and not work.has(_name(number)):
-                yield (
-                    number,
-                    ids,
-                    retriever.tokenize([text for _, text in block], config.kind),
-                )
+                hashes = text_hashes([text for _, text in block])
+                known, vectors = earlier.rows(hashes)
+                new = [text for (_, text), there in zip(block, known) if not there]
+                yield number, ids, hashes, known, vectors, retriever.tokenize(new, config.kind)
 
     with log.progress("encode", _total(config), "texts") as advance:
-        for number, ids, tokens in ahead(wanted()):
-            vectors = retriever.encode_tokens(tokens, advance=advance).astype(dtype)
+        for number, ids, hashes, known, taken, tokens in ahead(wanted()):
+            vectors = np.empty((len(ids), retriever.dimension), dtype)
+            vectors[~known] = retriever.encode_tokens(tokens, advance=advance).astype(dtype)
+            if known.any():
+                vectors[known] = taken.astype(dtype)
+                advance(int(known.sum()))
             if not np.isfinite(vectors).all():
                 raise QontextError(
                     "a vector does not fit fp16", place=config.texts, remedy="Use --storage fp32."
                 )
             with work.write(f"ids-{number:05d}.parquet") as path:
-                records.write_table(path, pa.table({"id": ids}))
+                records.write_table(path, pa.table({"id": ids, "hash": hashes}))
             with work.write(_name(number)) as path, path.open("wb") as file:
                 np.save(file, vectors, allow_pickle=False)
-            encoded += len(ids)
+            encoded += len(tokens)
+            reused += int(known.sum())
     seconds = time.monotonic() - started
     if not count:
         raise QontextError("holds nothing to encode", place=config.texts)
@@ -110,13 +130,9 @@ def run(config: EncodeConfig, work: Workdir) -> dict[str, Any]:
         time.sleep(0.2)  # other ranks are still at their parts
     return {
         "texts": count,
-        "dimension": retriever.dimension,
-        "similarity": retriever.layout.similarity,
-        "pooling": retriever.layout.pooling,
-        "normalized": retriever.layout.normalize,
-        "max_length": retriever.max_length,
-        "computed_in": str(retriever.dtype).removeprefix("torch."),
+        **made,
         "encoded_now": encoded,
+        **({"taken over": reused} if reused else {}),
         "texts_per_second": round(encoded / seconds, 1) if encoded else None,
     }
 

@@ -192,12 +192,11 @@ class Retriever:
         return nn.functional.normalize(out_ND.float(), dim=1) if self.layout.normalize else out_ND.float()
 
     def _longest(self, wanted: int | None, name: str) -> int:
-        limits = [self.layout.max_length, self.tokenizer.model_max_length]
-        limits.append(getattr(self.model.config, "max_position_embeddings", None))
-        possible = min(limit for limit in limits if limit)
-        if wanted and wanted > possible:
-            raise QontextError(f"the encoder reads at most {possible:,} tokens, not {wanted:,}", place=name)
-        return int(wanted or possible)
+        positions = getattr(self.model.config, "max_position_embeddings", None)
+        if wanted and positions and wanted > positions:
+            raise QontextError(f"the encoder reads at most {positions:,} tokens, not {wanted:,}", place=name)
+        limits = [self.layout.max_length, self.tokenizer.model_max_length, positions]
+        return int(wanted or min(limit for limit in limits if limit))
 
 
 def batches(lengths: np.ndarray[Any, Any], tokens: int) -> Iterator[np.ndarray[Any, Any]]:

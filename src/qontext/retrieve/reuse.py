@@ -1,0 +1,63 @@
+"""Vectors that need not be computed again: those of texts that an earlier run encoded with the same weights."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from qontext import artifacts
+from qontext.retrieve.vectors import open_vectors
+
+SAME = ("weights", "max_length", "pooling", "normalized", "computed_in", "dimension", "storage")
+"""What two runs' summaries must agree on, so that equal texts have equal vectors."""
+
+
+def text_hashes(texts: Sequence[str]) -> np.ndarray[Any, Any]:
+    """[N] a 64-bit hash of each text; with a hundred million texts the odds of one collision are 1 in 3,000."""
+    digests = (
+        hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in texts
+    )
+    return np.frombuffer(b"".join(digests), np.uint64)
+
+
+def weights_hash(model: Any) -> str:
+    """What tells whether two loaded models are the same, wherever they were read from."""
+    state = hashlib.blake2b(digest_size=16)
+    for name, tensor in sorted(model.state_dict().items()):
+        state.update(name.encode())
+        state.update(tensor.detach().cpu().contiguous().numpy().data)
+    return state.hexdigest()
+
+
+class Earlier:
+    """The vectors of an earlier run, found by the hash of the text. Nothing is found if it was made differently."""
+
+    def __init__(self, path: str | None, kind: str, made: dict[str, Any]) -> None:
+        self.hashes, self.places, self.vectors = np.zeros(0, np.uint64), np.zeros((0, 2), np.int64), None
+        if path is None or not artifacts.is_artifact(path):
+            return
+        artifact = artifacts.open_artifact(path, verb="encode")
+        if artifact.config["kind"] != kind or any(artifact.summary.get(name) != made[name] for name in SAME):
+            return
+        self.vectors = open_vectors(Path(path))
+        hashes = [pq.read_table(part)["hash"].to_numpy() for part in artifact.parts(".parquet")]
+        found = np.concatenate(hashes)
+        places = np.concatenate(
+            [np.stack([np.full(len(h), n), np.arange(len(h))], 1) for n, h in enumerate(hashes)]
+        )
+        order = np.argsort(found, kind="stable")
+        self.hashes, self.places = found[order], places[order]
+
+    def rows(self, hashes: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Which of the texts are there, [N] bool, and the vectors of these."""
+        if self.vectors is None:
+            return np.zeros(len(hashes), bool), np.zeros((0, 0), np.float32)
+        at = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
+        known = self.hashes[at] == hashes
+        found = [self.vectors.parts[part][row] for part, row in self.places[at[known]]]
+        return known, np.stack(found).astype(np.float32) if found else np.zeros((0, 0), np.float32)
