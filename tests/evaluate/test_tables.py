@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
 
 from qontext.evaluate.tables import Cell, Row, Table, to_csv, to_html, to_latex, to_markdown
 
@@ -45,6 +51,36 @@ def test_latex() -> None:
     assert r"\multicolumn{2}{l}{\textit{Published}} \\" in text
     assert r"\$x\_1\$ 50\% `code` \textbackslash{}end\{table\}" in text
     assert r"\caption{Results\_1. 50 \% of $<$all$>$}" in text
+
+
+STRANGE = '[2] 50% _x^y ~z #1 {a} $5 \\end{tabular} <&> „q“ «q» ≤ ✓ ✗ → ± × − – … β Ω é \u0065\u0301 "q"'
+
+
+def test_latex_is_balanced_and_breaks_only_long_texts() -> None:
+    rows = [Row((Cell(STRANGE), Cell("a", is_text=True), Cell("word " * 20, is_text=True), Cell("1")))]
+    text = to_latex(Table(["System", "x", "Text", "y"], rows, caption=STRANGE))
+    assert r"\begin{tabular}{llp{7cm}r}" in text
+    bare = re.sub(r"\\[{}%&]", "", text)
+    assert bare.count("{") == bare.count("}")
+    assert bare.count("&") == 2 * 3  # between the four columns of two lines
+    assert re.findall(r"^\s*\[", text, re.MULTILINE) == []  # would be an option of the line before
+    assert all(sign not in bare for sign in "%<>≤✓β→") or bare.count("%") == 1  # the one of \\resizebox
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no LaTeX on this machine")
+def test_latex_compiles(tmp_path: Path) -> None:
+    cells = (Cell(STRANGE, mark="ab", is_best=True), Cell(STRANGE, is_text=True), Cell("− 1.2 ± 0.3"))
+    table = Table(["100 %", "a_b", "#"], [Row(heading=STRANGE), Row(cells), Row(cells)], STRANGE, [STRANGE])
+    preamble = r"\documentclass{article}\usepackage{booktabs,graphicx}\begin{document}"
+    (tmp_path / "x.tex").write_text("\n".join([preamble, to_latex(table), r"\end{document}"]))
+    made = subprocess.run(
+        ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "x.tex"],
+        cwd=tmp_path,
+        capture_output=True,
+        check=False,
+    )
+    assert made.returncode == 0, made.stdout.decode(errors="replace")[-1500:]
+    assert b"Overfull" not in made.stdout.replace(b"Overfull \\vbox", b"")
 
 
 def test_csv_reads_back_and_holds_no_formula() -> None:

@@ -16,6 +16,8 @@ from qontext.evaluate.plots import png_bytes
 from qontext.evaluate.tables import to_csv, to_latex
 from qontext.stages import Stage
 
+_PREAMBLE = "% \\usepackage{booktabs,graphicx}; names in other scripts than Latin and Greek need LuaLaTeX or XeLaTeX\n"
+
 
 class ReportConfig(StageConfig):
     runs: Annotated[tuple[str, ...], Input(positional=True)]
@@ -48,7 +50,7 @@ def run(settings: ReportConfig, work: Workdir) -> dict[str, Any]:
         "report.md": to_markdown_page(title, subtitle, report.blocks),
         "results.csv": to_csv(RESULT_COLUMNS, report.results),
         "differences.csv": to_csv(DIFFERENCE_COLUMNS, report.differences),
-        "tables.tex": "\n".join(to_latex(table) for block in report.blocks for table in block.tables),
+        "tables.tex": "\n".join([_PREAMBLE, *(to_latex(t) for block in report.blocks for t in block.tables)]),
     }
     for name, text in texts.items():
         with work.write(name) as path:

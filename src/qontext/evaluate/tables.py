@@ -6,6 +6,7 @@ import csv
 import html
 import io
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -94,10 +95,10 @@ def to_markdown(table: Table) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """A table for a paper; needs \\usepackage{booktabs}."""
+    """A table for a paper: needs booktabs, and graphicx to shrink what is wider than the column."""
     rows = [row for row in table.rows if row.cells]
-    kinds = "".join("l" if i == 0 or rows[0].cells[i].is_text else "r" for i in range(len(table.columns)))
-    lines = [r"\begin{table}[t]", r"\centering", rf"\begin{{tabular}}{{{kinds}}}", r"\toprule"]
+    kinds = "".join(_latex_column([row.cells[i] for row in rows], i) for i in range(len(table.columns)))
+    lines = [r"\begin{table}[t]", r"\centering", _FITTED, rf"\begin{{tabular}}{{{kinds}}}", r"\toprule"]
     lines += [" & ".join(_l(name) for name in table.columns) + r" \\", r"\midrule"]
     for i, row in enumerate(table.rows):
         if row.heading:
@@ -110,7 +111,7 @@ def to_latex(table: Table) -> str:
             for c in row.cells
         )
         lines.append(" & ".join(cells) + r" \\")
-    lines += [r"\bottomrule", r"\end{tabular}"]
+    lines += [r"\bottomrule", r"\end{tabular}}"]
     caption = (
         " ".join([table.caption.rstrip(".") + ".", *table.notes]) if table.caption else " ".join(table.notes)
     )
@@ -138,11 +139,31 @@ def _m(text: str) -> str:
     return re.sub(r"([\\`*_\[\]|~])", r"\\\1", html.escape(flat, quote=False))
 
 
+def _command(sign: str) -> str:
+    """The command for a Greek letter, which is its name."""
+    name = unicodedata.name(sign).rpartition(" ")[2].replace("LAMDA", "LAMBDA")
+    return name.lower() if sign.islower() else name.capitalize()
+
+
+_FITTED = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
+_LONG = 40  # letters from which a column is as wide as a paragraph and breaks its lines
 _LATEX = {sign: "\\" + sign for sign in "&%$#_{}"} | {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "…": r"\ldots{}",
     "<": "$<$", ">": "$>$", "–": "--", "−": "$-$", "±": r"$\pm$", "→": r"$\to$", "×": r"$\times$",
+    "≤": r"$\le$", "≥": r"$\ge$", "≈": r"$\approx$", "✓": r"$\surd$", "✗": r"$\times$",
+    "„": ",,", "«": r"$\ll$", "»": r"$\gg$", "[": "{[}", "]": "{]}", "µ": r"$\mu$",
 }  # fmt: skip
+"""What LaTeX would take for a command, or has no letter for. A row must not begin with a bare bracket."""
+_GREEK = "αβγδεζηθικλμνξπρστυφχψωΓΔΘΛΞΠΣΦΨΩ"
+_LATEX |= {sign: rf"$\{_command(sign)}$" for sign in _GREEK}
+
+
+def _latex_column(cells: Sequence[Cell], i: int) -> str:
+    if i and not cells[0].is_text:
+        return "r"
+    return r"p{7cm}" if max(len(cell.text) for cell in cells) > _LONG and i else "l"
 
 
 def _l(text: str) -> str:
-    return "".join(_LATEX.get(sign, sign) for sign in " ".join(text.split()))
+    flat = unicodedata.normalize("NFC", " ".join(text.split()))
+    return "".join(_LATEX.get(sign, sign) for sign in flat)
