@@ -102,8 +102,8 @@ def _stored(array: Any, folder: Path) -> Vectors:
         "verb": "encode",
         "format": 1,
         "config": {"kind": "passage"},
-        "inputs": {"encoder": {}},
-        "key": "",
+        "inputs": {"encoder": {"path": "none", "digest": "none"}},
+        "key": "benchmark",
     }
     work = artifacts.begin(folder, claim)
     for number, start in enumerate(range(0, len(array), 16_384)):

@@ -58,7 +58,7 @@ class ExactIndex:
         kept = k if self.scoring == torch.float32 else min(3 * k + 100, len(self.vectors))
         queries = torch.from_numpy(np.ascontiguousarray(queries_QD, np.float32)).to(self.device)
         best = _Best(len(queries), kept, self.device)
-        rows = 4_096 if self.device.type != "cpu" else 512
+        rows = 4_096 if self.device.type != "cpu" else 1_024
         room = torch.empty((rows, _BLOCK), dtype=self.scoring, device=self.device)
         with torch.inference_mode():
             for numbers_B, block_BD in self._blocks():
@@ -108,40 +108,48 @@ class _Best:
     def offer(self, rows: slice, scores_QB: Tensor, numbers_B: Tensor) -> None:
         """Take the best of a block in."""
         old_scores, old_numbers = self.scores[rows], self.numbers[rows]
-        queries, width = scores_QB.shape
-        # Column c is in group c % groups, so that maxima of groups are maxima of whole rows of memory.
-        groups = width // _GROUP if width % _GROUP == 0 else width
-        chosen = self._promising(scores_QB.view(queries, -1, groups).amax(1), old_scores)
-        if chosen is None:
+        scores, numbers = self._promising(scores_QB, numbers_B, old_scores.amin(1, keepdim=True))
+        if not scores.shape[1]:
             return
-        everywhere = chosen.unsqueeze(1).expand(-1, width // groups, -1)
-        looked_at = scores_QB.view(queries, -1, groups).gather(2, everywhere).flatten(1)
-        scores = torch.cat([old_scores, looked_at], 1)
+        scores, numbers = torch.cat([old_scores, scores], 1), torch.cat([old_numbers, numbers], 1)
         best, picked = scores.topk(min(self.k + 1, scores.shape[1]))
-        new_scores, picked = best[:, : self.k], picked[:, : self.k]
-        within = (picked - self.k).clamp(min=0)
-        step, group = within // chosen.shape[1], chosen.gather(1, within % chosen.shape[1])
-        old = old_numbers.gather(1, picked.clamp(max=self.k - 1))
-        new_numbers = torch.where(picked < self.k, old, numbers_B[step * groups + group])
+        new_scores, new_numbers = best[:, : self.k], numbers.gather(1, picked[:, : self.k])
         if best.shape[1] > self.k:
-            # Where place k+1 is as good as place k, the numbers decide who is in: of all, not of the promising.
+            # Where place k+1 is as good as place k, the numbers decide who is in.
             tied = (best[:, -2] == best[:, -1]) & best[:, -1].isfinite()
             for row in torch.nonzero(tied)[:, 0].tolist():
-                every_score = torch.cat([old_scores[row], scores_QB[row]])
-                every_number = torch.cat([old_numbers[row], numbers_B])
-                chosen_row = _first(every_score, every_number, best[row, -1], self.k)
-                new_scores[row], new_numbers[row] = every_score[chosen_row], every_number[chosen_row]
+                chosen = _first(scores[row], numbers[row], best[row, -1], self.k)
+                new_scores[row], new_numbers[row] = scores[row, chosen], numbers[row, chosen]
         self.scores[rows], self.numbers[rows] = new_scores, new_numbers
 
-    def _promising(self, greatest: Tensor, old_scores: Tensor) -> Tensor | None:
-        """[Q, C] groups that hold all of the new best, by their greatest score ([Q, groups]).
+    def _promising(self, scores_QB: Tensor, numbers_B: Tensor, least_Q1: Tensor) -> tuple[Tensor, Tensor]:
+        """All scores of the block that may be among the best k, and their numbers: [Q, C], filled up with -inf.
 
-        The k + 1 greatest lie in the k + 1 groups with the greatest maxima, and a group below the worst score so
-        far needs no look: after a few blocks hardly one is left.
+        These are at least the worst so far (`least_Q1`), and at least the k-th greatest maximum of a group. After a
+        few blocks hardly one is.
         """
-        hopeful = int((greatest >= old_scores.amin(1, keepdim=True)).sum(1).max().item())
-        wanted = min(hopeful, self.k + 1)
-        return greatest.topk(wanted, sorted=False).indices if wanted else None
+        queries, width = scores_QB.shape
+        if width % _GROUP or width // _GROUP < self.k:
+            return scores_QB, numbers_B.expand_as(scores_QB)
+        # Column c is in group c % groups, so that maxima of groups are maxima of whole rows of memory.
+        grouped = scores_QB.view(queries, _GROUP, -1)
+        greatest = grouped.amax(1)
+        hopeful = torch.nonzero((greatest >= least_Q1).flatten())[:, 0] if least_Q1.isfinite().all() else None
+        if hopeful is None or len(hopeful) > queries * self.k:
+            least_Q1 = torch.maximum(least_Q1, greatest.topk(self.k).values[:, -1:])
+            hopeful = torch.nonzero((greatest >= least_Q1).flatten())[:, 0]
+        query, group = hopeful // greatest.shape[1], hopeful % greatest.shape[1]
+        members = grouped[query, :, group]
+        entry, step = torch.nonzero(members >= least_Q1[query], as_tuple=True)
+        query = query[entry]
+        counts = query.bincount(minlength=queries)
+        place = torch.arange(len(query), device=query.device) - (counts.cumsum(0) - counts)[query]
+        shape = (queries, int(counts.max()))
+        scores = torch.full(shape, -torch.inf, device=query.device)
+        numbers = torch.full(shape, -1, dtype=torch.int64, device=query.device)
+        scores[query, place] = members[entry, step]
+        numbers[query, place] = numbers_B[step * grouped.shape[2] + group[entry]]
+        return scores, numbers
 
     def ranked(self) -> tuple[Array, Array]:
         return ranked(self.numbers.cpu().numpy(), self.scores.cpu().numpy(), self.k)
