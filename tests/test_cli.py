@@ -88,11 +88,22 @@ def test_every_verb_explains_itself(verb: str) -> None:
         if f"qontext {verb} " in line:  # what it shows is what there is
             flags = {word for word in line.partition(f"qontext {verb} ")[2].split() if word.startswith("--")}
             assert not {flag for flag in flags if flag not in done.output}
+    said = " ".join(done.output.replace("│", " ").split())
     for name, field in loaded.config.model_fields.items():
         assert field.description, f"{verb}: {name} has no text under it"
+        assert " ".join(field.description.split()) in said, f"{verb}: {name} loses some of its text"
         assert f"--{name.replace('_', '-')}" in done.output or name.upper() in done.output
     assert all(flag in done.output for flag in ("--json", "--quiet", "--verbose", "--debug"))
     assert ("--out" in done.output) >= isinstance(loaded, stages.Stage)
+
+
+def test_square_brackets_are_no_markup() -> None:
+    shown = {}
+    for verb in ("finetune", "split", "filter"):
+        done = CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, [verb, "--help"])
+        shown[verb] = " ".join(done.output.replace("│", " ").split())
+    assert "the last layer's [CLS], or the mean" in shown["finetune"]
+    assert not any("\\[" in text for text in shown.values())
 
 
 def test_version(qontext: Qontext) -> None:

@@ -87,8 +87,8 @@ def make_command(verb: str) -> Any:
     parameters.sort(key=lambda p: p.default is not inspect.Parameter.empty)
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
-    examples = "\n".join(f"    {line.strip()}" for line in loaded.examples.strip().splitlines())
-    command.__doc__ = f"{VERBS[verb].help}\n\n[bold]Examples[/bold]\n\n{examples}\n"
+    examples = "\n".join(f"    {_plain(line.strip())}" for line in loaded.examples.strip().splitlines())
+    command.__doc__ = f"{_plain(VERBS[verb].help)}\n\n[bold]Examples[/bold]\n\n{examples}\n"
     single = typer.Typer(add_completion=False, rich_markup_mode="rich")
     single.command(verb)(command)
     return typer.main.get_command(single)
@@ -150,7 +150,7 @@ def _field_parameters(config: Any) -> list[inspect.Parameter]:
         kind = plain_type(info)
         is_many = str(kind).startswith("tuple")
         kind = list[str] if is_many else kind
-        help_text = " ".join((info.description or "").split())
+        help_text = _plain(" ".join((info.description or "").split()))
         if mark and mark.positional:
             option: Any = typer.Argument(help=help_text, metavar=name.upper(), show_default=False)
         else:
@@ -166,6 +166,13 @@ def _field_parameters(config: Any) -> list[inspect.Parameter]:
         default = list(default) if isinstance(default, tuple) else default
         found.append(_parameter(name, Annotated[kind, option], default))
     return found
+
+
+def _plain(text: str) -> str:
+    """The text for a help page, where square brackets would else be taken for markup and vanish."""
+    from rich.markup import escape
+
+    return escape(text)
 
 
 def _out_parameters(is_needed: bool) -> list[inspect.Parameter]:
