@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-import string
 from collections import Counter
 from collections.abc import Iterable
 
 from qontext.collection import Passage
 
 _SIGNS = re.compile(r"[\W_]+")
-_ASCII_SIGNS = str.maketrans(dict.fromkeys(string.punctuation, " "))
+_ASCII = bytes(ord(chr(n).lower()) if chr(n).isalnum() else 32 for n in range(128)) + bytes(range(128, 256))
+"""ASCII characters in lower case, signs as blanks."""
 
 ECHO_SHARE = 0.8
 """A query that repeats more than this share of the passage's characters is an echo."""
@@ -42,9 +42,6 @@ def clean(made: Iterable[str], passage: Passage, tally: Counter[str]) -> list[st
 
 def _plain(text: str) -> str:
     """Words only. ASCII, by far the most frequent, has a quick way."""
-    folded = text.casefold()
-    return (
-        " ".join(folded.translate(_ASCII_SIGNS).split())
-        if folded.isascii()
-        else _SIGNS.sub(" ", folded).strip()
-    )
+    if text.isascii():
+        return b" ".join(text.encode().translate(_ASCII).split()).decode()
+    return _SIGNS.sub(" ", text.casefold()).strip()

@@ -86,7 +86,7 @@ class _View:
         entries, first, inverse, count = np.unique(
             entry_of_token[:split], return_index=True, return_inverse=True, return_counts=True
         )
-        self.in_title = np.isin(entries, entry_of_token[split:] - P * V)
+        self.in_title = _among(entries, entry_of_token[split:] - P * V)
         weight = self._salience(entries % V, first, count, owner, rarity)
         self.token: list[int] = tokens.token[:split].tolist()
         self._make_lines(owner[:split], keys, weight[inverse], seed)
@@ -95,7 +95,7 @@ class _View:
 
     def _salience(self, word: Array, first: Array, count: Array, owner: Array, rarity: Rarity) -> Array:
         tokens = self.tokens
-        stop = np.array([w in STOP_WORDS or not w for w in tokens.words])
+        stop = np.array([not w or w in STOP_WORDS for w in tokens.words])
         short = np.array([len(w) < 3 or w[0].isdigit() for w in tokens.words])
         rare = rarity.of(tokens.words)[word]
         place = owner[first]
@@ -131,17 +131,16 @@ class _View:
 
     def _make_terms(self, passage: Array, first: Array, weight: Array, keys: Array) -> None:
         """The four or five heaviest words of each passage per round, as token numbers in text order."""
-        starts = self.tokens.starts
-        weight = np.where(self.in_title, 0.0, weight)
+        live = np.flatnonzero((weight > 0) & ~self.in_title)
+        passage, first, weight = passage[live], first[live], weight[live]
+        starts = self.tokens.starts[: len(keys) + 1]
+        key, places = keys[passage], first - starts[passage]
         self.term_tokens: list[tuple[list[int], list[int]]] = []
         for turn in range(self.rounds):
             # The first round takes the best; later ones draw around it.
-            places = first - starts[passage]
-            noise = uniform(self.seed, "terms", keys[passage], places, turn) ** 0.7 if turn else 1.0
-            chosen = _heaviest(passage, weight * noise, 4 + turn % 2)
-            chosen = chosen[np.argsort(first[chosen], kind="stable")]
-            bounds = np.searchsorted(passage[chosen], np.arange(len(keys) + 1))
-            self.term_tokens.append((first[chosen].tolist(), bounds.tolist()))
+            noise = uniform(self.seed, "terms", key, places, turn) ** 0.7 if turn else 1.0
+            chosen = np.sort(first[_heaviest(passage, weight * noise, 4 + turn % 2)])
+            self.term_tokens.append((chosen.tolist(), np.searchsorted(chosen, starts).tolist()))
 
     def _make_focus(self, weight: Array, in_title: Array) -> None:
         """The six heaviest words of each sentence, in order."""
@@ -164,7 +163,11 @@ class _View:
         return self._titled(index, self.focus_tokens[self.focus_bounds[line] : self.focus_bounds[line + 1]])
 
     def question(self, index: int, lines: list[int], pick: int, turn: int) -> str:
-        asked = 0
+        if turn == 0:
+            self.questions = self._questions(index, lines)
+        return next(self.questions, "")
+
+    def _questions(self, index: int, lines: list[int]) -> Iterator[str]:
         for line in lines:
             if rules := self.rules.get(line):
                 text = self._text(line)
@@ -172,10 +175,7 @@ class _View:
                 # A subject put in for a pronoun may be wrong: it is not asked what that is.
                 fit = rules if named is text else [rule for rule in rules if rule != "definition"]
                 if question := ask(named, fit):
-                    if asked == turn:
-                        return question
-                    asked += 1
-        return ""
+                    yield question
 
     def sentence(self, index: int, lines: list[int], pick: int, turn: int) -> str:
         return shorten(self._named(index, self._text(lines[pick % len(lines)])), 20)
@@ -222,6 +222,15 @@ def _heaviest(group: Array, weight: Array, most: int) -> Array:
     rank = np.arange(len(order)) - np.searchsorted(grouped, grouped)
     chosen: Array = order[rank < most]
     return chosen
+
+
+def _among(sorted_values: Array, some: Array) -> Array:
+    """[len(sorted_values)] which of the values are among `some`."""
+    found = np.zeros(len(sorted_values), bool)
+    place = np.searchsorted(sorted_values, some)
+    some, place = some[place < len(found)], place[place < len(found)]
+    found[place[sorted_values[place] == some]] = True
+    return found
 
 
 def open_generator(settings: GenerateConfig) -> Keyphrase:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,9 @@ MAX_WORDS = 18
 _BE = r"(?:is|are|was|were)"
 _AUXILIARY = rf"(?:{_BE}|has|have|had|can|could|will|would|may|must|should)"
 _PAST = r"(?:[a-z]{2,}ed|wrote|won|became|led|made|found|built|took|began|held|gave|went|saw|told|sold|lost)"
+_NUMBER = "two|three|four|five|six|seven|eight|nine|ten|twelve"
+_BEFORE_DATE = ("in", "on", "by", "since", "from", "until", "during", "around")
+_HAS = ("has", "have", "had", "contain", "contains", "contained", "include", "includes")
 _MONTH = r"(?:January|February|March|April|May|June|July|August|September|October|November|December)"
 _NAME = r"[A-Z][\w.'’-]+(?: (?:[A-Z][\w.'’-]*|of|the|de|von|van)){0,3}"
 _DEFINITION = re.compile(
@@ -29,18 +33,18 @@ _PASSIVE = re.compile(
     rf"^(?P<what>[^,;:]{{3,80}}?) {_BE} (?P<verb>[a-z]+ed|written|built|made|led|won|held|given) by [A-Z]"
 )
 _WHEN = re.compile(
-    r"\b(?:[Ii]n|[Oo]n|[Bb]y|[Ss]ince|[Ff]rom|[Uu]ntil|[Dd]uring|[Aa]round) (?:the )?"
+    r" (?:[Ii]n|[Oo]n|[Bb]y|[Ss]ince|[Ff]rom|[Uu]ntil|[Dd]uring|[Aa]round) (?:the )?"
     r"(?:(?:early|late|mid)[ -])?"
     rf"(?:(?:\d{{1,2}} )?{_MONTH}(?: \d{{1,2}})?(?:,? \d{{4}})?|1\d{{3}}s?|20\d\ds?)\b(?! [a-z]+s\b)"
 )
 _COUNT = re.compile(
     r"^(?P<what>\S+(?: \S+){0,5}?) (?P<verb>has|have|had|contains?|contained|includes?) "
     r"(?:more than |about |over |nearly |at least )?"
-    r"(?:\d[\d,.]*|two|three|four|five|six|seven|eight|nine|ten|twelve)"
+    rf"(?:\d[\d,.]*|{_NUMBER})"
     r"(?: (?:hundred|thousand|million|billion))? (?P<noun>[a-z]{3,}s)\b(?P<rest>.*)$"
 )
-_WHY = re.compile(r"\b(?:because(?: of)?|so that|in order to|due to|for fear)\b.*$")
-_WHERE = re.compile(rf"\b(?:in|at|near|from|into) (?:the )?{_NAME}(?:, {_NAME})*(?=$|,)")
+_WHY = re.compile(r" (?:because(?: of)?|so that|in order to|due to|for fear)\b.*$")
+_WHERE = re.compile(rf" (?:in|at|near|from|into) (?:the )?{_NAME}(?:, {_NAME})*(?=$|,)")
 _WHO = re.compile(rf"^{_NAME} (?P<rest>(?:also |then |later |first )?{_PAST} \S.*)$")
 _MOVE = re.compile(rf"^(?P<subject>\S+(?: \S+){{0,6}}?) (?P<verb>{_AUXILIARY}) (?P<rest>\S.*)$")
 _VERB = re.compile(rf"\b{_PAST}\b")
@@ -62,41 +66,55 @@ _OPENERS = frozenset(
 
 def hints(tokens: Tokens, begins: Array, ends: Array) -> Array:
     """[S, rules]: which sentences (tokens `begins` to `ends`) may fit which rule: few are parsed."""
-    T = int(ends[-1]) if len(ends) else 0
+    flags = np.zeros((len(begins), len(RULES)), bool)
+    if not len(begins):
+        return flags
+    T = int(ends[-1])
     token = tokens.token[:T]
     written = pa.array(tokens.bare, pa.string())
 
-    def marks(pattern: str) -> Array:
-        found: Array = pc.match_substring_regex(written, f"^(?:{pattern})$").to_numpy(zero_copy_only=False)
-        marked: Array = found.astype(bool)[token]
-        return marked
+    def told(of_different: Any) -> Array:
+        """[T] what is told of the different tokens, where they stand."""
+        found: Array = of_different.to_numpy(zero_copy_only=False).astype(bool)[token]
+        return found
 
-    def then(left: Array, right: Array) -> Array:
-        return left & np.concatenate([right[1:], [False]]) if T else left
+    def among(*words: str) -> Array:
+        return told(pc.is_in(written, pa.array(words)))
+
+    def marks(pattern: str) -> Array:
+        return told(pc.match_substring_regex(written, f"^(?:{pattern})$"))
+
+    def then(left: Array, *right: Array) -> Array:
+        """Where `left` is followed by one of `right`: by the first at once, by the second one token later …"""
+        after = np.zeros(T, bool)
+        for far, wanted in enumerate(right, start=1):
+            after[:-far] |= wanted[far:]
+        return left & after
 
     place = np.arange(T) - np.repeat(begins, ends - begins)
-    capital, past = tokens.capital[token], marks(_PAST)
-    asks = np.array([text.endswith("?") for text in tokens.written], bool)[token]
+    capital, past, the = tokens.capital[token], marks(_PAST), among("the")
+    number = marks(rf"\d.*|{_NUMBER}|more|about|over|nearly|at")
+    date, into = marks(rf"1\d{{3}}s?|20\d\ds?|{_MONTH}"), among("in", "at", "near", "from", "into")
     found = {
-        "itself": asks & tokens.ends[:T],
-        "passive": then(marks("by"), capital),
-        "definition": then(marks(_BE), marks("an?|the|one|any")),
-        "when": marks(rf"1\d{{3}}s?|20\d\ds?|{_MONTH}"),
-        "why": marks("because|so|order|due|fear"),
-        "count": marks("has|have|had|contains?|contained|includes?"),
+        "itself": told(pc.ends_with(pa.array(tokens.written, pa.string()), "?")) & tokens.ends[:T],
+        "passive": then(among("by"), capital),
+        "definition": then(among("is", "are", "was", "were"), the | among("a", "an", "one", "any")),
+        "when": then(among(*_BEFORE_DATE, *map(str.title, _BEFORE_DATE)), *[date] * 4),
+        "why": among("because", "so", "order", "due", "fear"),
+        "count": then(among(*_HAS), number),
         "who": past & (place > 0) & (place < 6),
-        "where": then(marks("in|at|near|from|into|the"), capital),
+        "where": then(into, capital | then(the, capital)),
     }
-    return (
-        np.stack([np.logical_or.reduceat(found[name], begins) for name in RULES], 1)
-        if T
-        else np.zeros((0, 8), bool)
-    )
+    line = np.repeat(np.arange(len(begins)), ends - begins)
+    for rule, name in enumerate(RULES):
+        flags[line[np.flatnonzero(found[name])], rule] = True
+    return flags
 
 
 def ask(sentence: str, rules: Iterable[str] | None = None) -> str | None:
     """A question that the sentence answers, by the first of the rules that finds its span (default: all)."""
-    clause = _LEADING.sub("", sentence).strip(_SIGNS)
+    leading = _LEADING.match(sentence)
+    clause = (sentence[leading.end() :] if leading else sentence).strip(_SIGNS)
     for rule in RULES if rules is None else rules:
         if question := RULES[rule](sentence if rule == "itself" else clause):
             return question
@@ -135,6 +153,7 @@ def _cloze(word: str, span: re.Pattern[str]) -> Callable[[str], str | None]:
     """The rule that leaves the span out and asks for it."""
 
     def rule(clause: str) -> str | None:
+        clause = f" {clause}"  # spans begin with a blank, which is found far sooner than the edge of a word
         found = span.search(clause)
         return (
             _turn(word, f"{clause[: found.start()].rstrip(_SIGNS)} {clause[found.end() :].lstrip(_SIGNS)}")
@@ -147,7 +166,9 @@ def _cloze(word: str, span: re.Pattern[str]) -> Callable[[str], str | None]:
 
 def shorten_clause(text: str) -> str:
     """The main clause: what follows a subordinate one's comma is left out."""
-    return " ".join(_CLAUSE.sub("", text).strip(_SIGNS).split())
+    if "," in text or ";" in text or ":" in text:
+        text = _CLAUSE.sub("", text)
+    return " ".join(text.strip(_SIGNS).split())
 
 
 def _turn(word: str, statement: str) -> str | None:

@@ -39,6 +39,7 @@ STOP_WORDS = frozenset(
 """English function words, and a few verbs and adverbs that nobody searches for."""
 
 _WORD = re.compile(r"[^\W_]+(?:['’.&-][^\W_]+)*")
+_BLANKS = r'["“”„«»()\[\]/–—]'
 _TRIM = ".,;:!?'’‘`…-*&%$#=+~·•¿¡。！？、，"
 # Not ends of sentences although they end in a point: initials, titles and the like.
 _ABBREVIATION = (
@@ -67,20 +68,12 @@ class Tokens:
     @classmethod
     def of(cls, texts: Sequence[str]) -> Tokens:
         """Quotes, brackets and dashes become blanks, and remarks in parentheses are left out."""
-        column = pa.array([text[:READ_CHARACTERS] for text in texts], pa.large_string())
-        column = pc.replace_substring_regex(column, r"\([^()]*\)", " ")
-        column = pc.replace_substring(column, "\n", " . ")
-        for quote in '"“”„«»()[]/–—':
-            column = pc.replace_substring(column, quote, " ")
-        split = pc.utf8_split_whitespace(column)
-        coded = pc.dictionary_encode(split.flatten())
-        written = coded.dictionary
+        starts, token, written = split(texts)
         bare = pc.utf8_trim(written, _TRIM)
         words = pc.dictionary_encode(pc.utf8_lower(bare))
-        token = coded.indices.to_numpy(zero_copy_only=False)
-        starts = split.offsets.to_numpy() - split.offsets[0].as_py()
-        sign = _flags(pc.match_substring_regex(written, r"[.!?。！？]['’]?$"))
-        ending = sign & ~_flags(pc.match_substring_regex(written, _ABBREVIATION))
+        ending = _flags(pc.match_substring_regex(written, r"[.!?。！？]['’]?$"))
+        pointed = np.flatnonzero(_flags(pc.ends_with(written, ".")))
+        ending[pointed] = ~_flags(pc.match_substring_regex(written.take(pa.array(pointed)), _ABBREVIATION))
         lower = _flags(pc.match_substring_regex(written, r"^\p{Ll}"))
         ends = ending[token]
         if len(token):
@@ -102,6 +95,17 @@ class Tokens:
         return np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
 
 
+def split(texts: Sequence[str]) -> tuple[Array, Array, Any]:
+    """Where each text's tokens start, which of the different tokens each one is, and these as written."""
+    column = pa.array([text[:READ_CHARACTERS] for text in texts], pa.large_string())
+    column = pc.replace_substring_regex(column, r"\([^()]*\)", " ")
+    column = pc.replace_substring_regex(pc.replace_substring(column, "\n", " . "), _BLANKS, " ")
+    parts = pc.utf8_split_whitespace(column)
+    coded = pc.dictionary_encode(parts.flatten())
+    starts = parts.offsets.to_numpy() - parts.offsets[0].as_py()
+    return starts, coded.indices.to_numpy(zero_copy_only=False), coded.dictionary
+
+
 class Rarity:
     """How rare each word is in a corpus: log(N / document frequency), from one pass over the passages.
 
@@ -114,12 +118,13 @@ class Rarity:
         self.passages = 0
         for batch in batches(passages, 4096):
             self.passages += len(batch)
-            tokens = Tokens.of([f"{p.title}\n{p.text}" for p in batch])
-            V = len(tokens.words)
-            pairs = np.sort(tokens.per_text() * V + tokens.word[tokens.token])
+            starts, token, written = split([f"{p.title}\n{p.text}" for p in batch])
+            coded = pc.dictionary_encode(pc.utf8_lower(pc.utf8_trim(written, _TRIM)))
+            word, V = coded.indices.to_numpy(zero_copy_only=False), len(coded.dictionary)
+            pairs = np.sort(np.repeat(np.arange(len(batch)), np.diff(starts)) * V + word[token])
             pairs = pairs[np.diff(pairs, prepend=-1) > 0]
             counts = np.bincount(pairs % V, minlength=V) if V else np.zeros(0, int)
-            for word, count in zip(tokens.words, counts.tolist()):
+            for word, count in zip(coded.dictionary.to_pylist(), counts.tolist()):
                 seen[word] += count
             if len(seen) > PRUNE_ABOVE:
                 seen = Counter({word: n for word, n in seen.items() if n > 1})
