@@ -207,3 +207,32 @@ def test_in_a_real_browser(report: Artifact, tmp_path: Path, scheme: str, width:
     assert (saturation > 80).sum() > 500
     # Nothing is cut off: the page's right margin stays empty.
     assert (contrast[:, -4:] < 30).all()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+def test_on_a_phone_texts_stand_below_each_other_and_nothing_widens_the_page(
+    report: Artifact, tmp_path: Path
+) -> None:
+    # A window cannot be as narrow as a phone, a frame can; the page in it tells its own widths.
+    frame = tmp_path / "frame.html"
+    page = (report.path / "report.html").read_text()
+    page = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page)
+    (tmp_path / "page.html").write_text(page)
+    frame.write_text(
+        '<iframe src="page.html" style="width:390px;height:6000px;border:0"></iframe><script>'
+        "onload = () => { const d = document.querySelector('iframe').contentDocument;"
+        "const cell = d.querySelector('.prose td:last-child');"
+        "document.title = [d.documentElement.scrollWidth, cell.clientWidth,"
+        "d.querySelectorAll('.prose').length].join(' ') }</script>"
+    )
+    assert CHROMIUM is not None
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+             "--disable-background-networking", "--disable-component-update", "--allow-file-access-from-files",
+             f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]  # fmt: skip
+    dom = subprocess.run([CHROMIUM, *flags, frame.as_uri()], check=True, capture_output=True).stdout.decode()
+    said = re.search(r"<title>([\d ]+)</title>", dom)
+    assert said is not None
+    width, cell, tables = map(int, said[1].split())
+    assert width == 390
+    assert cell > 300  # the passage has the whole width
+    assert tables == 1

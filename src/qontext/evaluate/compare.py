@@ -141,7 +141,9 @@ def _texts(settings: CompareConfig, changes: Sequence[Change]) -> tuple[dict[str
     if folder is None or not changes:
         return {}, {}
     wanted = {top for change in changes for top in (change.top_a, change.top_b)}
-    passages = {p.id: f"{p.title} {p.text}".strip() for p in read_passages(folder) if p.id in wanted}
+    passages = {
+        p.id: " — ".join(filter(None, (p.title, p.text))) for p in read_passages(folder) if p.id in wanted
+    }
     return read_queries(folder), passages
 
 

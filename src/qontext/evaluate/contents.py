@@ -181,12 +181,18 @@ def _examples(section: Section, data: str, split: str) -> list[Block]:
     tops_a, tops_b = (tops(run, judged.qrels, section.relevant) for run in runs)
     changes = largest_changes(section.queries, a, b, tops_a, tops_b, count=5)
     wanted = {top for change in changes for top in (change.top_a, change.top_b)}
-    passages = {p.id: f"{p.title} {p.text}".strip() for p in read_passages(data) if p.id in wanted}
+    passages = {
+        p.id: " — ".join(filter(None, (p.title, p.text))) for p in read_passages(data) if p.id in wanted
+    }
     table = Table(
         ["Query", "System", section.measures[0], "", "First passage"],
         caption=f"The queries that gain and lose most from {names[0]} to {names[1]}",
+        is_prose=True,
     )
-    for change in changes:
+    for number, change in enumerate(changes):
+        gains = change.b > change.a
+        if number == 0 or gains != (changes[number - 1].b > changes[number - 1].a):
+            table.rows.append(Row(heading="Gains" if gains else "Losses"))
         for name, value, top, is_right in (
             (names[0], change.a, change.top_a, change.right_a),
             (names[1], change.b, change.top_b, change.right_b),
@@ -198,8 +204,8 @@ def _examples(section: Section, data: str, split: str) -> list[Block]:
                 Cell(query), Cell(name, is_text=True), Cell(f"{100 * value:.1f}"),
                 Cell("✓" if is_right else "✗"), Cell(short, is_text=True),
             )  # fmt: skip
-            table.rows.append(Row(cells))
-    return [Block("Examples", tables=[table])] if changes else []
+            table.rows.append(Row(cells, is_new=name == names[0]))
+    return [Block(f"Examples from {section.title}", tables=[table])] if changes else []
 
 
 def _depth(section: Section, prefix: str) -> Block:
@@ -216,4 +222,4 @@ def _depth(section: Section, prefix: str) -> Block:
         )
         for curve, lines in section.curves.items()
     ]
-    return Block("By depth", plots=drawn)
+    return Block(f"By depth, on {section.title}", plots=drawn)

@@ -98,18 +98,21 @@ def _notes(section: Section, others: Sequence[published.Row]) -> list[str]:
 def differences_table(section: Section, pairs: Sequence[Pair]) -> Table:
     """How pairs of systems differ, with interval, corrected p, wins, losses and ties."""
     shown = [p for p in pairs if len(pairs) <= _MOST_DIFFERENCES or p.measure == section.measures[0]]
+    several = len(section.systems) > 2
     table = Table(
-        ["Measure", "From", "To", "Difference", "95 % interval", "p", "Wins", "Losses", "Ties"],
-        caption="Differences, × 100",
+        ["Systems" if several else "Measure", "Difference", "95 % interval", "p", "Wins", "Losses", "Ties"],
+        caption="Differences, × 100" if several else f"From {shown[0].a} to {shown[0].b}, × 100",
         notes=[
             "Intervals: bootstrap over queries. p: corrected, as above; bold where p < .05. "
             "Wins: queries on which the second is better."
         ],
     )
-    for pair in shown:
+    for i, pair in enumerate(shown):
+        if several and (i == 0 or pair.measure != shown[i - 1].measure):
+            table.rows.append(Row(heading=pair.measure))
         d = pair.difference
         cells = (
-            Cell(pair.measure), Cell(pair.a, is_text=True), Cell(pair.b, is_text=True),
+            Cell(f"{pair.a} → {pair.b}" if several else pair.measure),
             Cell(_signed(d.mean), is_best=pair.is_significant()),
             Cell(f"{_signed(d.low)} … {_signed(d.high)}"),
             Cell(format_p(pair.p)), Cell(f"{d.wins:,}"), Cell(f"{d.losses:,}"), Cell(f"{d.ties:,}"),

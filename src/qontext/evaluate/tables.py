@@ -29,6 +29,7 @@ class Row:
     cells: tuple[Cell, ...] = ()
     heading: str = ""
     is_ours: bool = False
+    is_new: bool = False  # a line above it, where several rows belong together
 
 
 @dataclass
@@ -39,10 +40,15 @@ class Table:
     rows: list[Row] = field(default_factory=list)
     caption: str = ""
     notes: list[str] = field(default_factory=list)
+    is_prose: bool = False  # mostly text: on a narrow screen its cells stand one below the other
 
 
 def to_html(table: Table) -> str:
-    lines = ['<figure class="table"><div class="scroll"><table>', f"<caption>{_h(table.caption)}</caption>"]
+    kind = ' class="prose"' if table.is_prose else ""
+    lines = [
+        f'<figure class="table"><div class="scroll"><table{kind}>',
+        f"<caption>{_h(table.caption)}</caption>",
+    ]
     head = "".join(
         f'<th scope="col"{_class(i, table)}>{_h(name)}</th>' for i, name in enumerate(table.columns)
     )
@@ -55,7 +61,8 @@ def to_html(table: Table) -> str:
             )
             continue
         cells = "".join(_html_cell(i, cell) for i, cell in enumerate(row.cells))
-        lines.append(f'<tr class="ours">{cells}</tr>' if row.is_ours else f"<tr>{cells}</tr>")
+        classes = " ".join(["ours"] * row.is_ours + ["new"] * row.is_new)
+        lines.append(f'<tr class="{classes}">{cells}</tr>' if classes else f"<tr>{cells}</tr>")
     lines.append("</tbody></table></div>")
     lines += [f'<p class="note">{_h(note)}</p>' for note in table.notes]
     return "\n".join([*lines, "</figure>"])
