@@ -143,6 +143,11 @@ def read_queries(source: Path | str) -> dict[str, str]:
     return queries
 
 
+def generated_id(passage: str, number: int) -> str:
+    """The id of a passage's generated query."""
+    return f"{passage}:{number}"
+
+
 def read_qrels(source: Path | str) -> Qrels:
     """Judgements from BEIR's three columns with a header, or TREC's four (query, 0, passage, grade)."""
     path = existing(source, "judgements")
@@ -254,7 +259,7 @@ def _parquet_queries(path: Path) -> Iterator[tuple[str, str, str]]:
     for part in records.parquet_parts(path):
         table = pq.read_table(part)
         if "query" in table.column_names:
-            rows = ((f"{row['passage']}:{row['number']}", row["query"]) for row in table.to_pylist())
+            rows = ((generated_id(row["passage"], row["number"]), row["query"]) for row in table.to_pylist())
         elif {"id", "text"} <= set(table.column_names):
             rows = ((row["id"], row["text"]) for row in table.to_pylist())
         else:

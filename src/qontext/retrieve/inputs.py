@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from qontext.collection import load_collection, read_queries
+from qontext import records
+from qontext.collection import Qrels, generated_id, load_collection, read_qrels, read_queries
 from qontext.errors import QontextError
 
 
@@ -27,3 +28,20 @@ def asked_passages(data: str | None, passages: str | None) -> str:
     if source is None:
         raise QontextError("there are no passages", remedy="Give --passages SOURCE or --data FOLDER.")
     return str(Path(source).expanduser())
+
+
+def judgements(source: str, split: str) -> Qrels:
+    """The judgements of a file, of a folder's split, or of generated queries.
+
+    A generated query is answered by the passage that it was generated from.
+    """
+    path = Path(source).expanduser()
+    if any(path.glob("corpus.jsonl*")):
+        return load_collection(path).qrels(split)
+    if path.suffix != ".parquet" and not any(path.glob("*.parquet")):
+        return load_collection(path).qrels(split) if path.is_dir() else read_qrels(path)
+    qrels: Qrels = {}
+    for batch in records.read_table(path, records.QUERIES, columns=["passage", "number"]):
+        for passage, number in zip(*(batch.column(name).to_pylist() for name in ("passage", "number"))):
+            qrels[generated_id(passage, number)] = {passage: 1}
+    return qrels

@@ -7,9 +7,7 @@ seed of the query's own: what a query gets depends on no other query.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -18,11 +16,12 @@ from pydantic import Field
 
 from qontext import log, records
 from qontext.artifacts import Workdir
-from qontext.collection import Qrels, check_qrels, load_collection, read_passages, read_qrels
+from qontext.collection import check_qrels
 from qontext.config import Input, StageConfig
 from qontext.errors import QontextError
+from qontext.retrieve.draws import Corpus, generator
 from qontext.retrieve.groups import GROUPS, Group, read_candidates
-from qontext.retrieve.inputs import asked_passages, asked_queries
+from qontext.retrieve.inputs import asked_passages, asked_queries, judgements
 from qontext.retrieve.runs import Run, read_run
 from qontext.stages import Stage
 
@@ -35,7 +34,8 @@ class MineConfig(StageConfig):
     msmarco-hard-negatives.jsonl.gz."""
 
     qrels: Annotated[str, Input(positional=True)]
-    """The training judgements: a file, or a BEIR folder. Every query in them gets a group."""
+    """The training judgements: a file, or a BEIR folder. Every query in them gets a group. Generated queries will do,
+    too: each is answered by the passage that it was generated from."""
 
     also: Annotated[tuple[str, ...], Input()] = ()
     """More runs to take negatives from, such as BM25's beside the first retriever's."""
@@ -102,9 +102,11 @@ class Report:
 
 def run(config: MineConfig, work: Workdir) -> dict[str, Any]:
     queries = asked_queries(config.data, None, config.queries)
-    folder = Path(config.qrels).expanduser()
-    qrels = load_collection(folder).qrels(config.split) if folder.is_dir() else read_qrels(folder)
-    drawn = Corpus(config, qrels, queries) if config.passages or config.data else None
+    qrels = judgements(config.qrels, config.split)
+    drawn = None
+    if config.passages or config.data:
+        drawn = Corpus(asked_passages(config.data, config.passages), config.seed)
+        check_qrels(qrels, queries, drawn.document, config.qrels)
     if drawn is None and (config.random or config.in_document):
         raise QontextError("random and in-document negatives need --passages or --data")
     if drawn is None and (unknown := next((q for q in qrels if q not in queries), None)):
@@ -121,7 +123,8 @@ def run(config: MineConfig, work: Workdir) -> dict[str, Any]:
         for number, one in enumerate(runs):
             negatives.update(dict.fromkeys(_from_run(one, number, query, positives, scores, config, report)))
         if drawn:
-            negatives.update(dict.fromkeys(drawn.draw(query, positives)))
+            negatives.update(dict.fromkeys(drawn.near(query, positives, config.in_document)))
+            negatives.update(dict.fromkeys(drawn.anywhere(query, positives, config.random)))
         if drawn and (foreign := next((n for n in negatives if n not in drawn), None)):
             raise QontextError(
                 f"names the passage {foreign!r}, which is not among the passages", place=config.run
@@ -173,14 +176,16 @@ def _from_run(
     if query not in one:
         report.not_in_run += 1
         return []
-    hits = one[query]
-    known = {hit.passage: hit.score for hit in hits}
-    if scores is not None:
-        known = {hit.passage: hit.score for hit in scores[query]} if query in scores else {}
-    candidates = [hit.passage for hit in hits[config.skip : config.depth]]
+    passages, own = one.results(query)
+    candidates = passages[config.skip : config.depth]
     hard = [passage for passage in candidates if passage not in positives]
     report.positives_removed += len(candidates) - len(hard)
-    kept = _filtered(hard, known, positives, config, report)
+    kept = hard
+    if config.margin is not None or config.max_score is not None:
+        known = dict(zip(passages, own.tolist()))
+        if scores is not None:
+            known = dict(zip(*scores.results(query))) if query in scores else {}
+        kept = _filtered(hard, known, positives, config, report)
     if config.sample == "top" or len(kept) <= config.per_query:
         return kept[: config.per_query]
     chosen = generator(config.seed, f"run {number}", query).choice(len(kept), config.per_query, replace=False)
@@ -197,44 +202,11 @@ def _filtered(
             report.unscored_positive += 1
         else:
             limit = min(limit, best - config.margin)
-    if limit == np.inf:
+    if limit == np.inf:  # there is a margin, and no positive that it could be taken from
         return hard
     kept = [passage for passage in hard if known.get(passage, np.inf) <= limit]
     report.filtered += len(hard) - len(kept)
     return kept
-
-
-class Corpus:
-    """The passages' ids and documents, to check against and to draw from."""
-
-    def __init__(self, config: MineConfig, qrels: Qrels, queries: dict[str, str]) -> None:
-        self.config = config
-        self.document: dict[str, str] = {}
-        self.members: dict[str, list[str]] = {}
-        for passage in read_passages(asked_passages(config.data, config.passages)):
-            self.document[passage.id] = passage.doc
-            self.members.setdefault(passage.doc, []).append(passage.id)
-        self.ids = list(self.document)
-        check_qrels(qrels, queries, self.document, config.qrels)
-
-    def __contains__(self, id: str) -> bool:
-        return id in self.document
-
-    def draw(self, query: str, positives: list[str]) -> list[str]:
-        config = self.config
-        own = {self.document[p] for p in positives}
-        near = [id for doc in sorted(own) for id in self.members[doc] if id not in positives]
-        among = generator(config.seed, "document", query).permutation(len(near))[: config.in_document]
-        wanted = min(config.random + len(positives), len(self.ids))
-        anywhere = generator(config.seed, "random", query).choice(len(self.ids), wanted, replace=False)
-        far = [self.ids[i] for i in anywhere if self.ids[i] not in positives][: config.random]
-        return [near[i] for i in among] + far
-
-
-def generator(seed: int, purpose: str, query: str) -> np.random.Generator:
-    """Random numbers that depend on the seed, what they are for, and the query's id alone."""
-    digest = hashlib.blake2b(f"{seed}\0{purpose}\0{query}".encode(), digest_size=16).digest()
-    return np.random.Generator(np.random.PCG64(int.from_bytes(digest)))
 
 
 STAGE = Stage(

@@ -87,7 +87,7 @@ class Run(Mapping[str, list[Hit]]):
         return cls([queries[i] for i in used.tolist()], starts, ids, codes, scores)
 
     def __getitem__(self, query: str) -> list[Hit]:
-        passages, scores = self.rows(self._number[query])
+        passages, scores = self.results(query)
         return [Hit(query, passage, score) for passage, score in zip(passages, scores.tolist())]
 
     def __iter__(self) -> Iterator[str]:
@@ -105,6 +105,10 @@ class Run(Mapping[str, list[Hit]]):
         """Passage ids and scores of query number `q`, best first."""
         span = slice(self.starts[q], self.starts[q + 1])
         return self.ids[self.codes[span]].tolist(), self.scores[span]
+
+    def results(self, query: str) -> tuple[list[str], np.ndarray[Any, Any]]:
+        """Passage ids and scores of a query by its id, best first."""
+        return self.rows(self._number[query])
 
     def row_queries(self) -> np.ndarray[Any, Any]:
         """[R] the number of each row's query."""
