@@ -55,9 +55,10 @@ def test_only_own_sets_need_no_published_columns() -> None:
     assert list(beir_table({"mine": 0.9}).columns) == ["Set", "ours"]
 
 
-def test_what_cannot_be_had_is_told_before_anything_runs(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_cannot_be_had_is_told(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (tmp_path / "none").mkdir()
     with pytest.raises(QontextError, match="Did you mean 'scifact'"):
         api.beir("bm25", sets=("scifact", "scifat"), data_root=data, out=tmp_path / "out")
     assert not (tmp_path / "out" / "scifact").exists()
@@ -65,5 +66,12 @@ def test_what_cannot_be_had_is_told_before_anything_runs(
     monkeypatch.setenv("IR_DATASETS_HOME", str(tmp_path / "home"))
     for proxy in ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"):
         monkeypatch.setenv(proxy, "http://127.0.0.1:9")
-    with pytest.raises(QontextError, match="there is no network"):
-        api.beir("bm25", sets=("nfcorpus",), data_root=data, out=tmp_path / "out")
+    with pytest.raises(QontextError, match=r"none of the sets could be had: nfcorpus, cqadupstack"):
+        api.beir("bm25", sets=("nfcorpus", "cqadupstack"), data_root=tmp_path / "none", out=tmp_path / "out")
+    capsys.readouterr()
+    found = api.beir("bm25", sets=("nfcorpus", "scifact"), data_root=data, out=tmp_path / "out")
+    assert (found["sets"], found["missing"]) == ({"scifact": 1.0}, ["nfcorpus"])
+    said = " ".join(capsys.readouterr().err.split())
+    assert "nfcorpus is left out: the data set beir/nfcorpus/test is not in the cache" in said
+    assert "there is no network" in said
+    assert "Could not be had, and counts in no mean: nfcorpus" in (tmp_path / "out" / "beir.md").read_text()

@@ -13,7 +13,7 @@ from qontext import log, stages
 from qontext.artifacts import Artifact, Workdir
 from qontext.config import Input, Machine, StageConfig, existing
 from qontext.errors import QontextError, choose
-from qontext.evaluate.datasets import BENCHMARKS, FORUMS, Benchmark, remote_dataset
+from qontext.evaluate.datasets import BENCHMARKS, FORUMS, Benchmark, Unavailable, remote_dataset
 from qontext.evaluate.published import BEIR_SETS, ROWS
 from qontext.evaluate.tables import Cell, Row, Table, to_csv, to_latex, to_markdown
 from qontext.stages import Command
@@ -53,15 +53,26 @@ class BeirConfig(StageConfig):
 
 def run(settings: BeirConfig) -> dict[str, Any]:
     root = Path(settings.out)
+    if not settings.sets:
+        raise QontextError("no set was asked for", remedy="Name one with --sets.")
     root.mkdir(parents=True, exist_ok=True)
     # All folders are found before the first is searched: a misspelt name is told at once.
     folders = {name: dict(_folders(settings, name)) for name in settings.sets}
     scores: dict[str, float] = {}
+    missing: dict[str, Unavailable] = {}
     for number, (name, parts) in enumerate(folders.items(), 1):
         log.note(f"[{number}/{len(folders)}] {name}")
-        found = {part: _score(settings, part, folder, root) for part, folder in parts.items()}
+        try:
+            found = {part: _score(settings, part, folder, root) for part, folder in parts.items()}
+        except Unavailable as error:
+            log.warn(f"{name} is left out: {error.message}.")
+            missing[name] = error
+            continue
         scores[name] = sum(found.values()) / len(found)
-    table = beir_table(scores)
+    if not scores:
+        first = next(iter(missing.values()))
+        raise QontextError(f"none of the sets could be had: {', '.join(missing)}", remedy=first.remedy)
+    table = beir_table(scores, tuple(missing))
     work = Workdir(root)
     for file, text in {"beir.md": to_markdown(table), "beir.tex": to_latex(table)}.items():
         with work.write(file) as path:
@@ -69,13 +80,15 @@ def run(settings: BeirConfig) -> dict[str, Any]:
     with work.write("beir.csv") as path:
         path.write_text(to_csv(["set", MEASURE], [[n, s] for n, s in scores.items()]), encoding="utf-8")
     log.show_rows(
-        table.caption, [dict(zip(table.columns, (cell.text for cell in row.cells))) for row in table.rows]
+        f"{MEASURE}, × 100",
+        [dict(zip(table.columns, (cell.text for cell in row.cells))) for row in table.rows],
     )
     return {
         "out": str(root),
         "measure": MEASURE,
         "sets": scores,
         "average": sum(scores.values()) / len(scores),
+        "missing": list(missing),
     }
 
 
@@ -147,10 +160,8 @@ def fetch(benchmark: Benchmark, folder: Path) -> Path:
     return folder
 
 
-def beir_table(scores: dict[str, float]) -> Table:
+def beir_table(scores: dict[str, float], missing: tuple[str, ...] = ()) -> Table:
     """Ours beside the published systems, set by set, and the means over the sets that both have."""
-    if not scores:
-        raise QontextError("no set was asked for", remedy="Name one with --sets.")
     systems = [row for row in ROWS if any(f"beir/{name}" in row.figures for name in BEIR_SETS)]
     known = [name for name in scores if name in BEIR_SETS]
     columns = ["Set", "ours", *((row.system for row in systems) if known else ())]
@@ -167,6 +178,8 @@ def beir_table(scores: dict[str, float]) -> Table:
         table.notes.append(
             f"Published: {systems[0].source}. The mean is over the {len(known)} sets that it has."
         )
+    if missing:
+        table.notes.append(f"Could not be had, and counts in no mean: {', '.join(missing)}.")
     return table
 
 

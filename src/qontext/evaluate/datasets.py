@@ -98,6 +98,10 @@ _ALL = (
 BENCHMARKS: dict[str, Benchmark] = {entry.name: entry for entry in _ALL}
 
 
+class Unavailable(QontextError):
+    """A data set that is neither here nor to be had from elsewhere now."""
+
+
 @dataclass(frozen=True)
 class Judged:
     """Judgements, where they were read, and the benchmark that they are, if they are one."""
@@ -189,7 +193,7 @@ def remote_dataset(name: str) -> Iterator[Any]:
             if online
             else "is not in the cache of ir_datasets and there is no network"
         )
-        raise QontextError(
+        raise Unavailable(
             f"the data set {name} {why}",
             remedy="Give a local file or folder instead, or run once where there is a network.",
         ) from None
