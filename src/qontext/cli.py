@@ -111,7 +111,7 @@ def _call(loaded: Any, values: dict[str, Any], as_json: bool) -> None:
     place = {} if out is None else {"path": str(out), "digest": artifact.digest}
     if as_json:
         print(json.dumps({**place, **artifact.summary}, ensure_ascii=False))
-    else:
+    elif out is not None or loaded.without_out is None:  # else it has shown its answer itself
         log.show_table(loaded.verb if out is None else f"{loaded.verb} → {out}", artifact.summary)
 
 

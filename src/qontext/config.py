@@ -24,9 +24,13 @@ from qontext.errors import QontextError, choose
 
 @dataclass(frozen=True)
 class Input:
-    """Marks a field that names something to read; `positional` makes it an argument on the command line."""
+    """Marks a field that names something to read; `positional` makes it an argument on the command line.
+
+    With `by_content` off it is taken as it stands: a question, say.
+    """
 
     positional: bool = False
+    by_content: bool = True
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,8 @@ class Stage(Generic[C]):
     examples: str
     format: int = 1
     needs_out: bool = True
+    without_out: str | None = None
+    """Where `needs_out` is False: the setting that must be given if no directory is."""
     distributed: bool = False
     """Whether its processes work together under torchrun; else rank 0 does it and the others wait.
 
@@ -84,6 +86,7 @@ VERBS: Mapping[str, Verb] = {
     "filter": Verb("qontext.queries.filter", "Queries", "Score queries and leave out those that miss their passage."),
     "relevance": Verb("qontext.queries.relevance", "Queries", "Measure how often queries belong to their passage."),
     "expand": Verb("qontext.queries.expand", "Queries", "Append queries to passages, for BM25."),
+    "holdout": Verb("qontext.adapt.holdout", "Queries", "Set some documents' queries aside, to measure with."),
     "pretrain": Verb("qontext.pretrain.run", "Training", "Pre-train an encoder on passages and their contexts."),
     "mine": Verb("qontext.retrieve.mine", "Training", "Mine hard negatives: runs and judgements to training groups."),
     "finetune": Verb("qontext.finetune.run", "Training", "Fine-tune a retriever on labelled queries."),
@@ -98,6 +101,7 @@ VERBS: Mapping[str, Verb] = {
     "beir": Verb("qontext.evaluate.beir", "Evaluation", "Measure a retriever on BEIR's sets."),
     "sweep": Verb("qontext.evaluate.sweep", "Evaluation", "Run a recipe over a grid of settings."),
     "report": Verb("qontext.evaluate.report", "Evaluation", "Make a page, tables and figures of what was run."),
+    "adapt": Verb("qontext.adapt.run", "Whole pipelines", "Make a measured, searchable retriever of documents."),
     "run": Verb("qontext.workflow.recipe", "Whole pipelines", "Run a recipe: every stage that is not done yet."),
     "recipes": Verb("qontext.workflow.recipe", "Whole pipelines", "List the recipes that come with the package."),
     "demo": Verb("qontext.workflow.demo", "Whole pipelines", "Run the pipeline on text that is already on this machine."),
@@ -145,12 +149,15 @@ def function(name: str) -> Callable[..., Any]:
 def claim_of(stage: Stage[Any], settings: StageConfig) -> dict[str, Any]:
     """What the stage is about to make: verb, settings and the inputs' fingerprints."""
     inputs = {}
-    for field in type(settings).inputs():
+    for field, mark in type(settings).inputs().items():
         value = getattr(settings, field)
         for i, item in enumerate(value if isinstance(value, tuple) else [value]):
             if item is not None:
                 name = f"{field}[{i}]" if isinstance(value, tuple) else field
-                inputs[name] = {"path": str(item), "digest": digest_of(str(item), name)}
+                inputs[name] = {
+                    "path": str(item),
+                    "digest": digest_of(str(item), name) if mark.by_content else f"text:{item}",
+                }
     claim: dict[str, Any] = {
         "verb": stage.verb,
         "format": stage.format,
@@ -172,6 +179,8 @@ def execute(stage: Stage[C], settings: C, out: Path | None, *, overwrite: bool =
     """
     if out is None:
         assert not stage.needs_out, stage.verb
+        if stage.without_out and getattr(settings, stage.without_out) is None:
+            raise QontextError(f"{stage.verb} needs --out, the directory to write")
         with tempfile.TemporaryDirectory(prefix="qontext-") as scratch:
             return execute(stage, settings, Path(scratch))
     if stage.file and out.suffix == Path(stage.file).suffix and not out.is_dir():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,8 +23,11 @@ RUN = "run.trec"
 
 class SearchConfig(StageConfig):
     index: Annotated[str | None, Input(positional=True)] = None
-    """What to search: vectors (from `encode`, searched exactly) or an index (from `index`). With --bm25 it
-    may be left out: the passages are then indexed on the way."""
+    """What to search: vectors (from `encode`, searched exactly), an index (from `index`), or with a question what
+    `adapt` made. With --bm25 it may be left out: the passages are then indexed on the way."""
+
+    question: Annotated[str | None, Input(positional=True, by_content=False)] = None
+    """One question to what `adapt` made: its best passages are shown, and no --out is needed."""
 
     data: Annotated[str | None, Input()] = None
     """A BEIR folder: where the queries come from, and with --bm25 the passages, too."""
@@ -71,6 +75,8 @@ class SearchConfig(StageConfig):
 def run(config: SearchConfig, work: Workdir) -> dict[str, Any]:
     from qontext.retrieve.runs import write_run
 
+    if config.question is not None:
+        return _answers(config)
     queries = asked_queries(config.data, config.split, config.queries)
     started = time.monotonic()
     if config.bm25:
@@ -99,6 +105,21 @@ def run(config: SearchConfig, work: Workdir) -> dict[str, Any]:
         "seconds": round(seconds, 3),
         "queries_per_second": round(len(queries) / seconds, 1),
     }
+
+
+def _answers(config: SearchConfig) -> dict[str, Any]:
+    """The best passages for one question, with their texts."""
+    from qontext.adapt.searcher import Searcher
+
+    assert config.question is not None
+    k = config.k if config.k != type(config).model_fields["k"].default else 5
+    found = Searcher(config.index or "", device=config.device).search(config.question, k)
+    shown = [
+        {"": a.rank, "passage": f"{a.title or a.document}", "text": " ".join(a.text.split())[:300]}
+        for a in found
+    ]
+    log.show_rows(config.question, shown)
+    return {"answers": [asdict(answer) for answer in found]}
 
 
 def _lexical(config: SearchConfig, queries: dict[str, str]) -> Any:
@@ -214,7 +235,11 @@ STAGE = Stage(
     run,
     """qontext search --bm25 --data beir/scifact --split test --out run.trec
     qontext search vectors --data beir/scifact --split test --out runs/dense
-    qontext search index --queries queries.tsv --k 100 --out run.trec""",
+    qontext search index --queries queries.tsv --k 100 --out run.trec
+    qontext search runs/adapted "how do I reset my password?"
+    """,
+    needs_out=False,
+    without_out="question",
     distributed=True,
     file=RUN,
 )

@@ -10,7 +10,7 @@
     source = "$corpus"
 
     [tokens]
-    passages = "@split"         # the directory that the step `split` wrote
+    passages = "@split"         # the directory that the step `split` wrote; @step/part is a part of it
 
 A step is done anew when its settings or the content of what it reads changed, and only then.
 """
@@ -45,7 +45,7 @@ class Step:
     def upstream(self) -> set[str]:
         """The steps whose output this one reads."""
         return {
-            value[1:]
+            value[1:].partition("/")[0]
             for value in _flat(self.settings.values())
             if isinstance(value, str) and value[:1] == "@"
         }

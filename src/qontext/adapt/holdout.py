@@ -1,0 +1,209 @@
+"""`qontext holdout`: sets the queries of some documents aside, to measure on what was not trained on.
+
+    queries/     the generated queries of all other documents, for training
+    measured/    a labelled set in BEIR's layout: passages to search among; `generated` judges the held-out
+                 documents' generated queries, and with labels `train`, `dev` and `test` judge real ones
+
+A document is held out by a hash of its id, so that it stays held out when other documents come or go. Labels that are
+split already keep their splits; others are split by document, too.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pydantic import Field
+
+from qontext import records
+from qontext.adapt.labels import UNSPLIT, Labels, read_labels, to_passages
+from qontext.artifacts import Workdir
+from qontext.collection import Passage, Qrels, read_passages
+from qontext.config import Input, StageConfig
+from qontext.engine.randomness import uniform
+from qontext.errors import QontextError
+from qontext.stages import Stage
+
+FEW_DOCUMENTS = 20
+
+
+class HoldoutConfig(StageConfig):
+    passages: Annotated[str, Input(positional=True)]
+    """The passages: what `split` wrote."""
+
+    queries: Annotated[str | None, Input(positional=True)] = None
+    """Generated queries of these passages."""
+
+    labels: Annotated[str | None, Input()] = None
+    """Real queries: a folder in BEIR's layout, or lines of {"query": "…", "passage": "id"}."""
+
+    share: float = Field(0.1, gt=0, lt=1)
+    """The share of documents that is held out, if that gives no more than the queries asked for."""
+
+    questions: int = Field(500, ge=1)
+    """About how many generated queries to measure with, one per held-out passage."""
+
+    pool: int = Field(100_000, ge=1)
+    """The most passages to search among: those that are judged, and others drawn from the whole."""
+
+    max_labels: int | None = Field(None, ge=1)
+    """Train on so many labelled queries only, drawn by seed."""
+
+    seed: int = Field(42, ge=0, lt=2**63)
+    """Seed of what is drawn."""
+
+
+def run(config: HoldoutConfig, work: Workdir) -> dict[str, Any]:
+    total, held, rule = _held_out(config)
+    asked: dict[str, tuple[str, str]] = {}
+    summary: dict[str, Any] = {"passages": total, f"passages of held-out {rule}": len(held)}
+    if config.queries is not None:
+        asked, kept = _divide(config, held, work)
+        summary |= {"queries to train on": kept, "generated queries to measure with": len(asked)}
+    judged: dict[str, Qrels] = {"generated": {id: {passage: 1} for id, (passage, _) in asked.items()}}
+    queries = {id: text for id, (_, text) in asked.items()}
+    if config.labels is not None:
+        labels, document = to_passages(
+            read_labels(config.labels), read_passages(config.passages), config.labels
+        )
+        splits = _split_labels(labels, document, config)
+        for name, qrels in splits.items():
+            judged[name] = qrels
+            queries |= {id: labels.queries[id] for id in qrels}
+        summary["labelled queries"] = {name: len(qrels) for name, qrels in splits.items()}
+    wanted = {passage for qrels in judged.values() for found in qrels.values() for passage in found}
+    with work.write_folder("measured") as folder:
+        summary["passages to search among"] = _write_corpus(folder / "corpus.jsonl", config, wanted, total)
+        _write_jsonl(folder / "queries.jsonl", ({"_id": id, "text": text} for id, text in queries.items()))
+        (folder / "qrels").mkdir()
+        for name, qrels in judged.items():
+            if qrels:
+                _write_qrels(folder / "qrels" / f"{name}.tsv", qrels)
+    if not any(judged.values()):
+        raise QontextError("there are neither queries nor labels to measure with", place=config.passages)
+    return summary
+
+
+def _held_out(config: HoldoutConfig) -> tuple[int, set[str], str]:
+    """How many passages there are, the held-out ones, and what is held out as a whole: documents; or passages,
+    where there are few documents. The one with the lowest number is always held out."""
+    total, documents, last = 0, 0, None
+    for passage in read_passages(config.passages):
+        total, documents, last = total + 1, documents + (passage.doc != last), passage.doc
+    if not total:
+        raise QontextError("holds no passages", place=config.passages)
+    rule = "documents" if documents >= FEW_DOCUMENTS else "passages"
+    share = min(config.share, config.questions / total)
+    held: set[str] = set()
+    lowest, fallback = 2.0, ""
+    for passage in read_passages(config.passages):
+        unit = passage.doc if rule == "documents" else passage.id
+        chance = _chance(config.seed, "document", unit)
+        if chance < share:
+            held.add(passage.id)
+        elif chance < lowest:
+            lowest, fallback = chance, passage.id
+    return total, held or {fallback}, rule
+
+
+def _divide(config: HoldoutConfig, out: set[str], work: Workdir) -> tuple[dict[str, tuple[str, str]], int]:
+    """Write the queries to train on; gives, by id, the passages and queries to measure with, one per passage."""
+    assert config.queries is not None
+    by_passage: dict[str, list[str]] = {}
+    tables = []
+    for part in records.parquet_parts(config.queries):
+        table = pq.read_table(part)
+        aside = pa.array([passage in out for passage in table["passage"].to_pylist()])
+        for row in table.filter(aside).select(["passage", "query"]).to_pylist():
+            by_passage.setdefault(row["passage"], []).append(row["query"])
+        tables.append(table.filter(pc.invert(aside)))
+    rest = pa.concat_tables(tables)
+    if not len(rest):  # so few passages that none can be spared
+        rest = pa.concat_tables([pq.read_table(part) for part in records.parquet_parts(config.queries)])
+    with work.write("queries/queries.parquet") as path:
+        records.write_table(path, rest)
+    asked = {}
+    for passage, texts in by_passage.items():
+        number = int(_chance(config.seed, "query", passage) * len(texts))
+        asked[f"{passage}:q"] = (passage, texts[number])
+    return dict(list(asked.items())[: 2 * config.questions]), len(rest)
+
+
+def _split_labels(labels: Labels, document: dict[str, str], config: HoldoutConfig) -> dict[str, Qrels]:
+    """train, dev and test: as they come, or by document (dev and test a tenth each, at least 50 queries if there are)."""
+    if set(labels.splits) != {UNSPLIT} and len(labels.splits) > 1:
+        splits = {name: dict(qrels) for name, qrels in labels.splits.items() if qrels}
+        if "test" not in splits:
+            last = "dev" if "dev" in splits else next(name for name in splits if name != "train")
+            splits["test"] = splits.pop(last)
+    else:
+        everything = next(iter(labels.splits.values()))
+        splits = {"train": {}, "dev": {}, "test": {}}
+        aside = min(0.4, max(0.1, 50 / len(everything)))
+        for query, judged in everything.items():
+            at = _chance(config.seed, "labels", document[next(iter(judged))])
+            splits["test" if at < aside else "dev" if at < 1.5 * aside else "train"][query] = judged
+        splits = {name: qrels for name, qrels in splits.items() if qrels}
+    if config.max_labels is not None and "train" in splits:
+        order = sorted(splits["train"], key=lambda query: _chance(config.seed, "few", query))
+        splits["train"] = {query: splits["train"][query] for query in order[: config.max_labels]}
+    return splits
+
+
+def _write_corpus(path: Path, config: HoldoutConfig, wanted: set[str], total: int) -> int:
+    """The judged passages, and as many others as fit, drawn by a hash of their ids."""
+    odds = max(0.0, config.pool - len(wanted)) / total
+    count = 0
+
+    def chosen(passage: Passage) -> bool:
+        return passage.id in wanted or _chance(config.seed, "pool", passage.id) < odds
+
+    def rows() -> Iterator[dict[str, str]]:
+        nonlocal count
+        for passage in read_passages(config.passages):
+            if total <= config.pool or chosen(passage):
+                count += 1
+                yield {
+                    "_id": passage.id,
+                    "title": passage.title,
+                    "text": passage.text,
+                    "doc_id": passage.doc,
+                }
+
+    _write_jsonl(path, rows())
+    return count
+
+
+def _chance(seed: int, what: str, name: str) -> float:
+    """A number in [0, 1) that belongs to a name."""
+    return float(uniform(seed, what, zlib.crc32(name.encode())))
+
+
+def _write_jsonl(path: Path, rows: Iterator[dict[str, str]]) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        for row in rows:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+def _write_qrels(path: Path, qrels: Qrels) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.write("query-id\tcorpus-id\tscore\n")
+        for query, judged in qrels.items():
+            file.writelines(f"{query}\t{passage}\t{grade}\n" for passage, grade in judged.items())
+
+
+STAGE = Stage(
+    verb="holdout",
+    config=HoldoutConfig,
+    run=run,
+    examples="""
+        qontext holdout passages queries --out holdout
+        qontext holdout passages queries --labels pairs.jsonl --out holdout
+    """,
+)

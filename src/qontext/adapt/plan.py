@@ -1,0 +1,252 @@
+"""What to do with these documents, on this machine, in this time; and the recipe that does it.
+
+The budget goes first to what must be done (queries, two encodings to measure with, one to serve with), the rest to
+training, up to a number of passes over the passages after which little is gained.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from qontext.adapt.rates import BM25_PASSAGES, SPLIT_CHARACTERS, STAGE_SECONDS, Rates
+from qontext.adapt.survey import Survey
+from qontext.errors import QontextError
+
+PASSES = 6
+FEWEST_PASSAGES, FEWEST_STEPS = 8, 4
+MEASURES = "nDCG@10 MRR@10 R@100"
+DENSE_WEIGHT = 0.3
+"""Of the dense run beside BM25 where no labels say better."""
+QUERY_TOKENS = 16
+FINETUNED_PASSAGES = 4
+MEASURED_SHARE = 0.3
+"""The most of the budget that encoding for measuring may take; larger corpora are measured on a part."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for."""
+
+    documents: str
+    labels: str | None
+    splits: tuple[str, ...]
+    labelled: int
+    encoder: str
+    generate: dict[str, Any]
+    pretrain: dict[str, Any]
+    max_tokens: int
+    read_tokens: int
+    budget: float
+    device: str
+    keep: bool
+    language: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much of everything, and what it should take: seconds by part, bytes on disk."""
+
+    passages: int
+    pool: int
+    batch: int
+    neighbours: int
+    steps: int
+    finetune_steps: int
+    seconds: dict[str, float]
+    disk: int
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def trains(self) -> bool:
+        return self.steps > 0
+
+    @property
+    def expected(self) -> float:
+        return sum(self.seconds.values())
+
+
+def make_plan(request: Request, survey: Survey, rates: Rates, dimension: int) -> Plan:
+    passages = max(1, survey.passages(request.max_tokens))
+    pool = passages
+    if 2 * passages / rates.encoded > MEASURED_SHARE * request.budget:
+        pool = max(1_000, int(MEASURED_SHARE * request.budget * rates.encoded / 2))
+        pool = min(pool, passages)
+    seconds = {
+        "split": STAGE_SECONDS + survey.characters / SPLIT_CHARACTERS,
+        "generate": STAGE_SECONDS + passages / rates.generated,
+        "hold out": STAGE_SECONDS + passages / BM25_PASSAGES,
+        "measure": 9 * STAGE_SECONDS + 2 * pool / rates.encoded + 2 * pool / BM25_PASSAGES,
+        "serve": 3 * STAGE_SECONDS
+        + (0 if pool == passages else passages / rates.encoded)
+        + passages / BM25_PASSAGES,
+    }
+    notes = []
+    left = 0.95 * request.budget - sum(seconds.values())
+    batch = 32 if passages >= 64 else max(2, passages // 2)
+    if request.device == "cuda":
+        batch = min(512, max(batch, passages // 20))
+    finetuned = 0.0
+    if request.labelled:
+        finetuned = min(0.4 * left, 3 * request.labelled * FINETUNED_PASSAGES / rates.trained)
+        finetuned = max(0.0, finetuned)
+    trained = min((left - finetuned) * rates.trained, PASSES * passages)
+    steps = int(trained / batch)
+    finetune_steps = int(finetuned * rates.trained / FINETUNED_PASSAGES / 32)
+    if passages < FEWEST_PASSAGES:
+        notes.append(f"{passages} passages are too few to train on: the encoder stays as it is.")
+        steps = finetune_steps = 0
+    elif steps < FEWEST_STEPS:
+        needed = (sum(seconds.values()) + 60 * batch / rates.trained) / 0.95
+        notes.append(
+            f"the budget does not reach for training, so the encoder stays as it is; {needed / 60:.0f} minutes would do."
+        )
+        steps = finetune_steps = 0
+    elif trained < 0.5 * passages:
+        notes.append("the budget reaches for less than half a pass over the passages: more time would help.")
+    if steps:
+        seconds["train"] = 2 * STAGE_SECONDS + steps * batch / rates.trained
+    if finetune_steps:
+        seconds["fine-tune"] = 4 * STAGE_SECONDS + finetune_steps * 32 * FINETUNED_PASSAGES / rates.trained
+    if pool < passages:
+        notes.append(f"measured among {pool:,} of the passages; the index holds all.")
+    disk = round(2.5 * survey.characters + 4 * dimension * (2 * pool + passages)) + 400_000_000
+    return Plan(
+        passages, pool, batch, 8 if passages >= 64 else 1, steps, finetune_steps, seconds, disk, notes
+    )
+
+
+def recipe(request: Request, plan: Plan) -> str:
+    """The plan as TOML, for `qontext run`."""
+    made: list[tuple[str, dict[str, Any], str]] = []
+
+    def step(name: str, comment: str = "", **settings: Any) -> None:
+        made.append((name, {k: v for k, v in settings.items() if v is not None}, comment))
+
+    split: dict[str, Any] = {"keep": True} if request.keep else {"max_tokens": request.max_tokens}
+    language = request.language if not request.keep and request.language != "en" else None
+    step(
+        "split",
+        source=request.documents,
+        on_error="skip",
+        tokenizer=request.encoder,
+        language=language,
+        **split,
+    )
+    step("generate", "queries that the passages themselves suggest", passages="@split", **request.generate)
+    step(
+        "holdout",
+        "some documents' queries are set aside to measure with",
+        passages="@split",
+        queries="@generate",
+        labels=request.labels,
+        pool=max(plan.pool, 1_000),
+    )
+    model = request.encoder
+    if plan.trains:
+        step(
+            "pretrain",
+            passages="@split",
+            queries="@holdout/queries",
+            **request.pretrain,
+            batch_size=plan.batch,
+            neighbours=plan.neighbours if plan.neighbours > 1 else None,
+            steps=plan.steps,
+        )
+        model = "@pretrain"
+    if plan.trains and plan.finetune_steps:
+        step("bm25-train", verb="search", bm25=True, data="@holdout/measured", split="train", k=100)
+        step(
+            "negatives",
+            verb="mine",
+            run="@bm25-train",
+            qrels="@holdout/measured/qrels/train.tsv",
+            data="@holdout/measured",
+            depth=100,
+            per_query=12,
+        )
+        step(
+            "finetune",
+            groups="@negatives",
+            passages="@holdout/measured",
+            encoder="@pretrain",
+            steps=plan.finetune_steps,
+            batch_size=32,
+            passages_per_query=FINETUNED_PASSAGES,
+            passage_length=request.max_tokens,
+            query_length=48,
+            lr=2e-5,
+            dropout=0.0,
+        )
+        model = "@finetune"
+    _measuring(step, request, plan, model)
+    lines = ["# Written by `qontext adapt`. `qontext run` does the same; change what you like.", ""]
+    lines += ["[recipe]", f"title = {json.dumps('Adapt a retriever to ' + request.documents)}", ""]
+    for name, settings, comment in made:
+        lines.append(f"[{name}]" + (f" # {comment}" if comment else ""))
+        lines += [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in settings.items()]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def systems(trains: bool) -> list[str]:
+    """What is compared: names of the recipe's searches."""
+    return ["bm25", "start", "hybrid-start", *(["adapted", "hybrid"] if trains else [])]
+
+
+def _measuring(step: Any, request: Request, plan: Plan, model: str) -> None:
+    """Search and score with every system, on generated questions and where there are labels on real ones."""
+    step(
+        "start-vectors",
+        verb="encode",
+        texts="@holdout/measured",
+        encoder=request.encoder,
+        max_length=request.read_tokens,
+    )
+    if plan.trains:
+        step(
+            "adapted-vectors",
+            verb="encode",
+            texts="@holdout/measured",
+            encoder=model,
+            max_length=request.read_tokens,
+        )
+    tuned = "dev" in request.splits
+    for split in request.splits:
+        named = {"data": "@holdout/measured", "split": split, "k": 100}
+        step(f"bm25-{split}", verb="search", bm25=True, **named)
+        dense = [("start", "hybrid-start"), *([("adapted", "hybrid")] if plan.trains else [])]
+        for system, hybrid in dense:
+            step(f"{system}-{split}", verb="search", index=f"@{system}-vectors", **named)
+            fused = {"verb": "fuse", "runs": [f"@bm25-{split}", f"@{system}-{split}"], "method": "zscore"}
+            if tuned and split == "dev":
+                step(f"{hybrid}-{split}", tune="@holdout/measured/qrels/dev.tsv", **fused)
+            elif tuned:
+                step(f"{hybrid}-{split}", weights_from=f"@{hybrid}-dev", **fused)
+            else:
+                step(f"{hybrid}-{split}", weights=[round(1 - DENSE_WEIGHT, 3), DENSE_WEIGHT], **fused)
+        if split == "dev":
+            continue
+        for system in systems(plan.trains):
+            step(
+                f"score-{system}-{split}",
+                verb="evaluate",
+                run=f"@{system}-{split}",
+                qrels="@holdout/measured",
+                split=split,
+                measures=MEASURES,
+            )
+
+
+def parse_budget(text: str) -> float:
+    """'30m', '2h', '90s' or minutes → seconds."""
+    units = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+    number, unit = (text[:-1], text[-1].lower()) if text[-1:].isalpha() else (text, "m")
+    try:
+        seconds = float(number) * units[unit]
+    except (ValueError, KeyError):
+        seconds = 0
+    if not 10 <= seconds < float("inf"):
+        raise QontextError(f"the budget {text!r} is not a length of time", remedy="Write 90s, 30m or 2h.")
+    return seconds

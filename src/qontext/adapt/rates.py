@@ -1,0 +1,74 @@
+"""How fast this machine does each part of the work: a few timed steps of the real stages on a sample."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qontext import api, log
+from qontext.collection import Passage
+
+TRAINED, ENCODED, STEPS, BATCH = 64, 192, 3, 16
+SPLIT_CHARACTERS, BM25_PASSAGES, KEYPHRASE_PASSAGES = 1_500_000, 15_000, 2_500
+"""Per second, on one core and with room to spare: these take so little of the whole that they are not timed."""
+STAGE_SECONDS = 2.5
+"""What a stage takes besides: imports, reading a model, writing."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Per second: passages trained on (with a query each), passages encoded, passages that get their queries."""
+
+    trained: float
+    encoded: float
+    generated: float
+    seconds: float
+
+
+def measure(
+    sample: tuple[Passage, ...], pretrain: dict[str, Any], generate: dict[str, Any], max_length: int
+) -> Rates:
+    """Run generate, pretrain and encode on the sample, as the recipe will, and read how long they took."""
+    started = time.monotonic()
+    usable = [passage for passage in sample if passage.text.strip()]
+    verbosity, log.verbosity = log.verbosity, -1
+    try:
+        with tempfile.TemporaryDirectory(prefix="qontext-") as folder:
+            root = Path(folder)
+            passages = api.split(
+                _write(root / "trained", usable[:TRAINED]), keep=True, workers=1, out=root / "passages"
+            )
+            is_model = generate["generator"] != "keyphrase"
+            before = time.monotonic()
+            queries = api.generate(passages, **generate, out=root / "queries")
+            generated = (
+                len(usable[:TRAINED]) / (time.monotonic() - before) if is_model else KEYPHRASE_PASSAGES
+            )
+            batch = max(2, min(BATCH, len(usable[:TRAINED]) // 2))
+            settings = {**pretrain, "batch_size": batch, "steps": STEPS, "log_every": 1, "workers": 1}
+            made = api.pretrain(passages, queries=queries, **settings, out=root / "encoder")
+            lines = (made.path / "logs" / "metrics.jsonl").read_text().splitlines()
+            # The first step pays for what is done once.
+            trained = [
+                json.loads(line)["passages_per_second"] for line in lines if "passages_per_second" in line
+            ][1:]
+            texts = _write(root / "encoded", usable[:ENCODED])
+            vectors = api.encode(
+                texts, encoder=str(pretrain["encoder"]), max_length=max_length, out=root / "vectors"
+            )
+            encoded = vectors.summary["texts_per_second"]
+    finally:
+        log.verbosity = verbosity
+    return Rates(min(trained), encoded, generated, time.monotonic() - started)
+
+
+def _write(folder: Path, passages: list[Passage]) -> Path:
+    folder.mkdir()
+    with (folder / "corpus.jsonl").open("w", encoding="utf-8") as file:
+        for p in passages:
+            file.write(json.dumps({"_id": p.id, "title": p.title, "text": p.text, "doc_id": p.doc}) + "\n")
+    return folder

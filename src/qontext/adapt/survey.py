@@ -1,0 +1,195 @@
+"""A look at the documents before anything is done: how many, how long, in which language, what repeats.
+
+At most a sample is read, from the beginning; totals of larger sources are extrapolated by bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import re
+import statistics
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from qontext.collection import Passage
+from qontext.corpus.sources import FieldNames, Problem, open_source
+from qontext.errors import QontextError
+from qontext.records import Document
+
+SAMPLE_DOCUMENTS, SAMPLE_CHARACTERS = 5_000, 10_000_000
+WORDS = 80
+"""Of a passage of 144 tokens at most, as splitting makes them."""
+TOKENS_PER_WORD = 1.35
+"""Of a tokenizer that knows the language; see `fertility`."""
+
+# The commonest function words: enough to tell apart the languages that share an alphabet.
+_FUNCTION_WORDS = {
+    "en": "the of and to in is that for it with as was on are by this be from or at",
+    "de": "der die und das von den ist des mit nicht für ein eine auf dem zu im sich werden auch",
+    "fr": "le la les des et est une dans que pour qui sur pas par plus avec ce sont au du",
+    "es": "el los las del que por con una para como más pero sus este fue entre cuando muy sin sobre",
+    "it": "il che di della per sono con una nel gli come anche più alla dei delle questo ha non essere",
+    "pt": "o os que do da em um uma para com não mais dos como foi ao das ele seu sua",
+    "nl": "de het een van en niet zijn op te dat met voor aan wordt ook als door naar maar bij",
+    "sv": "och att det som en på är av för med den till inte om ett har de var från kan",
+    "pl": "w na się nie jest do że z jak po przez dla od który są oraz przy był ale tym",
+}
+_SCRIPTS = (
+    ("ru", "Ѐ-ӿ"),
+    ("el", "Ͱ-Ͽ"),
+    ("ar", "؀-ۿ"),
+    ("he", "֐-׿"),
+    ("hi", "ऀ-ॿ"),
+    ("ja", "぀-ヿ"),
+    ("zh", "一-鿿"),
+    ("ko", "가-힯"),
+    ("th", "฀-๿"),
+)
+_LANGUAGES = {
+    "en": "English",
+    "de": "German",
+    "fr": "French",
+    "es": "Spanish",
+    "it": "Italian",
+    "pt": "Portuguese",
+}
+_LANGUAGES |= {
+    "nl": "Dutch",
+    "sv": "Swedish",
+    "pl": "Polish",
+    "ru": "Cyrillic script",
+    "el": "Greek",
+    "ar": "Arabic",
+}
+_LANGUAGES |= {"he": "Hebrew", "hi": "Hindi", "ja": "Japanese", "zh": "Chinese", "ko": "Korean", "th": "Thai"}
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What was seen. Counts are of the whole source, `exact` or extrapolated; `sample` are some of its texts."""
+
+    documents: int
+    characters: int
+    exact: bool
+    keep: bool
+    language: str
+    words_per_document: int
+    duplicates: float
+    unusable: int
+    seconds: float
+    sample: tuple[Passage, ...]
+
+    @property
+    def language_name(self) -> str:
+        return _LANGUAGES.get(self.language, self.language)
+
+    @property
+    def words(self) -> int:
+        return self.documents * self.words_per_document
+
+    def passages(self, max_tokens: int) -> int:
+        """About how many there will be, of at most `max_tokens` tokens: they come out three quarters full."""
+        if self.keep:
+            return self.documents
+        per_document = max(1.0, self.words_per_document * TOKENS_PER_WORD / (0.75 * max_tokens))
+        return round(self.documents * per_document)
+
+
+def survey(source: str) -> Survey:
+    """Read the beginning of the documents. A BEIR corpus is taken for passages already, unless they are long."""
+    started = time.monotonic()
+    opened = open_source(source, fields=FieldNames())
+    documents: list[Document] = []
+    characters = unusable = 0
+    stream = opened.documents()
+    for item in stream:
+        if isinstance(item, Problem):
+            unusable += 1
+            continue
+        documents.append(item)
+        characters += len(item.text) + sum(len(text) for _, text in item.passages)
+        if len(documents) >= SAMPLE_DOCUMENTS or characters >= SAMPLE_CHARACTERS:
+            break
+    texts = [_text(document) for document in documents]
+    if not any(text.strip() for text in texts):
+        raise QontextError("holds no text", place=source)
+    exact = next(stream, None) is None
+    scale = 1.0
+    if not exact:
+        scale = _scale(opened.bytes_total, opened.bytes_read, len(documents), source)
+    lengths = [len(text.split()) for text in texts]
+    hashes = Counter(
+        hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest() for text in texts
+    )
+    records = [(d, p) for d in documents for p in (d.passages or ((d.id, d.text),))]
+    are_passages = (
+        opened.has_passages and statistics.median(len(text.split()) for _, (_, text) in records) <= 300
+    )
+    count = len(records) if are_passages else len(documents)
+    return Survey(
+        documents=round(count * scale),
+        characters=round(characters * scale),
+        exact=exact,
+        keep=are_passages,
+        language=language_of(texts[:: max(1, len(texts) // 200)]),
+        words_per_document=round(sum(lengths) / count),
+        duplicates=1 - len(hashes) / len(texts),
+        unusable=unusable,
+        seconds=time.monotonic() - started,
+        sample=tuple(_sample(records, whole=are_passages)),
+    )
+
+
+def _sample(records: list[tuple[Document, tuple[str, str]]], *, whole: bool) -> Iterator[Passage]:
+    """About 400 texts as long as the passages will be: evenly spread records, or stretches of them."""
+    step = max(1, len(records) // 400)
+    stretches = max(1, min(50, 400 // len(records)))
+    for document, (id, text) in records[::step]:
+        words = text.split()
+        if whole:
+            yield Passage(id, document.title, " ".join(words[:400]), document.id)
+            continue
+        for number in range(min(stretches, 1 + len(words) // WORDS)):
+            stretch = " ".join(words[number * WORDS : (number + 1) * WORDS])
+            yield Passage(f"{id}#{number}", document.title, stretch, document.id)
+
+
+def _scale(total: int | None, read: int, documents: int, source: str) -> float:
+    """How many times the sample the whole is; without a size, the documents are counted."""
+    if total and read:
+        return total / read
+    opened = open_source(source, fields=FieldNames())
+    return sum(isinstance(item, Document) for item in opened.documents()) / documents
+
+
+def _text(document: Document) -> str:
+    return document.text or "\n\n".join(text for _, text in document.passages)
+
+
+def language_of(texts: list[str]) -> str:
+    """A two-letter code, from the script and the function words; English if nothing speaks for another."""
+    joined = " ".join(text[:2_000] for text in itertools.islice(texts, 200)).lower()
+    letters = max(1, sum(character.isalpha() for character in joined))
+    for code, letters_of_script in _SCRIPTS:
+        # Kana before Han: Japanese uses both.
+        if len(re.findall(f"[{letters_of_script}]", joined)) > (0.05 if code == "ja" else 0.3) * letters:
+            return code
+    words = Counter(re.findall(r"[^\W\d_]+", joined))
+    scores = {code: sum(words[word] for word in common.split()) for code, common in _FUNCTION_WORDS.items()}
+    best = max(scores, key=lambda code: scores[code])
+    return best if scores[best] > 1.2 * scores["en"] else "en"
+
+
+def fertility(sample: tuple[Passage, ...], tokenizer: Any) -> tuple[float, float]:
+    """(tokens per word, share of unknown tokens) of an encoder's tokenizer on the sample."""
+    texts = [passage.text for passage in sample if passage.text.strip()][:200]
+    words = sum(len(re.findall(r"\w+|[^\w\s]", text)) for text in texts)
+    ids = [
+        id for text in texts for id in tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    ]
+    unknown = sum(id == tokenizer.unk_token_id for id in ids)
+    return len(ids) / max(1, words), unknown / max(1, len(ids))
