@@ -52,14 +52,14 @@ def start(passages, out, *more):
 
 
 def test_killed_and_resumed_is_the_same(passages, tmp_path, tiny_t5, rows_of):
-    settings = ["--model", tiny_t5, "--max-new-tokens", "24", "--per-passage", "8"]
+    settings = ["--model", tiny_t5, "--max-new-tokens", "10", "--per-passage", "3"]
     whole = api.generate(
-        passages, out=tmp_path / "whole", model=tiny_t5, max_new_tokens=24, per_passage=8, part_passages=4
+        passages, out=tmp_path / "whole", model=tiny_t5, max_new_tokens=10, per_passage=3, part_passages=4
     )
     process = start(passages, tmp_path / "q", *settings)
     while not list((tmp_path / "q").glob("part-*")):
         assert process.poll() is None, process.stderr.read()
-        time.sleep(0.005)
+        time.sleep(0.02)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     before = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "q").glob("part-*")}
@@ -67,7 +67,7 @@ def test_killed_and_resumed_is_the_same(passages, tmp_path, tiny_t5, rows_of):
         with pytest.raises(QontextError, match="not finished"):
             records.parquet_parts(tmp_path / "q")
     resumed = api.generate(
-        passages, out=tmp_path / "q", model=tiny_t5, max_new_tokens=24, per_passage=8, part_passages=4
+        passages, out=tmp_path / "q", model=tiny_t5, max_new_tokens=10, per_passage=3, part_passages=4
     )
     assert resumed.digest == whole.digest and rows_of(resumed.path) == rows_of(whole.path)
     assert all((tmp_path / "q" / name).stat().st_mtime_ns == made for name, made in before.items())
@@ -81,6 +81,21 @@ def test_shards_make_what_one_process_makes(passages, tmp_path):
     for process in processes:
         assert process.wait() == 0, process.stderr.read()
     assert artifacts.open_artifact(tmp_path / "q").digest == whole.digest
+
+
+def test_progress_says_queries_per_second_and_what_is_left(passages, tmp_path, capsys, monkeypatch):
+    """With a clock that goes on by 8 seconds whenever it is looked at."""
+    from itertools import count
+    from types import SimpleNamespace
+
+    from qontext import log
+
+    ticks = count(step=8)
+    monkeypatch.setattr(log, "time", SimpleNamespace(monotonic=lambda: float(next(ticks))))
+    api.generate(passages, out=tmp_path / "q", generator="keyphrase")
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("generate: ")]
+    # Every passage is 5 queries and 8 seconds.
+    assert lines[0] == "generate: 15 of 200 queries, 0.6 queries/s, 4 min 56 s left" and len(lines) == 13
 
 
 def test_existing_queries(passages, tmp_path, rows_of):
