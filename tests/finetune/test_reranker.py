@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,13 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from qontext import api
+from qontext.artifacts import open_artifact
 from qontext.engine.metrics import read
 from qontext.errors import QontextError
 from qontext.retrieve.cross_encoder import CrossEncoder, encode_pairs, pad_pairs
 
 Train = Callable[..., Any]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
 
 
 @pytest.fixture
@@ -28,6 +36,23 @@ def train(beir: Path, groups: Path, start: Path) -> Train:
         return api.train_reranker(settings.pop("groups", groups), out=out, **{**base, **settings})
 
     return call
+
+
+def command(groups: Path, beir: Path, start: Path, out: Path, *more: str) -> list[str]:
+    return [
+        sys.executable, "-m", "qontext", "train-reranker", str(groups), "--passages", str(beir),
+        "--encoder", str(start), "--batch-size", "4", "--candidates", "4", "--max-length", "40", "--lr", "1e-3",
+        "--log-every", "1", "--checkpoint-minutes", "0", "--device", "cpu", "--out", str(out), "-q", *more,
+    ]  # fmt: skip
+
+
+def apart(one: Path, other: Path) -> float:
+    """The largest difference between two rerankers' weights.
+
+    The last bias does not count: it shifts all candidates alike, so its gradient is nothing but rounding.
+    """
+    a, b = (load_file(path / "model.safetensors") for path in (one, other))
+    return max((a[name] - b[name]).abs().max().item() for name in a if name != "classifier.bias")
 
 
 def losses(made: Any) -> list[float]:
@@ -56,6 +81,36 @@ def test_it_learns_and_both_libraries_load_it(train: Train, tmp_path: Path) -> N
 def test_small_micro_batches_train_as_one_large_does(train: Train, tmp_path: Path) -> None:
     one, several = train(tmp_path / "one"), train(tmp_path / "several", micro_tokens=1)
     assert losses(one) == pytest.approx(losses(several), rel=1e-5)
+
+
+def test_killed_it_ends_in_the_same_bits(
+    train: Train, groups: Path, beir: Path, start: Path, tmp_path: Path
+) -> None:
+    settings = {"steps": 12, "dropout": 0.1}
+    whole, out = train(tmp_path / "whole", **settings), tmp_path / "killed"
+    child = subprocess.Popen(
+        command(groups, beir, start, out, "--steps", "12", "--dropout", "0.1"), env=ENVIRONMENT
+    )
+    folder = out / "checkpoints" / "reranker"
+    while child.poll() is None and not any(int(p.name[5:]) >= 4 for p in folder.glob("step-*")):
+        time.sleep(0.01)
+    assert child.poll() is None, "the child was killed while it trained"
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    assert train(out, **settings).digest == whole.digest
+    assert not (out / "checkpoints").exists()
+
+
+def test_two_processes_train_the_reranker_of_one(
+    train: Train, groups: Path, beir: Path, start: Path, tmp_path: Path
+) -> None:
+    alone, two = train(tmp_path / "alone", lr=1e-4, dropout=0.0), tmp_path / "two"
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    more = ("--steps", "3", "--lr", "1e-4", "--dropout", "0")
+    arguments = [*launch, *command(groups, beir, start, two, *more)[2:]]
+    subprocess.run(arguments, env=ENVIRONMENT, check=True, capture_output=True)
+    assert losses(alone) == pytest.approx(losses(open_artifact(two)), rel=1e-5)
+    assert apart(alone.path, two) < 2e-5
 
 
 def test_the_loss_is_the_cross_entropy_of_each_list(start: Path) -> None:
@@ -88,19 +143,21 @@ def test_without_negatives_there_is_nothing_to_rerank(train: Train, beir: Path, 
 
 
 def test_two_stages_and_distillation_run_as_one_recipe(beir: Path, start: Path, tmp_path: Path) -> None:
-    data = tmp_path / "set"
-    (data / "qrels").mkdir(parents=True)
-    for name in ("corpus.jsonl", "queries.jsonl", "qrels/train.tsv"):
-        (data / name).write_text((beir / name).read_text())
-    (data / "qrels/test.tsv").write_text((beir / "qrels/dev.tsv").read_text())
-    changes = [f"inputs.data={data}", f"inputs.encoder={start}", "bm25-train.k=20"]
+    changes = [f"inputs.data={beir}", f"inputs.encoder={start}", "inputs.limit=10", "reranked.k=3"]
     for name in ("retriever-1", "retriever-2", "student", "reranker"):
         changes += [f"{name}.batch_size=4", f"{name}.steps=2"]
     changes += [f"{name}.passage_length=40" for name in ("retriever-1", "retriever-2", "student")]
     changes += ["reranker.max_length=40"]
     api.run("two-stage", out=str(tmp_path / "out"), set=tuple(changes))
+    scores = {}
     for name in ("bm25", "retriever-1", "retriever-2", "reranked", "student"):
-        assert (tmp_path / "out" / f"score-{name}" / "meta.json").exists(), name
+        made = open_artifact(tmp_path / "out" / f"score-{name}")
+        scores[name] = made.summary["measures"]
+        assert scores[name].keys() == {"MRR@10", "R@50", "R@100"}, name
+    assert scores["reranked"]["R@50"] == scores["retriever-2"]["R@50"], (
+        "the rest follows the reranked results"
+    )
+    assert open_artifact(tmp_path / "out" / "groups-1").summary["queries"] == 10
 
 
 @pytest.mark.parametrize("name", ["msmarco-finetune", "msmarco-finetune-cocondenser", "dpr-finetune"])

@@ -53,6 +53,13 @@ def test_what_a_query_gets_depends_on_no_other(run: Path, beir: Path, tmp_path: 
     assert alone["q1"] == whole["q1"]
 
 
+def test_a_limit_takes_some_queries(run: Path, beir: Path, tmp_path: Path) -> None:
+    groups, _ = mined(run, beir, tmp_path / "a", limit=7)
+    others, _ = mined(run, beir, tmp_path / "b", limit=7, seed=3)
+    assert len(groups) == len(others) == 7 and groups.keys() != others.keys()
+    assert mined(run, beir, tmp_path / "c", limit=100)[1]["queries"] == 8
+
+
 def test_filters_by_score(run: Path, beir: Path, tmp_path: Path) -> None:
     # q1's positive p05 has score 15.
     groups, summary = mined(run, beir, tmp_path / "a", margin=3.0, per_query=100)

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
 
-from qontext import api
+from qontext import api, artifacts
 from qontext.collection import load_collection
 from qontext.errors import QontextError
 from qontext.retrieve import rerank
@@ -44,6 +48,33 @@ def test_the_top_is_ordered_by_the_mean_of_the_ensemble(
         pairs = [(queries[query], texts[hit.passage]) for hit in run[query]]
         one, two = (CrossEncoder(name, device="cpu", precision="fp32").score(pairs) for name in names)
         assert [hit.score for hit in run[query]] == pytest.approx(((one + two) / 2).tolist(), abs=1e-5)
+
+
+def test_the_rest_of_the_run_may_follow(beir: Path, tiny_rerankers: list[Path], tmp_path: Path) -> None:
+    first = api.search(bm25=True, data=beir, k=12, out=tmp_path / "first")
+    made = api.rerank(
+        first, reranker=[str(tiny_rerankers[0])], data=beir, k=5, keep_rest=True, out=tmp_path / "o"
+    )
+    run, before = read_run(made.path), read_run(first.path)
+    for query in before:
+        names = [hit.passage for hit in run[query]]
+        assert set(names[:5]) == {hit.passage for hit in before[query][:5]}
+        assert names[5:] == [hit.passage for hit in before[query][5:]]
+        assert all(a.score > b.score for a, b in pairwise(run[query][4:]))
+
+
+def test_two_processes_share_the_work(beir: Path, tiny_rerankers: list[Path], tmp_path: Path) -> None:
+    queries = "".join(f"n{i}\tchapter {i % 60} river stone\n" for i in range(150))  # three blocks
+    (tmp_path / "queries.tsv").write_text(queries)
+    settings = {"queries": str(tmp_path / "queries.tsv"), "passages": str(beir)}
+    first = api.search(bm25=True, k=3, out=tmp_path / "first", **settings)
+    alone = api.rerank(first, reranker=[str(tiny_rerankers[0])], out=tmp_path / "alone", **settings)
+    more = ["--queries", settings["queries"], "--passages", str(beir), "--reranker", str(tiny_rerankers[0])]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    arguments = [*launch, "qontext", "rerank", str(first.path), *more, "--out", str(tmp_path / "two")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run(arguments, env=environment, check=True, capture_output=True)
+    assert artifacts.open_artifact(tmp_path / "two").digest == alone.digest
 
 
 def test_what_does_not_fit_is_told(

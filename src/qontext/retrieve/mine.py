@@ -83,6 +83,9 @@ class MineConfig(StageConfig):
     min_grade: int = Field(1, ge=1)
     """The least grade of a positive."""
 
+    limit: int | None = Field(None, ge=1)
+    """At most so many queries, drawn by the seed. Default: all."""
+
     seed: int = 42
     """What the draws depend on, with the query's id."""
 
@@ -113,6 +116,10 @@ def run(config: MineConfig, work: Workdir) -> dict[str, Any]:
         raise QontextError(f"names the query {unknown!r}, which is not among the queries", place=config.qrels)
     runs = [read_candidates(path) for path in (config.run, *config.also)]
     scores = read_run(config.scores) if config.scores else None
+    if config.limit is not None and config.limit < len(qrels):
+        names = sorted(qrels)
+        chosen = generator(config.seed, "queries", "").choice(len(names), config.limit, replace=False)
+        qrels = {names[i]: qrels[names[i]] for i in sorted(chosen)}
     report, groups = Report(), []
     for query, judged in qrels.items():
         positives = [passage for passage, grade in judged.items() if grade >= config.min_grade]

@@ -42,7 +42,11 @@ class RerankConfig(StageConfig):
     """Passages instead of --data."""
 
     k: int = Field(100, ge=1)
-    """How many results of each query are reranked; the others are left out."""
+    """How many results of each query are reranked."""
+
+    keep_rest: bool = False
+    """Let the run's other results follow the reranked ones, in their order, instead of leaving them out: recall at more
+    than k stays what it was."""
 
     max_length: int | None = Field(None, ge=8)
     """Tokens of a pair after which the passage is cut; by default the cross-encoder's own limit."""
@@ -65,7 +69,7 @@ def run(config: RerankConfig, work: Workdir) -> dict[str, Any] | None:
     from qontext.retrieve.runs import Run, write_run
 
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    top = _asked(config)
+    top, rest = _asked(config)
     queries, texts = _texts(config, top)
     models = [
         CrossEncoder(
@@ -99,6 +103,8 @@ def run(config: RerankConfig, work: Workdir) -> dict[str, Any] | None:
         time.sleep(0.2)
     scores = np.concatenate([np.load(work.path / name, allow_pickle=False) for name in names])
     reranked = Run.from_codes(top.row_queries(), top.queries, top.codes, top.ids, scores)
+    if rest is not None:
+        reranked = _with_rest(reranked, rest, config.k)
     with work.write(RUN) as path:
         write_run(reranked, path, tag="rerank")
     for name in names:
@@ -113,14 +119,34 @@ def run(config: RerankConfig, work: Workdir) -> dict[str, Any] | None:
     }
 
 
-def _asked(config: RerankConfig) -> Any:
-    """The top of the run, or all of the groups' passages."""
+def _asked(config: RerankConfig) -> tuple[Any, Any]:
+    """The top of the run, or all of the groups' passages; and the run whose other results are kept, if they are."""
     from qontext.retrieve.groups import candidates_of
     from qontext.retrieve.runs import read_run
 
     if artifacts.is_artifact(config.run) and artifacts.open_artifact(config.run).verb == "mine":
-        return candidates_of(config.run)
-    return read_run(config.run).top(config.k)
+        return candidates_of(config.run), None
+    run = read_run(config.run)
+    return run.top(config.k), run if config.keep_rest else None
+
+
+def _with_rest(reranked: Any, run: Any, k: int) -> Any:
+    """Below each query's reranked results, what the run has from rank k on, a point apart."""
+    import numpy as np
+
+    from qontext.retrieve.runs import Run
+
+    ranks = run.row_ranks()
+    below = ranks >= k
+    queries = run.row_queries()[below]
+    lowest = np.minimum.reduceat(reranked.scores, reranked.starts[:-1])
+    return Run.from_codes(
+        np.concatenate([reranked.row_queries(), queries]),
+        run.queries,
+        np.concatenate([reranked.codes, run.codes[below]]),
+        run.ids,
+        np.concatenate([reranked.scores, lowest[queries] - (ranks[below] - k + 1)]),
+    )
 
 
 def _texts(config: RerankConfig, top: Any) -> tuple[dict[str, str], dict[str, str]]:

@@ -1,0 +1,66 @@
+"""Fine-tuning without labels: documents → generated queries → mined negatives → retriever."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from qontext import api, records
+from qontext.errors import QontextError
+from qontext.finetune.listwise import load_classifier
+from qontext.retrieve.groups import read_groups
+
+SMALL = ("finetune.batch_size=8", "finetune.steps=3", "finetune.passage_length=40", "finetune.lr=1e-3")
+
+
+@pytest.fixture
+def inputs(beir: Path, start: Path) -> tuple[str, ...]:
+    return (f"inputs.documents={beir / 'corpus.jsonl'}", f"inputs.encoder={start}", *SMALL)
+
+
+def test_documents_alone_make_a_retriever(inputs: tuple[str, ...], tmp_path: Path) -> None:
+    api.run("synthetic", out=str(tmp_path), set=(*inputs, "split.max_tokens=40"))
+    generated = {
+        f"{row['passage']}:{row['number']}": row
+        for batch in records.read_table(tmp_path / "generate", records.QUERIES)
+        for row in batch.to_pylist()
+    }
+    groups = list(read_groups(tmp_path / "mine"))
+    assert {group.query for group in groups} == generated.keys()
+    for group in groups:
+        assert group.positives == [generated[group.query]["passage"]], "its own passage answers it"
+        assert group.text == generated[group.query]["query"]
+        assert group.positives[0] not in group.negatives
+    assert sum(len(group.negatives) for group in groups) > len(groups)
+    assert (tmp_path / "encode" / "meta.json").exists()
+
+
+def test_a_cross_encoder_gives_the_pseudo_labels(
+    inputs: tuple[str, ...], start: Path, tmp_path: Path
+) -> None:
+    model, tokenizer, _ = load_classifier(str(start), 1, 0.0)
+    for part in (model, tokenizer):
+        part.save_pretrained(str(tmp_path / "reranker"))
+    more = (
+        *inputs,
+        "split.max_tokens=40",
+        f"inputs.reranker={tmp_path / 'reranker'}",
+        "teacher.max_length=40",
+    )
+    api.run("synthetic-distilled", out=str(tmp_path / "out"), set=more)
+    assert "margin-mse" in (tmp_path / "out/finetune/README.md").read_text()
+
+
+def test_generated_queries_of_other_passages_are_told(inputs: tuple[str, ...], tmp_path: Path) -> None:
+    api.run("synthetic", out=str(tmp_path / "out"), set=(*inputs, "split.max_tokens=40"), until="bm25")
+    made = tmp_path / "out"
+    (tmp_path / "few.tsv").write_text("p0\tanother passage\n")
+    with pytest.raises(QontextError, match=r"names the passage .* which is not among the passages"):
+        api.mine(
+            made / "bm25",
+            made / "generate",
+            queries=made / "generate",
+            passages=tmp_path / "few.tsv",
+            out=tmp_path / "groups",
+        )
