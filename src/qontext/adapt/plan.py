@@ -10,12 +10,12 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from qontext.adapt.rates import BM25_PASSAGES, SPLIT_CHARACTERS, STAGE_SECONDS, Rates
+from qontext.adapt.rates import BM25_PASSAGES, FEWEST, SPLIT_CHARACTERS, STAGE_SECONDS, Rates
 from qontext.adapt.survey import Survey
 from qontext.errors import QontextError
 
 PASSES = 6
-FEWEST_PASSAGES, FEWEST_STEPS = 8, 4
+FEWEST_STEPS = 4
 MEASURES = "nDCG@10 MRR@10 R@100"
 DENSE_WEIGHT = 0.3
 """Of the dense run beside BM25 where no labels say better."""
@@ -94,7 +94,7 @@ def make_plan(request: Request, survey: Survey, rates: Rates, dimension: int) ->
     trained = min((left - finetuned) * rates.trained, PASSES * passages)
     steps = int(trained / batch)
     finetune_steps = int(finetuned * rates.trained / FINETUNED_PASSAGES / 32)
-    if passages < FEWEST_PASSAGES:
+    if passages < FEWEST:
         notes.append(f"{passages} passages are too few to train on: the encoder stays as it is.")
         steps = finetune_steps = 0
     elif steps < FEWEST_STEPS:

@@ -13,6 +13,8 @@ from qontext import api, log
 from qontext.collection import Passage
 
 TRAINED, ENCODED, STEPS, BATCH = 64, 192, 3, 16
+FEWEST = 8
+"""Passages, below which nothing is trained and nothing needs timing."""
 SPLIT_CHARACTERS, BM25_PASSAGES, KEYPHRASE_PASSAGES = 1_500_000, 15_000, 2_500
 """Per second, on one core and with room to spare: these take so little of the whole that they are not timed."""
 STAGE_SECONDS = 2.5
@@ -35,6 +37,8 @@ def measure(
     """Run generate, pretrain and encode on the sample, as the recipe will, and read how long they took."""
     started = time.monotonic()
     usable = [passage for passage in sample if passage.text.strip()]
+    if len(usable) < FEWEST:
+        return Rates(1.0, 10.0, KEYPHRASE_PASSAGES, 0.0)
     verbosity, log.verbosity = log.verbosity, -1
     try:
         with tempfile.TemporaryDirectory(prefix="qontext-") as folder:

