@@ -56,6 +56,38 @@ def test_pooling_dense_prompts_and_normalisation_are_respected(
     assert_same(tmp_path / "model")
 
 
+def test_a_dense_layer_without_readable_weights_is_told(tiny_encoder: Path, tmp_path: Path) -> None:
+    model = shutil.copytree(tiny_encoder, tmp_path / "model")
+    kinds = {"Transformer": "", "Pooling": "1_Pooling", "Dense": "2_Dense"}
+    modules = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for kind, path in kinds.items()]
+    (model / "modules.json").write_text(json.dumps(modules))
+    (model / "2_Dense").mkdir()
+    (model / "2_Dense/config.json").write_text('{"in_features": 16, "out_features": 8}')
+    with pytest.raises(QontextError, match=r"dense layer are missing.*model\.safetensors"):
+        Retriever(str(model))
+    (model / "2_Dense/pytorch_model.bin").write_bytes(b"pickle")
+    with pytest.raises(QontextError, match="dense layer are pickled"):
+        Retriever(str(model))
+    (model / "2_Dense/model.safetensors").write_bytes(b"not tensors")
+    with pytest.raises(QontextError, match="dense layer cannot be read"):
+        Retriever(str(model))
+
+
+def test_what_is_fetched_from_the_hub_holds_dense_layers() -> None:
+    from huggingface_hub.utils import filter_repo_objects
+
+    from qontext.hub import _MODEL_FILES
+
+    wanted = [
+        "model.safetensors",
+        "2_Dense/config.json",
+        "2_Dense/model.safetensors",
+        "1_Pooling/config.json",
+    ]
+    others = ["pytorch_model.bin", "2_Dense/pytorch_model.bin", "onnx/model.onnx"]
+    assert list(filter_repo_objects(wanted + others, allow_patterns=_MODEL_FILES)) == wanted
+
+
 def test_a_bare_transformers_directory_pools_as_asked(tiny_encoder: Path) -> None:
     import torch
     from transformers import AutoModel, AutoTokenizer

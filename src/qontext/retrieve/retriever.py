@@ -258,14 +258,25 @@ class _Dense(nn.Sequential):
 
 
 def _read_dense(path: Path) -> _Dense:
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    config = _read(path / "config.json")
-    weights = {
-        name.removeprefix("linear."): value for name, value in load_file(path / "model.safetensors").items()
-    }
-    linear = nn.Linear(config["in_features"], config["out_features"], bias=config.get("bias", True))
-    linear.load_state_dict(weights)
+    config, file = _read(path / "config.json"), path / "model.safetensors"
+    if not file.is_file():
+        pickled = (path / "pytorch_model.bin").is_file()
+        raise QontextError(
+            "the weights of the encoder's dense layer are "
+            + ("pickled, which are not read: a pickle can run code" if pickled else "missing"),
+            place=path,
+            remedy="Expected model.safetensors: load and save the model with sentence-transformers.",
+        )
+    try:
+        weights = {name.removeprefix("linear."): value for name, value in load_file(file).items()}
+        linear = nn.Linear(config["in_features"], config["out_features"], bias=config.get("bias", True))
+        linear.load_state_dict(weights)
+    except (SafetensorError, KeyError, RuntimeError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise QontextError(f"the encoder's dense layer cannot be read: {reason}", place=path) from None
     activation = str(config.get("activation_function", "torch.nn.modules.activation.Tanh")).rpartition(".")[2]
     if activation not in ("Tanh", "Identity", "GELU", "ReLU"):
         raise QontextError(
