@@ -25,6 +25,7 @@ from qontext.stages import Command
 
 HUB_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
 RETRAIN_ABOVE = 0.5
+SAMPLES = 3
 
 
 class AdaptConfig(StageConfig):
@@ -172,6 +173,7 @@ def _finish(
         log.show_rows(title, [{"system": NAMES[name], **values} for name, values in scores.items()])
     for sentence in verdict.sentences:
         log.note(sentence)
+    _show_samples(root, verdict.split)
     built = {
         "passages": artifacts.open_artifact(root / "index" / "passages").summary["passages"],
         "expected": log.duration(about["expected seconds"]),
@@ -187,6 +189,25 @@ def _finish(
         f"  qontext run {root / 'recipe.toml'} --out {root / 'steps'} --dry-run   what was run, to change and run again"
     )
     return {"out": str(root), **about, **built, "this run took": round(time.monotonic() - started, 1)}
+
+
+def _show_samples(root: Path, split: str) -> None:
+    """Three of the questions that it was measured with, and what it answers."""
+    from qontext.adapt.searcher import Searcher
+    from qontext.collection import load_collection
+
+    queries = list(load_collection(root / "steps" / "holdout" / "measured").queries(split).values())
+    searcher = Searcher(root)
+    rows = []
+    for question in queries[:: max(1, len(queries) // SAMPLES)][:SAMPLES]:
+        best = next(iter(searcher.search(question, k=1)), None)
+        text = (
+            "nothing found"
+            if best is None
+            else f"{best.title or best.document}: {' '.join(best.text.split())[:160]}"
+        )
+        rows.append({"question": question, "best passage": text})
+    log.show_rows("Asked", rows)
 
 
 def _update(config: AdaptConfig, root: Path, made: dict[str, Any], started: float) -> dict[str, Any]:
