@@ -29,8 +29,8 @@ The whole pipeline, on text that is already on this machine:
 
 With documents of your own:
 
-    qontext split docs.jsonl --out passages
-    qontext run my-recipe.toml --out runs/mine
+    qontext adapt docs.jsonl --out runs/mine
+    qontext search runs/mine "a question"
 
 Every command explains itself: qontext VERB --help.
 """

@@ -14,10 +14,10 @@ PARTS = ("lamp", "stair", "keeper", "boat", "engine", "garden", "bell", "store")
 
 
 def make_report(number: int) -> dict[str, str]:
-    """A document of some ten sentences; no two are alike."""
+    """A document of some seventeen sentences; no two are alike."""
     name = f"{NAMES[number % 10]} {number}"
     sentences = [f"The lighthouse of {name} stands {number + 20} metres above the northern harbour."]
-    for place, part in enumerate(PARTS):
+    for place, part in enumerate([*PARTS, *(f"other {part}" for part in PARTS)]):
         year = 1800 + (number * 7 + place * 13) % 150
         sentences.append(
             f"In {year} the {part} of {name} was repaired by {NAMES[(number + place) % 10]} masons after a storm "

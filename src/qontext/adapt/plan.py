@@ -51,7 +51,6 @@ class Plan:
     passages: int
     pool: int
     batch: int
-    neighbours: int
     steps: int
     finetune_steps: int
     seconds: dict[str, float]
@@ -113,7 +112,7 @@ def make_plan(request: Request, survey: Survey, rates: Rates, dimension: int) ->
         notes.append(f"measured among {pool:,} of the passages; the index holds all.")
     disk = round(2.5 * survey.characters + 4 * dimension * (2 * pool + passages)) + 400_000_000
     return Plan(
-        passages, pool, batch, 8 if passages >= 64 else 1, steps, finetune_steps, seconds, disk, notes
+        passages, pool, batch, steps, finetune_steps, seconds, disk, notes
     )
 
 
@@ -151,7 +150,6 @@ def recipe(request: Request, plan: Plan) -> str:
             queries="@holdout/queries",
             **request.pretrain,
             batch_size=plan.batch,
-            neighbours=plan.neighbours if plan.neighbours > 1 else None,
             steps=plan.steps,
         )
         model = "@pretrain"

@@ -28,7 +28,7 @@ def prepare(config: AdaptConfig) -> tuple[Request, Survey, list[str], int]:
 
     assert config.encoder is not None
     budget = parse_budget(config.budget)
-    seen = survey(config.documents)
+    seen = survey(config.documents, labelled=config.labels is not None)
     folder = locate(config.encoder)
     tokenizer = load_tokenizer(folder)
     retriever = Retriever(config.encoder, device="cpu")
@@ -72,10 +72,10 @@ def _objective(config: AdaptConfig, layout: Any, max_tokens: int) -> dict[str, A
     settings: dict[str, Any] = {"encoder": config.encoder, "method": "cocondenser", "max_tokens": max_tokens}
     settings |= {"seed": config.seed, "dropout": 0.0}
     if layout.pooling == "mean":
-        settings |= {"vector": "mean", "similarity": "cosine", "temperature": 0.05, "lr": 2e-4}
+        settings |= {"vector": "mean", "similarity": "cosine", "temperature": 0.05, "lr": 5e-5}
         settings |= {"head_weight": 0.0, "late_mlm_weight": 0.0}
     elif layout.similarity == "cosine" or layout.normalize:
-        settings |= {"similarity": "cosine", "temperature": 0.05, "lr": 1e-4}
+        settings |= {"similarity": "cosine", "temperature": 0.05, "lr": 5e-5}
         settings |= {"head_weight": 0.0, "late_mlm_weight": 0.0}
     else:
         settings |= {"lr": 1e-4}

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -23,6 +22,8 @@ from qontext.records import Document
 SAMPLE_DOCUMENTS, SAMPLE_CHARACTERS = 5_000, 10_000_000
 WORDS = 80
 """Of a passage of 144 tokens at most, as splitting makes them."""
+READ_WORDS, MOST_LOST = 190, 0.25
+"""Records are kept whole if at most this share of their words is beyond what an encoder reads of a text."""
 TOKENS_PER_WORD = 1.35
 """Of a tokenizer that knows the language; see `fertility`."""
 
@@ -99,8 +100,9 @@ class Survey:
         return round(self.documents * per_document)
 
 
-def survey(source: str) -> Survey:
-    """Read the beginning of the documents. A BEIR corpus is taken for passages already, unless they are long."""
+def survey(source: str, *, labelled: bool = False) -> Survey:
+    """Read the beginning of the documents. Short records with ids of their own are taken for passages as they are; so
+    are all parts of documents if there are labels, which then name these parts."""
     started = time.monotonic()
     opened = open_source(source, fields=FieldNames())
     documents: list[Document] = []
@@ -126,9 +128,10 @@ def survey(source: str) -> Survey:
         hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest() for text in texts
     )
     records = [(d, p) for d in documents for p in (d.passages or ((d.id, d.text),))]
-    are_passages = (
-        opened.has_passages and statistics.median(len(text.split()) for _, (_, text) in records) <= 300
-    )
+    sizes = [len(text.split()) for _, (_, text) in records]
+    lost = sum(max(0, size - READ_WORDS) for size in sizes) / max(1, sum(sizes))
+    are_parts = any(document.passages and document.passages[0][0] != document.id for document in documents)
+    are_passages = opened.has_passages and (lost <= MOST_LOST or (labelled and are_parts))
     count = len(records) if are_passages else len(documents)
     return Survey(
         documents=round(count * scale),
