@@ -20,7 +20,7 @@ BLOCKS = re.findall(
 
 
 def test_every_marked_block_runs(tmp_path: Path) -> None:
-    assert [kind for kind, _ in BLOCKS] == ["bash", "python", "bash"]
+    assert [kind for kind, _ in BLOCKS] == ["bash", "bash", "python", "bash"]
     words = [
         "rivers",
         "carry",
