@@ -111,9 +111,7 @@ def make_plan(request: Request, survey: Survey, rates: Rates, dimension: int) ->
     if pool < passages:
         notes.append(f"measured among {pool:,} of the passages; the index holds all.")
     disk = round(2.5 * survey.characters + 4 * dimension * (2 * pool + passages)) + 400_000_000
-    return Plan(
-        passages, pool, batch, steps, finetune_steps, seconds, disk, notes
-    )
+    return Plan(passages, pool, batch, steps, finetune_steps, seconds, disk, notes)
 
 
 def recipe(request: Request, plan: Plan) -> str:

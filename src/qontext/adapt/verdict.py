@@ -2,6 +2,9 @@
 
 A system is preferred to a simpler one only if it is better by a margin that chance does not explain: paired
 randomisation tests, Holm-corrected over the comparisons. Real questions count before generated ones.
+
+Generated questions share their passages' words as real ones do not, so where there are no others, BM25 leads them by
+more than it deserves: it is then named alone only if searching with the encoder besides costs much even there.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ NAMES = {
     "hybrid": "BM25 and the adapted encoder",
 }
 MEASURE = "nDCG@10"
+TOLERATED = 0.02
+"""What BM25 together with the encoder may lose to BM25 alone on generated questions and still be preferred."""
 FLATTERY = (
     "No real questions were given, so these figures come from generated ones about documents that were not trained on. "
     "Such questions flatter a model that was trained on their like, and BM25, whose words they share: trust the order "
@@ -72,6 +77,9 @@ def judge(steps: Path, splits: list[str], systems: list[str]) -> Verdict:
         sentences.append(sentence)
         if encoder == "start":
             system = _preferred(["bm25", "start", "hybrid-start"], means, better)
+    together = "hybrid" if encoder == "adapted" else "hybrid-start"
+    if split == "generated" and system == "bm25" and means[together] >= means["bm25"] - TOLERATED:
+        system = together
     sentences.append(
         f"Search with {NAMES[system]}: {MEASURE} {means[system]:.3f}" + _beside(system, means) + "."
     )
