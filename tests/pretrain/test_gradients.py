@@ -77,7 +77,7 @@ def objective(corpus: Path, configure: Callable[..., Any]) -> Callable[..., Any]
 def test_the_gradient_cache_gives_the_plain_gradient_with_dropout_on(
     objective: Callable[..., Any], plan_of: Callable[..., Any], context: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gradient_cache, "ROWS_PER_BLOCK", 5)  # the scores, too, in several blocks
+    monkeypatch.setattr(gradient_cache, "SCORES_PER_BLOCK", 5 * 32)  # the scores, too, in several blocks
     trained = objective(0.1, method="cocondenser", context=context, batch_size=16)
     batch = plan_of(trained.config, micro_tokens=200)(0)
     assert len(batch.micro) > 3

@@ -22,7 +22,8 @@ from qontext.engine.distributed import Group
 
 Losses = dict[str, Tensor]
 M = TypeVar("M")
-ROWS_PER_BLOCK = 1024
+SCORES_PER_BLOCK = 1 << 22
+"""Scores that are there at a time: 16 MiB, and a few times that with their masks and gradients."""
 
 
 def contrast_gradient(
@@ -37,8 +38,9 @@ def contrast_gradient(
     n = len(vectors_NH)
     first = group.rank * n
     total: Losses = {}
-    for begin in range(first, first + n, ROWS_PER_BLOCK):
-        losses = contrast(everyone, slice(begin, min(begin + ROWS_PER_BLOCK, first + n)))
+    rows = max(1, SCORES_PER_BLOCK // len(everyone))
+    for begin in range(first, first + n, rows):
+        losses = contrast(everyone, slice(begin, min(begin + rows, first + n)))
         if losses:
             torch.stack(list(losses.values())).sum().backward()
         total = {name: total.get(name, 0) + loss.detach() for name, loss in losses.items()}

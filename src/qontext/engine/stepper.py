@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from qontext.engine import gradient_cache
 from qontext.engine.distributed import Group
 from qontext.engine.dropout import use_cheap_dropout
+from qontext.engine.memory import return_freed_memory
 from qontext.engine.optimizer import learning_rate
 from qontext.engine.precision import autocast
 from qontext.engine.settings import LoopSettings
@@ -104,13 +105,16 @@ class Stepper:
                 total = {name: total.get(name, 0) + loss.detach() for name, loss in losses.items()}
             return total
         cache = self.settings.gradient_cache
+        cached = cache == "on" or (cache == "auto" and len(micro) > CACHE_ABOVE)
+        if cached and self.group.device.type == "cpu":
+            return_freed_memory()
         return gradient_cache.backward(
             micro,
             self._forward,
             self._represent,
             lambda vectors, rows: self.trainee.contrast(vectors, keys, rows),
             self.group,
-            cached=cache == "on" or (cache == "auto" and len(micro) > CACHE_ABOVE),
+            cached=cached,
             scale=self.scaler.scale,
         )
 
