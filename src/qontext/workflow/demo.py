@@ -25,10 +25,10 @@ class DemoConfig(StageConfig):
     source: Annotated[str, Input()] = "pydocs:"
     """What to read: pydocs: for all installed Python packages, pydocs:NAME,NAME for some."""
 
-    passages: int = Field(3000, ge=10)
+    passages: int = Field(2000, ge=10)
     """About how many passages to read."""
 
-    budget: str = "7m"
+    budget: str = "8m"
     """About how long it may take."""
 
 
