@@ -70,14 +70,13 @@ def judge(steps: Path, splits: list[str], systems: list[str]) -> Verdict:
         log.verbosity = verbosity
     better = {(pair["a"], pair["b"]): (pair["difference"]["mean"], pair["p"]) for pair in compared["pairs"]}
     means = {name: scores[split][name][MEASURE] for name in systems}
-    system = _preferred(systems, means, better)
     encoder, sentences = "start", []
     if "adapted" in systems:
         encoder, sentence = _helped(means, better)
         sentences.append(sentence)
-        if encoder == "start":
-            system = _preferred(["bm25", "start", "hybrid-start"], means, better)
+    # Only one encoder is handed over: the choice is between it, BM25, and both.
     together = "hybrid" if encoder == "adapted" else "hybrid-start"
+    system = _preferred(["bm25", encoder, together], means, better)
     if split == "generated" and system == "bm25" and means[together] >= means["bm25"] - TOLERATED:
         system = together
     sentences.append(
@@ -91,10 +90,9 @@ def judge(steps: Path, splits: list[str], systems: list[str]) -> Verdict:
 def _preferred(
     systems: list[str], means: dict[str, float], better: dict[tuple[str, str], tuple[float, float]]
 ) -> str:
-    """The simplest system that no other beats beyond chance: hybrids yield to their parts, the adapted to the start."""
-    order = [name for name in ("bm25", "start", "adapted", "hybrid-start", "hybrid") if name in systems]
-    best = max(order, key=lambda name: means[name])
-    return next(name for name in order if name == best or _p(name, best, better) >= 0.05)
+    """The first of the systems, which stand from simple to complex, that the best does not beat beyond chance."""
+    best = max(systems, key=lambda name: means[name])
+    return next(name for name in systems if name == best or _p(name, best, better) >= 0.05)
 
 
 def _helped(means: dict[str, float], better: dict[tuple[str, str], tuple[float, float]]) -> tuple[str, str]:
