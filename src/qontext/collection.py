@@ -12,7 +12,7 @@ import io
 import json
 import lzma
 import zlib
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -226,6 +226,17 @@ def read_jsonl(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 f"holds {type(row).__name__} where an object is expected", place=f"{path}:{number}"
             )
         yield f"{path}:{number}", row
+
+
+def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """One object a line."""
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+def passage_row(passage: Passage) -> dict[str, str]:
+    """A passage as a line of BEIR's corpus.jsonl."""
+    return {"_id": passage.id, "title": passage.title, "text": passage.text, "doc_id": passage.doc}
 
 
 def _open_bytes(path: Path) -> Any:

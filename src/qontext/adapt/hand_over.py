@@ -27,7 +27,7 @@ def copy_model(source: str, target: Path) -> None:
     making.rename(target)
 
 
-def serving_recipe(request: Request, model: Path, reuse: list[str]) -> str:
+def serving_recipe(request: Request, model: Path, reuse: str | None) -> str:
     """The recipe that indexes all documents with the model."""
     split: dict[str, Any] = {"source": request.documents, "on_error": "skip", "tokenizer": str(model)}
     split |= {"keep": True} if request.keep else {"max_tokens": request.max_tokens}
@@ -36,7 +36,7 @@ def serving_recipe(request: Request, model: Path, reuse: list[str]) -> str:
     vectors: dict[str, Any] = {"verb": "encode", "texts": "@passages", "encoder": str(model)}
     vectors["max_length"] = request.read_tokens
     if reuse:
-        vectors["reuse"] = reuse[0]
+        vectors["reuse"] = reuse
     tables = {
         "passages": {"verb": "split", **split},
         "vectors": vectors,
@@ -60,13 +60,15 @@ def model_card(request: Request, verdict: Verdict, root: Path) -> str:
         for name, scores in verdict.scores[verdict.split].items()
     ]
     measures = list(next(iter(verdict.scores[verdict.split].values())))
+    is_hub_name = "/" in request.encoder and not Path(request.encoder).exists()
+    base = [f"base_model: {request.encoder}"] if is_hub_name else []
     kind = "adapted to" if verdict.encoder == "adapted" else "kept as it came for"
     return "\n".join(
         [
             "---",
             "library_name: sentence-transformers",
             "pipeline_tag: sentence-similarity",
-            f"base_model: {request.encoder if '/' in request.encoder and not Path(request.encoder).exists() else 'unknown'}",
+            *base,
             "---",
             f"# A retriever {kind} {Path(request.documents).name or request.documents}",
             "",

@@ -10,7 +10,6 @@ split already keep their splits; others are split by document, too.
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +23,7 @@ from pydantic import Field
 from qontext import records
 from qontext.adapt.labels import UNSPLIT, Labels, read_labels, to_passages
 from qontext.artifacts import Workdir
-from qontext.collection import Passage, Qrels, read_passages
+from qontext.collection import Passage, Qrels, passage_row, read_passages, write_jsonl
 from qontext.config import Input, StageConfig
 from qontext.engine.randomness import uniform
 from qontext.errors import QontextError
@@ -80,7 +79,7 @@ def run(config: HoldoutConfig, work: Workdir) -> dict[str, Any]:
     wanted = {passage for qrels in judged.values() for found in qrels.values() for passage in found}
     with work.write_folder("measured") as folder:
         summary["passages to search among"] = _write_corpus(folder / "corpus.jsonl", config, wanted, total)
-        _write_jsonl(folder / "queries.jsonl", ({"_id": id, "text": text} for id, text in queries.items()))
+        write_jsonl(folder / "queries.jsonl", ({"_id": id, "text": text} for id, text in queries.items()))
         (folder / "qrels").mkdir()
         for name, qrels in judged.items():
             if qrels:
@@ -169,26 +168,15 @@ def _write_corpus(path: Path, config: HoldoutConfig, wanted: set[str], total: in
         for passage in read_passages(config.passages):
             if total <= config.pool or chosen(passage):
                 count += 1
-                yield {
-                    "_id": passage.id,
-                    "title": passage.title,
-                    "text": passage.text,
-                    "doc_id": passage.doc,
-                }
+                yield passage_row(passage)
 
-    _write_jsonl(path, rows())
+    write_jsonl(path, rows())
     return count
 
 
 def _chance(seed: int, what: str, name: str) -> float:
     """A number in [0, 1) that belongs to a name."""
     return float(uniform(seed, what, zlib.crc32(name.encode())))
-
-
-def _write_jsonl(path: Path, rows: Iterator[dict[str, str]]) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        for row in rows:
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
 def _write_qrels(path: Path, qrels: Qrels) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from qontext import api, log
-from qontext.collection import Passage
+from qontext.collection import Passage, passage_row, write_jsonl
 
 TRAINED, ENCODED, STEPS, BATCH = 64, 192, 3, 16
 FEWEST = 8
@@ -72,7 +72,5 @@ def measure(
 
 def _write(folder: Path, passages: list[Passage]) -> Path:
     folder.mkdir()
-    with (folder / "corpus.jsonl").open("w", encoding="utf-8") as file:
-        for p in passages:
-            file.write(json.dumps({"_id": p.id, "title": p.title, "text": p.text, "doc_id": p.doc}) + "\n")
+    write_jsonl(folder / "corpus.jsonl", map(passage_row, passages))
     return folder

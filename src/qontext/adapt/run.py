@@ -147,7 +147,7 @@ def _go_on(config: AdaptConfig, root: Path, made: dict[str, Any], started: float
     if verdict.system.startswith("hybrid"):
         weights = artifacts.open_artifact(steps / f"{verdict.system}-{verdict.split}").summary["weights"]
     reuse = steps / ("adapted-vectors" if verdict.encoder == "adapted" else "start-vectors")
-    served = _serve(request, root, [str(reuse)])
+    served = _serve(request, root, str(reuse))
     about: dict[str, Any] = {
         "system": verdict.system,
         "encoder": verdict.encoder,
@@ -160,12 +160,10 @@ def _go_on(config: AdaptConfig, root: Path, made: dict[str, Any], started: float
     _write(root / "adapted.json", about)
     with_data: dict[str, Any] = {"data": str(steps / "holdout" / "measured"), "split": verdict.split}
     api.report((str(steps),), title=recipe.title, **with_data, out=root / "report", overwrite=True)
-    return _finish(config, root, about, verdict, started)
+    return _finish(root, about, verdict, started)
 
 
-def _finish(
-    config: AdaptConfig, root: Path, about: dict[str, Any], verdict: Any, started: float
-) -> dict[str, Any]:
+def _finish(root: Path, about: dict[str, Any], verdict: Any, started: float) -> dict[str, Any]:
     from qontext.adapt.verdict import NAMES
 
     for split, scores in verdict.scores.items():
@@ -185,7 +183,7 @@ def _finish(
     log.note(
         "\nWhat to do next:\n"
         f'  qontext search {root} "a question"        ask it\n'
-        f"  qontext adapt {config.documents} --out {root}    after documents changed: indexes what is new\n"
+        "  the same command again   after documents changed: indexes what is new\n"
         f"  qontext run {root / 'recipe.toml'} --out {root / 'steps'} --dry-run   what was run, to change and run again"
     )
     return {"out": str(root), **about, **built, "this run took": round(time.monotonic() - started, 1)}
@@ -215,7 +213,7 @@ def _update(config: AdaptConfig, root: Path, made: dict[str, Any], started: floa
     about = _read(root / "adapted.json")
     assert about is not None
     request = replace(_request(made["request"]), documents=config.documents)
-    _serve(request, root, [])
+    _serve(request, root, None)
     share = _new_share(root)
     log.note(f"{share:.0%} of the passages are new since the model was trained.")
     if share > RETRAIN_ABOVE:
@@ -236,7 +234,7 @@ def _update(config: AdaptConfig, root: Path, made: dict[str, Any], started: floa
     return {"out": str(root), "updated": True, "new share": round(share, 4), **about, **row}
 
 
-def _serve(request: Any, root: Path, reuse: list[str]) -> list[dict[str, Any]]:
+def _serve(request: Any, root: Path, reuse: str | None) -> list[dict[str, Any]]:
     """Make the index anew where the documents changed, with the vectors of what did not."""
     from qontext.adapt import hand_over
     from qontext.workflow.recipe import plan, read_recipe, run_recipe
@@ -244,7 +242,7 @@ def _serve(request: Any, root: Path, reuse: list[str]) -> list[dict[str, Any]]:
     index, kept = root / "index", root / "index.before"
     file = root / "index.toml"
     if (kept / "vectors").is_dir():  # an update that was cut off
-        reuse = [str(kept / "vectors")]
+        reuse = str(kept / "vectors")
     file.write_text(hand_over.serving_recipe(request, root / "model", reuse), encoding="utf-8")
     recipe = read_recipe(str(file))
     if not kept.exists() and (index / "vectors").is_dir():
@@ -253,7 +251,7 @@ def _serve(request: Any, root: Path, reuse: list[str]) -> list[dict[str, Any]]:
         if artifacts.is_artifact(index / "vectors"):
             index.rename(kept)
             file.write_text(
-                hand_over.serving_recipe(request, root / "model", [str(kept / "vectors")]), encoding="utf-8"
+                hand_over.serving_recipe(request, root / "model", str(kept / "vectors")), encoding="utf-8"
             )
             recipe = read_recipe(str(file))
     rows = run_recipe(recipe, index)

@@ -88,10 +88,6 @@ class Survey:
     def language_name(self) -> str:
         return _LANGUAGES.get(self.language, self.language)
 
-    @property
-    def words(self) -> int:
-        return self.documents * self.words_per_document
-
     def passages(self, max_tokens: int) -> int:
         """About how many there will be, of at most `max_tokens` tokens: they come out three quarters full."""
         if self.keep:
