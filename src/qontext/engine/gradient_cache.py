@@ -22,7 +22,7 @@ from qontext.engine.distributed import Group
 
 Losses = dict[str, Tensor]
 M = TypeVar("M")
-SCORES_PER_BLOCK = 1 << 22
+SCORES_PER_BLOCK = 1 << 21
 """Scores that are there at a time: 16 MiB, and a few times that with their masks and gradients."""
 
 

@@ -11,7 +11,7 @@ import sys
 from functools import cache
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-_LARGE = 1 << 20
+_LARGE = 1 << 17
 
 
 @cache
