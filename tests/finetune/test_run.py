@@ -114,7 +114,7 @@ def test_the_best_weights_are_kept_and_patience_ends_the_run(
 
     course = iter([0.1, 0.5, 0.3, 0.5, 0.2, 0.9])
 
-    def measured(self: Any, model: Any, vectors: Any, device: Any) -> dict[str, float]:
+    def measured(self: Any, model: Any, *vectors: Any) -> dict[str, float]:
         return {"MRR@10": next(course), "R@100": 1.0}
 
     monkeypatch.setattr(Probe, "measure", measured)
@@ -220,3 +220,43 @@ def test_measurements_after_the_step_that_a_run_resumes_from_are_made_anew(tmp_p
         ends.append(bool(dev(step).get("stop")))
     assert [row["step"] for row in dev.history()] == [2, 4, 6]
     assert ends == [False] * 7 + [True]
+
+
+def test_an_untied_pair_trains_both_halves_and_each_encodes_its_kind(
+    finetune: Finetune,
+    groups: Path,
+    beir: Path,
+    start: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from qontext import api
+
+    settings = {"untied": True, "similarity": "cosine", "pooling": "mean", "dropout": 0.1, "micro_tokens": 80}
+    pair = finetune(tmp_path / "pair", gradient_cache="on", dev=str(beir), keep="last", **settings).path
+    assert apart(pair, pair / "query") > 1e-3 < apart(pair, start), "each half learns"
+    tied = finetune(tmp_path / "tied", **{**settings, "untied": False}).path
+    assert apart(pair, tied) > 1e-4
+    plain = finetune(tmp_path / "plain", gradient_cache="off", **settings).path
+    assert apart(pair, plain) < 1e-4 > apart(pair / "query", plain / "query")
+
+    # Each kind of text goes to its half, in both libraries and in every verb.
+    retriever, half = Retriever(str(pair), device="cpu"), Retriever(str(pair / "query"), device="cpu")
+    texts = ["river stone bridge", "bread"]
+    assert (retriever.encode(texts, "query") == half.encode(texts, "passage")).all()
+    assert np.abs(retriever.encode(texts, "passage") - half.encode(texts, "passage")).max() > 1e-3
+    queries = api.encode(beir, kind="query", encoder=str(pair), out=tmp_path / "queries")
+    vectors = api.encode(beir, encoder=str(pair), out=tmp_path / "vectors")
+    found = api.search(vectors, data=beir, split="dev", k=5, out=tmp_path / "run")
+    same = api.search(
+        vectors, data=beir, split="dev", k=5, encoder=str(pair / "query"), untied=True, out=tmp_path / "same"
+    )
+    assert (found.path / "run.trec").read_bytes() == (same.path / "run.trec").read_bytes()
+    assert queries.summary["texts"] == 20
+
+    # Training goes on from both halves; tied, the second half is left aside and that is said.
+    again = finetune(tmp_path / "again", encoder=str(pair), steps=1, lr=1e-9, **{**settings, "dropout": 0.0})
+    assert apart(again.path / "query", pair / "query") < 1e-6 > apart(again.path, pair)
+    capsys.readouterr()
+    finetune(tmp_path / "one", encoder=str(pair), steps=1)
+    assert "--untied trains both" in " ".join(capsys.readouterr().err.split())

@@ -53,12 +53,18 @@ class Probe:
         self.queries = _tokens(tokenizer, [texts[q] for q in chosen], query_tokens)
         self.passages = _tokens(tokenizer, list(pool.values()), max_tokens)
 
-    def measure(self, model: nn.Module, vectors: Vectors, device: torch.device) -> dict[str, float]:
-        """MRR@10 and R@100 by the dot product of what `vectors`, a way of `model`'s, gives."""
+    def measure(
+        self, model: nn.Module, vectors: Vectors, device: torch.device, of_queries: Vectors | None = None
+    ) -> dict[str, float]:
+        """MRR@10 and R@100 by the dot product of what `vectors`, a way of `model`'s, gives.
+
+        `of_queries` gives the queries' vectors, where they are made in another way.
+        """
         training = model.training
         model.eval()
         with torch.inference_mode():
-            queries, passages = (self._encode(vectors, t, device) for t in (self.queries, self.passages))
+            queries = self._encode(of_queries or vectors, self.queries, device)
+            passages = self._encode(vectors, self.passages, device)
         model.train(training)
         order = np.argsort(-(queries @ passages.T).numpy(), axis=1, kind="stable")[:, :100]
         reciprocal, recall = [], []

@@ -9,7 +9,7 @@ Shapes: N rows of a micro-batch, T tokens after padding, M rows of the whole bat
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -45,16 +45,16 @@ class Keys:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Some texts, padded; `mask` is True at real tokens. `seed` fixes the dropout."""
+    """Some texts of one kind, padded; `mask` is True at real tokens. `seed` fixes the dropout."""
 
     ids: Tensor
     mask: Tensor
     seed: int
+    are_queries: bool = False
 
     def to(self, device: torch.device) -> MicroBatch:
-        return MicroBatch(
-            self.ids.to(device, non_blocking=True), self.mask.to(device, non_blocking=True), self.seed
-        )
+        ids, mask = (tensor.to(device, non_blocking=True) for tensor in (self.ids, self.mask))
+        return replace(self, ids=ids, mask=mask)
 
 
 @dataclass(frozen=True)
@@ -136,6 +136,7 @@ class RetrieverPlan:
             MicroBatch(
                 *texts.pad(of[rows], self.pad_id),
                 torch_seed(seed, "dropout", step, self.turns.rank, number),
+                texts is self.queries,
             )
             for number, (texts, of, rows) in enumerate(cuts)
         ]
@@ -157,5 +158,5 @@ def prepare(batch: Batch, group: Group) -> tuple[Sequence[MicroBatch], Keys]:
 
 def pin(batch: Batch) -> Batch:
     """Page-locked copies, so that the transfer to a GPU overlaps with computing."""
-    micro = [MicroBatch(one.ids.pin_memory(), one.mask.pin_memory(), one.seed) for one in batch.micro]
+    micro = [replace(one, ids=one.ids.pin_memory(), mask=one.mask.pin_memory()) for one in batch.micro]
     return Batch(micro, batch.keys, batch.passages)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import qontext
-from qontext.finetune.config import LabelledConfig
+from qontext.finetune.config import FinetuneConfig, LabelledConfig
 from qontext.pretrain.card import table_rows
 
 _RETRIEVER = """---
@@ -22,7 +22,7 @@ Queries and passages as vectors: {vector}, compared by {similarity}. Fine-tuned 
 from sentence_transformers import SentenceTransformer
 
 model = SentenceTransformer("path/to/this/folder")
-queries, passages = model.encode(["a question"]), model.encode(["a title and its passage"])
+{load_queries}queries, passages = {ask}.encode(["a question"]), model.encode(["a title and its passage"])
 scores = queries @ passages.T
 ```
 
@@ -68,12 +68,16 @@ Made with qontext {version}.
 
 
 def retriever_card(
-    config: LabelledConfig, summary: dict[str, Any], *, pooling: str, similarity: str, loss: str
+    config: FinetuneConfig, summary: dict[str, Any], *, pooling: str, similarity: str, loss: str
 ) -> str:
     return _RETRIEVER.format(
         vector="the last layer's [CLS]" if pooling == "cls" else "the mean of the last layer over the tokens",
         similarity="cosine" if similarity == "cosine" else "dot product",
         how="" if loss == "contrastive" else f" and a teacher's scores ({loss})",
+        load_queries='of_queries = SentenceTransformer("path/to/this/folder/query")\n'
+        if config.untied
+        else "",
+        ask="of_queries" if config.untied else "model",
         made=_made(config, summary),
     )
 

@@ -89,6 +89,10 @@ class FinetuneConfig(LabelledConfig):
     passage_length: int = Field(144, ge=3)
     """Longest passage in tokens, title and special tokens included."""
 
+    untied: bool = False
+    """Train an encoder of its own for queries. Both start as `encoder`, and the queries' one is saved in the folder
+    query/ of the result, which `search` and `encode --kind query` take by themselves."""
+
     pooling: Literal["auto", "cls", "mean"] = "auto"
     """What stands for a text: the last layer's [CLS], or the mean over its tokens. Auto: as the encoder's folder
     says; [CLS] where it says nothing."""

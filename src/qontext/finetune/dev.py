@@ -46,7 +46,7 @@ class Dev:
         found: dict[str, Any] = {}
         is_over = torch.zeros((), device=self.group.device)
         if self.group.is_first:
-            measured = self.probe.measure(self.model, self.model.vectors, self.group.device)
+            measured = self.measure()
             found["dev"] = measured
             log.note(f"step {step:,}: " + ", ".join(f"{k} {v:.4f}" for k, v in measured.items()))
             is_over += self._record(step, measured)
@@ -55,6 +55,12 @@ class Dev:
             if self.group.is_first:
                 log.note(f"No better for {self.patience} measurements: stopped at step {step:,}.")
         return found
+
+    def measure(self) -> dict[str, float]:
+        vectors = self.model.vectors
+        return self.probe.measure(
+            self.model, vectors, self.group.device, lambda ids, mask: vectors(ids, mask, are_queries=True)
+        )
 
     def _record(self, step: int, measured: dict[str, float]) -> bool:
         """Write it down, keep the weights if they are the best so far; gives whether patience is over."""

@@ -36,15 +36,21 @@ class Output:
 
 
 class BiEncoder(nn.Module):
-    """One encoder for queries and passages, and the loss between them."""
+    """One encoder for queries and passages, or one for each (untied), and the loss between them."""
 
     contrastive = True
 
     def __init__(
-        self, encoder: Encoder, pooling: str, similarity: str, temperature: float, loss: Loss = "contrastive"
+        self,
+        encoder: Encoder,
+        pooling: str,
+        similarity: str,
+        temperature: float,
+        loss: Loss = "contrastive",
+        query_encoder: Encoder | None = None,
     ) -> None:
         super().__init__()
-        self.encoder = encoder
+        self.encoder, self.query_encoder = encoder, query_encoder
         self.pooling, self.similarity = pooling, similarity
         self.temperature, self.loss = temperature, loss
 
@@ -53,10 +59,11 @@ class BiEncoder(nn.Module):
 
     def represent(self, micro: MicroBatch) -> Tensor:
         """[N, H] the texts' vectors, of length one if they are compared by cosine."""
-        return self.vectors(micro.ids, micro.mask)
+        return self.vectors(micro.ids, micro.mask, are_queries=micro.are_queries)
 
-    def vectors(self, ids_NT: Tensor, mask_NT: Tensor) -> Tensor:
-        (last_NTH,) = self.encoder(ids_NT, mask_NT)
+    def vectors(self, ids_NT: Tensor, mask_NT: Tensor, *, are_queries: bool = False) -> Tensor:
+        encoder = self.query_encoder if are_queries and self.query_encoder is not None else self.encoder
+        (last_NTH,) = encoder(ids_NT, mask_NT)
         vectors_NH = POOLINGS[self.pooling](last_NTH, mask_NT)
         return F.normalize(vectors_NH.float(), dim=1) if self.similarity == "cosine" else vectors_NH
 

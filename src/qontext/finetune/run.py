@@ -25,6 +25,7 @@ def run(config: FinetuneConfig, work: Workdir) -> dict[str, Any]:
     from qontext.finetune.examples import read_examples
     from qontext.finetune.objective import BiEncoder
     from qontext.finetune.texts import tokenize
+    from qontext.finetune.untied import load_query_encoder, save_query_encoder
     from qontext.retrieve.runs import read_run
 
     group = join(config.device)
@@ -33,6 +34,7 @@ def run(config: FinetuneConfig, work: Workdir) -> dict[str, Any]:
     turns = Turns(len(examples), config.batch_size, config.seed, group.rank, group.world)
     pooling, similarity = resolve_layout(config)
     encoder = load_encoder(config.encoder, seed=config.seed, dropout=config.dropout)
+    query_encoder = load_query_encoder(config)
     check_length("passage_length", config.passage_length, encoder.max_length, config.encoder)
     check_length("query_length", config.query_length, encoder.max_length, config.encoder)
     queries = tokenize(enumerate(examples.texts), len(examples.texts), encoder.tokenizer, config.query_length)
@@ -42,7 +44,7 @@ def run(config: FinetuneConfig, work: Workdir) -> dict[str, Any]:
     steps = config.steps or max(1, math.ceil(config.epochs * len(examples) / config.batch_size))
     loss = config.distill if config.teacher else "contrastive"
     temperature = config.temperature or (1.0 if similarity == "dot" else 0.05)
-    model = BiEncoder(encoder, pooling, similarity, temperature, loss).to(group.device)
+    model = BiEncoder(encoder, pooling, similarity, temperature, loss, query_encoder).to(group.device)
     plan = RetrieverPlan(
         examples,
         queries,
@@ -88,10 +90,12 @@ def run(config: FinetuneConfig, work: Workdir) -> dict[str, Any]:
             keep_best=config.keep == "best",
         )
         if group.is_first:
-            summary["dev before"] = probe.measure(model, model.vectors, group.device)
+            summary["dev before"] = dev.measure()
     on_gpu = group.device.type == "cuda"
     if config.compile == "on" or (config.compile == "auto" and on_gpu):
-        encoder.compile(dynamic=True)
+        for one in (encoder, query_encoder):
+            if one is not None:
+                one.compile(dynamic=True)
     summary |= train(
         model,
         (lambda step: pin(plan(step))) if on_gpu else plan,
@@ -106,16 +110,14 @@ def run(config: FinetuneConfig, work: Workdir) -> dict[str, Any]:
         return {}
     if dev is not None:
         summary["dev"] = dev.finish()
-    encoder.to("cpu")
+    model.to("cpu")
+    longest = config.passage_length if config.untied else max(config.query_length, config.passage_length)
+    layout: dict[str, Any] = {"pooling": pooling, "similarity": similarity, "mlm_head": False}
+    layout |= {"normalize": similarity == "cosine"}
     with work.write_folder(".") as made:
-        encoder.save(
-            made,
-            max_length=max(config.query_length, config.passage_length),
-            pooling=pooling,  # type: ignore[arg-type]
-            similarity=similarity,  # type: ignore[arg-type]
-            mlm_head=False,
-            normalize=similarity == "cosine",
-        )
+        encoder.save(made, max_length=longest, **layout)
+        if query_encoder is not None:
+            save_query_encoder(query_encoder, made, max_length=config.query_length, **layout)
         card = retriever_card(config, summary, pooling=pooling, similarity=similarity, loss=loss)
         (made / "README.md").write_text(card, encoding="utf-8")
     metrics.plot(work)

@@ -77,7 +77,7 @@ def run(config: EncodeConfig, work: Workdir) -> dict[str, Any]:
         pooling=config.pooling,
         max_length=config.max_length,
         batch_tokens=config.batch_tokens,
-    )
+    ).of(config.kind)
     made = {
         "dimension": retriever.dimension,
         "similarity": retriever.layout.similarity,

@@ -26,6 +26,8 @@ from qontext.engine.tokenizer import load_tokenizer
 from qontext.errors import QontextError
 
 Kind = Literal["query", "passage"]
+QUERY_FOLDER = "query"
+"""Where a retriever's directory holds another one for queries: the second half of an untied pair."""
 _PROMPTS: dict[Kind, tuple[str, ...]] = {"query": ("query",), "passage": ("document", "passage", "corpus")}
 _LEGACY_POOLING = {
     "pooling_mode_cls_token": "cls",
@@ -119,6 +121,9 @@ class Retriever:
         max_length: int | None = None,
         batch_tokens: int | None = None,
     ) -> None:
+        self._settings: dict[str, Any] = {"device": device, "precision": precision, "pooling": pooling}
+        self._settings |= {"max_length": max_length, "batch_tokens": batch_tokens}
+        self._of_queries: Retriever | None = None
         self.device = resolve_device(device)
         self.dtype = resolve_precision(precision, self.device)
         self.layout = read_layout(locate(name), pooling=pooling)
@@ -140,7 +145,22 @@ class Retriever:
         self, texts: Sequence[str], kind: Kind, *, advance: Callable[[int], None] | None = None
     ) -> np.ndarray[Any, Any]:
         """[N, D] vectors of the texts, in their order."""
-        return self.encode_tokens(self.tokenize(texts, kind), advance=advance)
+        half = self.of(kind)
+        return half.encode_tokens(half.tokenize(texts, kind), advance=advance)
+
+    def of(self, kind: Kind) -> Retriever:
+        """What encodes texts of this kind: this one, or for queries the other half of an untied pair."""
+        half = self.layout.transformer / QUERY_FOLDER
+        if kind != "query" or not (half / "config.json").is_file():
+            return self
+        if self._of_queries is None:
+            self._of_queries = Retriever(str(half), **self._settings)
+            if self._of_queries.dimension != self.dimension:
+                raise QontextError(
+                    f"makes {self._of_queries.dimension} dimensions, the passages' encoder {self.dimension}",
+                    place=half,
+                )
+        return self._of_queries
 
     def tokenize(self, texts: Sequence[str], kind: Kind) -> list[Any]:
         """Token ids of each text, with prompt and special tokens, cut at the length limit."""
