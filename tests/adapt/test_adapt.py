@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
 from qontext import api
 from qontext.adapt.searcher import Searcher
@@ -130,6 +131,35 @@ def test_a_dry_run_plans_only_and_the_real_one_keeps_the_plan(
     assert planned["expected"] == pytest.approx(sum(planned["seconds"].values()), abs=0.1)
     adapt(reports, tmp_path / "made", small_encoder)
     assert (tmp_path / "made" / "recipe.toml").read_bytes() == recipe
+
+
+def test_a_dry_run_leaves_a_finished_result_alone(reports: Path, small_encoder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "made"
+    adapt(reports, out, small_encoder, budget="20s")
+    before = {path: path.read_bytes() for path in out.glob("*.*") if path.is_file()}
+    planned = adapt(reports, out, small_encoder, budget="10m", dry_run=True)
+    assert planned["steps"] > 0
+    assert {path: path.read_bytes() for path in out.glob("*.*") if path.is_file()} == before
+
+
+def test_two_processes_adapt_together(reports: Path, small_encoder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "made"
+    command = [sys.executable, "-m", "qontext", "adapt", str(reports), "--out", str(out), "--budget", "90s"]
+    done = subprocess.run(
+        [*command, "--encoder", str(small_encoder), "--processes", "2", "--json"],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert set(json.loads(done.stdout)["verdict"]["scores"]["generated"]) >= {"bm25", "start", "adapted"}
+    # One process comes to the same weights.
+    alone = api.run(out / "recipe.toml", out=tmp_path / "alone", until="pretrain")
+    folders = (out / "steps" / "pretrain", alone["steps"][-1]["path"], small_encoder)
+    made, same, start = (load_file(Path(folder) / "model.safetensors") for folder in folders)
+    moved = [(made[f"bert.{name}"] - start[name]).abs().max().item() for name in start if "layer" in name]
+    apart = [(made[name] - same[name]).abs().max().item() for name in made]
+    assert max(apart) < max(moved) / 5
 
 
 def test_labels_are_trained_on_and_measured_by_document(

@@ -7,10 +7,17 @@ training, up to a number of passes over the passages after which little is gaine
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from qontext.adapt.rates import BM25_PASSAGES, FEWEST, SPLIT_CHARACTERS, STAGE_SECONDS, Rates
+from qontext.adapt.rates import (
+    BM25_PASSAGES,
+    FEWEST,
+    FILTERED_PASSAGES,
+    SPLIT_CHARACTERS,
+    STAGE_SECONDS,
+    Rates,
+)
 from qontext.adapt.survey import Survey
 from qontext.errors import QontextError
 
@@ -33,6 +40,7 @@ class Request:
     labels: str | None
     splits: tuple[str, ...]
     labelled: int
+    max_labels: int | None
     encoder: str
     generate: dict[str, Any]
     pretrain: dict[str, Any]
@@ -42,6 +50,7 @@ class Request:
     device: str
     keep: bool
     language: str
+    processes: int = 1
 
 
 @dataclass(frozen=True)
@@ -67,6 +76,10 @@ class Plan:
 
 
 def make_plan(request: Request, survey: Survey, rates: Rates, dimension: int) -> Plan:
+    if request.device == "cuda":  # processes on a CPU share its cores
+        rates = replace(
+            rates, trained=rates.trained * request.processes, encoded=rates.encoded * request.processes
+        )
     passages = max(1, survey.passages(request.max_tokens))
     pool = passages
     if 2 * passages / rates.encoded > MEASURED_SHARE * request.budget:
@@ -86,6 +99,7 @@ def make_plan(request: Request, survey: Survey, rates: Rates, dimension: int) ->
     batch = 32 if passages >= 64 else max(2, passages // 2)
     if request.device == "cuda":
         batch = min(512, max(batch, passages // 20))
+    batch = max(1, batch // request.processes) * request.processes
     finetuned = 0.0
     if request.labelled:
         finetuned = min(0.4 * left, 3 * request.labelled * FINETUNED_PASSAGES / rates.trained)
@@ -105,6 +119,7 @@ def make_plan(request: Request, survey: Survey, rates: Rates, dimension: int) ->
     elif trained < 0.5 * passages:
         notes.append("the budget reaches for less than half a pass over the passages: more time would help.")
     if steps:
+        seconds["filter"] = STAGE_SECONDS + passages / FILTERED_PASSAGES
         seconds["train"] = 2 * STAGE_SECONDS + steps * batch / rates.trained
     if finetune_steps:
         seconds["fine-tune"] = 4 * STAGE_SECONDS + finetune_steps * 32 * FINETUNED_PASSAGES / rates.trained
@@ -139,13 +154,20 @@ def recipe(request: Request, plan: Plan) -> str:
         queries="@generate",
         labels=request.labels,
         pool=max(plan.pool, 1_000),
+        max_labels=request.max_labels,
     )
     model = request.encoder
     if plan.trains:
         step(
+            "filter",
+            "queries that do not find their passage by its words are about something else",
+            queries="@holdout/queries",
+            passages="@split",
+        )
+        step(
             "pretrain",
             passages="@split",
-            queries="@holdout/queries",
+            queries="@filter",
             **request.pretrain,
             batch_size=plan.batch,
             steps=plan.steps,

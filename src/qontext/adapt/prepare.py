@@ -23,6 +23,8 @@ MULTILINGUAL = "intfloat/multilingual-e5-small"
 
 def prepare(config: AdaptConfig) -> tuple[Request, Survey, list[str], int]:
     """The request, the survey, remarks for the plan, and the vectors' dimension."""
+    import torch
+
     from qontext.engine.precision import resolve_device
     from qontext.retrieve.retriever import Retriever, read_layout
 
@@ -47,6 +49,7 @@ def prepare(config: AdaptConfig) -> tuple[Request, Survey, list[str], int]:
             labels=config.labels,
             splits=splits,
             labelled=labelled,
+            max_labels=config.max_labels if labelled else None,
             encoder=config.encoder,
             generate=_generator(config, device),
             pretrain=_objective(config, layout, min(LONGEST_TRAINED, read)),
@@ -56,6 +59,7 @@ def prepare(config: AdaptConfig) -> tuple[Request, Survey, list[str], int]:
             device=device,
             keep=seen.keep,
             language=seen.language,
+            processes=config.processes or (torch.cuda.device_count() if device == "cuda" else 1),
         ),
         seen,
         notes,

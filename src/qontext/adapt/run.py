@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 import time
 from dataclasses import asdict, replace
 from importlib.util import find_spec
@@ -19,7 +21,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from qontext import artifacts, log, stages
-from qontext.config import Input, StageConfig
+from qontext.config import Input, Machine, StageConfig
 from qontext.errors import QontextError
 from qontext.stages import Command
 
@@ -59,6 +61,10 @@ class AdaptConfig(StageConfig):
 
     passages: int | None = Field(None, ge=10)
     """pydocs: about how many passages to read. Default: what the budget reaches for."""
+
+    processes: Annotated[int | None, Machine()] = Field(None, ge=1)
+    """How many processes train, encode and search together, each on a GPU of its own. Default: as many as there are
+    GPUs."""
 
     retrain: bool = False
     """Train anew, though only the documents changed."""
@@ -103,6 +109,9 @@ def _anew(config: AdaptConfig, root: Path, asked: dict[str, Any], started: float
     plan = planning.make_plan(request, survey, measured, dimension)
     plan = replace(plan, notes=[*tokenizer_notes, *plan.notes])
     show_plan(request, survey, plan, root)
+    if config.dry_run and (root / "adapted.json").is_file():
+        log.note(f"{root} holds a finished result, which stays as it is: the plan is shown, not written.")
+        return {"out": str(root), **asdict(plan), "expected": round(plan.expected, 1)}
     try:
         root.mkdir(parents=True, exist_ok=True)
         (root / "recipe.toml").write_text(planning.recipe(request, plan), encoding="utf-8")
@@ -133,6 +142,8 @@ def _go_on(config: AdaptConfig, root: Path, made: dict[str, Any], started: float
     request = _request(made["request"])
     recipe = read_recipe(str(root / "recipe.toml"))
     steps = root / "steps"
+    if request.processes > 1:
+        _run_together(root / "recipe.toml", steps, request.processes)
     rows = run_recipe(recipe, steps)
     trains = made["plan"]["steps"] > 0
     splits = [s for s in request.splits if s != "dev"]
@@ -161,6 +172,18 @@ def _go_on(config: AdaptConfig, root: Path, made: dict[str, Any], started: float
     with_data: dict[str, Any] = {"data": str(steps / "holdout" / "measured"), "split": verdict.split}
     api.report((str(steps),), title=recipe.title, **with_data, out=root / "report", overwrite=True)
     return _finish(root, about, verdict, started)
+
+
+def _run_together(recipe: Path, steps: Path, processes: int) -> None:
+    """Run the recipe in several processes; what one of them does alone, the others wait for."""
+    launch = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    command = [sys.executable, "-m", *launch, "-m", "qontext", "run", str(recipe), "--out", str(steps)]
+    if subprocess.run(command, stdout=sys.stderr).returncode:  # stdout is for this process' own result
+        raise QontextError(
+            f"the recipe stopped in one of {processes} processes, whose message is above",
+            place=recipe,
+            remedy="The same command goes on where it stopped; --processes 1 does without the others.",
+        )
 
 
 def _finish(root: Path, about: dict[str, Any], verdict: Any, started: float) -> dict[str, Any]:
@@ -302,7 +325,7 @@ def _labelled_pydocs(config: AdaptConfig, root: Path) -> AdaptConfig:
 
 def _asked(config: AdaptConfig) -> dict[str, Any]:
     """What decides the result besides the documents."""
-    ignored = ("documents", "out", "retrain", "dry_run", "encoder", "labels", "passages")
+    ignored = ("documents", "out", "retrain", "dry_run", "encoder", "labels", "passages", "processes")
     asked: dict[str, Any] = {k: v for k, v in config.model_dump().items() if k not in ignored}
     for name in ("encoder", "labels"):
         value = getattr(config, name)

@@ -70,7 +70,8 @@ def backward(
 
     if cached:
         with torch.no_grad():
-            parts = [represent(one).float() for one in micro]
+            # Copies: a [CLS] vector is a view that would keep all tokens' hidden states of its micro-batch.
+            parts = [represent(one).float().clone() for one in micro]
         losses, gradient = contrast_gradient(contrast, torch.cat(parts), group)
         add(losses)
         for one, part in zip(micro, gradient.split([len(p) for p in parts])):
