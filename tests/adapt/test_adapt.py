@@ -19,6 +19,8 @@ from qontext import api
 from qontext.adapt.searcher import Searcher
 from qontext.artifacts import open_artifact
 from qontext.errors import QontextError
+from qontext.finetune.listwise import load_classifier
+from qontext.retrieve.groups import read_groups
 
 
 def adapt(documents: Path, out: Path, encoder: Path, **settings: Any) -> dict[str, Any]:
@@ -160,6 +162,21 @@ def test_two_processes_adapt_together(reports: Path, small_encoder: Path, tmp_pa
     moved = [(made[f"bert.{name}"] - start[name]).abs().max().item() for name in start if "layer" in name]
     apart = [(made[name] - same[name]).abs().max().item() for name in made]
     assert max(apart) < max(moved) / 5
+
+
+def test_a_cross_encoders_scores_stand_for_labels(reports: Path, small_encoder: Path, tmp_path: Path) -> None:
+    model, tokenizer, _ = load_classifier(str(small_encoder), 1, 0.0)
+    for part in (model, tokenizer):
+        part.save_pretrained(str(tmp_path / "reranker"))
+    adapt(reports, tmp_path / "made", small_encoder, reranker=tmp_path / "reranker")
+    steps = tmp_path / "made" / "steps"
+    made = open_artifact(steps / "finetune")
+    assert made.config["distill"] == "margin-mse"
+    assert made.summary["losses"]["margin_mse"] > 0
+    held = {line.split("\t")[1] for line in (steps / "holdout/measured/qrels/generated.tsv").open()}
+    taught = {passage for group in read_groups(steps / "negatives") for passage in group.positives}
+    assert taught and not taught & held, "what is measured with is not learnt from"
+    assert open_artifact(steps / "adapted-vectors").meta["inputs"]["encoder"]["path"].endswith("finetune")
 
 
 def test_labels_are_trained_on_and_measured_by_document(

@@ -50,6 +50,7 @@ class Request:
     device: str
     keep: bool
     language: str
+    reranker: str | None = None
     processes: int = 1
 
 
@@ -78,7 +79,10 @@ class Plan:
 def make_plan(request: Request, survey: Survey, rates: Rates, dimension: int) -> Plan:
     if request.device == "cuda":  # processes on a CPU share its cores
         rates = replace(
-            rates, trained=rates.trained * request.processes, encoded=rates.encoded * request.processes
+            rates,
+            trained=rates.trained * request.processes,
+            encoded=rates.encoded * request.processes,
+            scored=rates.scored * request.processes,
         )
     passages = max(1, survey.passages(request.max_tokens))
     pool = passages
@@ -100,13 +104,13 @@ def make_plan(request: Request, survey: Survey, rates: Rates, dimension: int) ->
     if request.device == "cuda":
         batch = min(512, max(batch, passages // 20))
     batch = max(1, batch // request.processes) * request.processes
-    finetuned = 0.0
-    if request.labelled:
-        finetuned = min(0.4 * left, 3 * request.labelled * FINETUNED_PASSAGES / rates.trained)
-        finetuned = max(0.0, finetuned)
+    # A step of fine-tuning shows 32 queries with their passages, which a cross-encoder, if there is one, scores first.
+    step = 32 * FINETUNED_PASSAGES * (1 / rates.trained + (1 / rates.scored if request.reranker else 0))
+    visits = 3 * request.labelled or (passages if request.reranker else 0)
+    finetune_steps = int(max(0.0, min(0.4 * left / step, visits / 32)))
+    finetuned = finetune_steps * step
     trained = min((left - finetuned) * rates.trained, PASSES * passages)
     steps = int(trained / batch)
-    finetune_steps = int(finetuned * rates.trained / FINETUNED_PASSAGES / 32)
     if passages < FEWEST:
         notes.append(f"{passages} passages are too few to train on: the encoder stays as it is.")
         steps = finetune_steps = 0
@@ -122,7 +126,9 @@ def make_plan(request: Request, survey: Survey, rates: Rates, dimension: int) ->
         seconds["filter"] = STAGE_SECONDS + passages / FILTERED_PASSAGES
         seconds["train"] = 2 * STAGE_SECONDS + steps * batch / rates.trained
     if finetune_steps:
-        seconds["fine-tune"] = 4 * STAGE_SECONDS + finetune_steps * 32 * FINETUNED_PASSAGES / rates.trained
+        seconds["fine-tune"] = 4 * STAGE_SECONDS + finetuned
+        if not request.labelled:  # the negatives of all generated queries
+            seconds["fine-tune"] += passages / FILTERED_PASSAGES
     if pool < passages:
         notes.append(f"measured among {pool:,} of the passages; the index holds all.")
     disk = round(2.5 * survey.characters + 4 * dimension * (2 * pool + passages)) + 400_000_000
@@ -174,29 +180,7 @@ def recipe(request: Request, plan: Plan) -> str:
         )
         model = "@pretrain"
     if plan.trains and plan.finetune_steps:
-        step("bm25-train", verb="search", bm25=True, data="@holdout/measured", split="train", k=100)
-        step(
-            "negatives",
-            verb="mine",
-            run="@bm25-train",
-            qrels="@holdout/measured/qrels/train.tsv",
-            data="@holdout/measured",
-            depth=100,
-            per_query=12,
-        )
-        step(
-            "finetune",
-            groups="@negatives",
-            passages="@holdout/measured",
-            encoder="@pretrain",
-            steps=plan.finetune_steps,
-            batch_size=32,
-            passages_per_query=FINETUNED_PASSAGES,
-            passage_length=request.max_tokens,
-            query_length=48,
-            lr=2e-5,
-            dropout=0.0,
-        )
+        _finetuning(step, request, plan)
         model = "@finetune"
     _measuring(step, request, plan, model)
     lines = ["# Written by `qontext adapt`. `qontext run` does the same; change what you like.", ""]
@@ -206,6 +190,45 @@ def recipe(request: Request, plan: Plan) -> str:
         lines += [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in settings.items()]
         lines.append("")
     return "\n".join(lines)
+
+
+def _finetuning(step: Any, request: Request, plan: Plan) -> None:
+    """On the labels, else on generated queries; with a cross-encoder, on its scores of each query's passages.
+
+    Generated queries are not fine-tuned on without one: that gained nothing over pre-training longer (docs/adapt.md).
+    """
+    passages = "@holdout/measured" if request.labelled else "@split"
+    named = {"data": passages} if request.labelled else {"queries": "@filter", "passages": passages}
+    split = {"split": "train"} if request.labelled else {}
+    step("bm25-train", verb="search", bm25=True, **named, **split, k=100 if request.labelled else 30)
+    step(
+        "negatives",
+        verb="mine",
+        run="@bm25-train",
+        qrels="@holdout/measured/qrels/train.tsv" if request.labelled else "@filter",
+        **named,
+        depth=100 if request.labelled else 30,
+        per_query=12 if request.labelled else FINETUNED_PASSAGES - 1,
+        limit=None if request.labelled else 32 * plan.finetune_steps,
+    )
+    taught: dict[str, Any] = {}
+    if request.reranker:
+        step("teacher", verb="rerank", run="@negatives", reranker=[request.reranker], **named)
+        taught = {"teacher": "@teacher", "distill": "margin-mse"}
+    step(
+        "finetune",
+        groups="@negatives",
+        passages=passages,
+        encoder="@pretrain",
+        steps=plan.finetune_steps,
+        batch_size=32 // request.processes * request.processes,
+        passages_per_query=FINETUNED_PASSAGES,
+        passage_length=request.max_tokens,
+        query_length=48,
+        lr=2e-5,
+        dropout=0.0,
+        **taught,
+    )
 
 
 def systems(trains: bool) -> list[str]:

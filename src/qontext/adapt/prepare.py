@@ -59,6 +59,7 @@ def prepare(config: AdaptConfig) -> tuple[Request, Survey, list[str], int]:
             device=device,
             keep=seen.keep,
             language=seen.language,
+            reranker=config.reranker,
             processes=config.processes or (torch.cuda.device_count() if device == "cuda" else 1),
         ),
         seen,
@@ -170,8 +171,12 @@ def show_plan(request: Request, seen: Survey, plan: Plan, root: Path) -> None:
         "training": f"coCondenser on (passage, query) pairs: {plan.steps:,} steps of {plan.batch}"
         if plan.trains
         else "none",
+        "teacher": f"{request.reranker}"
+        + (f": {plan.finetune_steps:,} steps on its scores" if plan.finetune_steps else ": no time for it")
+        if request.reranker
+        else None,
         "labels": f"{plan.finetune_steps:,} steps of fine-tuning on {request.labelled:,} questions"
-        if plan.finetune_steps
+        if plan.finetune_steps and request.labelled
         else ("to measure with only" if request.labels else "none: generated questions measure"),
         "measuring": f"{', '.join(s for s in request.splits if s != 'dev')} questions, among {plan.pool:,} passages",
         "time": f"{log.duration(plan.expected)} of {log.duration(request.budget)}: "
@@ -179,6 +184,6 @@ def show_plan(request: Request, seen: Survey, plan: Plan, root: Path) -> None:
         "disk": f"{plan.disk / 2**30:.1f} GiB",
         "recipe": str(root / "recipe.toml"),
     }
-    log.show_table("Plan", rows)
+    log.show_table("Plan", {name: row for name, row in rows.items() if row is not None})
     for note in plan.notes:
         log.warn(note[0].upper() + note[1:])

@@ -23,22 +23,28 @@ STAGE_SECONDS = 2.5
 
 @dataclass(frozen=True)
 class Rates:
-    """Per second: passages trained on (with a query each), passages encoded, passages that get their queries."""
+    """Per second: passages trained on (with a query each), passages encoded, passages that get their queries, pairs
+    that the cross-encoder scores (if there is one)."""
 
     trained: float
     encoded: float
     generated: float
+    scored: float
     seconds: float
 
 
 def measure(
-    sample: tuple[Passage, ...], pretrain: dict[str, Any], generate: dict[str, Any], max_length: int
+    sample: tuple[Passage, ...],
+    pretrain: dict[str, Any],
+    generate: dict[str, Any],
+    max_length: int,
+    reranker: str | None = None,
 ) -> Rates:
     """Run generate, pretrain and encode on the sample, as the recipe will, and read how long they took."""
     started = time.monotonic()
     usable = [passage for passage in sample if passage.text.strip()]
     if len(usable) < FEWEST:
-        return Rates(1.0, 10.0, KEYPHRASE_PASSAGES, 0.0)
+        return Rates(1.0, 10.0, KEYPHRASE_PASSAGES, 1.0, 0.0)
     verbosity, log.verbosity = log.verbosity, -1
     try:
         with tempfile.TemporaryDirectory(prefix="qontext-") as folder:
@@ -65,9 +71,21 @@ def measure(
                 texts, encoder=str(pretrain["encoder"]), max_length=max_length, out=root / "vectors"
             )
             encoded = vectors.summary["texts_per_second"]
+            scored = _scored(reranker, usable[:TRAINED]) if reranker else 1.0
     finally:
         log.verbosity = verbosity
-    return Rates(min(trained), encoded, generated, time.monotonic() - started)
+    return Rates(min(trained), encoded, generated, scored, time.monotonic() - started)
+
+
+def _scored(reranker: str, passages: list[Passage]) -> float:
+    from qontext.retrieve.cross_encoder import CrossEncoder
+
+    model = CrossEncoder(reranker)
+    pairs = [(passage.text[:60], passage.content) for passage in passages]
+    model.score(pairs[:FEWEST])  # what is done once
+    started = time.monotonic()
+    model.score(pairs)
+    return len(pairs) / (time.monotonic() - started)
 
 
 def _write(folder: Path, passages: list[Passage]) -> Path:

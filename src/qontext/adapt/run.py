@@ -47,6 +47,10 @@ class AdaptConfig(StageConfig):
     encoder: Annotated[str | None, Input()] = None
     """Where to start: a folder or a hub name. Default: all-MiniLM-L6-v2."""
 
+    reranker: Annotated[str | None, Input()] = None
+    """A cross-encoder to learn from: a folder or a hub name. Its scores then stand for labels, or refine them
+    (margin-MSE)."""
+
     budget: str = "30m"
     """About how long it may take, such as 10m or 2h."""
 
@@ -105,7 +109,9 @@ def _anew(config: AdaptConfig, root: Path, asked: dict[str, Any], started: float
     if survey.documents < 1:
         raise QontextError("holds no documents", place=config.documents)
     log.note("Timing a few steps of the real work …")
-    measured = rates.measure(survey.sample, request.pretrain, request.generate, request.read_tokens)
+    measured = rates.measure(
+        survey.sample, request.pretrain, request.generate, request.read_tokens, request.reranker
+    )
     plan = planning.make_plan(request, survey, measured, dimension)
     plan = replace(plan, notes=[*tokenizer_notes, *plan.notes])
     show_plan(request, survey, plan, root)
@@ -325,9 +331,19 @@ def _labelled_pydocs(config: AdaptConfig, root: Path) -> AdaptConfig:
 
 def _asked(config: AdaptConfig) -> dict[str, Any]:
     """What decides the result besides the documents."""
-    ignored = ("documents", "out", "retrain", "dry_run", "encoder", "labels", "passages", "processes")
+    ignored = (
+        "documents",
+        "out",
+        "retrain",
+        "dry_run",
+        "encoder",
+        "labels",
+        "reranker",
+        "passages",
+        "processes",
+    )
     asked: dict[str, Any] = {k: v for k, v in config.model_dump().items() if k not in ignored}
-    for name in ("encoder", "labels"):
+    for name in ("encoder", "labels", "reranker"):
         value = getattr(config, name)
         asked[name] = None if value is None else stages.digest_of(value, name)
     return asked
