@@ -22,7 +22,7 @@ from qontext.engine.distributed import Group
 
 Losses = dict[str, Tensor]
 M = TypeVar("M")
-SCORES_PER_BLOCK = 1 << 21
+SCORES_PER_BLOCK = 1 << 22
 """Scores that are there at a time: 16 MiB, and a few times that with their masks and gradients."""
 
 
@@ -57,10 +57,12 @@ def backward(
     *,
     cached: bool,
     scale: Callable[[Tensor], Tensor] = lambda loss: loss,
+    between: Callable[[], object] = lambda: None,
 ) -> Losses:
     """Back-propagate the micro-batches' own losses and the contrastive one; gives this rank's share of each.
 
-    `forward` and `represent` must draw the same dropout for the same micro-batch, whenever they are called.
+    `forward` and `represent` must draw the same dropout for the same micro-batch, whenever they are called. `between`
+    is called after each micro-batch that was computed anew, when nothing of it is held any more.
     """
     total: Losses = {}
 
@@ -78,6 +80,8 @@ def backward(
             own, vectors = forward(one)
             add(own)
             _backward([*own.values()], vectors, part, scale)
+            del own, vectors
+            between()
         return total
     outputs = [forward(one) for one in micro]
     vectors = torch.cat([vectors.float() for _, vectors in outputs])

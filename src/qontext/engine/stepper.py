@@ -106,8 +106,6 @@ class Stepper:
             return total
         cache = self.settings.gradient_cache
         cached = cache == "on" or (cache == "auto" and len(micro) > CACHE_ABOVE)
-        if cached and self.group.device.type == "cpu":
-            return_freed_memory()
         return gradient_cache.backward(
             micro,
             self._forward,
@@ -116,6 +114,7 @@ class Stepper:
             self.group,
             cached=cached,
             scale=self.scaler.scale,
+            between=return_freed_memory if self.group.device.type == "cpu" else lambda: None,
         )
 
     def _forward(self, micro: Any) -> tuple[Losses, Tensor]:
