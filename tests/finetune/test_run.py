@@ -159,6 +159,7 @@ def test_a_labelled_folder_is_trained_on_without_hard_negatives(
         ({"dev": "/nowhere/set"}, "/nowhere"),
         ({"source": "/nowhere/groups"}, "/nowhere/groups"),
         ({"similarity": "euclidean"}, "similarity = 'euclidean'"),
+        ({"source": "qrels.tsv"}, "are no training groups.*qontext mine"),
         ({"teacher": "/nowhere/run.trec"}, "/nowhere/run.trec"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
@@ -167,6 +168,8 @@ def test_bad_input_is_told_in_a_sentence(
     finetune: Finetune, tmp_path: Path, settings: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.chdir(tmp_path)
+    Path("qrels.tsv").write_text("q0\tp0\t1\n")
     with pytest.raises(QontextError, match=f"(?s){said}"):
         finetune(tmp_path / "out", **settings)
 

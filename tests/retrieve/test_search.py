@@ -86,3 +86,7 @@ def test_what_cannot_be_searched_is_told(beir: Path, tiny_encoder: Path, tmp_pat
     made = api.search(bm25=True, data=beir, out=tmp_path / "made")
     with pytest.raises(QontextError, match="'qontext search', which is nothing to search"):
         api.search(made, data=beir, out=tmp_path / "run")
+    (tmp_path / "run.trec").write_text("q1 Q0 p1 1 2.0 x\n")
+    for path in (tmp_path / "run.trec", beir):
+        with pytest.raises(QontextError, match=r"is nothing to search.*--bm25"):
+            api.search(path, data=beir, out=tmp_path / "run")

@@ -35,6 +35,13 @@ class Group(NamedTuple):
 
 def read_groups(source: Path | str) -> Iterator[Group]:
     """The groups that `mine` wrote, in order."""
+    path = Path(source).expanduser()
+    if path.is_file() and path.suffix != ".parquet":
+        raise QontextError(
+            "are no training groups, which are Parquet files",
+            place=path,
+            remedy="Make them with 'qontext mine RUN QRELS', or name a folder in BEIR's layout to train on its positives.",
+        )
     for batch in records.read_table(source, GROUPS, columns=GROUPS.names):
         yield from map(Group, *(batch.column(name).to_pylist() for name in GROUPS.names))
 

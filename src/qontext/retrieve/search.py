@@ -73,6 +73,7 @@ class SearchConfig(StageConfig):
 
 
 def run(config: SearchConfig, work: Workdir) -> dict[str, Any]:
+    from qontext.retrieve.index.load import open_searchable
     from qontext.retrieve.runs import write_run
 
     if config.question is not None:
@@ -86,7 +87,7 @@ def run(config: SearchConfig, work: Workdir) -> dict[str, Any]:
             raise QontextError(
                 "nothing to search is named", remedy="Name vectors or an index, or give --bm25."
             )
-        kind = artifacts.open_artifact(config.index)
+        kind = open_searchable(config.index)
         if kind.verb == "index" and kind.config["backend"] == "bm25":
             found, tag = _lexical(config, queries), "bm25"
         else:
