@@ -202,6 +202,10 @@ def test_a_condenser_head_is_taken_up(
     assert not all(p.equal(q) for p, (_, q) in zip(before, objective.head_parameters()))
     other = method("cot-mae")(load_encoder(str(first.path)), config)
     assert not load_head(other, first.path), "a head of another kind is left alone"
+    capsys.readouterr()
+    last = PretrainConfig(passages="p", method="cocondenser", early_layer_number=2)
+    assert load_head(method("cocondenser")(load_encoder(str(first.path)), last), first.path)
+    assert "trained on layer 1 and goes on with layer 2" in " ".join(capsys.readouterr().err.split())
     with pytest.raises(QontextError, match="other shapes"):
         three = PretrainConfig(passages="p", method="cocondenser", decoder_layers=3)
         load_head(method("cocondenser")(load_encoder(str(first.path)), three), first.path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -118,9 +117,3 @@ def _weights(queries: str, count: int) -> Any:
 def remove_cache(work: Workdir) -> None:
     if (work.path / CACHE).exists():
         work.remove(CACHE)
-
-
-def is_local(path: str) -> Path | None:
-    """The path, if it is a folder on this machine."""
-    folder = Path(path).expanduser()
-    return folder if folder.is_dir() else None

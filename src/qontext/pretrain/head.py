@@ -21,7 +21,7 @@ def save_head(objective: Objective, folder: Path) -> None:
     weights = {n: p.detach().cpu().contiguous() for n, p in objective.head_parameters()}
     if weights:
         # One entry only: several would be written in an order of chance.
-        save_file(weights, folder / FILE, {"kind": objective.head_kind})
+        save_file(weights, folder / FILE, {"kind": f"{objective.head_kind} of {objective.head_reads}"})
 
 
 def load_head(objective: Objective, folder: Path) -> bool:
@@ -37,6 +37,7 @@ def load_head(objective: Objective, folder: Path) -> bool:
         raise QontextError(f"cannot read the head: {error}", place=file) from None
     if kind is None:
         raise QontextError("is no head that qontext wrote", place=file, remedy="Take it out of the folder.")
+    kind, _, reads = kind.partition(" of ")
     if kind != objective.head_kind:
         log.note(f"The head in {folder} is a {kind} head; a {objective.head_kind} head starts anew.")
         return False
@@ -45,6 +46,11 @@ def load_head(objective: Objective, folder: Path) -> bool:
             "the head there has other shapes than the one that is asked for",
             place=file,
             remedy="Set --decoder-layers as it was set for that head.",
+        )
+    if reads != objective.head_reads:
+        log.warn(
+            f"The head in {folder} was trained on {reads} and goes on with {objective.head_reads}: "
+            "set --early-layer-number as it was set for that head."
         )
     with torch.no_grad():
         for name, parameter in own.items():

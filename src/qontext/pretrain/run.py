@@ -18,8 +18,10 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
     from qontext.engine import checkpoint, metrics
     from qontext.engine.distributed import join
     from qontext.engine.encoder import load_encoder
+    from qontext.engine.locate import locate
+    from qontext.engine.presets import PRESETS
     from qontext.pretrain.batches import BatchPlan
-    from qontext.pretrain.data import choose_anchors, is_local, open_sources, remove_cache
+    from qontext.pretrain.data import choose_anchors, open_sources, remove_cache
     from qontext.pretrain.head import load_head, save_head
     from qontext.pretrain.masking import Vocabulary
     from qontext.pretrain.objectives import method
@@ -48,7 +50,7 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
         phases.insert(0, ("condenser", config.condenser_steps))
 
     objective: Any = method(phases[0][0])(encoder, config).to(group.device)
-    folder = is_local(config.encoder)
+    folder = None if config.encoder in PRESETS else locate(config.encoder)
     has_trained_head = folder is not None and load_head(objective, folder)
     needs_head = config.method == "cocondenser" and config.head_weight > 0 and not config.condenser_steps
     if needs_head and not has_trained_head and group.is_first:

@@ -49,6 +49,8 @@ class Objective(nn.Module):
 
     contrastive = False
     head_kind = ""
+    head_reads = ""
+    """What of the encoder the head is fed with, where that can be chosen."""
 
     def __init__(self, encoder: Encoder, config: PretrainConfig) -> None:
         super().__init__()

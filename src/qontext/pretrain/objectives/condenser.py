@@ -25,6 +25,7 @@ class Condenser(Objective):
     def __init__(self, encoder: Encoder, config: PretrainConfig) -> None:
         super().__init__(encoder, config)
         self.early = config.early_layer(encoder.num_layers)
+        self.head_reads = f"layer {self.early}"
         self.head = encoder.fresh_layers(
             config.decoder_layers_or(2), config.copied_layers(), seed=config.seed
         )
