@@ -1,0 +1,78 @@
+"""adapt with a model that writes the queries: a T5 model on disk, a chat model behind a real server of this machine."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from qontext import api, records
+from qontext.artifacts import open_artifact
+
+
+@pytest.fixture
+def endpoint() -> Iterator[tuple[str, list[str]]]:
+    """A chat server that asks after every passage, and what it was sent."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            asked.append(body["messages"][-1]["content"])
+            questions = json.dumps(
+                [f"what happened to the {part} of it?" for part in ("lamp", "bell", "stair")]
+            )
+            answer = json.dumps({"choices": [{"message": {"content": questions}}]}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/v1", asked
+    server.shutdown()
+
+
+def test_a_chat_model_writes_the_queries(
+    reports: Path, small_encoder: Path, endpoint: tuple[str, list[str]], tmp_path: Path
+) -> None:
+    address, asked = endpoint
+    found = api.adapt(
+        reports, out=tmp_path / "made", encoder=small_encoder, budget="60s", generator="llm",
+        generator_model="some-model", endpoint=address,
+    )  # fmt: skip
+    assert any("Lighthouse" in text for text in asked)
+    rows = list(records.read_table(tmp_path / "made/steps/generate", records.QUERIES))
+    assert {query for batch in rows for query in batch.column("query").to_pylist()} == {
+        f"what happened to the {part} of it?" for part in ("lamp", "bell", "stair")
+    }
+    # Every passage has the same queries, so hardly one finds its own: one each is kept, and nothing is lost.
+    kept = open_artifact(tmp_path / "made/steps/filter").summary
+    assert kept["passages_that_lost_all"] == 0
+    assert set(found["verdict"]["scores"]["generated"]) >= {"bm25", "start", "adapted"}
+
+
+def test_a_t5_model_writes_the_queries(reports: Path, small_encoder: Path, tmp_path: Path) -> None:
+    from qontext.queries.new_model import PRESETS, Preset, from_scratch
+
+    texts = [json.loads(line)["text"] for line in reports.read_text().splitlines()[:3]]
+    PRESETS["test"] = Preset(1, 32, 2)
+    model, tokenizer = from_scratch("test", texts, 120, seed=1)
+    del PRESETS["test"]
+    for part in (model, tokenizer):
+        part.save_pretrained(str(tmp_path / "t5"))
+    made = api.adapt(
+        reports, out=tmp_path / "made", encoder=small_encoder, budget="10m", generator="t5",
+        generator_model=str(tmp_path / "t5"), dry_run=True,
+    )  # fmt: skip
+    assert made["seconds"]["generate"] > 0
+    api.run(tmp_path / "made/recipe.toml", out=tmp_path / "made/steps", until="generate")
+    assert open_artifact(tmp_path / "made/steps/generate").config["generator"] == "t5"
