@@ -144,6 +144,33 @@ def test_a_dry_run_leaves_a_finished_result_alone(reports: Path, small_encoder: 
     assert {path: path.read_bytes() for path in out.glob("*.*") if path.is_file()} == before
 
 
+def test_a_dry_run_leaves_a_run_under_way_alone(reports: Path, small_encoder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "made"
+    adapt(reports, out, small_encoder, dry_run=True)
+    api.run(out / "recipe.toml", out=out / "steps", until="generate")
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    adapt(reports, out, small_encoder, budget="10m", dry_run=True)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+def test_two_processes_stop_when_asked_and_go_on(reports: Path, small_encoder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "made"
+    command = [sys.executable, "-m", "qontext", "adapt", str(reports), "--out", str(out), "--budget", "90s"]
+    process = subprocess.Popen(
+        [*command, "--encoder", str(small_encoder), "--processes", "2"],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stderr=subprocess.PIPE,
+    )
+    while process.poll() is None and not (out / "steps" / "pretrain").exists():
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    process.communicate()
+    assert process.returncode not in (0, -signal.SIGKILL)
+    assert not (out / "adapted.json").exists()
+    found = adapt(reports, out, small_encoder)  # no process of the first run holds the directory
+    assert found["system"]
+
+
 def test_two_processes_adapt_together(reports: Path, small_encoder: Path, tmp_path: Path) -> None:
     out = tmp_path / "made"
     command = [sys.executable, "-m", "qontext", "adapt", str(reports), "--out", str(out), "--budget", "90s"]
@@ -155,6 +182,7 @@ def test_two_processes_adapt_together(reports: Path, small_encoder: Path, tmp_pa
     )
     assert done.returncode == 0, done.stderr
     assert set(json.loads(done.stdout)["verdict"]["scores"]["generated"]) >= {"bm25", "start", "adapted"}
+    assert (out / "steps" / "recipe.toml").is_file(), "written by the processes' own 'qontext run'"
     # One process comes to the same weights.
     alone = api.run(out / "recipe.toml", out=tmp_path / "alone", until="pretrain")
     folders = (out / "steps" / "pretrain", alone["steps"][-1]["path"], small_encoder)
@@ -204,6 +232,24 @@ def test_labels_are_trained_on_and_measured_by_document(
     assert not documents[0] & documents[2]
     assert not documents[0] & documents[1]
     assert open_artifact(tmp_path / "made" / "steps" / "finetune").summary["steps"] >= 1
+
+
+def test_few_labels_make_small_batches(reports: Path, small_encoder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "labels"
+    (folder / "qrels").mkdir(parents=True)
+    asked = [(f"q{n}", f"how was the bell of number {n} mended", f"report-{n}") for n in range(30)]
+    queries = [json.dumps({"_id": id, "text": text}) + "\n" for id, text, _ in asked]
+    (folder / "queries.jsonl").write_text("".join(queries))
+    (folder / "corpus.jsonl").write_text("".join(reports.read_text().splitlines(keepends=True)))
+    for split, rows in {"train": asked[:20], "test": asked[20:]}.items():
+        lines = ["query-id\tcorpus-id\tscore", *(f"{id}\t{report}\t1" for id, _, report in rows)]
+        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+    adapt(reports, tmp_path / "made", small_encoder, labels=folder, max_labels=9)
+    steps = tmp_path / "made" / "steps"
+    assert open_artifact(steps / "holdout").summary["labelled queries"]["train"] == 9
+    made = open_artifact(steps / "finetune")
+    assert made.config["batch_size"] == 4
+    assert made.summary["queries"] == 9
 
 
 @pytest.mark.parametrize(

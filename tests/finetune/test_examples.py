@@ -79,6 +79,17 @@ def test_a_teacher_leaves_out_what_it_did_not_score() -> None:
         examples(SEVEN, teacher=Run.from_columns(*zip(*rows[:1])))
 
 
+def test_a_teacher_has_nothing_to_say_of_a_query_without_negatives() -> None:
+    scores = {"a": [("1", 2.0), ("2", 1.0)], "b": [("3", 1.0)]}
+    rows = [(query, passage, score) for query, found in scores.items() for passage, score in found]
+    teacher = Run.from_columns(*map(list, zip(*rows)), place="teacher")
+    groups = [Group("a", "first", ["1"], ["2"]), Group("b", "second", ["3"], [])]
+    examples = Examples(groups, "groups", teacher)
+    assert examples.queries == ["a"] and examples.without_negatives == 1
+    with pytest.raises(QontextError, match="no query with negatives"):
+        Examples(groups[1:], "groups", teacher)
+
+
 def test_groups_that_cannot_be_trained_on_are_refused() -> None:
     with pytest.raises(QontextError, match="here: holds no query"):
         examples()

@@ -190,6 +190,8 @@ def test_a_condenser_head_is_taken_up(
     train(corpus, tmp_path / "cold", method="cocondenser")
     assert "brings no condenser head" in capsys.readouterr().err
 
+    from safetensors.torch import load_file, save_file
+
     from qontext.engine.encoder import load_encoder
     from qontext.pretrain.config import PretrainConfig
     from qontext.pretrain.head import load_head
@@ -206,6 +208,11 @@ def test_a_condenser_head_is_taken_up(
     last = PretrainConfig(passages="p", method="cocondenser", early_layer_number=2)
     assert load_head(method("cocondenser")(load_encoder(str(first.path)), last), first.path)
     assert "trained on layer 1 and goes on with layer 2" in " ".join(capsys.readouterr().err.split())
+    # A head that does not say what it was trained on is taken as it is.
+    weights = load_file(first.path / "head.safetensors")
+    save_file(weights, tmp_path / "head.safetensors", {"kind": "condenser"})
+    assert load_head(objective, tmp_path)
+    assert "trained on" not in capsys.readouterr().err
     with pytest.raises(QontextError, match="other shapes"):
         three = PretrainConfig(passages="p", method="cocondenser", decoder_layers=3)
         load_head(method("cocondenser")(load_encoder(str(first.path)), three), first.path)

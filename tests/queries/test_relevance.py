@@ -192,9 +192,18 @@ def test_order_and_parts_do_not_matter(passages, tmp_path, tiny_encoder, dense):
     assert sum(same) >= 190 if dense else all(same)
 
 
-def test_ranks_are_those_of_all_inner_products(passages, tmp_path, tiny_encoder):
+@pytest.mark.parametrize("untied", [False, True])
+def test_ranks_are_those_of_all_inner_products(passages, tmp_path, tiny_encoder, untied):
+    from transformers import BertConfig, BertModel
+
     from qontext.retrieve.retriever import Retriever
 
+    if untied:  # queries have an encoder of their own
+        pair = tmp_path / "pair"
+        shutil.copytree(tiny_encoder, pair)
+        shutil.copytree(tiny_encoder, pair / "query")
+        BertModel(BertConfig.from_pretrained(tiny_encoder)).save_pretrained(pair / "query")
+        tiny_encoder = pair
     made = api.generate(passages, out=tmp_path / "q", generator="keyphrase")
     done = api.filter(made, passages=passages, out=tmp_path / "f", by="mutual", retriever=tiny_encoder,
                       keep_at_least=5, depth=40)  # fmt: skip

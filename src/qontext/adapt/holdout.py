@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from qontext import records
-from qontext.adapt.labels import UNSPLIT, Labels, read_labels, to_passages
+from qontext.adapt.labels import UNSPLIT, Labels, measured_share, read_labels, to_passages
 from qontext.artifacts import Workdir
 from qontext.collection import Passage, Qrels, passage_row, read_passages, write_jsonl
 from qontext.config import Input, StageConfig
@@ -144,7 +144,7 @@ def _split_labels(labels: Labels, document: dict[str, str], config: HoldoutConfi
     else:
         everything = next(iter(labels.splits.values()))
         splits = {"train": {}, "dev": {}, "test": {}}
-        aside = min(0.4, max(0.1, 50 / len(everything)))
+        aside = measured_share(len(everything))
         for query, judged in everything.items():
             at = _chance(config.seed, "labels", document[next(iter(judged))])
             splits["test" if at < aside else "dev" if at < 1.5 * aside else "train"][query] = judged

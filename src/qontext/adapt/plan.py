@@ -7,7 +7,7 @@ training, up to a number of passes over the passages after which little is gaine
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from qontext.adapt.rates import (
@@ -40,7 +40,6 @@ class Request:
     labels: str | None
     splits: tuple[str, ...]
     labelled: int
-    max_labels: int | None
     encoder: str
     generate: dict[str, Any]
     pretrain: dict[str, Any]
@@ -50,6 +49,7 @@ class Request:
     device: str
     keep: bool
     language: str
+    max_labels: int | None = None
     reranker: str | None = None
     processes: int = 1
 
@@ -63,6 +63,8 @@ class Plan:
     batch: int
     steps: int
     finetune_steps: int
+    finetune_batch: int
+    processes: int
     seconds: dict[str, float]
     disk: int
     notes: list[str] = field(default_factory=list)
@@ -77,14 +79,13 @@ class Plan:
 
 
 def make_plan(request: Request, survey: Survey, rates: Rates, dimension: int) -> Plan:
-    if request.device == "cuda":  # processes on a CPU share its cores
-        rates = replace(
-            rates,
-            trained=rates.trained * request.processes,
-            encoded=rates.encoded * request.processes,
-            scored=rates.scored * request.processes,
-        )
     passages = max(1, survey.passages(request.max_tokens))
+    processes = request.processes if passages >= 64 * request.processes else 1
+    served = rates.encoded  # by one process
+    if request.device == "cuda":  # processes on a CPU share its cores
+        rates = Rates(
+            *(rate * processes for rate in (rates.trained, rates.encoded, rates.generated, rates.scored))
+        )
     pool = passages
     if 2 * passages / rates.encoded > MEASURED_SHARE * request.budget:
         pool = max(1_000, int(MEASURED_SHARE * request.budget * rates.encoded / 2))
@@ -95,44 +96,74 @@ def make_plan(request: Request, survey: Survey, rates: Rates, dimension: int) ->
         "hold out": STAGE_SECONDS + passages / BM25_PASSAGES,
         "measure": 9 * STAGE_SECONDS + 2 * pool / rates.encoded + 2 * pool / BM25_PASSAGES,
         "serve": 3 * STAGE_SECONDS
-        + (0 if pool == passages else passages / rates.encoded)
+        + (0 if pool == passages else passages / served)
         + passages / BM25_PASSAGES,
     }
+    filtering = STAGE_SECONDS + passages / FILTERED_PASSAGES
     notes = []
-    left = 0.95 * request.budget - sum(seconds.values())
+    left = 0.95 * request.budget - sum(seconds.values()) - filtering - 2 * STAGE_SECONDS
     batch = 32 if passages >= 64 else max(2, passages // 2)
     if request.device == "cuda":
         batch = min(512, max(batch, passages // 20))
-    batch = max(1, batch // request.processes) * request.processes
-    # A step of fine-tuning shows 32 queries with their passages, which a cross-encoder, if there is one, scores first.
-    step = 32 * FINETUNED_PASSAGES * (1 / rates.trained + (1 / rates.scored if request.reranker else 0))
-    visits = 3 * request.labelled or (passages if request.reranker else 0)
-    finetune_steps = int(max(0.0, min(0.4 * left / step, visits / 32)))
-    finetuned = finetune_steps * step
-    trained = min((left - finetuned) * rates.trained, PASSES * passages)
+    batch = max(1, batch // processes) * processes
+    finetuning = _finetuning_size(request, passages, processes, left, rates)
+    trained = min((left - finetuning.seconds) * rates.trained, PASSES * passages)
     steps = int(trained / batch)
     if passages < FEWEST:
         notes.append(f"{passages} passages are too few to train on: the encoder stays as it is.")
-        steps = finetune_steps = 0
+        steps = 0
     elif steps < FEWEST_STEPS:
-        needed = (sum(seconds.values()) + 60 * batch / rates.trained) / 0.95
+        needed = (sum(seconds.values()) + filtering + 60 * batch / rates.trained) / 0.95
         notes.append(
             f"the budget does not reach for training, so the encoder stays as it is; {needed / 60:.0f} minutes would do."
         )
-        steps = finetune_steps = 0
+        steps = 0
     elif trained < 0.5 * passages:
         notes.append("the budget reaches for less than half a pass over the passages: more time would help.")
     if steps:
-        seconds["filter"] = STAGE_SECONDS + passages / FILTERED_PASSAGES
+        seconds["filter"] = filtering
         seconds["train"] = 2 * STAGE_SECONDS + steps * batch / rates.trained
-    if finetune_steps:
-        seconds["fine-tune"] = 4 * STAGE_SECONDS + finetuned
-        if not request.labelled:  # the negatives of all generated queries
-            seconds["fine-tune"] += passages / FILTERED_PASSAGES
+    else:
+        finetuning = Finetuning(0, 0, 0.0)
+    if finetuning.steps:
+        seconds["fine-tune"] = finetuning.seconds
+    elif request.labelled and steps:
+        notes.append(
+            f"{request.labelled} labelled questions, or the time, do not reach for training on them."
+        )
     if pool < passages:
         notes.append(f"measured among {pool:,} of the passages; the index holds all.")
     disk = round(2.5 * survey.characters + 4 * dimension * (2 * pool + passages)) + 400_000_000
-    return Plan(passages, pool, batch, steps, finetune_steps, seconds, disk, notes)
+    return Plan(
+        passages, pool, batch, steps, finetuning.steps, finetuning.batch, processes, seconds, disk, notes
+    )
+
+
+@dataclass(frozen=True)
+class Finetuning:
+    steps: int
+    batch: int
+    seconds: float
+
+
+def _finetuning_size(
+    request: Request, passages: int, processes: int, left: float, rates: Rates
+) -> Finetuning:
+    """At most 0.4 of the time that is left, three passes over the labels or one over the passages.
+
+    A step shows `batch` queries with their passages, which a cross-encoder, if there is one, scores before.
+    """
+    queries = request.labelled or (passages if request.reranker else 0)
+    batch = min(32, queries // 2) // processes * processes
+    if batch < 2:
+        return Finetuning(0, 0, 0.0)
+    around = 4 * STAGE_SECONDS
+    if not request.labelled:  # the negatives of all generated queries
+        around += passages / FILTERED_PASSAGES
+    step = batch * FINETUNED_PASSAGES * (1 / rates.trained + (1 / rates.scored if request.reranker else 0))
+    visits = 3 * request.labelled or passages
+    steps = int(max(0.0, min((0.4 * left - around) / step, visits / batch)))
+    return Finetuning(steps, batch, around + steps * step) if steps else Finetuning(0, 0, 0.0)
 
 
 def recipe(request: Request, plan: Plan) -> str:
@@ -208,8 +239,9 @@ def _finetuning(step: Any, request: Request, plan: Plan) -> None:
         qrels="@holdout/measured/qrels/train.tsv" if request.labelled else "@filter",
         **named,
         depth=100 if request.labelled else 30,
-        per_query=12 if request.labelled else FINETUNED_PASSAGES - 1,
-        limit=None if request.labelled else 32 * plan.finetune_steps,
+        # More than a visit shows, where nothing has to score them.
+        per_query=FINETUNED_PASSAGES - 1 if request.reranker else 12,
+        limit=plan.finetune_batch * plan.finetune_steps if request.reranker else None,
     )
     taught: dict[str, Any] = {}
     if request.reranker:
@@ -221,7 +253,7 @@ def _finetuning(step: Any, request: Request, plan: Plan) -> None:
         passages=passages,
         encoder="@pretrain",
         steps=plan.finetune_steps,
-        batch_size=32 // request.processes * request.processes,
+        batch_size=plan.finetune_batch,
         passages_per_query=FINETUNED_PASSAGES,
         passage_length=request.max_tokens,
         query_length=48,

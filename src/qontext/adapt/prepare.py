@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qontext import log
-from qontext.adapt.labels import UNSPLIT, read_labels
+from qontext.adapt.labels import UNSPLIT, measured_share, read_labels
 from qontext.adapt.plan import Plan, Request, parse_budget
 from qontext.adapt.survey import Survey, fertility, survey
 from qontext.engine.locate import locate
@@ -124,7 +124,8 @@ def _splits(config: AdaptConfig) -> tuple[tuple[str, ...], int]:
     if len(count) == 1 and UNSPLIT not in count and "test" in count:
         return ("test", "generated"), 0
     if len(count) == 1:
-        trained = int(0.8 * sum(count.values()))
+        everything = sum(count.values())
+        trained = int(everything * (1 - 1.5 * measured_share(everything)))
         return ("dev", "test", "generated"), min(trained, config.max_labels or trained)
     trained = count.get("train", 0)
     dev = ("dev",) if "dev" in count and "test" in count else ()

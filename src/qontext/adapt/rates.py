@@ -30,7 +30,7 @@ class Rates:
     encoded: float
     generated: float
     scored: float
-    seconds: float
+    seconds: float = 0.0
 
 
 def measure(

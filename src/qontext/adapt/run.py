@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 import time
 from dataclasses import asdict, replace
 from importlib.util import find_spec
@@ -92,7 +90,7 @@ def run(config: AdaptConfig) -> dict[str, Any]:
         raise QontextError(
             "is not empty and was not made by adapt", place=root, remedy="Choose another --out."
         )
-    if before is not None and before["asked"] == asked and not config.retrain and not config.dry_run:
+    if before is not None and _same(before["asked"], asked) and not config.retrain and not config.dry_run:
         if before["documents"] == _digest(config):
             return _go_on(config, root, before, started)
         if (root / "adapted.json").is_file():
@@ -115,8 +113,10 @@ def _anew(config: AdaptConfig, root: Path, asked: dict[str, Any], started: float
     plan = planning.make_plan(request, survey, measured, dimension)
     plan = replace(plan, notes=[*tokenizer_notes, *plan.notes])
     show_plan(request, survey, plan, root)
-    if config.dry_run and (root / "adapted.json").is_file():
-        log.note(f"{root} holds a finished result, which stays as it is: the plan is shown, not written.")
+    if config.dry_run and (root / "steps").exists():
+        log.note(
+            f"{root} holds a result or a run under way, which stays as it is: the plan is shown, not written."
+        )
         return {"out": str(root), **asdict(plan), "expected": round(plan.expected, 1)}
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -142,14 +142,14 @@ def _go_on(config: AdaptConfig, root: Path, made: dict[str, Any], started: float
     from qontext import api
     from qontext.adapt import hand_over
     from qontext.adapt.plan import DENSE_WEIGHT, systems
+    from qontext.adapt.together import run_together
     from qontext.adapt.verdict import judge
     from qontext.workflow.recipe import read_recipe, run_recipe
 
     request = _request(made["request"])
     recipe = read_recipe(str(root / "recipe.toml"))
     steps = root / "steps"
-    if request.processes > 1:
-        _run_together(root / "recipe.toml", steps, request.processes)
+    run_together(root / "recipe.toml", steps, config.processes or made["plan"].get("processes", 1))
     rows = run_recipe(recipe, steps)
     trains = made["plan"]["steps"] > 0
     splits = [s for s in request.splits if s != "dev"]
@@ -178,18 +178,6 @@ def _go_on(config: AdaptConfig, root: Path, made: dict[str, Any], started: float
     with_data: dict[str, Any] = {"data": str(steps / "holdout" / "measured"), "split": verdict.split}
     api.report((str(steps),), title=recipe.title, **with_data, out=root / "report", overwrite=True)
     return _finish(root, about, verdict, started)
-
-
-def _run_together(recipe: Path, steps: Path, processes: int) -> None:
-    """Run the recipe in several processes; what one of them does alone, the others wait for."""
-    launch = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    command = [sys.executable, "-m", *launch, "-m", "qontext", "run", str(recipe), "--out", str(steps)]
-    if subprocess.run(command, stdout=sys.stderr).returncode:  # stdout is for this process' own result
-        raise QontextError(
-            f"the recipe stopped in one of {processes} processes, whose message is above",
-            place=recipe,
-            remedy="The same command goes on where it stopped; --processes 1 does without the others.",
-        )
 
 
 def _finish(root: Path, about: dict[str, Any], verdict: Any, started: float) -> dict[str, Any]:
@@ -322,6 +310,10 @@ def _labelled_pydocs(config: AdaptConfig, root: Path) -> AdaptConfig:
     from qontext import api
     from qontext.adapt.plan import parse_budget
 
+    if config.dry_run and artifacts.is_artifact(root / "documents"):  # it may be in use
+        return config.model_copy(
+            update={"documents": str(root / "documents"), "labels": config.labels or str(root / "documents")}
+        )
     passages = config.passages or max(1_000, min(30_000, int(parse_budget(config.budget) * 5)))
     made = api.docset(
         config.documents, passages=passages, queries=500, out=root / "documents", overwrite=True
@@ -347,6 +339,11 @@ def _asked(config: AdaptConfig) -> dict[str, Any]:
         value = getattr(config, name)
         asked[name] = None if value is None else stages.digest_of(value, name)
     return asked
+
+
+def _same(before: dict[str, Any], asked: dict[str, Any]) -> bool:
+    """Whether the same was asked for; what could not be asked for then was not."""
+    return {**dict.fromkeys(asked), **before} == asked
 
 
 def _digest(config: AdaptConfig) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from typing import Literal
 
 import torch
@@ -34,6 +35,12 @@ def resolve_device(name: str = "auto") -> torch.device:
         names = ", ".join(f"cuda:{i}" for i in range(count))
         raise QontextError(f"there is no device {name!r} on this machine", remedy=f"Choose from: {names}.")
     return torch.device(name)
+
+
+def own_device(name: str) -> str:
+    """Under torchrun, `auto` and `cuda` are this process's own GPU."""
+    local = os.environ.get("LOCAL_RANK")
+    return f"cuda:{local}" if local and name in ("auto", "cuda") and torch.cuda.is_available() else name
 
 
 def resolve_precision(name: Precision, device: torch.device) -> torch.dtype:

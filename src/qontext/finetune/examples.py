@@ -52,13 +52,18 @@ class Examples:
         self.texts: list[str] = []
         self.rows: list[Example] = []
         self.has_teacher = teacher is not None
-        self.unscored = 0
+        self.unscored = self.without_negatives = 0
         self.known: Ints = np.empty((0, 0), np.int64)
         self.passage_keys: Ints = np.empty(0, np.int64)
         for group in groups:
             self._add(group, teacher)
         if not self.rows:
-            raise QontextError("holds no query to train on", place=place)
+            raise QontextError(
+                "holds no query with negatives to learn from"
+                if self.without_negatives
+                else "holds no query to train on",
+                place=place,
+            )
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -71,6 +76,9 @@ class Examples:
         negatives = [p for p in dict.fromkeys(group.negatives) if p not in group.positives]
         positives = list(dict.fromkeys(group.positives))
         scores: Mapping[str, float] = {}
+        if teacher is not None and not negatives:
+            self.without_negatives += 1  # nothing to compare the positive with
+            return
         if teacher is not None:
             scores = {h.passage: h.score for h in teacher[group.query]} if group.query in teacher else {}
             asked = len(positives) + len(negatives)

@@ -65,6 +65,8 @@ def run(config: FinetuneConfig, work: Workdir) -> dict[str, Any]:
     }
     if short := examples.short_of(per_query):
         summary["queries filled up with random passages"] = short
+    if examples.without_negatives:
+        summary["queries without negatives, left out"] = examples.without_negatives
     if examples.unscored:
         summary["passages without a teacher's score, left out"] = examples.unscored
     dev = None

@@ -15,10 +15,11 @@ from qontext.retrieve.retriever import QUERY_FOLDER
 def load_query_encoder(config: FinetuneConfig) -> Encoder | None:
     """As it was trained before, or else the passages' start once more; None if both share one."""
     trained = locate(config.encoder) / QUERY_FOLDER
+    is_pair = (trained / "config.json").is_file()
     if config.untied:
-        start = str(trained) if trained.is_dir() else config.encoder
+        start = str(trained) if is_pair else config.encoder
         return load_encoder(start, seed=config.seed, dropout=config.dropout)
-    if trained.is_dir():
+    if is_pair:
         log.warn(
             f"{config.encoder} has an encoder of its own for queries, which is left aside: --untied trains both."
         )

@@ -47,7 +47,7 @@ def load_head(objective: Objective, folder: Path) -> bool:
             place=file,
             remedy="Set --decoder-layers as it was set for that head.",
         )
-    if reads != objective.head_reads:
+    if reads and reads != objective.head_reads:
         log.warn(
             f"The head in {folder} was trained on {reads} and goes on with {objective.head_reads}: "
             "set --early-layer-number as it was set for that head."

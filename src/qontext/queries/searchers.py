@@ -91,6 +91,7 @@ def encode_into(
     from qontext.retrieve.encode import BLOCK, ahead
 
     parts: list[str] = []
+    retriever = retriever.of(kind)
 
     def wanted() -> Iterator[tuple[str, Any]]:
         for number, block in enumerate(batches(texts, BLOCK)):

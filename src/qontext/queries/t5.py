@@ -104,7 +104,7 @@ class Transformers:
     """The reference engine."""
 
     def __init__(self, settings: GenerateConfig) -> None:
-        from qontext.engine.precision import resolve_device, resolve_precision
+        from qontext.engine.precision import own_device, resolve_device, resolve_precision
         from qontext.errors import QontextError
         from qontext.queries.sampling import Sampler
         from qontext.queries.seq2seq import load_model, load_tokenizer, model_folder
@@ -112,7 +112,7 @@ class Transformers:
         if settings.precision == "int8":
             raise QontextError("int8 is a format of the other engine", remedy="Add --engine ctranslate2.")
         folder = model_folder(str(settings.model))
-        self.device = resolve_device(settings.device)
+        self.device = resolve_device(own_device(settings.device))
         self.dtype = resolve_precision(settings.precision, self.device)
         self.tokenizer = load_tokenizer(folder)
         self.model = load_model(folder, self.tokenizer).to(self.device)

@@ -66,6 +66,7 @@ def run(config: EncodeConfig, work: Workdir) -> dict[str, Any]:
     import torch
 
     from qontext.corpus.seen import SeenIds
+    from qontext.engine.precision import own_device
     from qontext.retrieve.retriever import Retriever
     from qontext.retrieve.reuse import Earlier, text_hashes, weights_hash
 
@@ -135,14 +136,6 @@ def run(config: EncodeConfig, work: Workdir) -> dict[str, Any]:
         **({"taken over": reused} if reused else {}),
         "texts_per_second": round(encoded / seconds, 1) if encoded else None,
     }
-
-
-def own_device(name: str) -> str:
-    """Under torchrun, `auto` and `cuda` are this process's own GPU."""
-    import torch
-
-    local = os.environ.get("LOCAL_RANK")
-    return f"cuda:{local}" if local and name in ("auto", "cuda") and torch.cuda.is_available() else name
 
 
 def ahead(items: Iterator[Any]) -> Iterator[Any]:

@@ -64,8 +64,8 @@ class RerankConfig(StageConfig):
 def run(config: RerankConfig, work: Workdir) -> dict[str, Any] | None:
     import numpy as np
 
+    from qontext.engine.precision import own_device
     from qontext.retrieve.cross_encoder import CrossEncoder
-    from qontext.retrieve.encode import own_device
     from qontext.retrieve.runs import Run, write_run
 
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))

@@ -78,20 +78,17 @@ def run(config: SearchConfig, work: Workdir) -> dict[str, Any]:
 
     if config.question is not None:
         return _answers(config)
+    words = config.bm25 or (config.index is not None and _is_lexical(open_searchable(config.index)))
+    if words and int(os.environ.get("RANK", "0")):
+        return {}  # the first rank does it alone
     queries = asked_queries(config.data, config.split, config.queries)
     started = time.monotonic()
-    if config.bm25:
+    if words:
         found, tag = _lexical(config, queries), "bm25"
+    elif config.index is None:
+        raise QontextError("nothing to search is named", remedy="Name vectors or an index, or give --bm25.")
     else:
-        if config.index is None:
-            raise QontextError(
-                "nothing to search is named", remedy="Name vectors or an index, or give --bm25."
-            )
-        kind = open_searchable(config.index)
-        if kind.verb == "index" and kind.config["backend"] == "bm25":
-            found, tag = _lexical(config, queries), "bm25"
-        else:
-            found, tag = _dense(config, queries, work), "dense"
+        found, tag = _dense(config, queries, work), "dense"
     if found is None:
         return {}
     seconds = time.monotonic() - started
@@ -106,6 +103,10 @@ def run(config: SearchConfig, work: Workdir) -> dict[str, Any]:
         "seconds": round(seconds, 3),
         "queries_per_second": round(len(queries) / seconds, 1),
     }
+
+
+def _is_lexical(artifact: artifacts.Artifact) -> bool:
+    return artifact.verb == "index" and bool(artifact.config["backend"] == "bm25")
 
 
 def _answers(config: SearchConfig) -> dict[str, Any]:
@@ -139,7 +140,7 @@ def _dense(config: SearchConfig, queries: dict[str, str], work: Workdir) -> Any:
     import numpy as np
     import torch
 
-    from qontext.retrieve.encode import own_device
+    from qontext.engine.precision import own_device
     from qontext.retrieve.index.exact import ExactIndex
     from qontext.retrieve.index.load import open_index
     from qontext.retrieve.retriever import Retriever
