@@ -1,6 +1,7 @@
 """Scores, filters and shares of related pairs, by hand on a few passages."""
 
 import json
+import shutil
 
 import numpy as np
 import pyarrow.parquet as pq
