@@ -15,7 +15,7 @@ from qontext.collection import Passage, passage_row, write_jsonl
 TRAINED, ENCODED, STEPS, BATCH = 64, 192, 3, 16
 FEWEST = 8
 """Passages, below which nothing is trained and nothing needs timing."""
-SPLIT_CHARACTERS, BM25_PASSAGES, KEYPHRASE_PASSAGES, FILTERED_PASSAGES = 1_500_000, 15_000, 2_500, 200
+SPLIT_CHARACTERS, BM25_PASSAGES, KEYPHRASE_PASSAGES, FILTERED_PASSAGES = 1_500_000, 15_000, 2_500, 1_000
 """Per second, on one core and with room to spare: these take so little of the whole that they are not timed."""
 STAGE_SECONDS = 2.5
 """What a stage takes besides: imports, reading a model, writing."""
