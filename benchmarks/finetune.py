@@ -51,7 +51,7 @@ from qontext.finetune.batches import RetrieverPlan, Turns, prepare
 from qontext.finetune.config import FinetuneConfig
 from qontext.finetune.examples import read_examples
 from qontext.finetune.objective import BiEncoder
-from qontext.finetune.run import loop_settings, resolve_layout
+from qontext.finetune.run import resolve_layout
 from qontext.finetune.texts import tokenize
 
 Turn = Callable[[], list[float]]
@@ -214,7 +214,7 @@ def ours(
         config.tokens_at_a_time(group.device),
         encoder.tokenizer.pad_token_id,
     )
-    settings = loop_settings(config, options.steps + 1, group.device, "on" if cached else "off")
+    settings = config.loop(options.steps + 1, group.device, "on" if cached else "off")
     clock = Clock()
 
     def mark(step: int) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from qontext import artifacts, stages
 from qontext.artifacts import Artifact, Workdir
 from qontext.config import Input, StageConfig
 from qontext.errors import QontextError
+from qontext.fingerprint import fingerprint
 from qontext.stages import Stage
 
 
@@ -260,8 +261,8 @@ def test_opening_what_is_no_artifact(tmp_path: Path, source: Path) -> None:
 HOLDER = """
 import os, sys, time
 from pathlib import Path
-from qontext import artifacts
-with artifacts.lock(Path(sys.argv[1]), "-0"):
+from qontext import locks
+with locks.lock(Path(sys.argv[1]), "-0"):
     child = os.fork() if len(sys.argv) > 2 else 1
     if child:
         print(child, flush=True)
@@ -328,7 +329,7 @@ def test_a_damaged_description_is_told(tmp_path: Path, source: Path, name: str, 
             pytest.skip("a claim needs no parts")
         (out / artifacts.META).unlink()
     (out / name).write_text(text)
-    for use in (artifacts.open_artifact, artifacts.fingerprint, lambda path: make(source, path)):
+    for use in (artifacts.open_artifact, fingerprint, lambda path: make(source, path)):
         with pytest.raises(QontextError, match=rf"{name}: (is not a description|cannot be read)"):
             use(out)
 
@@ -346,15 +347,15 @@ def test_what_is_no_file_is_not_read_forever(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "text").write_text("x")
-    before = artifacts.fingerprint(tmp_path / "folder")
+    before = fingerprint(tmp_path / "folder")
     os.mkfifo(tmp_path / "folder" / "pipe")
     (tmp_path / "folder" / "dangling").symlink_to("nowhere")
     (tmp_path / "folder" / "itself").symlink_to(".")
     (tmp_path / "folder" / "loop").symlink_to("loop")
-    assert artifacts.fingerprint(tmp_path / "folder") == before
+    assert fingerprint(tmp_path / "folder") == before
     for name in (tmp_path / "pipe", Path("/dev/zero")):
         with pytest.raises(QontextError, match="neither a file nor a folder"):
-            artifacts.fingerprint(name)
+            fingerprint(name)
 
 
 @pytest.mark.parametrize("name", ["x" * 5000, "", "a\0b"])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from qontext import artifacts, machine
 from qontext.artifacts import Workdir
+from qontext.fingerprint import fingerprint
 
 
 def make(path: Path, text: str, inputs: dict[str, str] | None = None) -> None:
@@ -19,32 +20,32 @@ def make(path: Path, text: str, inputs: dict[str, str] | None = None) -> None:
 def test_a_folder_changes_with_what_is_in_it(tmp_path: Path) -> None:
     make(tmp_path / "a", "one")
     (tmp_path / "notes.txt").write_text("x")
-    before = artifacts.fingerprint(tmp_path)
+    before = fingerprint(tmp_path)
     artifacts.clear(tmp_path / "a")
     make(tmp_path / "a", "one")
-    assert artifacts.fingerprint(tmp_path) == before  # made again with the same bytes
+    assert fingerprint(tmp_path) == before  # made again with the same bytes
     artifacts.clear(tmp_path / "a")
     make(tmp_path / "a", "two")
-    changed = artifacts.fingerprint(tmp_path)
+    changed = fingerprint(tmp_path)
     assert changed != before
     (tmp_path / "notes.txt").write_text("y")
-    assert artifacts.fingerprint(tmp_path) != changed
+    assert fingerprint(tmp_path) != changed
 
 
 def test_what_is_made_from_a_folder_is_no_part_of_it(tmp_path: Path) -> None:
     make(tmp_path / "a", "one")
-    before = artifacts.fingerprint(tmp_path)
+    before = fingerprint(tmp_path)
     make(tmp_path / "report", "from it", {"runs[0]": str(tmp_path)})
-    assert artifacts.fingerprint(tmp_path) == before
+    assert fingerprint(tmp_path) == before
 
 
 def test_unfinished_work_counts_as_it_grows(tmp_path: Path) -> None:
     claim = {"verb": "x", "format": 1, "config": {}, "inputs": {}, "key": ""}
     work: Workdir = artifacts.begin(tmp_path / "a", claim)
     work.write_json("log.json", "short")
-    before = artifacts.fingerprint(tmp_path)
+    before = fingerprint(tmp_path)
     work.write_json("log.json", "a longer one")
-    assert artifacts.fingerprint(tmp_path) != before
+    assert fingerprint(tmp_path) != before
 
 
 def test_the_machine_is_recorded(tmp_path: Path) -> None:

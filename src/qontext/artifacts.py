@@ -14,28 +14,26 @@ that digest, so a change upstream is noticed, and a re-run upstream that ends in
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import hashlib
 import json
 import os
-import re
 import shutil
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import Any
 
 import qontext
 from qontext import machine
+from qontext.disk import file_hash, raise_disk_error, sync
 from qontext.errors import QontextError
 
 META, CLAIM = "meta.json", "claim.json"
 LOGS = "logs/"
 """Parts under this folder tell how it went (times, speeds, curves). They are not part of the digest."""
-_TEMPORARY = ".tmp-"
+TEMPORARY = ".tmp-"
 
 
 @dataclass(frozen=True)
@@ -107,7 +105,7 @@ class Workdir:
         """
         final = self.path / name
         final.parent.mkdir(parents=True, exist_ok=True)
-        temporary = final.with_name(f"{_TEMPORARY}{self.writer}.{os.getpid()}-{final.name}")
+        temporary = final.with_name(f"{TEMPORARY}{self.writer}.{os.getpid()}-{final.name}")
         try:
             yield temporary
             sync(temporary)
@@ -124,7 +122,7 @@ class Workdir:
         With the name ``"."`` its files become parts of the directory itself, one by one.
         """
         final = self.path / name
-        temporary = self.path / f"{_TEMPORARY}{self.writer}.{os.getpid()}-{final.name}"
+        temporary = self.path / f"{TEMPORARY}{self.writer}.{os.getpid()}-{final.name}"
         try:
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir(parents=True)
@@ -163,7 +161,7 @@ class Workdir:
 
     def sweep(self) -> None:
         """Remove what earlier holders of this writer's name left under temporary names when they died."""
-        for path in self.path.rglob(f"{_TEMPORARY}{self.writer}.*"):
+        for path in self.path.rglob(f"{TEMPORARY}{self.writer}.*"):
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
@@ -175,14 +173,14 @@ def open_artifact(path: Path | str, *, verb: str | None = None) -> Artifact:
         raise QontextError("no such directory", place=directory)
     if not meta_path.is_file():
         if (directory / CLAIM).is_file():
-            maker = _read_json(directory / CLAIM)["verb"]
+            maker = read_description(directory / CLAIM)["verb"]
             raise QontextError(
                 f"this {maker!r} directory is not finished",
                 place=directory,
                 remedy="Run the command that was interrupted again: it resumes.",
             )
         raise QontextError(f"not a directory that qontext made: it has no {META}", place=directory)
-    artifact = Artifact(directory, _read_json(meta_path))
+    artifact = Artifact(directory, read_description(meta_path))
     if verb is not None and artifact.verb != verb:
         raise QontextError(
             f"expected the output of 'qontext {verb}', found that of 'qontext {artifact.verb}'",
@@ -200,12 +198,12 @@ def state(path: Path, key: str) -> tuple[str, Artifact | None]:
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return "absent", None
     if (path / META).is_file():
-        artifact = Artifact(path, _read_json(path / META))
+        artifact = Artifact(path, read_description(path / META))
         return ("done" if artifact.meta["key"] == key else "stale"), artifact
     if (path / CLAIM).is_file():
-        claim = Artifact(path, _read_json(path / CLAIM))
+        claim = Artifact(path, read_description(path / CLAIM))
         return ("interrupted" if claim.meta["key"] == key else "stale"), claim
-    if path.is_dir() and all(p.name.startswith((".lock", _TEMPORARY)) for p in path.iterdir()):
+    if path.is_dir() and all(p.name.startswith((".lock", TEMPORARY)) for p in path.iterdir()):
         return "absent", None
     return "foreign", None
 
@@ -266,7 +264,7 @@ def abandon(work: Workdir) -> None:
 def claimed_by(path: Path) -> str | None:
     """Which start of processes claimed the directory, if it is being written."""
     try:
-        return str(_read_json(path / CLAIM).get("launch"))
+        return str(read_description(path / CLAIM).get("launch"))
     except QontextError:
         return None
 
@@ -306,139 +304,7 @@ def clear(path: Path) -> None:
         shutil.rmtree(child) if child.is_dir() else child.unlink()
 
 
-@contextlib.contextmanager
-def lock(path: Path, name: str = "", *, wait: bool = False) -> Iterator[None]:
-    """Hold the directory for one writer of that name; a second one is told at once, or waits with `wait`.
-
-    Released by the system on a kill: no forked child keeps it.
-    """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        handle = (path / f".lock{name}").open("a")
-    except OSError as error:
-        raise_disk_error(error, path, anyway=True)
-    with handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except OSError:
-            raise QontextError(
-                "another process is writing this directory",
-                place=path,
-                remedy="Wait for it, or choose another --out.",
-            ) from None
-        _held.append(handle)
-        try:
-            yield
-        finally:
-            _held.remove(handle)
-
-
-def _let_go() -> None:
-    """In a forked child: a lock lasts as long as any process has its file open, so this one closes it."""
-    for handle in _held:
-        handle.close()
-    _held.clear()
-
-
-_held: list[IO[str]] = []
-os.register_at_fork(after_in_child=_let_go)
-
-
-def refuse_if_written(path: Path) -> None:
-    """An error if any process holds a writer's lock in the directory."""
-    for held in sorted(path.glob(".lock-*")):
-        if held.name != ".lock-claim":
-            with lock(path, held.name.removeprefix(".lock")):
-                pass
-
-
-def fingerprint(path: Path | str) -> str:
-    """A hash of what stands at `path`: an artifact's own digest, a file's content, a folder's files.
-
-    Artifacts inside a folder count by their digest, unfinished ones by their files' sizes; what was made
-    *from* the folder, such as a report that lies inside it, is no part of it.
-    """
-    found = Path(path)
-    if is_artifact(found):
-        return str(_read_json(found / META)["digest"])
-    if found.is_dir():
-        if (found / CLAIM).is_file():
-            open_artifact(found)  # says that it is not finished
-        tree = dict(_tree(found, found))
-        return hashlib.blake2b(json.dumps(tree, sort_keys=True).encode(), digest_size=16).hexdigest()
-    if not found.is_file():
-        raise QontextError("is neither a file nor a folder, but a device or a pipe", place=path)
-    return file_hash(found)
-
-
-def _tree(folder: Path, root: Path) -> Iterator[tuple[str, str]]:
-    """(name, hash) of what a folder holds; see `fingerprint`."""
-    description = next((folder / name for name in (META, CLAIM) if (folder / name).is_file()), None)
-    if description is not None and folder != root:
-        claim = _read_json(description)
-        if root.resolve() not in (Path(entry["path"]).resolve() for entry in claim["inputs"].values()):
-            sizes = {
-                str(p.relative_to(folder)): p.stat().st_size for p in sorted(folder.rglob("*")) if p.is_file()
-            }
-            yield str(folder.relative_to(root)), str(claim.get("digest", sizes))
-        return
-    above = (folder.resolve(), *folder.resolve().parents)
-    for child in sorted(folder.iterdir()):
-        if child.is_dir():
-            if not (child.is_symlink() and child.resolve() in above):
-                yield from _tree(child, root)
-        elif child.is_file() and not child.name.startswith((".lock", _TEMPORARY)):
-            yield str(child.relative_to(root)), file_hash(child)
-
-
-def file_hash(path: Path) -> str:
-    """The hash of a file's content."""
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-    except OSError as error:
-        raise QontextError(f"cannot be read: {error.strerror}", place=path) from None
-
-
-def sync(path: Path) -> None:
-    """Flush a file or a directory entry to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def raise_disk_error(error: BaseException, path: Path, *, anyway: bool = False) -> NoReturn:
-    """Turn what the disk said into a sentence; what it did not say is raised as it is, unless `anyway`."""
-    number = _disk_error(error)
-    if number in (errno.ENOSPC, errno.EDQUOT):
-        raise QontextError(
-            "the disk is full",
-            place=path,
-            remedy="Free some space and run the same command again: it resumes, nothing finished is lost.",
-        ) from error
-    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
-        raise QontextError("cannot write here: permission denied", place=path) from error
-    if number in (errno.ENOTDIR, errno.EEXIST):
-        raise QontextError("a file is in the way of this directory", place=path) from error
-    if number is not None and (anyway or number in (errno.EIO, errno.EFBIG, errno.EISDIR)):
-        raise QontextError(f"cannot write here: {os.strerror(number).lower()}", place=path) from error
-    raise error
-
-
-def _disk_error(error: BaseException) -> int | None:
-    """The system's number of an error. Libraries in Rust (safetensors) say it in their text alone; numpy merely
-    says that not everything was written."""
-    if isinstance(error, OSError) and error.errno is not None:
-        return error.errno
-    if isinstance(error, OSError) and re.search(r"\d+ requested and \d+ written", str(error)):
-        return errno.ENOSPC
-    said = re.search(r"\(os error (\d+)\)", str(error))
-    return int(said[1]) if said and not isinstance(error, QontextError) else None
-
-
-def _read_json(path: Path) -> dict[str, Any]:
+def read_description(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:

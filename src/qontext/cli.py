@@ -145,7 +145,10 @@ def _field_parameters(config: Any) -> list[inspect.Parameter]:
     from qontext.config import Input, Machine, marked, plain_type
 
     found = []
-    for name, info in config.model_fields.items():
+    # The verb's own settings come first in the help, what it shares with other verbs after them.
+    own = [name for name in inspect.get_annotations(config) if name in config.model_fields]
+    for name in dict.fromkeys([*own, *config.model_fields]):
+        info = config.model_fields[name]
         mark = marked(config, name, Input)
         kind = plain_type(info)
         is_many = str(kind).startswith("tuple")

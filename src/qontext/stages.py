@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from qontext import artifacts, log
+from qontext import artifacts, locks, log
 from qontext.artifacts import Artifact, Workdir
 from qontext.errors import QontextError, choose
+from qontext.fingerprint import fingerprint
 
 if TYPE_CHECKING:  # listing the verbs does without pydantic
     from qontext.config import StageConfig
@@ -193,7 +194,7 @@ def execute(stage: Stage[C], settings: C, out: Path | None, *, overwrite: bool =
     index, count = share(shard) if sharded else (0, 1)
     with contextlib.ExitStack() as held:
         # One process at a time looks and claims; then each holds a lock of its own while it works.
-        with artifacts.lock(out, "-claim", wait=True):
+        with locks.lock(out, "-claim", wait=True):
             found, made = artifacts.state(out, claim["key"])
             if found == "done" and made is not None and overwrite and made.missing():
                 found = "stale"
@@ -217,10 +218,10 @@ def execute(stage: Stage[C], settings: C, out: Path | None, *, overwrite: bool =
                         place=out,
                         remedy="Choose another --out, or make it anew with --overwrite.",
                     )
-                artifacts.refuse_if_written(out)
+                locks.refuse_if_written(out)
                 artifacts.clear(out)
             writer = f"{index}-of-{count}" if count > 1 else "0"
-            held.enter_context(artifacts.lock(out, f"-{writer}"))
+            held.enter_context(locks.lock(out, f"-{writer}"))
             if found == "interrupted" and rank == 0:
                 log.note(f"{'Resuming' if count == 1 else 'Joining'} {out}.")
             work = artifacts.begin(out, {**claim, "launch": _launch()}, writer)
@@ -235,7 +236,7 @@ def execute(stage: Stage[C], settings: C, out: Path | None, *, overwrite: bool =
             if count > 1 and not shard:
                 return _await(out, claim)
             return Artifact(out, {**claim, "digest": "", "summary": {}, "parts": {}})
-        with artifacts.lock(out, "-claim", wait=True):
+        with locks.lock(out, "-claim", wait=True):
             if artifacts.state(out, claim["key"])[0] == "done":  # two shards found all parts at once
                 return artifacts.open_artifact(out)
             return artifacts.finish(work, claim, summary, time.monotonic() - started)
@@ -304,9 +305,9 @@ def _launch() -> str:
 def digest_of(value: str, field: str) -> str:
     """The fingerprint of an input: of the file or folder if it is one, else of what the name stands for."""
     if value.startswith("pydocs:"):
-        from qontext.corpus.pydocs import fingerprint
+        from qontext.corpus import pydocs
 
-        return fingerprint(value)
+        return pydocs.fingerprint(value)
     from qontext.config import existing
 
     path = Path(value).expanduser()
@@ -319,7 +320,7 @@ def digest_of(value: str, field: str) -> str:
     except OSError as error:
         raise QontextError(f"{field} is not a name that can be read: {error.strerror}") from None
     if is_there:
-        return artifacts.fingerprint(path)
+        return fingerprint(path)
     if _is_path(value):
         existing(path, field)
     return f"name:{value}"

@@ -17,7 +17,6 @@ from qontext.engine import gradient_cache
 from qontext.engine.distributed import Group
 from qontext.engine.dropout import use_cheap_dropout
 from qontext.engine.encoder import load_encoder
-from qontext.pretrain.batches import cut_by_budget
 from qontext.pretrain.objectives import method
 from qontext.pretrain.run import prepare
 
@@ -137,35 +136,6 @@ def test_micro_batches_keep_to_their_budget_and_hold_every_row_once(
         assert real <= 180 or len(one.pair) == 1
     weights = sum(one.encoder.weights.sum().item() for one in batch.micro)
     assert weights == pytest.approx(1, rel=1e-5)
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_the_cuts_are_the_cheapest_there_are(seed: int) -> None:
-    import numpy as np
-
-    dice = np.random.default_rng(seed)
-    encoder = dice.integers(1, 60, 9)
-    decoder = dice.integers(1, 60, 9) if seed % 2 else None
-    budget = 200
-
-    def cost(cuts: list[Any]) -> float:
-        total = 0.0
-        for rows in cuts:
-            width = -(-(int(encoder[rows].max()) + 2) // 8) * 8
-            if decoder is not None:
-                width += -(-(int(decoder[rows].max()) + 2) // 8) * 8
-            if len(rows) > 1 and len(rows) * width > budget:
-                return float("inf")
-            total += len(rows) * width + budget / 32
-        return total
-
-    found = cut_by_budget(encoder, decoder, budget)
-    order = np.concatenate(found)
-    assert sorted(order) == list(range(9))
-    every_way = (
-        np.split(order, [place for place in range(1, 9) if way >> (place - 1) & 1]) for way in range(2**8)
-    )
-    assert cost(found) == min(map(cost, every_way)) < float("inf")
 
 
 def test_neighbours_stand_together_in_a_batch(

@@ -11,9 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qontext.pretrain.batches import MicroBatch, Text
+from qontext.pretrain.batches import MicroBatch
 from qontext.pretrain.objectives import method
 from qontext.pretrain.run import prepare
+from qontext.pretrain.texts import Text
 
 
 class Alone:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from qontext import artifacts, log, stages
+from qontext import artifacts, disk, log, stages
 from qontext.config import Input, Machine, StageConfig
 from qontext.errors import QontextError
 from qontext.stages import Command
@@ -131,7 +131,7 @@ def _anew(config: AdaptConfig, root: Path, asked: dict[str, Any], started: float
         (root / "adapted.json").unlink(missing_ok=True)
         _write(root / "plan.json", made)
     except OSError as error:
-        artifacts.raise_disk_error(error, root, anyway=True)
+        disk.raise_disk_error(error, root, anyway=True)
     if config.dry_run:
         return {"out": str(root), **made["plan"], "recipe": str(root / "recipe.toml")}
     return _go_on(config, root, made, started)
@@ -360,7 +360,7 @@ def _write(path: Path, value: dict[str, Any]) -> None:
     """JSON that is whole or not there."""
     making = path.with_name(f".{path.name}.making")
     making.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    artifacts.sync(making)
+    disk.sync(making)
     making.replace(path)
 
 

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from qontext.engine.distributed import Group
 from qontext.engine.randomness import permuted, torch_seed
+from qontext.engine.rectangles import Ints, cut_by_budget
 from qontext.errors import QontextError
 from qontext.finetune.examples import Examples
-from qontext.finetune.texts import Ints, Texts
-from qontext.pretrain.batches import cut_by_budget
+from qontext.finetune.texts import Texts
 
 
 @dataclass(frozen=True)
@@ -145,8 +145,7 @@ class RetrieverPlan:
         return Batch(micro, keys[torch.from_numpy(order)], len(passages) * self.turns.world)
 
     def _cut(self, texts: Texts, numbers: Ints) -> list[Ints]:
-        # cut_by_budget counts two special tokens besides; here they are among the tokens.
-        return cut_by_budget(texts.length[numbers] - 2, None, self.micro_tokens)
+        return cut_by_budget(texts.length[numbers], None, self.micro_tokens)
 
 
 def prepare(batch: Batch, group: Group) -> tuple[Sequence[MicroBatch], Keys]:

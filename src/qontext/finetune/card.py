@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import qontext
+from qontext.engine.card import how_it_was_made
 from qontext.finetune.config import FinetuneConfig, LabelledConfig
-from qontext.pretrain.card import table_rows
 
 _RETRIEVER = """---
 library_name: sentence-transformers
@@ -52,20 +51,6 @@ score = model(**pair).logits.item()
 `qontext rerank RUN --reranker path/to/this/folder` does so for a whole run.
 {made}"""
 
-_MADE = """
-## How it was made
-
-| setting | value |
-|---|---|
-{settings}
-
-| result | value |
-|---|---|
-{results}
-
-Made with qontext {version}.
-"""
-
 
 def retriever_card(
     config: FinetuneConfig, summary: dict[str, Any], *, pooling: str, similarity: str, loss: str
@@ -78,18 +63,15 @@ def retriever_card(
         if config.untied
         else "",
         ask="of_queries" if config.untied else "model",
-        made=_made(config, summary),
+        made=how_it_was_made(config, summary, "encoder", "groups"),
     )
 
 
 def reranker_card(
     config: LabelledConfig, summary: dict[str, Any], *, candidates: int, max_length: int
 ) -> str:
-    return _RERANKER.format(candidates=candidates, max_length=max_length, made=_made(config, summary))
-
-
-def _made(config: LabelledConfig, summary: dict[str, Any]) -> str:
-    settings = {"encoder": config.encoder, "groups": config.groups, **config.identity()}
-    return _MADE.format(
-        settings=table_rows(settings), results=table_rows(summary), version=qontext.__version__
+    return _RERANKER.format(
+        candidates=candidates,
+        max_length=max_length,
+        made=how_it_was_made(config, summary, "encoder", "groups"),
     )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from qontext.config import Input, Machine, StageConfig
+from qontext.config import Input, Machine
+from qontext.engine.config import TrainingConfig
 from qontext.errors import QontextError
 
 
-class LabelledConfig(StageConfig):
+class LabelledConfig(TrainingConfig):
     """Settings of any training on queries with positives and negatives."""
 
     groups: Annotated[str, Input(positional=True)]
@@ -26,9 +27,6 @@ class LabelledConfig(StageConfig):
     encoder: Annotated[str, Input()] = "bert-base-uncased"
     """Where to start: a folder, such as 'qontext pretrain' writes, or a hub name."""
 
-    steps: int | None = Field(None, ge=1)
-    """Optimiser steps. Default: what the epochs come to."""
-
     epochs: float = Field(3.0, gt=0)
     """Passes over the queries, when no steps are given."""
 
@@ -37,45 +35,6 @@ class LabelledConfig(StageConfig):
 
     lr: float = Field(2e-5, gt=0)
     """Highest learning rate (AdamW)."""
-
-    warmup: float = Field(0.1, ge=0, le=1)
-    """Share of the steps in which the learning rate rises."""
-
-    schedule: Literal["linear", "cosine", "constant"] = "linear"
-    """How the learning rate falls after the warm-up."""
-
-    weight_decay: float = Field(0.01, ge=0)
-    """Weight decay of the matrices; biases and norms have none."""
-
-    clip: float = Field(1.0, gt=0)
-    """Longest gradient; a longer one is scaled down."""
-
-    dropout: float | None = Field(None, ge=0, lt=1)
-    """Dropout rate of the encoder. Default: its own."""
-
-    precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
-    """Number format of the matrix products. Auto: bf16 where the hardware has it."""
-
-    seed: int = 42
-    """Seed of everything random."""
-
-    micro_tokens: Annotated[int, Machine()] = Field(0, ge=0)
-    """Tokens that are computed at a time. Lower it when memory runs out. 0: 8,192 on a CPU, 65,536 on a GPU."""
-
-    device: Annotated[str, Machine()] = "auto"
-    """auto, cpu, cuda, cuda:1 or mps."""
-
-    checkpoint_minutes: Annotated[float, Machine()] = Field(15.0, ge=0)
-    """Minutes between checkpoints; a killed run loses at most that. 0: after every step."""
-
-    log_every: Annotated[int, Machine()] = Field(20, ge=1)
-    """Steps between two lines of metrics."""
-
-    track: Annotated[Literal["none", "tensorboard", "trackio"], Machine()] = "none"
-    """Also log to TensorBoard or trackio (extra: track)."""
-
-    def tokens_at_a_time(self, device: Any) -> int:
-        return self.micro_tokens or (65_536 if device.type == "cuda" else 8_192)
 
 
 class FinetuneConfig(LabelledConfig):

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from qontext import log
 from qontext.collection import load_collection, read_passages
 from qontext.engine.randomness import below, hashed
+from qontext.engine.rectangles import Ints
 from qontext.errors import QontextError
-from qontext.finetune.texts import Ints, text_key
+from qontext.finetune.texts import text_key
 from qontext.retrieve.groups import Group, read_groups
 from qontext.retrieve.runs import Run
 

@@ -15,11 +15,11 @@ from qontext.engine.distributed import Group
 from qontext.engine.load import quiet, seeded
 from qontext.engine.locate import locate
 from qontext.engine.randomness import torch_seed
+from qontext.engine.rectangles import cut_by_budget
 from qontext.engine.tokenizer import check_tokenizer, load_tokenizer
 from qontext.errors import QontextError
 from qontext.finetune.batches import Turns
 from qontext.finetune.examples import Examples
-from qontext.pretrain.batches import cut_by_budget
 from qontext.retrieve.cross_encoder import encode_pairs, pad_pairs
 
 
@@ -77,7 +77,7 @@ class ListPlan:
         left_out = torch.from_numpy(np.stack(wrong))
         left_out[:, 0] = False
         longest = np.array([len(e.ids) for e in encodings]).reshape(-1, self.candidates).max(1)
-        cuts = cut_by_budget(longest - 2, None, self.micro_tokens // self.candidates)
+        cuts = cut_by_budget(longest, None, self.micro_tokens // self.candidates)
         micro = [
             Lists(
                 pad_pairs(self.tokenizer, [e for row in rows for e in encodings[self._list(row)]]),

@@ -8,7 +8,6 @@ never cut, so a micro-batch holds whole lists.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from pydantic import Field
@@ -16,7 +15,7 @@ from pydantic import Field
 from qontext.artifacts import Workdir
 from qontext.errors import QontextError
 from qontext.finetune.config import LabelledConfig
-from qontext.finetune.run import check_length, loop_settings
+from qontext.finetune.run import check_length
 from qontext.stages import Stage
 
 
@@ -58,7 +57,7 @@ def run(config: RerankerConfig, work: Workdir) -> dict[str, Any]:
             place=config.groups,
             remedy="Mine some first: qontext mine RUN QRELS",
         )
-    steps = config.steps or max(1, math.ceil(config.epochs * len(examples) / config.batch_size))
+    steps = config.steps_over(len(examples))
     listwise = Listwise(model).to(group.device)
     plan = ListPlan(
         examples,
@@ -77,7 +76,7 @@ def run(config: RerankerConfig, work: Workdir) -> dict[str, Any]:
     }
     if short := examples.short_of(candidates):
         summary["queries filled up with random passages"] = short
-    settings = loop_settings(config, steps, group.device)
+    settings = config.loop(steps, group.device)
     summary |= train(listwise, plan, settings, group, work, phase="reranker", prepare=prepare)
     if not group.is_first:
         return {}

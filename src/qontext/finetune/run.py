@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from qontext import log
 from qontext.artifacts import Workdir
 from qontext.errors import QontextError
-from qontext.finetune.config import FinetuneConfig, LabelledConfig
+from qontext.finetune.config import FinetuneConfig
 from qontext.stages import Stage
 
 CACHE = "cache/passages"
@@ -41,7 +40,7 @@ def run(config: FinetuneConfig, work: Workdir) -> dict[str, Any]:
     passages = _passages(config, examples, source, encoder, group, work)
     examples.settle(passages.key)
     per_query = examples.passages_per_visit(config.passages_per_query)
-    steps = config.steps or max(1, math.ceil(config.epochs * len(examples) / config.batch_size))
+    steps = config.steps_over(len(examples))
     loss = config.distill if config.teacher else "contrastive"
     temperature = config.temperature or (1.0 if similarity == "dot" else 0.05)
     model = BiEncoder(encoder, pooling, similarity, temperature, loss, query_encoder).to(group.device)
@@ -101,7 +100,7 @@ def run(config: FinetuneConfig, work: Workdir) -> dict[str, Any]:
     summary |= train(
         model,
         (lambda step: pin(plan(step))) if on_gpu else plan,
-        loop_settings(config, steps, group.device, config.gradient_cache),
+        config.loop(steps, group.device, config.gradient_cache),
         group,
         work,
         phase="finetune",
@@ -155,25 +154,6 @@ def resolve_layout(config: FinetuneConfig) -> tuple[str, str]:
 def check_length(name: str, asked: int, most: int, encoder: str) -> None:
     if asked > most:
         raise QontextError(f"{name} = {asked}, but the encoder reads {most} tokens at most", place=encoder)
-
-
-def loop_settings(config: LabelledConfig, steps: int, device: Any, gradient_cache: str = "off") -> Any:
-    from qontext.engine.loop import LoopSettings
-    from qontext.engine.precision import resolve_precision
-
-    return LoopSettings(
-        steps=steps,
-        lr=config.lr,
-        warmup=config.warmup,
-        schedule=config.schedule,
-        weight_decay=config.weight_decay,
-        clip=config.clip,
-        dtype=resolve_precision(config.precision, device),
-        gradient_cache=gradient_cache,
-        checkpoint_minutes=config.checkpoint_minutes,
-        log_every=config.log_every,
-        track=config.track,
-    )
 
 
 def _passages(

@@ -14,9 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from qontext.pretrain.batches import PAD_TO
+from qontext.engine.rectangles import Ints, padded_width
 
-Ints = NDArray[np.int64]
 BLOCK = 16_384
 _ARRAYS = ("ids", "begin", "length", "key")
 
@@ -33,7 +32,7 @@ class Texts:
     def pad(self, numbers: Ints, pad_id: int) -> tuple[Tensor, Tensor]:
         """Tokens [N, T] of these texts, and where they are real [N, T]."""
         lengths = self.length[numbers]
-        width = -(-int(lengths.max()) // PAD_TO) * PAD_TO
+        width = int(padded_width(lengths).max())
         row = np.repeat(np.arange(len(numbers)), lengths)
         column = np.arange(len(row)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         padded = np.full((len(numbers), width), pad_id, np.int64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import qontext
+from qontext.engine.card import how_it_was_made
 from qontext.pretrain.config import PretrainConfig
 
 _TEMPLATE = """---
@@ -27,26 +27,13 @@ vectors = model.encode(["a passage", "a question"])
 ```
 
 `transformers.AutoModel` and `AutoTokenizer` load it too. {head}
-
-## How it was made
-
-| setting | value |
-|---|---|
-{settings}
-
-| result | value |
-|---|---|
-{results}
-
-Made with qontext {version}.
-"""
+{made}"""
 
 
 def model_card(config: PretrainConfig, summary: dict[str, Any], *, has_head: bool) -> str:
     context = (
         f" on pairs of a passage and its context (`{summary['context']}`)" if "context" in summary else ""
     )
-    settings = {"encoder": config.encoder, "passages": config.passages, **config.identity()}
     return _TEMPLATE.format(
         title=f"Encoder pre-trained with {config.method}",
         method=config.method,
@@ -58,22 +45,5 @@ def model_card(config: PretrainConfig, summary: dict[str, Any], *, has_head: boo
         head="`head.safetensors` holds the training head; further pre-training takes it up."
         if has_head
         else "",
-        settings=table_rows(settings),
-        results=table_rows(summary),
-        version=qontext.__version__,
+        made=how_it_was_made(config, summary, "encoder", "passages"),
     )
-
-
-def table_rows(values: dict[str, Any]) -> str:
-    """Lines of a Markdown table; nested values by joined names, times left out, so that the card is reproducible."""
-
-    def flat(values: dict[str, Any], prefix: str = "") -> list[str]:
-        lines = []
-        for name, value in values.items():
-            if isinstance(value, dict):
-                lines += flat(value, f"{prefix}{name} ")
-            elif value is not None and "second" not in name:
-                lines.append(f"| {prefix}{name} | {value} |")
-        return lines
-
-    return "\n".join(flat(values))

@@ -6,8 +6,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from qontext.config import Input, Machine, StageConfig
+from qontext.config import Input, Machine
 from qontext.contexts.names import check_context
+from qontext.engine.config import TrainingConfig
 from qontext.errors import QontextError, choose
 from qontext.pretrain.objectives import METHODS
 
@@ -26,7 +27,7 @@ READ_BY = {
 """The settings that only some methods read; set for another method, they are a mistake."""
 
 
-class PretrainConfig(StageConfig):
+class PretrainConfig(TrainingConfig):
     passages: Annotated[str, Input(positional=True)]
     """Passages from 'qontext split', or their token store from 'qontext tokens'."""
 
@@ -47,9 +48,6 @@ class PretrainConfig(StageConfig):
     tokenizer: Annotated[str | None, Input()] = None
     """Tokenizer for an encoder from scratch, as 'qontext train-tokenizer' makes it."""
 
-    steps: int | None = Field(None, ge=1)
-    """Optimiser steps. Default: what the epochs come to."""
-
     epochs: float = Field(1.0, gt=0)
     """Passes over the passages, when no steps are given."""
 
@@ -59,23 +57,8 @@ class PretrainConfig(StageConfig):
     lr: float = Field(1e-4, gt=0)
     """Highest learning rate (AdamW)."""
 
-    warmup: float = Field(0.1, ge=0, le=1)
-    """Share of the steps in which the learning rate rises."""
-
-    schedule: Literal["linear", "cosine", "constant"] = "linear"
-    """How the learning rate falls after the warm-up."""
-
-    weight_decay: float = Field(0.01, ge=0)
-    """Weight decay of the matrices; biases and norms have none."""
-
-    clip: float = Field(1.0, gt=0)
-    """Longest gradient; a longer one is scaled down."""
-
     max_tokens: int = Field(144, ge=8)
     """Longest passage or context in tokens, special tokens included; longer ones are cropped at random."""
-
-    dropout: float | None = Field(None, ge=0, lt=1)
-    """Dropout rate of the encoder. Default: its own."""
 
     encoder_mask: float | None = Field(None, ge=0, le=1)
     """Share of the encoder's tokens that is masked. Default: 0.15, for cot-mae and retromae 0.30. With 0 the encoder
@@ -151,12 +134,6 @@ class PretrainConfig(StageConfig):
     """Compute the contrastive gradient in two passes, in memory that does not grow with the batch. Auto: when a
     batch takes more than 8 micro-batches."""
 
-    precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
-    """Number format of the matrix products. Auto: bf16 where the hardware has it."""
-
-    seed: int = Field(42, ge=0, lt=2**63)
-    """Seed of everything random."""
-
     probe: Annotated[str | None, Input()] = None
     """A labelled set (BEIR folder) on which retrieval without fine-tuning is measured as training goes on."""
 
@@ -166,23 +143,8 @@ class PretrainConfig(StageConfig):
     probe_split: str = "dev"
     """The split whose queries the probe asks."""
 
-    micro_tokens: Annotated[int, Machine()] = Field(0, ge=0)
-    """Tokens that are computed at a time. Lower it when memory runs out. 0: 8,192 on a CPU, 65,536 on a GPU."""
-
     compile: Annotated[Literal["auto", "on", "off"], Machine()] = "auto"
     """Compile the encoder with torch.compile. Auto: on GPUs."""
-
-    device: Annotated[str, Machine()] = "auto"
-    """auto, cpu, cuda, cuda:1 or mps."""
-
-    checkpoint_minutes: Annotated[float, Machine()] = Field(15.0, ge=0)
-    """Minutes between checkpoints; a killed run loses at most that. 0: after every step."""
-
-    log_every: Annotated[int, Machine()] = Field(20, ge=1)
-    """Steps between two lines of metrics."""
-
-    track: Annotated[Literal["none", "tensorboard", "trackio"], Machine()] = "none"
-    """Also log to TensorBoard or trackio (extra: track)."""
 
     workers: Annotated[int, Machine()] = Field(0, ge=0)
     """Processes that tokenise; 0 means one per core."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -44,7 +43,7 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
     context = Context(config.context_name(), sources, config.query_share) if layout.needs_context else None
     anchors, documents, told = choose_anchors(config, sources, context)
     epoch = len(anchors) if documents is None else len(documents) - 1
-    steps = config.steps or max(1, math.ceil(config.epochs * epoch / config.batch_size))
+    steps = config.steps_over(epoch)
     phases = [(config.method, steps)]
     if config.method == "cocondenser" and config.condenser_steps:
         phases.insert(0, ("condenser", config.condenser_steps))
@@ -74,7 +73,7 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
             anchors,
             documents,
             config.batch_size,
-            config.micro_tokens or (65_536 if group.device.type == "cuda" else 8_192),
+            config.tokens_at_a_time(group.device),
             config.seed + number,
             group.rank,
             group.world,
@@ -110,22 +109,9 @@ def _train(
     name: str,
     probe: Any,
 ) -> dict[str, Any]:
-    from qontext.engine.loop import LoopSettings, train
-    from qontext.engine.precision import resolve_precision
+    from qontext.engine.loop import train
 
-    settings = LoopSettings(
-        steps=steps,
-        lr=config.lr,
-        warmup=config.warmup,
-        schedule=config.schedule,
-        weight_decay=config.weight_decay,
-        clip=config.clip,
-        dtype=resolve_precision(config.precision, group.device),
-        gradient_cache=config.gradient_cache,
-        checkpoint_minutes=config.checkpoint_minutes,
-        log_every=config.log_every,
-        track=config.track,
-    )
+    settings = config.loop(steps, group.device, config.gradient_cache)
     if config.compile == "on" or (config.compile == "auto" and group.device.type == "cuda"):
         objective.encoder.compile(dynamic=True)
     on_gpu = group.device.type == "cuda"

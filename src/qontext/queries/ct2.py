@@ -16,8 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qontext import artifacts, log
+from qontext import log
 from qontext.collection import Passage
+from qontext.disk import raise_disk_error
 from qontext.engine.randomness import torch_seed
 from qontext.errors import QontextError, missing_extra
 from qontext.queries.seq2seq import load_tokenizer, model_folder
@@ -108,7 +109,7 @@ def converted(folder: Path, format: str) -> Path:
             temporary.rename(target)
     except OSError as error:
         if not (target / "model.bin").is_file():
-            artifacts.raise_disk_error(error, target)
+            raise_disk_error(error, target)
     except (ValueError, RuntimeError, KeyError, AttributeError) as error:
         first = str(error).strip().splitlines()[0]
         raise QontextError(

@@ -28,9 +28,11 @@ from typing import Annotated, Any
 
 from qontext import artifacts, config, log, stages
 from qontext.config import Input, StageConfig
+from qontext.disk import raise_disk_error
 from qontext.errors import QontextError, choose
 from qontext.stages import Command, Stage
 
+ABSENT = "not done yet"
 SHIPPED = Path(__file__).parent.parent / "recipes"
 
 
@@ -134,7 +136,8 @@ def run_recipe(recipe: Recipe, root: Path, until: str | None = None) -> list[dic
     for number, step in enumerate(recipe.steps, 1):
         state, why = _state(step, root)
         heading = f"[{number}/{len(recipe.steps)}] {step.name}"
-        log.note(f"{heading}: already done" if state == "done" else f"{heading}: {why}")
+        told = "already done" if state == "done" else "" if why == ABSENT else why
+        log.note(f"{heading}: {told}" if told else heading)
         started = time.monotonic()
         if state == "done":
             artifact = artifacts.open_artifact(root / step.name)
@@ -184,7 +187,7 @@ def run(settings: RunConfig) -> dict[str, Any]:
             root.mkdir(parents=True, exist_ok=True)
             (root / "recipe.toml").write_text(recipe.dump(), encoding="utf-8")
         except OSError as error:
-            artifacts.raise_disk_error(error, root, anyway=True)
+            raise_disk_error(error, root, anyway=True)
         rows = run_recipe(recipe, root, settings.until)
     log.show_rows(
         f"{recipe.title} → {root}", [{k: v for k, v in row.items() if k != "summary"} for row in rows]
@@ -224,7 +227,7 @@ def _state(step: Step, root: Path) -> tuple[str, str]:
     if found == "stale":
         assert made is not None
         return "will run", f"changed: {artifacts.differences(made.meta, claim)}"
-    return "will run", {"absent": "not done yet", "interrupted": "was interrupted, resumes"}.get(found, found)
+    return "will run", {"absent": ABSENT, "interrupted": "was interrupted, resumes"}.get(found, found)
 
 
 def _fill(value: Any, inputs: dict[str, Any], file: Path) -> Any:

@@ -18,7 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qontext.engine.encoder import Encoder
-from qontext.pretrain.batches import Layout, MicroBatch, Text
+from qontext.pretrain.batches import Layout, MicroBatch
+from qontext.pretrain.texts import Text
 
 if TYPE_CHECKING:
     from qontext.pretrain.config import PretrainConfig
