@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -77,8 +78,9 @@ def make_command(verb: str) -> Any:
 
     def command(**values: Any) -> None:
         debug, as_json = values.pop("debug"), values.pop("as_json")
-        log.verbosity = 1 if values.pop("verbose") else -1 if values.pop("quiet") or as_json else 0
-        values.pop("quiet", None)
+        verbose, quiet = values.pop("verbose"), values.pop("quiet")
+        is_first = os.environ.get("RANK", "0") == "0"
+        log.verbosity = -2 if not is_first else 1 if verbose else -1 if quiet or as_json else 0
         run_guarded(lambda: _call(loaded, values, as_json), debug=debug)
 
     out = _out_parameters(loaded.needs_out) if isinstance(loaded, stages.Stage) else []

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 verbosity = 0
-"""-1 quiet (errors only), 0 normal, 1 verbose."""
+"""-2 silent, as another of several processes speaks for all, -1 quiet (warnings and errors only), 0 normal, 1 verbose."""
 
 
 def note(text: str) -> None:
@@ -26,7 +26,8 @@ def detail(text: str) -> None:
 
 def warn(text: str) -> None:
     """Something that will surprise later if it is overlooked now. Shown even when quiet."""
-    print(f"warning: {text}", file=sys.stderr)
+    if verbosity >= -1:
+        print(f"warning: {text}", file=sys.stderr)
 
 
 @contextlib.contextmanager

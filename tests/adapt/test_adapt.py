@@ -201,6 +201,8 @@ def test_a_cross_encoders_scores_stand_for_labels(reports: Path, small_encoder: 
     made = open_artifact(steps / "finetune")
     assert made.config["distill"] == "margin-mse"
     assert made.summary["losses"]["margin_mse"] > 0
+    asked = {line.split(" ")[0] for line in (steps / "bm25-train" / "run.trec").open()}
+    assert asked == {group.query for group in read_groups(steps / "negatives")}, "no other is searched for"
     held = {line.split("\t")[1] for line in (steps / "holdout/measured/qrels/generated.tsv").open()}
     taught = {passage for group in read_groups(steps / "negatives") for passage in group.positives}
     assert taught and not taught & held, "what is measured with is not learnt from"
@@ -323,7 +325,8 @@ def test_bad_requests_are_told(
 
 
 def test_labels_of_other_documents_are_refused(reports: Path, small_encoder: Path, tmp_path: Path) -> None:
-    (tmp_path / "labels.jsonl").write_text('{"query": "who", "passage": "elsewhere"}\n' * 3)
+    rows = [{"query": f"who is {n}", "passage": "elsewhere"} for n in range(3)]
+    (tmp_path / "labels.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(QontextError, match="none of the labelled ids"):
         adapt(reports, tmp_path / "made", small_encoder, labels=tmp_path / "labels.jsonl")
 

@@ -150,7 +150,7 @@ def test_two_stages_and_distillation_run_as_one_recipe(beir: Path, start: Path, 
     changes += ["reranker.max_length=40"]
     api.run("two-stage", out=str(tmp_path / "out"), set=tuple(changes))
     scores = {}
-    for name in ("bm25", "retriever-1", "retriever-2", "reranked", "student"):
+    for name in ("bm25", "retriever-1", "retriever-2", "hybrid", "reranked", "student"):
         made = open_artifact(tmp_path / "out" / f"score-{name}")
         scores[name] = made.summary["measures"]
         assert scores[name].keys() == {"MRR@10", "R@50", "R@100"}, name

@@ -479,3 +479,15 @@ def test_means_and_cosine_are_saved_as_such(corpus: Path, tmp_path: Path) -> Non
     with torch.inference_mode():
         ours = encoder(ids, None)[0][0].mean(0).numpy()
     assert np.abs(model.encode("rivers and mountains") - ours).max() < 1e-5
+
+
+def test_the_query_half_of_an_untied_pair_is_not_lost_in_silence(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pair = train(corpus, tmp_path / "pair", method="mlm", steps=1).path
+    (pair / "query").mkdir()
+    (pair / "query" / "config.json").write_text((pair / "config.json").read_text())
+    train(corpus, tmp_path / "out", method="mlm", steps=1, encoder=pair, tokenizer=None)
+    assert "an encoder of its own for queries, which is left aside" in " ".join(
+        capsys.readouterr().err.split()
+    )

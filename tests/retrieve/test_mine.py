@@ -60,6 +60,13 @@ def test_a_limit_takes_some_queries(run: Path, beir: Path, tmp_path: Path) -> No
     assert mined(run, beir, tmp_path / "c", limit=100)[1]["queries"] == 8
 
 
+def test_search_asks_those_queries_that_mine_draws(run: Path, beir: Path, tmp_path: Path) -> None:
+    groups, _ = mined(run, beir, tmp_path / "a", limit=5, seed=3)
+    asked = api.search(bm25=True, data=beir, split="train", limit=5, seed=3, out=tmp_path / "run-5")
+    assert asked.summary["queries"] == 5
+    assert {line.split()[0] for line in (asked.path / "run.trec").open()} == groups.keys()
+
+
 def test_filters_by_score(run: Path, beir: Path, tmp_path: Path) -> None:
     # q1's positive p05 has score 15.
     groups, summary = mined(run, beir, tmp_path / "a", margin=3.0, per_query=100)

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from qontext import api
+from qontext.artifacts import Workdir
 from qontext.errors import QontextError
 from qontext.retrieve.runs import read_run
+from qontext.retrieve.search import SearchConfig, run
 
 
 def test_bm25_writes_a_run_as_file_or_directory(beir: Path, tmp_path: Path) -> None:
@@ -43,6 +45,17 @@ def test_dense_search_finds_a_passage_by_its_own_text(beir: Path, tiny_encoder: 
     scores = np.concatenate(ours.parts) @ np.concatenate(ours.parts).T
     for row, id in enumerate(ours.ids):
         assert run[id][0].score == pytest.approx(scores[row].max(), rel=1e-5)
+
+
+def test_what_several_processes_left_is_no_part_of_the_run(
+    beir: Path, tiny_encoder: Path, tmp_path: Path
+) -> None:
+    vectors = api.encode(beir, encoder=tiny_encoder, out=tmp_path / "vectors")
+    work = Workdir(tmp_path / "run")
+    (work.path / "partial").mkdir(parents=True)
+    (work.path / "partial" / "scores-1-of-4.npy").write_bytes(b"of four that were killed")
+    run(SearchConfig(index=str(vectors.path), data=str(beir), split="test"), work)
+    assert work.names() == ["run.trec"]
 
 
 def test_the_wrong_encoder_is_told(beir: Path, tiny_encoder: Path, minilm: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@
                  documents' generated queries, and with labels `train`, `dev` and `test` judge real ones
 
 A document is held out by a hash of its id, so that it stays held out when other documents come or go. Labels that are
-split already keep their splits; others are split by document, too.
+split already keep their splits; others are split by document, too, where there are documents enough.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from qontext import records
-from qontext.adapt.labels import UNSPLIT, Labels, measured_share, read_labels, to_passages
+from qontext.adapt.labels import Labels, measured_sizes, read_labels, to_passages
 from qontext.artifacts import Workdir
 from qontext.collection import Passage, Qrels, passage_row, read_passages, write_jsonl
 from qontext.config import Input, StageConfig
@@ -54,6 +54,9 @@ class HoldoutConfig(StageConfig):
     max_labels: int | None = Field(None, ge=1)
     """Train on so many labelled queries only, drawn by seed."""
 
+    least_labels: int = Field(0, ge=0)
+    """Stop here if fewer labelled queries than this are left to train on, not after hours of training."""
+
     seed: int = Field(42, ge=0, lt=2**63)
     """Seed of what is drawn."""
 
@@ -72,6 +75,13 @@ def run(config: HoldoutConfig, work: Workdir) -> dict[str, Any]:
             read_labels(config.labels), read_passages(config.passages), config.labels
         )
         splits = _split_labels(labels, document, config)
+        if len(splits.get("train", {})) < config.least_labels:
+            raise QontextError(
+                f"only {len(splits.get('train', {})):,} labelled queries are left to train on, "
+                f"{config.least_labels:,} are needed",
+                place=config.labels,
+                remedy="Mend the ids that name no text, or plan anew with --max-labels.",
+            )
         for name, qrels in splits.items():
             judged[name] = qrels
             queries |= {id: labels.queries[id] for id in qrels}
@@ -135,23 +145,41 @@ def _divide(config: HoldoutConfig, out: set[str], work: Workdir) -> tuple[dict[s
 
 
 def _split_labels(labels: Labels, document: dict[str, str], config: HoldoutConfig) -> dict[str, Qrels]:
-    """train, dev and test: as they come, or by document (dev and test a tenth each, at least 50 queries if there are)."""
-    if set(labels.splits) != {UNSPLIT} and len(labels.splits) > 1:
+    """train, dev and test: as they come, or divided here."""
+    if labels.are_split:
         splits = {name: dict(qrels) for name, qrels in labels.splits.items() if qrels}
         if "test" not in splits:
             last = "dev" if "dev" in splits else next(name for name in splits if name != "train")
             splits["test"] = splits.pop(last)
     else:
-        everything = next(iter(labels.splits.values()))
-        splits = {"train": {}, "dev": {}, "test": {}}
-        aside = measured_share(len(everything))
-        for query, judged in everything.items():
-            at = _chance(config.seed, "labels", document[next(iter(judged))])
-            splits["test" if at < aside else "dev" if at < 1.5 * aside else "train"][query] = judged
-        splits = {name: qrels for name, qrels in splits.items() if qrels}
+        (everything,) = labels.splits.values()
+        splits = _divided(
+            everything, measured_sizes(len(everything), str(config.labels)), document, config.seed
+        )
     if config.max_labels is not None and "train" in splits:
         order = sorted(splits["train"], key=lambda query: _chance(config.seed, "few", query))
         splits["train"] = {query: splits["train"][query] for query in order[: config.max_labels]}
+    return splits
+
+
+def _divided(
+    everything: Qrels, measured: tuple[int, int], document: dict[str, str], seed: int
+) -> dict[str, Qrels]:
+    """Whole documents' queries to the test, then to dev, in the order of a hash and as far as they fit; the rest to
+    train. Query by query, where there are few documents or some hold so many queries that nothing fits."""
+    sizes = dict(zip(("test", "dev"), measured))
+    by_document: dict[str, list[str]] = {}
+    for query, judged in everything.items():
+        by_document.setdefault(document[next(iter(judged))], []).append(query)
+    by_query = {query: [query] for query in everything}
+    splits: dict[str, Qrels] = {}
+    for units in [by_document, by_query] if len(by_document) >= FEW_DOCUMENTS else [by_query]:
+        splits = {"train": {}, "dev": {}, "test": {}}
+        for unit in sorted(units, key=lambda name: _chance(seed, "labels", name)):
+            fits = (n for n, size in sizes.items() if len(splits[n]) + len(units[unit]) <= size)
+            splits[next(fits, "train")] |= {query: everything[query] for query in units[unit]}
+        if all(2 * len(splits[name]) >= size for name, size in sizes.items()):
+            break
     return splits
 
 

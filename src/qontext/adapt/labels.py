@@ -15,11 +15,21 @@ from qontext.errors import QontextError
 QUERY_KEYS = ("query", "question")
 ID_KEYS = ("passage", "document", "passage_id", "doc_id", "positive", "id", "_id")
 UNSPLIT = "labels"
+FEWEST_LABELS = 3
+"""One each to train on, to choose weights with, and to measure with."""
 
 
-def measured_share(queries: int) -> float:
-    """The share of so many labelled queries that measures, if they are not split; dev has half as many besides."""
-    return min(0.4, max(0.1, 50 / queries))
+def measured_sizes(queries: int, place: str) -> tuple[int, int]:
+    """How many of so many labelled queries are the test, and how many dev, if they come unsplit: a tenth and half
+    of that, but 50 test queries if they are no more than two fifths."""
+    if queries < FEWEST_LABELS:
+        raise QontextError(
+            f"{queries} labelled queries are too few to train on and to measure with",
+            place=place,
+            remedy="Leave the labels out.",
+        )
+    share = min(0.4, max(0.1, 50 / queries))
+    return max(1, int(share * queries)), max(1, int(share / 2 * queries))
 
 
 @dataclass(frozen=True)
@@ -28,6 +38,11 @@ class Labels:
 
     queries: Mapping[str, str]
     splits: Mapping[str, Qrels]
+
+    @property
+    def are_split(self) -> bool:
+        """Whether it is said already what measures; a single split counts as said if it is the test."""
+        return len(self.splits) > 1 or "test" in self.splits
 
     @property
     def named(self) -> set[str]:
@@ -40,7 +55,10 @@ def read_labels(source: str) -> Labels:
     path = existing(source, "labels")
     if path.is_dir():
         collection = load_collection(path)
-        splits = {name: _relevant(collection.qrels(name)) for name in collection.splits}
+        every = {name: _relevant(collection.qrels(name)) for name in collection.splits}
+        splits = {name: qrels for name, qrels in every.items() if qrels}
+        if not splits:
+            raise QontextError("judges nothing as relevant to any query", place=path / "qrels")
         wanted = {id for qrels in splits.values() for id in qrels}
         queries = {id: text for id, text in collection.queries().items() if id in wanted}
         if missing := next((id for id in wanted if id not in queries), None):
@@ -99,13 +117,14 @@ def to_passages(labels: Labels, passages: Iterator[Passage], place: str) -> tupl
                     found.setdefault(query, {})[id] = grade
                 else:
                     lost += 1
+        if not found and (name != "train" or len(labels.splits) == 1):
+            of = "" if name == UNSPLIT else f" of the split {name!r}"
+            raise QontextError(
+                f"none of the labelled ids{of} is the id of a passage or of a document",
+                place=place,
+                remedy=f"The labels name ids such as {min(id for judged in qrels.values() for id in judged)!r}.",
+            )
         splits[name] = found
-    if not any(splits.values()):
-        raise QontextError(
-            "none of the labelled ids is the id of a passage or of a document",
-            place=place,
-            remedy=f"The labels name ids such as {sorted(named)[0]!r}.",
-        )
     if lost:
         log.warn(f"{lost:,} labels name a text that is not among these documents, and are left out.")
     return Labels(labels.queries, splits), document

@@ -20,6 +20,8 @@ from qontext.adapt.rates import (
 )
 from qontext.adapt.survey import Survey
 from qontext.errors import QontextError
+from qontext.queries.generate import PART_PASSAGES as GENERATED_AT_A_TIME
+from qontext.retrieve.encode import BLOCK as ENCODED_AT_A_TIME
 
 PASSES = 6
 FEWEST_STEPS = 4
@@ -84,7 +86,10 @@ def make_plan(request: Request, survey: Survey, rates: Rates, dimension: int) ->
     served = rates.encoded  # by one process
     if request.device == "cuda":  # processes on a CPU share its cores
         rates = Rates(
-            *(rate * processes for rate in (rates.trained, rates.encoded, rates.generated, rates.scored))
+            rates.trained * processes,
+            rates.encoded * min(processes, -(-passages // ENCODED_AT_A_TIME)),
+            rates.generated * min(processes, -(-passages // GENERATED_AT_A_TIME)),
+            rates.scored * processes,
         )
     pool = passages
     if 2 * passages / rates.encoded > MEASURED_SHARE * request.budget:
@@ -173,6 +178,7 @@ def recipe(request: Request, plan: Plan) -> str:
     def step(name: str, comment: str = "", **settings: Any) -> None:
         made.append((name, {k: v for k, v in settings.items() if v is not None}, comment))
 
+    seed = request.pretrain["seed"]
     split: dict[str, Any] = {"keep": True} if request.keep else {"max_tokens": request.max_tokens}
     language = request.language if not request.keep and request.language != "en" else None
     step(
@@ -192,6 +198,8 @@ def recipe(request: Request, plan: Plan) -> str:
         labels=request.labels,
         pool=max(plan.pool, 1_000),
         max_labels=request.max_labels,
+        least_labels=plan.finetune_batch if request.labelled and plan.finetune_steps else None,
+        seed=seed,
     )
     model = request.encoder
     if plan.trains:
@@ -230,7 +238,10 @@ def _finetuning(step: Any, request: Request, plan: Plan) -> None:
     """
     passages = "@holdout/measured" if request.labelled else "@split"
     named = {"data": passages} if request.labelled else {"queries": "@filter", "passages": passages}
-    split = {"split": "train"} if request.labelled else {}
+    drawn: dict[str, Any] = {"seed": request.pretrain["seed"]}
+    if request.reranker:  # what the steps show, and a batch more for queries without negatives
+        drawn["limit"] = plan.finetune_batch * (plan.finetune_steps + 1)
+    split: dict[str, Any] = {"split": "train"} if request.labelled else drawn
     step("bm25-train", verb="search", bm25=True, **named, **split, k=100 if request.labelled else 30)
     step(
         "negatives",
@@ -241,7 +252,7 @@ def _finetuning(step: Any, request: Request, plan: Plan) -> None:
         depth=100 if request.labelled else 30,
         # More than a visit shows, where nothing has to score them.
         per_query=FINETUNED_PASSAGES - 1 if request.reranker else 12,
-        limit=plan.finetune_batch * plan.finetune_steps if request.reranker else None,
+        **drawn,
     )
     taught: dict[str, Any] = {}
     if request.reranker:
@@ -259,6 +270,7 @@ def _finetuning(step: Any, request: Request, plan: Plan) -> None:
         query_length=48,
         lr=2e-5,
         dropout=0.0,
+        seed=request.pretrain["seed"],
         **taught,
     )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qontext import log
-from qontext.adapt.labels import UNSPLIT, measured_share, read_labels
+from qontext.adapt.labels import measured_sizes, read_labels
 from qontext.adapt.plan import Plan, Request, parse_budget
 from qontext.adapt.survey import Survey, fertility, survey
 from qontext.engine.locate import locate
@@ -41,6 +41,8 @@ def prepare(config: AdaptConfig) -> tuple[Request, Survey, list[str], int]:
         positions if longest > 256 else min(positions, max(64, longest)) if seen.keep else min(positions, 256)
     )
     splits, labelled = _splits(config)
+    if config.max_labels is not None and not labelled:
+        notes.append("there are no labelled questions to train on, so --max-labels says nothing.")
     device = resolve_device("auto").type
     layout = read_layout(folder)
     return (
@@ -121,14 +123,12 @@ def _splits(config: AdaptConfig) -> tuple[tuple[str, ...], int]:
         return ("generated",), 0
     labels = read_labels(config.labels)
     count = {name: len(qrels) for name, qrels in labels.splits.items()}
-    if len(count) == 1 and UNSPLIT not in count and "test" in count:
-        return ("test", "generated"), 0
-    if len(count) == 1:
-        everything = sum(count.values())
-        trained = int(everything * (1 - 1.5 * measured_share(everything)))
-        return ("dev", "test", "generated"), min(trained, config.max_labels or trained)
-    trained = count.get("train", 0)
-    dev = ("dev",) if "dev" in count and "test" in count else ()
+    if labels.are_split:
+        trained = count.get("train", 0)
+        dev = ("dev",) if "dev" in count and "test" in count else ()
+    else:
+        (everything,) = count.values()
+        trained, dev = everything - sum(measured_sizes(everything, config.labels)), ("dev",)
     return (*dev, "test", "generated"), min(trained, config.max_labels or trained)
 
 

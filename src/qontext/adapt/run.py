@@ -142,14 +142,15 @@ def _go_on(config: AdaptConfig, root: Path, made: dict[str, Any], started: float
     from qontext import api
     from qontext.adapt import hand_over
     from qontext.adapt.plan import DENSE_WEIGHT, systems
-    from qontext.adapt.together import run_together
+    from qontext.adapt.together import run_together, shared_by
     from qontext.adapt.verdict import judge
     from qontext.workflow.recipe import read_recipe, run_recipe
 
     request = _request(made["request"])
     recipe = read_recipe(str(root / "recipe.toml"))
     steps = root / "steps"
-    run_together(root / "recipe.toml", steps, config.processes or made["plan"].get("processes", 1))
+    processes = config.processes or made["plan"].get("processes", 1)
+    run_together(root / "recipe.toml", steps, shared_by(processes, recipe))
     rows = run_recipe(recipe, steps)
     trains = made["plan"]["steps"] > 0
     splits = [s for s in request.splits if s != "dev"]

@@ -12,40 +12,54 @@ from typing import Any
 
 from qontext import log
 from qontext.errors import QontextError
-from qontext.workflow.recipe import plan, read_recipe
+from qontext.workflow.recipe import Recipe, plan, read_recipe
+
+
+def shared_by(processes: int, recipe: Recipe) -> int:
+    """As many processes as there are GPUs for, and as divide every batch of the recipe: the plan may come from another
+    machine, or have been changed."""
+    import torch
+
+    if torch.cuda.is_available():
+        processes = min(processes, torch.cuda.device_count())
+    batches = [step.settings["batch_size"] for step in recipe.steps if "batch_size" in step.settings]
+    return next(p for p in range(processes, 0, -1) if not any(batch % p for batch in batches))
 
 
 def run_together(recipe: Path, steps: Path, processes: int) -> None:
     """Run what is not done of a recipe in so many processes; nothing, if one is enough or all is done.
 
-    A request to stop is passed on, and the processes' own end awaited: they save what they have.
+    A request to stop is passed on, and the processes' own end awaited: they finish their step and save it, for which
+    torchrun gives them half a minute.
     """
-    import torch
-
-    if torch.cuda.is_available():  # a plan may come from a machine with more
-        processes = min(processes, torch.cuda.device_count())
     if processes < 2 or all(state == "done" for _, state, _ in plan(read_recipe(str(recipe)), steps)):
         return
     launch = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     command = [sys.executable, "-m", *launch, "-m", "qontext", "run", str(recipe), "--out", str(steps)]
+    command += ["--quiet"] if log.verbosity < 0 else []
     threads = str(max(1, (os.cpu_count() or 1) // processes))
-    child = subprocess.Popen(
-        command,
-        stdout=2,  # stdout is for this process' own result
-        start_new_session=True,  # a Ctrl-C reaches it once, through this process
-        env={"OMP_NUM_THREADS": threads, **os.environ},
-    )
+    child: subprocess.Popen[bytes] | None = None
     stopped: list[int] = []
 
     def pass_on(number: int, frame: Any) -> None:
-        if not stopped:
+        if not stopped and child is not None:
             log.note("Stopping the processes after their step …")
             child.terminate()
         stopped.append(number)
 
-    numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+    _give_back_memory()
+    is_main = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if is_main else ()
     before = {number: signal.signal(number, pass_on) for number in numbers}
     try:
+        child = subprocess.Popen(
+            command,
+            stdout=2,  # stdout is for this process' own result
+            start_new_session=True,  # a Ctrl-C reaches it once, through this process
+            env={"OMP_NUM_THREADS": threads, **os.environ},
+        )
+        if stopped:
+            child.terminate()
         code = child.wait()
     finally:
         for number, handler in before.items():
@@ -58,3 +72,14 @@ def run_together(recipe: Path, steps: Path, processes: int) -> None:
             place=recipe,
             remedy="The same command goes on where it stopped; --processes 1 does without the others.",
         )
+
+
+def _give_back_memory() -> None:
+    """What this process cached on the GPU while it timed the work, for the processes that do it."""
+    import gc
+
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

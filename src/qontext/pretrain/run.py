@@ -24,6 +24,7 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
     from qontext.pretrain.head import load_head, save_head
     from qontext.pretrain.masking import Vocabulary
     from qontext.pretrain.objectives import method
+    from qontext.retrieve.retriever import QUERY_FOLDER
 
     group = join(config.device)
     if config.batch_size % group.world:
@@ -50,6 +51,8 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
 
     objective: Any = method(phases[0][0])(encoder, config).to(group.device)
     folder = None if config.encoder in PRESETS else locate(config.encoder)
+    if folder is not None and (folder / QUERY_FOLDER / "config.json").is_file() and group.is_first:
+        log.warn(f"{config.encoder} has an encoder of its own for queries, which is left aside.")
     has_trained_head = folder is not None and load_head(objective, folder)
     needs_head = config.method == "cocondenser" and config.head_weight > 0 and not config.condenser_steps
     if needs_head and not has_trained_head and group.is_first:

@@ -29,6 +29,7 @@ from qontext.queries.t5 import DEFAULT_MODEL, T5Options
 from qontext.queries.words import batches
 from qontext.stages import Stage
 
+PART_PASSAGES = 2048
 FOOTER = b"qontext"
 
 
@@ -54,7 +55,7 @@ class GenerateConfig(FileOptions, LlmOptions, T5Options, CommonOptions):
     @classmethod
     def _fill_in(cls, values: dict[str, Any]) -> dict[str, Any]:
         generator = values.get("generator", "t5")
-        filled: dict[str, Any] = {"part_passages": 128 if generator == "llm" else 2048}
+        filled: dict[str, Any] = {"part_passages": 128 if generator == "llm" else PART_PASSAGES}
         if generator == "t5":
             filled["model"] = DEFAULT_MODEL
         return {**values, **{name: value for name, value in filled.items() if values.get(name) is None}}
@@ -78,7 +79,7 @@ def run(config: GenerateConfig, work: Workdir) -> dict[str, Any] | None:
     total = count_passages(config.passages)
     if not total:
         raise QontextError("holds no passages", place=config.passages)
-    size = config.part_passages or 2048
+    size = config.part_passages or PART_PASSAGES
     parts = -(-total // size)
     todo = {part for part in range(index, parts, count) if not work.has(part_name(part))}
     started, made = time.monotonic(), 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -40,6 +41,15 @@ class Corpus:
         wanted = min(count + len(positives), len(self.ids))
         drawn = generator(self.seed, "random", query).choice(len(self.ids), wanted, replace=False)
         return [self.ids[i] for i in drawn if self.ids[i] not in positives][:count]
+
+
+def some(names: Iterable[str], count: int, seed: int) -> list[str]:
+    """At most `count` of the names, the same ones in whatever order they come."""
+    ordered = sorted(names)
+    if count >= len(ordered):
+        return ordered
+    chosen = generator(seed, "queries", "").choice(len(ordered), count, replace=False)
+    return [ordered[i] for i in sorted(chosen)]
 
 
 def generator(seed: int, purpose: str, query: str) -> np.random.Generator:

@@ -19,7 +19,7 @@ from qontext.artifacts import Workdir
 from qontext.collection import check_qrels
 from qontext.config import Input, StageConfig
 from qontext.errors import QontextError
-from qontext.retrieve.draws import Corpus, generator
+from qontext.retrieve.draws import Corpus, generator, some
 from qontext.retrieve.groups import GROUPS, Group, read_candidates
 from qontext.retrieve.inputs import asked_passages, asked_queries, judgements
 from qontext.retrieve.runs import Run, read_run
@@ -117,9 +117,7 @@ def run(config: MineConfig, work: Workdir) -> dict[str, Any]:
     runs = [read_candidates(path) for path in (config.run, *config.also)]
     scores = read_run(config.scores) if config.scores else None
     if config.limit is not None and config.limit < len(qrels):
-        names = sorted(qrels)
-        chosen = generator(config.seed, "queries", "").choice(len(names), config.limit, replace=False)
-        qrels = {names[i]: qrels[names[i]] for i in sorted(chosen)}
+        qrels = {name: qrels[name] for name in some(qrels, config.limit, config.seed)}
     report, groups = Report(), []
     for query, judged in qrels.items():
         positives = [passage for passage, grade in judged.items() if grade >= config.min_grade]

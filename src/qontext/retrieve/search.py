@@ -15,6 +15,7 @@ from qontext.artifacts import Workdir
 from qontext.collection import read_passages
 from qontext.config import Input, Machine, StageConfig, existing
 from qontext.errors import QontextError
+from qontext.retrieve.draws import some
 from qontext.retrieve.inputs import asked_passages, asked_queries
 from qontext.stages import Stage
 
@@ -37,6 +38,12 @@ class SearchConfig(StageConfig):
 
     queries: Annotated[str | None, Input()] = None
     """Queries instead of --data: BEIR JSON lines, id<tab>text, or generated queries."""
+
+    limit: int | None = Field(None, ge=1)
+    """Ask at most so many of the queries, drawn by the seed: those that `mine --limit` draws."""
+
+    seed: int = 42
+    """What --limit draws by."""
 
     passages: Annotated[str | None, Input()] = None
     """Passages for --bm25 instead of --data: what `split` wrote, Parquet, a BEIR folder or corpus file."""
@@ -82,6 +89,8 @@ def run(config: SearchConfig, work: Workdir) -> dict[str, Any]:
     if words and int(os.environ.get("RANK", "0")):
         return {}  # the first rank does it alone
     queries = asked_queries(config.data, config.split, config.queries)
+    if config.limit is not None:
+        queries = {name: queries[name] for name in some(queries, config.limit, config.seed)}
     started = time.monotonic()
     if words:
         found, tag = _lexical(config, queries), "bm25"
@@ -165,13 +174,16 @@ def _dense(config: SearchConfig, queries: dict[str, str], work: Workdir) -> Any:
                 index.vectors, device=device, scoring=scoring, rank=rank, world=world, advance=advance
             )
             numbers, scores = index.search(vectors, config.k)
-            if world > 1 and (merged := _merge(numbers, scores, work, rank, world, config.k)) is None:
-                return None
-            numbers, scores = merged if world > 1 else (numbers, scores)
+            if world > 1:
+                merged = _merge(numbers, scores, work, rank, world, config.k)
+                if merged is None:
+                    return None
+                numbers, scores = merged
         elif rank:
             return None
         else:
             numbers, scores = index.search(vectors, config.k)
+    work.remove("partial")
     return run_of(list(queries), numbers, scores, np.asarray(index.ids))
 
 
@@ -213,7 +225,7 @@ def _merge(numbers: Any, scores: Any, work: Workdir, rank: int, world: int, k: i
     import numpy as np
 
     def name(of: int, what: str) -> str:
-        return f"partial/{what}-{of}.npy"
+        return f"partial/{what}-{of}-of-{world}.npy"
 
     for what, array in (("numbers", numbers), ("scores", scores)):
         with work.write(name(rank, what)) as path, path.open("wb") as file:
@@ -226,7 +238,6 @@ def _merge(numbers: Any, scores: Any, work: Workdir, rank: int, world: int, k: i
         np.concatenate([np.load(work.path / name(r, what), allow_pickle=False) for r in range(world)], 1)
         for what in ("numbers", "scores")
     )
-    work.remove("partial")
     order = np.lexsort((numbers, -scores), axis=1)[:, :k]
     return np.take_along_axis(numbers, order, 1), np.take_along_axis(scores, order, 1)
 
