@@ -13,10 +13,10 @@ from typing import Any
 from qontext.adapt.rates import (
     BM25_PASSAGES,
     FEWEST,
-    FILTERED_PASSAGES,
     SPLIT_CHARACTERS,
     STAGE_SECONDS,
     Rates,
+    searching_by_words,
 )
 from qontext.adapt.survey import Survey
 from qontext.errors import QontextError
@@ -30,6 +30,9 @@ DENSE_WEIGHT = 0.3
 """Of the dense run beside BM25 where no labels say better."""
 QUERY_TOKENS = 16
 FINETUNED_PASSAGES = 4
+QUERIES_PER_PASSAGE = 5
+FILTERED_SHARE = 0.1
+"""The most of the budget that filtering queries may take."""
 MEASURED_SHARE = 0.3
 """The most of the budget that encoding for measuring may take; larger corpora are measured on a part."""
 
@@ -76,6 +79,15 @@ class Plan:
         return self.steps > 0
 
     @property
+    def filters(self) -> bool:
+        return "filter" in self.seconds
+
+    @property
+    def queries(self) -> str:
+        """The recipe's generated queries to train on."""
+        return "@filter" if self.filters else "@holdout/queries"
+
+    @property
     def expected(self) -> float:
         return sum(self.seconds.values())
 
@@ -104,7 +116,9 @@ def make_plan(request: Request, survey: Survey, rates: Rates, dimension: int) ->
         + (0 if pool == passages else passages / served)
         + passages / BM25_PASSAGES,
     }
-    filtering = STAGE_SECONDS + passages / FILTERED_PASSAGES
+    filtering = STAGE_SECONDS + searching_by_words(QUERIES_PER_PASSAGE * passages, passages)
+    if filtering > FILTERED_SHARE * request.budget:  # it leaves out but two queries of a hundred
+        filtering = 0.0
     notes = []
     left = 0.95 * request.budget - sum(seconds.values()) - filtering - 2 * STAGE_SECONDS
     batch = 32 if passages >= 64 else max(2, passages // 2)
@@ -126,7 +140,10 @@ def make_plan(request: Request, survey: Survey, rates: Rates, dimension: int) ->
     elif trained < 0.5 * passages:
         notes.append("the budget reaches for less than half a pass over the passages: more time would help.")
     if steps:
-        seconds["filter"] = filtering
+        if filtering:
+            seconds["filter"] = filtering
+        else:
+            notes.append("there is no time to filter the generated queries.")
         seconds["train"] = 2 * STAGE_SECONDS + steps * batch / rates.trained
     else:
         finetuning = Finetuning(0, 0, 0.0)
@@ -163,9 +180,9 @@ def _finetuning_size(
     if batch < 2:
         return Finetuning(0, 0, 0.0)
     around = 4 * STAGE_SECONDS
-    if not request.labelled:  # the negatives of all generated queries
-        around += passages / FILTERED_PASSAGES
     step = batch * FINETUNED_PASSAGES * (1 / rates.trained + (1 / rates.scored if request.reranker else 0))
+    if not request.labelled:
+        step += searching_by_words(batch, passages)
     visits = 3 * request.labelled or passages
     steps = int(max(0.0, min((0.4 * left - around) / step, visits / batch)))
     return Finetuning(steps, batch, around + steps * step) if steps else Finetuning(0, 0, 0.0)
@@ -203,16 +220,17 @@ def recipe(request: Request, plan: Plan) -> str:
     )
     model = request.encoder
     if plan.trains:
-        step(
-            "filter",
-            "queries that do not find their passage by its words are about something else",
-            queries="@holdout/queries",
-            passages="@split",
-        )
+        if plan.filters:
+            step(
+                "filter",
+                "queries that do not find their passage by its words are about something else",
+                queries="@holdout/queries",
+                passages="@split",
+            )
         step(
             "pretrain",
             passages="@split",
-            queries="@filter",
+            queries=plan.queries,
             **request.pretrain,
             batch_size=plan.batch,
             steps=plan.steps,
@@ -237,7 +255,7 @@ def _finetuning(step: Any, request: Request, plan: Plan) -> None:
     Generated queries are not fine-tuned on without one: that gained nothing over pre-training longer (docs/adapt.md).
     """
     passages = "@holdout/measured" if request.labelled else "@split"
-    named = {"data": passages} if request.labelled else {"queries": "@filter", "passages": passages}
+    named = {"data": passages} if request.labelled else {"queries": plan.queries, "passages": passages}
     drawn: dict[str, Any] = {"seed": request.pretrain["seed"]}
     if request.reranker:  # what the steps show, and a batch more for queries without negatives
         drawn["limit"] = plan.finetune_batch * (plan.finetune_steps + 1)
@@ -247,7 +265,7 @@ def _finetuning(step: Any, request: Request, plan: Plan) -> None:
         "negatives",
         verb="mine",
         run="@bm25-train",
-        qrels="@holdout/measured/qrels/train.tsv" if request.labelled else "@filter",
+        qrels="@holdout/measured/qrels/train.tsv" if request.labelled else plan.queries,
         **named,
         depth=100 if request.labelled else 30,
         # More than a visit shows, where nothing has to score them.
