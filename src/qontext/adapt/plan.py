@@ -112,9 +112,8 @@ def make_plan(request: Request, survey: Survey, rates: Rates, dimension: int) ->
         "generate": STAGE_SECONDS + passages / rates.generated,
         "hold out": STAGE_SECONDS + passages / BM25_PASSAGES,
         "measure": 9 * STAGE_SECONDS + 2 * pool / rates.encoded + 2 * pool / BM25_PASSAGES,
-        "serve": 3 * STAGE_SECONDS
-        + (0 if pool == passages else passages / served)
-        + passages / BM25_PASSAGES,
+        # The vectors of the passages that are measured among are taken over.
+        "serve": 3 * STAGE_SECONDS + (passages - pool) / served + passages / BM25_PASSAGES,
     }
     filtering = STAGE_SECONDS + searching_by_words(QUERIES_PER_PASSAGE * passages, passages)
     if filtering > FILTERED_SHARE * request.budget:  # it leaves out but two queries of a hundred
