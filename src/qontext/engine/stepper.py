@@ -105,7 +105,10 @@ class Stepper:
                 total = {name: total.get(name, 0) + loss.detach() for name, loss in losses.items()}
             return total
         cache = self.settings.gradient_cache
-        cached = cache == "on" or (cache == "auto" and len(micro) > CACHE_ABOVE)
+        many = len(micro) > CACHE_ABOVE
+        cached = cache == "on" or (cache == "auto" and many)
+        # New pages cost a sixth of a step: a few micro-batches leave no holes that would be worth it.
+        tidies = many and self.group.device.type == "cpu"
         return gradient_cache.backward(
             micro,
             self._forward,
@@ -114,7 +117,7 @@ class Stepper:
             self.group,
             cached=cached,
             scale=self.scaler.scale,
-            between=return_freed_memory if self.group.device.type == "cpu" else lambda: None,
+            between=return_freed_memory if tidies else lambda: None,
         )
 
     def _forward(self, micro: Any) -> tuple[Losses, Tensor]:
