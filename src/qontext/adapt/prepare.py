@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from qontext import log
 from qontext.adapt.labels import measured_sizes, read_labels
-from qontext.adapt.plan import Plan, Request, parse_budget
+from qontext.adapt.plan import QUERIES_PER_PASSAGE, Plan, Request, parse_budget
 from qontext.adapt.survey import Survey, fertility, survey
 from qontext.engine.locate import locate
 from qontext.engine.tokenizer import load_tokenizer
@@ -168,7 +168,7 @@ def show_plan(request: Request, seen: Survey, plan: Plan, root: Path) -> None:
         "documents": f"{about}{seen.documents:,}, {seen.words_per_document:,} words each, {seen.language_name}",
         "passages": passages + per_document,
         "encoder": f"{request.encoder} ({vectors} pooling, reads {request.read_tokens} tokens, on {request.device})",
-        "queries": f"{kind}, 5 per passage",
+        "queries": f"{kind}, {QUERIES_PER_PASSAGE} per passage",
         "training": f"coCondenser on (passage, query) pairs: {plan.steps:,} steps of {plan.batch}"
         if plan.trains
         else "none",
