@@ -263,9 +263,8 @@ import os, sys, time
 from pathlib import Path
 from qontext import locks
 with locks.lock(Path(sys.argv[1]), "-0"):
-    child = os.fork() if len(sys.argv) > 2 else 1
-    if child:
-        print(child, flush=True)
+    if len(sys.argv) == 2 or os.fork() == 0:  # the child speaks, for only then has it been born wholly
+        print(os.getpid(), flush=True)
     time.sleep(600)
 """
 
