@@ -7,6 +7,7 @@ before it is asked for, and passages stream.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import json
@@ -229,9 +230,13 @@ def read_jsonl(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """One object a line."""
-    with path.open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    """One object a line; compressed where the name ends with .gz."""
+    with contextlib.ExitStack() as stack:
+        file: Any = stack.enter_context(path.open("wb"))
+        if path.suffix == ".gz":
+            # Without a time stamp or a name inside, the same rows give the same bytes.
+            file = stack.enter_context(gzip.GzipFile("", "wb", fileobj=file, mtime=0))
+        file.writelines((json.dumps(row, ensure_ascii=False) + "\n").encode() for row in rows)
 
 
 def passage_row(passage: Passage) -> dict[str, str]:

@@ -153,7 +153,13 @@ def test_a_dry_run_leaves_a_run_under_way_alone(reports: Path, small_encoder: Pa
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
-def test_two_processes_stop_when_asked_and_go_on(reports: Path, small_encoder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_two_processes_stop_with_their_parent_and_go_on(
+    reports: Path, small_encoder: Path, tmp_path: Path, how: signal.Signals
+) -> None:
+    children_of = "/proc/{0}/task/{0}/children"
+    if how == signal.SIGKILL and not Path(children_of.format(os.getpid())).exists():
+        pytest.skip("only Linux tells children that their parent was killed")
     out = tmp_path / "made"
     command = [sys.executable, "-m", "qontext", "adapt", str(reports), "--out", str(out), "--budget", "90s"]
     process = subprocess.Popen(
@@ -163,12 +169,28 @@ def test_two_processes_stop_when_asked_and_go_on(reports: Path, small_encoder: P
     )
     while process.poll() is None and not (out / "steps" / "pretrain").exists():
         time.sleep(0.01)
-    process.send_signal(signal.SIGTERM)
+    launcher = Path(children_of.format(process.pid)).read_text().split() if how == signal.SIGKILL else []
+    process.send_signal(how)
     process.communicate()
-    assert process.returncode not in (0, -signal.SIGKILL)
+    assert process.returncode != 0 and (process.returncode == -signal.SIGKILL) == (how == signal.SIGKILL)
+    for pid in launcher:
+        assert _ends(int(pid)), "the processes live on"
+        assert not (out / "steps" / "adapted-vectors" / "meta.json").exists(), "they went on to the end"
     assert not (out / "adapted.json").exists()
     found = adapt(reports, out, small_encoder)  # no process of the first run holds the directory
     assert found["system"]
+
+
+def _ends(pid: int) -> bool:
+    """Whether the process ends by itself, which takes torchrun some seconds; after two minutes it is made to."""
+    for _ in range(1_200):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.1)
+    os.kill(pid, signal.SIGTERM)
+    return False
 
 
 def test_two_processes_adapt_together(reports: Path, small_encoder: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from qontext import artifacts, disk, log, stages
+from qontext.artifacts import Workdir
 from qontext.config import Input, Machine, StageConfig
 from qontext.errors import QontextError
 from qontext.stages import Command
@@ -129,7 +130,7 @@ def _anew(config: AdaptConfig, root: Path, asked: dict[str, Any], started: float
             "survey": {k: v for k, v in asdict(survey).items() if k != "sample"},
         }
         (root / "adapted.json").unlink(missing_ok=True)
-        _write(root / "plan.json", made)
+        Workdir(root).write_json("plan.json", made)
     except OSError as error:
         disk.raise_disk_error(error, root, anyway=True)
     if config.dry_run:
@@ -175,7 +176,7 @@ def _go_on(config: AdaptConfig, root: Path, made: dict[str, Any], started: float
         "expected seconds": made["plan"]["expected"],
         "seconds": round(sum(_seconds(row["path"]) for row in [*rows, *served]), 1),
     }
-    _write(root / "adapted.json", about)
+    Workdir(root).write_json("adapted.json", about)
     with_data: dict[str, Any] = {"data": str(steps / "holdout" / "measured"), "split": verdict.split}
     api.report((str(steps),), title=recipe.title, **with_data, out=root / "report", overwrite=True)
     return _finish(root, about, verdict, started)
@@ -240,7 +241,7 @@ def _update(config: AdaptConfig, root: Path, made: dict[str, Any], started: floa
     if share > 0.1:
         log.note("Add --retrain to train on them, too.")
     made["documents"] = _digest(config)
-    _write(root / "plan.json", made)
+    Workdir(root).write_json("plan.json", made)
     vectors = artifacts.open_artifact(root / "index" / "vectors").summary
     row: dict[str, Any] = {
         "passages": vectors["texts"],
@@ -355,14 +356,6 @@ def _request(stored: dict[str, Any]) -> Any:
     from qontext.adapt.plan import Request
 
     return Request(**{**stored, "splits": tuple(stored["splits"])})
-
-
-def _write(path: Path, value: dict[str, Any]) -> None:
-    """JSON that is whole or not there."""
-    making = path.with_name(f".{path.name}.making")
-    making.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    disk.sync(making)
-    making.replace(path)
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from qontext import log
 from qontext.errors import QontextError
 from qontext.workflow.recipe import Recipe, plan, read_recipe
+
+_PR_SET_PDEATHSIG = 1
 
 
 def shared_by(processes: int, recipe: Recipe) -> int:
@@ -30,7 +34,7 @@ def run_together(recipe: Path, steps: Path, processes: int) -> None:
     """Run what is not done of a recipe in so many processes; nothing, if one is enough or all is done.
 
     A request to stop is passed on, and the processes' own end awaited: they finish their step and save it, for which
-    torchrun gives them half a minute.
+    torchrun gives them half a minute. Where this process is killed, Linux asks them in its place.
     """
     if processes < 2 or all(state == "done" for _, state, _ in plan(read_recipe(str(recipe)), steps)):
         return
@@ -56,6 +60,7 @@ def run_together(recipe: Path, steps: Path, processes: int) -> None:
             command,
             stdout=2,  # stdout is for this process' own result
             start_new_session=True,  # a Ctrl-C reaches it once, through this process
+            preexec_fn=_stop_with_parent(),
             env={"OMP_NUM_THREADS": threads, **os.environ},
         )
         if stopped:
@@ -72,6 +77,12 @@ def run_together(recipe: Path, steps: Path, processes: int) -> None:
             place=recipe,
             remedy="The same command goes on where it stopped; --processes 1 does without the others.",
         )
+
+
+def _stop_with_parent() -> Callable[[], None] | None:
+    """What a child does when it is born, so that it is asked to stop when its parent dies; Linux alone knows how."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    return None if prctl is None else lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _give_back_memory() -> None:

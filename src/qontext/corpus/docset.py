@@ -12,15 +12,13 @@ The result has BEIR's layout: corpus.jsonl.gz, queries.jsonl.gz, qrels/dev.tsv, 
 
 from __future__ import annotations
 
-import gzip
-import json
-from collections.abc import Iterator
 from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
 
 from qontext.artifacts import Workdir
+from qontext.collection import write_jsonl
 from qontext.config import Input, StageConfig
 from qontext.corpus.docstrings import split_summary
 from qontext.corpus.sources import FieldNames, open_source
@@ -63,18 +61,14 @@ def run(config: DocsetConfig, work: Workdir) -> dict[str, Any]:
     share = min(1.0, config.queries / asks.sum())
     is_query = asks & (dice < share)
     texts = [rest if chosen else text for (_, _, text, _, rest), chosen in zip(found, is_query)]
-    _write_lines(
-        work,
-        "corpus.jsonl.gz",
-        (
-            {"_id": id, "title": d.title, "text": text, "doc_id": d.id}
-            for (d, id, *_), text in zip(found, texts)
-        ),
+    corpus = (
+        {"_id": id, "title": d.title, "text": text, "doc_id": d.id} for (d, id, *_), text in zip(found, texts)
     )
     chosen = [found[n] for n in np.flatnonzero(is_query)]
-    _write_lines(
-        work, "queries.jsonl.gz", ({"_id": f"q-{id}", "text": summary} for _, id, _, summary, _ in chosen)
-    )
+    queries = ({"_id": f"q-{id}", "text": summary} for _, id, _, summary, _ in chosen)
+    for name, lines in {"corpus": corpus, "queries": queries}.items():
+        with work.write(f"{name}.jsonl.gz") as path:
+            write_jsonl(path, lines)
     is_dev = dice[is_query] < share / 3
     for split, part in (("dev", is_dev), ("test", ~is_dev)):
         rows = [f"q-{id}\t{id}\t1\n" for (_, id, *_), mine in zip(chosen, part) if mine]
@@ -101,17 +95,6 @@ def _sample(documents: list[Document], config: DocsetConfig) -> list[Document]:
 def _asks(summary: str, rest: str) -> bool:
     """Whether the summary reads as a query, and enough is left to find."""
     return FEWEST_WORDS <= len(summary.split()) <= MOST_WORDS and len(rest.split()) >= 20
-
-
-def _write_lines(work: Workdir, name: str, rows: Iterator[dict[str, str]]) -> None:
-    # Without a time stamp or a name inside the archive, the same rows give the same bytes.
-    with (
-        work.write(name) as path,
-        path.open("wb") as raw,
-        gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as file,
-    ):
-        for row in rows:
-            file.write((json.dumps(row, ensure_ascii=False) + "\n").encode())
 
 
 STAGE = Stage(
