@@ -71,6 +71,16 @@ def test_low_precision_with_rescoring_finds_the_same_top_100(
     assert np.mean([set(a) == set(b) for a, b in zip(coarse[0], numbers)]) == 1
 
 
+def test_low_precision_leaves_the_first_of_many_equal_passages(make_vectors: Callable[..., Artifact]) -> None:
+    """More than survive the first pass, and all as good as the last one asked for."""
+    one, other = np.random.default_rng(4).standard_normal((2, 1, DIMENSIONS)).astype(np.float32)
+    array = np.concatenate([one, np.repeat(other, 3_000, 0)])[np.random.default_rng(5).permutation(3_001)]
+    vectors = open_vectors(make_vectors("v", [([f"p{i:04d}" for i in range(3_001)], array)]).path)
+    (numbers,), (scores,) = ExactIndex(vectors, device="cpu", scoring=torch.bfloat16).search(other, 10)
+    np.testing.assert_array_equal(numbers, np.flatnonzero((array == other).all(1))[:10])
+    np.testing.assert_allclose(scores, (other @ other.T).item(), rtol=1e-6)
+
+
 def test_it_equals_faiss_flat(
     make_vectors: Callable[..., Artifact], array: np.ndarray, queries: np.ndarray
 ) -> None:
@@ -90,7 +100,7 @@ def test_blocks_offered_in_turn_leave_the_greatest(width: int, k: int) -> None:
     """Scores are small whole numbers, so that nearly everything ties."""
     scores = torch.from_numpy(np.random.default_rng(width).integers(0, 9, (3, 4 * width)).astype(np.float32))
     numbers = torch.from_numpy(np.random.default_rng(k).permutation(4 * width))
-    best = _Best(3, k, torch.device("cpu"))
+    best = _Best(3, k, k, torch.device("cpu"))
     for start in range(0, 4 * width, width):
         best.offer(slice(0, 3), scores[:, start : start + width].clone(), numbers[start : start + width])
     found, values = best.ranked()

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from qontext.engine.precision import resolve_device
 from qontext.retrieve.index import Array
@@ -57,18 +58,21 @@ class ExactIndex:
         k = min(k, len(self.vectors))
         kept = k if self.scoring == torch.float32 else min(3 * k + 100, len(self.vectors))
         queries = torch.from_numpy(np.ascontiguousarray(queries_QD, np.float32)).to(self.device)
-        best = _Best(len(queries), kept, self.device)
+        best = _Best(len(queries), kept, k, self.device)
         rows = 4_096 if self.device.type != "cpu" else 1_024
-        room = torch.empty((rows, _BLOCK), dtype=self.scoring, device=self.device)
+        room = torch.empty(rows * _BLOCK, dtype=self.scoring, device=self.device)
+        in_fp32 = None if self.scoring == torch.float32 else torch.empty_like(room, dtype=torch.float32)
         with torch.inference_mode():
             for numbers_B, block_BD in self._blocks():
                 block = _padded(block_BD.to(self.scoring))
-                numbers = torch.nn.functional.pad(numbers_B, (0, len(block) - len(numbers_B)), value=-1)
+                numbers = pad(numbers_B, (0, len(block) - len(numbers_B)), value=-1)
                 for start in range(0, len(queries), rows):
                     some = _padded(queries[start : start + rows].to(self.scoring))
-                    product = room.view(-1)[: len(some) * len(block)].view(len(some), len(block))
+                    product = room[: len(some) * len(block)].view(len(some), len(block))
                     torch.mm(some, block.T, out=product)
-                    scores_QB = product[: min(rows, len(queries) - start)].float()
+                    if in_fp32 is not None:
+                        product = in_fp32[: product.numel()].view_as(product).copy_(product)
+                    scores_QB = product[: min(rows, len(queries) - start)]
                     scores_QB[:, len(numbers_B) :] = -torch.inf
                     best.offer(slice(start, start + len(scores_QB)), scores_QB, numbers)
                 self.advance(len(numbers_B))
@@ -84,24 +88,33 @@ class ExactIndex:
 
     def _rescored(self, queries_QD: Tensor, coarse: _Best) -> Array:
         """[Q, C] the survivors' scores in fp32."""
+        place = torch.empty(
+            len(self.vectors), dtype=torch.int64, device=self.device
+        )  # in the order of the blocks
+        end = 0
+        for numbers, _ in self.vectors.blocks(rank=self.rank, world=self.world):
+            begin, end = end, end + len(numbers)
+            place[torch.from_numpy(numbers).to(self.device)] = torch.arange(begin, end, device=self.device)
+        place_QC = torch.where(coarse.numbers >= 0, place[coarse.numbers], -1)
         exact = torch.full_like(coarse.scores, -torch.inf)
-        for numbers_B, block_BD in self._blocks():
-            row_of = torch.full((len(self.vectors),), -1, dtype=torch.int64, device=self.device)
-            row_of[numbers_B] = torch.arange(len(numbers_B), device=self.device)
-            rows_QC = torch.where(coarse.numbers >= 0, row_of[coarse.numbers], -1)
-            query, place = torch.nonzero(rows_QC >= 0, as_tuple=True)
-            for start in range(0, len(query), 65_536):
-                q, c = query[start : start + 65_536], place[start : start + 65_536]
-                exact[q, c] = (queries_QD[q] * block_BD[rows_QC[q, c]]).sum(1)
+        end = 0
+        for _, block_BD in self._blocks():
+            begin, end = end, end + len(block_BD)
+            here = torch.nonzero((place_QC >= begin) & (place_QC < end), as_tuple=True)
+            exact[here] = _dots(queries_QD, block_BD, here[0], place_QC[here] - begin)
         scores: Array = exact.cpu().numpy()
         return scores
 
 
 class _Best:
-    """The best `k` (score, number) pairs of each query so far; of equal scores the smaller number stays."""
+    """The best `k` (score, number) pairs of each query so far; of equal scores the smaller number stays.
 
-    def __init__(self, queries: int, k: int, device: torch.device) -> None:
-        self.k = k
+    Where the scores are not the last word, equal ones are put in order only if they are as good as place `needed`: few
+    bits make many of them.
+    """
+
+    def __init__(self, queries: int, k: int, needed: int, device: torch.device) -> None:
+        self.k, self.needed = k, needed
         self.scores = torch.full((queries, k), -torch.inf, device=device)
         self.numbers = torch.full((queries, k), -1, dtype=torch.int64, device=device)
 
@@ -116,7 +129,7 @@ class _Best:
         new_scores, new_numbers = best[:, : self.k], numbers.gather(1, picked[:, : self.k])
         if best.shape[1] > self.k:
             # Where place k+1 is as good as place k, the numbers decide who is in.
-            tied = (best[:, -2] == best[:, -1]) & best[:, -1].isfinite()
+            tied = (best[:, self.needed - 1] == best[:, -1]) & best[:, -1].isfinite()
             for row in torch.nonzero(tied)[:, 0].tolist():
                 chosen = _first(scores[row], numbers[row], best[row, -1], self.k)
                 new_scores[row], new_numbers[row] = scores[row, chosen], numbers[row, chosen]
@@ -167,6 +180,24 @@ def ranked(numbers: Array, scores: Array, k: int) -> tuple[Array, Array]:
     return np.take_along_axis(numbers, order, 1), np.take_along_axis(scores, order, 1)
 
 
+def _dots(queries_QD: Tensor, passages_BD: Tensor, query_N: Tensor, passage_N: Tensor) -> Tensor:
+    """[N] the scores of single pairs in fp32; the queries' numbers ascend."""
+    if queries_QD.device.type != "cpu":
+        pairs = zip(query_N.split(65_536), passage_N.split(65_536))
+        return torch.cat(
+            [queries_QD.new_empty(0), *((queries_QD[q] * passages_BD[p]).sum(1) for q, p in pairs)]
+        )
+    # As samples of the whole product: more than twenty times as fast as with copies of the rows.
+    begin = pad(query_N.bincount(minlength=len(queries_QD)).cumsum(0), (1, 0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that sparse tensors are in beta
+        wanted = torch.sparse_csr_tensor(
+            begin, passage_N, torch.zeros(len(passage_N)), (len(queries_QD), len(passages_BD))
+        )
+        sampled: Tensor = torch.sparse.sampled_addmm(wanted, queries_QD, passages_BD.T, beta=0.0)
+    return sampled.values()
+
+
 def _tensor(rows: Array) -> Tensor:
     """A tensor over the memory map itself. torch warns that it must not be written to, which nothing here does."""
     with warnings.catch_warnings():
@@ -176,4 +207,4 @@ def _tensor(rows: Array) -> Tensor:
 
 def _padded(rows_ND: Tensor) -> Tensor:
     missing = -len(rows_ND) % _MULTIPLE
-    return torch.nn.functional.pad(rows_ND, (0, 0, 0, missing)) if missing else rows_ND
+    return pad(rows_ND, (0, 0, 0, missing)) if missing else rows_ND
