@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from qontext import log
 from qontext.adapt.labels import measured_sizes, read_labels
 from qontext.adapt.plan import QUERIES_PER_PASSAGE, Plan, Request, parse_budget
-from qontext.adapt.survey import Survey, fertility, survey
+from qontext.adapt.survey import Survey, fertility, spread, survey
 from qontext.engine.locate import locate
 from qontext.engine.tokenizer import load_tokenizer
 from qontext.errors import QontextError
@@ -134,7 +134,7 @@ def _splits(config: AdaptConfig) -> tuple[tuple[str, ...], int]:
 
 def _longest(seen: Survey, tokenizer: Any) -> int:
     """Tokens that nearly all texts of the sample keep to."""
-    lengths = sorted(len(tokenizer(p.content, verbose=False)["input_ids"]) for p in seen.sample[:200])
+    lengths = sorted(len(tokenizer(p.content, verbose=False)["input_ids"]) for p in spread(seen.sample, 200))
     return int(lengths[int(0.98 * (len(lengths) - 1))]) if lengths else 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import tempfile
 import time
 from dataclasses import dataclass
@@ -11,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from qontext import api, log
+from qontext.adapt.survey import spread
 from qontext.collection import Passage, passage_row, write_jsonl
 
-TRAINED, ENCODED, STEPS, BATCH = 64, 192, 3, 16
+TRAINED, ENCODED, STEPS, BATCH = 64, 192, 4, 16
 FEWEST = 8
 """Passages, below which nothing is trained and nothing needs timing."""
 SPLIT_CHARACTERS, BM25_PASSAGES, KEYPHRASE_PASSAGES = 1_500_000, 15_000, 2_500
@@ -57,16 +59,13 @@ def measure(
     try:
         with tempfile.TemporaryDirectory(prefix="qontext-") as folder:
             root = Path(folder)
-            passages = api.split(
-                _write(root / "trained", usable[:TRAINED]), keep=True, workers=1, out=root / "passages"
-            )
+            some = spread(usable, TRAINED)
+            passages = api.split(_write(root / "trained", some), keep=True, workers=1, out=root / "passages")
             is_model = generate["generator"] != "keyphrase"
             before = time.monotonic()
             queries = api.generate(passages, **generate, out=root / "queries")
-            generated = (
-                len(usable[:TRAINED]) / (time.monotonic() - before) if is_model else KEYPHRASE_PASSAGES
-            )
-            batch = max(2, min(BATCH, len(usable[:TRAINED]) // 2))
+            generated = len(some) / (time.monotonic() - before) if is_model else KEYPHRASE_PASSAGES
+            batch = max(2, min(BATCH, len(some) // 2))
             settings = {**pretrain, "batch_size": batch, "steps": STEPS, "log_every": 1, "workers": 1}
             made = api.pretrain(passages, queries=queries, **settings, out=root / "encoder")
             lines = (made.path / "logs" / "metrics.jsonl").read_text().splitlines()
@@ -74,15 +73,15 @@ def measure(
             trained = [
                 json.loads(line)["passages_per_second"] for line in lines if "passages_per_second" in line
             ][1:]
-            texts = _write(root / "encoded", usable[:ENCODED])
+            texts = _write(root / "encoded", spread(usable, ENCODED))
             vectors = api.encode(
                 texts, encoder=str(pretrain["encoder"]), max_length=max_length, out=root / "vectors"
             )
             encoded = vectors.summary["texts_per_second"]
-            scored = _scored(reranker, usable[:TRAINED]) if reranker else 1.0
+            scored = _scored(reranker, some) if reranker else 1.0
     finally:
         log.verbosity = verbosity
-    return Rates(min(trained), encoded, generated, scored, time.monotonic() - started)
+    return Rates(statistics.median(trained), encoded, generated, scored, time.monotonic() - started)
 
 
 def _scored(reranker: str, passages: list[Passage]) -> float:

@@ -10,7 +10,7 @@ import itertools
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -157,6 +157,12 @@ def _sample(records: list[tuple[Document, tuple[str, str]]], *, whole: bool) -> 
             yield Passage(f"{id}#{number}", document.title, stretch, document.id)
 
 
+def spread(sample: Sequence[Passage], count: int) -> list[Passage]:
+    """At most so many of them, from everywhere: neighbours in a source are alike, in length above all."""
+    count = min(count, len(sample))
+    return [sample[number * len(sample) // count] for number in range(count)]
+
+
 def _scale(total: int | None, read: int, documents: int, source: str) -> float:
     """How many times the sample the whole is; without a size, the documents are counted."""
     if total and read:
@@ -185,7 +191,7 @@ def language_of(texts: list[str]) -> str:
 
 def fertility(sample: tuple[Passage, ...], tokenizer: Any) -> tuple[float, float]:
     """(tokens per word, share of unknown tokens) of an encoder's tokenizer on the sample."""
-    texts = [passage.text for passage in sample if passage.text.strip()][:200]
+    texts = [passage.text for passage in spread(sample, 200) if passage.text.strip()]
     words = sum(len(re.findall(r"\w+|[^\w\s]", text)) for text in texts)
     ids = [
         id for text in texts for id in tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]

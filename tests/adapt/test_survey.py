@@ -1,0 +1,46 @@
+"""What is looked at and timed before anything is planned stands for the whole, however the documents are ordered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from qontext.adapt import rates
+from qontext.adapt.survey import spread, survey
+from qontext.collection import Passage
+
+
+def test_texts_that_are_timed_are_as_long_as_the_whole_source_has_them(
+    write_documents: Callable[..., Path], small_encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first half of the source has long texts, the second short ones."""
+    words = [120] * 500 + [12] * 500
+    documents = write_documents(
+        [
+            {"_id": str(n), "text": " ".join(f"w{n + i}" for i in range(count))}
+            for n, count in enumerate(words)
+        ]
+    )
+    sample = survey(str(documents)).sample
+    timed: dict[str, list[int]] = {}
+    write = rates._write
+
+    def noted(folder: Path, passages: list[Passage]) -> Path:
+        timed[folder.name] = [len(passage.text.split()) for passage in passages]
+        return write(folder, passages)
+
+    monkeypatch.setattr(rates, "_write", noted)
+    pretrain = {"method": "cocondenser", "encoder": str(small_encoder), "max_tokens": 32}
+    found = rates.measure(sample, pretrain, {"generator": "keyphrase"}, 64)
+    assert {name: len(counts) for name, counts in timed.items()} == {"trained": 64, "encoded": 192}
+    for counts in timed.values():
+        assert sum(counts) / len(counts) == pytest.approx(sum(words) / len(words), rel=0.1)
+    assert found.trained > 0 and found.encoded > 0
+
+
+def test_fewer_than_are_wanted_are_all_there_once(write_documents: Callable[..., Path]) -> None:
+    documents = write_documents([{"_id": str(n), "text": f"text number {n}"} for n in range(7)])
+    sample = survey(str(documents)).sample
+    assert spread(sample, 200) == list(sample) and len(spread(sample, 3)) == 3
