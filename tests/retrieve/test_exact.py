@@ -75,7 +75,11 @@ def test_low_precision_leaves_the_first_of_many_equal_passages(make_vectors: Cal
     """More than survive the first pass, and all as good as the last one asked for."""
     one, other = np.random.default_rng(4).standard_normal((2, 1, DIMENSIONS)).astype(np.float32)
     array = np.concatenate([one, np.repeat(other, 3_000, 0)])[np.random.default_rng(5).permutation(3_001)]
-    vectors = open_vectors(make_vectors("v", [([f"p{i:04d}" for i in range(3_001)], array)]).path)
+    parts = [
+        ([f"p{i:04d}" for i in range(3_001)], array),
+        (["q1", "q2"], np.repeat(-other, 2, 0)),
+    ]  # none survives
+    vectors = open_vectors(make_vectors("v", parts).path)
     (numbers,), (scores,) = ExactIndex(vectors, device="cpu", scoring=torch.bfloat16).search(other, 10)
     np.testing.assert_array_equal(numbers, np.flatnonzero((array == other).all(1))[:10])
     np.testing.assert_allclose(scores, (other @ other.T).item(), rtol=1e-6)

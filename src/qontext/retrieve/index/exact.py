@@ -88,9 +88,8 @@ class ExactIndex:
 
     def _rescored(self, queries_QD: Tensor, coarse: _Best) -> Array:
         """[Q, C] the survivors' scores in fp32."""
-        place = torch.empty(
-            len(self.vectors), dtype=torch.int64, device=self.device
-        )  # in the order of the blocks
+        # Where each passage stands in the order of the blocks.
+        place = torch.empty(len(self.vectors), dtype=torch.int64, device=self.device)
         end = 0
         for numbers, _ in self.vectors.blocks(rank=self.rank, world=self.world):
             begin, end = end, end + len(numbers)
