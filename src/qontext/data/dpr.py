@@ -1,0 +1,171 @@
+"""The DPR file formats, in which Natural Questions and TriviaQA are published.
+
+- ``psgs_w100.tsv``: passages, with the header ``id text title``, quoted as a CSV writer does.
+- ``nq-test.qa.csv``, ``trivia-test.qa.csv.gz``: ``question<tab>['answer', …]``, quoted likewise. They have no
+  ids: the line number, from 0, is the id, as in runs produced from them.
+- ``biencoder-nq-dev.json``: one list of questions with answers and passages, too large to read at once.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from qontext.data.compression import plain_name
+from qontext.data.lines import check_characters, read_lines
+from qontext.frame.errors import QontextError
+
+_HEADER = ["id", "text", "title"]
+_BETWEEN = re.compile(r"[\s,]*")  # between the items of a JSON list
+_BLOCK = 4 << 20  # characters
+# An item of a list of strings, and the comma after it.
+_ITEM = re.compile(
+    r"""\s*(?:(-?[0-9]+)|"([^"\\]*(?:\\.[^"\\]*)*)"|'([^'\\]*(?:\\.[^'\\]*)*)')\s*(?:,|$)""", re.DOTALL
+)
+_ESCAPED = re.compile(r"\\(?:(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8})|(.))", re.DOTALL)
+_SIGNS = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "/": "/", "\\": "\\", "'": "'", '"': '"'}
+
+
+def is_passages(path: Path) -> bool:
+    return _first_line(path).split("\t") == _HEADER
+
+
+def is_questions(path: Path) -> bool:
+    """Whether a file contains questions with answers, whatever its name."""
+    name, first = plain_name(path), _first_line(path)
+    if name.endswith(".json"):
+        return first.lstrip().startswith("[")
+    fields = unquoted(first.split("\t"))
+    return name.endswith(".qa.csv") or (len(fields) == 2 and bool(read_list(fields[1])))
+
+
+def passages(path: Path) -> Iterator[tuple[str, str, str, str]]:
+    """(place, id, title, text) of each passage."""
+    rows = _rows(path, 3, "id<tab>text<tab>title")
+    next(rows)
+    for place, (id, text, title) in rows:
+        yield place, id, title, text
+
+
+def questions(path: Path) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
+    """(place, id, question, answers) of each question."""
+    rows = _from_json(path) if plain_name(path).endswith(".json") else _from_csv(path)
+    for number, (place, text, answers) in enumerate(rows):
+        yield place, str(number), *checked(text, answers, place)
+
+
+def checked(text: object, answers: object, place: str) -> tuple[str, tuple[str, ...]]:
+    """Validate a question and its answers (at least one)."""
+    if not isinstance(text, str) or not isinstance(answers, list) or not answers:
+        raise QontextError("expected a question and a list of at least one answer", place=place)
+    if not all(isinstance(answer, str | int) and not isinstance(answer, bool) for answer in answers):
+        raise QontextError("an answer is neither a string nor an integer", place=place)
+    return text, tuple(map(str, answers))
+
+
+def unquoted(values: list[str]) -> list[str]:
+    """The columns without the quotes that a CSV writer puts around a value with quotes or tabs in it."""
+    if not any(value.startswith('"') for value in values):
+        return values
+    whole: list[str] = []
+    for value in values:
+        if whole and whole[-1].startswith('"') and whole[-1].count('"') % 2:
+            whole[-1] += "\t" + value
+        else:
+            whole.append(value)
+    return [
+        v[1:-1].replace('""', '"') if len(v) > 1 and v.startswith('"') and v.endswith('"') else v
+        for v in whole
+    ]
+
+
+def read_list(text: str) -> list[str] | None:
+    """The strings of a list in Python or JSON syntax; None if it is not a list."""
+    text = text.strip()
+    if len(text) < 2 or text[0] != "[" or text[-1] != "]":
+        return None
+    at, end, items = 1, len(text) - 1, []
+    while found := _ITEM.match(text, at, end):
+        at = found.end()
+        item = found[1] if found[1] is not None else _ESCAPED.sub(_character, found[2] or found[3] or "")
+        try:
+            # JSON spells characters beyond U+FFFF as two halves.
+            items.append(item.encode("utf-16", "surrogatepass").decode("utf-16"))
+        except UnicodeDecodeError:
+            return None
+    return items if not text[at:end].strip() else None
+
+
+def _character(escaped: re.Match[str]) -> str:
+    """The character of a Python or JSON escape sequence."""
+    if digits := escaped[1]:
+        code = int(digits[1:], 16)
+        return chr(code) if code <= sys.maxunicode else escaped[0]
+    return _SIGNS.get(escaped[2], escaped[0])
+
+
+def _rows(path: Path, count: int, expected: str) -> Iterator[tuple[str, list[str]]]:
+    for number, line in enumerate(read_lines(path), start=1):
+        fields = unquoted(line.split("\t"))
+        if len(fields) != count:
+            raise QontextError(f"has {len(fields)} columns, expected {expected}", place=f"{path}:{number}")
+        yield f"{path}:{number}", fields
+
+
+def _from_csv(path: Path) -> Iterator[tuple[str, Any, Any]]:
+    for place, (question, answers) in _rows(path, 2, "question<tab>['answer', …]"):
+        found = read_list(answers)
+        if found is None:
+            shown = answers if len(answers) < 80 else f"{answers[:80]}…"
+            raise QontextError(f"the answers are {shown!r}, expected a list of strings", place=place)
+        yield place, question, found
+
+
+def _from_json(path: Path) -> Iterator[tuple[str, Any, Any]]:
+    for number, row in enumerate(_items(path), start=1):
+        place = f"{path}, question {number}"
+        if not isinstance(row, dict):
+            raise QontextError("expected an object with question and answers", place=place)
+        question, answers = row.get("question"), row.get("answers")
+        check_characters([question, answers], place)
+        yield place, question, answers
+
+
+def _items(path: Path) -> Iterator[Any]:
+    """The items of a JSON list, reading a few MB at a time."""
+    decode, rest, opened = json.JSONDecoder().raw_decode, "", False
+    for block in _blocks(path):
+        rest += block
+        if not opened:
+            opened, rest = True, rest.lstrip().removeprefix("[")
+        at = 0
+        while (at := _BETWEEN.match(rest, at).end()) < len(rest):  # type: ignore[union-attr]
+            try:
+                item, at = decode(rest, at)
+            except RecursionError:
+                raise QontextError("is not usable JSON: nested too deeply", place=path) from None
+            except ValueError:
+                break  # the rest of the item is in the next block, or the list has ended
+            yield item
+        rest = rest[at:]
+    if rest.strip() != "]":
+        raise QontextError("is not a JSON list, or is truncated", place=path)
+
+
+def _blocks(path: Path) -> Iterator[str]:
+    lines, size = [], 0
+    for line in read_lines(path):
+        lines.append(line + "\n")
+        size += len(line)
+        if size >= _BLOCK:
+            yield "".join(lines)
+            lines, size = [], 0
+    yield "".join(lines)
+
+
+def _first_line(path: Path) -> str:
+    return next(iter(read_lines(path)), "")

@@ -1,0 +1,91 @@
+"""Ids: which values are ids, and how ids are escaped in TREC and tab-separated files, whose columns end at white space.
+
+There, each white-space and control character of an id is written as a visible one, and converted back on reading:
+
+    U+0000 … U+001F, space, DEL     its control picture, U+2400 … U+2421: a space is ␠, a tab ␉, a newline ␊
+    other white space, U+001B, and  ␛, the code point in hexadecimal, and a semicolon: a non-breaking space is ␛a0;
+    U+2400 … U+2421 themselves
+
+Ids without such characters are written as they are. Nothing else is special: ``a%20b`` and ``C:\\x`` are
+written unchanged. JSON and Parquet hold ids verbatim.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from qontext.frame.errors import QontextError
+
+_PICTURES = "\u2400-\u2421"
+_SPECIAL = f"[\x00-\x20\x7f-\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f{_PICTURES}\u3000\ufeff]"
+"""Escaped characters, including the byte order mark, which readers remove from the start of a file."""
+_ESCAPE, _ESC = "\u241b", "\x1b"
+_ESCAPED = rf"[\u2400-\u241a\u241c-\u2421]|{_ESCAPE}[0-9a-f]{{1,6}};"
+
+_special, _escaped = re.compile(_SPECIAL), re.compile(_ESCAPED)
+
+
+def id_of(value: object, place: str, what: str = "id") -> str:
+    """The id in a JSON or Parquet value: a string or an integer. Other types are an error."""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        kinds = {bool: "a boolean", float: "a floating-point number", dict: "an object", list: "a list"}
+        found = kinds.get(type(value), "missing" if value is None else type(value).__name__)
+        raise QontextError(f"the {what} is {found}, expected a string or an integer", place=place)
+    if value == "":
+        raise QontextError(f"the {what} is empty", place=place)
+    return str(value)
+
+
+def escape(id: str) -> str:
+    """The id as written in files with white space between columns."""
+    return _special.sub(lambda found: _escape_character(found[0]), id)
+
+
+def unescape(text: str) -> str:
+    """The inverse of `escape`. Text that `escape` cannot have written is returned unchanged."""
+    return text if text.isascii() else _escaped.sub(lambda found: _unescape_sequence(found[0]), text)
+
+
+def escape_all(ids: pa.StringArray) -> pa.StringArray:
+    """`escape` for an array: the same array if no id has such characters, which a scan of all bytes nearly
+    always shows."""
+    return ids if _is_visible_ascii(ids) else _replace(ids, _SPECIAL, escape)
+
+
+def unescape_all(texts: pa.StringArray) -> pa.StringArray:
+    """`unescape` for an array: the same array if nothing in it is escaped."""
+    return texts if pc.all(pc.string_is_ascii(texts)).as_py() else _replace(texts, f"[{_PICTURES}]", unescape)
+
+
+def _escape_character(character: str) -> str:
+    code = ord(character)
+    if code <= 0x20 and character != _ESC:
+        return chr(0x2400 + code)
+    return "\u2421" if code == 0x7F else f"{_ESCAPE}{code:x};"
+
+
+def _unescape_sequence(text: str) -> str:
+    if text[0] != _ESCAPE:
+        return "\x7f" if text == "\u2421" else chr(ord(text) - 0x2400)
+    code = int(text[1:-1], 16)
+    # Only what `_escape_character` writes: everything else is literal text.
+    is_ours = code <= 0xFFFF and _special.match(chr(code)) and _escape_character(chr(code)) == text
+    return chr(code) if is_ours else text
+
+
+def _is_visible_ascii(ids: pa.StringArray) -> bool:
+    letters = np.frombuffer(ids.buffers()[2] or b"", dtype=np.uint8)
+    return bool(((letters - np.uint8(0x21)) < 0x7F - 0x21).all())
+
+
+def _replace(texts: pa.StringArray, pattern: str, change: Any) -> pa.StringArray:
+    found = pc.match_substring_regex(texts, pattern)
+    if not pc.any(found).as_py():
+        return texts
+    changed = pa.array(map(change, texts.filter(found).to_pylist()), texts.type)
+    return pc.replace_with_mask(texts, found, changed)

@@ -1,0 +1,69 @@
+"""Load passages, queries and judgements as plain Python objects, from every format that the commands read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from qontext.data.collection import (
+    Passage,
+    Qrels,
+    load_collection,
+    read_passages,
+    read_qrels,
+    read_queries,
+)
+from qontext.frame.errors import QontextError
+
+Source = str | os.PathLike[str]
+
+
+def load_passages(source: Source) -> list[Passage]:
+    """Load passages: JSON Lines (``_id``, ``title``, ``text``), TSV, Parquet, a BEIR folder, or what `split` wrote.
+
+    Every record is one passage. To cut long documents into passages, run `qontext split` first.
+
+    >>> passages = load_passages("docs.jsonl")
+    >>> passages[0].id, passages[0].title
+    ('d0', 'Chapter 0')
+    """
+    return list(read_passages(Path(source)))
+
+
+def load_queries(source: Source) -> dict[str, str]:
+    """Load queries as id → text: JSON Lines, TSV, Parquet, a BEIR folder, or what `generate` wrote.
+
+    >>> load_queries("data")["q0"]
+    'chapter 0 river'
+    """
+    return read_queries(Path(source))
+
+
+def load_qrels(source: Source, *, split: str = "test") -> Qrels:
+    """Load judgements as query → passage → grade: a qrels file (BEIR or TREC), or the `split` of a BEIR folder.
+
+    >>> load_qrels("data", split="test")["q25"]
+    {'p25': 1}
+    """
+    path = Path(source)
+    return load_collection(path).qrels(split) if path.is_dir() else read_qrels(path)
+
+
+def as_passages(items: Iterable[Passage | str], ids: Sequence[str] | None = None) -> Iterator[Passage]:
+    """Passages unchanged; plain texts become passages with the given `ids`, or numbered from 0."""
+    if isinstance(items, str):
+        raise QontextError(
+            f"expected passages, not the string {items!r}", remedy="Read a file with load_passages."
+        )
+    number = -1
+    for number, item in enumerate(items):
+        if not isinstance(item, str):
+            yield item
+            continue
+        if ids is not None and number >= len(ids):
+            raise QontextError(f"got more texts than ids ({len(ids)})")
+        id = str(number) if ids is None else ids[number]
+        yield Passage(id, "", item, id)
+    if ids is not None and number + 1 != len(ids):
+        raise QontextError(f"got {len(ids)} ids for {number + 1} texts")

@@ -1,0 +1,103 @@
+"""The places of passages, as `split` writes them: file or URL, headings, page, lines and metadata."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from qontext.data import records
+from qontext.data.collection import Passage, read_passages
+from qontext.frame.damage import damaged, opening
+
+SEPARATOR = " › "
+"""Between the parts of a path of headings, in titles and in places."""
+
+
+class Place(NamedTuple):
+    """The place of a passage. Unknown values are empty, or None.
+
+    >>> str(Place("guide.pdf", ("Install", "On Linux"), page=3))
+    'guide.pdf › Install › On Linux, p. 3'
+    """
+
+    file: str = ""
+    headings: tuple[str, ...] = ()
+    page: int | None = None
+    line: int | None = None
+    last_line: int | None = None
+    metadata: Mapping[str, Any] = {}
+
+    def __str__(self) -> str:
+        where = SEPARATOR.join(part for part in (self.file, *self.headings) if part)
+        if self.page is not None:
+            return f"{where}, p. {self.page}" if where else f"p. {self.page}"
+        if self.line is not None and where:
+            several = self.last_line is not None and self.last_line > self.line
+            return f"{where}, lines {self.line}–{self.last_line}" if several else f"{where}, line {self.line}"
+        return where
+
+    def as_json(self) -> dict[str, Any]:
+        """The known values, by column name."""
+        known = {name: value for name, value in self._asdict().items() if value not in ("", (), None, {})}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in known.items()}
+
+
+def find_passages(source: Path | str, ids: Collection[str]) -> dict[str, tuple[Passage, Place]]:
+    """The passages with these ids, and their places. Only the id column is scanned; other columns are read
+    for hits only."""
+    path = Path(source)
+    if not ids:
+        return {}
+    if not is_table(path):
+        wanted = {*ids}
+        return {p.id: (p, Place()) for p in read_passages(path) if p.id in wanted}
+    found = {}
+    for part in records.parquet_parts(path):
+        there = records.open_parquet(part).schema_arrow.names
+        columns = ["id", "title", "text", "doc", *(name for name in records.PLACES.names if name in there)]
+        with opening(part, "a readable Parquet file with passages"):
+            table = pq.read_table(part, columns=columns, filters=[("id", "in", list(ids))])
+        for row in table.to_pylist():
+            passage = Passage(row.pop("id"), row.pop("title"), row.pop("text"), row.pop("doc"))
+            found[passage.id] = (passage, place_of(row, part))
+    return found
+
+
+def place_of(row: Mapping[str, Any], source: Path) -> Place:
+    """The place in the columns of a row; missing columns are unknown values."""
+    known = {name: value for name, value in row.items() if value is not None}
+    headings = tuple(known.pop("headings", ()))
+    return Place(**{**known, "headings": headings, "metadata": parsed(known.get("metadata") or "{}", source)})
+
+
+def parsed(metadata: str, source: Path) -> dict[str, Any]:
+    """The object in a cell of the column `metadata`."""
+    try:
+        value = json.loads(metadata)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise damaged(source, f"its metadata is not a JSON object: {metadata[:40]!r}")
+    return value
+
+
+def read_columns(source: Path | str) -> Iterator[tuple[Path, pa.RecordBatch]]:
+    """(file, rows) of a table of passages, with the columns `id`, `title`, `doc` and its place columns."""
+    for part in records.parquet_parts(source):
+        there = records.open_parquet(part).schema_arrow.names
+        schema = pa.schema([*records.PASSAGES, *(field for field in records.PLACES if field.name in there)])
+        names = ["id", "title", "doc", *(name for name in records.PLACES.names if name in there)]
+        for batch in records.read_table(part, schema, columns=names):
+            yield part, batch
+
+
+def is_table(path: Path) -> bool:
+    """Whether the passages are in Parquet files, which have places, rather than in files of a labelled set."""
+    if path.is_dir():
+        return not any(path.glob("corpus.jsonl*"))
+    return path.suffix == ".parquet"

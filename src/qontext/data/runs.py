@@ -1,0 +1,343 @@
+"""Runs: search results by query, and the TREC run file format.
+
+In memory a run is a few flat arrays, so that seven million results load in seconds and need little memory;
+its interface is a mapping from query id to a list of hits. Results are sorted by descending score, ties by
+ascending passage id, regardless of their order or rank in the input.
+"""
+
+from __future__ import annotations
+
+import lzma
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv
+
+from qontext.data.compression import compression, open_bytes
+from qontext.data.ids import escape_all, unescape_all
+from qontext.data.lines import read_lines
+from qontext.data.numbering import ascending, by_occurrence, first_with_space
+from qontext.data.ranks import check_ranks
+from qontext.data.records import Hit
+from qontext.frame.config import existing
+from qontext.frame.errors import QontextError
+
+_COLUMNS = ("query", "q0", "passage", "rank", "score", "tag")
+
+
+@dataclass(frozen=True, eq=False)
+class Run(Mapping[str, list[Hit]]):
+    """Results of several queries: a mapping from query id to hits, best first. R rows, Q queries, P different passages.
+
+    >>> run = Run.of([Hit("q1", "p1", 0.5), Hit("q1", "p2", 0.9)])
+    >>> [hit.passage for hit in run["q1"]]
+    ['p2', 'p1']
+    >>> run.write("saved.trec")
+    >>> Run.read("saved.trec")
+    Run of 1 queries and 2 hits
+
+    The rows of query number `q` are ``starts[q]:starts[q+1]``; row `r` is the passage ``ids[codes[r]]`` with
+    ``scores[r]``. `ids` is sorted, so that codes compare like ids.
+    """
+
+    queries: list[str]
+    starts: np.ndarray[Any, Any]  # [Q + 1] int64
+    ids: np.ndarray[Any, Any]  # [P] object (str), ascending
+    codes: np.ndarray[Any, Any]  # [R] int32
+    scores: np.ndarray[Any, Any]  # [R] float64
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Run:
+        """Read a TREC run file, plain or compressed, or the run in the output directory of a search."""
+        return read_run(Path(path))
+
+    def write(self, path: str | os.PathLike[str], *, tag: str = "qontext") -> None:
+        """Write a TREC run file; `tag` is its last column."""
+        target = Path(path)
+        partial = target.with_name(f".{target.name}.partial")
+        write_run(self, partial, tag=tag)
+        partial.replace(target)
+
+    @classmethod
+    def of(cls, hits: Iterable[Hit]) -> Run:
+        """Build a run from hits in any order."""
+        queries, passages, scores = [list(column) for column in zip(*hits)] or [[], [], []]
+        return cls.from_columns(queries, passages, scores)
+
+    @classmethod
+    def from_columns(
+        cls, queries: Sequence[str], passages: Sequence[str], scores: Any, *, place: str | Path = "run"
+    ) -> Run:
+        """Build a run from one row per hit, in any order; queries keep the order of their first row."""
+        query_codes, names = by_occurrence(queries)
+        codes, ids = ascending(passages)
+        return cls.from_codes(query_codes, names, codes, _objects(ids), scores, place=place)
+
+    @classmethod
+    def from_codes(
+        cls,
+        query_codes: np.ndarray[Any, Any],
+        queries: Sequence[str],
+        codes: np.ndarray[Any, Any],
+        ids: np.ndarray[Any, Any],
+        scores: Any,
+        *,
+        place: str | Path = "run",
+    ) -> Run:
+        """Build a run from rows with the numbers of queries and passages; sorts and checks them."""
+        ids, codes = _in_order(np.asarray(ids, dtype=object), np.asarray(codes, dtype=np.int32))
+        scores = np.asarray(scores, dtype=np.float64)
+        if not np.isfinite(scores).all():
+            row = int(np.flatnonzero(~np.isfinite(scores))[0])
+            query, passage = queries[int(query_codes[row])], ids[codes[row]]
+            raise QontextError(
+                f"the score of query {query!r} and passage {passage!r} is {scores[row]}",
+                place=_line(place, row),
+            )
+        order = _ranking(query_codes, codes, scores)
+        if order is not None:
+            query_codes, codes, scores = query_codes[order], codes[order], scores[order]
+        _refuse_duplicates(query_codes, codes, order, queries, ids, place)
+        counts = np.bincount(query_codes, minlength=len(queries))
+        used = np.flatnonzero(counts)
+        starts = np.concatenate([[0], np.cumsum(counts[used])])
+        return cls([queries[i] for i in used.tolist()], starts, ids, codes, scores)
+
+    def __getitem__(self, query: str) -> list[Hit]:
+        passages, scores = self.results(query)
+        return [Hit(query, passage, score) for passage, score in zip(passages, scores.tolist())]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.queries)
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    def __repr__(self) -> str:
+        return f"Run of {len(self):,} queries and {self.size:,} hits"
+
+    @property
+    def size(self) -> int:
+        """The number of rows of all queries."""
+        return len(self.codes)
+
+    def rows(self, q: int) -> tuple[list[str], np.ndarray[Any, Any]]:
+        """Passage ids and scores of query number `q`, best first."""
+        span = slice(self.starts[q], self.starts[q + 1])
+        return self.ids[self.codes[span]].tolist(), self.scores[span]
+
+    def results(self, query: str) -> tuple[list[str], np.ndarray[Any, Any]]:
+        """Passage ids and scores of a query by its id, best first."""
+        return self.rows(self._number[query])
+
+    def row_queries(self) -> np.ndarray[Any, Any]:
+        """[R] the number of each row's query."""
+        return np.repeat(np.arange(len(self.queries)), np.diff(self.starts))
+
+    def row_ranks(self) -> np.ndarray[Any, Any]:
+        """[R] the rank of each row within its query, from 0."""
+        ranks: np.ndarray[Any, Any] = np.arange(self.size) - np.repeat(self.starts[:-1], np.diff(self.starts))
+        return ranks
+
+    def top(self, k: int) -> Run:
+        """The best `k` hits of each query."""
+        kept = self.row_ranks() < k
+        starts = np.concatenate([[0], np.cumsum(np.minimum(np.diff(self.starts), k))])
+        return Run(self.queries, starts, self.ids, self.codes[kept], self.scores[kept])
+
+    @property
+    def _number(self) -> dict[str, int]:
+        if "_numbers" not in self.__dict__:
+            self.__dict__["_numbers"] = {query: q for q, query in enumerate(self.queries)}
+        numbers: dict[str, int] = self.__dict__["_numbers"]
+        return numbers
+
+
+def read_run(path: Path | str) -> Run:
+    """Read a TREC run file (``query Q0 passage rank score tag``, plain or compressed) or a directory with one.
+
+    Results are ordered by score, as in trec_eval; the ranks are only checked against the scores.
+    """
+    file = existing(path, "a run")
+    if file.is_dir():
+        file = existing(file / "run.trec", "the run of this directory")
+    try:
+        table = _fast_table(file)
+        query_codes, queries = by_occurrence(table.column("query"))
+        codes, ids = ascending(table.column("passage"))
+        if any(first_with_space(names) is not None for names in (pa.array(queries, pa.string()), ids)):
+            raise pa.ArrowInvalid("columns are not separated by single spaces")
+    except (pa.ArrowInvalid, OSError, ValueError, EOFError, lzma.LZMAError):
+        # Unusual white space, or damage, which the line-by-line reader can locate.
+        table = _careful_table(file)
+        query_codes, queries = by_occurrence(table.column("query"))
+        codes, ids = ascending(table.column("passage"))
+    query_codes, queries = _unescaped_queries(query_codes, queries)
+    codes, ids = _unescaped_passages(codes, ids)
+    if len(table) == 0:
+        raise QontextError("the run is empty", place=file)
+    scores, ranks = (table.column(name).to_numpy() for name in ("score", "rank"))
+    del table  # frees millions of strings before others are created
+    run = Run.from_codes(query_codes, queries, codes, _objects(ids), scores, place=file)
+    check_ranks(query_codes, queries, ranks, scores, file)
+    return run
+
+
+def write_run(run: Run, path: Path, *, tag: str = "qontext") -> None:
+    """Write the TREC format; scores and ids are read back exactly."""
+    queries, passages = pa.array(run.queries, pa.string()), pa.array(run.ids, pa.string())
+    is_used = np.zeros(len(run.ids), dtype=bool)
+    is_used[run.codes] = True
+    used = passages.filter(pa.array(is_used))
+    for names in (queries, used):
+        if pc.min(pc.binary_length(names)).as_py() == 0:
+            raise QontextError("an id is empty, which a TREC run file cannot represent", place=path)
+    queries, escaped = escape_all(queries), escape_all(used)
+    if escaped is not used:
+        passages = pc.replace_with_mask(passages, pa.array(is_used), escaped)
+    with path.open("wb") as file:
+        query_codes, ranks = run.row_queries(), run.row_ranks() + 1
+        for start in range(0, run.size, 1_000_000):
+            rows = slice(start, start + 1_000_000)
+            lines = pc.binary_join_element_wise(
+                queries.take(pa.array(query_codes[rows])),
+                "Q0",
+                passages.take(pa.array(run.codes[rows])),
+                pa.array(ranks[rows]).cast(pa.string()),
+                pa.array(run.scores[rows]).cast(pa.string()),
+                f"{tag}\n",
+                " ",
+            )
+            # The strings of an array are contiguous: its data buffer is the text of the file.
+            text = lines.cast(pa.large_string())
+            file.write(memoryview(text.buffers()[2])[: pc.sum(pc.binary_length(text)).as_py()])
+
+
+def _unescaped_queries(
+    codes: np.ndarray[Any, Any], queries: list[str]
+) -> tuple[np.ndarray[Any, Any], list[str]]:
+    texts = pa.array(queries, pa.string())
+    if (names := unescape_all(texts)) is texts:
+        return codes, queries
+    number, different = by_occurrence(pa.chunked_array([names]))
+    return number[codes], different
+
+
+def _unescaped_passages(
+    codes: np.ndarray[Any, Any], texts: pa.StringArray
+) -> tuple[np.ndarray[Any, Any], pa.StringArray]:
+    if (names := unescape_all(texts)) is texts:
+        return codes, texts
+    place, ids = ascending(pa.chunked_array([names]))
+    return place[codes], ids
+
+
+def _fast_table(path: Path) -> pa.Table:
+    with path.open("rb") as file:
+        kind = compression(file.read(6))
+    with _opened(path, kind) as probe:
+        delimiter = "\t" if b"\t" in probe.read(4096).split(b"\n")[0] else " "
+    codes = pa.dictionary(
+        pa.int32(), pa.string()
+    )  # there are few queries, and nearly as many passages as rows
+    types = {"query": codes, "passage": pa.string(), "rank": pa.float64(), "score": pa.float64()}
+    return csv.read_csv(
+        _opened(path, kind),
+        read_options=csv.ReadOptions(column_names=_COLUMNS, block_size=16 << 20),
+        parse_options=csv.ParseOptions(delimiter=delimiter, quote_char=False, double_quote=False),
+        convert_options=csv.ConvertOptions(
+            column_types=types,
+            include_columns=list(types),
+            null_values=[],
+            strings_can_be_null=False,
+        ),
+    )
+
+
+def _opened(path: Path, kind: str | None) -> Any:
+    return open_bytes(path) if kind == "xz" else pa.input_stream(str(path), compression=kind)
+
+
+def _careful_table(path: Path) -> pa.Table:
+    queries, passages, ranks, scores = [], [], [], []
+    for number, line in enumerate(read_lines(path), start=1):
+        fields = line.split()
+        if not fields:
+            continue
+        if len(fields) != 6:
+            raise QontextError(
+                f"has {len(fields)} columns, expected the six of a TREC run: query Q0 passage rank score tag",
+                place=f"{path}:{number}",
+            )
+        try:
+            scores.append(float(fields[4]))
+        except ValueError:
+            raise QontextError(
+                f"the score is {fields[4]!r}, not a number", place=f"{path}:{number}"
+            ) from None
+        queries.append(fields[0])
+        passages.append(fields[2])
+        ranks.append(fields[3])
+    columns = {"query": pa.array(queries, pa.string()), "passage": pa.array(passages, pa.string())}
+    return pa.table(columns | {"rank": _numbers(ranks), "score": pa.array(scores, pa.float64())})
+
+
+def _numbers(ranks: list[str]) -> pa.DoubleArray:
+    """Ranks that are not numbers are replaced by a single one."""
+    try:
+        return pa.array(list(map(float, ranks)), pa.float64())
+    except ValueError:
+        return pa.array([0.0] * len(ranks), pa.float64())
+
+
+def _objects(names: pa.StringArray) -> np.ndarray[Any, Any]:
+    objects: np.ndarray[Any, Any] = names.to_numpy(zero_copy_only=False)
+    return objects
+
+
+def _in_order(
+    ids: np.ndarray[Any, Any], codes: np.ndarray[Any, Any]
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """The same rows with `ids` ascending."""
+    if (ids[1:] > ids[:-1]).all():
+        return ids, codes
+    place, names = ascending(ids)
+    return _objects(names), place[codes]
+
+
+def _ranking(query_codes: Any, codes: Any, scores: Any) -> np.ndarray[Any, Any] | None:
+    """The order by query, descending score, id; None if the rows are already sorted, as in most files."""
+    same = query_codes[1:] == query_codes[:-1]
+    falls = (scores[1:] < scores[:-1]) | ((scores[1:] == scores[:-1]) & (codes[1:] > codes[:-1]))
+    if ((query_codes[1:] > query_codes[:-1]) | (same & falls)).all():
+        return None
+    order: np.ndarray[Any, Any] = np.lexsort((codes, -scores, query_codes))
+    return order
+
+
+def _refuse_duplicates(
+    query_codes: Any, codes: Any, order: Any, queries: Any, ids: Any, place: str | Path
+) -> None:
+    pairs = query_codes.astype(np.int64) * max(len(ids), 1) + codes
+    ordered = np.sort(pairs)  # several times faster than sorting, which is rarely needed
+    if (ordered[1:] == ordered[:-1]).any():
+        by_pair = np.argsort(pairs, kind="stable")
+        again = np.flatnonzero(np.diff(pairs[by_pair]) == 0)
+        row = int(by_pair[again[0] + 1])
+        other = int(by_pair[again[0]])
+        line = row if order is None else max(int(order[row]), int(order[other]))
+        query, passage = queries[int(query_codes[row])], ids[codes[row]]
+        raise QontextError(
+            f"passage {passage!r} occurs twice among the results of query {query!r}", place=_line(place, line)
+        )
+
+
+def _line(place: str | Path, row: int) -> str:
+    """The place of a row: rows of a file count from line 1."""
+    return f"{place}:{row + 1}"

@@ -1,0 +1,137 @@
+"""Disk helpers, and disk errors as readable messages."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+from qontext.frame.errors import QontextError
+
+
+def file_hash(path: Path) -> str:
+    """The hash of a file's content."""
+    try:
+        with require_regular(path).open("rb") as file:
+            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+    except OSError as error:
+        raise QontextError(f"cannot be read: {error.strerror}", place=path) from None
+
+
+def require_regular(path: Path) -> Path:
+    """The path, if it is a regular file. Reading a pipe would block; a device may never end."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        raise QontextError("the file is missing", place=path) from None
+    except OSError as error:
+        raise QontextError(f"cannot be read: {_reason(error)}", place=path) from None
+    if not stat.S_ISREG(mode):
+        kinds = {stat.S_IFDIR: "folder", stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket"}
+        raise QontextError(
+            f"is a {kinds.get(stat.S_IFMT(mode), 'device')}, not a regular file",
+            place=path,
+            remedy="Write its content to a file, and name that file."
+            if stat.S_ISFIFO(mode)
+            else "Name a regular file.",
+        )
+    return path
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Convert OS errors about files, such as a missing permission, into sentences with the file's name. Wraps
+    a whole verb: an OS error about a file is not a bug of the program.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _REFUSALS:
+            raise
+        names = [
+            os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)
+        ]
+        quoted = re.search(r"'([^']*)'", str(error))  # pyarrow names the file only in its message
+        place = names[0] if names else quoted[1] if quoted else None
+        raise QontextError(f"cannot be read or written: {_reason(error)}", place=place) from error
+
+
+def _reason(error: OSError) -> str:
+    return os.strerror(error.errno).lower() if error.errno else str(error)
+
+
+_REFUSALS = {
+    getattr(errno, name)
+    for name in (
+        "EACCES", "EPERM", "EROFS", "ENOSPC", "EDQUOT", "EIO", "EFBIG", "ELOOP", "ENAMETOOLONG",
+        "ENOENT", "ENOTDIR", "EISDIR", "ENOTEMPTY", "EMFILE", "ENFILE", "ETXTBSY", "EBUSY", "ENODEV", "ENXIO",
+    )
+}  # fmt: skip
+
+
+def sync(path: Path) -> None:
+    """Flush a file or a directory entry to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def make_directory(path: Path) -> None:
+    """Create the directory and its parents, unless it exists."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise_disk_error(error, path, anyway=True)
+
+
+def require_no_file(path: Path) -> None:
+    """Refuse a path at which no directory can be created, because it or one of its parents is a file."""
+    for above in (path, *path.parents):
+        if above.exists():
+            if not above.is_dir():
+                raise QontextError("a file is in the way of this directory", place=path)
+            return
+
+
+def raise_disk_error(error: BaseException, path: Path, *, anyway: bool = False) -> NoReturn:
+    """Convert a disk error into a sentence; other errors are re-raised as they are, unless `anyway`."""
+    number = _disk_error(error)
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        raise QontextError(
+            "the disk is full",
+            place=path,
+            remedy="Free some space and run the same command again: it resumes, nothing finished is lost.",
+        ) from error
+    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
+        raise QontextError("cannot write here: permission denied", place=path) from error
+    if number in (errno.ENOTDIR, errno.EEXIST):
+        raise QontextError("a file is in the way of this directory", place=path) from error
+    if number is not None and (anyway or number in (errno.EIO, errno.EFBIG, errno.EISDIR)):
+        raise QontextError(f"cannot write here: {os.strerror(number).lower()}", place=path) from error
+    raise error
+
+
+def _disk_error(error: BaseException) -> int | None:
+    """The errno of an error. Libraries in Rust (safetensors) and C++ (faiss) put it, or its text, into their
+    message; numpy only reports that not everything was written."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno
+    if isinstance(error, QontextError) or not isinstance(error, Exception):
+        return None
+    text = str(error)
+    if isinstance(error, OSError) and re.search(r"\d+ requested and \d+ written", text):
+        return errno.ENOSPC
+    if said := re.search(r"\(os error (\d+)\)", text):
+        return int(said[1])
+    return next((number for number in _WRITING if os.strerror(number) in text), None)
+
+
+_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)

@@ -1,0 +1,55 @@
+"""Errors that a user can fix: what is wrong, where, and the remedy, one sentence each."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+
+LONGEST_MESSAGE, LONGEST_PLACE, LONGEST_REMEDY = 900, 300, 600
+"""Characters of each part of an error."""
+
+
+class QontextError(ValueError):
+    """Bad input, in one sentence. The command line prints it without a traceback and exits with 2.
+
+    `place` is where the problem is (``docs.jsonl:17``), `remedy` what to do next. Long parts are shortened,
+    because they quote names, values and replies of any length.
+    """
+
+    def __init__(self, message: str, *, place: str | Path | None = None, remedy: str | None = None) -> None:
+        message = shorten(message, LONGEST_MESSAGE)
+        place = None if place is None else shorten(str(place), LONGEST_PLACE)
+        remedy = None if remedy is None else shorten(remedy, LONGEST_REMEDY)
+        self.message, self.place, self.remedy = message, place, remedy
+        head = f"{place}: {message}" if place is not None else message
+        super().__init__(f"{head.rstrip('.')}. {remedy}" if remedy else head)
+
+
+def shorten(text: str, limit: int) -> str:
+    """The text, or its beginning and end if it is longer than `limit` characters."""
+    if len(text) <= limit:
+        return text
+    gap = f" … ({len(text):,} characters) … "
+    head = max(1, limit - len(gap)) * 2 // 3
+    return text[:head] + gap + text[len(text) - max(1, limit - len(gap) - head) :]
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message; libraries write the rest for programmers."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def choose(name: str, valid: Iterable[str], what: str) -> str:
+    """`name` if it is one of `valid`; else an error that lists them and suggests the closest."""
+    names = list(valid)
+    if name in names:
+        return name
+    near = difflib.get_close_matches(name, names, n=1)
+    guess = f" Did you mean {near[0]!r}?" if near else ""
+    raise QontextError(f"unknown {what} {name!r}", remedy=f"Choose from: {', '.join(names)}.{guess}")
+
+
+def missing_extra(package: str, extra: str, why: str) -> QontextError:
+    """The error for an optional package that is not installed, with the command that installs it."""
+    return QontextError(f"{why} needs the package {package}", remedy=f"Run: pip install 'qontext[{extra}]'")

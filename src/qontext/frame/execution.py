@@ -1,0 +1,243 @@
+"""Run a stage: claim its directory, resume it, skip finished work, refuse foreign directories."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from qontext.frame import artifacts, computed, interrupts, launch, locks, log, origins
+from qontext.frame.artifacts import Artifact, Workdir
+from qontext.frame.config import StageConfig, problem_of_name
+from qontext.frame.errors import QontextError
+from qontext.frame.inputs import digest_of, named_inputs, refuse_inputs_below
+from qontext.frame.parts import Parts, PartsConfig, finish_all, make_share, missing
+from qontext.frame.stages import C, Pipeline, Stage
+
+
+def directory(text: str) -> Path:
+    """The directory that `--out` names."""
+    if problem := problem_of_name(text, is_path=True):
+        raise QontextError(f"--out {problem}", remedy="Name an output directory.")
+    return Path(text)
+
+
+def claim_of(
+    verb: Stage[Any] | Pipeline[Any], settings: StageConfig, out: Path | None = None
+) -> dict[str, Any]:
+    """The claim of a stage or pipeline: verb, settings and the inputs' fingerprints.
+
+    With `out` it also records the inputs' paths relative to it, so that a directory tree can be moved.
+    """
+    marks = type(settings).inputs()
+    inputs = {}
+    for name, item in named_inputs(settings):
+        mark = marks[name.partition("[")[0]]
+        inputs[name] = {
+            "path": item,
+            "digest": digest_of(item, name, mark),
+            **(origins.relative(item, out) if out is not None and mark.by_content else {}),
+        }
+    claim: dict[str, Any] = {
+        "verb": verb.verb,
+        "format": verb.format,
+        "config": settings.identity(),
+        "inputs": inputs,
+    }
+    return {**claim, "key": artifacts.key_of(claim)}
+
+
+def execute(stage: Stage[C], settings: C, out: Path | None, *, overwrite: bool = False) -> Artifact:
+    """Write the directory `out`, unless it is already finished.
+
+    With the same settings and inputs, a finished directory is kept and an interrupted one is resumed.
+    Anything else in `out` is refused with the differences, or replaced with `overwrite`.
+
+    Several processes may work on one directory. The processes of a distributed stage work together. For a stage
+    that consists of parts, each writes a share of them, and the process that sees all parts finishes the
+    directory. For any other stage, rank 0 works and the others wait.
+    """
+    if out is None:
+        return _execute_without_out(stage, settings)
+    if stage.file and out.suffix == Path(stage.file).suffix and not out.is_dir():
+        return _execute_file(stage, settings, out, stage.file, overwrite=overwrite)
+    claim = claim_of(stage, settings, out)
+    refuse_inputs_below(out, claim)
+    place = _place(stage, settings)
+    if launch.rank() != 0 and place.shards is None:
+        return _follow(stage, settings, out, claim)
+    with contextlib.ExitStack() as held:
+        # One process at a time checks and claims; then each holds its own lock while it works.
+        with _finishing(out, place), locks.lock(out, "-claim", wait=True):
+            state, earlier = _prepare(out, claim, overwrite=overwrite)
+            if state == "done":
+                assert earlier is not None
+                return earlier
+            held.enter_context(locks.lock(out, f"-{place.writer}"))
+            if state == "interrupted":
+                assert earlier is not None
+                settings, claim = computed.resumed(settings, claim, earlier.meta)
+                if launch.rank() == 0:
+                    log.note(f"{'Joining' if place.is_shard else 'Resuming'} {out}.")
+            claimed = {**claim, "launch": launch.start()}
+            work = artifacts.begin(out, claimed, place.writer, rank=place.rank, world=place.world)
+        return _work(stage, settings, work, claim, place)
+
+
+class _Place(NamedTuple):
+    """This process among those that write the directory: `rank` of `world`, and its `shard`, if any."""
+
+    rank: int
+    world: int
+    shards: int | None = None
+
+    @property
+    def is_shard(self) -> bool:
+        """Whether other processes write other parts independently of this one."""
+        return (self.shards or 1) > 1
+
+    @property
+    def writer(self) -> str:
+        return f"{self.rank}-of-{self.world}" if self.is_shard else "0"
+
+
+def _place(stage: Stage[C], settings: C) -> _Place:
+    if isinstance(settings, PartsConfig):
+        if settings.on != "local" and launch.world() > 1:  # rank 0 connects to the cluster, the others wait
+            if settings.shard is not None:
+                raise QontextError("--shard and --on divide the work twice", remedy="Leave one of them out.")
+            return _Place(0, 1)
+        index, count = launch.share(settings.shard)
+        return _Place(index, count, count)
+    return _Place(launch.rank(), launch.world()) if stage.distributed else _Place(0, 1)
+
+
+def _prepare(out: Path, claim: dict[str, Any], *, overwrite: bool) -> tuple[str, Artifact | None]:
+    """The state of the directory: done, absent or interrupted; anything else is refused or cleared."""
+    state, earlier = computed.state(out, claim)
+    if state == "foreign":
+        raise QontextError(
+            "the output directory is not empty and was not written by Qontext",
+            place=out,
+            remedy="Choose another --out.",
+        )
+    if state == "absent" or earlier is None:
+        return "absent", None
+    if state == "done" and not (overwrite and earlier.is_damaged()):
+        earlier.parts()  # raises if one is missing or cut off
+        (out / artifacts.CLAIM).unlink(missing_ok=True)  # of a process that was killed just before its end
+        log.note(f"{out} is already finished with the same settings and inputs; nothing to do.")
+        return "done", earlier
+    if state == "interrupted":
+        return "interrupted", earlier
+    if not overwrite:
+        raise QontextError(
+            f"the output directory holds another result: {artifacts.differences(earlier.meta, claim)}",
+            place=out,
+            remedy="Choose another --out, or replace it with --overwrite.",
+        )
+    locks.refuse_if_written(out)
+    artifacts.clear(out)
+    return "absent", None
+
+
+def _work(stage: Stage[C], settings: C, work: Workdir, claim: dict[str, Any], place: _Place) -> Artifact:
+    """Run the stage in its claimed directory, and finish it once all parts exist."""
+    out, started = work.path, time.monotonic()
+    try:
+        if isinstance(stage.run, type):
+            return _make_parts(stage.run, settings, work, claim, place)
+        summary = stage.run(settings, work)
+    except (QontextError, OSError):
+        if not place.is_shard:
+            artifacts.abandon(work)
+        raise
+    interrupts.check()
+    with locks.lock(out, "-claim", wait=True):
+        return artifacts.finish(work, claim, summary or {}, time.monotonic() - started)
+
+
+def _make_parts(
+    kind: type[Parts[Any]], settings: Any, work: Workdir, claim: dict[str, Any], place: _Place
+) -> Artifact:
+    """Make this process' share of the parts; whoever finds all of them there finishes the directory."""
+    out, started = work.path, time.monotonic()
+    parts, made = make_share(claim["verb"], kind, settings, work)
+    interrupts.check()
+    with _finishing(out, place):
+        if computed.state(out, claim)[0] == "done":  # another process found all parts first
+            return artifacts.open_artifact(out)
+        waiting = missing(parts, made)
+        if not waiting:
+            summary = finish_all(parts, made)
+            interrupts.check()
+            with locks.lock(out, "-claim", wait=True):
+                return artifacts.finish(work, claim, summary, time.monotonic() - started)
+    if settings.shard is None:
+        return _await(out, claim)
+    log.note(
+        f"This shard is done; {waiting} of {len(made.parts)} parts are missing and belong to other processes."
+    )
+    return Artifact(out, {**claim, "digest": "", "summary": {}, "parts": {}})
+
+
+def _finishing(out: Path, place: _Place) -> contextlib.AbstractContextManager[None]:
+    """Of several processes that make parts, one at a time finishes the directory, and none begins meanwhile."""
+    return locks.lock(out, "-finish", wait=True) if place.is_shard else contextlib.nullcontext()
+
+
+def _execute_without_out(stage: Stage[C], settings: C) -> Artifact:
+    """Run a stage of which only the summary is needed, in a temporary directory."""
+    assert not stage.needs_out, stage.verb
+    if stage.without_out and getattr(settings, stage.without_out) is None:
+        raise QontextError(f"{stage.verb} needs --out, the output directory")
+    with tempfile.TemporaryDirectory(prefix="qontext-") as folder:
+        return execute(stage, settings, Path(folder))
+
+
+def _execute_file(stage: Stage[C], settings: C, out: Path, part: str, *, overwrite: bool) -> Artifact:
+    """Write a single file: its directory is written beside it under a hidden name, and one part is moved out."""
+    if out.exists() and not overwrite:
+        raise QontextError(
+            "the file already exists",
+            place=out,
+            remedy="Choose another --out, or replace it with --overwrite.",
+        )
+    if _place(stage, settings).is_shard or launch.world() > 1:
+        raise QontextError(
+            "several processes can only write a directory, not a file",
+            place=out,
+            remedy=f"Give --out {out.with_suffix('')}.",
+        )
+    hidden = out.with_name(f".{out.name}.making")
+    made = execute(stage, settings, hidden, overwrite=True)
+    (hidden / part).replace(out)
+    artifacts.clear(hidden)
+    shutil.rmtree(hidden)
+    return Artifact(out, made.meta)
+
+
+def _follow(stage: Stage[C], settings: C, out: Path, claim: dict[str, Any]) -> Artifact:
+    """Ranks other than 0: join the work once rank 0 has claimed the directory, then wait until it is finished."""
+
+    def is_done() -> bool:
+        return computed.state(out, claim)[0] == "done"
+
+    def is_claimed() -> bool:
+        return stage.distributed and artifacts.claimed_by(out) == launch.start()
+
+    launch.wait_until(lambda: is_done() or is_claimed())
+    if not is_done():
+        place = _place(stage, settings)
+        assert not isinstance(stage.run, type), stage.verb
+        stage.run(settings, Workdir(out, str(place.rank), place.rank, place.world))
+    return _await(out, claim)
+
+
+def _await(out: Path, claim: dict[str, Any]) -> Artifact:
+    """The finished artifact, once rank 0 has described it."""
+    launch.wait_until(lambda: computed.state(out, claim)[0] == "done")
+    return artifacts.open_artifact(out)

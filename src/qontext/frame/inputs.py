@@ -1,0 +1,94 @@
+"""The inputs of a stage: the files, folders and names in its settings, and their fingerprints."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qontext.frame.errors import QontextError
+from qontext.frame.fingerprint import fingerprint
+from qontext.frame.origins import Entry, places
+
+if TYPE_CHECKING:  # listing the verbs does not need pydantic
+    from qontext.frame.config import Input, StageConfig
+
+
+def named_inputs(settings: StageConfig) -> Iterator[tuple[str, str]]:
+    """(field, value) of every input that the settings name; several values of a field are ``field[i]``."""
+    for field in type(settings).inputs():
+        value = getattr(settings, field)
+        if isinstance(value, tuple):
+            yield from ((f"{field}[{i}]", str(item)) for i, item in enumerate(value))
+        elif value is not None:
+            yield field, str(value)
+
+
+def digest_of(value: str, field: str, mark: Input | None = None) -> str:
+    """The fingerprint of an input: of the file or folder at that path, else of the name. The `mark` of the
+    setting may define its own fingerprint.
+    """
+    if mark is not None and not mark.by_content:
+        return f"text:{value}"
+    if mark is not None and mark.fingerprint is not None and (found := mark.fingerprint(value)):
+        return found
+    path = check_input(value, field)
+    return fingerprint(path) if path is not None else f"name:{value}"
+
+
+def check_input(value: str, field: str) -> Path | None:
+    """The file or folder that an input names; None for other names, such as a model on the Hugging Face Hub."""
+    from qontext.frame.config import existing
+
+    path = Path(value).expanduser()
+    try:
+        is_there = path.exists()
+    except OSError as error:
+        raise QontextError(f"{field} is not a valid path: {error.strerror}") from None
+    if not is_there and _is_path(value):
+        existing(path, field)
+    return path if is_there else None
+
+
+def _is_path(value: str) -> bool:
+    """Return True if a name that does not exist on disk looks like a path rather than a Hub name or a URI."""
+    scheme, colon, _ = value.partition(":")
+    if colon and all(part.isidentifier() for part in scheme.split(".")):
+        return False
+    return value.startswith((".", "/", "~")) or value.count("/") > 1 or Path(value).suffix != ""
+
+
+def find(entry: Entry, directory: Path, what: str, *, remedy: str) -> str:
+    """The path (or Hub name) of an unchanged input of the artifact in `directory`. `what` names the input in
+    the errors: it has changed, or it is not found, with `remedy`.
+    """
+    if entry["digest"].startswith("name:"):
+        return entry["path"]
+    there = [place for place in places(entry, directory) if place.exists()]
+    for place in there:
+        if digest_of(str(place), what) == entry["digest"]:
+            return str(place)
+    if there:
+        raise QontextError(
+            f"{what} has changed since {directory} was computed from it",
+            place=there[0],
+            remedy=f"Run the command that wrote {directory} again.",
+        )
+    tried = " nor at ".join(map(str, places(entry, directory)))
+    raise QontextError(f"{what} is not found at {tried}", place=directory, remedy=remedy)
+
+
+def refuse_inputs_below(out: Path, claim: dict[str, Any]) -> None:
+    """Raise an error if the output directory is, or contains, an input: replacing it would destroy the input."""
+    place = Path(os.path.realpath(out))  # resolve() fails at a loop of links, which is not the point here
+    for name, entry in claim["inputs"].items():
+        read = Path(entry["path"]).expanduser()
+        is_there = not entry["digest"].startswith(("name:", "text:")) and os.path.lexists(read)
+        read = Path(os.path.realpath(read))
+        if is_there and place in (read, *read.parents):
+            raise QontextError(
+                f"--out {'is' if place == read else 'contains'} the input {name}",
+                place=out,
+                remedy="Choose another --out.",
+            )

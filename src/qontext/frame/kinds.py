@@ -1,0 +1,167 @@
+"""Kinds: implementations that are chosen by name, from the package's tables or from user code.
+
+A table maps each name to a class, as ``module:Class``; the module is imported when the kind is chosen, so
+that listing the names is fast. Besides the names in its table, a name may be
+
+- an entry point of an installed package in the table's group,
+- ``module:Class``: any class that can be imported, also from modules in the current directory.
+
+The settings of the class are its `Options`, defined in the same file.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+from qontext.frame.errors import QontextError, choose, first_line
+
+
+@dataclass(frozen=True)
+class Kind:
+    """An entry of a table: the class, as ``module:Class``, and its description for the help."""
+
+    implementation: str
+    about: str
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """The kinds of one thing. `noun` names the thing in messages; `group` is the entry point group for other
+    packages; `base` is the base class of all kinds, as ``module:Class``.
+    """
+
+    noun: str
+    group: str
+    base: str
+    own: Mapping[str, Kind]
+    """The kinds that come with the package, by name."""
+
+    def __hash__(self) -> int:
+        return hash(self.group)
+
+    def names(self) -> list[str]:
+        """The names in this table and the entry points of installed packages."""
+        return [*self.own, *(point.name for point in self._offered() if point.name not in self.own)]
+
+    def about(self) -> str:
+        """All names with their descriptions: ``mlm (the baseline), …``."""
+        own = [f"{name} ({kind.about})" for name, kind in self.own.items()]
+        return ", ".join([*own, *self.names()[len(own) :]])
+
+    def load(self, name: str) -> Any:
+        """The class of a kind, imported now."""
+        return _load(self, name)
+
+    def options(self, name: str) -> Any:
+        """The class of the options that a kind reads."""
+        return self.load(name).Options
+
+    def readers(self, option: str) -> list[str]:
+        """The kinds that read an option."""
+        return [name for name in self.own if option in self.options(name).model_fields]
+
+    def _offered(self) -> tuple[EntryPoint, ...]:
+        return tuple(entry_points(group=self.group))
+
+
+@functools.cache
+def _load(kinds: Kinds, name: str) -> Any:
+    if name in kinds.own:
+        return _attribute(*_split(kinds.own[name].implementation))
+    point = next((point for point in kinds._offered() if point.name == name), None)
+    if point is None and ":" not in name:
+        try:
+            choose(name, kinds.names(), kinds.noun)
+        except QontextError as error:
+            raise QontextError(
+                error.message, remedy=f"{error.remedy} For your own class, use module:Class."
+            ) from None
+    where, offered = (point.value, _package(point)) if point is not None else (name, "")
+    kind = _import(kinds, where, offered)
+    base = _attribute(*_split(kinds.base))
+    if not (isinstance(kind, type) and issubclass(kind, base)):
+        raise QontextError(
+            f"the {kinds.noun} {where!r} is not a subclass of {base.__module__}.{base.__qualname__}",
+            place=offered or None,
+            remedy="See docs/extending.md.",
+        )
+    return kind
+
+
+def _import(kinds: Kinds, where: str, offered: str) -> Any:
+    """Import the class at ``module:Class``; any failure is reported in one sentence."""
+    module, attribute = _split(where)
+    if not module or not attribute:
+        raise QontextError(
+            f"the {kinds.noun} {where!r} is not of the form module:Class", place=offered or None
+        )
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.append(here)  # at the end, so that a folder does not shadow installed packages
+    try:
+        return _attribute(module, attribute)
+    except ModuleNotFoundError as error:
+        missing = error.name or module
+        remedy = (
+            f"Install the package that contains {missing}, or run the command in the folder that contains it."
+            if missing.partition(".")[0] == module.partition(".")[0]
+            else f"Install {missing}, which {module} imports."
+        )
+        raise QontextError(
+            f"the {kinds.noun} {where!r} cannot be imported: there is no module {missing!r}",
+            place=offered or None,
+            remedy=remedy,
+        ) from None
+    except AttributeError as error:
+        loaded = sys.modules.get(module)
+        if loaded is None:  # raised while the module was imported
+            raise _broken(kinds, where, offered, error) from error
+        raise QontextError(
+            f"the module {module} has no {attribute}, which the {kinds.noun} {where!r} names",
+            place=getattr(loaded, "__file__", None) or offered or None,
+            remedy="Correct the name after the colon.",
+        ) from None
+    except Exception as error:
+        raise _broken(kinds, where, offered, error) from error
+
+
+def _broken(kinds: Kinds, where: str, offered: str, error: Exception) -> QontextError:
+    return QontextError(
+        f"the {kinds.noun} {where!r} cannot be imported: {type(error).__name__}: {first_line(error)}",
+        place=_line_of(error) or offered or None,
+        remedy=f"Update {offered}, or uninstall it."
+        if offered
+        else "Fix its module; --debug shows the traceback.",
+    )
+
+
+def _line_of(error: Exception) -> str | None:
+    """The file and line that raised the error."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return None if trace is None else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+
+
+def _package(point: EntryPoint) -> str:
+    return (
+        f"{point.dist.name} {point.dist.version}" if point.dist is not None else f"entry point {point.name}"
+    )
+
+
+def _split(where: str) -> tuple[str, str]:
+    module, _, attribute = where.partition(":")
+    return module.strip(), attribute.strip()
+
+
+def _attribute(module: str, attribute: str) -> Any:
+    return functools.reduce(getattr, attribute.split("."), importlib.import_module(module))

@@ -1,0 +1,73 @@
+"""Locks for one writer at a time, which name their holder and which the OS releases when the holder dies."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl  # not filelock: before version 4 a forked child keeps the lock, and no version names the holder
+import os
+import platform
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from qontext.frame.disk import raise_disk_error
+from qontext.frame.errors import QontextError
+
+
+@contextlib.contextmanager
+def lock(path: Path, name: str = "", *, wait: bool = False) -> Iterator[None]:
+    """Lock the directory for one writer of that name; a second one is refused at once, or waits with `wait`.
+    The OS releases the lock when the process is killed; forked children do not keep it.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        handle = (path / f".lock{name}").open("a+")
+    except OSError as error:
+        raise_disk_error(error, path, anyway=True)
+    with handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except OSError:
+            raise QontextError(
+                f"another process is writing this directory{_holder(handle)}",
+                place=path,
+                remedy="Wait for it, or choose another --out.",
+            ) from None
+        _sign(handle)
+        _held.append(handle)
+        try:
+            yield
+        finally:
+            _held.remove(handle)
+
+
+def _sign(handle: IO[str]) -> None:
+    """Write the holder into the lock file, unless the disk is full."""
+    with contextlib.suppress(OSError):
+        os.ftruncate(handle.fileno(), 0)
+        os.write(handle.fileno(), f"{os.getpid()} on {platform.node()}".encode())
+
+
+def _holder(handle: IO[str]) -> str:
+    holder = re.fullmatch(r"\d+ on [\w.-]*", os.pread(handle.fileno(), 300, 0).decode("utf-8", "replace"))
+    return f" (process {holder[0]})" if holder else ""
+
+
+def _let_go() -> None:
+    """In a forked child: close the lock file, since a lock lasts as long as any process has it open."""
+    for handle in _held:
+        handle.close()
+    _held.clear()
+
+
+_held: list[IO[str]] = []
+os.register_at_fork(after_in_child=_let_go)
+
+
+def refuse_if_written(path: Path) -> None:
+    """Raise an error if any process holds a writer's lock in the directory."""
+    for held in sorted(path.glob(".lock-*")):
+        if held.name not in (".lock-claim", ".lock-finish"):
+            with lock(path, held.name.removeprefix(".lock")):
+                pass

@@ -1,0 +1,222 @@
+"""Messages and progress for users.
+
+Messages go to Python's `logging` under the name "qontext": a program that imports the package can silence or
+redirect them as usual, and by default shows only warnings. The command line shows them on stderr, with
+progress and tables of results, once it has called `show`. Stdout is for results.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from qontext.frame.errors import QontextError, shorten
+
+logger = logging.getLogger("qontext")
+DETAIL, NOTE, WARNING, SILENT = logging.DEBUG, logging.INFO, logging.WARNING, logging.CRITICAL
+note = logger.info
+"""Log an informational message."""
+detail = logger.debug
+"""Log a detail (shown with -v)."""
+warn = logger.warning
+"""Log a warning. Shown even with --quiet."""
+
+
+def say(text: str) -> None:
+    """Write a line to stderr. Failures are ignored (full disk, closed terminal)."""
+    with contextlib.suppress(OSError, ValueError):
+        print(text, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def results() -> Iterator[None]:
+    """Wraps all writes to stdout: a failed write is an error, because results are lost."""
+    try:
+        try:
+            yield
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except OSError as error:
+        with contextlib.suppress(OSError, ValueError):  # otherwise the interpreter tries again at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            raise
+        reason = os.strerror(error.errno or errno.EIO).lower()
+        raise QontextError(f"cannot write to standard output: {reason}") from None
+
+
+LONGEST = 2_000
+"""Characters of a message: some quote ids, which may be of any length."""
+
+
+class _Stderr(logging.Handler):
+    """Writes to the current `sys.stderr`."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        prefix = "warning: " if record.levelno >= WARNING else ""
+        say(prefix + shorten(record.getMessage(), LONGEST))
+
+
+_handler = _Stderr()
+
+
+def show(level: int) -> None:
+    """Show messages from this level on, as the command line does. `NOTE` includes progress and results."""
+    logger.setLevel(level)
+    logger.propagate = False
+    if _handler not in logger.handlers:
+        logger.addHandler(_handler)
+
+
+def is_shown() -> bool:
+    """Whether progress and results are shown."""
+    return _handler in logger.handlers and logger.isEnabledFor(NOTE)
+
+
+@contextlib.contextmanager
+def warnings_only() -> Iterator[None]:
+    """Inside this context, notes and progress are hidden, for work that is a small part of something else."""
+    level = logger.level
+    logger.setLevel(max(level, WARNING))
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def progress(what: str, total: float | None, unit: str = "") -> Iterator[Callable[..., None]]:
+    """A progress bar with rate and ETA; yields `advance(amount)`, or `advance(amount, "additional text")`.
+
+    On a terminal it is a live bar; elsewhere a line every 20 seconds, so that log files stay readable. Work
+    of less than two seconds shows nothing.
+    """
+    if is_shown() and sys.stderr.isatty():
+        with _live_bar(what, total, unit) as advance:
+            yield advance
+    else:
+        yield _line_printer(what, total, unit)
+
+
+@contextlib.contextmanager
+def _live_bar(what: str, total: float | None, unit: str) -> Iterator[Callable[..., None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[said]}", style="dim"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total, rate="", said="", visible=False)
+        started, done = time.monotonic(), 0.0
+
+        def advance(amount: float, said: str = "") -> None:
+            nonlocal done
+            done += amount
+            elapsed = time.monotonic() - started
+            bar.update(task, advance=amount, visible=elapsed > 2, rate=_rate(done, elapsed, unit))
+            if said:
+                bar.update(task, said=said)
+
+        yield advance
+
+
+def _line_printer(what: str, total: float | None, unit: str) -> Callable[..., None]:
+    started = shown = time.monotonic()
+    done, last = 0.0, ""
+
+    def advance(amount: float, said: str = "") -> None:
+        nonlocal done, shown, last
+        done, last = done + amount, said or last
+        now = time.monotonic()
+        if now - shown > 20:
+            shown, elapsed = now, now - started
+            left = f", {duration(elapsed / done * (total - done))} left" if total and done else ""
+            of = f" of {total:,.0f}" if total else ""
+            also = f", {last}" if last else ""
+            note(f"{what}: {done:,.0f}{of} {unit}, {_rate(done, elapsed, unit)}{left}{also}")
+
+    return advance
+
+
+def _rate(done: float, elapsed: float, unit: str) -> str:
+    return f"{done / elapsed:,.{0 if done > 10 * elapsed else 1}f} {unit}/s" if elapsed > 0 else ""
+
+
+def duration(seconds: float) -> str:
+    """90 → '1 min 30 s'."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def show_table(title: str, rows: dict[str, Any]) -> None:
+    """Results as two aligned columns on stdout; nested results are indented under their name."""
+    if not is_shown():
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, show_header=False, box=None, title_justify="left", title_style="bold")
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(overflow="fold")
+    _add_rows(table, rows, "")
+    with results():
+        Console(markup=False, emoji=False).print(table)
+
+
+def show_rows(title: str, rows: list[dict[str, Any]]) -> None:
+    """Results as a table with a heading per column on stdout."""
+    if not is_shown():
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for name, value in (rows[0] if rows else {}).items():
+        table.add_column(
+            name.replace("_", " "),
+            justify="right" if isinstance(value, int | float) else "left",
+            overflow="fold",
+        )
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row.values()))
+    with results():
+        Console(markup=False, emoji=False).print(table)
+
+
+def _add_rows(table: Any, rows: dict[str, Any], indent: str) -> None:
+    for name, value in rows.items():
+        label = indent + name.replace("_", " ")
+        if isinstance(value, dict):
+            table.add_row(label, "")
+            _add_rows(table, value, indent + "  ")
+        else:
+            table.add_row(label, _cell(value))
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "–"}[value]
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.4f}" if abs(value) < 1 else f"{value:,.5g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return str(value)

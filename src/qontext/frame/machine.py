@@ -1,0 +1,45 @@
+"""The machine that a stage ran on: processor, memory, GPUs, versions of the libraries in use."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "bm25s", "faiss", "ctranslate2")
+
+
+@cache
+def _hardware() -> dict[str, Any]:
+    found: dict[str, Any] = {"system": f"{platform.system()} {platform.machine()}", "processor": _processor()}
+    found["cores"] = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    with_memory = hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names
+    if with_memory:
+        found["memory_gib"] = round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1)
+    return found
+
+
+def describe() -> dict[str, Any]:
+    """Describe the machine and the libraries that this process has loaded; loads none itself."""
+    loaded = [name for name in _LIBRARIES if name in sys.modules]
+    versions = {name: str(getattr(sys.modules[name], "__version__", "?")) for name in loaded}
+    return {**_hardware(), "gpus": _gpus(), "versions": versions}
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or "unknown"
+
+
+def _gpus() -> list[str]:
+    """The names of the GPUs that torch has used, if it is loaded."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return []
+    return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]

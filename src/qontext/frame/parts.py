@@ -1,0 +1,172 @@
+"""A stage that is a list of independent parts, and the settings that say where these are made.
+
+    plan → parts        what there is to make; the same list in every process
+    open                loads the model, once per worker
+    read, make          one part: its own rows are read, and its file is written, whole or not at all
+    finish → summary    once all parts are there
+
+The stage knows no runner. A *runner* makes the parts that are not there yet, in whatever processes it has; the result
+has the same digest for all of them. Runners are modules of `qontext.cluster`, which are imported when they are chosen.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar, cast
+
+from pydantic import AfterValidator, model_validator
+
+from qontext.frame import launch, log
+from qontext.frame.artifacts import Workdir
+from qontext.frame.config import Machine, StageConfig
+from qontext.frame.errors import QontextError
+
+RUNNERS = {"local": "qontext.cluster.local", "ray": "qontext.cluster.on_ray"}
+"""The modules of the runners; each has a function `run` of the type `Runner`."""
+
+_ADDRESS = re.compile(r"(ray://)?([\w.-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}", re.ASCII)
+
+
+def check_place(on: str) -> str:
+    """Refuse what is neither the name of a runner nor the address of a cluster."""
+    if on not in RUNNERS and not _ADDRESS.fullmatch(on):
+        raise QontextError(
+            f"on is {on!r}, expected local, ray, HOST:PORT or ray://HOST:PORT",
+            remedy="Example: --on ray://10.0.0.1:10001",
+        )
+    return on
+
+
+Place = Annotated[str, Machine(), AfterValidator(check_place)]
+"""The type of the setting `on`."""
+
+
+class PartsConfig(StageConfig):
+    """Base of the configuration of a stage that is made of parts."""
+
+    on: Place = "local"
+    """Where the parts are made: local (this process), ray (a Ray cluster that this machine belongs to, or a new one on
+    this machine alone), or the address of a cluster, HOST:PORT or ray://HOST:PORT."""
+
+    shard: Annotated[str | None, Machine()] = None
+    """i/n: make every n-th part from the i-th on, so that n machines share the work (i from 0)."""
+
+    @model_validator(mode="after")
+    def _valid_shard(self) -> Self:
+        launch.share(self.shard)
+        return self
+
+
+class Part(NamedTuple):
+    """One part: the rows [first, last) of what the stage reads."""
+
+    number: int
+    name: str
+    """The file that stands for it: the last one that `make` writes."""
+    first: int
+    last: int
+    size: float
+    """How much work it is, in the stage's unit."""
+
+
+C = TypeVar("C", bound=PartsConfig)
+
+
+@dataclass
+class Made:
+    """What became of the parts that one command made."""
+
+    parts: Sequence[Part] = ()
+    """All parts of the stage."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """What `make` counted, over the parts that were made now."""
+    seconds: float = 0.0
+    facts: dict[str, Any] | None = None
+    """What a worker said of the opened model, if one was opened."""
+
+
+class Parts(ABC, Generic[C]):
+    """The work of one stage in one process: it plans and finishes, or opens and makes, or all of these."""
+
+    unit: ClassVar[str] = "parts"
+    """What progress counts."""
+    advance: Callable[[float], None] = staticmethod(lambda amount: None)
+    """Called while a part is made, with the amount of work that is done."""
+
+    def __init__(self, config: C, work: Workdir) -> None:
+        self.config, self.work = config, work
+
+    @abstractmethod
+    def plan(self) -> list[Part]:
+        """All parts. It reads as little as it can: every process plans."""
+
+    def open(self) -> None:
+        """Load what making a part needs; called once per worker, before its first part."""
+
+    def read(self, part: Part) -> Any:
+        """What the part is made of. Called in a thread, one part ahead."""
+
+    @abstractmethod
+    def make(self, part: Part, content: Any) -> Mapping[str, int]:
+        """Write the part's files, `part.name` last. Returns counts for `finish`."""
+
+    def facts(self) -> dict[str, Any]:
+        """What `finish` needs to know of the opened model, as JSON."""
+        return {}
+
+    @abstractmethod
+    def finish(self, made: Made) -> dict[str, Any]:
+        """The summary, once all parts are there."""
+
+    @property
+    def reads_ahead(self) -> bool:
+        return type(self).read is not Parts.read
+
+
+class Runner(Protocol):
+    def __call__(
+        self, verb: str, parts: Parts[Any], waiting: list[Part], advance: Callable[..., None]
+    ) -> Made: ...
+
+
+def make_share(verb: str, kind: type[Parts[C]], config: C, work: Workdir) -> tuple[Parts[C], Made]:
+    """Make those parts that fall to this process and are not there yet."""
+    parts, started = kind(config, work), time.monotonic()
+    planned = parts.plan()
+    waiting = [part for part in planned if part.number % work.world == work.rank and not work.has(part.name)]
+    with log.progress(verb, sum(part.size for part in waiting), parts.unit) as advance:
+        made = runner(config.on)(verb, parts, waiting, advance) if waiting else Made()
+    made.parts, made.seconds = planned, time.monotonic() - started
+    return parts, made
+
+
+def finish_all(parts: Parts[Any], made: Made) -> dict[str, Any]:
+    """The summary of a stage whose parts are all there."""
+    if made.facts is None and type(parts).facts is not Parts.facts:
+        parts.open()  # another process, or an earlier one, made all parts
+        made.facts = parts.facts()
+    return parts.finish(made)
+
+
+def missing(parts: Parts[Any], made: Made) -> int:
+    """How many parts are still to come from other processes."""
+    return sum(not parts.work.has(part.name) for part in made.parts)
+
+
+def runner(on: str) -> Runner:
+    return cast(Runner, importlib.import_module(RUNNERS.get(on, RUNNERS["ray"])).run)
+
+
+def slices(rows: int, size: int, name: Callable[[int], str], weight: float = 1) -> list[Part]:
+    """`rows` rows in parts of `size`, the last one smaller."""
+    starts = range(0, rows, size)
+    return [
+        Part(number, name(number), first, min(first + size, rows), weight * (min(first + size, rows) - first))
+        for number, first in enumerate(starts)
+    ]

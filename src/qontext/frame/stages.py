@@ -1,0 +1,154 @@
+"""The verbs: one table, from which the command line, recipes and Python calls are generated. A verb is one of
+five types:
+
+- A `Stage` writes one directory: ``run(config, work) -> summary``. The directory is finished or can be
+  resumed, its `meta.json` describes it, and repeating the command does nothing. Only a stage can be a step
+  of a recipe.
+- A `Report` reads and returns its result. It writes nothing.
+- A `Pipeline` runs stages, each in its own directory below the setting `out`. Finished stages are skipped.
+- A `Server` answers requests until it is stopped.
+- A `Cleaner` removes the files that its result lists.
+
+The table contains each verb's module and help line, so that listing the verbs does not import them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from qontext.frame.artifacts import Workdir
+from qontext.frame.errors import choose
+
+if TYPE_CHECKING:  # listing the verbs does not need pydantic
+    from qontext.frame.config import StageConfig
+    from qontext.frame.parts import Parts
+
+C = TypeVar("C", bound="StageConfig")
+
+
+@dataclass(frozen=True)
+class Verb:
+    """One line of `qontext --help`: module, heading and description."""
+
+    module: str
+    panel: str
+    help: str
+
+
+@dataclass(frozen=True)
+class Stage(Generic[C]):
+    """A verb that turns inputs into a directory.
+
+    A stage with `needs_out` False may be called without an output directory: it then uses a temporary one and
+    returns its summary.
+
+    `format` is incremented when the same settings produce a different result, so that results of older
+    versions are not reused.
+    """
+
+    verb: str
+    config: type[C]
+    run: Callable[[C, Workdir], dict[str, Any] | None] | type[Parts[Any]]
+    """Writes the directory and returns the summary; or the parts that the stage is made of."""
+    examples: str
+    format: int = 1
+    needs_out: bool = True
+    without_out: str | None = None
+    """If `needs_out` is False: the setting that is required without an output directory."""
+    returned: Callable[[Mapping[str, Any]], Any] | None = None
+    """Converts the summary to the return value of the Python function if there is no output directory."""
+    distributed: bool = False
+    """Whether its processes work together under torchrun; otherwise rank 0 runs it and the others wait.
+
+    (A stage that is made of parts needs no such mark: its processes work independently.)
+    """
+    file: str | None = None
+    """The main part: an --out with its file extension writes only this file, not a directory."""
+
+
+@dataclass(frozen=True)
+class Command(Generic[C]):
+    """A verb that is not a stage: a `Report`, a `Pipeline`, a `Server` or a `Cleaner`."""
+
+    verb: str
+    config: type[C]
+    run: Callable[[C], dict[str, Any]]
+    examples: str
+
+
+@dataclass(frozen=True)
+class Report(Command[C]):
+    """A verb that returns its result and writes nothing."""
+
+
+@dataclass(frozen=True)
+class Pipeline(Command[C]):
+    """A verb that runs stages below its setting `out`; `artifacts.open_root` opens that directory. `format`
+    is as for a `Stage`, for pipelines that record their request.
+    """
+
+    format: int = 1
+
+
+@dataclass(frozen=True)
+class Server(Command[C]):
+    """A verb that answers requests until it is stopped. User input is stored below its setting `out`, if it has one."""
+
+
+@dataclass(frozen=True)
+class Cleaner(Command[C]):
+    """A verb that removes the files that its result lists. With `dry_run` it removes nothing."""
+
+
+VERBS: Mapping[str, Verb] = {
+    "split": Verb("qontext.corpus.split", "Documents", "Split documents into passages."),
+    "docset": Verb("qontext.corpus.docset", "Documents", "Build a labelled set from the documentation on this machine."),
+    "train-tokenizer": Verb("qontext.corpus.train_tokenizer", "Documents", "Train a WordPiece tokenizer on passages."),
+    "tokens": Verb("qontext.corpus.tokens", "Documents", "Tokenize passages into memory-mapped arrays."),
+    "generate": Verb("qontext.queries.generate", "Queries", "Generate queries for every passage."),
+    "train-generator": Verb("qontext.queries.train_generator", "Queries", "Train a model that generates queries."),
+    "filter": Verb("qontext.queries.filter", "Queries", "Score queries and drop those that miss their passage."),
+    "relevance": Verb("qontext.queries.relevance", "Queries", "Estimate how often queries match their passage."),
+    "expand": Verb("qontext.queries.expand", "Queries", "Append queries to passages, for BM25."),
+    "holdout": Verb("qontext.evaluation.holdout", "Queries", "Hold out queries of some documents for evaluation."),
+    "pretrain": Verb("qontext.pretrain.run", "Training", "Pre-train an encoder on passages and their contexts."),
+    "mine": Verb("qontext.finetune.negatives.mine", "Training", "Mine hard negatives from runs and judgements."),
+    "finetune": Verb("qontext.finetune.run", "Training", "Fine-tune a retriever on labelled queries."),
+    "train-reranker": Verb("qontext.finetune.reranker", "Training", "Train a cross-encoder for reranking."),
+    "encode": Verb("qontext.retrieve.encode", "Search", "Encode passages into vectors."),
+    "index": Verb("qontext.retrieve.index.build", "Search", "Build an index: faiss, Milvus, PostgreSQL or BM25."),
+    "export": Verb("qontext.retrieve.export", "Search", "Export vectors with their passages."),
+    "search": Verb("qontext.retrieve.search", "Search", "Search vectors, an index, or passages (BM25)."),
+    "fuse": Verb("qontext.retrieve.fuse", "Search", "Fuse several runs into one."),
+    "rerank": Verb("qontext.retrieve.rerank", "Search", "Rerank the top of a run with a cross-encoder."),
+    "evaluate": Verb("qontext.evaluation.evaluate", "Evaluation", "Score a run against judgements."),
+    "compare": Verb("qontext.evaluation.compare", "Evaluation", "Compare systems: differences and their significance."),
+    "beir": Verb("qontext.evaluation.beir", "Evaluation", "Evaluate a retriever on the BEIR data sets."),
+    "sweep": Verb("qontext.workflow.sweep", "Evaluation", "Run a recipe over a grid of settings."),
+    "report": Verb("qontext.evaluation.report", "Evaluation", "Write a page with the tables and figures of experiments."),
+    "adapt": Verb("qontext.adapt.run", "Whole pipelines", "Build and evaluate a retriever for your documents."),
+    "run": Verb("qontext.workflow.run", "Whole pipelines", "Run a recipe: all stages that are not finished."),
+    "recipes": Verb("qontext.workflow.listing", "Whole pipelines", "List the shipped recipes, or show one."),
+    "demo": Verb("qontext.adapt.demo", "Whole pipelines", "Run the pipeline on text that is already on this machine."),
+    "serve": Verb("qontext.serve.verb", "Serving", "Serve search: a page, an HTTP API, and MCP for agents."),
+    "annotate": Verb("qontext.serve.annotate.verb", "Serving", "Collect human judgements of text pairs in a browser."),
+    "show": Verb("qontext.workflow.show", "Whole pipelines", "Describe a directory: command, inputs, settings."),
+    "clean": Verb("qontext.workflow.clean", "Whole pipelines", "Remove files not needed for search or updates."),
+}  # fmt: skip
+
+
+def names() -> list[str]:
+    """The verbs as Python identifiers."""
+    return [name.replace("-", "_") for name in VERBS]
+
+
+def load(verb: str) -> Stage[Any] | Command[Any]:
+    """Import the verb's module and return the verb."""
+    module = importlib.import_module(VERBS[choose(verb, VERBS, "verb")].module)
+    for found in vars(module).values():
+        if isinstance(found, Stage | Command) and found.verb == verb:
+            return found
+    raise AssertionError(f"{module.__name__} offers no verb {verb!r}")

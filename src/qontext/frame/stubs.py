@@ -1,0 +1,122 @@
+"""The type stub of `qontext.api`, generated from the verbs' configurations by `python -m qontext.frame.stubs`.
+
+Each verb is a function with its settings as keywords, so that editors complete them and type checkers check them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+import types
+import typing
+from pathlib import Path
+from typing import Any
+
+from qontext.frame import stages
+from qontext.frame.config import Input, StageConfig, marked
+from qontext.frame.stages import Stage
+
+STUB = Path(__file__).parents[1] / "api.pyi"
+_HEAD = '''"""Every verb as a typed Python function. Generated from the configurations by `python -m qontext.frame.stubs`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, overload
+
+from qontext.frame.artifacts import Artifact
+from qontext.retrieve.base import Answer
+'''
+_SOURCE = "str | Path | Artifact"
+
+
+def stub() -> str:
+    """The content of `api.pyi`."""
+    return "\n".join([_HEAD, *(_function(verb) for verb in stages.VERBS)])
+
+
+def _function(verb: str) -> str:
+    loaded = stages.load(verb)
+    inputs = loaded.config.inputs()
+    positional = [name for name, mark in inputs.items() if mark.positional]
+    named = [name for name in loaded.config.model_fields if name not in positional]
+    lines = [f"    {_parameter(loaded.config, name)}," for name in positional]
+    keywords = [
+        f"    {_parameter(loaded.config, name)}," for name in sorted(named, key=_needed(loaded.config))
+    ]
+    keywords += [f"    {option}," for option in _options(loaded.config)]
+    returns, other = "dict[str, Any]", ""
+    if isinstance(loaded, Stage):
+        other = inspect.get_annotations(loaded.returned)["return"] if loaded.returned else ""
+        out = "str | Path" if loaded.needs_out or other else "str | Path | None = None"
+        keywords = [f"    out: {out},", *keywords, "    overwrite: bool = False,"]
+        returns = "Artifact"
+    if keywords:
+        lines += ["    *,", *keywords]
+    help_text = textwrap.indent(f'"""{stages.VERBS[verb].help}"""', "    ")
+    written = [f"def {verb.replace('-', '_')}(", *lines, f") -> {returns}:", help_text, ""]
+    if not other:
+        return "\n".join(written)
+    without = [line.replace("out: str | Path,", "out: None = None,") for line in lines]
+    asked = [written[0], *without, f") -> {other}:", help_text, ""]
+    return "\n".join(["@overload", *written, "@overload", *asked])
+
+
+def _options(config: type[StageConfig]) -> list[str]:
+    """The options of the built-in kinds; where types or defaults differ, their union."""
+    found: dict[str, dict[str, None]] = {}
+    defaults: dict[str, dict[str, None]] = {}
+    for table in config.kinds.values():
+        for kind in table.own:
+            options = table.options(kind)
+            for name, info in options.model_fields.items():
+                kinds, _, default = _parameter(options, name).removeprefix(f"{name}: ").partition(" = ")
+                found.setdefault(name, {}).update(dict.fromkeys(kinds.split(" | ")))
+                defaults.setdefault(name, {})[default if not info.is_required() else "..."] = None
+    return [
+        f"{name}: {' | '.join(sorted(kinds, key=lambda kind: kind == 'None'))}"
+        f" = {next(iter(defaults[name])) if len(defaults[name]) == 1 else '...'}"
+        for name, kinds in found.items()
+    ]
+
+
+def _needed(config: type[StageConfig]) -> Any:
+    """Sorts settings without a default before the others."""
+    return lambda name: not config.model_fields[name].is_required()
+
+
+def _parameter(config: type[StageConfig], name: str) -> str:
+    info = config.model_fields[name]
+    mark = marked(config, name, Input)
+    kind = _type(
+        info.annotation,
+        _SOURCE if mark is not None and mark.by_content else "str | Path" if name == "out" else "str",
+    )
+    if name in config.kinds:  # editors complete the names; any module:Class is valid, too
+        kind = f"Literal[{', '.join(map(repr, config.kinds[name].own))}] | {kind}"
+    return f"{name}: {kind}" if info.is_required() else f"{name}: {kind} = {info.default!r}"
+
+
+def _type(annotation: Any, text: str) -> str:
+    """The annotation as source code; `text` replaces `str`."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (typing.Union, types.UnionType):
+        kinds = dict.fromkeys(part for a in arguments for part in _type(a, text).split(" | "))
+        return " | ".join(sorted(kinds, key=lambda kind: kind == "None"))
+    if origin is typing.Annotated:
+        return _type(arguments[0], text)
+    if origin is typing.Literal:
+        return f"Literal[{', '.join(map(repr, arguments))}]"
+    if origin is tuple:
+        item = _type(arguments[0], text)
+        return f"Sequence[{item}]"
+    if origin is dict:
+        return f"dict[{', '.join(_type(a, 'str') for a in arguments)}]"
+    if annotation is type(None):
+        return "None"
+    if annotation is str:
+        return text
+    return "Any" if annotation is Any else str(annotation.__name__)
+
+
+if __name__ == "__main__":
+    STUB.write_text(stub(), encoding="utf-8")

@@ -1,0 +1,128 @@
+"""The directory that a stage is writing: atomic parts, and the processes that write them together."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qontext.frame import launch
+from qontext.frame.damage import CLAIM, META
+from qontext.frame.disk import raise_disk_error, sync
+
+TEMPORARY = ".tmp-"
+
+
+@dataclass
+class Workdir:
+    """A directory being written. A stage checks `has(name)` and writes missing parts with `write(name)`.
+    Several processes may write one directory together. This process is `rank` of `world`, and holds the lock
+    named after `writer`.
+    """
+
+    path: Path
+    writer: str = "0"
+    rank: int = 0
+    world: int = 1
+
+    def has(self, name: str) -> bool:
+        """Whether the part exists (and is complete, since parts appear by rename)."""
+        return (self.path / name).exists()
+
+    def wait_for(self, names: Iterable[str]) -> None:
+        """Wait until these parts exist, which other processes are writing."""
+        for name in names:
+            launch.wait_until(functools.partial(self.has, name))
+
+    @contextlib.contextmanager
+    def write(self, name: str) -> Iterator[Path]:
+        """Yield a temporary path to write a file to; on exit, it becomes the part `name`. The path is in its
+        own folder, because some libraries write a file beside it first, which is removed with the folder.
+        After an exception nothing remains. A full disk is reported as such.
+        """
+        final = self.path / name
+        final.parent.mkdir(parents=True, exist_ok=True)
+        temporary = final.with_name(f"{TEMPORARY}{self.writer}.{os.getpid()}-{final.name}")
+        try:
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir()
+            made = temporary / final.name
+            yield made
+            sync(made)
+            made.replace(final)
+            temporary.rmdir()
+            sync(final.parent)
+        except BaseException as error:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise_disk_error(error, final)
+
+    @contextlib.contextmanager
+    def write_folder(self, name: str) -> Iterator[Path]:
+        """Yield a temporary folder to fill; on exit, it becomes the part `name` atomically, replacing an
+        earlier one.
+
+        With the name ``"."`` its files become parts of the directory itself, one by one.
+        """
+        final = self.path / name
+        temporary = self.path / f"{TEMPORARY}{self.writer}.{os.getpid()}-{final.name}"
+        try:
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir(parents=True)
+            yield temporary
+            files = sorted(p for p in temporary.rglob("*") if p.is_file())
+            for path in (*files, *{p.parent for p in files}):
+                sync(path)
+            if name == ".":
+                for path in files:
+                    target = self.path / path.relative_to(temporary)
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    path.replace(target)
+                shutil.rmtree(temporary)
+            else:
+                final.parent.mkdir(parents=True, exist_ok=True)
+                _discard(final)
+                temporary.replace(final)
+            sync(final.parent)
+        except BaseException as error:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise_disk_error(error, final)
+
+    def write_text(self, name: str, text: str) -> None:
+        with self.write(name) as path:
+            path.write_text(text, encoding="utf-8")
+
+    def write_json(self, name: str, value: Any) -> None:
+        self.write_text(name, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+    def remove(self, name: str) -> None:
+        """Remove a part, such as a checkpoint that a newer one replaces."""
+        _discard(self.path / name)
+
+    def names(self) -> list[str]:
+        """The existing parts, in sorted order."""
+        files = (p for p in self.path.rglob("*") if p.is_file())
+        names = (p.relative_to(self.path) for p in files)
+        return sorted(
+            str(name)
+            for name in names
+            if str(name) not in (META, CLAIM) and not any(part.startswith(".") for part in name.parts)
+        )
+
+    def sweep(self, *, deep: bool = True) -> None:
+        """Remove temporary files of earlier, killed holders of this writer's name. `deep=False` is for a
+        directory of directories that have their own writers.
+        """
+        names = f"{TEMPORARY}{self.writer}.*"
+        for path in list(self.path.rglob(names) if deep else self.path.glob(names)):
+            _discard(path)
+
+
+def _discard(path: Path) -> None:
+    """Remove a file or a folder, if it exists."""
+    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
