@@ -1,0 +1,127 @@
+"""A cross-encoder: query and passage in one sequence, one score out.
+
+Any directory that transformers loads for sequence classification with one logit.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from qontext.frame.errors import QontextError, first_line
+from qontext.models.attention import use_where_faster
+from qontext.models.first_token import compute_first_token_alone
+from qontext.models.load import quiet
+from qontext.models.locate import locate
+from qontext.models.packing import batches_by_length, pad
+from qontext.models.precision import Precision, autocast, keep_fp32, resolve_device, resolve_precision
+from qontext.models.tokenizer import check_vocabulary, load_tokenizer
+
+
+class CrossEncoder:
+    """A loaded cross-encoder: pairs of query and passage → scores in fp32.
+
+    >>> reranker = CrossEncoder("reranker")
+    >>> reranker.score([("who grinds flour?", "The mill grinds flour."), ("who grinds flour?", "A boat.")]).shape
+    (2,)
+
+    Args:
+        name: A model folder, or the name of a model on the Hugging Face Hub. device: auto, cpu, cuda, cuda:N
+        or mps. precision: Number format of matrix products; auto is bf16 if the hardware supports it, else
+        fp32. max_length: Maximum tokens of query and passage together. Default: the model's limit.
+        batch_tokens: Tokens per batch, including padding.
+    """
+
+    def __init__(
+        self,
+        name: str | os.PathLike[str],
+        *,
+        device: str = "auto",
+        precision: Precision = "auto",
+        max_length: int | None = None,
+        batch_tokens: int | None = None,
+    ) -> None:
+        from transformers import AutoModelForSequenceClassification
+
+        name = os.fspath(name)
+        directory = locate(name)
+        self.device = resolve_device(device)
+        self.dtype = resolve_precision(precision, self.device)
+        try:
+            with quiet():
+                model, found = AutoModelForSequenceClassification.from_pretrained(
+                    str(directory),
+                    use_safetensors=True,
+                    trust_remote_code=False,
+                    dtype=torch.float32,
+                    output_loading_info=True,
+                )
+        except Exception as error:  # the library raises whatever its parsers raise
+            raise QontextError(
+                f"cannot load the cross-encoder: {first_line(error)}", place=directory
+            ) from None
+        if found["missing_keys"]:
+            raise QontextError(
+                f"is not a cross-encoder: it has no weights for {min(found['missing_keys'])}",
+                place=name,
+                remedy="Name a model that was trained to score pairs.",
+            )
+        if model.config.num_labels != 1:
+            raise QontextError(
+                f"the cross-encoder returns {model.config.num_labels} scores for a pair, expected one",
+                place=name,
+            )
+        keep_fp32(model)
+        self.model = model.eval().to(self.device)
+        use_where_faster(self.model, self.device, self.dtype)
+        compute_first_token_alone(self.model.base_model)
+        self.tokenizer = load_tokenizer(directory)
+        check_vocabulary(self.tokenizer, model.get_input_embeddings().num_embeddings, name)
+        limits = (self.tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None))
+        possible = int(min(limit for limit in limits if limit))
+        if max_length and max_length > possible:
+            raise QontextError(
+                f"the cross-encoder's limit is {possible} tokens, got {max_length}", place=name
+            )
+        self.max_length = max_length or possible
+        self.batch_tokens = batch_tokens or (65_536 if self.device.type != "cpu" else 4_096)
+
+    def score(
+        self, pairs: Sequence[tuple[str, str]], *, advance: Callable[[int], None] | None = None
+    ) -> np.ndarray[Any, Any]:
+        """[N] the logit of each (query, passage); long passages are truncated, and queries only if they do not fit."""
+        encodings = encode_pairs(self.tokenizer, pairs, self.max_length)
+        lengths = np.array([len(e.ids) for e in encodings])
+        scores = np.empty(len(pairs), np.float32)
+        with torch.inference_mode(), autocast(self.device, self.dtype):
+            for rows in batches_by_length(lengths, self.batch_tokens):
+                inputs = pad_pairs(self.tokenizer, [encodings[row] for row in rows])
+                logits = self.model(**{name: t.to(self.device) for name, t in inputs.items()}).logits
+                scores[rows] = logits.float().squeeze(1).cpu().numpy()
+                if advance:
+                    advance(len(rows))
+        if not np.isfinite(scores).all():
+            raise QontextError("the cross-encoder returns scores that are not finite")
+        return scores
+
+
+def encode_pairs(tokenizer: Any, pairs: Sequence[tuple[str, str]], max_length: int) -> list[Any]:
+    """Each (query, passage) as one sequence of at most `max_length` tokens; the longer of the two is truncated."""
+    backend = tokenizer.backend_tokenizer
+    backend.no_padding()
+    backend.enable_truncation(max_length, strategy="longest_first")
+    encodings: list[Any] = backend.encode_batch_fast(list(pairs))
+    return encodings
+
+
+def pad_pairs(tokenizer: Any, encodings: Sequence[Any]) -> dict[str, torch.Tensor]:
+    """The inputs of a sequence classifier, [N, T] each."""
+    ids, mask = pad([e.ids for e in encodings], tokenizer.pad_token_id or 0)
+    arrays = {"input_ids": ids, "attention_mask": mask.astype(np.int64)}
+    if "token_type_ids" in tokenizer.model_input_names:
+        arrays["token_type_ids"], _ = pad([e.type_ids for e in encodings], 0)
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}

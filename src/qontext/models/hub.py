@@ -1,0 +1,126 @@
+"""Names → folders with model files: a local path, or a Hub name from the cache or the network. A missing
+network is detected at once; only named models are downloaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import threading
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from qontext.frame.errors import QontextError
+
+PROBE_SECONDS = 3.0
+_TEXT_FILES = ["*.json", "*.txt", "*.model"]
+_MODEL_FILES = [*_TEXT_FILES, "*.safetensors", "1_Pooling/*"]
+
+
+def locate(name: str, what: str, *, weights: bool = False) -> Path:
+    """The folder of a model: `name` itself if it is a local path, else the Hub model's cached files."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    if path.exists():
+        raise QontextError(f"expected a folder with a {what}, found a file", place=name)
+    if name.startswith((".", "/", "~")) or name.count("/") > 1 or not name:
+        raise QontextError(f"no such folder with a {what}", place=name or "(empty name)")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    patterns = _MODEL_FILES if weights else _TEXT_FILES
+    try:
+        cached = Path(snapshot_download(name, allow_patterns=patterns, local_files_only=True))
+        # A cached tokenizer is a folder without weights.
+        if not weights or any(cached.rglob("*.safetensors")):
+            return cached
+    except HFValidationError:
+        raise QontextError(
+            f"{name!r} is neither a folder nor the name of a model on the Hugging Face Hub"
+        ) from None
+    except LocalEntryNotFoundError:
+        pass
+    if not online():
+        raise QontextError(
+            f"the {what} {name!r} is neither a local folder nor in the Hub cache, and the Hugging Face Hub is unreachable",
+            remedy="Pass the path of a downloaded model, or run the command once with a network.",
+        )
+    return download(name, patterns)
+
+
+def download(name: str, patterns: list[str]) -> Path:
+    """The folder with those files of a Hub model that match the patterns."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import RepositoryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=patterns))
+    except RepositoryNotFoundError:
+        raise QontextError(
+            f"the Hugging Face Hub has no public model named {name!r}", remedy="Check the spelling."
+        ) from None
+    except Exception as error:  # those of the Hub client's HTTP library
+        raise QontextError(f"could not download {name!r} from the Hugging Face Hub: {error}") from None
+
+
+def online() -> bool:
+    """Whether the Hub answers within three seconds. With HF_HUB_OFFLINE=1, returns False at once."""
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON"):
+        return False
+    return reachable(os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
+
+
+def reachable(url: str) -> bool:
+    """Whether the host of a URL, or its proxy, answers within three seconds."""
+    host, port = _target(url)
+    answered = threading.Event()
+
+    def probe() -> None:
+        with contextlib.suppress(OSError):
+            socket.create_connection((host, port), timeout=PROBE_SECONDS).close()
+            answered.set()
+
+    # In a thread, because DNS lookups have no timeout.
+    prober = threading.Thread(target=probe, daemon=True)
+    prober.start()
+    prober.join(PROBE_SECONDS)
+    return answered.is_set()
+
+
+def check_environment() -> None:
+    """Refuse values of environment variables that make Hugging Face's libraries fail on import."""
+    if os.environ.get("HF_ENDPOINT"):
+        _address(os.environ["HF_ENDPOINT"], "HF_ENDPOINT")
+    for name in ("HF_HUB_ETAG_TIMEOUT", "HF_HUB_DOWNLOAD_TIMEOUT"):
+        value = os.environ.get(name, "0")
+        if not re.fullmatch(r"\s*[+-]?[0-9]{1,9}\s*", value):
+            raise QontextError(
+                f"the environment variable {name} is {value!r}, expected a whole number",
+                remedy="Unset it, or set it to a number of seconds.",
+            )
+
+
+def _target(url: str) -> tuple[str, int]:
+    """Host and port of a URL, or of its proxy."""
+    for name in ("HTTPS_PROXY", "https_proxy"):
+        if os.environ.get(name):
+            return _address(os.environ[name], name)
+    return _address(url, "HF_ENDPOINT")
+
+
+def _address(address: str, variable: str) -> tuple[str, int]:
+    """Host and port."""
+    try:
+        parts = urlsplit(address if "//" in address else f"//{address}")
+        host, port = parts.hostname or "", parts.port
+        if not host.encode("idna"):
+            raise ValueError
+    except ValueError:
+        # The value is not repeated: it may contain a password.
+        raise QontextError(
+            f"the environment variable {variable} is not a valid address", remedy="Example: http://host:3128"
+        ) from None
+    return host, port or (443 if parts.scheme == "https" else 80)

@@ -1,0 +1,130 @@
+"""How vectors are computed, according to a model folder; read without torch.
+
+| file | says |
+|---|---|
+| modules.json | the modules: transformer, pooling, dense layers, normalization |
+| config_sentence_transformers.json | prompts, similarity |
+| sentence_bert_config.json | maximum length, lower case |
+| 1_Pooling/config.json | pooling |
+| query/ | another encoder, for queries |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from qontext.frame.damage import damaged, read_json
+from qontext.frame.errors import QontextError
+
+Kind = Literal["query", "passage"]
+QUERY_FOLDER = "query"
+"""The folder of the query encoder of an untied pair, in the retriever's directory."""
+_PROMPTS: dict[Kind, tuple[str, ...]] = {"query": ("query",), "passage": ("document", "passage", "corpus")}
+_LEGACY_POOLING = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_lasttoken": "lasttoken",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+}
+
+
+class Module(TypedDict):
+    """An entry of modules.json."""
+
+    type: str
+    path: str
+
+
+class Prompts(TypedDict, total=False):
+    """The fields read from config_sentence_transformers.json."""
+
+    prompts: dict[str, str | None] | None
+    default_prompt_name: str | None
+    similarity_fn_name: str | None
+
+
+class Limits(TypedDict, total=False):
+    """The fields read from sentence_bert_config.json."""
+
+    max_seq_length: Annotated[int, Field(ge=3)] | None
+    do_lower_case: bool | None
+
+
+class Pooling(TypedDict, total=False):
+    """The fields read from a pooling's config.json, besides the flags of older versions."""
+
+    include_prompt: bool
+    pooling_mode: str | list[str]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the vectors of a directory are computed."""
+
+    transformer: Path
+    pooling: str
+    dense: tuple[Path, ...]
+    normalize: bool
+    prompts: dict[str, str]
+    default_prompt: str | None
+    lower: bool
+    max_length: int | None
+    similarity: str
+    """dot or cosine."""
+
+    def prompt(self, kind: Kind) -> str:
+        """The prompt before each text of this kind."""
+        name = next((name for name in _PROMPTS[kind] if name in self.prompts), self.default_prompt)
+        return self.prompts.get(name, "") if name else ""
+
+
+def read_layout(directory: Path, *, pooling: str | None = None) -> Layout:
+    """The layout of a transformer's directory. Without modules.json it is only `pooling` (default: CLS)."""
+    root = next((d for d in (directory, directory.parent) if (d / "modules.json").is_file()), None)
+    if root is None:
+        return Layout(directory, pooling or "cls", (), False, {}, None, False, None, "dot")
+    listed = read_json(root / "modules.json", list[Module])
+    modules = [(m["type"].rpartition(".")[2], root / m["path"]) for m in listed]
+    if "Transformer" not in dict(modules):
+        raise damaged(root / "modules.json", "it names no transformer")
+    unknown = [kind for kind, _ in modules if kind not in ("Transformer", "Pooling", "Dense", "Normalize")]
+    if unknown:
+        raise QontextError(
+            f"the encoder has a module of type {unknown[0]}, which is not supported", place=root
+        )
+    paths = dict(modules)
+    settings = _read(root / "config_sentence_transformers.json", Prompts)
+    transformer = _read(directory / "sentence_bert_config.json", Limits)
+    return Layout(
+        transformer=directory,
+        pooling=pooling or _pooling(paths.get("Pooling")),
+        dense=tuple(path for kind, path in modules if kind == "Dense"),
+        normalize="Normalize" in paths or settings.get("similarity_fn_name") == "cosine",
+        prompts={name: text for name, text in (settings.get("prompts") or {}).items() if text},
+        default_prompt=settings.get("default_prompt_name"),
+        lower=bool(transformer.get("do_lower_case")),
+        max_length=transformer.get("max_seq_length"),
+        similarity=settings.get("similarity_fn_name") or ("cosine" if "Normalize" in paths else "dot"),
+    )
+
+
+def _pooling(path: Path | None) -> str:
+    if path is None:
+        return "mean"
+    config = _read(path / "config.json", Pooling)
+    if not config.get("include_prompt", True):
+        return "mean without the prompt"
+    modes = config.get("pooling_mode") or [name for key, name in _LEGACY_POOLING.items() if config.get(key)]
+    modes = [modes] if isinstance(modes, str) else list(modes) or ["mean"]
+    return " + ".join(modes)
+
+
+def _read(path: Path, shape: Any) -> Any:
+    return read_json(path, shape) if path.exists() else {}

@@ -1,0 +1,190 @@
+"""A retriever: any directory that sentence-transformers or transformers saved, as text → vector.
+
+Pooling, dense layers, normalization, prompts and length limit are those of the folder, so that the vectors
+equal those of sentence-transformers. Encoding is faster: texts are sorted by their exact length in tokens and
+split into batches of about equal work, with little padding.
+
+Shapes: N texts, T tokens, H hidden size, D dimensions of the vector.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from qontext.data.collection import Passage
+from qontext.frame.errors import QontextError, first_line
+from qontext.models.attention import use_where_faster
+from qontext.models.dense import read_dense
+from qontext.models.first_token import compute_first_token_alone
+from qontext.models.layout import QUERY_FOLDER, Kind, read_layout
+from qontext.models.load import quiet
+from qontext.models.locate import locate
+from qontext.models.packing import batches_by_length, pad
+from qontext.models.pooling import POOLINGS
+from qontext.models.precision import Precision, autocast, keep_fp32, resolve_device, resolve_precision
+from qontext.models.tokenizer import check_vocabulary, load_tokenizer
+
+
+class Retriever:
+    """A loaded encoder: texts → vectors in fp32.
+
+    >>> retriever = Retriever("sentence-transformers/all-MiniLM-L6-v2")
+    >>> queries = retriever.encode_queries(["who grinds flour?"])
+    >>> passages = retriever.encode_passages(["The mill grinds flour.", "The boat crosses the river."])
+    >>> (queries @ passages.T).shape
+    (1, 2)
+
+    Args:
+        name: A model folder, or the name of a model on the Hugging Face Hub. device: auto, cpu, cuda, cuda:N
+        or mps. precision: Number format of matrix products; auto is bf16 if the hardware supports it, else
+        fp32. pooling: Pooling for a folder that does not define it: cls, mean, max or lasttoken. max_length:
+        Maximum tokens of a text; longer texts are truncated. Default: the encoder's limit. batch_tokens:
+        Tokens per batch, including padding.
+    """
+
+    def __init__(
+        self,
+        name: str | os.PathLike[str],
+        *,
+        device: str = "auto",
+        precision: Precision = "auto",
+        pooling: str | None = None,
+        max_length: int | None = None,
+        batch_tokens: int | None = None,
+    ) -> None:
+        name = os.fspath(name)
+        self._settings: dict[str, Any] = {"device": device, "precision": precision, "pooling": pooling}
+        self._settings |= {"max_length": max_length, "batch_tokens": batch_tokens}
+        self._of_queries: Retriever | None = None
+        self.device = resolve_device(device)
+        self.dtype = resolve_precision(precision, self.device)
+        self.layout = read_layout(locate(name), pooling=pooling)
+        if self.layout.pooling not in POOLINGS:
+            raise QontextError(
+                f"the encoder's pooling {self.layout.pooling!r} is not supported",
+                place=name,
+                remedy=f"Supported: {', '.join(POOLINGS)}.",
+            )
+        self.tokenizer = load_tokenizer(self.layout.transformer)
+        self.model = _read_model(self.layout.transformer).to(self.device)
+        use_where_faster(self.model, self.device, self.dtype)
+        if self.layout.pooling == "cls":
+            compute_first_token_alone(self.model)
+        check_vocabulary(self.tokenizer, self.model.get_input_embeddings().num_embeddings, name)
+        self.dense = [read_dense(path).to(self.device) for path in self.layout.dense]
+        self.max_length = self._longest(max_length, name)
+        # A GPU needs large batches; a CPU is fastest while a batch fits its caches.
+        self.batch_tokens = batch_tokens or (65_536 if self.device.type != "cpu" else 2_048)
+        self.dimension = self.dense[-1].dimension if self.dense else int(self.model.config.hidden_size)
+
+    def encode_queries(self, queries: Sequence[str]) -> np.ndarray[Any, Any]:
+        """Encode queries, with the query prompt if the model has one: [N, D]."""
+        return self.encode(queries, "query")
+
+    def encode_passages(self, passages: Sequence[Passage | str]) -> np.ndarray[Any, Any]:
+        """Encode passages (title and text, joined) or plain texts, with the passage prompt if the model has
+        one: [N, D]."""
+        return self.encode([p if isinstance(p, str) else p.content for p in passages], "passage")
+
+    def encode(
+        self, texts: Sequence[str], kind: Kind, *, advance: Callable[[int], None] | None = None
+    ) -> np.ndarray[Any, Any]:
+        """[N, D] vectors of the texts, in their order."""
+        half = self.of(kind)
+        return half.encode_tokens(half.tokenize(texts, kind), advance=advance)
+
+    def of(self, kind: Kind) -> Retriever:
+        """The encoder for texts of this kind: this one, or the query encoder of an untied pair."""
+        half = self.layout.transformer / QUERY_FOLDER
+        if kind != "query" or not (half / "config.json").is_file():
+            return self
+        if self._of_queries is None:
+            self._of_queries = Retriever(str(half), **self._settings)
+            if self._of_queries.dimension != self.dimension:
+                raise QontextError(
+                    f"has {self._of_queries.dimension} dimensions, the passages' encoder has {self.dimension}",
+                    place=half,
+                )
+        return self._of_queries
+
+    def tokenize(self, texts: Sequence[str], kind: Kind) -> list[Any]:
+        """Token ids of each text, with prompt and special tokens, truncated at the length limit."""
+        prompt = self.layout.prompt(kind)
+        prepared = [(prompt + text).strip() for text in texts]
+        prepared = [text.lower() for text in prepared] if self.layout.lower else prepared
+        backend = self.tokenizer.backend_tokenizer
+        backend.no_padding()
+        backend.enable_truncation(self.max_length)
+        return [np.array(e.ids, dtype=np.int32) for e in backend.encode_batch_fast(prepared)]
+
+    def encode_tokens(
+        self, tokens: Sequence[Any], *, advance: Callable[[int], None] | None = None
+    ) -> np.ndarray[Any, Any]:
+        vectors = np.empty((len(tokens), self.dimension), np.float32)
+        lengths = np.array([len(ids) for ids in tokens])
+        waiting: list[tuple[Any, Tensor]] = []
+        with torch.inference_mode():
+            for rows in batches_by_length(lengths, self.batch_tokens):
+                waiting.append((rows, self._forward([tokens[row] for row in rows])))
+                if len(waiting) > 1:  # the device computes one batch while the other is copied
+                    _store(vectors, *waiting.pop(0))
+                if advance:
+                    advance(len(rows))
+            for rows, out_ND in waiting:
+                _store(vectors, rows, out_ND)
+        if not np.isfinite(vectors).all():
+            raise QontextError(
+                "the encoder returns vectors that are not finite",
+                place=self.layout.transformer,
+                remedy="Encode with --precision fp32 or bf16; if that does not help, the weights are damaged.",
+            )
+        return vectors
+
+    def _forward(self, tokens: list[Any]) -> Tensor:
+        padded, mask = pad(tokens, self.tokenizer.pad_token_id or 0)
+        ids_NT = torch.from_numpy(padded).to(self.device, non_blocking=True)
+        mask_NT = torch.from_numpy(mask).to(self.device, non_blocking=True)
+        attention = None if mask.all() else mask_NT.long()
+        with autocast(self.device, self.dtype):
+            hidden_NTH = self.model(input_ids=ids_NT, attention_mask=attention).last_hidden_state
+        out_ND = POOLINGS[self.layout.pooling](hidden_NTH.float(), mask_NT)
+        for layer in self.dense:
+            out_ND = layer(out_ND)
+        return nn.functional.normalize(out_ND, dim=1) if self.layout.normalize else out_ND
+
+    def _longest(self, wanted: int | None, name: str) -> int:
+        positions = getattr(self.model.config, "max_position_embeddings", None)
+        if wanted and positions and wanted > positions:
+            raise QontextError(f"the encoder's limit is {positions:,} tokens, got {wanted:,}", place=name)
+        limits = [self.layout.max_length, self.tokenizer.model_max_length, positions]
+        return int(wanted or min(limit for limit in limits if limit))
+
+
+def _store(vectors: np.ndarray[Any, Any], rows: Any, out_ND: Tensor) -> None:
+    vectors[rows] = out_ND.cpu().numpy()
+
+
+def _read_model(directory: Path) -> Any:
+    from transformers import AutoModel
+
+    try:
+        with quiet():
+            model = AutoModel.from_pretrained(
+                str(directory), use_safetensors=True, trust_remote_code=False, dtype=torch.float32
+            )
+    except Exception as error:  # the library raises whatever its parsers raise
+        raise QontextError(
+            f"cannot load the encoder: {first_line(error)}",
+            place=directory,
+            remedy="Expected config.json and model.safetensors.",
+        ) from None
+    model = model.get_encoder() if model.config.is_encoder_decoder else model
+    keep_fp32(model)
+    return model.eval()

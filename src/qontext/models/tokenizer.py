@@ -1,0 +1,142 @@
+"""An encoder's tokenizer: loaded from a folder or a tokenizer.json, and validated."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+from qontext.frame.damage import damaged
+from qontext.frame.disk import require_regular
+from qontext.frame.errors import QontextError, first_line
+
+_SPECIAL = {
+    "unk_token": ("[UNK]", "<unk>"),
+    "pad_token": ("[PAD]", "<pad>"),
+    "cls_token": ("[CLS]", "<s>"),
+    "sep_token": ("[SEP]", "</s>"),
+    "mask_token": ("[MASK]", "<mask>"),
+}
+"""Common names of special tokens, for a tokenizer.json without a configuration."""
+
+_VOCABULARIES = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tokenizer.model",
+)
+"""The vocabulary files of tokenizers, at least one of which is required."""
+
+_TRACES = ("name_or_path", "is_local", "local_files_only", "max_length", "stride", "truncation_strategy")
+"""Settings that a tokenizer keeps from its origin and last use."""
+
+
+def load_tokenizer(path: Path) -> Any:
+    """The fast tokenizer of a model folder, or of a separate tokenizer.json."""
+    from transformers import AutoTokenizer
+
+    alone = path / "tokenizer.json" if path.is_dir() else path
+    if path.is_file() or (alone.is_file() and not (path / "tokenizer_config.json").is_file()):
+        return _from_file(alone)
+    if not any(
+        (path / name).is_file() for name in _VOCABULARIES
+    ):  # the library would create one with 5 words
+        raise QontextError(
+            "contains no readable tokenizer",
+            place=path,
+            remedy="Expected tokenizer.json and tokenizer_config.json there.",
+        )
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(path), use_fast=True, trust_remote_code=False)
+    except Exception as error:  # the library raises whatever its parsers raise
+        raise QontextError(
+            f"contains no readable tokenizer: {first_line(error)}",
+            place=path,
+            remedy="Expected tokenizer.json and tokenizer_config.json there.",
+        ) from None
+    longest = tokenizer.model_max_length
+    if type(longest) not in (int, float) or not longest >= 1:
+        raise damaged(path / "tokenizer_config.json", f"model_max_length is {str(longest)[:40]!r}")
+    if not tokenizer.is_fast:
+        raise QontextError(
+            "only has a slow tokenizer, which does not report word boundaries",
+            place=path,
+            remedy="Convert it to a tokenizer.json with transformers.",
+        )
+    return tokenizer
+
+
+def check_tokenizer(tokenizer: Any, place: str | Path) -> None:
+    """Refuse a tokenizer without the special tokens that masking and pooling need."""
+    missing = [name for name in ("pad", "cls", "sep", "mask") if getattr(tokenizer, f"{name}_token") is None]
+    if missing:
+        raise QontextError(
+            f"the tokenizer has no {', '.join(missing)} token",
+            place=place,
+            remedy="Add it to tokenizer_config.json, or train a tokenizer: qontext train-tokenizer",
+        )
+    ids = tokenizer("a")["input_ids"]
+    if not ids or ids[0] != tokenizer.cls_token_id or ids[-1] != tokenizer.sep_token_id:
+        raise QontextError(
+            f"the tokenizer does not put {tokenizer.cls_token} before and {tokenizer.sep_token} after a text",
+            place=place,
+            remedy="Add a post-processor to its tokenizer.json that inserts them.",
+        )
+
+
+def check_fit(tokenizer: Any, config: Any, reserved_positions: int, place: str | Path) -> None:
+    """Refuse a tokenizer whose ids the encoder cannot embed or would misread."""
+    check_vocabulary(tokenizer, config.vocab_size, place)
+    padding, expected = tokenizer.pad_token_id, reserved_positions - 1
+    if reserved_positions and padding != expected:
+        raise _misfit(f"its padding id is {padding}, the encoder expects {expected}", place)
+
+
+def check_vocabulary(tokenizer: Any, rows: int, place: str | Path) -> None:
+    """Refuse a tokenizer with more ids than the encoder has embeddings."""
+    highest = max(tokenizer.get_vocab().values(), default=-1)
+    if highest < 0:
+        raise _misfit("it has no tokens", place)
+    if highest >= rows:
+        raise _misfit(f"its token ids go up to {highest:,}, the encoder's up to {rows - 1:,}", place)
+
+
+def _misfit(what: str, place: str | Path) -> QontextError:
+    return QontextError(
+        f"the tokenizer does not fit the encoder: {what}",
+        place=place,
+        remedy="Use the tokenizer that came with the encoder.",
+    )
+
+
+def save_tokenizer(tokenizer: Any, directory: Path, max_length: int) -> None:
+    """Write the tokenizer's files, without its origin and last use."""
+    clean = copy.deepcopy(tokenizer)
+    clean.backend_tokenizer.no_truncation()
+    clean.backend_tokenizer.no_padding()
+    clean.model_max_length = max_length
+    clean.save_pretrained(str(directory))
+    path = directory / "tokenizer_config.json"
+    settings = {k: v for k, v in json.loads(path.read_text(encoding="utf-8")).items() if k not in _TRACES}
+    if settings.get("tokenizer_class") == "TokenizersBackend":
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast"  # its name in all versions
+    path.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _from_file(path: Path) -> Any:
+    import transformers
+    from tokenizers import Tokenizer
+
+    try:
+        parsed = Tokenizer.from_str(require_regular(path).read_text(encoding="utf-8"))
+    except Exception as error:  # the library raises bare Exceptions
+        raise QontextError(f"not a tokenizer.json: {first_line(error)}", place=path) from None
+    vocabulary = parsed.get_vocab(with_added_tokens=True)
+    special = {
+        name: token for name, tokens in _SPECIAL.items() for token in reversed(tokens) if token in vocabulary
+    }
+    kind: Any = transformers.PreTrainedTokenizerFast
+    return kind(tokenizer_object=parsed, **special)
