@@ -1,16 +1,17 @@
 """The batch of step t, as a pure function of (seed, t): anchors → rows → micro-batches of padded, masked texts.
 
-A *row* is what the encoder reads, and for methods with a decoder what the decoder reads. A method says which
-rows an anchor and its context make (`Layout`); this module knows nothing else of it. Rows are sorted by length
-and cut into micro-batches by a budget of tokens, so that a query is never padded to a passage's length.
+A *row* is an input of the encoder and, for methods with a decoder, of the decoder. A method defines the rows
+of an anchor and its context with a `Layout`; this module knows nothing else about methods. Rows are sorted by
+length and packed into micro-batches by a token budget, so that queries are not padded to the length of
+passages.
 
 Shapes: N rows.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal, get_args, get_type_hints
 
 import numpy as np
 import torch
@@ -18,20 +19,22 @@ from torch import Tensor
 
 from qontext.contexts import Context
 from qontext.contexts.base import Ints, Slices, Sources
-from qontext.engine.randomness import U64, below, hashed, permuted
-from qontext.engine.rectangles import cut_by_budget
+from qontext.frame.errors import QontextError
+from qontext.models.packing import pack_by_tokens
 from qontext.pretrain.masking import Vocabulary
 from qontext.pretrain.texts import FlatTexts, Prepared, Text
+from qontext.training.batch import Batch, Rows, Tensors
+from qontext.training.randomness import U64, below, hashed, permuted
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Which rows a method reads, and what it predicts in them.
+    """The rows that a method reads, and what it predicts in them.
 
     `encode`: the anchor alone, or both members of the pair, each a row. `decode`: nothing, the encoded text
     itself, or the pair's other member. What the decoder predicts (`target`): its masked tokens, at their places; the
     next token, at every place, with nothing masked; or every token at its place, with nothing masked.
-    `average`: a batch's loss is the mean over predicted tokens, or over rows of the mean over the row's tokens.
+    A batch's loss is the mean over its predicted tokens.
     """
 
     encode: Literal["anchor", "both"]
@@ -39,7 +42,12 @@ class Layout:
     encoder_rate: float
     decoder_rate: float = 0.0
     target: Literal["masked", "next", "every"] = "masked"
-    average: Literal["tokens", "spans"] = "tokens"
+
+    def __post_init__(self) -> None:
+        for name, kind in get_type_hints(Layout).items():
+            value, words = getattr(self, name), get_args(kind)
+            if words and value not in words:
+                raise QontextError(f"Layout: {name} is {value!r}, expected one of {', '.join(words)}")
 
     @property
     def needs_context(self) -> bool:
@@ -47,51 +55,39 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class MicroBatch:
-    """Some rows: the encoder's texts, and the decoder's if the method has one.
-
-    `pair` [N] is the same for the two rows of a pair; `text` [N] hashes the text before masking and `document` [N]
-    names its document, for telling false negatives. `seed` fixes the dropout of this micro-batch.
-    """
+class MicroBatch(Rows):
+    """Rows: the encoder's texts, and the decoder's, if any."""
 
     encoder: Text
     decoder: Text | None
-    pair: Tensor
-    text: Tensor
-    document: Tensor
-    seed: int
 
-    def to(self, device: torch.device) -> MicroBatch:
-        decoder = self.decoder.to(device) if self.decoder else None
-        pair, text, document = (
-            t.to(device, non_blocking=True) for t in (self.pair, self.text, self.document)
-        )
-        return MicroBatch(self.encoder.to(device), decoder, pair, text, document, self.seed)
-
-    def scaled(self, encoder: Tensor, decoder: Tensor) -> MicroBatch:
-        """With the predictions' weights times a factor each: a rank's share of the whole batch."""
+    def scaled(self, shares: Tensor) -> MicroBatch:
+        encoder, decoder = shares
         mine = replace(self.encoder, weights=self.encoder.weights * encoder)
         other = self.decoder and replace(self.decoder, weights=self.decoder.weights * decoder)
         return replace(self, encoder=mine, decoder=other)
 
 
 @dataclass(frozen=True)
-class Batch:
-    """A rank's micro-batches of one step. `weights` are what its predictions weigh before normalisation (of the
-    encoder's and the decoder's): across ranks, a rank's share of the loss is its part of their sum."""
+class Keys(Tensors):
+    """Keys of the rows of the whole batch, [M] each.
 
-    micro: list[MicroBatch]
-    weights: tuple[float, float]
-    passages: int
+    `pair` is the same for the two rows of a pair; `text` is a hash of the text before masking and `document`
+    the number of its document, to detect false negatives.
+    """
+
+    pair: Tensor
+    text: Tensor
+    document: Tensor
 
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """Everything a batch is a function of, besides the step.
+    """Everything that determines a batch, besides the step.
 
-    An epoch goes through the passages `anchors`; or with `documents`, which says where each document's stretch of
-    `anchors` begins [documents + 1], through the documents, and draws one of the document's anchors at each visit.
-    What is shuffled is runs of `neighbours` of them: passages of one document are each other's hard negatives.
+    An epoch visits the passages `anchors`; or, with `documents` [documents + 1] (the start of each document's
+    slice of `anchors`), the documents, drawing one anchor of a document at each visit. Runs of `neighbours`
+    of them are shuffled: passages of one document are each other's hard negatives.
     """
 
     sources: Sources
@@ -109,12 +105,12 @@ class BatchPlan:
 
     @property
     def choices(self) -> int:
-        """How many passages or documents there are to go through."""
+        """The number of passages or documents."""
         return len(self.anchors if self.documents is None else self.documents[1:])
 
     @property
     def epoch_size(self) -> int:
-        """How many of them an epoch goes through: what does not fill a run is left out, each time at other ends."""
+        """The number visited in an epoch: an incomplete run is skipped, at different ends in each epoch."""
         return self.choices - self.choices % self.neighbours
 
     @property
@@ -145,10 +141,13 @@ class BatchPlan:
                 decoder = flat.whole(next_token=self.layout.target == "next", words=self.words)
         pair = np.tile(first + np.arange(len(anchors)), repeat)
         document = np.tile(self.sources.passages.group_of[anchors].astype(np.int64), repeat)
-        return self._cut(step, encoder, decoder, pair, document)
+        member = np.repeat(np.arange(repeat), len(anchors))
+        row_keys = hashed(self.seed, "dropout", step, pair, member)
+        return self._cut(encoder, decoder, pair, document, row_keys)
 
     def _anchors(self, step: int) -> tuple[Ints, int, int]:
-        """This rank's anchors, the epoch (= how often each was visited before), the first one's place in the batch."""
+        """This rank's anchors, the epoch (the number of earlier visits), and the position of the first one in
+        the batch."""
         epoch, within = divmod(step, self.steps_per_epoch)
         first, last = (self.batch_size * r // self.world for r in (self.rank, self.rank + 1))
         places = np.arange(first, last) + within * self.batch_size
@@ -161,7 +160,7 @@ class BatchPlan:
         return self.anchors[chosen], epoch, first
 
     def _flatten(self, slices: Slices, keys: U64) -> FlatTexts:
-        """The tokens of the slices, one after the other; what is longer than the limit is cropped, once."""
+        """The tokens of the slices, concatenated; slices longer than the limit are cropped once."""
         limit = self.sources.max_tokens
         excess = np.maximum(slices.lengths - limit, 0)
         begin = slices.begin + below(excess + 1, self.seed, "crop", keys)
@@ -172,35 +171,21 @@ class BatchPlan:
         for store, chosen in ((self.sources.passages, ~from_query), (self.sources.queries, from_query)):
             if store is not None and chosen.any():
                 ids[chosen], starts[chosen] = store.ids[place[chosen]], store.word_starts[place[chosen]]
-        return FlatTexts(ids, starts, lengths, keys, self.layout.average)
+        return FlatTexts(ids, starts, lengths, keys)
 
     def _cut(
-        self, step: int, encoder: Prepared, decoder: Prepared | None, pair: Ints, document: Ints
+        self, encoder: Prepared, decoder: Prepared | None, pair: Ints, document: Ints, row_keys: U64
     ) -> Batch:
-        cuts = cut_by_budget(encoder.widths(), decoder.widths() if decoder else None, self.micro_tokens)
-        text = encoder.hashes()
+        cuts = pack_by_tokens(encoder.widths(), decoder.widths() if decoder else None, self.micro_tokens)
+        widest = self.sources.max_tokens + 2
         micro = [
             MicroBatch(
-                encoder.pad(rows, self.words, self.sources.max_tokens + 2),
-                decoder.pad(rows, self.words, self.sources.max_tokens + 2) if decoder else None,
-                torch.from_numpy(pair[rows]),
-                torch.from_numpy(text[rows]),
-                torch.from_numpy(document[rows]),
-                int(hashed(self.seed, "dropout", step, self.rank, number) >> np.uint64(1)),
+                encoder.pad(rows, self.words, widest),
+                decoder.pad(rows, self.words, widest) if decoder else None,
+                row_keys=row_keys[rows],
             )
-            for number, rows in enumerate(cuts)
+            for rows in cuts
         ]
-        return Batch(micro, (encoder.total, decoder.total if decoder else 1.0), self.batch_size)
-
-
-def pin(batch: Batch) -> Batch:
-    """Page-locked copies, so that the transfer to a GPU overlaps with computing."""
-
-    def pinned(value: Any) -> Any:
-        if isinstance(value, Tensor):
-            return value.pin_memory()
-        if isinstance(value, Text | MicroBatch):
-            return replace(value, **{f.name: pinned(getattr(value, f.name)) for f in fields(value)})
-        return value
-
-    return replace(batch, micro=[pinned(micro) for micro in batch.micro])
+        order = np.concatenate(cuts)
+        keys = Keys(*(torch.from_numpy(column[order]) for column in (pair, encoder.hashes(), document)))
+        return Batch(micro, self.batch_size, keys, (encoder.total, decoder.total if decoder else 1.0))

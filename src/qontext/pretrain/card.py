@@ -1,10 +1,10 @@
-"""The model card of a pre-trained encoder: what it is, how it was made, how to load it."""
+"""The model card of a pre-trained encoder: description, training settings, how to load it."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from qontext.engine.card import how_it_was_made
+from qontext.models.card import how_it_was_made
 from qontext.pretrain.config import PretrainConfig
 
 _TEMPLATE = """---
@@ -16,8 +16,7 @@ tags: [sentence-transformers, feature-extraction, dense-retrieval, qontext]
 # {title}
 
 A text encoder pre-trained for dense retrieval with `{method}`{context}. Its vector of a text is {vector},
-compared by {similarity}. It was not fine-tuned on labelled queries: fine-tune it before use where there
-are any.
+compared by {similarity}. It was not fine-tuned on labelled queries: if you have any, fine-tune it before use.
 
 ```python
 from sentence_transformers import SentenceTransformer
@@ -42,7 +41,7 @@ def model_card(config: PretrainConfig, summary: dict[str, Any], *, has_head: boo
         else "the mean of the last layer over its tokens",
         similarity="dot product" if config.similarity == "dot" else "cosine",
         context=context,
-        head="`head.safetensors` holds the training head; further pre-training takes it up."
+        head="`head.safetensors` contains the training head; further pre-training continues from it."
         if has_head
         else "",
         made=how_it_was_made(config, summary, "encoder", "passages"),

@@ -1,223 +1,129 @@
-"""What can be set in pre-training: every ablation of the papers is a field."""
+"""The settings of pre-training, including every ablation of the papers."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from qontext.config import Input, Machine
-from qontext.contexts.names import check_context
-from qontext.engine.config import TrainingConfig
-from qontext.errors import QontextError, choose
+from qontext.frame.config import Advanced, Input, Machine
+from qontext.frame.errors import QontextError
 from qontext.pretrain.objectives import METHODS
-
-_HEADS = ("condenser", "cocondenser", "cot-mae")
-READ_BY = {
-    "decoder_mask": ("cot-mae", "retromae"),
-    "decoder": ("cot-mae",),
-    "decoder_layers": _HEADS,
-    "decoder_init": _HEADS,
-    "window": ("cot-mae",),
-    "early_layer_number": ("condenser", "cocondenser"),
-    "mask_same_document": ("cocondenser",),
-    "directions": ("cot-mae",),
-    "condenser_steps": ("cocondenser",),
-}
-"""The settings that only some methods read; set for another method, they are a mistake."""
+from qontext.pretrain.objectives.options import Common
+from qontext.training.config import TrainingConfig
 
 
 class PretrainConfig(TrainingConfig):
+    kinds: ClassVar = {"method": METHODS}
+
     passages: Annotated[str, Input(positional=True)]
     """Passages from 'qontext split', or their token store from 'qontext tokens'."""
 
     method: str = "cocondenser"
-    """mlm, condenser, cocondenser, cot-mae or retromae."""
+    """Pre-training method."""
 
     context: str | None = None
-    """A passage's partner: near, olap, rand, any of them joined by +, query, or mixed. Default: query if queries are
-    given; else rand for cocondenser and near+olap+rand for cot-mae."""
+    """Context of a passage: near, olap, rand, query, several joined by +, or mixed. Default: query if queries
+    are passed; else rand for cocondenser and near+olap+rand for cot-mae."""
 
     queries: Annotated[str | None, Input()] = None
-    """Queries of the passages, from 'qontext generate' or 'qontext filter', or a Parquet file with the columns
-    passage and query."""
+    """Queries of the passages: output of 'qontext generate' or 'qontext filter', or a Parquet file with the
+    columns passage and query."""
 
     encoder: Annotated[str, Input()] = "bert-base-uncased"
-    """Where to start: a model folder, a hub name, or from scratch with tiny, mini, small or base."""
+    """Initial encoder: a model folder, a Hub name, or tiny, mini, small or base to train from scratch."""
 
     tokenizer: Annotated[str | None, Input()] = None
-    """Tokenizer for an encoder from scratch, as 'qontext train-tokenizer' makes it."""
+    """Tokenizer for an encoder from scratch, such as the output of 'qontext train-tokenizer'."""
 
     epochs: float = Field(1.0, gt=0)
-    """Passes over the passages, when no steps are given."""
+    """Passes over the passages, if --steps is not set."""
 
     batch_size: int = Field(256, ge=2)
-    """Pairs (or single passages) per step, over all GPUs together. Published: 1,024 to 16,384."""
+    """Pairs (or single passages) per step, across all GPUs. Published: 512 to 16,384."""
 
     lr: float = Field(1e-4, gt=0)
-    """Highest learning rate (AdamW)."""
+    """Peak learning rate (AdamW)."""
 
-    max_tokens: int = Field(144, ge=8)
-    """Longest passage or context in tokens, special tokens included; longer ones are cropped at random."""
-
-    encoder_mask: float | None = Field(None, ge=0, le=1)
-    """Share of the encoder's tokens that is masked. Default: 0.15, for cot-mae and retromae 0.30. With 0 the encoder
-    predicts nothing itself."""
-
-    decoder_mask: float | None = Field(None, ge=0, le=1)
-    """Share of the decoder's tokens that is masked (cot-mae: 0.45) or hidden from each position (retromae: 0.50)."""
-
-    decoder: Literal["mlm", "autoregressive"] = "mlm"
-    """cot-mae's decoder: as its paper says, or as the released query-as-context code runs it."""
-
-    decoder_layers: int | None = Field(None, ge=1, le=24)
-    """Layers of the condenser head or the decoder. Default: 2; for the autoregressive decoder 1."""
-
-    decoder_init: str = "random"
-    """Where the head's layers start: random, or copies of the encoder's layers, as in 0,1 or 10,11."""
-
-    window: int = Field(3, ge=1, le=100_000)
-    """Tokens that a position of the autoregressive decoder sees, itself included; it sees [CLS] besides."""
-
-    early_layer_number: int | None = Field(None, ge=1)
-    """The layer M that the condenser head reads. Default: half of the layers."""
-
-    late_mlm_weight: float = Field(1.0, ge=0)
-    """Weight of the encoder's own masked language model loss; 0 switches it off."""
-
-    head_weight: float = Field(1.0, ge=0)
-    """Weight of the loss of the condenser head or the decoder; 0 switches it off."""
-
-    contrastive_weight: float = Field(1.0, ge=0)
-    """Weight of cocondenser's contrastive loss; 0 switches it off."""
+    max_tokens: int = Field(144, ge=8, le=100_000)
+    """Maximum length of a passage or context in tokens, including special tokens; longer ones are cropped at random."""
 
     vector: Literal["cls", "mean"] = "cls"
-    """What stands for a text: the last layer's [CLS], as in the papers, or the mean over its tokens, for going on from
-    an encoder that was trained so."""
+    """Vector of a text: the last layer's [CLS], as in the papers, or the mean over its tokens, to continue
+    from an encoder trained with mean pooling."""
 
     similarity: Literal["dot", "cosine"] = "dot"
-    """What the contrastive loss compares vectors by."""
+    """Similarity in the contrastive loss."""
 
-    temperature: float = Field(1.0, gt=0)
-    """Divides the similarities in the contrastive loss."""
+    query_share: Annotated[float, Advanced()] = Field(0.5, ge=0, le=1)
+    """Share of queries among the contexts with 'mixed'; the rest are 'rand'."""
 
-    mask_same_document: bool = False
-    """Do not take other passages of the same document for negatives."""
+    candidates: Annotated[int | None, Advanced()] = Field(None, ge=1)
+    """Use only the first N queries of each passage. Default: all."""
 
-    mlm_average: Literal["method", "tokens", "spans"] = "method"
-    """A batch's MLM loss: mean over masked tokens, or over texts of each one's mean. cocondenser averages over texts."""
+    sampling: Annotated[Literal["uniform", "score"], Advanced()] = "uniform"
+    """Sample a passage's queries uniformly, or weighted by the score from 'qontext filter'."""
 
-    directions: Literal["auto", "both", "forward"] = "auto"
-    """cot-mae: rebuild each member of a pair from the other, or the context from the passage alone. Auto: both,
-    unless contexts are queries."""
+    anchors: Annotated[Literal["passages", "documents"], Advanced()] = "passages"
+    """An epoch visits every passage, or every document with one of its passages drawn (as in Gao & Callan and
+    CoT-MAE)."""
 
-    query_share: float = Field(0.5, ge=0, le=1)
-    """Share of queries among the contexts of 'mixed'; the rest are 'rand'."""
+    neighbours: Annotated[int, Advanced()] = Field(1, ge=1)
+    """Number of consecutive passages of a document to put into the same batch, as negatives of each other. 1:
+    passages are drawn independently."""
 
-    candidates: int | None = Field(None, ge=1)
-    """Use only the first so many queries of each passage. Default: all."""
-
-    sampling: Literal["uniform", "score"] = "uniform"
-    """Draw a passage's queries with equal chances, or in proportion to the weight that 'qontext filter' gave them."""
-
-    anchors: Literal["passages", "documents"] = "passages"
-    """What an epoch goes through: every passage, or every document with one of its passages drawn (as in 002)."""
-
-    neighbours: int = Field(1, ge=1)
-    """How many passages that follow each other in the documents stand together in a batch, each the others' negatives.
-    1: every passage is drawn by itself."""
-
-    condenser_steps: int = Field(0, ge=0)
-    """cocondenser: train as condenser first, for so many steps, to give the contrastive phase a trained head."""
-
-    gradient_cache: Literal["auto", "on", "off"] = "auto"
-    """Compute the contrastive gradient in two passes, in memory that does not grow with the batch. Auto: when a
-    batch takes more than 8 micro-batches."""
+    gradient_cache: Annotated[Literal["auto", "on", "off"], Advanced()] = "auto"
+    """Compute the contrastive gradient in two passes, with memory independent of the batch size. Auto: if a
+    batch has more than 8 micro-batches."""
 
     probe: Annotated[str | None, Input()] = None
-    """A labelled set (BEIR folder) on which retrieval without fine-tuning is measured as training goes on."""
+    """A labelled set (BEIR folder) on which retrieval without fine-tuning is evaluated during training."""
 
-    probe_every: Annotated[int, Machine()] = Field(500, ge=1)
-    """Steps between two probes."""
+    probe_every: Annotated[int, Advanced()] = Field(500, ge=1)
+    """Steps between evaluations of the probe."""
 
-    probe_split: str = "dev"
-    """The split whose queries the probe asks."""
+    probe_split: Annotated[str, Advanced()] = "dev"
+    """Split of the probe's queries."""
+
+    patience: Annotated[int | None, Advanced()] = Field(None, ge=1)
+    """With --probe: stop after this many evaluations without a better MRR@10. Default: never."""
+
+    keep: Annotated[Literal["best", "last"], Advanced()] = "last"
+    """With --probe: keep the weights with the best MRR@10, or the last ones, as published."""
 
     compile: Annotated[Literal["auto", "on", "off"], Machine()] = "auto"
     """Compile the encoder with torch.compile. Auto: on GPUs."""
 
-    workers: Annotated[int, Machine()] = Field(0, ge=0)
-    """Processes that tokenise; 0 means one per core."""
+    workers: Annotated[int, Machine()] = Field(0, ge=0, le=1024)
+    """Number of processes for tokenization; 0 means one per core."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        choose(self.method, METHODS, "method")
-        for name, methods in READ_BY.items():
-            if self.method not in methods and getattr(self, name) != type(self).model_fields[name].default:
-                raise QontextError(
-                    f"{name} is not read by the method {self.method!r}, only by {', '.join(methods)}"
-                )
+        if (self.patience or self.keep == "best") and not self.probe:
+            raise QontextError("patience and keep = best need --probe")
         if self.context is not None:
-            check_context(self.context)
-        self.copied_layers()
-        weights = (self.late_mlm_weight, self.head_weight, self.contrastive_weight)
-        if self.method == "cocondenser" and not any(weights):
-            raise QontextError("all three loss weights are 0, so there is nothing to train on")
-        by_prediction = self.method in ("cot-mae", "condenser", "retromae")
-        if (by_prediction or self.condenser_steps) and not any(weights[:2]):
-            raise QontextError("late_mlm_weight and head_weight are both 0, so there is nothing to train on")
-        if self.encoder_mask == 0 and self.method in ("mlm", "condenser"):
-            raise QontextError("encoder_mask is 0, so there is nothing to predict")
-        if self.decoder == "autoregressive" and self.decoder_init != "random":
-            raise QontextError(
-                "the autoregressive decoder has blocks of its own kind, so it cannot start from the encoder's layers",
-                remedy="Leave --decoder-init out.",
-            )
+            from qontext.contexts import rules_of
+
+            rules_of(self.context)
         return self
 
     def context_name(self) -> str:
         """The context, resolved."""
         if self.context is not None:
             return self.context
-        return "query" if self.queries else "near+olap+rand" if self.method == "cot-mae" else "rand"
+        default: str = METHODS.load(self.method).default_context
+        return "query" if self.queries else default
 
-    def encoder_rate(self, default: float) -> float:
-        return default if self.encoder_mask is None else self.encoder_mask
+    def common(self) -> Common:
+        """The settings that every method reads."""
+        from qontext.contexts import reads_queries
 
-    def decoder_rate(self, default: float) -> float:
-        return default if self.decoder_mask is None else self.decoder_mask
+        return Common(self.seed, self.vector, self.similarity, reads_queries(self.context_name()))
 
-    def average(self, default: Literal["tokens", "spans"]) -> Literal["tokens", "spans"]:
-        return default if self.mlm_average == "method" else self.mlm_average
+    def layout(self) -> Any:
+        """The rows that the method reads."""
+        return METHODS.load(self.method).layout(self.options("method"), self.common())
 
-    def decoder_layers_or(self, default: int) -> int:
-        copied = self.copied_layers()
-        return self.decoder_layers or (len(copied) if copied else default)
-
-    def both_directions(self) -> bool:
-        if self.directions == "auto":
-            return self.context_name() not in ("query", "mixed")
-        return self.directions == "both"
-
-    def copied_layers(self) -> tuple[int, ...] | None:
-        """The encoder's layers that the head starts from, counted from 0; None for new ones."""
-        if self.decoder_init == "random":
-            return None
-        try:
-            numbers = tuple(int(part) for part in self.decoder_init.split(","))
-        except ValueError:
-            raise QontextError(
-                f"decoder_init = {self.decoder_init!r} is neither 'random' nor layer numbers such as '10,11'"
-            ) from None
-        if self.decoder_layers is not None and len(numbers) != self.decoder_layers:
-            raise QontextError(
-                f"decoder_init names {len(numbers)} layers, decoder_layers asks for {self.decoder_layers}"
-            )
-        return numbers
-
-    def early_layer(self, layers: int) -> int:
-        """M, for an encoder of so many layers."""
-        number = self.early_layer_number or max(1, layers // 2)
-        if number > layers:
-            raise QontextError(f"early_layer_number = {number}, but the encoder has only {layers} layers")
-        return number
+    def objective(self, encoder: Any) -> Any:
+        """The method, set up for this encoder."""
+        return METHODS.load(self.method)(encoder, self.options("method"), self.common())

@@ -1,4 +1,4 @@
-"""What pre-training reads, made ready: token stores of passages and queries, and the anchors to go through."""
+"""The data of pre-training: token stores of passages and queries, and the anchors to visit."""
 
 from __future__ import annotations
 
@@ -6,25 +6,38 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from qontext import artifacts, log, records, stages
-from qontext.artifacts import Workdir
 from qontext.contexts import Context
 from qontext.contexts.base import Ints, Sources, match_queries
 from qontext.corpus import tokens
-from qontext.corpus.store import TokenStore, load_arrays
-from qontext.engine.distributed import Group
-from qontext.engine.encoder import Encoder
-from qontext.errors import QontextError
-from qontext.pretrain.config import PretrainConfig
+from qontext.corpus.store import TokenStore, check_ids, load_arrays
+from qontext.data import records
+from qontext.frame import artifacts, execution, log
+from qontext.frame.artifacts import Workdir
+from qontext.frame.errors import QontextError
+from qontext.models.encoder import Encoder
+from qontext.training.distributed import Group
 
 CACHE = "cache"
 WEIGHT = "score"
 
 
-def open_sources(config: PretrainConfig, encoder: Encoder, group: Group, work: Workdir) -> Sources:
-    """Token stores of the passages and the queries; made in the work directory's cache unless given as such."""
+def open_sources(
+    passages_path: str,
+    queries_path: str | None,
+    encoder: Encoder,
+    group: Group,
+    work: Workdir,
+    *,
+    max_tokens: int,
+    candidates: int | None = None,
+    is_weighted: bool = False,
+    workers: int = 0,
+) -> Sources:
+    """Token stores of the passages and, if any, the queries, built in the work directory's cache if needed.
+
+    `max_tokens` includes the special tokens; `is_weighted` reads the queries' weights from a filter.
+    """
     tokenizer = work.path / CACHE / "tokenizer"
     if group.is_first and not (tokenizer / "tokenizer.json").exists():
         with work.write_folder(f"{CACHE}/tokenizer") as folder:
@@ -35,71 +48,73 @@ def open_sources(config: PretrainConfig, encoder: Encoder, group: Group, work: W
         if artifacts.is_artifact(source) and artifacts.open_artifact(source).verb == "tokens":
             artifact = artifacts.open_artifact(source)
         else:
-            settings = tokens.TokensConfig(texts=source, tokenizer=str(tokenizer), workers=config.workers)
-            artifact = stages.execute(tokens.STAGE, settings, work.path / CACHE / name)
+            settings = tokens.TokensConfig(texts=source, tokenizer=str(tokenizer), workers=workers)
+            artifact = execution.execute(tokens.STAGE, settings, work.path / CACHE / name)
         if artifact.summary["kind"] != name:
-            raise QontextError(f"holds {artifact.summary['kind']}, expected {name}", place=source)
+            raise QontextError(f"contains {artifact.summary['kind']}, expected {name}", place=source)
         _check_vocabulary(artifact.summary, encoder, source)
-        return load_arrays(artifact.path)
+        artifact.parts()
+        found = load_arrays(artifact.path)
+        check_ids(found, encoder.vocab_size, artifact.path)
+        return found
 
-    passages = store(config.passages, "passages")
-    limit = config.max_tokens - 2
+    passages = store(passages_path, "passages")
+    limit = max_tokens - 2
     if not len(passages.ids):
-        raise QontextError("the passages hold no text to train on", place=config.passages)
-    if config.queries is None or ("query" not in config.context_name() and config.context_name() != "mixed"):
+        raise QontextError("the passages contain no text to train on", place=passages_path)
+    if queries_path is None:
         return Sources(passages, limit)
-    queries = store(config.queries, "queries")
-    weights = _weights(config.queries, len(queries)) if config.sampling == "score" else None
+    queries = store(queries_path, "queries")
+    weights = _weights(queries_path, len(queries)) if is_weighted else None
     group_of = match_queries(passages, queries)
     unused = len(queries.groups) - 1 - int((group_of >= 0).sum())
     if unused and group.is_first:
-        log.warn(f"{unused:,} of the passages that have queries are not among these passages.")
-    return Sources(passages, limit, queries, group_of, weights, config.candidates)
+        log.warn(f"{unused:,} passages with queries are not in these passages and are ignored.")
+    return Sources(passages, limit, queries, group_of, weights, candidates)
 
 
 def choose_anchors(
-    config: PretrainConfig, sources: Sources, context: Context | None
+    sources: Sources, context: Context | None, *, unit: str, run: int, batch_size: int
 ) -> tuple[Ints, Ints | None, dict[str, int]]:
-    """The passages to train on, where each document's begin if an epoch goes through documents, and how many
-    passages are left out or have no neighbour."""
+    """The passages to train on, the start of each document's if `unit` is "documents", and the numbers of
+    passages that are skipped or have no neighbor. An epoch visits runs of `run` passages or documents."""
     store = sources.passages
     usable = store.lengths > 0
-    told = {"passages": int(usable.sum())}
+    counts = {"passages": int(usable.sum())}
     if context is not None and context.only_queries:
         usable &= sources.query_counts > 0
-        if left := told["passages"] - int(usable.sum()):
-            told["passages without queries, left out"] = left
+        if left := counts["passages"] - int(usable.sum()):
+            counts["passages_without_queries"] = left
     elif context is not None:
         alone = int((np.diff(store.groups) == 1).sum())
         if alone:
-            told["documents of one passage, paired with itself"] = alone
+            counts["documents_of_one_passage"] = alone
     anchors, documents, size = np.flatnonzero(usable), None, int(usable.sum())
-    if config.anchors == "documents":
+    if unit == "documents":
         documents = np.unique(np.append(np.searchsorted(anchors, store.groups), size))
-        told["documents"] = size = len(documents) - 1
-    size -= size % config.neighbours
-    if size < config.batch_size:
+        counts["documents"] = size = len(documents) - 1
+    size -= size % run
+    if size < batch_size:
         raise QontextError(
-            f"a batch of {config.batch_size:,} is larger than the corpus, "
-            f"which has {size:,} {config.anchors} to use",
-            remedy=f"Set --batch-size to at most {size:,}." if size > 1 else "Give more documents.",
+            f"a batch of {batch_size:,} is larger than the corpus, which has {size:,} usable {unit}",
+            remedy=f"Set --batch-size to at most {size:,}." if size > 1 else "Add documents.",
         )
-    return anchors, documents, told
+    return anchors, documents, counts
 
 
 def _check_vocabulary(summary: dict[str, Any], encoder: Encoder, source: str) -> None:
-    if summary["vocabulary hash"] != tokens.vocabulary_hash(encoder.tokenizer.backend_tokenizer):
+    if summary["vocabulary_hash"] != tokens.vocabulary_hash(encoder.tokenizer.backend_tokenizer):
         raise QontextError(
-            "these tokens were made with another tokenizer than the encoder's",
+            "these tokens were created with a different tokenizer than the encoder's",
             place=source,
-            remedy="Give the passages themselves: they are tokenised as the encoder wants them.",
+            remedy="Pass the passages instead: they are tokenized with the encoder's tokenizer.",
         )
 
 
 def _weights(queries: str, count: int) -> Any:
-    """[queries] the column `score` that a filter wrote."""
+    """[queries] the column `score` from a filter."""
     parts = records.parquet_parts(queries)
-    schema = pq.read_schema(parts[0])
+    schema = records.open_parquet(parts[0]).schema_arrow
     if WEIGHT in schema.names and not pa.types.is_floating(schema.field(WEIGHT).type):
         raise QontextError(f"the column {WEIGHT!r} must hold one finite number ≥ 0 per query", place=queries)
     if WEIGHT not in schema.names:
@@ -108,7 +123,8 @@ def _weights(queries: str, count: int) -> Any:
             place=queries,
             remedy="Score them with 'qontext filter', or use --sampling uniform.",
         )
-    weights = np.concatenate([pq.read_table(part, columns=[WEIGHT])[WEIGHT].to_numpy() for part in parts])
+    column = pa.schema([pa.field(WEIGHT, schema.field(WEIGHT).type)])
+    weights = np.concatenate([records.read_part(part, column)[WEIGHT].to_numpy() for part in parts])
     if len(weights) != count or not np.isfinite(weights).all() or (weights < 0).any():
         raise QontextError(f"the column {WEIGHT!r} must hold one finite number ≥ 0 per query", place=queries)
     return np.maximum(weights.astype(np.float64), 1e-9)

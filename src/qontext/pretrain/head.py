@@ -1,4 +1,4 @@
-"""The head beside the checkpoint: written with it, so that training can go on with a trained one."""
+"""The head beside the checkpoint, from which later training can continue."""
 
 from __future__ import annotations
 
@@ -6,51 +6,51 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save_file
 
-from qontext import log
-from qontext.errors import QontextError
+from qontext.frame import log
+from qontext.frame.damage import opening
+from qontext.frame.errors import QontextError
 from qontext.pretrain.objectives.base import Objective
 
 FILE = "head.safetensors"
 
 
 def save_head(objective: Objective, folder: Path) -> None:
-    """Write the objective's head, if it has one, with what kind it is."""
+    """Write the objective's head, if it has one, with its kind."""
     weights = {n: p.detach().cpu().contiguous() for n, p in objective.head_parameters()}
     if weights:
-        # One entry only: several would be written in an order of chance.
+        # A single entry: several would be written in random order.
         save_file(weights, folder / FILE, {"kind": f"{objective.head_kind} of {objective.head_reads}"})
 
 
 def load_head(objective: Objective, folder: Path) -> bool:
-    """Start the objective's head from the one in `folder`, if that is of its kind; gives whether it did."""
+    """Load the objective's head from `folder`, if it has the same kind; returns True if loaded."""
     file, own = folder / FILE, dict(objective.head_parameters())
     if not own or not file.is_file():
         return False
-    try:
-        with safe_open(file, framework="pt") as stored:
-            kind = (stored.metadata() or {}).get("kind")
-            weights = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise QontextError(f"cannot read the head: {error}", place=file) from None
+    with opening(file, "a safetensors file with a head"), safe_open(file, framework="pt") as stored:
+        kind = (stored.metadata() or {}).get("kind")
+        weights = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
     if kind is None:
-        raise QontextError("is no head that qontext wrote", place=file, remedy="Take it out of the folder.")
+        raise QontextError(
+            "is not a head written by Qontext", place=file, remedy="Remove it from the folder."
+        )
     kind, _, reads = kind.partition(" of ")
     if kind != objective.head_kind:
-        log.note(f"The head in {folder} is a {kind} head; a {objective.head_kind} head starts anew.")
+        log.note(f"The head in {folder} is a {kind} head; a new {objective.head_kind} head is initialized.")
         return False
     if _shapes(weights) != _shapes(own):
         raise QontextError(
-            "the head there has other shapes than the one that is asked for",
+            "the shapes of this head differ from the configured ones",
             place=file,
-            remedy="Set --decoder-layers as it was set for that head.",
+            remedy="Set --decoder-layers to the value used for that head.",
         )
     if reads and reads != objective.head_reads:
         log.warn(
-            f"The head in {folder} was trained on {reads} and goes on with {objective.head_reads}: "
-            "set --early-layer-number as it was set for that head."
+            f"The head in {folder} was trained on {reads} and continues on {objective.head_reads}: "
+            "set --early-layer-number to the value used for that head."
         )
     with torch.no_grad():
         for name, parameter in own.items():

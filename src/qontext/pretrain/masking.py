@@ -1,11 +1,16 @@
-"""Whole-word masking, vectorised over a flat run of texts (BERT; rates per objective).
+"""Whole-word masking, vectorized over concatenated texts (BERT; rates per objective).
 
-A text of n tokens gets `rate`·n masked tokens in expectation, at least one (none with a rate of 0). Its words are
-visited in random order and taken while they fit; the word that would overflow is taken with the probability that
-makes the expectation exact. Of the masked tokens 80 % become [MASK], 10 % a random token, 10 % stay as they are.
+A text of n tokens gets max(1, `rate`·n) masked tokens in expectation, at least one (none with a rate of 0). Its words
+are visited in random order and taken while they fit; the word that would overflow is taken with the probability that
+makes the expectation exact. A first word that would overflow and is not taken is replaced by a shortest word, so the
+expectation is exceeded only if the shortest word of the text alone is longer. Of the masked tokens 80 % become [MASK],
+10 % a random token, 10 % are unchanged.
 
-All draws are functions of a text's key and the token's place in it, so masks do not depend on what else is in
-the batch.
+At rate 0.15 a text of fewer than 7 tokens has 1 masked token: 20 % of 5, 33 % of 3. The released code of Condenser and
+CoT-MAE has the same minimum; it rounds rate·n and skips every word that overflows, so that long words are masked less.
+
+All draws are functions of a text's key and the token's position, so masks do not depend on the rest of the
+batch.
 """
 
 from __future__ import annotations
@@ -16,14 +21,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qontext.engine.randomness import U64, below, uniform
+from qontext.training.randomness import U64, below, uniform
 
 MASK_SHARE, RANDOM_SHARE = 0.8, 0.1
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What masking needs to know of a tokenizer: its size and its special ids."""
+    """The tokenizer properties for masking: its size and its special ids."""
 
     size: int
     mask: int
@@ -51,7 +56,7 @@ def choose_words(
     begins = np.cumsum(lengths) - lengths
     row_of_token = np.repeat(np.arange(len(lengths)), lengths)
     starts = word_starts.copy()
-    starts[begins[lengths > 0]] = True  # a text that was cropped may begin inside a word
+    starts[begins[lengths > 0]] = True  # a cropped text may begin inside a word
     word_of_token = np.cumsum(starts) - 1
     first_token = np.flatnonzero(starts)
     row = row_of_token[first_token]
@@ -65,13 +70,17 @@ def choose_words(
     before = (
         total - total[np.minimum(row_first, max(len(total) - 1, 0))][ordered_row] if len(total) else total
     )
-    room = rate * lengths[ordered_row] - before
+    room = np.maximum(rate * lengths, 1.0 if rate > 0 else 0.0)[ordered_row] - before
     overflow = uniform(seed, "mask overflow", keys[ordered_row])
-    taken = (ordered_size <= room) | (overflow * ordered_size < room)
+    shortest = np.full(len(lengths), np.iinfo(np.int64).max)
+    np.minimum.at(shortest, row, size)
+    # A first word that overflows competes with a shortest one, which is sure to be taken otherwise.
+    sure = np.where(before == 0, shortest[ordered_row], 0)
+    taken = (ordered_size <= room) | (overflow * (ordered_size - sure) < room - sure)
 
-    per_row = np.bincount(ordered_row[taken], minlength=len(lengths))
-    bare = np.flatnonzero((per_row == 0) & (lengths > 0) & (rate > 0))
-    taken[row_first[bare]] = True
+    is_bare = (np.bincount(ordered_row[taken], minlength=len(lengths)) == 0) & (rate > 0)
+    instead = np.flatnonzero(is_bare[ordered_row] & (ordered_size == shortest[ordered_row]))
+    taken[instead[np.unique(ordered_row[instead], return_index=True)[1]]] = True
     chosen = np.zeros(len(size), bool)
     chosen[order[taken]] = True
     of_tokens: NDArray[np.bool_] = chosen[word_of_token]
@@ -86,7 +95,7 @@ def corrupt(
     seed: int,
     words: Vocabulary,
 ) -> NDArray[np.int64]:
-    """The ids with the masked ones replaced: [MASK], a random ordinary token, or nothing."""
+    """Replace masked ids by [MASK] or a random ordinary token, or keep them."""
     place = np.flatnonzero(is_masked)
     row = np.repeat(np.arange(len(lengths)), lengths)[place]
     within = place - (np.cumsum(lengths) - lengths)[row]

@@ -1,11 +1,11 @@
-"""Texts on their way to the model: tokens one after the other, then masked, then padded to a rectangle.
+"""Model inputs: concatenated tokens, then masked, then padded to a rectangle.
 
 Shapes: N texts, T tokens after padding, K positions to predict.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -13,17 +13,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from qontext.contexts.base import Ints
-from qontext.engine.randomness import U64, hashed
-from qontext.engine.rectangles import padded_width
+from qontext.models.packing import padded_width
 from qontext.pretrain.masking import Vocabulary, choose_words, corrupt
+from qontext.training.batch import Tensors
+from qontext.training.randomness import U64, hashed
 
 
 @dataclass(frozen=True)
-class Text:
-    """Padded texts and what is to be predicted in them.
+class Text(Tensors):
+    """Padded texts and their prediction targets.
 
-    `positions` [K] index the flattened [N·T]; `labels` [K] are the ids to predict there; `weights` [K] sum to 1 over
-    the whole batch, so that a loss is Σ weight · cross entropy, however the batch is cut.
+    `positions` [K] index the flattened [N·T]; `labels` [K] are the ids to predict there; `weights` [K] are equal and
+    sum to 1 over the whole batch, so that Σ weight · cross entropy is the mean, regardless of micro-batches.
+    `words` [N, T] numbers a text's words from 1, 0 at special tokens and padding, if all tokens are to be predicted.
     """
 
     ids: Tensor
@@ -31,44 +33,41 @@ class Text:
     positions: Tensor
     labels: Tensor
     weights: Tensor
-
-    def to(self, device: torch.device) -> Text:
-        return Text(*(getattr(self, f.name).to(device, non_blocking=True) for f in fields(self)))
+    words: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class FlatTexts:
-    """Texts one after the other, before masking: `ids`, `word_starts` [tokens]; `lengths`, `keys` [N]."""
+    """Concatenated texts before masking: `ids`, `word_starts` [tokens]; `lengths`, `keys` [N]."""
 
     ids: Ints
     word_starts: NDArray[np.bool_]
     lengths: Ints
     keys: U64
-    average: str
 
     def masked(self, stream: str, rate: float, seed: int, words: Vocabulary) -> Prepared:
-        """Predict the masked tokens, each at its place."""
+        """Predict the masked tokens, each at its position."""
         keys = hashed(seed, stream, self.keys)
         chosen = choose_words(self.word_starts, self.lengths, rate, keys, seed)
         return self._prepared(corrupt(self.ids, chosen, self.lengths, keys, seed, words), chosen, self.ids)
 
     def whole(self, *, next_token: bool, words: Vocabulary) -> Prepared:
-        """Mask nothing. Predict every token at its place, or at the place before it (the closing [SEP] too)."""
+        """Mask nothing. Predict every token at its position, or at the previous one (including the final [SEP])."""
         every = np.ones(len(self.ids), bool)
         prepared = self._prepared(self.ids, every, self.ids)
-        return replace(prepared, end_label=words.sep) if next_token else prepared
+        if next_token:
+            return replace(prepared, end_label=words.sep)
+        return replace(prepared, word_starts=self.word_starts)
 
     def _prepared(self, ids: Ints, chosen: NDArray[np.bool_], labels: Ints) -> Prepared:
-        row = np.repeat(np.arange(len(self.lengths)), self.lengths)
-        per_row = np.bincount(row[chosen], minlength=len(self.lengths))
-        return Prepared(self.ids, ids, chosen, labels, self.lengths, per_row, self.average)
+        return Prepared(self.ids, ids, chosen, labels, self.lengths)
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """Texts one after the other, masked, with what is to be predicted (`chosen` tokens, their `labels`).
-
-    With an `end_label`, every prediction moves one place forward, and that label follows the last token.
+    """Concatenated, masked texts with their targets (`chosen` tokens, their `labels`). With an `end_label`,
+    every prediction moves one position forward, and that label follows the last token. With `word_starts`,
+    padded texts come with the numbers of their words.
     """
 
     original: Ints
@@ -76,16 +75,14 @@ class Prepared:
     chosen: NDArray[np.bool_]
     labels: Ints
     lengths: Ints
-    per_row: Ints
-    average: str
     end_label: int | None = None
+    word_starts: NDArray[np.bool_] | None = None
 
     @property
     def total(self) -> float:
-        """What all predictions of these texts weigh together, before normalisation."""
-        if self.average == "spans":
-            return float(len(self.lengths))
-        return float(max(1, self.per_row.sum()) + (len(self.lengths) if self.end_label is not None else 0))
+        """The number of predictions in these texts, at least 1."""
+        ends = 0 if self.end_label is None else len(self.lengths)
+        return float(max(1, self.chosen.sum() + ends))
 
     def widths(self) -> Ints:
         """[N] each text's tokens with [CLS] and [SEP]."""
@@ -116,17 +113,26 @@ class Prepared:
 
         chosen = self.chosen[place]
         at_row, at_column, labels = row[chosen], column[chosen], self.labels[place[chosen]]
-        per_row = self.per_row[rows]
         if self.end_label is not None:
             at_row = np.concatenate([at_row, np.arange(len(rows))])
             at_column = np.concatenate([at_column, lengths + 1]) - 1
             labels = np.concatenate([labels, np.full(len(rows), self.end_label)])
-            per_row = per_row + 1
-        weights = 1.0 / per_row[at_row] if self.average == "spans" else np.ones(len(at_row))
         return Text(
             torch.from_numpy(ids),
             torch.from_numpy(mask),
             torch.from_numpy(at_row * width + at_column),
             torch.from_numpy(labels),
-            torch.from_numpy((weights / self.total).astype(np.float32)),
+            torch.full((len(labels),), 1 / self.total),
+            None
+            if self.word_starts is None
+            else self._words(self.word_starts[place], row, column, ids.shape),
         )
+
+    @staticmethod
+    def _words(starts: NDArray[np.bool_], row: Ints, column: Ints, shape: tuple[int, ...]) -> Tensor:
+        """[N, T] the number of each token's word, from 1; a text that was cropped may begin inside a word."""
+        flags = np.zeros(shape, np.int64)
+        flags[row, column] = starts | (column == 1)
+        words = np.zeros(shape, np.int64)
+        words[row, column] = flags.cumsum(1)[row, column]
+        return torch.from_numpy(words)

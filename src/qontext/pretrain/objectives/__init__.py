@@ -1,30 +1,39 @@
-"""The pre-training methods, one file each: an equation, then code in the same order.
+"""The pre-training methods, one file each: an equation, its options, then code in the same order.
 
-A method is a module class with a `layout` (which rows it reads, how they are masked) and a `forward` that gives
-named losses. One file, one line in `METHODS`, one test, one recipe.
+A method is a subclass of `Objective` with its `Options`, a `layout` (which rows it reads, how they are masked) and a
+`forward` that returns named losses. One file, one line in `METHODS`, one test, one recipe.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import Any
 
-from qontext.errors import choose
+from qontext.frame.kinds import Kind, Kinds
 
-if TYPE_CHECKING:
-    from qontext.pretrain.objectives.base import Objective
+METHODS = Kinds(
+    "method",
+    "qontext.objectives",
+    "qontext.pretrain.objectives.base:Objective",
+    {
+        "mlm": Kind("qontext.pretrain.objectives.mlm:Mlm", "the baseline: BERT's masked language model"),
+        "condenser": Kind(
+            "qontext.pretrain.objectives.condenser:Condenser", "a head predicts from [CLS] and early layers"
+        ),
+        "cocondenser": Kind(
+            "qontext.pretrain.objectives.cocondenser:CoCondenser",
+            "condenser and a contrastive loss",
+        ),
+        "cot-mae": Kind(
+            "qontext.pretrain.objectives.cot_mae:CotMae", "a decoder reconstructs the context from [CLS]"
+        ),
+        "retromae": Kind(
+            "qontext.pretrain.objectives.retromae:RetroMae", "a decoder reconstructs the text from [CLS]"
+        ),
+    },
+)
 
-METHODS = {
-    "mlm": "qontext.pretrain.objectives.mlm:Mlm",
-    "condenser": "qontext.pretrain.objectives.condenser:Condenser",
-    "cocondenser": "qontext.pretrain.objectives.cocondenser:CoCondenser",
-    "cot-mae": "qontext.pretrain.objectives.cot_mae:CotMae",
-    "retromae": "qontext.pretrain.objectives.retromae:RetroMae",
-}
 
-
-def method(name: str) -> type[Objective]:
+def method(name: str) -> type[Any]:
     """The class of a method by its name."""
-    module, _, attribute = METHODS[choose(name, METHODS, "method")].partition(":")
-    found: type[Objective] = getattr(import_module(module), attribute)
-    return found
+    kind: type[Any] = METHODS.load(name)
+    return kind

@@ -1,81 +1,78 @@
-"""What every objective offers to the training loop, and the two lines that most of them share.
+"""The base class of objectives: the interface to the training loop, and shared helpers.
 
-The loop calls `forward(micro_batch)`, sums the named losses and back-propagates. An objective whose texts must
-see each other (a contrastive one) gives `vectors` too, and offers `represent` (the vectors alone, for the
-gradient cache's first pass) and `contrast` (their loss): that is all that the cache and the gather over
-ranks need to know.
+An objective is a `TrainableModel`: it returns named losses for a micro-batch, and, if it is contrastive,
+their vectors, too.
 
 Shapes: N rows, T tokens, H hidden size, K predicted positions, M rows of the whole batch.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qontext.engine.encoder import Encoder
+from qontext.frame import config
+from qontext.models.encoder import Encoder
+from qontext.models.pooling import POOLINGS
+from qontext.pretrain.batches import Keys as Keys
 from qontext.pretrain.batches import Layout, MicroBatch
+from qontext.pretrain.objectives.options import Common
 from qontext.pretrain.texts import Text
-
-if TYPE_CHECKING:
-    from qontext.pretrain.config import PretrainConfig
-
-
-@dataclass(frozen=True)
-class Keys:
-    """What rows of the whole batch are known by: their pair, their text, their document; [M] each."""
-
-    pair: Tensor
-    text: Tensor
-    document: Tensor
-
-    def __getitem__(self, rows: slice) -> Keys:
-        return Keys(self.pair[rows], self.text[rows], self.document[rows])
+from qontext.training.batch import Output as Output
+from qontext.training.batch import TrainableModel
 
 
-@dataclass(frozen=True)
-class Output:
-    """Named losses of a micro-batch, each its share of the batch's; and the rows' vectors [N, H], if they are contrasted."""
+class Phase(NamedTuple):
+    """A phase of a training: the method's name in metrics and checkpoints, its class, its optimizer steps."""
 
-    losses: dict[str, Tensor]
-    vectors: Tensor | None = None
+    name: str
+    objective: type[Objective]
+    steps: int
 
 
-class Objective(nn.Module):
-    """Base of the methods. What is trained besides the encoder is registered under `head`."""
+class Objective(TrainableModel):
+    """Base class of the methods. Modules trained besides the encoder are registered under `head`."""
 
-    contrastive = False
+    Options: ClassVar[type[config.Options]] = config.Options
+    """The options of the method, besides `Common`."""
+    default_context: ClassVar[str] = "rand"
+    """The default context, if neither a context nor queries are set."""
     head_kind = ""
     head_reads = ""
-    """What of the encoder the head is fed with, where that can be chosen."""
+    """The layer that feeds the head, if it can be chosen."""
 
-    def __init__(self, encoder: Encoder, config: PretrainConfig) -> None:
+    def __init__(self, encoder: Encoder, options: Any, common: Common) -> None:
         super().__init__()
         self.encoder = encoder
-        self.config = config
+        self.options = options
+        self.common = common
 
     @staticmethod
-    def layout(config: PretrainConfig) -> Layout:
+    def layout(options: Any, common: Common) -> Layout:
         """Which rows the method reads."""
         raise NotImplementedError
 
-    def forward(self, batch: MicroBatch) -> Output:
+    @classmethod
+    def phases(cls, name: str, options: Any, steps: int) -> list[Phase]:
+        """The consecutive phases of the method; the encoder and the head pass through all of them."""
+        return [Phase(name, cls, steps)]
+
+    def missing_head(self) -> str | None:
+        """A warning for an encoder without a trained head, if the method expects one."""
+        return None
+
+    def forward(self, rows: MicroBatch) -> Output:
         raise NotImplementedError
 
     def vector(self, last_NTH: Tensor, mask_NT: Tensor) -> Tensor:
         """h_x [N, H]: the last layer's [CLS] as it is, or with `vector = "mean"` the mean over the text's tokens."""
-        if self.config.vector == "cls":
-            return last_NTH[:, 0]
-        weights = mask_NT[:, :, None].to(last_NTH.dtype)
-        return (last_NTH * weights).sum(1) / weights.sum(1)
+        return POOLINGS[self.common.vector](last_NTH, mask_NT)
 
-    def represent(self, batch: MicroBatch) -> Tensor:
-        """The rows' vectors [N, H]."""
-        return self.vectors(batch.encoder.ids, batch.encoder.mask)
+    def represent(self, rows: MicroBatch) -> Tensor:
+        return self.vectors(rows.encoder.ids, rows.encoder.mask)
 
     def vectors(self, ids_NT: Tensor, mask_NT: Tensor) -> Tensor:
         """Texts' vectors [N, H]."""
@@ -85,18 +82,14 @@ class Objective(nn.Module):
     def compared(self, ids_NT: Tensor, mask_NT: Tensor) -> Tensor:
         """Texts' vectors [N, H] whose dot product is the similarity that the encoder is saved with."""
         vectors = self.vectors(ids_NT, mask_NT)
-        return F.normalize(vectors, dim=-1) if self.config.similarity == "cosine" else vectors
-
-    def contrast(self, vectors: Tensor, keys: Keys, rows: slice) -> dict[str, Tensor]:
-        """The contrastive losses of some rows against all: [M, H] and their keys → named shares of the batch's loss."""
-        raise NotImplementedError
+        return F.normalize(vectors, dim=-1) if self.common.similarity == "cosine" else vectors
 
     def head_parameters(self) -> list[tuple[str, nn.Parameter]]:
-        """What is trained besides the encoder, by name."""
+        """The modules trained besides the encoder, by name."""
         return [(n.removeprefix("head."), p) for n, p in self.named_parameters() if n.startswith("head.")]
 
     def predict(self, hidden_NTH: Tensor, text: Text) -> Tensor:
-        """Σ weight · CE(φ(h), label) over the predicted positions; φ is computed nowhere else."""
+        """Σ weight · CE(φ(h), label) over the predicted positions; φ is only computed there."""
         gathered_KH = hidden_NTH.flatten(0, 1)[text.positions]
         logits_KV = self.encoder.mlm_logits(gathered_KH)
         losses_K = F.cross_entropy(logits_KV.float(), text.labels, reduction="none")
@@ -104,5 +97,5 @@ class Objective(nn.Module):
 
 
 def with_first(first_NH: Tensor, rest_NTH: Tensor) -> Tensor:
-    """[first ; rest₁ … restₙ]: the sequence with another vector in its first place."""
+    """[first ; rest₁ … restₙ]: the sequence with its first vector replaced."""
     return torch.cat([first_NH[:, None], rest_NTH[:, 1:]], dim=1)

@@ -1,52 +1,93 @@
 """coCondenser: Condenser on both members of a pair, and a contrastive loss between them.
 
     L_co(i) = -log  exp(s(h_i, h_i')) / Σ_{k ≠ i} exp(s(h_i, h_k))        k over all 2n rows of all ranks
-    L       = mean over rows of ( head MLM + late MLM )  +  w · mean over rows of L_co
+    L       = head MLM + late MLM  +  w · mean over rows of L_co
 
-h is the last layer's [CLS] as it is; s = <h, h'> / τ with τ = 1, or their cosine / τ. With queries as contexts this
-is QaC-coCondenser. Gao & Callan 2022, equations 6–8; Wu et al. 2023 for query-as-context.
+h is the last layer's [CLS]; s = <h, h'> / τ with τ = 1, or their cosine / τ. The MLM terms are means over the
+batch's masked tokens with equal weights: a query of 10 tokens counts as much as 10 tokens of a passage.
+(Equation 5 sums over a span's masked tokens, equation 7 averages these sums over spans.) With queries as
+contexts this is QaC-coCondenser. Gao & Callan 2022, equations 5–7; Wu et al. 2023, section 3.1, for
+query-as-context.
 
-False negatives: a row with the same text as i or as i' is left out of the sum; with `mask_same_document`, so
+False negatives: a row with the same text as i or as i' is excluded from the sum; with `mask_same_document`, so
 are the other rows of i's document.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor
 
+from qontext.frame.errors import QontextError
 from qontext.pretrain.batches import Layout
-from qontext.pretrain.objectives.base import Keys
-from qontext.pretrain.objectives.condenser import Condenser
+from qontext.pretrain.objectives.base import Keys, Phase
+from qontext.pretrain.objectives.condenser import Condenser, Head
+from qontext.pretrain.objectives.options import Common
 
-if TYPE_CHECKING:
-    from qontext.pretrain.config import PretrainConfig
+
+class CoCondenserOptions(Head):
+    encoder_mask: float = Field(0.15, ge=0, le=1)
+    """Share of masked tokens (at least one token). 0 disables the MLM terms."""
+
+    contrastive_weight: float = Field(1.0, ge=0)
+    """Weight of the contrastive loss; 0 disables it."""
+
+    temperature: float = Field(1.0, gt=0)
+    """Temperature of the contrastive loss."""
+
+    mask_same_document: bool = False
+    """Do not use other passages of the same document as negatives."""
+
+    condenser_steps: int = Field(0, ge=0)
+    """Number of initial steps with the method condenser, so that the contrastive phase starts with a trained head."""
+
+    def check_weights(self) -> None:
+        if not any((self.late_mlm_weight, self.head_weight, self.contrastive_weight)):
+            raise QontextError("all three loss weights are 0")
+        if self.condenser_steps:
+            super().check_weights()
 
 
 class CoCondenser(Condenser):
+    Options = CoCondenserOptions
+    options: CoCondenserOptions
     contrastive = True
 
     @staticmethod
-    def layout(config: PretrainConfig) -> Layout:
-        return Layout("both", "nothing", config.encoder_rate(0.15), average=config.average("spans"))
+    def layout(options: Any, common: Common) -> Layout:
+        return Layout("both", "nothing", options.encoder_mask)
 
-    def contrast(self, vectors: Tensor, keys: Keys, rows: slice) -> dict[str, Tensor]:
-        if self.config.contrastive_weight == 0:
+    @classmethod
+    def phases(cls, name: str, options: CoCondenserOptions, steps: int) -> list[Phase]:
+        first = [Phase("condenser", Condenser, options.condenser_steps)] if options.condenser_steps else []
+        return [*first, Phase(name, cls, steps)]
+
+    def missing_head(self) -> str | None:
+        if self.options.head_weight == 0:
+            return None
+        return (
+            "has no Condenser head; a randomly initialized one will be trained. "
+            "Start from an encoder pre-trained with --method condenser, or set --condenser-steps."
+        )
+
+    def contrast(self, vectors_MH: Tensor, keys: Keys, rows: slice) -> dict[str, Tensor]:
+        if self.options.contrastive_weight == 0:
             return {}
-        if self.config.similarity == "cosine":
-            vectors = F.normalize(vectors, dim=-1)
-        scores_RM = vectors[rows] @ vectors.T / self.config.temperature
-        everyone = torch.arange(len(vectors), device=vectors.device)
+        if self.common.similarity == "cosine":
+            vectors_MH = F.normalize(vectors_MH, dim=-1)
+        scores_RM = vectors_MH[rows] @ vectors_MH.T / self.options.temperature
+        everyone = torch.arange(len(vectors_MH), device=vectors_MH.device)
         mine, is_self = keys[rows], everyone[rows][:, None] == everyone
         is_partner = (mine.pair[:, None] == keys.pair) & ~is_self
         partner = is_partner.int().argmax(dim=1)
         same_text = (mine.text[:, None] == keys.text) | (keys.text[partner][:, None] == keys.text)
         left_out = is_self | (same_text & ~is_partner)
-        if self.config.mask_same_document:
+        if self.options.mask_same_document:
             left_out |= (mine.document[:, None] == keys.document) & ~is_partner
         scores_RM = scores_RM.masked_fill(left_out, float("-inf"))
-        loss = F.cross_entropy(scores_RM, partner, reduction="sum") / len(vectors)
-        return {"contrastive": self.config.contrastive_weight * loss}
+        loss = F.cross_entropy(scores_RM, partner, reduction="sum") / len(vectors_MH)
+        return {"contrastive": self.options.contrastive_weight * loss}

@@ -1,47 +1,74 @@
-"""Condenser: a head that must predict the masked tokens from early layers and the last [CLS] alone.
+"""Condenser: a head that must predict the masked tokens from early layers and only the last [CLS].
 
     head = Layers([ h^L[CLS] ; h^M[1..n] ])        N fresh layers, tapped at the early layer M
     L    = CE(φ(head), x) + w · CE(φ(h^L), x)      on masked positions; the second term is the "late MLM"
 
-Gao & Callan 2021; section 3.1 of Gao & Callan 2022. The head is kept beside the checkpoint, so that coCondenser
-can go on with it, and is dropped for fine-tuning.
+Gao & Callan 2021; section 3.1 of Gao & Callan 2022. The head is saved beside the checkpoint, so that
+coCondenser can continue with it, and dropped for fine-tuning.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any, ClassVar, Self
 
-from qontext.engine.encoder import Encoder
+from pydantic import Field, model_validator
+
+from qontext.frame import config
+from qontext.frame.errors import QontextError
+from qontext.models.encoder import Encoder
 from qontext.pretrain.batches import Layout, MicroBatch
 from qontext.pretrain.objectives.base import Objective, Output, with_first
+from qontext.pretrain.objectives.options import Common, Layers, Weights
 
-if TYPE_CHECKING:
-    from qontext.pretrain.config import PretrainConfig
+
+class Head(Layers, Weights):
+    """The input layer of the Condenser head."""
+
+    early_layer_number: int | None = Field(None, ge=1)
+    """Number M of the early layer that feeds the head. Default: half of the layers."""
+
+    def early_layer(self, layers: int) -> int:
+        """M, for an encoder with this number of layers."""
+        number = self.early_layer_number or max(1, layers // 2)
+        if number > layers:
+            raise QontextError(f"early_layer_number = {number}, but the encoder has only {layers} layers")
+        return number
+
+
+class CondenserOptions(Head):
+    encoder_mask: float = Field(0.15, ge=0, le=1)
+    """Share of masked tokens (at least one token)."""
+
+    @model_validator(mode="after")
+    def _masks(self) -> Self:
+        if self.encoder_mask == 0:
+            raise QontextError("encoder_mask is 0, so no token is predicted")
+        return self
 
 
 class Condenser(Objective):
+    Options: ClassVar[type[config.Options]] = CondenserOptions
+    options: Head
     head_kind = "condenser"
 
-    def __init__(self, encoder: Encoder, config: PretrainConfig) -> None:
-        super().__init__(encoder, config)
-        self.early = config.early_layer(encoder.num_layers)
+    def __init__(self, encoder: Encoder, options: Head, common: Common) -> None:
+        super().__init__(encoder, options, common)
+        self.early = options.early_layer(encoder.num_layers)
         self.head_reads = f"layer {self.early}"
-        self.head = encoder.fresh_layers(
-            config.decoder_layers_or(2), config.copied_layers(), seed=config.seed
-        )
+        self.head = encoder.fresh_layers(options.layers(2), options.copied_layers(), seed=common.seed)
 
     @staticmethod
-    def layout(config: PretrainConfig) -> Layout:
-        return Layout("anchor", "nothing", config.encoder_rate(0.15), average=config.average("tokens"))
+    def layout(options: Any, common: Common) -> Layout:
+        return Layout("anchor", "nothing", options.encoder_mask)
 
     def forward(self, batch: MicroBatch) -> Output:
         text = batch.encoder
         early, last = self.encoder(text.ids, text.mask, layers=(self.early, -1))
         vector = self.vector(last, text.mask)
         losses = {}
-        if self.config.head_weight > 0:
+        if self.options.head_weight > 0:
             head = self.head(with_first(vector, early), text.mask)
-            losses["head_mlm"] = self.config.head_weight * self.predict(head, text)
-        if self.config.late_mlm_weight > 0:
-            losses["late_mlm"] = self.config.late_mlm_weight * self.predict(last, text)
+            losses["head_mlm"] = self.options.head_weight * self.predict(head, text)
+        if self.options.late_mlm_weight > 0:
+            losses["late_mlm"] = self.options.late_mlm_weight * self.predict(last, text)
         return Output(losses, vector)

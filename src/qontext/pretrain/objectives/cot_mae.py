@@ -1,4 +1,4 @@
-"""CoT-MAE: a weak decoder rebuilds the context from the passage's [CLS] and what is left of the context.
+"""CoT-MAE: a weak decoder reconstructs the context from the passage's [CLS] and the masked context.
 
     for a pair (A, B):
     L_smlm = CE(φ(h^L_A), A)                                     A masked at 30 %
@@ -6,49 +6,79 @@
     L_cmlm = CE(φ(dec), B)
     L      = L_smlm + L_cmlm, averaged over A→B and B→A          (for queries as contexts: A→B only)
 
-Wu et al. 2022 (CoT-MAE); with queries as contexts this is QaC-CoT-MAE (Wu et al. 2023), whose released code runs
-the autoregressive decoder instead: nothing masked, the next token predicted at each place.
+Wu et al. 2022 (CoT-MAE), equations 4–8; with queries as contexts this is QaC-CoT-MAE (Wu et al. 2023), whose released
+code runs the autoregressive decoder instead: nothing masked, the next token predicted at each place.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Literal, Self
 
+from pydantic import Field, model_validator
 from torch import nn
 
-from qontext.engine.encoder import Encoder
+from qontext.frame.errors import QontextError
+from qontext.models.encoder import Encoder
 from qontext.pretrain.batches import Layout, MicroBatch
 from qontext.pretrain.objectives.autoregressive import AutoregressiveDecoder
 from qontext.pretrain.objectives.base import Objective, Output, with_first
+from qontext.pretrain.objectives.decoder import Settings
+from qontext.pretrain.objectives.options import Common, Layers, Weights
 
-if TYPE_CHECKING:
-    from qontext.pretrain.config import PretrainConfig
+
+class CotMaeOptions(Layers, Weights):
+    encoder_mask: float = Field(0.30, ge=0, le=1)
+    """Share of masked tokens in the encoder (at least one token). 0 disables the encoder's own predictions."""
+
+    decoder_mask: float = Field(0.45, ge=0, le=1)
+    """Share of masked tokens in the decoder."""
+
+    decoder: Literal["mlm", "autoregressive"] = "mlm"
+    """Decoder: as in the CoT-MAE paper, or as in the released query-as-context code."""
+
+    window: int = Field(3, ge=1, le=100_000)
+    """Attention window of the autoregressive decoder in tokens, including the position itself; [CLS] is
+    always visible."""
+
+    directions: Literal["auto", "both", "forward"] = "auto"
+    """Reconstruct each member of a pair from the other, or only the context from the passage. Auto: both,
+    unless contexts are, or may be, queries."""
+
+    @model_validator(mode="after")
+    def _starts_as_it_can(self) -> Self:
+        if self.decoder == "autoregressive" and self.decoder_init != "random":
+            raise QontextError(
+                "the autoregressive decoder cannot be initialized from the encoder's layers, because its blocks differ",
+                remedy="Remove --decoder-init.",
+            )
+        return self
 
 
 class CotMae(Objective):
+    Options = CotMaeOptions
+    options: CotMaeOptions
+    default_context = "near+olap+rand"
     head: nn.Module
 
-    def __init__(self, encoder: Encoder, config: PretrainConfig) -> None:
-        super().__init__(encoder, config)
-        self.head_kind = f"{config.decoder} decoder"
-        if config.decoder == "autoregressive":
+    def __init__(self, encoder: Encoder, options: CotMaeOptions, common: Common) -> None:
+        super().__init__(encoder, options, common)
+        self.head_kind = f"{options.decoder} decoder"
+        if options.decoder == "autoregressive":
             self.head = AutoregressiveDecoder(
-                encoder.config, config.decoder_layers_or(1), config.window, config.seed, config.dropout
+                Settings.of(encoder), options.layers(1), options.window, common.seed
             )
         else:
-            self.head = encoder.fresh_layers(
-                config.decoder_layers_or(2), config.copied_layers(), seed=config.seed
-            )
+            self.head = encoder.fresh_layers(options.layers(2), options.copied_layers(), seed=common.seed)
 
     @staticmethod
-    def layout(config: PretrainConfig) -> Layout:
+    def layout(options: CotMaeOptions, common: Common) -> Layout:
+        goes_back = not common.has_queries if options.directions == "auto" else options.directions == "both"
         return Layout(
-            "both" if config.both_directions() else "anchor",
+            "both" if goes_back else "anchor",
             "other",
-            config.encoder_rate(0.30),
-            config.decoder_rate(0.45),
-            "next" if config.decoder == "autoregressive" else "masked",
-            config.average("tokens"),
+            options.encoder_mask,
+            options.decoder_mask,
+            "next" if options.decoder == "autoregressive" else "masked",
         )
 
     def forward(self, batch: MicroBatch) -> Output:
@@ -57,9 +87,9 @@ class CotMae(Objective):
         (last,) = self.encoder(passage.ids, passage.mask)
         vector = self.vector(last, passage.mask)
         losses = {}
-        if self.config.late_mlm_weight > 0:
-            losses["encoder_mlm"] = self.config.late_mlm_weight * self.predict(last, passage)
-        if self.config.head_weight > 0:
+        if self.options.late_mlm_weight > 0:
+            losses["encoder_mlm"] = self.options.late_mlm_weight * self.predict(last, passage)
+        if self.options.head_weight > 0:
             decoded = self.head(with_first(vector, self.encoder.embed(context.ids)), context.mask)
-            losses["context_mlm"] = self.config.head_weight * self.predict(decoded, context)
+            losses["context_mlm"] = self.options.head_weight * self.predict(decoded, context)
         return Output(losses, vector)

@@ -7,19 +7,34 @@ Devlin et al. 2019, without next-sentence prediction.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Self
 
+from pydantic import Field, model_validator
+
+from qontext.frame import config
+from qontext.frame.errors import QontextError
 from qontext.pretrain.batches import Layout, MicroBatch
 from qontext.pretrain.objectives.base import Objective, Output
+from qontext.pretrain.objectives.options import Common
 
-if TYPE_CHECKING:
-    from qontext.pretrain.config import PretrainConfig
+
+class MlmOptions(config.Options):
+    encoder_mask: float = Field(0.15, ge=0, le=1)
+    """Share of masked tokens (at least one token)."""
+
+    @model_validator(mode="after")
+    def _masks(self) -> Self:
+        if self.encoder_mask == 0:
+            raise QontextError("encoder_mask is 0, so no token is predicted")
+        return self
 
 
 class Mlm(Objective):
+    Options = MlmOptions
+
     @staticmethod
-    def layout(config: PretrainConfig) -> Layout:
-        return Layout("anchor", "nothing", config.encoder_rate(0.15), average=config.average("tokens"))
+    def layout(options: MlmOptions, common: Common) -> Layout:
+        return Layout("anchor", "nothing", options.encoder_mask)
 
     def forward(self, batch: MicroBatch) -> Output:
         (last,) = self.encoder(batch.encoder.ids, batch.encoder.mask)

@@ -1,90 +1,124 @@
-"""RetroMAE: one layer rebuilds every token of the text from its [CLS] and a random half of the other tokens.
+"""RetroMAE: one layer reconstructs every token of the text from its [CLS] and a random half of the other tokens.
 
     encoder  L_enc = CE(φ(h^L), x)                                   x masked at 30 %
-    queries  H₁ = [ c + p_1 … c + p_n ]                              c = h^L[CLS], p = position embeddings
-    content  H₂ = [ c ; E(x)[1..n] ]                                 x unmasked
-    decoder  A = Attention(H₁, H₂, H₂; S),  S_ij ∈ {0, 1}            i sees j = 0 and a sampled half of the j ≠ i
+    queries  H₁ = [ c + p_0 … c + p_n ]                              c = h^L[CLS], p = the encoder's position embeddings
+    content  H₂ = [ c ; E(x)[1..n] ]                                 x unmasked, E = the full embedding output
+    decoder  A = Attention(H₁, H₂, H₂; S),  S_ij ∈ {0, 1}            i sees [CLS], [SEP] and a sample of the j ≠ i
     L_dec = CE(φ(FFN(A + H₁)), x) at every token;    L = L_enc + L_dec
 
-Xiao, Liu et al. 2022, section 3.3 ("enhanced decoding"). Which tokens a position sees is drawn for each row.
+Xiao, Liu et al. 2022, section 3.3 ("enhanced decoding"), as its released code runs it: position embeddings, activation,
+norms and dropout are the backbone's, biases start at 0, and each position is blind to itself and to whole words that
+hold 50 % of the tokens.
+
+Departures from the released code: it draws at most 256 samples per text, and one of them for each position;
+here each position has its own sample. It counts [CLS] and [SEP] when it takes its 50 %, and rounds; here it
+is 50 % of the other tokens, exact in expectation. A backbone without position embeddings (ModernBERT) gets a
+table in the head.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
-import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 
-from qontext.engine.encoder import Encoder
-from qontext.engine.load import seeded
+from qontext.models.encoder import Encoder
+from qontext.models.load import seeded
 from qontext.pretrain.batches import Layout, MicroBatch
 from qontext.pretrain.objectives.base import Objective, Output, with_first
+from qontext.pretrain.objectives.decoder import Settings, attend
+from qontext.pretrain.objectives.options import Common, Weights
+from qontext.training.dropout import draw_uniform
 
-if TYPE_CHECKING:
-    from qontext.pretrain.config import PretrainConfig
+
+class RetroMaeOptions(Weights):
+    encoder_mask: float = Field(0.30, ge=0, le=1)
+    """Share of masked tokens in the encoder (at least one token). 0 disables the encoder's own predictions."""
+
+    decoder_mask: float = Field(0.50, ge=0, le=1)
+    """Share of tokens hidden from each position of the decoder."""
 
 
 class RetroMae(Objective):
-    head_kind = "enhanced"
+    Options = RetroMaeOptions
+    options: RetroMaeOptions
+    head_kind = "enhanced decoder"
+    head: EnhancedDecoder
 
-    def __init__(self, encoder: Encoder, config: PretrainConfig) -> None:
-        super().__init__(encoder, config)
-        with seeded(config.seed):
-            self.head = EnhancedDecoder(
-                encoder.hidden_size,
-                encoder.config.num_attention_heads,
-                encoder.max_length,
-                config.decoder_rate(0.5),
-            )
+    def __init__(self, encoder: Encoder, options: RetroMaeOptions, common: Common) -> None:
+        super().__init__(encoder, options, common)
+        table = None if encoder.family.positions is not None else encoder.max_length
+        with seeded(common.seed):
+            self.head = EnhancedDecoder(Settings.of(encoder), options.decoder_mask, table)
 
     @staticmethod
-    def layout(config: PretrainConfig) -> Layout:
-        return Layout(
-            "anchor", "self", config.encoder_rate(0.30), target="every", average=config.average("tokens")
-        )
+    def layout(options: RetroMaeOptions, common: Common) -> Layout:
+        return Layout("anchor", "self", options.encoder_mask, target="every")
 
     def forward(self, batch: MicroBatch) -> Output:
         text, whole = batch.encoder, batch.decoder
-        assert whole is not None
+        assert whole is not None and whole.words is not None
         (last,) = self.encoder(text.ids, text.mask)
         vector = self.vector(last, text.mask)
-        decoded = self.head(vector, with_first(vector, self.encoder.embed(whole.ids)), whole.mask)
-        losses = {
-            "encoder_mlm": self.config.late_mlm_weight * self.predict(last, text),
-            "decoder_mlm": self.config.head_weight * self.predict(decoded, whole),
-        }
+        losses = {}
+        if self.options.late_mlm_weight > 0:
+            losses["encoder_mlm"] = self.options.late_mlm_weight * self.predict(last, text)
+        if self.options.head_weight > 0:
+            content = with_first(vector, self.encoder.embed(whole.ids))
+            visible = self.head.sample(whole.words, whole.mask)
+            decoded = self.head(vector, self.encoder.positions(whole.ids.shape[1]), content, visible)
+            losses["decoder_mlm"] = self.options.head_weight * self.predict(decoded, whole)
         return Output(losses, vector)
 
 
 class EnhancedDecoder(nn.Module):
-    """One post-norm layer whose queries are [CLS] + position, and whose positions each see their own sample."""
+    """One post-norm layer whose queries are [CLS] + position, and whose positions each see their own sample.
 
-    def __init__(self, size: int, heads: int, positions: int, hide_rate: float) -> None:
+    `table` is the size of its own position table, for a backbone without one.
+    """
+
+    def __init__(self, settings: Settings, hide_rate: float, table: int | None) -> None:
         super().__init__()
-        self.heads, self.hide_rate = heads, hide_rate
-        self.positions = nn.Embedding(positions, size)
-        self.query, self.key, self.value, self.out = (nn.Linear(size, size) for _ in range(4))
-        self.up, self.down = nn.Linear(size, 4 * size), nn.Linear(4 * size, size)
-        self.after_attention, self.after_ffn = nn.LayerNorm(size), nn.LayerNorm(size)
-        for module in self.modules():
-            if isinstance(module, nn.Linear | nn.Embedding):
-                nn.init.normal_(module.weight, std=0.02)
+        size = settings.size
+        self.heads, self.activation, self.hide_rate = settings.heads, settings.activation, hide_rate
+        self.query, self.key, self.value, self.out = (settings.linear(size, size) for _ in range(4))
+        self.up, self.down = settings.linear(size, settings.width), settings.linear(settings.width, size)
+        self.after_attention, self.after_ffn = settings.norm(), settings.norm()
+        self.dropout, self.attention_dropout = (
+            nn.Dropout(settings.dropout),
+            nn.Dropout(settings.attention_dropout),
+        )
+        if table is not None:
+            self.table = nn.Parameter(torch.randn(table, size) * settings.deviation)
 
-    def forward(self, first_NH: Tensor, content_NTH: Tensor, mask_NT: Tensor) -> Tensor:
-        n, t, h = content_NTH.shape
-        asked = first_NH[:, None] + self.positions.weight[:t]
-        parts = (self.query(asked), self.key(content_NTH), self.value(content_NTH))
-        query, key, value = (part.view(n, t, self.heads, h // self.heads).transpose(1, 2) for part in parts)
-        seen = F.scaled_dot_product_attention(query, key, value, attn_mask=self.sample(mask_NT)[:, None])
-        hidden = self.after_attention(asked + self.out(seen.transpose(1, 2).reshape(n, t, h)))
-        rebuilt: Tensor = self.after_ffn(hidden + self.down(F.gelu(self.up(hidden))))
+    def forward(
+        self, first_NH: Tensor, positions_TH: Tensor | None, content_NTH: Tensor, visible_NTT: Tensor
+    ) -> Tensor:
+        if positions_TH is None:
+            positions_TH = self.table[: content_NTH.shape[1]]
+        asked = first_NH[:, None] + positions_TH
+        query, key, value = self.query(asked), self.key(content_NTH), self.value(content_NTH)
+        seen = attend(query, key, value, visible_NTT, self.heads, self.attention_dropout)
+        hidden = self.after_attention(asked + self.dropout(self.out(seen)))
+        rebuilt: Tensor = self.after_ffn(hidden + self.dropout(self.down(self.activation(self.up(hidden)))))
         return rebuilt
 
-    def sample(self, mask_NT: Tensor) -> Tensor:
-        """[N, T, T] what each position sees: the first, and of the other real tokens but itself a random share."""
-        n, t = mask_NT.shape
-        kept = torch.rand(n, t, t, device=mask_NT.device) >= self.hide_rate
-        place = torch.arange(t, device=mask_NT.device)
-        return (kept & mask_NT[:, None] & (place[:, None] != place)) | (place == 0)
+    def sample(self, words_NT: Tensor, mask_NT: Tensor) -> Tensor:
+        """[N, T, T] what each position sees. `words_NT` numbers the words of a text from 1, 0 = special or padding.
+
+        A position's words are hidden in random order while they fit into the tokens to hide; the word that
+        would overflow is hidden with the probability that makes the expectation exact.
+        """
+        n, t = words_NT.shape
+        ordinary_NT = words_NT > 0
+        dice_NTT = draw_uniform((n, t, t), words_NT.device).gather(2, words_NT[:, None].expand(-1, t, -1))
+        dice_NTT = dice_NTT.masked_fill(~ordinary_NT[:, None], 1.0)
+        before_NTT = torch.searchsorted(dice_NTT.sort(2).values, dice_NTT)  # tokens of the words drawn before
+        size_NT = torch.zeros_like(words_NT).scatter_add(1, words_NT, ordinary_NT.long()).gather(1, words_NT)
+        room_N11 = self.hide_rate * ordinary_NT.sum(1)[:, None, None]
+        share_NT1 = draw_uniform((n, t, 1), words_NT.device)
+        hidden = ordinary_NT[:, None] & (before_NTT + share_NT1 * size_NT[:, None] < room_N11)
+        itself = torch.eye(t, dtype=torch.bool, device=words_NT.device)
+        visible: Tensor = mask_NT[:, None] & ~hidden & ~itself
+        visible[:, :, 0] = True
+        return visible

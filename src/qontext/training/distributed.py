@@ -1,0 +1,93 @@
+"""The group of processes that torchrun starts; a single process is a group of one.
+
+Every rank processes its share of the batch and has all weights. Losses are shares of the whole batch's, so
+gradients are summed. All ranks are global, so several hosts need no special case.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from qontext.frame import launch
+from qontext.models.precision import resolve_device
+
+BUCKET_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Group:
+    """The rank of this process and the number of processes."""
+
+    rank: int
+    world: int
+    device: torch.device
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """In place: the sum over all ranks."""
+        if self.world > 1:
+            dist.all_reduce(tensor)
+        return tensor
+
+    def gather(self, tensor: Tensor) -> Tensor:
+        """[n, …] of each rank → [world · n, …], in the order of the ranks."""
+        if self.world == 1:
+            return tensor
+        parts = [torch.empty_like(tensor) for _ in range(self.world)]
+        dist.all_gather(parts, tensor.contiguous())
+        return torch.cat(parts)
+
+    def sum_gradients(self, module: nn.Module) -> None:
+        """Sum the gradients over all ranks, in a few large messages."""
+        if self.world == 1:
+            return
+        gradients = [p.grad for p in module.parameters() if p.grad is not None]
+        bucket: list[Tensor] = []
+        for gradient in gradients:
+            bucket.append(gradient)
+            if sum(g.nbytes for g in bucket) >= BUCKET_BYTES:
+                self._sum_bucket(bucket)
+                bucket = []
+        if bucket:
+            self._sum_bucket(bucket)
+
+    def _sum_bucket(self, gradients: list[Tensor]) -> None:
+        flat = torch.cat([g.flatten() for g in gradients])
+        dist.all_reduce(flat)
+        for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients])):
+            gradient.copy_(part.view_as(gradient))
+
+    def any(self, value: bool) -> bool:
+        """Whether the flag is True on any rank."""
+        if self.world == 1:
+            return value
+        said = torch.tensor(float(value))  # on the CPU: the processes wait for each other, not for their GPUs
+        dist.all_reduce(said)
+        return bool(said)
+
+    def wait(self) -> None:
+        """Wait for all ranks."""
+        if self.world > 1:
+            dist.barrier()
+
+
+def join(device: str = "auto") -> Group:
+    """Join the group in torchrun's environment variables; without them, a group of one process."""
+    world, rank = launch.world(), launch.rank()
+    found = resolve_device(device)
+    if world == 1:
+        return Group(0, 1, found)
+    if found.type == "cuda":
+        found = resolve_device(f"cuda:{launch.local_rank() or 0}")
+        torch.cuda.set_device(found)
+    if not dist.is_initialized():
+        launch.check_meeting_point()
+        dist.init_process_group("cpu:gloo,cuda:nccl" if found.type == "cuda" else "gloo")
+    return Group(rank, world, found)

@@ -1,0 +1,131 @@
+"""The training loop. It handles batches, named losses and vectors for contrastive losses; it knows no method.
+
+    for each step:  batch(step) → losses → gradients → sum over ranks → clip → AdamW
+
+The batch, the dropout and the learning rate are functions of the step, so a checkpoint holds weights, optimizer
+state and the step, and a resumed run ends with the same bits as an uninterrupted one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from qontext.frame import log
+from qontext.frame.artifacts import Workdir
+from qontext.frame.interrupts import StopRequests
+from qontext.models.precision import resolve_precision, settle_precision
+from qontext.training import checkpoint
+from qontext.training.batch import Batch, TrainableModel
+from qontext.training.config import TrainingConfig
+from qontext.training.distributed import Group
+from qontext.training.early_stop import Evaluations
+from qontext.training.metrics import Metrics
+from qontext.training.optimizer import Optimizer
+from qontext.training.prefetch import Prefetched
+from qontext.training.step import FRESH, Cache, Stepper
+
+Plan = Callable[[int], Batch]
+"""A step → this rank's part of its batch."""
+
+
+def train(
+    model: TrainableModel,
+    plan: Plan,
+    config: TrainingConfig,
+    group: Group,
+    work: Workdir,
+    *,
+    steps: int,
+    phase: str,
+    cache: Cache = "off",
+    evaluations: Evaluations | None = None,
+) -> dict[str, Any]:
+    """Train `model` for the remaining steps; returns a summary.
+
+    `phase` names this training among several in one directory. With `cache`, contrastive gradients are
+    computed in two passes. `evaluations` run during training, and may stop it.
+    """
+    run, state = _resume(model, config, group, work, steps, phase, cache)
+    done = int(state["step"])
+    metrics = Metrics(work, done, config.track, phase) if group.is_first else None
+    saved = time.monotonic()
+    # A run that stopped early and was killed before it finished remains stopped.
+    last = done if state.get("stopped") else steps
+
+    model.train()
+    with (
+        _progress(phase, steps, group) as advance,
+        StopRequests() as stop,
+        Prefetched(_pinned(plan, group), done, last) as batches,
+    ):
+        advance(done)
+        for step, batch in batches:
+            run.step(step, batch)
+            done = step + 1
+            if done % config.log_every == 0 or done == last:
+                values = run.report(done)
+                if metrics is not None:
+                    metrics.write(done, values)
+                advance(0, _in_words(values))
+            advance(1)
+            stopped = evaluations.after(done, metrics) if evaluations else False
+            interrupted = group.any(stop.requested)
+            due = time.monotonic() - saved > 60 * config.checkpoint_minutes
+            if done == last or stopped or interrupted or group.any(due):
+                _save(run, work, phase, {**run.state(done), "stopped": stopped})
+                saved = time.monotonic()
+            if interrupted:
+                log.note(f"{phase}: saved at step {done:,}; run the same command again to resume.")
+                raise KeyboardInterrupt
+            if stopped:
+                break
+    model.eval()
+    if metrics is not None:
+        metrics.close()
+    summary = run.summary()
+    return summary | (evaluations.finish() if evaluations else {})
+
+
+def _resume(
+    model: TrainableModel,
+    config: TrainingConfig,
+    group: Group,
+    work: Workdir,
+    steps: int,
+    phase: str,
+    cache: Cache,
+) -> tuple[Stepper, Mapping[str, Any]]:
+    """The training and state from its newest checkpoint, or new ones."""
+    dtype = resolve_precision(settle_precision(work, config.precision, group.device), group.device)
+    optimizer = Optimizer(model, config, steps, dtype, group.device)
+    state = checkpoint.load(work, f"checkpoints/{phase}", model, optimizer.adamw) or FRESH
+    if state["step"] and group.is_first:
+        log.note(f"{phase}: resuming at step {state['step']:,} of {steps:,}.")
+    return Stepper(model, optimizer, group, dtype, cache=cache, state=state), state
+
+
+def _save(run: Stepper, work: Workdir, phase: str, state: dict[str, Any]) -> None:
+    """Write a checkpoint on rank 0; the others wait."""
+    if run.group.is_first:
+        checkpoint.save(work, f"checkpoints/{phase}", run.model, run.optimizer.adamw, state)
+    run.group.wait()
+
+
+def _pinned(plan: Plan, group: Group) -> Plan:
+    """For a GPU, batches in page-locked memory."""
+    return (lambda step: plan(step).pin()) if group.device.type == "cuda" else plan
+
+
+def _progress(phase: str, steps: int, group: Group) -> contextlib.AbstractContextManager[Callable[..., None]]:
+    """A progress bar on rank 0 only."""
+    if group.is_first:
+        return log.progress(phase, steps, "steps")
+    return contextlib.nullcontext(lambda amount, said="": None)
+
+
+def _in_words(values: dict[str, Any]) -> str:
+    losses = "  ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in values["losses"].items())
+    return f"{losses}  {values['passages_per_second']:,.0f} passages/s"

@@ -1,0 +1,94 @@
+"""A quick evaluation of retrieval during training, on a small labelled set.
+
+A probe searches with some of the queries among their relevant passages and about 2,000 others. Its measures
+show a trend and compare states of one encoder; they differ from those of the whole collection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from qontext.data.collection import load_collection
+from qontext.frame.errors import QontextError
+from qontext.models.packing import batches_by_length, pad
+
+OTHERS = 2000
+Vectors = Callable[[Tensor, Tensor], Tensor]
+"""Tokens [N, T] and mask [N, T] → vectors [N, H]."""
+
+
+class Probe:
+    """The sample of a labelled set, tokenized once."""
+
+    def __init__(
+        self,
+        folder: Path | str,
+        split: str,
+        tokenizer: Any,
+        max_tokens: int,
+        *,
+        queries: int = 200,
+        query_tokens: int = 64,
+    ) -> None:
+        collection = load_collection(folder)
+        judged = collection.qrels(split)
+        texts = collection.queries(split)
+        chosen = sorted(texts)[:: max(1, len(texts) // queries)][:queries]
+        wanted = {p for q in chosen for p, grade in judged[q].items() if grade > 0}
+        passages = list(collection.passages())
+        step = max(1, len(passages) // OTHERS)
+        pool = {p.id: p.content for n, p in enumerate(passages) if p.id in wanted or n % step == 0}
+        if not chosen or not wanted & pool.keys():
+            raise QontextError(
+                "no judged query of the probe has its passages in the collection", place=folder
+            )
+        place = {name: n for n, name in enumerate(pool)}
+        self.relevant = [
+            [place[p] for p, grade in judged[q].items() if grade > 0 and p in place] for q in chosen
+        ]
+        self.pad_id = tokenizer.pad_token_id
+        self.queries = _tokens(tokenizer, [texts[q] for q in chosen], query_tokens)
+        self.passages = _tokens(tokenizer, list(pool.values()), max_tokens)
+
+    def measure(
+        self, model: nn.Module, vectors: Vectors, device: torch.device, of_queries: Vectors | None = None
+    ) -> dict[str, float]:
+        """MRR@10 and R@100 by the dot product of `vectors`, a method of `model`. `of_queries` computes the
+        queries' vectors, if they differ.
+        """
+        training = model.training
+        model.eval()
+        with torch.inference_mode():
+            queries = self._encode(of_queries or vectors, self.queries, device)
+            passages = self._encode(vectors, self.passages, device)
+        model.train(training)
+        order = np.argsort(-(queries @ passages.T).numpy(), axis=1, kind="stable")[:, :100]
+        reciprocal, recall = [], []
+        for row, relevant in zip(order, self.relevant):
+            hits = np.isin(row, relevant)
+            first = int(np.argmax(hits)) if hits[:10].any() else None
+            reciprocal.append(0.0 if first is None else 1 / (first + 1))
+            recall.append(hits.sum() / len(relevant) if relevant else 0.0)
+        return {"MRR@10": round(float(np.mean(reciprocal)), 4), "R@100": round(float(np.mean(recall)), 4)}
+
+    def _encode(
+        self, vectors: Vectors, texts: list[list[int]], device: torch.device, tokens: int = 16_384
+    ) -> Tensor:
+        """[texts, H] vectors, in the order of the texts."""
+        parts, places = [], []
+        for rows in batches_by_length(np.array([len(text) for text in texts]), tokens):
+            ids, mask = (torch.from_numpy(a).to(device) for a in pad([texts[n] for n in rows], self.pad_id))
+            parts.append(vectors(ids, mask).float().cpu())
+            places.append(rows)
+        return torch.cat(parts)[np.concatenate(places).argsort()]
+
+
+def _tokens(tokenizer: Any, texts: list[str], limit: int) -> list[list[int]]:
+    found: Any = tokenizer(texts, truncation=True, max_length=limit)["input_ids"]
+    return list(found)

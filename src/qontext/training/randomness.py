@@ -1,0 +1,67 @@
+"""Random numbers as pure functions of counters.
+
+    number = mix(seed, stream, counter₁, counter₂, …)
+
+There is no state: the number for (passage 7, visit 3, token 12) is the same in any process, batch or order,
+and after any restart. `mix` is splitmix64's finalizer, applied once per counter, vectorized.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+U64 = NDArray[np.uint64]
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def hashed(seed: int, stream: str, *counters: Any) -> U64:
+    """64 random bits for each combination of counters (arrays broadcast). `stream` names their purpose."""
+    state = np.asarray((seed & 0xFFFFFFFFFFFFFFFF) ^ (zlib.crc32(stream.encode()) << 32), dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        state = _mix(state + _GOLDEN)
+        for counter in counters:
+            state = _mix((state ^ np.asarray(counter).astype(np.uint64)) * _GOLDEN + _GOLDEN)
+    return state
+
+
+def uniform(seed: int, stream: str, *counters: Any) -> NDArray[np.float64]:
+    """Numbers in [0, 1)."""
+    return (hashed(seed, stream, *counters) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def below(limit: Any, seed: int, stream: str, *counters: Any) -> NDArray[np.int64]:
+    """Integers in [0, limit), for limits far below 2⁵³."""
+    numbers: NDArray[np.int64] = (uniform(seed, stream, *counters) * limit).astype(np.int64)
+    return numbers
+
+
+def permuted(index: NDArray[np.int64], size: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    """A random permutation of 0 … size - 1 that is computed, not stored: a four-round Feistel network on the
+    next even number of bits, with cycle walking (at most four steps on average).
+    """
+    half = max(1, (max(size - 1, 1).bit_length() + 1) // 2)
+    mask = np.uint64((1 << half) - 1)
+    value = index.astype(np.uint64)
+    outside = np.ones(len(value), bool)
+    while outside.any():
+        left, right = value[outside] >> np.uint64(half), value[outside] & mask
+        for round_number in range(4):
+            left, right = right, left ^ (hashed(seed, "shuffle", epoch, round_number, right) & mask)
+        value[outside] = left << np.uint64(half) | right
+        outside = value >= size
+    return value.astype(np.int64)
+
+
+def torch_seed(seed: int, stream: str, *counters: int) -> int:
+    """A seed for torch's generators, from counters."""
+    return int(hashed(seed, stream, *counters)) & 0x7FFFFFFFFFFFFFFF
+
+
+def _mix(state: Any) -> U64:
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(state ^ (state >> np.uint64(31)), dtype=np.uint64)

@@ -1,0 +1,115 @@
+"""One step of a training, in the order in which it happens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from qontext.frame.errors import QontextError
+from qontext.models.precision import autocast
+from qontext.training import gradient_cache
+from qontext.training.batch import Batch, Losses, Rows, TrainableModel, prepare
+from qontext.training.counters import Counters
+from qontext.training.distributed import Group
+from qontext.training.dropout import drawn_for, use_cheap_dropout
+from qontext.training.memory import out_of_memory_as_sentence, return_freed_memory
+from qontext.training.optimizer import Optimizer
+
+Cache = Literal["auto", "on", "off"]
+CACHE_ABOVE = 8
+BAD_STEPS = 10
+FRESH = {"step": 0, "skipped": 0, "passages": 0}
+"""The initial state of a training."""
+
+
+class Stepper:
+    """A model, its optimizer and its counters: everything that a step changes."""
+
+    def __init__(
+        self,
+        model: TrainableModel,
+        optimizer: Optimizer,
+        group: Group,
+        dtype: torch.dtype,
+        *,
+        cache: Cache = "off",
+        state: Mapping[str, Any] = FRESH,
+    ) -> None:
+        self.model, self.optimizer, self.group, self.dtype, self.cache = model, optimizer, group, dtype, cache
+        self.counters = Counters(group, state)
+        optimizer.load(state)
+        if group.device.type == "cpu":
+            use_cheap_dropout(model)
+
+    def step(self, step: int, batch: Batch) -> None:
+        self.optimizer.set_rate(step)
+        with out_of_memory_as_sentence(step + 1):
+            losses = self.backward(batch)
+            self.group.sum_gradients(self.model)
+        norm = self.optimizer.step()
+        self.counters.add(losses, norm, batch.passages)
+
+    def backward(self, batch: Batch) -> Losses:
+        """Accumulate the gradients of this rank's share; returns its share of the losses."""
+        micro, keys = prepare(batch, self.group)
+        return self._backward_contrasted(micro, keys) if self.model.contrastive else self._backward(micro)
+
+    def _backward(self, micro: list[Rows]) -> Losses:
+        total: Losses = {}
+        for rows in micro:
+            losses, _ = self._forward(rows)
+            self.optimizer.scale(torch.stack(list(losses.values())).sum()).backward()
+            total = {name: total.get(name, 0) + loss.detach() for name, loss in losses.items()}
+        return total
+
+    def _backward_contrasted(self, micro: list[Rows], keys: Any) -> Losses:
+        many = len(micro) > CACHE_ABOVE
+        # New pages cost a sixth of a step: not worth it for a few micro-batches.
+        tidy = many and self.group.device.type == "cpu"
+        return gradient_cache.backward(
+            micro,
+            self._forward,
+            self._represent,
+            lambda vectors, rows: self.model.contrast(vectors, keys, rows),
+            self.group,
+            cached=self.cache == "on" or (self.cache == "auto" and many),
+            scale=self.optimizer.scale,
+            between=return_freed_memory if tidy else lambda: None,
+        )
+
+    def _forward(self, rows: Rows) -> tuple[Losses, Tensor]:
+        with drawn_for(rows.row_keys), autocast(self.group.device, self.dtype):
+            output = self.model(rows)
+        return output.losses, output.vectors
+
+    def _represent(self, rows: Rows) -> Tensor:
+        with drawn_for(rows.row_keys), autocast(self.group.device, self.dtype):
+            return self.model.represent(rows)
+
+    def report(self, step: int) -> dict[str, Any]:
+        """The means since the last report. Stops a training whose losses are not finite."""
+        values = self.counters.report(self.optimizer.skipped) | {"lr": self.optimizer.lr}
+        bad = int(self.optimizer.skipped_in_a_row.item())
+        if bad >= BAD_STEPS:
+            raise QontextError(
+                f"the loss is not a finite number for {bad} steps in a row, at step {step}",
+                remedy="Lower --lr, or use --precision fp32. The last checkpoint is not affected.",
+            )
+        return values
+
+    def state(self, done: int) -> dict[str, Any]:
+        """The state for a checkpoint, besides weights and moments. All ranks call it."""
+        return {"step": done, **self.optimizer.state(), **self.counters.state()}
+
+    def summary(self) -> dict[str, Any]:
+        if not all(bool(torch.isfinite(p).all()) for p in self.model.parameters()):
+            raise QontextError("the weights are no longer finite", remedy="Lower --lr.")
+        return {
+            "losses": self.counters.last_losses,
+            "passages_seen": self.counters.passages_in_all,
+            "steps_skipped": int(self.optimizer.skipped.item()),
+            "seconds": self.counters.seconds(),
+        }
