@@ -3,36 +3,59 @@
 | name | rule |
 |---|---|
 | `near` | an adjacent passage, no overlap |
-| `olap` | an adjacent stretch of text that shares sentences with the passage |
+| `olap` | an adjacent span of text that shares sentences with the passage |
 | `rand` | any other passage of the same document |
 | `query` | one of the passage's queries |
-| `a+b` | one of the named ones, drawn afresh at every visit |
+| `a+b` | one of the named rules, drawn at every visit |
 | `mixed` | a query or `rand`, with a probability |
 
 A rule is one function in one file, with the signature ``rule(sources, passages, visits, seed) -> Slices``, and one
-line in `RULES`.
+line in `RULES`, which says whether it reads queries.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
 from qontext.contexts import neighbours, query
 from qontext.contexts.base import Ints, Slices, Sources
-from qontext.contexts.names import check_context
-from qontext.engine.randomness import below, uniform
-from qontext.errors import QontextError
+from qontext.frame.errors import QontextError, choose
+from qontext.training.randomness import below, uniform
 
-Rule = Callable[[Sources, Ints, Ints, int], Slices]
 
-RULES: dict[str, Rule] = {
-    "near": neighbours.near,
-    "olap": neighbours.olap,
-    "rand": neighbours.rand,
-    "query": query.query,
+@dataclass(frozen=True)
+class Rule:
+    """How contexts are drawn, and whether they are queries (then passages without queries have no context of
+    this rule)."""
+
+    draw: Callable[[Sources, Ints, Ints, int], Slices]
+    reads_queries: bool = False
+
+
+RULES = {
+    "near": Rule(neighbours.near),
+    "olap": Rule(neighbours.olap),
+    "rand": Rule(neighbours.rand),
+    "query": Rule(query.query, reads_queries=True),
 }
+WEIGHTED = {"mixed": ("query", "rand")}
+"""Mixtures of two rules; the share of the first one is a setting."""
+
+
+def rules_of(name: str) -> list[Rule]:
+    """The rules of a context: one name, several joined by +, or a weighted mixture."""
+    if name in WEIGHTED:
+        return [RULES[part] for part in WEIGHTED[name]]
+    parts = name.split("+")
+    return [RULES[choose(part, [*RULES, *WEIGHTED] if part == name else RULES, "context")] for part in parts]
+
+
+def reads_queries(name: str) -> bool:
+    """Whether a context reads queries."""
+    return any(rule.reads_queries for rule in rules_of(name))
 
 
 class Context:
@@ -40,18 +63,17 @@ class Context:
 
     def __init__(self, name: str, sources: Sources, query_share: float = 0.5) -> None:
         self.sources = sources
-        check_context(name)
-        parts = ["query", "rand"] if name == "mixed" else name.split("+")
-        self.rules = [RULES[part] for part in parts]
-        self.shares = np.full(len(parts), 1 / len(parts))
-        if name == "mixed":
+        self.rules = rules_of(name)
+        self.shares = np.full(len(self.rules), 1 / len(self.rules))
+        if name in WEIGHTED:
             self.shares = np.array([query_share, 1 - query_share])
-        self.needs_queries = "query" in parts
+        self.needs_queries = reads_queries(name)
         if self.needs_queries and sources.queries is None:
             raise QontextError(
-                f"the context {name!r} needs queries", remedy="Give --queries, from 'qontext generate'."
+                f"the context {name!r} needs queries",
+                remedy="Pass --queries with the output of 'qontext generate'.",
             )
-        self.only_queries = parts == ["query"]
+        self.only_queries = all(rule.reads_queries for rule in self.rules)
 
     def draw(self, passages: Ints, visits: Ints, seed: int) -> Slices:
         """The contexts of these passages at these visits; an empty one is replaced by the passage itself."""
@@ -62,15 +84,17 @@ class Context:
 
     def _draw(self, passages: Ints, visits: Ints, seed: int) -> Slices:
         if len(self.rules) == 1:
-            return self.rules[0](self.sources, passages, visits, seed)
+            return self.rules[0].draw(self.sources, passages, visits, seed)
         chosen = np.searchsorted(
             np.cumsum(self.shares)[:-1], uniform(seed, "rule", passages, visits), "right"
         )
-        if self.needs_queries:  # a passage without queries gets one of the other rules
+        if (
+            self.needs_queries and not self.only_queries
+        ):  # a passage without queries gets one of the other rules
             bare = self.sources.query_counts[passages] == 0
-            others = np.asarray([i for i, rule in enumerate(self.rules) if rule is not query.query])
+            others = np.asarray([i for i, rule in enumerate(self.rules) if not rule.reads_queries])
             instead = others[below(len(others), seed, "rule without query", passages, visits)]
             chosen = np.where(bare & ~np.isin(chosen, others), instead, chosen)
         rows = [np.flatnonzero(chosen == i) for i in range(len(self.rules))]
-        drawn = [rule(self.sources, passages[r], visits[r], seed) for rule, r in zip(self.rules, rows)]
+        drawn = [rule.draw(self.sources, passages[r], visits[r], seed) for rule, r in zip(self.rules, rows)]
         return Slices.join(drawn)[np.argsort(np.concatenate(rows))]

@@ -1,4 +1,4 @@
-"""What contexts are drawn from, and what they are: stretches of the token stores."""
+"""The sources of contexts, and contexts as slices of the token stores."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from qontext.corpus.store import TokenStore
-from qontext.errors import QontextError
+from qontext.frame.errors import QontextError
 
 Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Slices:
-    """Stretches of text, as half-open ranges of a store's `ids`: of passages, or where `is_query` of queries."""
+    """Slices of text, as half-open ranges of the `ids` of the passage store or, where `is_query`, of the
+    query store."""
 
     begin: Ints
     end: Ints
@@ -45,7 +46,7 @@ class Slices:
 
     @staticmethod
     def where(condition: NDArray[np.bool_], yes: Slices, no: Slices) -> Slices:
-        """Row by row, one or the other."""
+        """Select rows from one or the other."""
         return Slices(
             np.where(condition, yes.begin, no.begin),
             np.where(condition, yes.end, no.end),
@@ -59,11 +60,11 @@ class Slices:
 
 @dataclass(frozen=True)
 class Sources:
-    """The passages, and their queries if there are any.
+    """The passages, and their queries, if any.
 
-    `query_group` [passages] is each passage's group in the query store, -1 for none; `query_weights` [queries]
-    makes some queries likelier than others. `max_tokens` bounds a context without its special tokens;
-    `candidates` is how many of a passage's queries are drawn from, None for all.
+    `query_group` [passages] is each passage's group in the query store, -1 for none; `query_weights`
+    [queries] are the sampling weights of queries. `max_tokens` bounds a context without its special tokens;
+    `candidates` is the number of queries of a passage to draw from, None for all.
     """
 
     passages: TokenStore
@@ -75,20 +76,21 @@ class Sources:
 
     @functools.cached_property
     def query_cumulative(self) -> NDArray[np.float64]:
-        """[queries + 1] running sum of the weights, to draw by."""
+        """[queries + 1] cumulative sum of the weights."""
         assert self.query_weights is not None
         return np.concatenate([[0.0], np.cumsum(self.query_weights)])
 
     @functools.cached_property
     def query_counts(self) -> Ints:
-        """[passages] how many queries each has to draw from."""
+        """[passages] the number of queries of each passage to draw from."""
         assert self.queries is not None
         sizes = np.append(np.diff(self.queries.groups), 0)[self.query_group]
         return sizes if self.candidates is None else np.minimum(sizes, self.candidates)
 
 
 def match_queries(passages: TokenStore, queries: TokenStore) -> Ints:
-    """Each passage's group in the query store, by id; -1 for none. Queries of no passage are an error when all are."""
+    """Each passage's group in the query store, by id; -1 for none. It is an error if no query belongs to any
+    passage."""
     names = pa.chunked_array([passages.names])
     found = pc.index_in(names, value_set=queries.names)
     groups = np.asarray(pc.fill_null(found, -1)).astype(np.int64)
@@ -96,6 +98,6 @@ def match_queries(passages: TokenStore, queries: TokenStore) -> Ints:
         raise QontextError(
             f"no query belongs to any of these passages (queries name {queries.names[0]}, passages are like "
             f"{passages.names[0]})",
-            remedy="Generate the queries from the same passages directory.",
+            remedy="Generate the queries from the same passages.",
         )
     return groups

@@ -1,4 +1,4 @@
-"""Contexts from the same document: `near`, `olap` and `rand` (CoT-MAE, section 3.1; span corruption aside).
+"""Contexts from the same document: `near`, `olap` and `rand` (CoT-MAE, section 3.1, without span corruption).
 
 For a passage A of a document with passages P₀ … Pₙ:
 
@@ -7,8 +7,8 @@ For a passage A of a document with passages P₀ … Pₙ:
     olap  A's last n sentences and what follows, until full;  n uniform in 1 … max(1, S // 2), S = A's sentences;
           from the last passage, backwards: what precedes, and A's first n sentences
 
-A passage that is alone in its document has no neighbour: its context is the passage itself, masked differently.
-Token stores keep a document's passages side by side, so that each of these is one slice.
+The only passage of a document has no neighbor: its context is the passage itself, masked differently.
+In token stores a document's passages are contiguous, so each context is one slice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from qontext.contexts.base import Ints, Slices, Sources
-from qontext.engine.randomness import below
+from qontext.training.randomness import below
 
 
 def near(sources: Sources, passages: Ints, visits: Ints, seed: int) -> Slices:
@@ -37,7 +37,7 @@ def rand(sources: Sources, passages: Ints, visits: Ints, seed: int) -> Slices:
 
 
 def olap(sources: Sources, passages: Ints, visits: Ints, seed: int) -> Slices:
-    """A stretch that starts inside the passage and goes on after it, or ends inside it and starts before."""
+    """A span that starts inside the passage and ends after it, or starts before the passage and ends inside it."""
     store, limit = sources.passages, sources.max_tokens
     offsets, sentences = store.offsets, store.sentences
     first, last = _document(sources, passages)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from qontext.contexts.base import Ints, Slices, Sources
-from qontext.engine.randomness import uniform
+from qontext.training.randomness import uniform
 
 
 def query(sources: Sources, passages: Ints, visits: Ints, seed: int) -> Slices:

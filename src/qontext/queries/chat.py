@@ -1,33 +1,39 @@
-"""A client for OpenAI-compatible chat endpoints: one request, tried again as long as that may help.
+"""A client for OpenAI-compatible chat endpoints: one request, with retries.
 
-Every server fails in its own way. What passes by itself (too many requests, server errors, time-outs,
-broken connections, replies that are cut off or are not JSON) is tried again after a growing pause, or
-after the one that the server asks for. A wrong key or address stops at once with a sentence.
+Transient failures (too many requests, server errors, timeouts, broken connections, replies that are
+truncated or are not chat completions) are retried after a growing pause, or after the one that the server
+asks for. A wrong key or URL stops the run at once with an error. No message contains the key.
 """
 
 from __future__ import annotations
 
-import http.client
+import contextlib
+import http.client  # not httpx: it has no deadline for a whole reply, and refuses replies with an odd Content-Length
 import json
 import random
 import socket
 import ssl
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlsplit
 
-from qontext.errors import QontextError
+from qontext.frame.errors import QontextError, shorten
+from qontext.queries.endpoint import check_endpoint, hide
 
 LARGEST_REPLY = 8 << 20
 LONGEST_PAUSE = 60.0
+MOST_TOKENS = 10**9
+"""Larger token counts are considered implausible."""
 _PASSES = frozenset((408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529))
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What the model wrote, and what it cost in tokens."""
+    """The model's text, and its cost in tokens."""
 
     text: str
     prompt_tokens: int
@@ -35,7 +41,7 @@ class Reply:
 
 
 class Failed(Exception):
-    """No usable reply to this request; others may still get one."""
+    """No usable reply to this request; other requests may succeed."""
 
 
 class _TryAgain(Exception):
@@ -46,7 +52,7 @@ class _TryAgain(Exception):
 
 @dataclass(frozen=True)
 class Chat:
-    """An endpoint (``https://host/v1``), the key for it, and how patient to be."""
+    """An endpoint (``https://host/v1``), its key, the timeout and the number of retries."""
 
     endpoint: str
     key: str | None = field(default=None, repr=False)
@@ -55,16 +61,7 @@ class Chat:
     first_pause: float = 1.0
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.endpoint)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise QontextError(
-                f"{self.endpoint!r} is no address", remedy="Example: --endpoint http://127.0.0.1:8000/v1"
-            )
-        if parts.username or parts.password or parts.query:
-            raise QontextError(
-                "the address of the endpoint holds credentials or a query",
-                remedy="Put the key into an environment variable and name that with --key-variable.",
-            )
+        check_endpoint(self.endpoint)
 
     def ask(self, body: dict[str, Any]) -> Reply:
         """The reply to one request."""
@@ -76,87 +73,98 @@ class Chat:
                 reason = self._hide(str(error))
                 if attempt == self.retries:
                     break
-                # A random share, so that many waiting requests do not come back all at once.
+                # A random share, so that waiting requests are not all sent again at the same time.
                 wait = pause * (0.5 + random.random()) if error.pause is None else error.pause
                 time.sleep(min(wait, LONGEST_PAUSE))
                 pause *= 2
         raise Failed(f"{reason} (tried {self.retries + 1} times)")
 
     def _once(self, body: dict[str, Any]) -> Reply:
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if self.key:
+            headers["Authorization"] = f"Bearer {self.key}"
+        path = urlsplit(self.endpoint).path.rstrip("/") + "/chat/completions"
+        data = json.dumps(body).encode()
         deadline = time.monotonic() + self.timeout
-        connection = self._connect()
         try:
-            headers = {"Content-Type": "application/json", "Accept": "application/json"}
-            if self.key:
-                headers["Authorization"] = f"Bearer {self.key}"
-            path = urlsplit(self.endpoint).path.rstrip("/") + "/chat/completions"
-            connection.request("POST", path, json.dumps(body).encode(), headers)
-            response = connection.getresponse()
-            content = _read(response, connection, deadline)
-        except ssl.SSLCertVerificationError as error:
-            raise QontextError(
-                f"the certificate does not hold: {error.verify_message}", place=self.endpoint
-            ) from None
-        except TimeoutError:
-            raise _TryAgain(f"no reply within {self.timeout:g} s") from None
-        except socket.gaierror as error:
-            raise _TryAgain(f"the host is not found: {error.strerror}") from None
-        except (OSError, http.client.HTTPException) as error:
+            with self._connect(deadline) as connection:
+                connection.request("POST", path, data, headers)
+                response = connection.getresponse()
+                content = _read(response)
+            if time.monotonic() >= deadline:  # closed in a reply that looks complete
+                raise TimeoutError
+        except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: a malformed header
+            if isinstance(error, TimeoutError) or time.monotonic() >= deadline:
+                raise _TryAgain(f"no complete reply within {self.timeout:g} s") from None
+            self._refuse_connection(error)
             raise _TryAgain(f"the connection failed: {type(error).__name__} {error}".strip()) from None
-        finally:
-            connection.close()
         if response.status != 200:
             self._refuse(response, content)
         return _parse(content)
 
-    def _connect(self) -> http.client.HTTPConnection:
+    @contextlib.contextmanager
+    def _connect(self, deadline: float) -> Iterator[http.client.HTTPConnection]:
+        """A connection with a deadline for the whole reply, even if data keeps arriving."""
         parts = urlsplit(self.endpoint)
         assert parts.hostname is not None
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        return kind(parts.hostname, parts.port, timeout=self.timeout)
+        connection = kind(parts.hostname, parts.port, timeout=self.timeout)
+        connection.connect()
+        watch = threading.Timer(deadline - time.monotonic(), _hang_up, [connection.sock])
+        watch.daemon = True
+        watch.start()
+        try:
+            yield connection
+        finally:
+            watch.cancel()
+            connection.close()
+
+    def _refuse_connection(self, error: Exception) -> None:
+        """Raise for permanent errors."""
+        if isinstance(error, ssl.SSLCertVerificationError):
+            raise QontextError(
+                f"the certificate of the endpoint is not valid: {error.verify_message}", place=self.endpoint
+            ) from None
+        if isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
+            raise QontextError(
+                "the endpoint does not speak TLS", place=self.endpoint, remedy="Use http:// instead."
+            ) from None
 
     def _refuse(self, response: http.client.HTTPResponse, content: bytes) -> None:
-        said = self._hide(_error_text(content))
-        status = f"{response.status} {response.reason}: {said}"
+        said = self._hide(f"{response.status} {response.reason}: {_error_text(content)}")
         if response.status in _PASSES:
-            raise _TryAgain(status, _retry_after(response.headers.get("Retry-After")))
+            raise _TryAgain(said, _retry_after(response.headers.get("Retry-After")))
         if response.status in (401, 403):
             raise QontextError(
-                f"the endpoint refuses the key ({status})",
+                f"the endpoint refuses the key ({said})",
                 place=self.endpoint,
-                remedy="Put a valid key into the environment variable that --key-variable names.",
+                remedy="Set the environment variable named by --key-variable to a valid key.",
             )
         if response.status in (400, 413, 422):
-            raise Failed(status)
+            raise Failed(said)
         raise QontextError(
-            f"the endpoint answers {status}", place=self.endpoint, remedy="Check --endpoint and --chat-model."
+            f"the endpoint answers {said}", place=self.endpoint, remedy="Check --endpoint and --chat-model."
         )
 
     def _hide(self, text: str) -> str:
-        """Servers like to repeat the key in their errors."""
-        return text.replace(self.key, "***") if self.key else text
+        """A short message without the key, which servers may repeat in their errors."""
+        return shorten(hide(shorten(text, 1000), self.key), 400)
 
 
-def _read(
-    response: http.client.HTTPResponse, connection: http.client.HTTPConnection, deadline: float
-) -> bytes:
-    """The whole body; a server that drips does not get more time than one that is silent."""
+def _hang_up(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+
+
+def _read(response: http.client.HTTPResponse) -> bytes:
+    """The whole body."""
     content = bytearray()
-    while True:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        if connection.sock is not None:
-            connection.sock.settimeout(left)
-        chunk = response.read1(1 << 16)
-        if not chunk:
-            break
+    while chunk := response.read1(1 << 16):
         content += chunk
         if len(content) > LARGEST_REPLY:
-            raise http.client.HTTPException("the reply is larger than 8 MB")
-    promised = response.headers.get("Content-Length")
-    if promised and promised.isdigit() and len(content) < int(promised):
-        raise http.client.IncompleteRead(bytes(content[:80]), int(promised) - len(content))
+            raise http.client.HTTPException(f"the reply is larger than {LARGEST_REPLY >> 20} MB")
+    if response.length:
+        raise http.client.IncompleteRead(b"", response.length)
     return bytes(content)
 
 
@@ -166,10 +174,13 @@ def _parse(content: bytes) -> Reply:
         text = value["choices"][0]["message"]["content"]
         usage = value.get("usage") or {}
         tokens = [int(usage.get(name) or 0) for name in ("prompt_tokens", "completion_tokens")]
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError):
-        raise _TryAgain(f"the reply is not a chat completion: {content[:80]!r}") from None
+        is_plausible = all(0 <= count < MOST_TOKENS for count in tokens)
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
+        raise _TryAgain(f"the reply is not a chat completion: {_start(content)!r}") from None
     if not isinstance(text, str):
-        raise _TryAgain("the reply holds no text")
+        raise _TryAgain("the reply contains no text")
+    if not is_plausible:
+        raise _TryAgain(f"the reply reports implausible numbers of tokens: {tokens[0]} and {tokens[1]}")
     return Reply(text, *tokens)
 
 
@@ -177,10 +188,14 @@ def _error_text(content: bytes) -> str:
     try:
         value = json.loads(content)
         error = value.get("error", value) if isinstance(value, dict) else value
-        said = error.get("message", error) if isinstance(error, dict) else error
-    except ValueError:
-        said = content[:200].decode("utf-8", "replace")
-    return str(said)[:300].strip()
+        said = str(error.get("message", error) if isinstance(error, dict) else error)
+    except (ValueError, RecursionError):
+        said = _start(content)
+    return said.strip()
+
+
+def _start(content: bytes) -> str:
+    return content[:200].decode("utf-8", "replace")
 
 
 def _retry_after(value: str | None) -> float | None:
@@ -193,5 +208,5 @@ def _retry_after(value: str | None) -> float | None:
         pass
     try:
         return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
-    except ValueError:
+    except (ValueError, OverflowError):
         return None

@@ -1,4 +1,4 @@
-"""What comes out of a generator is not yet a query: blanks, repetitions and echoes of the passage go."""
+"""Cleaning the output of generators: blank, repeated and copied queries are dropped."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-from qontext.collection import Passage
+from qontext.data.collection import Passage
 
 _SIGNS = re.compile(r"[\W_]+")
 _ASCII = bytes(ord(chr(n).lower()) if chr(n).isalnum() else 32 for n in range(128)) + bytes(range(128, 256))
-"""ASCII characters in lower case, signs as blanks."""
+"""ASCII characters in lower case, punctuation as spaces."""
 
 ECHO_SHARE = 0.8
 """A query that repeats more than this share of the passage's characters is an echo."""
@@ -19,7 +19,7 @@ ECHO_SHARE = 0.8
 def clean(made: Iterable[str], passage: Passage, tally: Counter[str]) -> list[str]:
     """The queries worth keeping, in order; what is dropped is counted in `tally` by reason.
 
-    Two queries are the same if they differ in case, signs and blanks only.
+    Two queries are equal if they differ only in case, punctuation and white space.
     """
     kept: dict[str, str] = {}
     body: str | None = None
@@ -41,7 +41,7 @@ def clean(made: Iterable[str], passage: Passage, tally: Counter[str]) -> list[st
 
 
 def _plain(text: str) -> str:
-    """Words only. ASCII, by far the most frequent, has a quick way."""
+    """Keep only words. ASCII, by far the most frequent, has a fast path."""
     if text.isascii():
         return b" ".join(text.encode().translate(_ASCII).split()).decode()
     return _SIGNS.sub(" ", text.casefold()).strip()

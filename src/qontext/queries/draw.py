@@ -1,6 +1,5 @@
-"""Which pairs `relevance` judges: a passage of each drawn document, a neighbour of it, and one of its queries.
-
-Of the corpus, a few bytes per passage are held; texts are those of the drawn pairs alone.
+"""Drawing the pairs that `relevance` judges: a passage of each drawn document, an adjacent passage, and one
+of its queries. Memory is a few bytes per passage; only the texts of the drawn pairs are loaded.
 """
 
 from __future__ import annotations
@@ -8,19 +7,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from qontext import records
-from qontext.collection import read_passages
-from qontext.engine.randomness import hashed
-from qontext.errors import QontextError
+from qontext.data import records
+from qontext.data.collection import read_passages
+from qontext.frame.errors import QontextError
 from qontext.queries.lookup import Lookup
 from qontext.queries.words import Array
-
-if TYPE_CHECKING:
-    from qontext.queries.relevance import RelevanceConfig
+from qontext.training.randomness import hashed
 
 
 @dataclass
@@ -35,30 +30,32 @@ class Pair:
     query: str = ""
 
 
-def draw_pairs(config: RelevanceConfig, passages: Lookup) -> list[Pair]:
-    """At most `documents` pairs, each of another document; the seed decides."""
-    queries = _count_queries(config.queries, passages)
-    members, spans = _documents(config.passages, queries)
+def draw_pairs(
+    queries_path: str, passages_path: str, passages: Lookup, documents: int, seed: int
+) -> list[Pair]:
+    """At most `documents` pairs, each of a different document, drawn with the seed."""
+    queries = _count_queries(queries_path, passages)
+    members, spans = _documents(passages_path, queries)
     if len(spans) < 10:
         raise QontextError(
-            f"only {len(spans)} documents have two passages and a query", place=config.queries,
-            remedy="Check that queries and passages belong together; the passages' column doc says the document.",
+            f"only {len(spans)} documents have two passages and a query", place=queries_path,
+            remedy="Check that queries and passages belong together; the column doc of the passages names the document.",
         )  # fmt: skip
-    chance = hashed(config.seed, "relevance", np.arange(len(spans))[:, None], np.arange(4)[None, :])
+    chance = hashed(seed, "relevance", np.arange(len(spans))[:, None], np.arange(4)[None, :])
     pairs = []
-    for n in np.argsort(chance[:, 0], kind="stable")[: config.documents].tolist():
+    for n in np.argsort(chance[:, 0], kind="stable")[:documents].tolist():
         mine = members[slice(*spans[n])]
         asked = mine[queries[mine] > 0]
         passage = asked[int(chance[n, 1] % np.uint64(len(asked)))]
         rest = mine[mine != passage]
         other = rest[int(chance[n, 2] % np.uint64(len(rest)))]
         pairs.append(Pair(int(passage), int(other), int(chance[n, 3] % np.uint64(queries[passage]))))
-    _fill_in(config, pairs)
+    _fill_in(queries_path, passages_path, pairs)
     return pairs
 
 
 def _count_queries(source: str, passages: Lookup) -> Array:
-    """[P] how many queries each passage has."""
+    """[P] the number of queries of each passage."""
     counts = np.zeros(passages.count, np.int32)
     for ids, _ in _query_batches(source):
         found = passages.find(ids)
@@ -78,16 +75,16 @@ def _documents(source: str, queries: Array) -> tuple[Array, Array]:
     return np.argsort(document, kind="stable"), np.stack([ends - sizes, ends], 1)[good]
 
 
-def _fill_in(config: RelevanceConfig, pairs: list[Pair]) -> None:
+def _fill_in(queries_path: str, passages_path: str, pairs: list[Pair]) -> None:
     """The texts of the drawn pairs, from one more pass over passages and queries."""
     wanted = {number for pair in pairs for number in (pair.passage, pair.other)}
-    chosen = {n: p for n, p in enumerate(read_passages(config.passages)) if n in wanted}
+    chosen = {n: p for n, p in enumerate(read_passages(passages_path)) if n in wanted}
     waiting = {}
     for pair in pairs:
         pair.content, pair.other_content = chosen[pair.passage].content, chosen[pair.other].content
         waiting[chosen[pair.passage].id] = pair
     seen = dict.fromkeys(waiting, 0)
-    for ids, texts in _query_batches(config.queries):
+    for ids, texts in _query_batches(queries_path):
         for id, text in zip(ids, texts):
             if id in seen:
                 if seen[id] == waiting[id].nth:

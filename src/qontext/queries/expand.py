@@ -1,7 +1,7 @@
-"""Passages with their queries appended: what BM25 needs to find a passage by words that it does not hold.
+"""Document expansion: passages with their queries appended, so that BM25 finds them by words that they do not contain.
 
-Nogueira and Lin, "From doc2query to docTTTTTquery". The result has the columns of passages, so whatever
-reads passages reads it.
+Nogueira and Lin, "From doc2query to docTTTTTquery". The result has the columns of passages and can be used in
+their place.
 """
 
 from __future__ import annotations
@@ -9,48 +9,73 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import Field
 
-from qontext import log, records
-from qontext.artifacts import Workdir
-from qontext.collection import Passage, read_passages
-from qontext.config import Input, StageConfig
-from qontext.errors import QontextError
-from qontext.queries.words import batches
-from qontext.stages import Stage
+from qontext.data import records
+from qontext.data.passage import Passage
+from qontext.data.rows import PassageRows
+from qontext.frame.artifacts import Workdir
+from qontext.frame.config import Input
+from qontext.frame.errors import QontextError
+from qontext.frame.parts import Made, Part, Parts, PartsConfig, slices
+from qontext.frame.stages import Stage
 
 PART = 65_536
+_SENTENCES = pa.schema([records.PASSAGES.field("sentences")])
 
 
-class ExpandConfig(StageConfig):
+class ExpandConfig(PartsConfig):
     queries: Annotated[str, Input(positional=True)]
-    """What generate or filter wrote."""
+    """Output of generate or filter."""
     passages: Annotated[str, Input()]
-    """The passages that the queries were made from."""
+    """The passages from which the queries were generated."""
     at_most: Annotated[int, Field(ge=1)] | None = None
-    """Append at most so many queries to a passage; if not given, all."""
+    """Maximum number of queries appended to a passage. Default: all."""
 
 
-def run(config: ExpandConfig, work: Workdir) -> dict[str, Any]:
-    of: dict[str, list[str]] = {}
-    for batch in records.read_table(config.queries, records.QUERIES, columns=["passage", "query"]):
-        for passage, query in zip(batch["passage"].to_pylist(), batch["query"].to_pylist()):
-            of.setdefault(passage, []).append(query)
-    total = expanded = appended = 0
-    with log.progress("expand", None, "passages") as advance:
-        for n, passages in enumerate(batches(read_passages(config.passages), PART)):
-            rows = list(_rows(passages, of, config.at_most))
-            with work.write(f"part-{n:05d}.parquet") as path:
-                records.write_table(path, records.table_of(rows, records.PASSAGES))
-            total += len(rows)
-            expanded += sum(len(row["sentences"]) > 1 for row in rows)
-            appended += sum(len(row["sentences"]) - 1 for row in rows)
-            advance(len(rows))
-    if not expanded:
-        raise QontextError(
-            "names none of the passages", place=config.queries, remedy="Check that they belong together."
-        )
-    return {"passages": total, "expanded": expanded, "queries_appended": appended}
+class Expand(Parts[ExpandConfig]):
+    unit = "passages"
+
+    def __init__(self, config: ExpandConfig, work: Workdir) -> None:
+        super().__init__(config, work)
+        self.passages = PassageRows(config.passages)
+
+    def plan(self) -> list[Part]:
+        return slices(self.passages.count(), PART, lambda number: f"part-{number:05d}.parquet")
+
+    def open(self) -> None:
+        self.of: dict[str, list[str]] = {}
+        columns = ["passage", "query"]
+        for batch in records.read_table(self.config.queries, records.QUERIES, columns=columns):
+            for passage, query in zip(*(batch[name].to_pylist() for name in columns)):
+                self.of.setdefault(passage, []).append(query)
+
+    def read(self, part: Part) -> list[Passage]:
+        return self.passages.read(part.first, part.last)
+
+    def make(self, part: Part, content: list[Passage]) -> dict[str, int]:
+        rows = list(_rows(content, self.of, self.config.at_most))
+        with self.work.write(part.name) as path:
+            records.write_table(path, records.table_of(rows, records.PASSAGES))
+        self.advance(len(rows))
+        return {}
+
+    def finish(self, made: Made) -> dict[str, Any]:
+        expanded = appended = 0
+        for part in made.parts:
+            table = records.read_part(self.work.path / part.name, _SENTENCES)
+            queries = pc.subtract(pc.list_value_length(table["sentences"]), 1)
+            expanded += pc.sum(pc.greater(queries, 0)).as_py()
+            appended += pc.sum(queries).as_py()
+        if not expanded:
+            raise QontextError(
+                "contains no query of these passages",
+                place=self.config.queries,
+                remedy="Check that they belong together.",
+            )
+        return {"passages": made.parts[-1].last, "expanded": expanded, "queries_appended": appended}
 
 
 def _rows(passages: list[Passage], of: dict[str, list[str]], most: int | None) -> Iterator[dict[str, Any]]:
@@ -64,7 +89,7 @@ def _rows(passages: list[Passage], of: dict[str, list[str]], most: int | None) -
         position = positions[passage.doc] = positions.get(passage.doc, -1) + 1
         yield {
             "id": passage.id, "doc": passage.doc, "position": position, "title": passage.title,
-            # These are for search, not for training: nobody counted their tokens.
+            # These are for search, not for training: their tokens are not counted.
             "text": text, "sentences": starts, "tokens": 0, "overlong": False,
         }  # fmt: skip
 
@@ -72,9 +97,9 @@ def _rows(passages: list[Passage], of: dict[str, list[str]], most: int | None) -
 STAGE = Stage(
     "expand",
     ExpandConfig,
-    run,
+    Expand,
     examples="""
         qontext expand queries --passages passages --out expanded
-        qontext expand filtered --passages passages --out expanded --at-most 20
+        qontext expand filtered --passages passages --at-most 20 --out expanded
     """,
 )

@@ -1,96 +1,110 @@
-"""Which generated queries belong to their passage: scores for all, and the worst left out.
+"""Filtering generated queries: score all of them, and drop the worst.
 
-A round trip asks the question that matters for retrieval: searched for with the query, does the passage
-come back? Every signal becomes a column; `score`, between 0 and 1, is what pre-training can sample by.
+A round trip tests what matters for retrieval: does a search with the query return the passage? Every signal
+is a column; `score`, between 0 and 1, can be a sampling weight in pre-training.
 """
 
 from __future__ import annotations
 
 import json
 from itertools import accumulate
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic import Field
+from typing_extensions import TypedDict
 
-from qontext import log, records
-from qontext.artifacts import Workdir
-from qontext.config import Input, Machine, StageConfig
-from qontext.errors import QontextError
-from qontext.queries.judges import Part, open_judge
+from qontext.data import records
+from qontext.frame import log
+from qontext.frame.artifacts import Workdir
+from qontext.frame.config import Input
+from qontext.frame.errors import QontextError
+from qontext.frame.parts import Made, Part, Parts, PartsConfig
+from qontext.frame.stages import Stage
+from qontext.queries.judges import JUDGES, Collection
+from qontext.queries.judges import Part as Judged
 from qontext.queries.lookup import Lookup
 from qontext.queries.searchers import remove_vectors
 from qontext.queries.words import Array
-from qontext.stages import Stage
 
 FOOTER = b"qontext"
 
 
-class FilterConfig(StageConfig):
+class Counts(TypedDict):
+    """The counts in the footer of a part."""
+
+    queries: int
+    passed: int
+    score: float
+    lost: list[str]
+    failed: int
+    passages: int
+
+
+class FilterConfig(PartsConfig):
+    kinds: ClassVar = {"by": JUDGES}
+
     queries: Annotated[str, Input(positional=True)]
-    """What generate (or filter) wrote."""
+    """Output of generate (or filter)."""
+
     passages: Annotated[str, Input()]
-    """The passages that the queries were made from."""
-    by: Literal["overlap", "retrieval", "reranker", "mutual"] = "retrieval"
-    """overlap: words in common; retrieval: the query finds its passage; reranker: a cross-encoder likes the
-    pair; mutual: the query finds its passage, and the passage finds its query."""
-    retriever: Annotated[str | None, Input()] = None
-    """retrieval, mutual: a dense retriever; if not given, BM25."""
-    reranker: Annotated[str | None, Input()] = None
-    """reranker: a cross-encoder: a sequence classifier with one logit, as `rerank` takes it."""
-    top: Annotated[int, Field(ge=1)] = 10
-    """retrieval, mutual: the passage must be among so many. On the way back, a passage may find so many
-    times its own number of queries."""
-    depth: Annotated[int, Field(ge=1)] = 100
-    """retrieval, mutual: ranks are looked up to this depth; beyond it, rank and score are 0."""
-    at_least: Annotated[float, Field(ge=0, le=1)] | None = None
-    """overlap, reranker: the lowest value that is kept; if not given, 0.4 for overlap and 0.5 for reranker."""
-    at_most: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """overlap: the highest value that is kept; below 1, queries that only copy are left out."""
+    """The passages from which the queries were generated."""
+
+    by: str = "retrieval"
+    """How queries are scored."""
+
     keep_at_least: Annotated[int, Field(ge=0)] = 1
-    """So many queries of a passage are kept however bad they are, the best first."""
-    device: Annotated[str, Machine()] = "auto"
-    """auto, cpu, cuda or cuda:N."""
+    """Minimum number of queries to keep per passage, even if they fail; the best are kept."""
 
 
-def run(config: FilterConfig, work: Workdir) -> dict[str, Any]:
-    parts = records.parquet_parts(config.queries)
-    names = [f"part-{n:05d}.parquet" for n in range(len(parts))]
-    if not all(map(work.has, names)):
-        passages = Lookup(config.passages)
-        judge = open_judge(config, passages, work)
-        sizes = [records.open_parquet(part).metadata.num_rows for part in parts]
-        todo = sum(size for size, name in zip(sizes, names) if not work.has(name))
-        with log.progress("filter", todo, "queries") as advance:
-            for part, name, first in zip(parts, names, accumulate(sizes, initial=0)):
-                if not work.has(name):
-                    table = pa.Table.from_batches(
-                        list(records.read_table(part, records.QUERIES)), pq.read_schema(part)
-                    )
-                    ids, rows = look_up(table, passages, str(part), first)
-                    scores = judge(rows)
-                    with work.write(name) as path:
-                        records.write_table(path, _kept(table, scores, rows.owner, ids, config.keep_at_least))
-                    advance(table.num_rows)
-    remove_vectors(work)
-    return _summarise(config, work, names)
+class Filter(Parts[FilterConfig]):
+    unit = "queries"
+
+    def __init__(self, config: FilterConfig, work: Workdir) -> None:
+        super().__init__(config, work)
+        self.files = records.parquet_parts(config.queries)
+
+    def plan(self) -> list[Part]:
+        sizes = [records.open_parquet(file).metadata.num_rows for file in self.files]
+        return [
+            Part(number, f"part-{number:05d}.parquet", last - size, last, size)
+            for number, (last, size) in enumerate(zip(accumulate(sizes), sizes))
+        ]
+
+    def open(self) -> None:
+        self.passages = Lookup(self.config.passages)
+        collection = Collection(self.config.queries, self.passages)
+        self.judge = JUDGES.load(self.config.by).open(self.config.options("by"), collection, self.work)
+
+    def make(self, part: Part, content: None) -> dict[str, int]:
+        file = self.files[part.number]
+        table = records.read_whole(file, records.QUERIES)
+        ids, rows = look_up(table, self.passages, str(file), part.first)
+        scores = self.judge(rows)
+        with self.work.write(part.name) as path:
+            records.write_table(path, _kept(table, scores, rows.owner, ids, self.config.keep_at_least))
+        self.advance(table.num_rows)
+        return {}
+
+    def finish(self, made: Made) -> dict[str, Any]:
+        remove_vectors(self.work)
+        return _summarize(self.config, self.work, [part.name for part in made.parts])
 
 
-def look_up(table: pa.Table, passages: Lookup, place: str, first: int) -> tuple[list[str], Part]:
-    """The ids of the passages that a part's queries belong to, and the part as judges read it."""
+def look_up(table: pa.Table, passages: Lookup, place: str, first: int) -> tuple[list[str], Judged]:
+    """The passage ids of a part's queries, and the part as input of judges."""
     names = table["passage"].to_pylist()
     found = passages.find(names)
-    if stranger := next((id for id in names if id not in found), None):
+    if unknown := next((id for id in names if id not in found), None):
         raise QontextError(
-            f"names the passage {stranger!r}, which is not among the passages",
+            f"contains queries of the passage {unknown!r}, which is not in the passages",
             place=place,
             remedy="Check that queries and passages belong together.",
         )
     ids = [*dict.fromkeys(names)]
     place_of = {id: n for n, id in enumerate(ids)}
-    return ids, Part(
+    return ids, Judged(
         queries=table["query"].to_pylist(),
         owner=np.array([place_of[id] for id in names], np.int64),
         contents=[found[id].content for id in ids],
@@ -100,13 +114,13 @@ def look_up(table: pa.Table, passages: Lookup, place: str, first: int) -> tuple[
 
 
 def _kept(table: pa.Table, scores: dict[str, Array], owner: Array, ids: list[str], least: int) -> pa.Table:
-    """The part's rows that stay, with their scores; the counts go into the footer."""
+    """The rows of the part that are kept, with their scores; the counts go into the footer."""
     for name, column in scores.items():
         if name in table.column_names:
             table = table.drop_columns([name])
         table = table.append_column(name, pa.array(column))
     passed, score = scores["passed"], scores["score"]
-    # Place of each query among its passage's, those that passed first, then by score.
+    # Rank of each query within its passage: those that passed first, then by score.
     order = np.lexsort((-score, ~passed, owner))
     place = np.empty(len(owner), np.int64)
     place[order] = np.arange(len(owner)) - np.searchsorted(owner[order], owner[order])
@@ -122,9 +136,8 @@ def _kept(table: pa.Table, scores: dict[str, Array], owner: Array, ids: list[str
     return table.filter(pa.array(keep)).replace_schema_metadata({FOOTER: json.dumps(counts)})
 
 
-def _summarise(config: FilterConfig, work: Workdir, names: list[str]) -> dict[str, Any]:
-    footers = [pq.read_metadata(work.path / name) for name in names]
-    counts = [json.loads(footer.metadata[FOOTER]) for footer in footers]
+def _summarize(config: FilterConfig, work: Workdir, names: list[str]) -> dict[str, Any]:
+    counts = [records.read_footer(work.path / name, FOOTER, Counts) for name in names]
 
     def total(name: str) -> float:
         return float(sum(count[name] for count in counts))
@@ -139,7 +152,7 @@ def _summarise(config: FilterConfig, work: Workdir, names: list[str]) -> dict[st
         "queries": queries,
         "passed": int(total("passed")),
         "passed_share": round(total("passed") / max(queries, 1), 4),
-        "kept": sum(footer.num_rows for footer in footers),
+        "kept": sum(records.open_parquet(work.path / name).metadata.num_rows for name in names),
         "mean_score": round(total("score") / max(queries, 1), 4),
         "passages": int(total("passages")),
         "passages_where_none_passed": int(total("failed")),
@@ -150,11 +163,12 @@ def _summarise(config: FilterConfig, work: Workdir, names: list[str]) -> dict[st
 STAGE = Stage(
     "filter",
     FilterConfig,
-    run,
+    Filter,
+    format=3,
     examples="""
         qontext filter queries --passages passages --out filtered
-        qontext filter queries --passages passages --out filtered --by mutual --retriever runs/retriever
-        qontext filter queries --passages passages --out filtered --by overlap --at-least 0.5 --at-most 0.9
-        qontext filter queries --passages passages --out filtered --by reranker --reranker runs/reranker
+        qontext filter queries --passages passages --by mutual --retriever retriever --out filtered
+        qontext filter queries --passages passages --by overlap --at-least 0.5 --at-most 0.9 --out filtered
+        qontext filter queries --passages passages --by reranker --reranker reranker --out filtered
     """,
 )

@@ -1,119 +1,97 @@
 """Passages → queries, part by part.
 
-A part holds the queries of a fixed slice of passages, so its content does not depend on who makes it: any
-process, in any order, after any number of kills. What was dropped is counted in the part's own footer.
+A part holds the queries of a fixed slice of passages, so its content does not depend on which process writes
+it, in which order, or on restarts. Dropped queries are counted in the part's footer.
 """
 
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar
 
 import pyarrow as pa
-import pyarrow.parquet as pq
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from qontext import log, records, stages
-from qontext.artifacts import Workdir
-from qontext.collection import Passage, read_passages
-from qontext.config import Input, Machine, StageConfig
-from qontext.errors import QontextError, choose
+from qontext.data import records
+from qontext.data.collection import Passage
+from qontext.data.rows import PassageRows
+from qontext.frame import computed
+from qontext.frame.artifacts import Workdir
+from qontext.frame.config import Input, Seed
+from qontext.frame.errors import QontextError
+from qontext.frame.parts import Made, Part, Parts, PartsConfig, slices
+from qontext.frame.stages import Stage
 from qontext.queries.cleaning import clean
-from qontext.queries.file import FileOptions
-from qontext.queries.generators import GENERATORS, Generator, unread
-from qontext.queries.llm import LlmOptions
-from qontext.queries.t5 import DEFAULT_MODEL, T5Options
-from qontext.queries.words import batches
-from qontext.stages import Stage
+from qontext.queries.generators import GENERATORS, Generator, Task
 
-PART_PASSAGES = 2048
 FOOTER = b"qontext"
 
 
-class CommonOptions(StageConfig):
-    """What every generator reads."""
+class GenerateConfig(PartsConfig):
+    kinds: ClassVar = {"generator": GENERATORS}
 
     passages: Annotated[str, Input(positional=True)]
-    """The passages: what split wrote, a Parquet file, a BEIR folder, or lines of id<tab>text."""
+    """The passages: output of split, a Parquet file, a BEIR folder, or lines of id<tab>text."""
+
     generator: str = "t5"
-    """t5 (sequence-to-sequence model), llm (chat endpoint), keyphrase (no model), file (existing queries)."""
+    """The generator."""
+
     per_passage: Annotated[int, Field(ge=1, le=1000)] = 5
-    """Queries per passage; fewer are left where a generator repeats itself."""
-    seed: int = 42
-    """The same seed gives a passage the same queries, in whatever part, process or order it is read."""
+    """Queries per passage; duplicates are dropped, so there may be fewer."""
+
+    seed: Seed = 42
+    """Random seed. The queries of a passage do not depend on part, process or order."""
+
     part_passages: Annotated[int, Field(ge=1)] | None = None
-    """Passages per part: a kill costs at most one part of work per process. If not given 2048, for llm 128."""
-    shard: Annotated[str | None, Machine()] = None
-    """i/n: make every n-th part from the i-th on, so that n machines share the work (i from 0)."""
+    """Passages per part. An interrupted process loses at most one part. Default: 2048, or fewer for slow
+    generators."""
 
 
-class GenerateConfig(FileOptions, LlmOptions, T5Options, CommonOptions):
-    @model_validator(mode="before")
-    @classmethod
-    def _fill_in(cls, values: dict[str, Any]) -> dict[str, Any]:
-        generator = values.get("generator", "t5")
-        filled: dict[str, Any] = {"part_passages": 128 if generator == "llm" else PART_PASSAGES}
-        if generator == "t5":
-            filled["model"] = DEFAULT_MODEL
-        return {**values, **{name: value for name, value in filled.items() if values.get(name) is None}}
+class Generate(Parts[GenerateConfig]):
+    unit = "queries"
 
-    @model_validator(mode="after")
-    def _only_what_is_read(self) -> Self:
-        choose(self.generator, GENERATORS, "generator")
-        stages.share(self.shard)
-        for name in unread(self.generator):
-            if getattr(self, name) != type(self).model_fields[name].get_default(call_default_factory=True):
-                raise ValueError(f"{name!r} is not read by the generator {self.generator!r}")
-        return self
+    def __init__(self, config: GenerateConfig, work: Workdir) -> None:
+        super().__init__(config, work)
+        self.kind, self.options = GENERATORS.load(config.generator), config.options("generator")
+        self.passages = PassageRows(config.passages)
 
-    def identity(self) -> dict[str, Any]:
-        skip = unread(self.generator)
-        return {name: value for name, value in super().identity().items() if name not in skip}
+    def plan(self) -> list[Part]:
+        total = self.passages.count()
+        if not total:
+            raise QontextError("contains no passages", place=self.config.passages)
+        size = self.config.part_passages or self.kind.part_passages
+        return slices(total, size, part_name, weight=self.config.per_passage)
 
+    def open(self) -> None:
+        options = self.options
+        if format_and_device := self.kind.computes_in(options):
+            precision = computed.settle(self.work, options.precision, *format_and_device)
+            options = options.model_copy(update={"precision": precision})
+        config = self.config
+        self.generator = self.kind.open(options, Task(config.passages, config.per_passage, config.seed))
 
-def run(config: GenerateConfig, work: Workdir) -> dict[str, Any] | None:
-    index, count = stages.share(config.shard)
-    total = count_passages(config.passages)
-    if not total:
-        raise QontextError("holds no passages", place=config.passages)
-    size = config.part_passages or PART_PASSAGES
-    parts = -(-total // size)
-    todo = {part for part in range(index, parts, count) if not work.has(part_name(part))}
-    started, made = time.monotonic(), 0
-    if todo:
-        generator = GENERATORS[config.generator].open(config)
-        waiting = sum(min(size, total - part * size) for part in todo)
-        with log.progress("generate", waiting * config.per_passage, "queries") as advance:
-            for part, passages in enumerate(batches(read_passages(config.passages), size)):
-                if part in todo:
-                    table = _make_part(generator, passages, config.per_passage, advance)
-                    made += table.num_rows
-                    with work.write(part_name(part)) as path:
-                        records.write_table(path, table)
-    missing = sum(not work.has(part_name(part)) for part in range(parts))
-    if missing:
-        log.note(f"This share is done; {missing} of {parts} parts are still to come from other processes.")
-        return None
-    seconds = time.monotonic() - started
-    summary = _summarise(config, [work.path / part_name(part) for part in range(parts)], total)
-    if made:
-        summary["queries_per_second"] = round(made / seconds, 1)
-    return summary
+    def read(self, part: Part) -> list[Passage]:
+        return self.passages.read(part.first, part.last)
+
+    def make(self, part: Part, content: list[Passage]) -> dict[str, int]:
+        table = _make_part(self.generator, content, self.config.per_passage, self.advance)
+        with self.work.write(part.name) as path:
+            records.write_table(path, table)
+        return {"queries": table.num_rows}
+
+    def finish(self, made: Made) -> dict[str, Any]:
+        tally, queries = _count([self.work.path / part.name for part in made.parts])
+        summary = _summarize(tally, queries, made.parts[-1].last)
+        summary |= self.kind.report(self.options, tally)
+        if made.counts["queries"]:
+            summary["queries_per_second"] = round(made.counts["queries"] / made.seconds, 1)
+        return summary
 
 
 def part_name(part: int) -> str:
     return f"part-{part:05d}.parquet"
-
-
-def count_passages(source: str) -> int:
-    """How many there are: from the footers where they are Parquet, else by reading."""
-    path = Path(source).expanduser()
-    if path.suffix == ".parquet" or (path.is_dir() and any(path.glob("*.parquet"))):
-        return records.count_rows(path)
-    return sum(1 for _ in read_passages(source))
 
 
 def _make_part(generator: Generator, passages: list[Passage], per_passage: int, advance: Any) -> pa.Table:
@@ -135,49 +113,47 @@ def _make_part(generator: Generator, passages: list[Passage], per_passage: int, 
     return table.replace_schema_metadata({FOOTER: json.dumps(dict(sorted(tally.items())))})
 
 
-def _summarise(config: GenerateConfig, parts: list[Path], passages: int) -> dict[str, Any]:
+def _count(parts: list[Path]) -> tuple[Counter[str], int]:
+    """The totals of the parts' footers, and the number of queries."""
     tally: Counter[str] = Counter()
     queries = 0
     for part in parts:
-        footer = pq.read_metadata(part)
-        queries += footer.num_rows
-        tally.update(json.loads(footer.metadata[FOOTER]))
+        queries += records.open_parquet(part).metadata.num_rows
+        tally.update(records.read_footer(part, FOOTER, dict[str, int]))
     if not queries:
         raise QontextError(
-            "not one query came out", place=parts[0].parent, remedy=f"What was counted: {dict(tally)}"
+            "no queries were generated", place=parts[0].parent, remedy=f"Counts: {dict(tally)}"
         )
-    dropped = {name: tally.pop(name, 0) for name in ("empty", "duplicates", "echoes")}
+    return tally, queries
+
+
+def _summarize(tally: Counter[str], queries: int, passages: int) -> dict[str, Any]:
+    counts = dict(tally)
     return {
         "passages": passages,
         "queries": queries,
         "queries_per_passage": round(queries / passages, 3),
-        "passages_without_queries": tally.pop("without_queries", 0),
-        "empty_passages": tally.pop("empty_passages", 0),
-        "dropped": dropped,
-        **dict(sorted(tally.items())),
-        **_cost(config, tally),
+        "passages_without_queries": counts.pop("without_queries", 0),
+        "empty_passages": counts.pop("empty_passages", 0),
+        "dropped": {name: counts.pop(name, 0) for name in ("empty", "duplicates", "echoes")},
+        **dict(sorted(counts.items())),
     }
-
-
-def _cost(config: GenerateConfig, tally: Counter[str]) -> dict[str, float]:
-    """What the tokens cost, if prices are known."""
-    if not config.price_in and not config.price_out:
-        return {}
-    read, written = tally["prompt_tokens"], tally["completion_tokens"]
-    return {"cost": round((read * config.price_in + written * config.price_out) / 1e6, 6)}
 
 
 STAGE = Stage(
     "generate",
     GenerateConfig,
-    run,
+    Generate,
+    format=3,
     examples="""
-        qontext generate passages --out queries --generator keyphrase
-        qontext generate passages --out queries --per-passage 5 --engine ctranslate2
-        qontext generate passages --out queries --generator t5 --model runs/generator
-        qontext generate passages --out queries --generator llm --endpoint http://host:8000/v1 --chat-model M
-        qontext generate passages --out queries --generator file --queries predicted.jsonl.gz
+        qontext generate passages --generator keyphrase --out queries
+        qontext generate passages --per-passage 5 --engine ctranslate2 --out queries
+        qontext generate passages --generator t5 --model generator --out queries
+        qontext generate passages --generator causal --model language-model --out queries
+        qontext generate passages --generator llm --endpoint http://localhost:8000/v1 --chat-model NAME --out queries
+        qontext generate passages --generator file --queries predicted.jsonl.gz --out queries
         torchrun --nproc-per-node 8 -m qontext generate passages --out queries
-        qontext generate passages --out queries --shard 0/4
+        qontext generate passages --shard 0/4 --out queries
+        qontext generate passages --generator keyphrase --on ray --out queries
     """,
 )

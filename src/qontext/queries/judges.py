@@ -1,24 +1,27 @@
-"""The ways of judging whether queries belong to their passages: each makes columns, `score` and `passed` among them.
-
-A judge sees one part of queries at a time and gives it the same columns whatever the other parts are.
+"""Judges score how well queries match their passages. Each computes columns, including `score` and `passed`.
+A judge sees one part of queries at a time; its columns do not depend on other parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
+from pydantic import Field, model_validator
 
-from qontext import records
-from qontext.artifacts import Workdir
-from qontext.errors import QontextError
+from qontext.data import records
+from qontext.frame.artifacts import Workdir
+from qontext.frame.config import Input, Machine, Options
+from qontext.frame.errors import QontextError
+from qontext.frame.kinds import Kind, Kinds
 from qontext.queries import signals
 from qontext.queries.lookup import Lookup
 from qontext.queries.words import READ_CHARACTERS, Array
 
 if TYPE_CHECKING:
-    from qontext.queries.filter import FilterConfig
     from qontext.queries.searchers import Dense, Lexical
 
 
@@ -27,7 +30,7 @@ class Part(NamedTuple):
 
     queries: list[str]
     owner: Array
-    """[N] which of the U passages."""
+    """[N] index among the U passages."""
     contents: list[str]
     numbers: Array
     """[U] the passages' numbers in the collection."""
@@ -35,102 +38,194 @@ class Part(NamedTuple):
     """The number of the first query among all queries."""
 
 
-Judge = Callable[[Part], dict[str, Array]]
+JUDGES = Kinds(
+    "judge",
+    "qontext.judges",
+    "qontext.queries.judges:Judge",
+    {
+        "overlap": Kind("qontext.queries.judges:ByOverlap", "shared words"),
+        "retrieval": Kind("qontext.queries.judges:ByRetrieval", "the query finds its passage"),
+        "reranker": Kind("qontext.queries.judges:ByReranker", "a cross-encoder scores the pair"),
+        "mutual": Kind(
+            "qontext.queries.judges:Mutual", "the query finds its passage, and the passage its query"
+        ),
+    },
+)
 
 
-def open_judge(config: FilterConfig, passages: Lookup, work: Workdir) -> Judge:
-    """The judge that `--by` names; what it needs to know of the whole collection is made here."""
-    if config.by == "overlap":
-        return _by_overlap(config)
-    if config.by == "reranker":
-        return _by_reranker(config)
-    retriever = open_retriever(config.retriever, config.device)
-    forward = open_searcher(
-        retriever, work, "passages", passages.contents(), passages.count, "passage", "query"
-    )
-    depth = max(config.depth, config.top)
-    if config.by == "retrieval":
-        return _by_rank(forward, depth, config.top)
-    total = records.count_rows(config.queries)
-    backward = open_searcher(retriever, work, "queries", _queries(config.queries), total, "query", "passage")
-    return _by_both(forward, backward, depth, config.top)
+@dataclass(frozen=True)
+class Collection:
+    """All queries, by the path of their folder, and their passages."""
+
+    queries: str
+    passages: Lookup
 
 
-def _by_overlap(config: FilterConfig) -> Judge:
-    low = 0.4 if config.at_least is None else config.at_least
+class Judge(ABC):
+    """Columns for the queries of one part."""
 
-    def judge(part: Part) -> dict[str, Array]:
+    Options: ClassVar[type[Options]] = Options
+
+    @classmethod
+    @abstractmethod
+    def open(cls, options: Any, collection: Collection, work: Workdir) -> Judge:
+        """Open the judge, with the statistics of the collection that it needs."""
+
+    @abstractmethod
+    def __call__(self, part: Part) -> dict[str, Array]:
+        """[N] each: `score` between 0 and 1, `passed`, and the judge's additional columns."""
+
+
+class OverlapOptions(Options):
+    at_least: Annotated[float, Field(ge=0, le=1)] = 0.4
+    """Minimum value to keep a query."""
+
+    at_most: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Maximum value to keep a query; below 1, mere copies of the passage are dropped."""
+
+
+class ByOverlap(Judge):
+    Options = OverlapOptions
+
+    def __init__(self, low: float, high: float) -> None:
+        self.low, self.high = low, high
+
+    @classmethod
+    def open(cls, options: OverlapOptions, collection: Collection, work: Workdir) -> Judge:
+        return cls(options.at_least, options.at_most)
+
+    def __call__(self, part: Part) -> dict[str, Array]:
         shares = signals.overlap(part.queries, [part.contents[n] for n in part.owner.tolist()])
-        return {
-            "overlap": shares, "score": shares, "passed": (shares >= low) & (shares <= config.at_most)
-        }  # fmt: skip
-
-    return judge
+        return {"overlap": shares, "score": shares, "passed": (shares >= self.low) & (shares <= self.high)}
 
 
-def _by_reranker(config: FilterConfig) -> Judge:
-    if config.reranker is None:
-        raise QontextError("filtering by reranker needs a cross-encoder", remedy="Name it with --reranker.")
-    reranker = open_reranker(config.reranker, config.device)
-    low = 0.5 if config.at_least is None else config.at_least
+class RerankerOptions(Options):
+    reranker: Annotated[str | None, Input()] = None
+    """Cross-encoder: a sequence classifier with one logit, as for `rerank`."""
 
-    def judge(part: Part) -> dict[str, Array]:
+    at_least: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """Minimum probability to keep a query."""
+
+    device: Annotated[str, Machine()] = "auto"
+    """auto, cpu, cuda or cuda:N."""
+
+    @model_validator(mode="after")
+    def _names_a_reranker(self) -> Self:
+        if self.reranker is None:
+            raise QontextError(
+                "filtering by reranker needs a cross-encoder", remedy="Name it with --reranker."
+            )
+        return self
+
+
+class ByReranker(Judge):
+    Options = RerankerOptions
+
+    def __init__(self, reranker: Any, low: float) -> None:
+        self.reranker, self.low = reranker, low
+
+    @classmethod
+    def open(cls, options: RerankerOptions, collection: Collection, work: Workdir) -> Judge:
+        return cls(open_reranker(str(options.reranker), options.device, work), options.at_least)
+
+    def __call__(self, part: Part) -> dict[str, Array]:
         chance = signals.probabilities(
-            reranker, part.queries, [part.contents[n] for n in part.owner.tolist()]
+            self.reranker, part.queries, [part.contents[n] for n in part.owner.tolist()]
         )
-        return {"rerank": chance, "score": chance, "passed": chance >= low}
-
-    return judge
+        return {"rerank": chance, "score": chance, "passed": chance >= self.low}
 
 
-def _by_rank(forward: Lexical | Dense, depth: int, top: int) -> Judge:
-    def judge(part: Part) -> dict[str, Array]:
-        ranks = signals.rank(part.queries, part.numbers[part.owner], forward, depth)
-        return {"rank": ranks, "score": reciprocal(ranks), "passed": (ranks > 0) & (ranks <= top)}
+class RetrievalOptions(Options):
+    retriever: Annotated[str | None, Input()] = None
+    """Dense retriever. Default: BM25."""
 
-    return judge
+    top: Annotated[int, Field(ge=1)] = 10
+    """The passage must be in the top this many. In the reverse direction, the cutoff is this many times the
+    passage's number of queries."""
+
+    depth: Annotated[int, Field(ge=1)] = 100
+    """Maximum rank that is computed; beyond it, rank and score are 0."""
+
+    device: Annotated[str, Machine()] = "auto"
+    """auto, cpu, cuda or cuda:N."""
 
 
-def _by_both(forward: Lexical | Dense, backward: Lexical | Dense, depth: int, top: int) -> Judge:
-    def judge(part: Part) -> dict[str, Array]:
+class ByRetrieval(Judge):
+    Options = RetrievalOptions
+
+    def __init__(self, forward: Lexical | Dense, depth: int, top: int) -> None:
+        self.forward, self.depth, self.top = forward, depth, top
+
+    @classmethod
+    def open(cls, options: RetrievalOptions, collection: Collection, work: Workdir) -> Judge:
+        forward = _forward(open_retriever(options.retriever, options.device, work), collection, work)
+        return cls(forward, max(options.depth, options.top), options.top)
+
+    def __call__(self, part: Part) -> dict[str, Array]:
+        ranks = signals.rank(part.queries, part.numbers[part.owner], self.forward, self.depth)
+        return {"rank": ranks, "score": reciprocal(ranks), "passed": (ranks > 0) & (ranks <= self.top)}
+
+
+class Mutual(Judge):
+    Options = RetrievalOptions
+
+    def __init__(self, forward: Lexical | Dense, backward: Lexical | Dense, depth: int, top: int) -> None:
+        self.forward, self.backward, self.depth, self.top = forward, backward, depth, top
+
+    @classmethod
+    def open(cls, options: RetrievalOptions, collection: Collection, work: Workdir) -> Judge:
+        retriever = open_retriever(options.retriever, options.device, work)
+        forward = _forward(retriever, collection, work)
+        texts, total = _queries(collection.queries), records.count_rows(collection.queries)
+        backward = open_searcher(retriever, work, "queries", texts, total, "query", "passage")
+        return cls(forward, backward, max(options.depth, options.top), options.top)
+
+    def __call__(self, part: Part) -> dict[str, Array]:
         mine = np.arange(part.first, part.first + len(part.queries))
-        ranks = signals.rank(known(backward, part.queries, mine), part.numbers[part.owner], forward, depth)
+        asked = known(self.backward, part.queries, mine)
+        ranks = signals.rank(asked, part.numbers[part.owner], self.forward, self.depth)
         own = np.bincount(part.owner, minlength=len(part.contents))
-        asked = known(forward, [content[:READ_CHARACTERS] for content in part.contents], part.numbers)
-        back = signals.back_ranks(asked, part.owner, part.first, backward, depth * own)
+        contents = known(self.forward, [content[:READ_CHARACTERS] for content in part.contents], part.numbers)
+        back = signals.back_ranks(contents, part.owner, part.first, self.backward, self.depth * own)
         of_passage = own[part.owner]
-        returns = (back > 0) & (back <= top * of_passage)
-        # Both ways count alike; a passage's best-placed own query has the full score.
+        returns = (back > 0) & (back <= self.top * of_passage)
+        # Both directions have equal weight; a passage's best own query has the full score.
         there, again = reciprocal(ranks), reciprocal(-(-back // of_passage))
         both = np.where((there > 0) & (again > 0), 2 * there * again / np.maximum(there + again, 1e-9), 0.0)
         return {
             "rank": ranks, "back_rank": back, "score": both.astype(np.float32),
-            "passed": (ranks > 0) & (ranks <= top) & returns,
+            "passed": (ranks > 0) & (ranks <= self.top) & returns,
         }  # fmt: skip
 
-    return judge
+
+def _forward(retriever: Any, collection: Collection, work: Workdir) -> Lexical | Dense:
+    """An index of the passages, to search with queries."""
+    passages = collection.passages
+    return open_searcher(retriever, work, "passages", passages.contents(), passages.count, "passage", "query")
 
 
-def open_retriever(name: str | None, device: str) -> Any:
-    """A dense retriever; None stands for BM25."""
+def open_retriever(name: str | None, device: str, work: Workdir) -> Any:
+    """The dense retriever of a stage that writes `work`; None for BM25."""
     if name is None:
         return None
-    from qontext.retrieve.retriever import Retriever
+    from qontext.models.precision import resolve_device, settle_precision
+    from qontext.models.retriever import Retriever
 
-    return Retriever(name, device=device)
+    return Retriever(name, device=device, precision=settle_precision(work, "auto", resolve_device(device)))
 
 
-def open_reranker(name: str, device: str) -> Any:
-    """A cross-encoder."""
-    from qontext.retrieve.cross_encoder import CrossEncoder
+def open_reranker(name: str, device: str, work: Workdir) -> Any:
+    """The cross-encoder of a stage that writes `work`."""
+    from qontext.models.cross_encoder import CrossEncoder
+    from qontext.models.precision import resolve_device, settle_precision
 
-    return CrossEncoder(name, device=device)
+    return CrossEncoder(name, device=device, precision=settle_precision(work, "auto", resolve_device(device)))
 
 
 def open_searcher(
     retriever: Any, work: Workdir, name: str, texts: Iterable[str], count: int, kind: str, asked: str
 ) -> Lexical | Dense:
-    """BM25 over the texts, or their vectors as `kind`, to be searched with what is encoded as `asked`."""
+    """BM25 over the texts, or their vectors encoded as `kind`, to search with texts encoded as `asked`."""
     from qontext.queries.searchers import Dense, Lexical, encode_into
 
     if retriever is None:
@@ -139,13 +234,13 @@ def open_searcher(
 
 
 def known(collection: Lexical | Dense, texts: list[str], numbers: Array) -> Any:
-    """What to search for: texts, or their vectors where the collection that they stand in has them."""
+    """The search input: texts, or their vectors if their collection has been encoded."""
     rows = getattr(collection, "rows", None)
     return texts if rows is None else rows.take(numbers)
 
 
 def reciprocal(ranks: Array) -> Array:
-    """1 for the first place, 1/2 for the second …, 0 for rank 0."""
+    """Reciprocal rank: 1 for rank 1, 1/2 for rank 2, …, 0 for rank 0."""
     return np.where(ranks > 0, 1.0 / np.maximum(ranks, 1), 0.0).astype(np.float32)
 
 

@@ -1,11 +1,10 @@
-"""Pseudo-queries without a model: what a passage says about itself, cut down to what one would type.
-
-Five kinds in turn, each on another sentence or set of words, so that the C queries of a passage differ:
+"""Pseudo-queries without a model: extracts of a passage, shortened to the length of typical queries. Five
+kinds in turn, each from a different sentence or set of words, so that the C queries of a passage differ:
 
 1. ``terms``     title and the most salient words of the passage, in text order
 2. ``question``  a question that one of its sentences answers (rules for English), or one that it contains
 3. ``focus``     title and the content words of one sentence
-4. ``sentence``  one sentence as it stands (the inverse cloze task)
+4. ``sentence`` one sentence, unchanged (the inverse cloze task)
 5. ``lead``      the opening sentence, shortened
 
 A word's salience is a product of how much likelier people's questions were found to use a word of its kind
@@ -19,17 +18,15 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from qontext.collection import Passage, read_passages
-from qontext.engine.randomness import uniform
+from qontext.data.collection import Passage, read_passages
+from qontext.frame.config import Options
+from qontext.queries.generators import Generator, Task
 from qontext.queries.questions import RULES, ask, hints
 from qontext.queries.words import STOP_WORDS, Array, Rarity, Tokens
-
-if TYPE_CHECKING:
-    from qontext.queries.generate import GenerateConfig
+from qontext.training.randomness import uniform
 
 KINDS = ("terms", "question", "focus", "sentence", "lead")
 _PRONOUNS = frozenset(("It", "He", "She", "They"))
@@ -37,12 +34,19 @@ _RULES = list(RULES)
 _SIGNS = " .,;:'’-"
 
 
-class Keyphrase:
-    """Callable generator: passages → their queries. Pure in (passage, seed, corpus statistics)."""
+class Keyphrase(Generator):
+    """Passages → queries. A pure function of (passage, seed, corpus statistics)."""
+
+    is_quick = True
 
     def __init__(self, rarity: Rarity, per_passage: int, seed: int) -> None:
         self.rarity, self.per_passage, self.seed = rarity, per_passage, seed
         self.tally: Counter[str] = Counter()
+
+    @classmethod
+    def open(cls, options: Options, task: Task) -> Keyphrase:
+        """One pass over the corpus for its statistics; every process does it, since it is fast."""
+        return cls(Rarity(read_passages(task.passages)), task.per_passage, task.seed)
 
     def __call__(self, passages: Sequence[Passage]) -> Iterator[tuple[int, list[str]]]:
         view = _View(passages, self.rarity, self.seed, rounds=-(-self.per_passage // len(KINDS)) + 1)
@@ -50,7 +54,7 @@ class Keyphrase:
             yield index, [query for _, query in self._queries(view, index)]
 
     def labelled(self, passages: Sequence[Passage]) -> Iterator[list[tuple[str, str]]]:
-        """(kind, query) of each passage, to look at the kinds apart."""
+        """(kind, query) of each passage, to inspect the kinds."""
         view = _View(passages, self.rarity, self.seed, rounds=-(-self.per_passage // len(KINDS)) + 1)
         return (self._queries(view, index) for index in range(len(passages)))
 
@@ -59,7 +63,7 @@ class Keyphrase:
         if not lines:
             return []
         made: dict[str, str] = {}
-        # A kind that has nothing new to say is passed over; the last round is there to make up for that.
+        # A kind without a new query is skipped; the last round compensates for that.
         for turn in range(view.rounds):
             for number, kind in enumerate(KINDS):
                 if len(made) == self.per_passage:
@@ -71,7 +75,7 @@ class Keyphrase:
 
 
 class _View:
-    """A batch of P passages as the kinds read it: T tokens, S sentences, E (passage, word) entries."""
+    """A batch of P passages for the kinds: T tokens, S sentences, E (passage, word) entries."""
 
     def __init__(self, passages: Sequence[Passage], rarity: Rarity, seed: int, rounds: int) -> None:
         self.rounds, self.seed = rounds, seed
@@ -102,7 +106,7 @@ class _View:
         position = (first - tokens.starts[place]) / np.diff(tokens.starts)[place]
         weight = np.where(rare < 0.6, 0.3 + rare, np.where(rare < 0.95, 0.9, 0.6)) * (3.0 - 2.0 * position)
         weight *= np.array([0.0, 1.0, 3.0, 5.0, 7.0])[np.minimum(count, 4)]
-        # A capital says something where no sentence begins.
+        # Capitals are informative except at the start of a sentence.
         opens = np.concatenate([[True], tokens.ends[:-1]])[first]
         capital = tokens.capital[tokens.token[first]] & ~opens
         weight *= np.where(self.in_title, 8.0, np.where(capital, 2.0, 1.0))
@@ -116,7 +120,7 @@ class _View:
         self.bounds: list[tuple[int, int]] = list(zip(begins.tolist(), ends.tolist()))
         passage = owner[begins] if len(begins) else np.zeros(0, np.int64)
         self.first_line = np.searchsorted(passage, np.arange(len(keys) + 1))
-        # Long sentences do not win by length, and those of a few words hardly ever.
+        # Long sentences have no advantage; very short ones are unlikely.
         length = ends - begins
         mean = np.add.reduceat(weight, begins) / (length + 6.0) if len(begins) else np.zeros(0)
         mean = np.where(length < 4, 1e-6, mean + 1e-3)
@@ -132,6 +136,7 @@ class _View:
     def _make_terms(self, passage: Array, first: Array, weight: Array, keys: Array) -> None:
         """The four or five heaviest words of each passage per round, as token numbers in text order."""
         live = np.flatnonzero((weight > 0) & ~self.in_title)
+        live = live[np.argsort(first[live])]  # in text order: words are numbered as the batch meets them
         passage, first, weight = passage[live], first[live], weight[live]
         starts = self.tokens.starts[: len(keys) + 1]
         key, places = keys[passage], first - starts[passage]
@@ -150,7 +155,7 @@ class _View:
         self.focus_bounds = np.searchsorted(self.focus_of[chosen], np.arange(len(self.bounds) + 1)).tolist()
 
     def lines_of(self, index: int) -> list[int]:
-        """The passage's sentences, the most telling first, as numbers."""
+        """The numbers of the passage's sentences, most salient first."""
         found: list[int] = self.order[self.first_line[index] : self.first_line[index + 1]].tolist()
         return found
 
@@ -172,7 +177,7 @@ class _View:
             if rules := self.rules.get(line):
                 text = self._text(line)
                 named = self._named(index, text)
-                # A subject put in for a pronoun may be wrong: it is not asked what that is.
+                # A subject that replaced a pronoun may be wrong, so no question asks what it is.
                 fit = rules if named is text else [rule for rule in rules if rule != "definition"]
                 if question := ask(named, fit):
                     yield question
@@ -192,7 +197,7 @@ class _View:
         return " ".join([self.titles[index], *rest] if self.titles[index] else rest)
 
     def _named(self, index: int, text: str) -> str:
-        """A sentence that opens with a pronoun names the passage's title instead."""
+        """Replace a pronoun at the start of a sentence by the passage's title."""
         first, _, rest = text.partition(" ")
         return f"{self.titles[index]} {rest}" if first in _PRONOUNS and self.titles[index] else text
 
@@ -203,7 +208,7 @@ class _View:
 
 
 def shorten(line: str, most: int) -> str:
-    """At most so many words, without a dangling sign or function word at the end."""
+    """At most a number of words, without trailing punctuation or function words."""
     kept = line.split()
     if len(kept) > most:
         kept = kept[:most]
@@ -213,11 +218,10 @@ def shorten(line: str, most: int) -> str:
 
 
 def _heaviest(group: Array, weight: Array, most: int) -> Array:
-    """The numbers of the `most` heaviest members of each group; weightless ones are left out."""
+    """The numbers of the `most` heaviest members of each group, the first of equal ones; members without
+    weight are skipped."""
     live = np.flatnonzero(weight > 0)
-    # One sort by group, then falling weight: weights are pressed into (0, 1).
-    pressed = weight[live] / (1.0 + weight[live])
-    order = live[np.argsort(group[live] + (1.0 - pressed), kind="stable")]
+    order = live[np.lexsort((-weight[live], group[live]))]
     grouped = group[order]
     rank = np.arange(len(order)) - np.searchsorted(grouped, grouped)
     chosen: Array = order[rank < most]
@@ -231,8 +235,3 @@ def _among(sorted_values: Array, some: Array) -> Array:
     some, place = some[place < len(found)], place[place < len(found)]
     found[place[sorted_values[place] == some]] = True
     return found
-
-
-def open_generator(settings: GenerateConfig) -> Keyphrase:
-    """One pass over the corpus for its statistics; every process makes it for itself, since it is quick."""
-    return Keyphrase(Rarity(read_passages(settings.passages)), settings.per_passage, settings.seed)

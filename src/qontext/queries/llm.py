@@ -1,89 +1,108 @@
 """Queries from a large language model behind an OpenAI-compatible endpoint (vLLM, Ollama, llama.cpp, hosted).
 
-One request per passage asks for all its queries. Requests run side by side up to a bound. Passages that get
-no answer after all attempts are asked once more at the end of their part. One in a hundred may then stay
-without queries, and is named; more, or ten in a row, stop the run, and the same command goes on with that part.
+One request per passage asks for all its queries. Requests run concurrently, up to a limit. Passages without a
+reply after all retries are requested once more at the end of their part. Up to one percent may then remain
+without queries, and are listed; more, or ten in a row, stop the run, and the same command resumes at that
+part.
 """
 
 from __future__ import annotations
 
 import json
-import os
+import re
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from threading import Event
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from qontext import log
-from qontext.collection import Passage
-from qontext.config import Machine
-from qontext.engine.randomness import torch_seed
-from qontext.errors import QontextError
+from qontext.data.collection import Passage
+from qontext.frame import log
+from qontext.frame.config import Machine
+from qontext.frame.errors import QontextError
 from qontext.queries.chat import Chat, Failed
+from qontext.queries.endpoint import check_endpoint, read_key
+from qontext.queries.generators import Generator, Task
 from qontext.queries.prompts import messages, read_queries
 from qontext.queries.t5 import SamplingOptions
-
-if TYPE_CHECKING:
-    from qontext.queries.generate import GenerateConfig
+from qontext.training.randomness import torch_seed
 
 DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
 CHARACTERS_PER_TOKEN = 4
+_SECRET = re.compile(
+    r'(?i)"([^"]*(?:api[_-]?key|authorization|password|secret|(?:auth|access|bearer)[_-]?token))":'
+)
 IN_A_ROW = 10
-"""So many passages without an answer in a row mean that the endpoint is down or the settings are wrong."""
+"""Consecutive passages without a reply after which the run stops (endpoint down, or wrong settings)."""
 
 
 class LlmOptions(SamplingOptions):
     """Read by the generator `llm`."""
 
     chat_model: str | None = None
-    """llm: the model's name at the endpoint."""
+    """Name of the model at the endpoint."""
     template: Literal["question", "keywords", "claim"] = "question"
-    """llm: what to ask for."""
+    """Type of queries to request."""
     language: str = ""
-    """llm: the queries' language; if not given, the passage's."""
+    """Language of the queries. Default: the passage's language."""
     style: str = ""
-    """llm: a wish in your own words, such as 'as a nurse would ask'."""
+    """Additional instruction, such as 'as a nurse would ask'."""
     chat_options: str = "{}"
-    """llm: more fields of the request, as a JSON object; null removes a field."""
+    """Additional fields of the request, as a JSON object; null removes a field."""
     endpoint: Annotated[str, Machine()] = "http://127.0.0.1:8000/v1"
-    """llm: the base address of the server."""
+    """Base URL of the server."""
     key_variable: Annotated[str, Machine()] = DEFAULT_KEY_VARIABLE
-    """llm: the environment variable that holds the key; the key itself is written nowhere."""
+    """Environment variable with the API key; the key itself is never written."""
     concurrency: Annotated[int, Field(ge=1, le=1024), Machine()] = 16
-    """llm: requests at the same time."""
-    timeout: Annotated[float, Field(gt=0), Machine()] = 120.0
-    """llm: seconds to wait for a whole reply."""
+    """Number of concurrent requests."""
+    timeout: Annotated[float, Field(gt=0, le=86_400), Machine()] = 120.0
+    """Timeout for a complete reply, in seconds."""
     retries: Annotated[int, Field(ge=0), Machine()] = 6
-    """llm: further attempts after a failure, with growing pauses."""
+    """Number of retries after a failure, with increasing pauses."""
     price_in: Annotated[float, Field(ge=0), Machine()] = 0.0
-    """llm: price of a million tokens read, to report the cost."""
+    """Price per million input tokens, to report the cost."""
     price_out: Annotated[float, Field(ge=0), Machine()] = 0.0
-    """llm: price of a million tokens written."""
+    """Price per million output tokens."""
 
-
-def open_generator(settings: GenerateConfig) -> Llm:
-    return Llm(settings)
-
-
-class Llm:
-    """Callable generator: asks for many passages at the same time."""
-
-    def __init__(self, settings: GenerateConfig) -> None:
-        if not settings.chat_model:
+    @model_validator(mode="after")
+    def _can_be_requested(self) -> Self:
+        if not self.chat_model:
             raise QontextError(
                 "the generator 'llm' needs the name of a model", remedy="Add --chat-model NAME."
             )
-        key = os.environ.get(settings.key_variable)
-        if not key and settings.key_variable != DEFAULT_KEY_VARIABLE:
-            raise QontextError(f"the environment variable {settings.key_variable} is not set")
-        self.settings, self.more = settings, _options(settings.chat_options)
+        check_endpoint(self.endpoint)
+        read_options(self.chat_options)
+        return self
+
+
+class Llm(Generator):
+    """Sends requests for many passages concurrently."""
+
+    Options = LlmOptions
+    part_passages = 128
+    model_option = "chat_model"
+
+    def __init__(self, settings: LlmOptions, task: Task) -> None:
+        key = read_key(settings.key_variable, needed=settings.key_variable != DEFAULT_KEY_VARIABLE)
+        self.settings, self.task, self.more = settings, task, read_options(settings.chat_options)
         self.chat = Chat(settings.endpoint, key, settings.timeout, settings.retries)
         self.tally: Counter[str] = Counter()
         self.halted = Event()
+
+    @classmethod
+    def open(cls, options: LlmOptions, task: Task) -> Llm:
+        return cls(options, task)
+
+    @classmethod
+    def report(cls, options: LlmOptions, tally: Counter[str]) -> dict[str, Any]:
+        """The cost of the tokens, if prices are known."""
+        if not options.price_in and not options.price_out:
+            return {}
+        read, written = tally["prompt_tokens"], tally["completion_tokens"]
+        return {"cost": round((read * options.price_in + written * options.price_out) / 1e6, 6)}
 
     def __call__(self, passages: list[Passage]) -> Iterator[tuple[int, list[str]]]:
         failed: dict[int, Failed] = {}
@@ -96,13 +115,13 @@ class Llm:
             self._stop(failed)
         for index, error in failed.items():
             self.tally["unanswered"] += 1
-            log.warn(f"passage {passages[index].id!r} got no answer: {error}")
+            log.warn(f"no reply for passage {passages[index].id!r}: {error}")
             yield index, []
 
     def _ask_all(
         self, passages: list[Passage], which: Iterable[int], failed: dict[int, Failed]
     ) -> Iterator[tuple[int, list[str]]]:
-        """The answers as they come; those that did not come are put into `failed`."""
+        """Yield replies as they arrive; failed requests are put into `failed`."""
         in_a_row = 0
         pool = ThreadPoolExecutor(self.settings.concurrency)
         try:
@@ -110,6 +129,8 @@ class Llm:
             for answered in as_completed(asked):
                 try:
                     queries, counts = answered.result()
+                except _Halted:
+                    continue  # another request was refused: its error is raised, regardless of the order of completion
                 except Failed as error:
                     failed[asked[answered]] = error
                     in_a_row += 1
@@ -125,17 +146,17 @@ class Llm:
     def _stop(self, failed: dict[int, Failed]) -> NoReturn:
         self.halted.set()
         raise QontextError(
-            f"{len(failed)} passages got no answer, the last one: {[*failed.values()][-1]}",
+            f"{len(failed)} passages got no reply; last error: {[*failed.values()][-1]}",
             place=self.settings.endpoint,
-            remedy="Mend that and run the same command again: it resumes.",
+            remedy="Fix the cause and run the same command again: it resumes.",
         )
 
     def _ask(self, passage: Passage) -> tuple[list[str], Counter[str]]:
-        """The passage's queries and what they cost; an answer that cannot be read is asked for once more."""
+        """The passage's queries and their cost; an invalid reply is requested once more."""
         counts: Counter[str] = Counter()
         for attempt in range(2):
             if self.halted.is_set():
-                raise Failed("the run was stopped")
+                raise _Halted
             try:
                 reply = self.chat.ask(self._body(passage, attempt))
             except QontextError:
@@ -152,7 +173,7 @@ class Llm:
     def _body(self, passage: Passage, attempt: int) -> dict[str, Any]:
         settings = self.settings
         text = passage.text[: settings.max_passage_tokens * CHARACTERS_PER_TOKEN]
-        count = settings.per_passage
+        count = self.task.per_passage
         body: dict[str, Any] = {
             "model": settings.chat_model,
             "messages": messages(
@@ -161,16 +182,31 @@ class Llm:
             "temperature": settings.temperature,
             "top_p": settings.top_p,
             "max_tokens": settings.max_new_tokens * count + 64,
-            "seed": torch_seed(settings.seed, "llm", zlib.crc32(passage.id.encode()), attempt) & 0x7FFFFFFF,
+            "seed": torch_seed(self.task.seed, "llm", zlib.crc32(passage.id.encode()), attempt) & 0x7FFFFFFF,
         }
         return {name: value for name, value in {**body, **self.more}.items() if value is not None}
 
 
-def _options(text: str) -> dict[str, Any]:
+class _Halted(Exception):
+    """Raised for requests that are no longer sent."""
+
+
+def read_options(text: str) -> dict[str, Any]:
+    """The additional fields of the request; they are recorded, so keys are refused."""
     try:
-        value = json.loads(text)
-    except ValueError as error:
+        value = json.loads(text, parse_constant=_refuse_constant)
+        plain = json.dumps(value)
+    except (ValueError, RecursionError) as error:
         raise QontextError(f"--chat-options is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise QontextError("--chat-options is not a JSON object", remedy="Example: '{\"top_p\": null}'")
+    if secret := _SECRET.search(plain):
+        raise QontextError(
+            f"--chat-options contains {secret[1]!r}, and options are recorded",
+            remedy="Put the key into an environment variable and name that variable with --key-variable.",
+        )
     return value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON value")

@@ -1,7 +1,6 @@
-"""Passages by their ids, while they stream: generated queries stand in passage order, and so are they read.
-
-Nothing but the passages of one part of queries is held. Queries in another order are served, too, at the
-price of one more pass over the passages for each of their parts.
+"""Look up passages by id in a stream: generated queries are in passage order. Only the passages of one part
+of queries are kept in memory. Queries in another order work, too, but need another pass over the passages for
+each part.
 """
 
 from __future__ import annotations
@@ -9,21 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from qontext.collection import Passage, read_passages
-from qontext.corpus.seen import SeenIds
-from qontext.errors import QontextError
+from qontext.data.collection import Passage, read_passages
+from qontext.data.seen import SeenIds
+from qontext.frame.errors import QontextError
 from qontext.queries.words import batches
 
 
 class Found(NamedTuple):
-    """A passage's number in the collection, and its title and text as one."""
+    """A passage's number in the collection, and its title and text, joined."""
 
     number: int
     content: str
 
 
 class Lookup:
-    """The passages of a collection, each id once; `count` says how many they are."""
+    """The passages of a collection, with unique ids; `count` is their number."""
 
     def __init__(self, source: str) -> None:
         self.source, self.count = source, 0
@@ -33,16 +32,16 @@ class Lookup:
                 raise QontextError(f"the passage id {ids[repeated.index(True)]!r} occurs twice", place=source)
             self.count += len(ids)
         if not self.count:
-            raise QontextError("holds no passages", place=source)
+            raise QontextError("contains no passages", place=source)
         self._stream: Iterator[tuple[int, Passage]] = iter(())
         self._last: dict[str, Found] = {}
 
     def contents(self) -> Iterator[str]:
-        """Titles and texts as one, in order."""
+        """Titles and texts, joined, in order."""
         return (passage.content for passage in read_passages(self.source))
 
     def find(self, ids: Iterable[str]) -> dict[str, Found]:
-        """Those of the ids that are passages here, found from where the last search ended."""
+        """The passages with these ids, searching from where the last lookup ended."""
         wanted = set(ids)
         found = {id: self._last[id] for id in wanted & self._last.keys()}
         for _ in range(self.count):

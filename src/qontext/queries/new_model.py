@@ -1,16 +1,17 @@
-"""Where a generator starts from: a sequence-to-sequence model, an encoder used twice, or nothing."""
+"""The initial model of a generator: a sequence-to-sequence model, an encoder used twice, or a new T5."""
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from qontext import hub
-from qontext.engine.load import quiet, seeded
-from qontext.errors import QontextError
-from qontext.queries.seq2seq import load_model, load_tokenizer, model_folder
+from qontext.frame.damage import opening
+from qontext.frame.errors import QontextError
+from qontext.models import hub
+from qontext.models.folder import check_model
+from qontext.models.load import quiet, seeded
+from qontext.models.seq2seq import load_model, load_tokenizer, model_folder
 
 
 class Preset(NamedTuple):
@@ -25,12 +26,12 @@ PRESETS = {"tiny": Preset(2, 128, 2), "mini": Preset(4, 256, 4), "small": Preset
 
 
 def from_scratch(preset: str, texts: Iterable[str], vocabulary: int, seed: int) -> tuple[Any, Any]:
-    """A new T5 and a tokenizer that is trained on the texts."""
+    """A new T5 and a tokenizer trained on the texts."""
     from transformers import T5Config, T5ForConditionalGeneration
 
     tokenizer = train_tokenizer(texts, vocabulary)
     layers, hidden, heads = PRESETS[preset]
-    build: Any = T5Config  # its signature lacks the settings that every model has
+    build: Any = T5Config  # its signature lacks the common settings
     config = build(
         vocab_size=len(tokenizer), d_model=hidden, d_kv=hidden // heads, d_ff=4 * hidden, num_layers=layers,
         num_heads=heads, pad_token_id=0, eos_token_id=1, decoder_start_token_id=0,
@@ -42,7 +43,7 @@ def from_scratch(preset: str, texts: Iterable[str], vocabulary: int, seed: int) 
 def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Any:
     """A BPE tokenizer with T5's special tokens: <pad> 0, </s> 1 at the end, <unk> 2.
 
-    Not Unigram, T5's own kind: its trainer does not give the same tokens twice.
+    Not Unigram, as in T5: its trainer is not deterministic.
     """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
@@ -64,12 +65,9 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Any:
 
 
 def from_model(name: str, seed: int) -> tuple[Any, Any]:
-    """A sequence-to-sequence model as it is; a BERT encoder as both halves, with new cross-attention."""
+    """A sequence-to-sequence model unchanged; a BERT encoder as encoder and decoder, with new cross-attention."""
     folder = hub.locate(name, "model", weights=True)
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        raise QontextError("holds no model: it has no readable config.json", place=folder) from None
+    config = check_model(folder)
     if config.get("is_encoder_decoder"):
         tokenizer = load_tokenizer(model_folder(name))
         return load_model(model_folder(name), tokenizer), tokenizer
@@ -80,13 +78,15 @@ def from_model(name: str, seed: int) -> tuple[Any, Any]:
         )
     from transformers import EncoderDecoderModel
 
-    # About checkpoints of 2021; it comes with every use of the class.
+    # About checkpoints of 2021; emitted at every use of the class.
     warnings.filterwarnings("ignore", message="Version v4.12.0 introduces", category=FutureWarning)
     tokenizer = load_tokenizer(folder)
-    with seeded(seed), quiet():
+    with opening(folder, "a loadable BERT encoder"), seeded(seed), quiet():
         model = EncoderDecoderModel.from_encoder_decoder_pretrained(str(folder), str(folder))
     for settings in (model.config, model.generation_config):
         settings.decoder_start_token_id = tokenizer.cls_token_id
         settings.eos_token_id = tokenizer.sep_token_id
         settings.pad_token_id = tokenizer.pad_token_id
+    for half in (model.config.encoder, model.config.decoder):
+        half._name_or_path = ""  # it would be saved: the model must not depend on the encoder's path
     return model, tokenizer

@@ -1,12 +1,12 @@
-"""Labelled (passage, query) pairs as batches of token ids, in an order that is a pure function of the step.
+"""Labelled (passage, query) pairs, and their batches.
 
-Shapes: N pairs in a batch, L passage tokens, Q query tokens, both padded to the longest of the batch.
+Shapes: N pairs of a micro-batch, L passage tokens, Q query tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qontext import collection
-from qontext.engine.randomness import permuted
-from qontext.errors import QontextError
-
-POOL = 16
-"""Batches that are sorted by length together: little padding, and still well mixed."""
+from qontext.data import collection
+from qontext.frame.errors import QontextError
+from qontext.models.packing import Ints, pack_by_tokens
+from qontext.training.batch import Batch, Rows
+from qontext.training.randomness import U64, hashed
+from qontext.training.sampler import EpochSampler
+from qontext.training.texts import TokenizedTexts, tokenize
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Pair:
 
 
 def read_pairs(folders: Sequence[str], split: str) -> list[Pair]:
-    """The positive judgements of a split of BEIR folders, in the order of the files."""
+    """The positive judgements of a split of BEIR folders, in file order."""
     found: list[Pair] = []
     for folder in folders:
         labelled = collection.load_collection(folder)
@@ -55,54 +56,62 @@ def read_pairs(folders: Sequence[str], split: str) -> list[Pair]:
 
 
 def _unwanted(qrels: collection.Qrels, wanted: set[str]) -> set[str]:
-    """Passages that are judged but not relevant to anything: they need not be there."""
+    """Passages that are judged but not relevant to any query: they may be missing."""
     return {passage for judged in qrels.values() for passage in judged} - wanted
 
 
 @dataclass(frozen=True)
-class Encoded:
-    """Pairs as token ids."""
+class PairRows(Rows):
+    """Padded passages [N, L] and queries [N, Q], labels -100 at padding; `weight` is the weight of a query token."""
 
-    passages: list[list[int]]
-    queries: list[list[int]]
+    ids: Tensor
+    mask: Tensor
+    labels: Tensor
+    weight: Tensor
 
-    def __len__(self) -> int:
-        return len(self.passages)
-
-    def batch(self, rows: Sequence[int], pad: int, device: torch.device) -> dict[str, Tensor]:
-        ids_NL = _pad([self.passages[i] for i in rows], pad)
-        labels_NQ = _pad([self.queries[i] for i in rows], -100)
-        return {
-            "input_ids": ids_NL.to(device),
-            "attention_mask": (ids_NL != pad).long().to(device),
-            "labels": labels_NQ.to(device),
-        }
-
-    def rows_of(self, step: int, size: int, seed: int) -> list[int]:
-        """Which pairs the batch of a step holds: every pair once per epoch, neighbours in length together."""
-        steps = max(1, len(self) // size)
-        epoch, at = divmod(step, steps)
-        pool, place = divmod(at, POOL)
-        first, last = pool * POOL, min(steps, pool * POOL + POOL)
-        slots = np.arange(first * size, min(last * size, len(self)))
-        rows = permuted(slots, len(self), seed, epoch)
-        rows = rows[np.argsort([len(self.passages[i]) for i in rows.tolist()], kind="stable")]
-        turn = int(permuted(np.array([place]), last - first, seed, epoch * 1_000_003 + pool)[0])
-        chosen: list[int] = rows[turn * size : (turn + 1) * size].tolist()
-        return chosen
+    def scaled(self, shares: Tensor) -> PairRows:
+        return replace(self, weight=self.weight * shares[0])
 
 
-def encode_pairs(tokenizer: Any, pairs: list[Pair], source: Any, max_passage: int, max_query: int) -> Encoded:
-    """Tokenise; `source` makes the encoder's text of a pair."""
-    passages = tokenizer([source(pair) for pair in pairs], truncation=True, max_length=max_passage)[
-        "input_ids"
-    ]
-    queries = tokenizer([pair.query for pair in pairs], truncation=True, max_length=max_query)["input_ids"]
-    # A decoder starts with a token of its own: one that the tokenizer puts in front is not asked for twice.
+@dataclass(frozen=True)
+class PairPlan:
+    """The batch of step t, as a pure function of (seed, t): each pair once an epoch."""
+
+    passages: TokenizedTexts
+    queries: TokenizedTexts
+    sampler: EpochSampler
+    micro_tokens: int
+    pad_id: int
+
+    def __call__(self, step: int) -> Batch:
+        pairs, _, first = self.sampler(step)
+        row_keys = hashed(self.sampler.seed, "dropout", step, first + np.arange(len(pairs)))
+        tokens = int(self.queries.length[pairs].sum())
+        micro = list(self.rows(pairs, row_keys, 1 / tokens))
+        return Batch(micro, self.sampler.batch_size, predictions=(float(tokens),))
+
+    def rows(self, pairs: Ints, row_keys: U64, weight: float) -> Iterator[PairRows]:
+        """The pairs in micro-batches of similar lengths."""
+        for cut in pack_by_tokens(self.passages.length[pairs], self.queries.length[pairs], self.micro_tokens):
+            ids, mask = self.passages.pad(pairs[cut], self.pad_id)
+            labels, _ = self.queries.pad(pairs[cut], -100)
+            yield PairRows(ids, mask.long(), labels, torch.tensor(weight), row_keys=row_keys[cut])
+
+    def all(self) -> Iterator[PairRows]:
+        """All pairs, weighted by their tokens."""
+        pairs = np.arange(len(self.passages.length))
+        yield from self.rows(pairs, np.zeros(len(pairs), np.uint64), 1 / int(self.queries.length.sum()))
+
+
+def tokenize_pairs(
+    tokenizer: Any, pairs: list[Pair], source: Callable[[Pair], str], max_passage: int, max_query: int
+) -> tuple[TokenizedTexts, TokenizedTexts]:
+    """Tokenize passages and queries; `source` formats the encoder input of a pair."""
+    passages = tokenize(enumerate(map(source, pairs)), len(pairs), tokenizer, max_passage)
+    queries = tokenize(enumerate(pair.query for pair in pairs), len(pairs), tokenizer, max_query)
+    # A decoder has its own start token: the one that the tokenizer puts first is not predicted.
     start = tokenizer.cls_token_id
-    return Encoded(passages, [ids[1:] if start is not None and ids[0] == start else ids for ids in queries])
-
-
-def _pad(sequences: list[list[int]], value: int) -> Tensor:
-    longest = max(map(len, sequences))
-    return torch.tensor([ids + [value] * (longest - len(ids)) for ids in sequences])
+    if start is None:
+        return passages, queries
+    doubled = (queries.ids[queries.begin] == start).astype(np.int64)
+    return passages, replace(queries, begin=queries.begin + doubled, length=queries.length - doubled)

@@ -1,4 +1,4 @@
-"""What a chat model is asked, and how its answer is read: strictly, or not at all."""
+"""Prompts for chat models, and strict parsing of the replies."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ _SYSTEM = (
     "You write search queries for passages of a collection. A good query can be understood without the passage, "
     "names what it is about, is answered by this passage and by few others, and does not copy long phrases of it."
 )
-_NUMBERED = re.compile(r"^\s*(?:\d{1,3}[.):]|[-*•])\s+(?P<query>\S.*?)\s*$")
-_FENCE = re.compile(r"^```\w*\s*\n(?P<inside>.*?)\n?```\s*$", re.S)
+# No pattern backtracks over long runs of spaces: replies may be of any length.
+_NUMBERED = re.compile(r"(?:\d{1,3}[.):]|[-*•])\s+(?P<query>\S.*)")
+_FENCE = re.compile(r"```\w*\s*")
 _THOUGHTS = re.compile(r"^\s*<think>.*?</think>", re.S)
 LONGEST_QUERY = 400
 
@@ -26,7 +27,7 @@ LONGEST_QUERY = 400
 def messages(
     title: str, text: str, count: int, template: str, language: str, style: str
 ) -> list[dict[str, str]]:
-    """The conversation that asks for `count` queries."""
+    """The chat messages that request `count` queries."""
     wishes = [f"Write {count} different {TEMPLATES[template]}."]
     wishes.append(f"Write them in {language}." if language else "Write them in the language of the passage.")
     if style:
@@ -38,18 +39,17 @@ def messages(
 
 
 def read_queries(reply: str) -> list[str]:
-    """The queries of a reply: a JSON list of texts (or an object that holds one), or numbered lines.
-
-    Anything else, such as an apology, half a list or talk around it, gives none.
+    """The queries in a reply: a JSON list of strings (or an object that contains one), or numbered lines.
+    Anything else, such as an apology, a truncated list or surrounding text, returns none.
     """
     body = _THOUGHTS.sub("", reply).strip()
-    if fenced := _FENCE.match(body):
-        body = fenced["inside"].strip()
+    head, _, inside = body.removesuffix("```").partition("\n")
+    if body.endswith("```") and _FENCE.fullmatch(head):
+        body = inside.strip()
     if body[:1] in ("[", "{"):
         return _from_json(body)
-    lines = [line for line in body.splitlines() if line.strip()]
-    found = [_NUMBERED.match(line) for line in lines]
-    # One line of introduction is tolerated; two or more mean that this is something else.
+    found = [_NUMBERED.match(line) for line in map(str.strip, body.splitlines()) if line]
+    # One introductory line is accepted; with two or more, it is not a list of queries.
     if sum(match is None for match in found) > 1 or not any(found):
         return []
     return _plausible([match["query"].strip('"“”') for match in found if match])
@@ -58,7 +58,7 @@ def read_queries(reply: str) -> list[str]:
 def _from_json(body: str) -> list[str]:
     try:
         value: Any = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return []
     if isinstance(value, dict):
         lists = [item for item in value.values() if isinstance(item, list)]
@@ -69,4 +69,11 @@ def _from_json(body: str) -> list[str]:
 
 
 def _plausible(queries: list[str]) -> list[str]:
-    return [query for query in queries if query.strip() and len(query) <= LONGEST_QUERY]
+    return [
+        query for query in queries if query.strip() and len(query) <= LONGEST_QUERY and _is_unicode(query)
+    ]
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether it has no lone surrogate, which JSON can escape but UTF-8 cannot encode."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)

@@ -1,6 +1,6 @@
 """Sentence → question, by rules for English: the answer's span is replaced by a question word in front.
 
-Only where it gives something that a person might type; otherwise None. Verbs keep their form when no
+Only if the result is a plausible query; otherwise None. Verbs keep their form when no
 auxiliary can be moved ("when Tesla moved to Prague"), which search does not mind.
 """
 
@@ -57,10 +57,10 @@ _LEADING = re.compile(
 _SIGNS = " ,;:.!-'’"
 _VAGUE = frozenset(
     """it he she they this these those that there i we you which who what one such here some many most other
-    his her their its both each all another if when as in""".split()  # noqa: SIM905
+    his her their its both each all another if when as in""".split()
 )
 _OPENERS = frozenset(
-    "the a an in on at by from these those he she they his her their its when after as with".split()  # noqa: SIM905
+    "the a an in on at by from these those he she they his her their its when after as with".split()
 )
 
 
@@ -74,7 +74,7 @@ def hints(tokens: Tokens, begins: Array, ends: Array) -> Array:
     written = pa.array(tokens.bare, pa.string())
 
     def told(of_different: Any) -> Array:
-        """[T] what is told of the different tokens, where they stand."""
+        """[T] the properties of distinct tokens, expanded to all tokens."""
         found: Array = of_different.to_numpy(zero_copy_only=False).astype(bool)[token]
         return found
 
@@ -85,13 +85,15 @@ def hints(tokens: Tokens, begins: Array, ends: Array) -> Array:
         return told(pc.match_substring_regex(written, f"^(?:{pattern})$"))
 
     def then(left: Array, *right: Array) -> Array:
-        """Where `left` is followed by one of `right`: by the first at once, by the second one token later …"""
+        """Where `left` is followed in its sentence by one of `right`: by the first at once, by the second one token
+        later …"""
         after = np.zeros(T, bool)
         for far, wanted in enumerate(right, start=1):
-            after[:-far] |= wanted[far:]
+            after[:-far] |= wanted[far:] & (begin[far:] == begin[:-far])
         return left & after
 
-    place = np.arange(T) - np.repeat(begins, ends - begins)
+    begin = np.repeat(begins, ends - begins)
+    place = np.arange(T) - begin
     capital, past, the = tokens.capital[token], marks(_PAST), among("the")
     number = marks(rf"\d.*|{_NUMBER}|more|about|over|nearly|at")
     date, into = marks(rf"1\d{{3}}s?|20\d\ds?|{_MONTH}"), among("in", "at", "near", "from", "into")
@@ -150,10 +152,10 @@ def _who(clause: str) -> str | None:
 
 
 def _cloze(word: str, span: re.Pattern[str]) -> Callable[[str], str | None]:
-    """The rule that leaves the span out and asks for it."""
+    """A rule that removes the span and asks for it."""
 
     def rule(clause: str) -> str | None:
-        clause = f" {clause}"  # spans begin with a blank, which is found far sooner than the edge of a word
+        clause = f" {clause}"  # spans begin with a space, which is much faster to find than a word boundary
         found = span.search(clause)
         return (
             _turn(word, f"{clause[: found.start()].rstrip(_SIGNS)} {clause[found.end() :].lstrip(_SIGNS)}")
@@ -165,7 +167,7 @@ def _cloze(word: str, span: re.Pattern[str]) -> Callable[[str], str | None]:
 
 
 def shorten_clause(text: str) -> str:
-    """The main clause: what follows a subordinate one's comma is left out."""
+    """The main clause: removes a subordinate clause after a comma."""
     if "," in text or ";" in text or ":" in text:
         text = _CLAUSE.sub("", text)
     return " ".join(text.strip(_SIGNS).split())
@@ -182,7 +184,7 @@ def _turn(word: str, statement: str) -> str | None:
 
 
 def _named(subject: str, most: int = 5) -> bool:
-    """Whether the subject says by itself what it is."""
+    """Whether the subject is self-explanatory."""
     heads = subject.split()
     return len(heads) <= most and heads[0].lower() not in _VAGUE
 

@@ -1,9 +1,9 @@
-"""How often a context belongs to its passage: passages of the same document against generated queries.
+"""Estimate how often a context matches its passage: passages of the same document versus generated queries.
 
-The automatic side of the annotation in Appendix A of "Query-as-context Pre-training": people found 35.5 %
-of 200 random passage pairs and 56.5 % of 200 passage-query pairs strongly related. Here each signal says
-it for pairs from one's own corpus, with the query of another document as the control. A signal measures
-what it measures: BM25 favours contexts that repeat rare words, so compare within a column, not across.
+The automatic side of the annotation in Appendix A of "Query-as-context Pre-training": annotators judged 35.5
+% of 200 random passage pairs and 56.5 % of 200 passage-query pairs strongly related. Here automatic signals
+judge pairs from your own corpus, with the query of another document as the control. Signals are biased (BM25
+favors contexts that repeat rare words), so compare within a column, not across.
 """
 
 from __future__ import annotations
@@ -14,61 +14,69 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from qontext.artifacts import Workdir
-from qontext.config import Input, Machine, StageConfig
-from qontext.engine.randomness import hashed
+from qontext.frame.artifacts import Workdir
+from qontext.frame.config import Input, Machine, Seed, StageConfig
+from qontext.frame.stages import Stage
 from qontext.queries import signals
 from qontext.queries.draw import draw_pairs
 from qontext.queries.judges import open_reranker, open_retriever, open_searcher
 from qontext.queries.lookup import Lookup
 from qontext.queries.searchers import Dense, Lexical, Rows, Searcher, remove_vectors
 from qontext.queries.words import Array
-from qontext.stages import Stage
+from qontext.training.randomness import hashed
 
-KINDS = ("passage-passage", "passage-query", "passage-other query")
+KINDS = {
+    "passage_passage": "passage-passage",
+    "passage_query": "passage-query",
+    "passage_other_query": "passage-other query",
+}
+"""Kinds of pairs and their names in tables and plots."""
 DRAWS = 2000
+
+Table = dict[str, dict[str, dict[str, float]]]
+"""signal → kind of pairs → share, low, high"""
 
 
 class RelevanceConfig(StageConfig):
     queries: Annotated[str, Input(positional=True)]
-    """What generate or filter wrote."""
+    """Output of generate or filter."""
     passages: Annotated[str, Input()]
-    """The passages that the queries were made from; documents of one passage only are left out."""
+    """The passages from which the queries were generated; documents with a single passage are skipped."""
     documents: Annotated[int, Field(ge=10)] = 1000
-    """At most so many documents, one passage of each."""
+    """Maximum number of documents; one passage is drawn from each."""
     retriever: Annotated[str | None, Input()] = None
-    """A dense retriever, for its round trip beside that of BM25."""
+    """Dense retriever for a round trip, in addition to BM25's."""
     reranker: Annotated[str | None, Input()] = None
-    """A cross-encoder (a sequence classifier with one logit), for its judgement."""
+    """Cross-encoder (a sequence classifier with one logit) as another signal."""
     top: Annotated[int, Field(ge=1)] = 10
-    """Round trip: related if the passage is among so many."""
+    """Round trip: related if the passage is in the top this many."""
     overlap: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """Overlap: related if this share of the context's content words is in the passage."""
+    """Overlap: related if at least this share of the context's content words is in the passage."""
     rerank: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """Reranker: related from this probability on."""
-    seed: int = 42
-    """Decides documents, passages, queries and the bootstrap."""
+    """Reranker: related if the probability is at least this."""
+    seed: Seed = 42
+    """Random seed for documents, passages, queries and the bootstrap."""
     device: Annotated[str, Machine()] = "auto"
     """auto, cpu, cuda or cuda:N."""
 
 
 def run(config: RelevanceConfig, work: Workdir) -> dict[str, Any]:
     passages = Lookup(config.passages)
-    pairs = draw_pairs(config, passages)
+    pairs = draw_pairs(config.queries, config.passages, passages, config.documents, config.seed)
     anchors = np.array([pair.passage for pair in pairs])
     own = [pair.query for pair in pairs]
     contexts = {
-        "passage-passage": [pair.other_content for pair in pairs],
-        "passage-query": own,
-        # The next pair's query: of another document, since every document is drawn once.
-        "passage-other query": own[1:] + own[:1],
+        "passage_passage": [pair.other_content for pair in pairs],
+        "passage_query": own,
+        # The next pair's query is of another document, since every document is drawn once.
+        "passage_other_query": own[1:] + own[:1],
     }
-    hide = {"passage-passage": np.array([pair.other for pair in pairs])}
-    searches = [_Search("BM25", None, work, passages)]
+    hide = {"passage_passage": np.array([pair.other for pair in pairs])}
+    searches = [_Search("bm25", None, work, passages)]
     if config.retriever is not None:
-        retriever = open_retriever(config.retriever, config.device)
+        retriever = open_retriever(config.retriever, config.device, work)
         searches.append(_Search("dense", retriever, work, passages))
-    reranker = None if config.reranker is None else open_reranker(config.reranker, config.device)
+    reranker = None if config.reranker is None else open_reranker(config.reranker, config.device, work)
     contents = [pair.content for pair in pairs]
     related = {
         kind: _signals(config, contexts[kind], contents, anchors, searches, reranker, hide.get(kind))
@@ -76,14 +84,15 @@ def run(config: RelevanceConfig, work: Workdir) -> dict[str, Any]:
     }
     table = {
         signal: {kind: with_interval(related[kind][signal], config.seed) for kind in KINDS}
-        for signal in related[KINDS[0]]
+        for signal in related["passage_passage"]
     }
     remove_vectors(work)
-    work.write_json("relevance.json", {"pairs": len(pairs), "signals": table})
+    labels = _labels(config)
+    work.write_json("relevance.json", {"pairs": len(pairs), "signals": table, "labels": labels})
     with work.write("relevance.md") as path:
-        path.write_text(as_markdown(table, len(pairs)), encoding="utf-8")
+        path.write_text(as_markdown(table, len(pairs), labels), encoding="utf-8")
     with work.write("relevance.png") as path:
-        _plot(table, len(pairs), path)
+        _plot(table, len(pairs), labels, path)
     work.write_json("pairs.json", [
         {"passage": content, **{kind: contexts[kind][n] for kind in KINDS}} for n, content in enumerate(contents)
     ])  # fmt: skip
@@ -91,7 +100,7 @@ def run(config: RelevanceConfig, work: Workdir) -> dict[str, Any]:
 
 
 class _Search:
-    """A way to search, both ways: among all passages, and among a few contexts."""
+    """Search in both directions: among all passages, and among a few contexts."""
 
     def __init__(self, name: str, retriever: Any, work: Workdir, passages: Lookup) -> None:
         self.name, self.retriever, self.work = name, retriever, work
@@ -115,17 +124,26 @@ def _signals(
     hide: Array | None,
 ) -> dict[str, Array]:
     """[N] of true and false for each signal."""
-    found = {f"overlap ≥ {config.overlap:g}": signals.overlap(contexts, passages) >= config.overlap}
+    found = {"overlap": signals.overlap(contexts, passages) >= config.overlap}
     for search in searches:
         there = signals.rank(contexts, anchors, search.forward, config.top, hide=hide) > 0
         backward = search.backward(contexts)
         again = signals.rank(passages, np.arange(len(contexts)), backward, config.top) > 0
-        found[f"{search.name} round trip, top {config.top}"] = there
-        found[f"{search.name} both ways, top {config.top}"] = there & again
+        found[f"{search.name}_round_trip"] = there
+        found[f"{search.name}_both_ways"] = there & again
     if reranker is not None:
         chance = signals.probabilities(reranker, contexts, passages)
-        found[f"reranker ≥ {config.rerank:g}"] = chance >= config.rerank
+        found["reranker"] = chance >= config.rerank
     return found
+
+
+def _labels(config: RelevanceConfig) -> dict[str, str]:
+    """The names of signals in tables and plots."""
+    labels = {"overlap": f"overlap ≥ {config.overlap:g}", "reranker": f"reranker ≥ {config.rerank:g}"}
+    for search, name in (("bm25", "BM25"), ("dense", "dense")):
+        labels[f"{search}_round_trip"] = f"{name} round trip, top {config.top}"
+        labels[f"{search}_both_ways"] = f"{name} both ways, top {config.top}"
+    return labels
 
 
 def with_interval(related: Array, seed: int) -> dict[str, float]:
@@ -136,10 +154,14 @@ def with_interval(related: Array, seed: int) -> dict[str, float]:
     return {"share": float(related.mean()), "low": float(low), "high": float(high)}
 
 
-def as_markdown(table: dict[str, dict[str, dict[str, float]]], pairs: int) -> str:
-    lines = [f"| judged related by ({pairs} pairs) | {' | '.join(KINDS)} |", "|---|" + "---|" * len(KINDS)]
+def as_markdown(table: Table, pairs: int, labels: dict[str, str]) -> str:
+    lines = [
+        f"| judged related by ({pairs} pairs) | {' | '.join(KINDS.values())} |",
+        "|---|" + "---|" * len(KINDS),
+    ]
     lines += [
-        f"| {signal} | {' | '.join(_share(row[kind]) for kind in KINDS)} |" for signal, row in table.items()
+        f"| {labels[signal]} | {' | '.join(_share(row[kind]) for kind in KINDS)} |"
+        for signal, row in table.items()
     ]
     return "\n".join(lines) + "\n"
 
@@ -148,19 +170,19 @@ def _share(cell: dict[str, float]) -> str:
     return f"{cell['share']:.1%} [{cell['low']:.1%}, {cell['high']:.1%}]"
 
 
-def _plot(table: dict[str, dict[str, dict[str, float]]], pairs: int, path: Path) -> None:
+def _plot(table: Table, pairs: int, labels: dict[str, str], path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(2.2 + 1.9 * len(table), 4), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    for k, kind in enumerate(KINDS):
+    for k, (kind, label) in enumerate(KINDS.items()):
         cells = [row[kind] for row in table.values()]
         share = np.array([cell["share"] for cell in cells])
         spread = np.abs(np.array([[cell["low"], cell["high"]] for cell in cells]).T - share)
-        axes.bar(np.arange(len(cells)) + 0.27 * (k - 1), share, 0.25, yerr=spread, capsize=3, label=kind)
-    axes.set_xticks(np.arange(len(table)), [signal.replace(", ", ",\n") for signal in table])
+        axes.bar(np.arange(len(cells)) + 0.27 * (k - 1), share, 0.25, yerr=spread, capsize=3, label=label)
+    axes.set_xticks(np.arange(len(table)), [labels[signal].replace(", ", ",\n") for signal in table])
     axes.set_ylim(0, 1)
     axes.set_ylabel("share judged related")
     axes.set_title(f"{pairs} documents, 95 % bootstrap intervals", fontsize=10)
@@ -172,8 +194,9 @@ STAGE = Stage(
     "relevance",
     RelevanceConfig,
     run,
+    format=3,
     examples="""
         qontext relevance queries --passages passages --out relevance
-        qontext relevance queries --passages passages --out relevance --retriever runs/retriever
+        qontext relevance queries --passages passages --retriever retriever --out relevance
     """,
 )

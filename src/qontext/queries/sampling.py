@@ -1,10 +1,10 @@
-"""Sampling from a sequence-to-sequence model: C queries per passage from one pass through the encoder.
+"""Sampling from a language model: C queries per passage from one pass over the passage.
 
-Nucleus sampling: of the k likeliest tokens, those that together hold the share p of the probability; then
-the token at which the cumulative probability passes u. The number u is a pure function of (seed, passage,
-sample, step), so a passage gets the same queries in whatever batch, part or process it is. What batching
-still changes is the last bits of the logits: a token flips where u falls within that error of a boundary,
-about once in 10^5 tokens in fp32 and more often in bf16.
+Nucleus sampling: of the k most likely tokens, the smallest set with cumulative probability p; then the token
+at which the cumulative probability passes u. The number u is a pure function of (seed, passage, sample,
+step), so a passage's queries do not depend on batch, part or process. Batching only changes the last bits of
+the logits: a token changes if u is within that error of a boundary, about once in 10^5 tokens in fp32 and
+more often in bf16.
 
 Shapes: B passages, C samples of each, R = live rows (of B·C), L passage tokens, V vocabulary.
 """
@@ -12,21 +12,21 @@ Shapes: B passages, C samples of each, R = live rows (of B·C), L passage tokens
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from qontext.engine.precision import autocast
-from qontext.engine.randomness import uniform
+from qontext.models.precision import autocast
+from qontext.training.randomness import uniform
 
 
 @dataclass(frozen=True)
 class Sampler:
-    """How to draw a query."""
+    """Sampling parameters."""
 
     samples: int = 5
     top_k: int = 25
@@ -59,72 +59,104 @@ class Sampler:
         return token_RK.gather(-1, place_R1)[:, 0]
 
 
-@torch.inference_mode()
-def sample(
-    model: Any, ids_BL: Tensor, mask_BL: Tensor, passages: Sequence[str], sampler: Sampler, dtype: torch.dtype
-) -> list[list[list[int]]]:
-    """For each passage (`passages` are their ids), C lists of token ids without special tokens at their ends.
+class Decoder(Protocol):
+    """A model with the cache of the rows that it continues; row b·C + c is sample c of passage b."""
 
-    The first decoder step is the same for all samples of a passage: it is made once, then its cache is
-    repeated C times. Rows that are done leave the batch.
+    def start(self, samples: int) -> Tensor:
+        """Read the passages; returns the logits [R, V] of the first token of each sample."""
+
+    def keep(self, rows: Tensor) -> None:
+        """Drop all rows of the cache but these."""
+
+    def step(self, tokens_R: Tensor) -> Tensor:
+        """Append a token to each row; returns the logits [R, V] of the next one."""
+
+
+@torch.inference_mode()
+def draw(
+    decoder: Decoder, passages: Sequence[str], sampler: Sampler, ends: Tensor, lasts: Tensor | None = None
+) -> list[list[list[int]]]:
+    """For each passage (`passages` are their ids), C lists of token ids.
+
+    A row is complete before a token of `ends`, or after one of `lasts`. It then leaves the batch.
     """
-    config = model.generation_config
-    ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
-    dice = torch.from_numpy(sampler.dice(passages)).float().to(ids_BL.device)
+    dice = torch.from_numpy(sampler.dice(passages)).float().to(ends.device)
     made: list[list[int]] = [[] for _ in range(len(dice))]
-    with autocast(ids_BL.device, dtype):
-        hidden = model.get_encoder()(input_ids=ids_BL, attention_mask=mask_BL).last_hidden_state
-        start = torch.full((len(ids_BL), 1), start_token(model), device=ids_BL.device)
-        out = _step(model, start, hidden, mask_BL, None)
-        cache = out.past_key_values
-        cache.batch_repeat_interleave(sampler.samples)
-        logits = out.logits[:, -1].repeat_interleave(sampler.samples, 0)
-        hidden, mask = (x.repeat_interleave(sampler.samples, 0) for x in (hidden, mask_BL))
-        rows = torch.arange(len(dice), device=ids_BL.device)
-        is_end = torch.tensor(ends, device=ids_BL.device)
-        for step in range(sampler.max_new_tokens):
-            tokens = sampler.pick(logits, dice[rows, step])
-            going = ~torch.isin(tokens, is_end)
-            for row, token, goes in zip(rows.tolist(), tokens.tolist(), going.tolist()):
-                if goes:
-                    made[row].append(token)
-            if step + 1 == sampler.max_new_tokens or not going.any():
-                break
-            if not going.all():
-                keep = going.nonzero()[:, 0]
-                cache.batch_select_indices(keep)
-                rows, tokens, hidden, mask = rows[keep], tokens[keep], hidden[keep], mask[keep]
-            out = _step(model, tokens[:, None], hidden, mask, cache)
-            logits = out.logits[:, -1]
+    rows = torch.arange(len(dice), device=ends.device)
+    logits = decoder.start(sampler.samples)
+    for step in range(sampler.max_new_tokens):
+        tokens = sampler.pick(logits, dice[rows, step])
+        going = ~torch.isin(tokens, ends)
+        for row, token, goes in zip(rows.tolist(), tokens.tolist(), going.tolist()):
+            if goes:
+                made[row].append(token)
+        if lasts is not None:
+            going &= ~torch.isin(tokens, lasts)
+        if step + 1 == sampler.max_new_tokens or not going.any():
+            break
+        if not going.all():
+            keep = going.nonzero()[:, 0]
+            decoder.keep(keep)
+            rows, tokens = rows[keep], tokens[keep]
+        logits = decoder.step(tokens)
     return [made[i : i + sampler.samples] for i in range(0, len(made), sampler.samples)]
 
 
-def _step(model: Any, tokens: Tensor, hidden: Tensor, mask: Tensor, cache: Any) -> Any:
-    from transformers.modeling_outputs import BaseModelOutput
+def end_tokens(model: Any, device: torch.device) -> Tensor:
+    """The tokens that end a text."""
+    ends = model.generation_config.eos_token_id
+    return torch.tensor(ends if isinstance(ends, list) else [ends], device=device)
 
-    return model(
-        encoder_outputs=BaseModelOutput(last_hidden_state=hidden),
-        attention_mask=mask,
-        decoder_input_ids=tokens,
-        past_key_values=cache,
-        use_cache=True,
-    )
+
+def sample(
+    model: Any, ids_BL: Tensor, mask_BL: Tensor, passages: Sequence[str], sampler: Sampler, dtype: torch.dtype
+) -> list[list[list[int]]]:
+    """What a sequence-to-sequence model writes; see `draw`."""
+    with autocast(ids_BL.device, dtype):
+        return draw(
+            Seq2SeqDecoder(model, ids_BL, mask_BL), passages, sampler, end_tokens(model, ids_BL.device)
+        )
+
+
+class Seq2SeqDecoder:
+    """The first decoder step is the same for all samples of a passage: it is computed once, then its cache is
+    repeated C times."""
+
+    def __init__(self, model: Any, ids_BL: Tensor, mask_BL: Tensor) -> None:
+        self.model, self.ids, self.mask = model, ids_BL, mask_BL
+        self.cache: Any = None
+
+    def start(self, samples: int) -> Tensor:
+        self.hidden = self.model.get_encoder()(input_ids=self.ids, attention_mask=self.mask).last_hidden_state
+        first = torch.full((len(self.ids),), start_token(self.model), device=self.ids.device)
+        logits = self.step(first).repeat_interleave(samples, 0)
+        self.cache.batch_repeat_interleave(samples)
+        self.hidden, self.mask = (x.repeat_interleave(samples, 0) for x in (self.hidden, self.mask))
+        return logits
+
+    def keep(self, rows: Tensor) -> None:
+        self.cache.batch_select_indices(rows)
+        self.hidden, self.mask = self.hidden[rows], self.mask[rows]
+
+    def step(self, tokens_R: Tensor) -> Tensor:
+        from transformers.modeling_outputs import BaseModelOutput
+
+        out = self.model(
+            encoder_outputs=BaseModelOutput(last_hidden_state=self.hidden),
+            attention_mask=self.mask,
+            decoder_input_ids=tokens_R[:, None],
+            past_key_values=self.cache,
+            use_cache=True,
+        )
+        self.cache = out.past_key_values
+        logits: Tensor = out.logits[:, -1]
+        return logits
 
 
 def start_token(model: Any) -> int:
-    """What the decoder begins with."""
+    """The decoder start token."""
     for config in (model.generation_config, model.config):
         for name in ("decoder_start_token_id", "bos_token_id", "pad_token_id"):
             if (token := getattr(config, name, None)) is not None:
                 return int(token)
     raise AssertionError("checked when the model was loaded")
-
-
-def token_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
-    """Numbers of sequences, longest first, in batches of at most `budget` padded tokens (or of one)."""
-    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
-    start = 0
-    while start < len(order):
-        size = max(1, budget // max(1, lengths[order[start]]))
-        yield order[start : start + size]
-        start += size

@@ -1,8 +1,7 @@
-"""Texts that can be searched, by BM25 or by a retriever, numbered from 0 as they stand.
+"""Searchable texts, by BM25 or by a retriever, numbered from 0 in order. Only BM25's index, or vectors in
+memory-mapped files, grow with the collection: neither contains the texts.
 
-What grows with the collection is BM25's index, or vectors in files that are mapped: neither holds the texts.
-
-Shapes: P texts in the collection, N that are searched for, D dimensions.
+Shapes: P texts in the collection, N search inputs, D dimensions.
 """
 
 from __future__ import annotations
@@ -13,13 +12,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from qontext import log
-from qontext.artifacts import Workdir
+from qontext.frame import log
+from qontext.frame.artifacts import Workdir
+from qontext.frame.damage import read_array
 from qontext.queries.words import Array, batches
 from qontext.retrieve.bm25 import Bm25
 
 VECTORS = "vectors-"
-"""How the files of vectors are called, which are gone when a stage is done."""
+"""File names of vectors, which are removed at the end of a stage."""
 
 
 class Searcher(Protocol):
@@ -70,7 +70,7 @@ class Rows:
 
 
 class Dense:
-    """Inner products of a retriever's vectors; what is asked are texts, or vectors that are known already."""
+    """Inner products of a retriever's vectors; search inputs are texts or vectors."""
 
     def __init__(self, retriever: Any, rows: Rows, asked: str) -> None:
         from qontext.retrieve.index.exact import ExactIndex
@@ -87,7 +87,7 @@ class Dense:
 def encode_into(
     work: Workdir, name: str, retriever: Any, texts: Iterable[str], kind: str, total: int
 ) -> Rows:
-    """Vectors of the texts, a file per block as in `encode`; a killed run goes on after the last whole one."""
+    """Vectors of the texts, one file per block as in `encode`; a killed run resumes after the last complete one."""
     from qontext.retrieve.encode import BLOCK, ahead
 
     parts: list[str] = []
@@ -103,11 +103,11 @@ def encode_into(
         for part, tokens in ahead(wanted()):
             with work.write(part) as path, path.open("wb") as file:
                 np.save(file, retriever.encode_tokens(tokens, advance=advance), allow_pickle=False)
-    return Rows([np.load(work.path / part, mmap_mode="r", allow_pickle=False) for part in parts])
+    return Rows([read_array(work.path / part, "f", shape=(None, retriever.dimension)) for part in parts])
 
 
 def remove_vectors(work: Workdir) -> None:
-    """Take the files of vectors back: what they were for is done."""
+    """Remove the files of vectors."""
     for name in work.names():
         if name.startswith(VECTORS):
             work.remove(name)

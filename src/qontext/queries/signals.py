@@ -1,10 +1,10 @@
-"""Signals of whether a text (a query, or another passage) belongs to a passage. Each is a number per pair.
+"""Signals for whether a text (a query, or another passage) matches a passage. Each is a number per pair.
 
-- ``overlap``   the share of the text's content words, stemmed, that stand in the passage or its title
-- ``rank``      where the passage stands when the text is searched for, by BM25 or by a dense retriever;
-                0 if it is not within the depth (round trip)
-- ``back_rank`` where the text stands among all texts when the passage is searched for (the way back)
-- ``rerank``    what a cross-encoder gives the pair, as a probability
+- ``overlap``   the share of the text's content words, stemmed, that are in the passage or its title
+- ``rank`` rank of the passage in a search with the text, by BM25 or a dense retriever; 0 beyond the depth
+  (round trip)
+- ``back_rank`` rank of the text among all texts in a search with the passage (reverse direction)
+- ``rerank`` probability of the pair by a cross-encoder
 
 Shapes: N pairs, U passages.
 """
@@ -18,21 +18,21 @@ import numpy as np
 
 from qontext.queries.searchers import Searcher
 from qontext.queries.words import READ_CHARACTERS, Array, content_words
-from qontext.retrieve.bm25 import stem
+from qontext.retrieve.analysis import term_of
 
 PAIRS = 4096
 RANKED = 4_000_000
-"""So many places of rankings are looked at together."""
+"""Number of ranks to examine together."""
 
 
 def overlap(texts: Sequence[str], passages: Sequence[str]) -> Array:
     """[N] between 0 and 1; a text without a content word has 0."""
-    stems: dict[str, set[str]] = {}
+    stem, stems = term_of("english"), dict[str, set[str]]()
     shares = np.zeros(len(texts), np.float32)
     for n, (text, passage) in enumerate(zip(texts, passages)):
         known = stems.get(passage)
         if known is None:
-            stems.clear()  # pairs of one passage stand together
+            stems.clear()  # pairs of one passage are consecutive
             known = stems[passage] = set(map(stem, content_words(passage[:READ_CHARACTERS])))
         wanted = {stem(word) for word in content_words(text[:READ_CHARACTERS])}
         shares[n] = len(wanted & known) / len(wanted) if wanted else 0.0
@@ -40,9 +40,8 @@ def overlap(texts: Sequence[str], passages: Sequence[str]) -> Array:
 
 
 def rank(asked: Any, wanted: Array, searcher: Searcher, depth: int, *, hide: Array | None = None) -> Array:
-    """[N] the place (from 1) of number `wanted[n]` in the search for `asked[n]`; 0 beyond `depth`.
-
-    `hide[n]` is a text that is left out of the n-th ranking, such as the one that is searched for.
+    """[N] the rank (from 1) of number `wanted[n]` in the search for `asked[n]`; 0 beyond `depth`. `hide[n]`
+    is a text that is excluded from the n-th ranking, such as the search input.
     """
     k = depth + (hide is not None)
     ranks = np.zeros(len(wanted), np.int32)
@@ -58,10 +57,9 @@ def rank(asked: Any, wanted: Array, searcher: Searcher, depth: int, *, hide: Arr
 
 
 def back_ranks(asked: Any, owner: Array, first: int, backward: Searcher, most: Array) -> Array:
-    """[N] the place (from 1) of each text in the search for its own passage, among all texts; 0 if beyond.
-
-    The N texts have the numbers from `first` on; text n belongs to `asked[owner[n]]` of the U passages that are
-    searched for, each down to place `most[u]`.
+    """[N] the rank (from 1) of each text in the search with its own passage, among all texts; 0 beyond the
+    depth. The N texts are numbered from `first` on; text n belongs to passage `asked[owner[n]]` of the U
+    passages, each searched to rank `most[u]`.
     """
     ranks = np.zeros(len(owner), np.int32)
     for rows in _slices(len(most), int(most.max(initial=1))):
@@ -75,7 +73,7 @@ def back_ranks(asked: Any, owner: Array, first: int, backward: Searcher, most: A
 
 
 def probabilities(reranker: Any, texts: Sequence[str], passages: Sequence[str]) -> Array:
-    """[N] what a `CrossEncoder` makes of the pairs, between 0 and 1."""
+    """[N] the probabilities of the pairs by a `CrossEncoder`."""
     scores = np.zeros(len(texts), np.float32)
     for start in range(0, len(texts), PAIRS):
         rows = slice(start, start + PAIRS)

@@ -1,168 +1,223 @@
-"""Labelled (passage, query) pairs → a model that asks what a passage answers.
-
-    L = − Σ_t log P(q_t | q_<t, passage)
-
-The batch and the dropout of a step are pure functions of (seed, step), and a checkpoint holds weights,
-moments and the best weights so far: a run that was killed ends in the same bits.
-"""
+"""`qontext train-generator`: labelled (passage, query) pairs → a model that generates queries for passages."""
 
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
-import time
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from qontext import log
-from qontext.artifacts import Workdir
-from qontext.collection import Passage
-from qontext.config import Input, Machine, StageConfig
-from qontext.errors import QontextError
+from qontext.frame import log
+from qontext.frame.artifacts import Workdir
+from qontext.frame.config import Input
+from qontext.frame.stages import Stage
 from qontext.queries.t5 import SETTINGS_FILE, Source
-from qontext.stages import Stage
-
-CHECKPOINT = "checkpoint.safetensors"
+from qontext.training.config import TrainingConfig
 
 
-class TrainGeneratorConfig(StageConfig):
+class TrainGeneratorConfig(TrainingConfig):
     data: Annotated[tuple[str, ...], Input(positional=True)]
     """Labelled sets: folders in BEIR's layout."""
+
     model: Annotated[str | None, Input()] = None
-    """What to start from: a sequence-to-sequence model, or a BERT encoder (used for both halves). If not
-    given, a T5 from scratch."""
+    """Initial model: a sequence-to-sequence model, a decoder-only model (a folder or a GGUF file), or a BERT encoder
+    (used as encoder and decoder). Default: a T5 from scratch."""
+
     preset: Literal["tiny", "mini", "small"] = "mini"
-    """Size of a model from scratch: 2, 4 or 6 layers on either side, 128, 256 or 512 wide."""
-    vocabulary: Annotated[int, Field(ge=64)] = 8000
-    """Tokens of a model from scratch."""
+    """Size of a model from scratch: 2, 4 or 6 layers in encoder and decoder, hidden size 128, 256 or 512."""
+
+    vocabulary: int = Field(8000, ge=64, le=1 << 24)
+    """Vocabulary size of a model from scratch."""
+
     train_split: str = "train"
-    """The judgements to learn from."""
+    """The split to train on."""
+
     dev_split: str = "dev"
-    """The judgements that say when to stop."""
-    dev_pairs: Annotated[int, Field(ge=1)] = 1000
-    """At most so many of them are used."""
+    """The split for evaluating the loss during training."""
+
+    dev_pairs: int = Field(1000, ge=1)
+    """Maximum number of dev pairs."""
+
     prefix: str = ""
-    """What stands before each passage; it is kept with the model, and generate uses it."""
+    """Text before each passage. Saved with the model and used by generate."""
+
     with_title: bool = True
-    """Whether the title stands before the text; kept with the model, too."""
-    max_passage_tokens: Annotated[int, Field(ge=8)] = 192
-    """The rest of a passage is not read."""
-    max_query_tokens: Annotated[int, Field(ge=4)] = 48
-    """The rest of a query is not learnt."""
-    steps: Annotated[int, Field(ge=1)] = 4000
-    """Optimiser steps at most."""
-    batch: Annotated[int, Field(ge=1)] = 32
-    """Pairs per step."""
-    lr: Annotated[float, Field(gt=0)] = 1e-3
-    """Peak learning rate (about 1e-3 from scratch, 1e-4 to 3e-4 from a model)."""
-    warmup: Annotated[float, Field(ge=0, lt=1)] = 0.05
-    """Share of the steps in which the rate rises; then it falls to zero."""
-    weight_decay: Annotated[float, Field(ge=0)] = 0.01
-    """Of all weights but biases and norms."""
-    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of the target that is spread over all tokens."""
-    evaluate_every: Annotated[int, Field(ge=1)] = 500
-    """Steps between two looks at the dev pairs; each writes a checkpoint and prints samples."""
-    patience: Annotated[int, Field(ge=1)] = 3
-    """Stop when the dev loss has not fallen for so many looks."""
-    seed: int = 42
-    """Decides initial weights, order of pairs and dropout."""
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Number format of activations."""
-    device: Annotated[str, Machine()] = "auto"
-    """auto, cpu, cuda or cuda:N."""
+    """Prepend the title to the text. Saved with the model, too."""
+
+    max_passage_tokens: int = Field(192, ge=8, le=100_000)
+    """Maximum passage length in tokens; longer passages are truncated."""
+
+    max_query_tokens: int = Field(48, ge=4, le=100_000)
+    """Maximum query length in tokens; longer queries are truncated."""
+
+    steps: int | None = Field(None, ge=1)
+    """Optimizer steps. Default: 4,000, or derived from --epochs if given."""
+
+    epochs: float | None = Field(None, gt=0)
+    """Passes over the pairs, instead of a number of steps."""
+
+    batch_size: int = Field(32, ge=1)
+    """Pairs per step, across all GPUs."""
+
+    lr: float = Field(1e-3, gt=0)
+    """Peak learning rate (AdamW): about 1e-3 from scratch, 1e-4 to 3e-4 from a sequence-to-sequence model, 2e-5 to 1e-4
+    from a decoder-only one."""
+
+    warmup: float = Field(0.05, ge=0, le=1)
+    """Share of the steps for learning-rate warmup."""
+
+    label_smoothing: float = Field(0.0, ge=0, lt=1)
+    """Label smoothing: share of the target distribution spread over all tokens."""
+
+    dev_every: int = Field(500, ge=1)
+    """Steps between two evaluations on the dev pairs, which also print samples."""
+
+    patience: int | None = Field(3, ge=1)
+    """Stop after this many evaluations without a lower dev loss."""
+
+    keep: Literal["best", "last"] = "best"
+    """Which weights to keep: those with the lowest dev loss, or the last ones."""
 
     @field_validator("data", mode="before")
     @classmethod
     def _several(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else tuple(map(str, value))
 
+    def steps_over(self, examples: int) -> int:
+        return 4000 if self.steps is None and self.epochs is None else super().steps_over(examples)
+
 
 def run(config: TrainGeneratorConfig, work: Workdir) -> dict[str, Any]:
-    from qontext.engine.precision import resolve_device, resolve_precision
-    from qontext.queries.new_model import from_model, from_scratch
-    from qontext.queries.pairs import Pair, encode_pairs, read_pairs
-    from qontext.queries.trainer import Progress, Trainer
+    from qontext.queries.pairs import read_pairs
+    from qontext.training.distributed import join
+    from qontext.training.loop import train
+    from qontext.training.sampler import EpochSampler
 
+    group = join(config.device)
     pairs = read_pairs(config.data, config.train_split)
     dev_pairs = spread(read_pairs(config.data, config.dev_split), config.dev_pairs)
-    if config.model:
-        model, tokenizer = from_model(config.model, config.seed)
-    else:
-        texts = dict.fromkeys(text for pair in pairs for text in (pair.text, pair.query))
-        model, tokenizer = from_scratch(config.preset, texts, config.vocabulary, config.seed)
-
-    shape = Source(config.prefix, config.with_title)
-
-    def source(pair: Pair) -> str:
-        return shape.text(Passage("", pair.title, pair.text, ""))
-
-    lengths = (config.max_passage_tokens, config.max_query_tokens)
-    train, dev = (encode_pairs(tokenizer, part, source, *lengths) for part in (pairs, dev_pairs))
-    if len(train) < config.batch:
-        raise QontextError(
-            f"there are only {len(train)} pairs", remedy=f"Choose --batch {len(train)} or less."
-        )
-    device = resolve_device(config.device)
-    trainer = Trainer(
-        model.to(device), tokenizer, train, dev, config, resolve_precision(config.precision, device)
+    generator = _generator(config, pairs)
+    set_dropout(generator.model, config.dropout)
+    sampler = EpochSampler(len(pairs), config.batch_size, config.seed, group.rank, group.world, "pairs")
+    plan = generator.plan(pairs, sampler, config.token_budget(group.device))
+    steps = config.steps_over(len(pairs))
+    objective = generator.objective(config.label_smoothing).to(group.device)
+    evaluations = _evaluations(config, generator, objective, dev_pairs, group, work, steps)
+    summary: dict[str, Any] = {
+        "pairs": len(pairs),
+        "dev_pairs": len(dev_pairs),
+        "parameters": sum(p.numel() for p in generator.model.parameters()),
+        "steps": steps,
+    }
+    summary |= train(
+        objective, plan, config, group, work, steps=steps, phase="generator", evaluations=evaluations
     )
-    shown, samples = spread(dev_pairs, 3), spread(dev_pairs, 20)
-    started = time.monotonic()
-    progress = trainer.load(work.path / CHECKPOINT) if work.has(CHECKPOINT) else Progress()
-    first = progress.step
-    with log.progress("train-generator", config.steps - first, "steps") as advance:
-        for progress in trainer.go(progress):  # noqa: B020 - it goes on from there
-            advance(1)
-            if progress.looked:
-                with work.write(CHECKPOINT) as path:
-                    trainer.save(path, progress)
-                log.note(f"step {progress.step:,}: dev loss {progress.history[-1][1]:.3f}")
-                for pair, query in zip(shown, trainer.samples(shown, source)):
-                    log.note(f"    {pair.title[:40]!r} asked {pair.query!r}, drawn {query!r}")
-    seconds = time.monotonic() - started
-    drawn = trainer.use_best(progress).samples(samples, source)
-    work.write_json("samples.json", [
-        {"title": p.title, "text": p.text[:300], "asked": p.query, "drawn": q} for p, q in zip(samples, drawn)
-    ])  # fmt: skip
-    save_model(work, model, tokenizer, config)
-    work.remove(CHECKPOINT)
-    return {
-        "pairs": len(train), "dev_pairs": len(dev), "parameters": sum(p.numel() for p in model.parameters()),
-        "steps": progress.step, "best_step": progress.best_step, "dev_loss": round(progress.best, 4),
-        "history": [[step, round(loss, 4)] for step, loss in progress.history],
-        "pairs_per_second": round((progress.step - first) * config.batch / max(seconds, 1e-9), 1),
-    }  # fmt: skip
+    if group.is_first:
+        _save(config, generator, dev_pairs, work)
+    return summary if group.is_first else {}
+
+
+def _generator(config: TrainGeneratorConfig, pairs: list[Any]) -> Any:
+    """The model to train, as its architecture is trained."""
+    from qontext.models import causal
+    from qontext.queries.new_model import from_model, from_scratch
+    from qontext.queries.trainable import Shape
+    from qontext.queries.trainable_causal import TrainableCausal
+    from qontext.queries.trainable_seq2seq import TrainableSeq2Seq
+
+    source = Source(config.prefix, config.with_title)
+    shape = Shape(source, config.max_passage_tokens, config.max_query_tokens)
+    if not config.model:
+        texts = dict.fromkeys(text for pair in pairs for text in (pair.text, pair.query))
+        return TrainableSeq2Seq(
+            *from_scratch(config.preset, texts, config.vocabulary, config.seed), shape=shape
+        )
+    if folder := causal.find(config.model):
+        tokenizer = causal.load_tokenizer(folder)
+        return TrainableCausal(causal.load_model(folder, tokenizer), tokenizer, shape)
+    return TrainableSeq2Seq(*from_model(config.model, config.seed), shape=shape)
+
+
+def set_dropout(model: Any, rate: float | None) -> None:
+    """Set the dropout rate of all layers and attention."""
+    from torch import nn
+
+    if rate is None:
+        return
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = rate
+        elif isinstance(getattr(module, "dropout", None), float):
+            module.dropout = rate  # attention, which drops weights by a function
+
+
+def _evaluations(
+    config: TrainGeneratorConfig,
+    generator: Any,
+    objective: Any,
+    dev_pairs: list[Any],
+    group: Any,
+    work: Workdir,
+    steps: int,
+) -> Any:
+    """The loss on the dev pairs, and a few samples."""
+    from qontext.models.precision import resolve_precision, settle_precision
+    from qontext.training.early_stop import Evaluations, Schedule
+    from qontext.training.sampler import EpochSampler
+
+    dtype = resolve_precision(settle_precision(work, config.precision, group.device), group.device)
+    sampler = EpochSampler(len(dev_pairs), 1, config.seed, unit="pairs")
+    plan = generator.plan(dev_pairs, sampler, config.token_budget(group.device))
+    shown = spread(dev_pairs, 3)
+
+    def measure() -> dict[str, float]:
+        for pair, query in zip(shown, generator.samples(shown, config.seed, dtype)):
+            log.note(f"    {pair.title[:40]!r}: labeled {pair.query!r}, generated {query!r}")
+        return {"loss": round(objective.loss(plan, group.device, dtype), 4)}
+
+    schedule = Schedule(config.dev_every, steps, config.keep, config.patience)
+    return Evaluations(
+        measure, objective, group, work, schedule, phase="generator", watch="loss", minimize=True
+    )
 
 
 def spread(pairs: list[Any], most: int) -> list[Any]:
-    """At most so many, evenly from the whole list."""
+    """At most `most` of them, evenly spaced."""
     return [pairs[i * len(pairs) // most] for i in range(most)] if len(pairs) > most else pairs
 
 
-def save_model(work: Workdir, model: Any, tokenizer: Any, config: TrainGeneratorConfig) -> None:
-    """Write what `generate --model` reads."""
-    with tempfile.TemporaryDirectory() as scratch:
-        model.save_pretrained(scratch)
-        tokenizer.save_pretrained(scratch)
-        for file in sorted(Path(scratch).iterdir()):
-            with work.write(file.name) as path:
-                shutil.copyfile(file, path)
-    settings = {"prefix": config.prefix, "with_title": config.with_title}
-    with work.write(SETTINGS_FILE) as path:
-        path.write_text(json.dumps(settings) + "\n", encoding="utf-8")
+def _save(config: TrainGeneratorConfig, generator: Any, dev_pairs: list[Any], work: Workdir) -> None:
+    """Write samples and `generator.json` for `generate --model`."""
+    import torch
+
+    from qontext.models.load import quiet
+    from qontext.training import checkpoint, metrics
+
+    generator.model.to("cpu")
+    shown = spread(dev_pairs, 20)
+    generated = generator.samples(shown, config.seed, torch.float32)
+    work.write_json("samples.json", [
+        {"title": p.title, "text": p.text[:300], "labeled": p.query, "generated": q} for p, q in zip(shown, generated)
+    ])  # fmt: skip
+    with work.write_folder(".") as folder, quiet():
+        generator.model.save_pretrained(folder)
+        generator.tokenizer.save_pretrained(folder)
+        (folder / SETTINGS_FILE).write_text(json.dumps(generator.settings()) + "\n", encoding="utf-8")
+    metrics.plot(work)
+    checkpoint.remove(work, "checkpoints")
 
 
 STAGE = Stage(
     "train-generator",
     TrainGeneratorConfig,
     run,
+    format=3,
+    distributed=True,
     examples="""
-        qontext train-generator labelled --out runs/generator
-        qontext train-generator labelled --out runs/generator --model google/t5-v1_1-small --lr 3e-4
-        qontext generate passages --out queries --model runs/generator
+        qontext train-generator data --out generator
+        qontext train-generator data --model google/t5-v1_1-small --lr 3e-4 --out generator
+        qontext generate passages --model generator --out queries
+        qontext train-generator data --model language-model --lr 5e-5 --epochs 1 --out question-model
+        qontext generate passages --generator causal --model question-model --out queries
     """,
 )

@@ -1,4 +1,4 @@
-"""Words, sentences and corpus statistics of many texts at once: a string is looked at once per batch."""
+"""Words, sentences and corpus statistics of many texts at once: each distinct string is processed once per batch."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from qontext.collection import Passage
+from qontext.data.collection import Passage
 
 Array = np.ndarray[Any, Any]
 T = TypeVar("T")
 
 READ_CHARACTERS = 20_000
-"""How much of an enormous text is looked at."""
+"""Maximum characters of a text that are read."""
 PRUNE_ABOVE = 4_000_000
 
 STOP_WORDS = frozenset(
@@ -34,32 +34,32 @@ STOP_WORDS = frozenset(
     taken than that that's the their theirs them themselves then there these they this those though
     through thus till to together too took toward towards under until unto up upon us use used uses
     using usually very via was wasn't way we well went were weren't what when where whether which while
-    who whom whose why will with within without won't would yet you your yours yourself""".split()  # noqa: SIM905
+    who whom whose why will with within without won't would yet you your yours yourself""".split()
 )
-"""English function words, and a few verbs and adverbs that nobody searches for."""
+"""English function words, and a few verbs and adverbs that are rare in queries."""
 
 _WORD = re.compile(r"[^\W_]+(?:['’.&-][^\W_]+)*")
 _BLANKS = r'["“”„«»()\[\]/–—]'
 _TRIM = ".,;:!?'’‘`…-*&%$#=+~·•¿¡。！？、，"
-# Not ends of sentences although they end in a point: initials, titles and the like.
+# Not sentence ends although they end in a period: initials, titles and the like.
 _ABBREVIATION = (
     r"^(?:\p{Lu}|Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|Gen|Col|Lt|Rev|No|vs|etc|cf|ca|approx|(?:\p{L}\.)+\p{L})\.$"
 )
 
 
 def content_words(text: str) -> set[str]:
-    """The lower-cased words of one text that carry meaning."""
+    """The lower-cased content words of a text."""
     return set(_WORD.findall(text.lower())) - STOP_WORDS
 
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """Texts as flat arrays. T tokens (as written, between blanks), U different tokens, W different words."""
+    """Texts as flat arrays. T tokens (as written, between spaces), U distinct tokens, W distinct words."""
 
     starts: Array  # [texts + 1]: where each text's tokens start
     token: Array  # [T]: which of the U written tokens
-    written: list[str]  # [U] tokens as they stand, with their commas and points
-    bare: list[str]  # [U] without signs around them
+    written: list[str]  # [U] tokens as written, with punctuation
+    bare: list[str]  # [U] without surrounding punctuation
     word: Array  # [U]: which word the token is, lower-cased and bare
     words: list[str]  # [W]
     capital: Array  # [U] starts with a capital
@@ -67,7 +67,7 @@ class Tokens:
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> Tokens:
-        """Quotes, brackets and dashes become blanks, and remarks in parentheses are left out."""
+        """Quotes, brackets and dashes become spaces, and parenthesized text is removed."""
         starts, token, written = split(texts)
         bare = pc.utf8_trim(written, _TRIM)
         words = pc.dictionary_encode(pc.utf8_lower(bare))
@@ -91,7 +91,7 @@ class Tokens:
         )
 
     def per_text(self) -> Array:
-        """[T]: which text each token belongs to."""
+        """[T]: the text of each token."""
         return np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
 
 
@@ -107,10 +107,9 @@ def split(texts: Sequence[str]) -> tuple[Array, Array, Any]:
 
 
 class Rarity:
-    """How rare each word is in a corpus: log(N / document frequency), from one pass over the passages.
-
-    Words that were seen once are forgotten when the table outgrows four million entries, so memory is
-    bounded; a forgotten word counts as seen once.
+    """The rarity of words in a corpus: log(N / document frequency), from one pass over the passages. Words
+    with one occurrence are dropped when the table exceeds four million entries, so memory is bounded; a
+    dropped word counts as occurring once.
     """
 
     def __init__(self, passages: Iterable[Passage]) -> None:

@@ -1,0 +1,61 @@
+"""Random spans of the passage as its queries: a control that tells a query from merely a short text of the passage.
+
+length ~ U{shortest … longest} words,  start ~ U over all places where it fits
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from typing import Annotated, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from qontext.data.collection import Passage
+from qontext.frame.config import Options
+from qontext.frame.errors import QontextError
+from qontext.queries.generators import Generator, Task
+from qontext.training.randomness import below
+
+
+class SpanOptions(Options):
+    """Read by the generator `span`."""
+
+    shortest: Annotated[int, Field(ge=1)] = 4
+    """Words of the shortest span."""
+    longest: Annotated[int, Field(ge=1)] = 16
+    """Words of the longest span; of a shorter passage, at most the whole."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.shortest > self.longest:
+            raise QontextError(f"--shortest {self.shortest} is above --longest {self.longest}")
+        return self
+
+
+class Span(Generator):
+    """What is drawn is a function of seed, passage and the query's number."""
+
+    Options = SpanOptions
+    is_quick = True
+
+    def __init__(self, settings: SpanOptions, task: Task) -> None:
+        self.settings, self.task = settings, task
+        self.tally: Counter[str] = Counter()
+
+    @classmethod
+    def open(cls, options: SpanOptions, task: Task) -> Span:
+        return cls(options, task)
+
+    def __call__(self, passages: list[Passage]) -> Iterator[tuple[int, list[str]]]:
+        numbers = np.arange(self.task.per_passage)
+        for index, passage in enumerate(passages):
+            words = passage.text.split()
+            key = zlib.crc32(passage.id.encode())
+            choices = self.settings.longest - self.settings.shortest + 1
+            sizes = self.settings.shortest + below(choices, self.task.seed, "span length", key, numbers)
+            sizes = np.minimum(sizes, len(words))
+            starts = below(len(words) - sizes + 1, self.task.seed, "span start", key, numbers)
+            yield index, [" ".join(words[start : start + size]) for start, size in zip(starts, sizes)]
