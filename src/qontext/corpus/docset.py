@@ -1,10 +1,10 @@
-"""`qontext docset`: documentation → a labelled set, with questions that people wrote.
+"""`qontext docset`: documentation → a labelled set with human-written queries.
 
-The first sentence of a docstring says in its author's words what the rest describes. For some docstrings it is
-taken out of the passage and becomes a query whose relevant passage is the rest:
+The first sentence of a docstring summarizes the rest. For some docstrings it is removed from the passage and
+becomes a query whose relevant passage is the rest:
 
     query    "Return the running sum of the values seen so far."
-    passage  what the docstring says after that
+    passage the rest of the docstring
     qrels    query → that passage, grade 1
 
 The result has BEIR's layout: corpus.jsonl.gz, queries.jsonl.gz, qrels/dev.tsv, qrels/test.tsv.
@@ -17,37 +17,43 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from qontext.artifacts import Workdir
-from qontext.collection import write_jsonl
-from qontext.config import Input, StageConfig
-from qontext.corpus.docstrings import split_summary
-from qontext.corpus.sources import FieldNames, open_source
-from qontext.engine.randomness import uniform
-from qontext.errors import QontextError
-from qontext.records import Document
-from qontext.stages import Stage
+from qontext.corpus.sources import FieldNames, fingerprint, open_source
+from qontext.corpus.sources.docstrings import split_summary
+from qontext.data.collection import write_qrels
+from qontext.data.lines import write_jsonl
+from qontext.data.records import Document
+from qontext.frame.artifacts import Workdir
+from qontext.frame.config import Input, Seed, StageConfig
+from qontext.frame.errors import QontextError
+from qontext.frame.stages import Stage
+from qontext.training.randomness import uniform
 
 FEWEST_WORDS, MOST_WORDS = 4, 25
 
 
 class DocsetConfig(StageConfig):
-    source: Annotated[str, Input(positional=True)] = "pydocs:"
+    source: Annotated[str, Input(positional=True, fingerprint=fingerprint)] = "pydocs:"
     """pydocs: for all installed Python packages, or pydocs:NAME,NAME for some."""
 
     passages: int | None = Field(None, ge=10)
-    """Stop at whole modules after about so many passages, drawn from all over the source. Default: all."""
+    """Approximate number of passages, in whole modules drawn from all over the source. Default: all."""
 
     queries: int = Field(500, ge=1)
-    """About how many summaries become queries; a third of them is for development, the rest for testing."""
+    """Approximate number of summaries that become queries: one third for development, the rest for testing."""
 
-    seed: int = Field(42, ge=0, lt=2**63)
-    """Seed of what is drawn."""
+    seed: Seed = 42
+    """Random seed."""
+
+
+def is_documentation(source: str) -> bool:
+    """Whether the source has docstrings, from which a labelled set can be built."""
+    return source.startswith("pydocs:")
 
 
 def run(config: DocsetConfig, work: Workdir) -> dict[str, Any]:
-    if not config.source.startswith("pydocs:"):
+    if not is_documentation(config.source):
         raise QontextError(
-            "a labelled set is made from docstrings", place=config.source, remedy="Give pydocs:"
+            "a labelled set can only be built from docstrings", place=config.source, remedy="Give pydocs:"
         )
     documents = [
         d for d in open_source(config.source, fields=FieldNames()).documents() if isinstance(d, Document)
@@ -71,19 +77,18 @@ def run(config: DocsetConfig, work: Workdir) -> dict[str, Any]:
             write_jsonl(path, lines)
     is_dev = dice[is_query] < share / 3
     for split, part in (("dev", is_dev), ("test", ~is_dev)):
-        rows = [f"q-{id}\t{id}\t1\n" for (_, id, *_), mine in zip(chosen, part) if mine]
         with work.write(f"qrels/{split}.tsv") as path:
-            path.write_text("query-id\tcorpus-id\tscore\n" + "".join(rows), encoding="utf-8")
+            write_qrels(path, ((f"q-{id}", id, 1) for (_, id, *_), mine in zip(chosen, part) if mine))
     return {
         "modules": len(documents),
         "passages": len(found),
-        "dev queries": int(is_dev.sum()),
-        "test queries": int((~is_dev).sum()),
+        "dev_queries": int(is_dev.sum()),
+        "test_queries": int((~is_dev).sum()),
     }
 
 
 def _sample(documents: list[Document], config: DocsetConfig) -> list[Document]:
-    """Whole modules, drawn until there are enough passages, in the source's order."""
+    """Complete modules, drawn until there are enough passages, in source order."""
     if config.passages is None:
         return documents
     order = np.argsort(uniform(config.seed, "docset module", np.arange(len(documents))))
@@ -93,7 +98,7 @@ def _sample(documents: list[Document], config: DocsetConfig) -> list[Document]:
 
 
 def _asks(summary: str, rest: str) -> bool:
-    """Whether the summary reads as a query, and enough is left to find."""
+    """Whether the summary can be a query, and the rest is long enough to be a passage."""
     return FEWEST_WORDS <= len(summary.split()) <= MOST_WORDS and len(rest.split()) >= 20
 
 
@@ -103,6 +108,6 @@ STAGE = Stage(
     run=run,
     examples="""
         qontext docset pydocs: --out docset
-        qontext docset pydocs:numpy,pandas --queries 300 --out docset
+        qontext docset pydocs:numpy,torch --queries 300 --out docset
     """,
 )

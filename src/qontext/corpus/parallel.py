@@ -1,4 +1,4 @@
-"""Map a function over blocks in several processes: in order, with bounded memory, stopping when asked."""
+"""Map a function over blocks in several processes: in order, with bounded memory, interruptible."""
 
 from __future__ import annotations
 
@@ -13,22 +13,21 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
-from qontext.errors import QontextError
+from qontext.frame.errors import QontextError
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 def cores() -> int:
-    """The processors that this process may use."""
+    """The number of CPUs that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def ordered_map(function: Callable[[T], R], blocks: Iterable[T], workers: int) -> Iterator[R]:
-    """`function` of each block, in the blocks' order; `workers` 0 means one per core, 1 none but this process.
-    More than four per core only take memory, so there are never more.
-
-    Only a few blocks are under way at a time, however many there are.
+    """Apply `function` to each block, in order. `workers` 0 means one per core, 1 means no additional
+    process. The number is limited to four per core, since more only take memory. Only a few blocks are in
+    flight at a time.
     """
     workers = min(workers or cores(), 4 * cores())
     if workers == 1:
@@ -49,7 +48,7 @@ def ordered_map(function: Callable[[T], R], blocks: Iterable[T], workers: int) -
             yield pending.popleft().result()
     except BrokenProcessPool:
         raise QontextError(
-            "a worker process was killed, most likely because memory ran out",
+            "a worker process was killed, most likely by running out of memory",
             remedy="Run the same command again with fewer --workers: it resumes.",
         ) from None
     finally:
@@ -58,7 +57,7 @@ def ordered_map(function: Callable[[T], R], blocks: Iterable[T], workers: int) -
 
 @contextlib.contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Keep an interrupt back while a worker is born: until it has made up its mind, it would die of one, aloud."""
+    """Block SIGINT while forking: a worker that has not yet installed its handler would print a traceback."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -70,8 +69,8 @@ def _interrupts_held() -> Iterator[None]:
 
 
 def _live_with_parent() -> None:
-    """In a worker: leave an interrupt to the parent, and end when the parent is gone, even if it was killed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # and whatever was held back goes with it
+    """In a worker: leave interrupts to the parent, and exit when the parent exits, even if it was killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # including blocked signals
     parent = multiprocessing.parent_process()
     assert parent is not None
 

@@ -1,4 +1,4 @@
-"""Text → where its sentences start. Nothing is lost: sentence i is text[start[i] : start[i + 1]].
+"""Text → the starts of its sentences. No text is lost: sentence i is text[start[i] : start[i + 1]].
 
 Every splitter has one signature, ``(text, language) -> starts``, and `starts` begins with 0. White space
 between two sentences belongs to the first of them.
@@ -12,17 +12,25 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from qontext.errors import QontextError, missing_extra
+from qontext.frame.errors import QontextError, missing_extra
+
+
+def token_count(piece: str) -> int:
+    """Approximate number of tokens of a word or a punctuation mark."""
+    return 1 if len(piece) <= 8 else (len(piece) + 3) // 5
+
 
 Splitter = Callable[[str, str], list[int]]
 
 _LINE = re.compile(r"\n\s*")
+_PAUSE = re.compile(r"[.!?;:,]\s+")
+_SPACE = re.compile(r"\s+")
+PIECE = re.compile(r"\w+|[^\w\s]")
 _WIDE_SPACES = {code: " " for code in range(128, 0x3001) if chr(code).isspace()}
 
 
 def pieces(text: str, starts: list[int]) -> list[str]:
-    """The sentences, each with the white space before it: so cut, tokens are those of the whole text.
-
+    """The sentences, each with the white space before it, so that their tokens are those of the whole text.
     (Tokenizers other than WordPiece join a word with the space before it.)
     """
     cuts = [0, *(_before_space(text, start) for start in starts[1:]), len(text)]
@@ -34,7 +42,7 @@ def by_rules(text: str, language: str) -> list[int]:
     import sentencex
 
     if not text.isascii():
-        # Version 1.0.32 panics at a no-break space after an abbreviation. Places stay the same.
+        # Version 1.0.32 panics at a no-break space after an abbreviation. Positions do not change.
         text = text.translate(_WIDE_SPACES)
     lead = position = len(text) - len(text.lstrip())
     starts = [0]
@@ -50,14 +58,42 @@ def by_rules(text: str, language: str) -> list[int]:
 
 
 def by_punkt(text: str, language: str) -> list[int]:
-    """NLTK's punkt, when NLTK and its data are on this machine. Nothing is downloaded."""
+    """NLTK's punkt, if NLTK and its data are installed. Nothing is downloaded."""
     starts = [start for start, _ in _punkt(language).span_tokenize(text)]
     return [0, *starts[1:]]
 
 
 def by_lines(text: str, language: str) -> list[int]:
-    """One sentence a line, for text that is already split."""
+    """One sentence per line, for text that is already split."""
     return [0, *(m.end() for m in _LINE.finditer(text) if m.end() < len(text) and text[: m.start()].strip())]
+
+
+def shortened(text: str, starts: list[int], most: int) -> list[int]:
+    """Split sentences of more than `most` tokens (counted by the rule `words`), such as tables and lists
+    without sentence ends: at a line end if there is one, else after a punctuation mark, else at a space.
+    """
+    cuts = []
+    for begin, end in itertools.pairwise([*starts, len(text)]):
+        cuts.append(begin)
+        while end - begin > most:  # no token is shorter than a character
+            reached = _reach(text, begin, end, most)
+            if reached is None:
+                break
+            stretch = text[begin:reached]
+            marks = [*_LINE.finditer(stretch)] or [*_PAUSE.finditer(stretch)] or [*_SPACE.finditer(stretch)]
+            begin = begin + marks[-1].end() if marks and marks[-1].end() < len(stretch) else reached
+            cuts.append(begin)
+    return cuts
+
+
+def _reach(text: str, begin: int, end: int, most: int) -> int | None:
+    """The position of the first token beyond the limit; None if text[begin:end] fits."""
+    count = 0
+    for piece in PIECE.finditer(text, begin, end):
+        count += token_count(piece[0])
+        if count > most:
+            return max(piece.start(), begin + 1)
+    return None
 
 
 SPLITTERS: dict[str, Splitter] = {"sentencex": by_rules, "punkt": by_punkt, "newline": by_lines}
@@ -77,14 +113,14 @@ def _punkt(language: str) -> Any:
         find(f"tokenizers/punkt_tab/{name}/")
     except LookupError:
         raise QontextError(
-            f"NLTK's punkt data for {name!r} is not on this machine",
+            f"NLTK's punkt data for {name!r} is not installed",
             remedy="Run: python -m nltk.downloader punkt_tab, or use --sentences sentencex.",
         ) from None
     return PunktTokenizer(name)
 
 
 def _before_space(text: str, start: int) -> int:
-    """Where the white space before a sentence begins."""
+    """The start of the white space before a sentence."""
     while start > 0 and text[start - 1].isspace():
         start -= 1
     return start

@@ -1,10 +1,10 @@
-"""Sentences → spans of at most so many tokens, cutting *before* the sentence that would overflow.
+"""Sentences → spans of at most a number of tokens, cutting *before* the sentence that would overflow.
 
     span k = the longest run of next sentences with  Σ tokens + 2 ≤ target_k
     target_k = max_tokens, or with probability p drawn uniformly from [2, max_tokens]
 
-The 2 are the special tokens. A single sentence that is longer than the target is a span of its own; if it is
-longer than `max_tokens`, it is *overlong*: it is kept whole here and cropped once when it is read.
+The 2 are the special tokens. A single sentence that is longer than the target is a separate span; if it is
+longer than `max_tokens`, it is *overlong*: it is not cut here, but cropped when it is read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Span(NamedTuple):
 def group(
     sentence_tokens: list[int], max_tokens: int, short_probability: float = 0.0, key: str = ""
 ) -> list[Span]:
-    """Group sentences greedily; `key` (seed and document) is what the short targets are drawn from."""
+    """Group sentences greedily; short targets are drawn from `key` (seed and document)."""
     dice = random.Random(key) if short_probability else None
     spans: list[Span] = []
     first, tokens = 0, SPECIAL_TOKENS

@@ -1,8 +1,8 @@
 """`qontext split`: documents → passages.
 
-A source's records are read one after the other, split in parallel, and written as Parquet parts of 4,096
-records each. Part k depends on the records from 4096·k on alone, so a killed run resumes after its last part,
-and the result is the same bytes for any number of workers.
+A source's records are read sequentially, split in parallel, and written as Parquet parts of 4,096 records
+each. Part k depends only on the records from 4096·k on, so a killed run resumes after its last part, and the
+output is identical for any number of workers.
 """
 
 from __future__ import annotations
@@ -17,55 +17,64 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic import Field
 
-from qontext import log, records
-from qontext.artifacts import Workdir
-from qontext.config import Input, Machine, StageConfig
-from qontext.corpus import counting, parallel, spans
-from qontext.corpus.seen import SeenIds
+from qontext.corpus import counting, parallel
+from qontext.corpus.sections import title_of
 from qontext.corpus.sentences import SPLITTERS, pieces
-from qontext.corpus.sources import FieldNames, Problem, Source, open_source
-from qontext.errors import QontextError
-from qontext.records import PASSAGES, Document
-from qontext.stages import Stage
+from qontext.corpus.sources import FieldNames, Problem, Source, fingerprint, open_source
+from qontext.corpus.sources.base import UNREADABLE
+from qontext.corpus.sources.files import unread
+from qontext.corpus.texts import Splitting, spans_of, texts_of
+from qontext.data import records
+from qontext.data.records import PASSAGES, PLACES, Document
+from qontext.data.seen import SeenIds
+from qontext.frame import log
+from qontext.frame.artifacts import Workdir
+from qontext.frame.config import Input, Machine, Seed, StageConfig
+from qontext.frame.errors import QontextError
+from qontext.frame.stages import Stage
 
 RECORDS_PER_BLOCK, BLOCKS_PER_PART = 128, 32
 _COUNTS = b"qontext.counts"
+MOST_NAMED = 20
+"""Maximum number of skipped files to name; beyond that, only their number is shown (all names with -v)."""
+COLUMNS = pa.schema([*PASSAGES, *PLACES])
+"""The output columns: passages and their places."""
 
 
 class SplitConfig(StageConfig):
-    source: Annotated[str, Input(positional=True)]
-    """Documents: a file (.jsonl, .tsv, .parquet; .gz and .zst too), a folder of such files or of text files,
-    a BEIR folder, ir_datasets:NAME, hf:NAME, or pydocs: for the documentation of the installed Python packages."""
+    source: Annotated[str, Input(positional=True, fingerprint=fingerprint)]
+    """Documents: a file or folder of records (.jsonl, .tsv, .parquet) or of documents (text, Markdown, HTML, PDF, DOCX,
+    EPUB, notebooks, mail, source code), a BEIR folder, ir_datasets:NAME, hf:NAME, or pydocs: for the documentation of the
+    installed Python packages."""
 
     keep: bool = False
-    """Keep the passages and ids that the source itself has (BEIR, DPR, MS MARCO passages, paragraphs)."""
+    """Keep the passages and ids of the source (BEIR, DPR, MS MARCO passages, paragraphs)."""
 
     max_tokens: int = Field(144, ge=3, le=100_000)
-    """Longest passage in tokens, the two special tokens included (144 in query-as-context, 128 in CoT-MAE)."""
+    """Maximum passage length in tokens, including two special tokens (144 in query-as-context, 128 in CoT-MAE)."""
 
     short_span_probability: float = Field(0.0, ge=0, le=1)
-    """Share of passages whose length limit is drawn anew from 2 to max_tokens (0.15 in CoT-MAE's code)."""
+    """Share of passages whose length limit is drawn from 2 to max_tokens (0.15 in CoT-MAE's code)."""
 
     tokenizer: Annotated[str, Input()] = counting.WORDS
-    """What counts tokens: a model folder, a hub name, or 'words', a built-in rule that needs nothing."""
+    """Tokenizer for counting tokens: a model folder, a Hub name, or 'words', a built-in approximation."""
 
     sentences: Literal["sentencex", "punkt", "newline"] = "sentencex"
-    """How sentences are found: by rules, by NLTK's punkt (its data must be here), or one a line."""
+    """Sentence splitter: rules (sentencex), NLTK's punkt (its data must be installed), or one sentence per line."""
 
     language: str = Field("en", min_length=2)
-    """Language of the text, as a two-letter code; it chooses the abbreviations that sentence splitting knows."""
+    """Language of the text, as a two-letter code; selects the abbreviations for sentence splitting."""
 
     title: Literal["column", "text"] = "column"
-    """Keep a document's title in its column, or put it before the text, as MS MARCO's documents are read."""
+    """Keep a document's title in its own column, or prepend it to the text, as is usual for MS MARCO documents."""
 
     on_error: Literal["stop", "skip"] = "stop"
-    """At a record that cannot be used: stop and say where, or leave it out and count it."""
+    """On an invalid record: stop with an error, or skip and count it."""
 
     id_field: str = "_id|id|docid|doc_id"
-    """Names of the id field in JSON and Parquet records; the first that is there counts."""
+    """Names of the id field in JSON and Parquet records, separated by |; the first one present is used."""
 
     title_field: str = "title"
     """Names of the title field."""
@@ -74,24 +83,24 @@ class SplitConfig(StageConfig):
     """Names of the text field."""
 
     paragraphs_field: str = "paragraphs"
-    """Names of a field with a list of paragraphs, used in place of a text."""
+    """Names of a field with a list of paragraphs, used instead of a text."""
 
     doc_field: str = "doc_id"
-    """Names of the field that says which document a passage belongs to."""
+    """Names of the field with the id of a passage's document."""
 
     encoding: str = "utf-8"
     """Character encoding of text files."""
 
-    seed: int = Field(42, ge=0, lt=2**63)
-    """Seed of the short spans' lengths."""
+    seed: Seed = 42
+    """Random seed for the lengths of short spans."""
 
-    workers: Annotated[int, Machine()] = Field(0, ge=0)
-    """Processes that split; 0 means one per core. The result does not depend on it."""
+    workers: Annotated[int, Machine()] = Field(0, ge=0, le=1024)
+    """Number of processes; 0 means one per core. Does not affect the result."""
 
 
 @dataclass
-class Block:
-    """The usable documents among some consecutive records, and what became of the others."""
+class Batch:
+    """The usable documents among consecutive records, and the counts of the others."""
 
     documents: list[Document] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
@@ -106,18 +115,20 @@ def run(config: SplitConfig, work: Workdir) -> dict[str, Any]:
         raise QontextError(
             f"{source.name} has documents, not passages, so there is nothing to keep",
             place=config.source,
-            remedy="Leave --keep out.",
+            remedy="Remove --keep.",
         )
-    counting.counter(config.tokenizer)  # what is wrong with it shows here, not in a worker
+    if source.unread:
+        log.note(f"{config.source}: {unread(source.unread)}.")
+    counting.counter(config.tokenizer)  # raises errors here, not in a worker
     SPLITTERS[config.sentences]("One. Two.", config.language)
     totals: Counter[str] = Counter()
     done = 0
     while work.has(_part(done)):
-        totals.update(json.loads(pq.read_schema(work.path / _part(done)).metadata[_COUNTS]))
+        totals.update(records.read_footer(work.path / _part(done), _COUNTS, dict[str, int]))
         done += 1
     with log.progress("split", source.bytes_total, "bytes") as advance:
         blocks = _blocks(source, config, advance)
-        for _ in range(done * BLOCKS_PER_PART):  # read again, but only to know which ids came before
+        for _ in range(done * BLOCKS_PER_PART):  # read again, but only for the ids
             next(blocks, None)
         splits = parallel.ordered_map(functools.partial(split_block, config=config), blocks, config.workers)
         for number in itertools.count(done):
@@ -131,76 +142,78 @@ def run(config: SplitConfig, work: Workdir) -> dict[str, Any]:
                     path, table.replace_schema_metadata({_COUNTS: json.dumps(counts, sort_keys=True)})
                 )
             totals.update(counts)
-    return _summary(totals, config)
+    return {**_summary(totals, config), **({"not_read": dict(source.unread)} if source.unread else {})}
 
 
-def split_block(block: Block, config: SplitConfig) -> tuple[pa.Table, Counter[str]]:
+def split_block(block: Batch, config: SplitConfig) -> tuple[pa.Table, Counter[str]]:
     """Documents → passages and counts; pure, so that it can run in any process."""
-    rows: dict[str, list[Any]] = {name: [] for name in PASSAGES.names}
-    texts = [
-        (document, name, text) for document in block.documents for name, text in _texts(document, config)
-    ]
-    starts = [SPLITTERS[config.sentences](text, config.language) for _, _, text in texts]
-    sentences = [piece for (_, _, text), at in zip(texts, starts) for piece in pieces(text, at)]
+    rows: dict[str, list[Any]] = {name: [] for name in (*PASSAGES.names, *PLACES.names)}
+    how = Splitting(
+        config.keep,
+        config.title == "text",
+        config.sentences,
+        config.language,
+        config.max_tokens,
+        config.short_span_probability,
+        config.seed,
+    )
+    texts = [text for document in block.documents for text in texts_of(document, how)]
+    sentences = [piece for text in texts for piece in pieces(text.text, text.starts)]
     tokens = iter(counting.counter(config.tokenizer)(sentences))
     positions: Counter[str] = Counter()
-    for (document, name, text), at in zip(texts, starts):
-        lengths = list(itertools.islice(tokens, len(at)))
-        if name is None:
-            key = f"{config.seed} {document.id}"
-            found = spans.group(lengths, config.max_tokens, config.short_span_probability, key)
-        else:
-            found = [spans.Span(0, len(at), sum(lengths) + spans.SPECIAL_TOKENS)]
-        for first, last, count in found:
-            begin, end = at[first], at[last] if last < len(at) else len(text)
-            passage = text[begin:end]
+    for text in texts:
+        document, at = text.document, text.starts
+        for (first, last, count), headings in spans_of(text, list(itertools.islice(tokens, len(at))), how):
+            begin, end = at[first], at[last] if last < len(at) else len(text.text)
+            passage = text.text[begin:end]
             begin += len(passage) - len(passage.lstrip())
+            passage = passage.strip()
             position = positions[document.id]
             positions[document.id] += 1
-            rows["id"].append(f"{document.id}#{position}" if name is None else name)
+            place = text.outline.place(begin, begin + len(passage), headings) if text.outline else text.place
+            rows["id"].append(f"{document.id}#{position}" if text.name is None else text.name)
             rows["doc"].append(document.id)
             rows["position"].append(position)
-            rows["title"].append(document.title)
-            rows["text"].append(passage.strip())
+            rows["title"].append(title_of(document.title, headings))
+            rows["text"].append(passage)
             rows["sentences"].append([max(start - begin, 0) for start in at[first:last]])
             rows["tokens"].append(count)
             rows["overlong"].append(count > config.max_tokens)
+            for name, value in place._replace(file=text.file)._asdict().items():
+                rows[name].append(text.metadata if name == "metadata" else value)
     made = Counter(
         documents=len(block.documents),
         passages=len(rows["id"]),
         tokens=sum(rows["tokens"]),
         overlong=sum(rows["overlong"]),
     )
-    return pa.table(rows, schema=PASSAGES), block.counts + made
+    return pa.table(rows, schema=COLUMNS), block.counts + made
 
 
-def _texts(document: Document, config: SplitConfig) -> Iterator[tuple[str | None, str]]:
-    """What is to be split, with None for its id; or the passages to be kept, with their ids."""
-    if config.keep:
-        yield from document.passages or ((document.id, document.text),)
-    else:
-        text = document.text or "\n\n".join(text for _, text in document.passages)
-        yield None, f"{document.title}\n\n{text}" if config.title == "text" and document.title else text
-
-
-def _blocks(source: Source, config: SplitConfig, advance: Callable[[float], None]) -> Iterator[Block]:
-    """The source's records, a fixed number at a time, without those that cannot be used."""
-    seen, items, read = SeenIds(), source.documents(), 0
+def _blocks(source: Source, config: SplitConfig, advance: Callable[[float], None]) -> Iterator[Batch]:
+    """The source's records in blocks of fixed size, without unusable ones."""
+    seen, left_out, items, read = SeenIds(), itertools.count(), source.documents(), 0
     while batch := list(itertools.islice(items, RECORDS_PER_BLOCK)):
         advance(source.bytes_read - read)
         read = source.bytes_read
-        yield _usable(batch, seen, config)
+        yield _usable(batch, seen, left_out, config)
 
 
-def _usable(batch: list[Document | Problem], seen: SeenIds, config: SplitConfig) -> Block:
-    """Leave out, and count, what cannot be used; or stop at it."""
-    block = Block()
+def _usable(
+    batch: list[Document | Problem], seen: SeenIds, left_out: Iterator[int], config: SplitConfig
+) -> Batch:
+    """Skip and count unusable records, or stop at one. `left_out` counts unreadable files."""
+    block = Batch()
 
     def reject(problem: Problem) -> None:
-        if config.on_error == "stop":
-            remedy = "Mend it, or leave such records out with --on-error skip."
+        if problem.kind in UNREADABLE:
+            tell = log.warn if next(left_out) < MOST_NAMED else log.detail
+            tell(f"left out: {problem.place}: {problem.message}")
+        elif config.on_error == "stop":
+            remedy = "Fix it, or skip such records with --on-error skip."
             raise QontextError(problem.message, place=problem.place, remedy=remedy)
-        log.detail(f"left out: {problem.place}: {problem.message}")
+        else:
+            log.detail(f"left out: {problem.place}: {problem.message}")
         block.counts[f"skipped: {problem.kind}"] += 1
 
     documents = []
@@ -217,45 +230,47 @@ def _usable(batch: list[Document | Problem], seen: SeenIds, config: SplitConfig)
         is_new = [not next(repeated) for _ in its_ids]
         for name, new in zip(its_ids, is_new):
             if not new:
-                reject(Problem(document.place, "duplicate id", f"the id {name!r} came before"))
+                reject(Problem(document.place, "duplicate id", f"the id {name!r} occurred before"))
         if all(is_new):
             block.documents.append(document)
         elif any(is_new):
             kept = tuple(itertools.compress(document.passages, is_new))
-            block.documents.append(dataclasses.replace(document, passages=kept))
+            metadata = tuple(itertools.compress(document.passage_metadata, is_new))
+            block.documents.append(dataclasses.replace(document, passages=kept, passage_metadata=metadata))
     if config.keep:
-        texts = (text for document in block.documents for _, text in _texts(document, config))
-        block.counts["empty but kept"] = sum(not text.strip() for text in texts)
+        texts = (text for d in block.documents for _, text in d.passages or ((d.id, d.content),))
+        block.counts["kept_empty"] = sum(not text.strip() for text in texts)
     return block
 
 
 def _problem(document: Document, config: SplitConfig) -> Problem | None:
-    texts = [document.id, document.title, document.text, *itertools.chain.from_iterable(document.passages)]
+    texts = [document.id, document.title, document.content, *(name for name, _ in document.passages)]
     try:
         "".join(texts).encode()
     except UnicodeEncodeError:
-        message = f"the text of {document.id!a} has half a character (a lone surrogate)"
+        message = f"the text of {document.id!a} contains a lone surrogate"
         return Problem(document.place, "wrong encoding", message)
-    # Kept passages may be empty: their ids are the collection's, and judgements name them.
-    if not config.keep and not any(
-        text.strip() for text in (document.text, *(t for _, t in document.passages))
-    ):
+    # Kept passages may be empty: judgements refer to their ids.
+    if not config.keep and not document.content.strip():
+        if document.file:
+            return Problem(document.place, "no text", "contains no text")
         return Problem(document.place, "empty text", f"the text of {document.id!r} is empty")
     return None
 
 
 def _ids(document: Document, config: SplitConfig) -> list[str]:
-    """The ids that must not come twice: the passages' where these are kept, else the document's."""
+    """The ids that must be unique: the passages' ids if they are kept, else the document's id."""
     return [name for name, _ in document.passages] if config.keep and document.passages else [document.id]
 
 
 def _summary(totals: Counter[str], config: SplitConfig) -> dict[str, Any]:
     if not totals["passages"]:
-        raise QontextError("no passages came out of it: the source has no usable text", place=config.source)
-    skipped = {name.removeprefix("skipped: "): count for name, count in sorted(totals.items()) if ":" in name}
+        raise QontextError("the source has no usable text: no passages were created", place=config.source)
+    kinds = {name: name.removeprefix("skipped: ") for name in sorted(totals) if ":" in name}
+    skipped = {kind.lower().replace(" ", "_"): totals[name] for name, kind in kinds.items()}
     summary: dict[str, Any] = {name: totals[name] for name in ("records", "documents", "passages", "tokens")}
-    summary["tokens per passage"] = round(totals["tokens"] / totals["passages"], 1)
-    for name in ("overlong", "empty but kept"):
+    summary["tokens_per_passage"] = round(totals["tokens"] / totals["passages"], 1)
+    for name in ("overlong", "kept_empty"):
         if totals[name]:
             summary[name] = totals[name]
     return {**summary, "skipped": skipped} if skipped else summary
@@ -270,10 +285,12 @@ STAGE = Stage(
     config=SplitConfig,
     run=run,
     examples="""
-        qontext split docs.jsonl.gz --out passages
-        qontext split pydocs: --out passages --keep
-        qontext split beir/scifact --keep --out passages
-        qontext split msmarco-docs.tsv --tokenizer bert-base-uncased --title text --out passages
-        qontext split dirty.jsonl --on-error skip --out passages
+        qontext split docs.jsonl --out passages
+        qontext split docs.jsonl.gz --on-error skip --out passages
+        qontext split docs.tsv --tokenizer bert-base-uncased --title text --out passages
+        qontext split data --keep --out passages
+        qontext split pydocs: --keep --out passages
+        qontext split handbook --out passages
     """,
+    format=2,
 )

@@ -1,6 +1,6 @@
-"""The token store: texts tokenised once, in flat arrays that are mapped into memory.
+"""The token store: tokenized texts in flat, memory-mapped arrays.
 
-    ids          [T]    token ids of all texts, one after the other, without special tokens (uint16 where they fit)
+    ids [T] token ids of all texts, concatenated, without special tokens (uint16 where they fit)
     word_starts  [T]    whether the token starts a word
     sentences    [S]    where sentences start in `ids`; every text starts one
     offsets      [N+1]  text i is ids[offsets[i] : offsets[i + 1]]
@@ -8,13 +8,14 @@
                         order, or the queries of one passage
     names               each text's id (passages, [N]), or each group's (the passages of queries, [G])
 
-Because a document's passages stand together, any stretch of it, across passages too, is one slice of `ids`.
+Because a document's passages are consecutive, any span of it, also across passages, is one slice of `ids`.
 No tokenizer runs while training.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,16 +25,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from qontext import artifacts
-from qontext.artifacts import Workdir
-from qontext.errors import QontextError
+from qontext.data import records
+from qontext.frame import artifacts
+from qontext.frame.artifacts import Workdir
+from qontext.frame.damage import damaged, opening, read_array
 
-ARRAYS = ("ids", "word_starts", "sentences", "offsets", "groups")
+ARRAYS = {"ids": "u", "word_starts": "b", "sentences": "i", "offsets": "i", "groups": "i"}
+"""The arrays and their dtype kinds (numpy letters)."""
+_NAMES = pa.schema([pa.field("name", pa.string(), nullable=False)])
+_STRETCH = 1 << 26
 
 
 @dataclass(frozen=True)
 class TokenStore:
-    """The arrays of this module's head."""
+    """The arrays of a token store; see the module docstring."""
 
     ids: NDArray[Any]
     word_starts: NDArray[np.bool_]
@@ -47,53 +52,63 @@ class TokenStore:
 
     @functools.cached_property
     def lengths(self) -> NDArray[np.int64]:
-        """[N] tokens of each text."""
+        """[N] number of tokens of each text."""
         return np.diff(self.offsets)
 
     @functools.cached_property
     def group_of(self) -> NDArray[np.int32]:
-        """[N] which group each text belongs to."""
+        """[N] the group of each text."""
         return np.repeat(np.arange(len(self.groups) - 1, dtype=np.int32), np.diff(self.groups))
 
 
 def open_store(directory: Path | str) -> TokenStore:
-    """Map a store's arrays into memory; nothing is read until it is used."""
+    """Memory-map a store's arrays; data is read on use."""
     artifact = artifacts.open_artifact(directory, verb="tokens")
+    artifact.parts()
     return load_arrays(artifact.path)
 
 
 def load_arrays(path: Path) -> TokenStore:
-    arrays = {}
-    for name in ARRAYS:
-        try:
-            arrays[name] = np.load(path / f"{name}.npy", mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError):  # whose texts propose to read it as a pickle
-            raise QontextError(
-                "not a readable array: missing, cut off or no .npy file",
-                place=path / f"{name}.npy",
-                remedy="Make the token store again.",
-            ) from None
-    try:
-        names = pq.read_table(path / "names.parquet")["name"].combine_chunks()
-    except (OSError, ValueError, KeyError) as error:
-        raise QontextError(f"not a readable Parquet file: {error}", place=path / "names.parquet") from None
+    """The arrays at `path`, checked for consistency; `ids` are not checked."""
+    arrays = {name: read_array(path / f"{name}.npy", kinds) for name, kinds in ARRAYS.items()}
+    names = records.read_part(path / "names.parquet", _NAMES)["name"].combine_chunks()
     store = TokenStore(**arrays, names=names)
-    offsets, groups = store.offsets, store.groups
-    fits = (
-        all(array.ndim == 1 for array in arrays.values())
-        and len(offsets) > 0 < len(groups)
-        and offsets[-1] == len(store.ids) == len(store.word_starts)
-        and groups[-1] == len(store)
-        and len(names) in (len(store), len(groups) - 1)
-    )
-    if not fits:
-        raise QontextError(
-            "its arrays do not belong together", place=path, remedy="Make the token store again."
+    for name, last in (("offsets", len(store.ids)), ("groups", len(store))):
+        array = arrays[name]
+        if not len(array) or array[0] or array[-1] != last or not _ascends(array):
+            raise damaged(path / f"{name}.npy", f"not ascending from 0 to {last:,}")
+    starts = store.sentences
+    if len(starts) and (starts[0] < 0 or starts[-1] >= len(store.ids) or not _ascends(starts)):
+        raise damaged(path / "sentences.npy", f"not ascending from 0 to below {len(store.ids):,}")
+    if len(store.word_starts) != len(store.ids):
+        raise damaged(
+            path / "word_starts.npy", f"it has {len(store.word_starts):,} of {len(store.ids):,} entries"
         )
+    if len(names) not in (len(store), len(store.groups) - 1):
+        raise damaged(path / "names.parquet", f"it has {len(names):,} names for {len(store):,} texts")
     return store
 
 
-def tokenise(texts: list[tuple[str, list[int]]], tokenizer: Any) -> dict[str, NDArray[Any]]:
+def check_ids(store: TokenStore, vocabulary: int, path: Path) -> None:
+    """Refuse token ids outside an encoder's vocabulary."""
+    highest = max((int(part.max()) for part in _stretches(store.ids)), default=0)
+    if highest >= vocabulary:
+        raise damaged(
+            path / "ids.npy",
+            f"it contains the token id {highest:,}, the vocabulary has {vocabulary:,} entries",
+        )
+
+
+def _ascends(array: NDArray[Any]) -> bool:
+    return all((part[1:] >= part[:-1]).all() for part in _stretches(array))
+
+
+def _stretches(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """The array in chunks that fit into memory; each begins with the last entry of the previous one."""
+    return (array[start : start + _STRETCH + 1] for start in range(0, len(array), _STRETCH))
+
+
+def tokenize(texts: list[tuple[str, list[int]]], tokenizer: Any) -> dict[str, NDArray[Any]]:
     """Texts with their sentence starts → `ids`, `word_starts`, `sentences` (in this block), `lengths` (of texts)."""
     encoded = tokenizer.encode_batch([text for text, _ in texts], add_special_tokens=False)
     lengths = np.fromiter((len(e) for e in encoded), np.int64, len(encoded))
@@ -110,14 +125,14 @@ def tokenise(texts: list[tuple[str, list[int]]], tokenizer: Any) -> dict[str, ND
 
 
 def _first_tokens(encoded: Any, starts: list[int]) -> NDArray[np.int64]:
-    """The tokens in which the sentences begin: each is the first that ends behind its sentence's start."""
+    """The first token of each sentence: the first one that ends after the sentence's start."""
     ends = np.fromiter((end for _, end in encoded.offsets), np.int64, len(encoded))
     found = np.unique(np.searchsorted(ends, starts[1:], side="right"))
     return np.concatenate([[0], found[(found > 0) & (found < len(ends))]])
 
 
 def _continuations(tokenizer: Any) -> NDArray[np.bool_] | None:
-    """[V] the entries of a vocabulary that continue a word, where it marks them, as WordPiece's does."""
+    """[V] the vocabulary entries that continue a word, if they are marked, as in WordPiece."""
     prefix = getattr(tokenizer.model, "continuing_subword_prefix", None)
     if type(tokenizer.model).__name__ != "WordPiece" or not prefix:
         return None
@@ -128,7 +143,7 @@ def _continuations(tokenizer: Any) -> NDArray[np.bool_] | None:
 
 
 def _first_of_words(encoded: list[Any], size: int) -> NDArray[np.bool_]:
-    """[T] the tokens whose word, as the tokenizer says, is not that of the token before."""
+    """[T] whether the token starts a new word, according to the tokenizer."""
     words = np.fromiter((-1 if w is None else w for e in encoded for w in e.word_ids), np.int64, size)
     is_first: NDArray[np.bool_] = np.diff(words, prepend=-2) != 0
     return is_first
@@ -137,22 +152,22 @@ def _first_of_words(encoded: list[Any], size: int) -> NDArray[np.bool_]:
 def write_store(
     work: Workdir, chunks: list[Path], groups: NDArray[np.int64], names: pa.Array, vocabulary: int
 ) -> None:
-    """Join the chunks' arrays into the store's flat ones, one chunk in memory at a time."""
+    """Concatenate the chunks' arrays into the store's, with one chunk in memory at a time."""
     kinds = {
         "ids": np.uint16 if vocabulary <= 1 << 16 else np.uint32,
         "word_starts": np.bool_,
         "sentences": np.int64,
     }
-    lengths = [_load_chunk(chunk)["lengths"] for chunk in chunks]
+    lengths = [_load_chunk(chunk, "lengths") for chunk in chunks]
     shifts = np.cumsum([0, *(int(part.sum()) for part in lengths)])
     for name, kind in kinds.items():
-        sizes = [len(_load_chunk(chunk)[name]) for chunk in chunks]
+        sizes = [len(_load_chunk(chunk, name)) for chunk in chunks]
         with work.write(f"{name}.npy") as path, path.open("wb") as file:
-            # Written, not mapped: when the disk fills up, a write says so, while a mapped page kills the process.
+            # Written, not mapped: on a full disk a write raises an error, while a mapped page kills the process.
             described = {"descr": np.dtype(kind).str, "fortran_order": False, "shape": (sum(sizes),)}
             np.lib.format.write_array_header_1_0(file, described)
             for chunk, shift in zip(chunks, shifts):
-                values = _load_chunk(chunk)[name]
+                values = _load_chunk(chunk, name)
                 file.write((values + shift if name == "sentences" else values).astype(kind).data)
     _save(work, "offsets", np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int64))
     _save(work, "groups", groups.astype(np.int64))
@@ -165,8 +180,10 @@ def save_chunk(work: Workdir, name: str, arrays: dict[str, NDArray[Any]]) -> Non
         np.savez(file, allow_pickle=False, **arrays)
 
 
-def _load_chunk(path: Path) -> Any:
-    return np.load(path, allow_pickle=False)
+def _load_chunk(path: Path, name: str) -> NDArray[Any]:
+    with opening(path, "a readable chunk of tokens"), np.load(path, allow_pickle=False) as arrays:
+        array: NDArray[Any] = arrays[name]
+    return array
 
 
 def _save(work: Workdir, name: str, array: NDArray[Any]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -14,82 +13,106 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field
 
-from qontext import log, records
-from qontext.artifacts import Workdir
-from qontext.config import Input, Machine, StageConfig
 from qontext.corpus import counting, parallel, store
-from qontext.errors import QontextError
-from qontext.stages import Stage
+from qontext.data import records
+from qontext.data.rows import TableRows
+from qontext.frame.artifacts import Workdir
+from qontext.frame.config import Input, Machine
+from qontext.frame.errors import QontextError
+from qontext.frame.parts import Made, Part, Parts, PartsConfig, slices
+from qontext.frame.stages import Stage
 
 TEXTS_PER_CHUNK, TEXTS_PER_BLOCK = 65_536, 1024
 Texts = list[tuple[str, list[int]]]
 
 
-class TokensConfig(StageConfig):
+class TokensConfig(PartsConfig):
     texts: Annotated[str, Input(positional=True)]
     """Passages from 'qontext split', or queries from 'qontext generate' (a directory or a Parquet file)."""
 
     tokenizer: Annotated[str, Input()]
-    """The encoder's tokenizer: a model folder, a tokenizer.json or a hub name."""
+    """The encoder's tokenizer: a model folder, a tokenizer.json or a Hub name."""
 
     title: Literal["leave", "prepend"] = "leave"
-    """Whether a passage's title is put before its text."""
+    """Prepend a passage's title to its text."""
 
-    workers: Annotated[int, Machine()] = Field(0, ge=0)
-    """Processes that tokenise; 0 means one per core. The result does not depend on it."""
+    workers: Annotated[int, Machine()] = Field(0, ge=0, le=1024)
+    """Number of processes; 0 means one per core. Does not affect the result."""
 
 
-def run(config: TokensConfig, work: Workdir) -> dict[str, Any]:
-    if config.tokenizer == counting.WORDS:
-        raise QontextError(
-            "'words' counts tokens but makes none", remedy="Name a model folder or a hub model."
-        )
-    vocabulary = counting.load_tokenizer(config.tokenizer).get_vocab_size(with_added_tokens=True)
-    kind = _kind(config.texts)
-    total = records.count_rows(config.texts)
-    if not total:
-        raise QontextError("has no rows, so there is nothing to tokenise", place=config.texts)
-    chunks = [f"chunk-{number:05}.npz" for number in range(-(-total // TEXTS_PER_CHUNK))]
-    done = next((number for number, name in enumerate(chunks) if not work.has(name)), len(chunks))
-    with log.progress("tokens", total, "texts") as advance:
-        advance(min(done * TEXTS_PER_CHUNK, total))
-        blocks = _blocks(config, kind, done * TEXTS_PER_CHUNK)
-        results = parallel.ordered_map(
-            functools.partial(_tokenise, tokenizer=config.tokenizer), blocks, config.workers
-        )
-        for name in chunks[done:]:
-            parts: list[dict[str, NDArray[Any]]] = []
-            while sum(len(part["lengths"]) for part in parts) < TEXTS_PER_CHUNK:
-                part = next(results, None)
-                if part is None:
-                    break
-                parts.append(part)
-                advance(len(part["lengths"]))
-            store.save_chunk(work, name, _join(parts))
-    groups, names = _groups(config.texts, kind)
-    store.write_store(work, [work.path / name for name in chunks], groups, names, vocabulary)
-    for name in chunks:
-        work.remove(name)
-    stored = store.load_arrays(work.path)
-    return {
-        "kind": kind,
-        "texts": len(stored),
-        "groups": len(groups) - 1,
-        "tokens": len(stored.ids),
-        "sentences": len(stored.sentences),
-        "vocabulary": vocabulary,
-        "vocabulary hash": vocabulary_hash(counting.load_tokenizer(config.tokenizer)),
-    }
+class Tokens(Parts[TokensConfig]):
+    unit = "texts"
+
+    def __init__(self, config: TokensConfig, work: Workdir) -> None:
+        super().__init__(config, work)
+        if config.tokenizer == counting.WORDS:
+            raise QontextError(
+                "'words' only counts tokens", remedy="Name a model folder or a model on the Hugging Face Hub."
+            )
+        self.kind = _kind(config.texts)
+        columns = ["query"] if self.kind == "queries" else ["title", "text", "sentences"]
+        schema = records.QUERIES if self.kind == "queries" else records.PASSAGES
+        self.rows = TableRows(config.texts, schema, columns)
+
+    def plan(self) -> list[Part]:
+        if not len(self.rows):
+            raise QontextError("has no rows: there is nothing to tokenize", place=self.config.texts)
+        return slices(len(self.rows), TEXTS_PER_CHUNK, lambda number: f"chunk-{number:05}.npz")
+
+    def open(self) -> None:
+        counting.load_tokenizer(self.config.tokenizer)  # so that a bad one is an error here, not in a process
+
+    def make(self, part: Part, content: None) -> dict[str, int]:
+        starts = range(part.first, part.last, TEXTS_PER_BLOCK)
+        blocks = (self._texts(start, min(start + TEXTS_PER_BLOCK, part.last)) for start in starts)
+        tokenize = functools.partial(_tokenize, tokenizer=self.config.tokenizer)
+        done: list[dict[str, NDArray[Any]]] = []
+        for block in parallel.ordered_map(tokenize, blocks, self.config.workers):
+            done.append(block)
+            self.advance(len(block["lengths"]))
+        store.save_chunk(self.work, part.name, _join(done))
+        return {}
+
+    def finish(self, made: Made) -> dict[str, Any]:
+        tokenizer = counting.load_tokenizer(self.config.tokenizer)
+        vocabulary = tokenizer.get_vocab_size(with_added_tokens=True)
+        groups, names = _groups(self.config.texts, self.kind)
+        chunks = [self.work.path / part.name for part in made.parts]
+        store.write_store(self.work, chunks, groups, names, vocabulary)
+        for part in made.parts:
+            self.work.remove(part.name)
+        stored = store.load_arrays(self.work.path)
+        return {
+            "kind": self.kind,
+            "texts": len(stored),
+            "groups": len(groups) - 1,
+            "tokens": len(stored.ids),
+            "sentences": len(stored.sentences),
+            "vocabulary": vocabulary,
+            "vocabulary_hash": vocabulary_hash(tokenizer),
+        }
+
+    def _texts(self, first: int, last: int) -> Texts:
+        """The texts of these rows with their sentence starts."""
+        texts: Texts = []
+        for batch in self.rows.read(first, last):
+            rows = batch.to_pydict()
+            if self.kind == "queries":
+                texts += [(query, [0]) for query in rows["query"]]
+            else:
+                titles = rows["title"] if self.config.title == "prepend" else [""] * len(rows["text"])
+                texts += [_with_title(*row) for row in zip(titles, rows["text"], rows["sentences"])]
+        return texts
 
 
 def vocabulary_hash(tokenizer: Any) -> str:
-    """Tells two vocabularies apart; takes a `tokenizers.Tokenizer`."""
+    """A hash of the vocabulary of a `tokenizers.Tokenizer`."""
     words = json.dumps(sorted(tokenizer.get_vocab(with_added_tokens=True).items()))
     return hashlib.blake2b(words.encode(), digest_size=8).hexdigest()
 
 
-def _tokenise(texts: Texts, tokenizer: str) -> dict[str, NDArray[Any]]:
-    return store.tokenise(texts, counting.load_tokenizer(tokenizer))
+def _tokenize(texts: Texts, tokenizer: str) -> dict[str, NDArray[Any]]:
+    return store.tokenize(texts, counting.load_tokenizer(tokenizer))
 
 
 def _join(parts: list[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
@@ -100,36 +123,14 @@ def _join(parts: list[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
 
 
 def _kind(texts: str) -> str:
-    """Whether the rows are passages or queries, by their columns."""
+    """ "passages" or "queries", by the columns."""
     part = records.parquet_parts(texts)[0]
     names = records.open_parquet(part).schema_arrow.names
     if {"passage", "query"} <= set(names):
         return "queries"
     if {"id", "doc", "text"} <= set(names):
         return "passages"
-    raise QontextError(f"holds neither passages nor queries (its columns: {', '.join(names)})", place=part)
-
-
-def _blocks(config: TokensConfig, kind: str, skip: int) -> Iterator[Texts]:
-    """The texts with their sentence starts, from the row `skip` on, a block at a time."""
-    block: Texts = []
-    columns = ["query"] if kind == "queries" else ["title", "text", "sentences"]
-    schema = records.QUERIES if kind == "queries" else records.PASSAGES
-    for batch in records.read_table(config.texts, schema, columns=columns):
-        if skip >= len(batch):
-            skip -= len(batch)
-            continue
-        rows, skip = batch.slice(skip).to_pydict(), 0
-        if kind == "queries":
-            block += [(query, [0]) for query in rows["query"]]
-        else:
-            titles = rows["title"] if config.title == "prepend" else [""] * len(rows["text"])
-            block += [_with_title(*row) for row in zip(titles, rows["text"], rows["sentences"])]
-        while len(block) >= TEXTS_PER_BLOCK:
-            yield block[:TEXTS_PER_BLOCK]
-            block = block[TEXTS_PER_BLOCK:]
-    if block:
-        yield block
+    raise QontextError(f"contains neither passages nor queries (its columns: {', '.join(names)})", place=part)
 
 
 def _with_title(title: str, text: str, sentences: list[int]) -> tuple[str, list[int]]:
@@ -140,7 +141,7 @@ def _with_title(title: str, text: str, sentences: list[int]) -> tuple[str, list[
 
 
 def _groups(texts: str, kind: str) -> tuple[NDArray[np.int64], pa.Array]:
-    """Where each document's passages (each passage's queries) begin, and the names of the store."""
+    """The start of each document's passages (each passage's queries), and the names of the store."""
     schema = records.QUERIES if kind == "queries" else records.PASSAGES
     column = "passage" if kind == "queries" else "doc"
     name = "passage" if kind == "queries" else "id"
@@ -156,7 +157,7 @@ def _groups(texts: str, kind: str) -> tuple[NDArray[np.int64], pa.Array]:
     joined = pa.chunked_array(names, pa.string()).combine_chunks()
     if kind == "queries" and (repeated := pc.filter(*_counted(joined))):
         raise QontextError(
-            f"the queries of a passage must stand together, but those of {repeated[0]} do not",
+            f"the queries of a passage must be consecutive, but those of {repeated[0]} are not",
             place=texts,
             remedy="Sort the rows by the column 'passage'.",
         )
@@ -164,7 +165,7 @@ def _groups(texts: str, kind: str) -> tuple[NDArray[np.int64], pa.Array]:
 
 
 def _counted(names: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Each different name, and whether it comes more than once."""
+    """Each distinct name, and whether it occurs more than once."""
     counts = pc.value_counts(names)
     return counts.field("values"), pc.greater(counts.field("counts"), 1)
 
@@ -172,9 +173,10 @@ def _counted(names: pa.Array) -> tuple[pa.Array, pa.Array]:
 STAGE = Stage(
     verb="tokens",
     config=TokensConfig,
-    run=run,
+    run=Tokens,
     examples="""
         qontext tokens passages --tokenizer bert-base-uncased --out tokens
-        qontext tokens queries --tokenizer models/mine --out query-tokens
+        qontext tokens queries --tokenizer tokenizer --out query-tokens
     """,
+    format=2,
 )

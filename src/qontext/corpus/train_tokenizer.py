@@ -1,4 +1,4 @@
-"""`qontext train-tokenizer`: passages → a WordPiece tokenizer, for encoders that are trained from scratch."""
+"""`qontext train-tokenizer`: passages → a WordPiece tokenizer for encoders trained from scratch."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from qontext import log, records
-from qontext.artifacts import Workdir
-from qontext.config import Input, StageConfig
-from qontext.errors import QontextError
-from qontext.stages import Stage
+from qontext.data import records
+from qontext.frame import log
+from qontext.frame.artifacts import Workdir
+from qontext.frame.config import Input, StageConfig
+from qontext.frame.errors import QontextError
+from qontext.frame.stages import Stage
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = 1000
-"""At most so many different characters; rarer ones are unknown to the tokenizer."""
+"""Maximum number of distinct characters; rarer ones become unknown tokens."""
 
 
 class TrainTokenizerConfig(StageConfig):
@@ -25,13 +26,13 @@ class TrainTokenizerConfig(StageConfig):
     """Passages from 'qontext split'."""
 
     vocabulary: int = Field(30_522, ge=100, le=1 << 24)
-    """Entries of the vocabulary, special tokens included (30,522 in BERT). Up to 65,536 take two bytes a token."""
+    """Vocabulary size, including special tokens (30,522 in BERT). Up to 65,536 need two bytes per token."""
 
     lowercase: bool = True
-    """Fold case and accents, as bert-base-uncased does."""
+    """Lowercase and strip accents, as bert-base-uncased does."""
 
     min_frequency: int = Field(2, ge=1)
-    """Leave out pieces that are seen less often."""
+    """Drop pieces that occur less often."""
 
 
 def run(config: TrainTokenizerConfig, work: Workdir) -> dict[str, Any]:
@@ -58,7 +59,7 @@ def run(config: TrainTokenizerConfig, work: Workdir) -> dict[str, Any]:
     with work.write("tokenizer.json") as path:
         tokenizer.save(str(path))
     names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL))
-    # The class is named so that transformers reads the folder as it reads BERT's.
+    # The class name lets transformers load the folder like BERT's.
     settings = {
         "tokenizer_class": "BertTokenizer",
         "do_lower_case": config.lowercase,
@@ -66,14 +67,14 @@ def run(config: TrainTokenizerConfig, work: Workdir) -> dict[str, Any]:
         **names,
     }
     work.write_json("tokenizer_config.json", settings)
-    sample = tokenizer.encode("A sentence that shows how words are taken apart.").tokens
+    sample = tokenizer.encode("A sentence that shows how words are split.").tokens
     log.detail(json.dumps(sample))
     return {"vocabulary": size, "passages": total, "sample": " ".join(sample)}
 
 
 def train(tokenizer: Any, config: TrainTokenizerConfig, advance: Callable[[int], None]) -> dict[str, int]:
-    """The vocabulary, the same at every call: the trainer by itself numbers letters in an order of chance,
-    and breaks ties by these numbers. So it is given the letters, in both of their forms."""
+    """A deterministic vocabulary: by default the trainer numbers characters in random order and breaks ties
+    by these numbers. So the alphabet is passed to it, in both of its forms."""
     from tokenizers import trainers
 
     letters: Counter[str] = Counter()
@@ -93,7 +94,7 @@ def train(tokenizer: Any, config: TrainTokenizerConfig, advance: Callable[[int],
     tokenizer.train_from_iterator(_texts(config.passages, advance), trainer)
     vocabulary: dict[str, int] = tokenizer.get_vocab()
     if len(vocabulary) <= len(SPECIAL) + 2 * len(common):
-        raise QontextError("the passages have too few words to train a tokenizer on", place=config.passages)
+        raise QontextError("the passages have too few words to train a tokenizer", place=config.passages)
     return vocabulary
 
 

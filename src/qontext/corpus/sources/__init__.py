@@ -1,56 +1,81 @@
-"""Where documents come from: `open_source` turns a path or URI into a stream; one file per format."""
+"""Document sources: `open_source` turns a path or URI into a stream; one file per format. A URI is
+``scheme:rest``. The scheme is a name in `SOURCES`, an entry point in the group ``qontext.sources``, or
+``module:Class`` for a custom source.
+"""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
-from qontext.corpus.sources import textfolder
 from qontext.corpus.sources.base import FieldNames, Problem, Source
+from qontext.corpus.sources.files import Files, walk
+from qontext.corpus.sources.formats import ENDINGS, format_of, is_installed
 from qontext.corpus.sources.jsonl import JsonLines
 from qontext.corpus.sources.lines import check_encoding, ending, read_lines
 from qontext.corpus.sources.parquet import Parquet
-from qontext.corpus.sources.textfolder import TextFiles
 from qontext.corpus.sources.tsv import Tsv
-from qontext.errors import QontextError
+from qontext.data.compression import SUFFIXES
+from qontext.frame.disk import explained, require_regular
+from qontext.frame.errors import QontextError, missing_extra
+from qontext.frame.kinds import Kind, Kinds
 
 __all__ = ["FieldNames", "Problem", "Source", "open_source"]
 
 UNDERSTOOD = (
-    "Give a file (.jsonl, .json, .tsv or .txt, also with .gz or .zst; .parquet, .md, .rst), "
-    "a folder of such files, a BEIR folder, ir_datasets:NAME, hf:NAME or pydocs:."
+    "Pass a file (records: .jsonl, .json, .tsv, .parquet; documents: .txt, .md, .rst, .html, .pdf, .docx, .epub, .ipynb, "
+    ".eml, .mbox, source code; also with .gz, .zst or .xz), a folder of such files, a BEIR folder, "
+    "ir_datasets:NAME, hf:NAME, pydocs: or module:Class."
 )
-_BEIR = ("corpus.jsonl", "corpus.jsonl.gz", "corpus.jsonl.zst")
+SOURCES = Kinds(
+    "source",
+    "qontext.sources",
+    "qontext.corpus.sources.base:Source",
+    {
+        "pydocs": Kind("qontext.corpus.sources.pydocs:PyDocs", "the documentation of the installed Python packages"),
+        "ir_datasets": Kind("qontext.corpus.sources.irds:IrDatasets", "a data set of ir_datasets"),
+        "hf": Kind("qontext.corpus.sources.hf:HuggingFace", "a data set of the Hugging Face Hub or the datasets library"),
+    },
+)  # fmt: skip
+_OWN = re.compile(r"(?P<kind>[A-Za-z_][\w.]*:[A-Za-z_][\w.]*)(?::(?P<rest>.*))?", re.ASCII)
+_BEIR = tuple(f"corpus.jsonl{suffix}" for suffix in ("", *SUFFIXES))
 _SHARDS = (".jsonl", ".tsv", ".parquet")
 
 
 def open_source(uri: str, *, fields: FieldNames, encoding: str = "utf-8") -> Source:
-    """The documents that stand at a path or that a URI names. At most a first line is read yet."""
+    """The documents at a path or URI. At most the first line is read."""
     check_encoding(encoding)
-    scheme, _, name = uri.partition(":")
-    if scheme == "pydocs":
-        from qontext.corpus.pydocs import PyDocs
-
-        return PyDocs(uri)
-    if scheme == "ir_datasets":
-        from qontext.corpus.sources.irds import IrDatasets
-
-        return IrDatasets(uri, name)
-    if scheme == "hf":
-        from qontext.corpus.sources.hf import HuggingFace
-
-        return HuggingFace(uri, name, fields)
+    if found := _scheme(uri):
+        kind, rest = found
+        source: Source = SOURCES.load(kind).open(uri, rest, fields)
+        return source
     path = Path(uri).expanduser()
     if uri and path.is_dir():
         return _open_folder(path, fields, encoding)
-    if not path.is_file():
+    if not uri or not path.exists():
         raise QontextError("no such file or folder", place=uri or "(empty name)", remedy=UNDERSTOOD)
+    with explained(), require_regular(path).open("rb"):
+        pass  # an input that cannot be opened is an error, not a skipped document
     if ending(path) == ".txt" and not _is_table(path, encoding):
-        return TextFiles(str(path), path, encoding)
+        return Files(str(path), path, encoding)
     return _open_files(str(path), [path], fields, encoding)
 
 
+def _scheme(uri: str) -> tuple[str, str] | None:
+    """(source class, rest of the URI); None for a file or folder."""
+    scheme, colon, rest = uri.partition(":")
+    if not colon:
+        return None
+    if scheme in SOURCES.names():
+        return scheme, rest
+    own = _OWN.fullmatch(uri)
+    if own is None or Path(uri).expanduser().exists():
+        return None
+    return own["kind"], own["rest"] or ""
+
+
 def _open_folder(path: Path, fields: FieldNames, encoding: str) -> Source:
-    """BEIR's corpus file, or shards of one kind, or text files. Hidden files do not count."""
+    """BEIR's corpus file, or shards of one format, or documents of any format. Hidden files are ignored."""
     corpus = next((path / name for name in _BEIR if (path / name).is_file()), None)
     if corpus:
         return _open_files(str(path), [corpus], fields, encoding)
@@ -58,17 +83,20 @@ def _open_folder(path: Path, fields: FieldNames, encoding: str) -> Source:
     kinds = sorted({ending(file) for file in files} & {*_SHARDS})
     if len(kinds) > 1:
         raise QontextError(
-            f"holds files of several kinds ({', '.join(kinds)})",
+            f"contains files of several formats ({', '.join(kinds)})",
             place=path,
-            remedy="Name one of the files, or put those that belong together into a folder of their own.",
+            remedy="Name one of the files, or move files of the same format into their own folder.",
         )
     if kinds:
         return _open_files(str(path), [f for f in files if ending(f) == kinds[0]], fields, encoding)
     if (path / "dataset_info.json").is_file() or (path / "dataset_dict.json").is_file():
-        raise QontextError("was saved by the datasets library", place=path, remedy=f"Name it hf:{path}.")
-    if any(isinstance(f, Path) and ending(f) in textfolder.ENDINGS for f in textfolder.walk(path)):
-        return TextFiles(str(path), path, encoding)
-    raise QontextError("holds no file of a kind that can be read", place=path, remedy=UNDERSTOOD)
+        raise QontextError("was saved by the datasets library", place=path, remedy=f"Use hf:{path}.")
+    formats = {format_of(file) for file in walk(path) if isinstance(file, Path)} - {None}
+    if any(is_installed(name) for name in formats if name is not None):
+        return Files(str(path), path, encoding)
+    if formats:
+        raise missing_extra("pypdfium2", "docs", "Reading PDF files")
+    raise QontextError("contains no file in a supported format", place=path, remedy=UNDERSTOOD)
 
 
 def _open_files(name: str, files: list[Path], fields: FieldNames, encoding: str) -> Source:
@@ -79,12 +107,24 @@ def _open_files(name: str, files: list[Path], fields: FieldNames, encoding: str)
         return Tsv(name, files, fields, encoding)
     if kind == ".parquet":
         return Parquet(name, files, fields)
-    if kind in textfolder.ENDINGS:
-        return TextFiles(name, files[0], encoding)
-    raise QontextError(f"cannot be read: its ending is {kind or 'missing'}", place=name, remedy=UNDERSTOOD)
+    if kind in ENDINGS:
+        if not is_installed(str(format_of(files[0]))):
+            raise missing_extra("pypdfium2", "docs", "Reading PDF files")
+        return Files(name, files[0], encoding)
+    raise QontextError(f"unsupported file extension: {kind or 'none'}", place=name, remedy=UNDERSTOOD)
 
 
 def _is_table(path: Path, encoding: str) -> bool:
     """Whether a .txt file is tab-separated, rather than a text."""
     first = next((line for _, line in read_lines(path, encoding, lambda amount: None)), "")
     return isinstance(first, str) and "\t" in first
+
+
+def fingerprint(source: str) -> str | None:
+    """A hash of documents that are not a file or folder; None for files and folders."""
+    found = _scheme(source)
+    if found is None:
+        return None
+    kind, rest = found
+    digest: str | None = SOURCES.load(kind).fingerprint(rest)
+    return digest

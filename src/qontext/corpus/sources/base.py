@@ -1,13 +1,13 @@
-"""What every source is: a stream of documents, with the records that could not be used in their places."""
+"""The base of all sources: a stream of documents and, in order, problems for unusable records."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
-from qontext.records import Document
+from qontext.data.records import Document
 
 Kind = Literal[
     "broken JSON",
@@ -20,17 +20,33 @@ Kind = Literal[
     "wrong columns",
     "too long",
     "damaged file",
+    "damaged document",
+    "encrypted",
+    "no text layer",
+    "generated code",
+    "too large",
+    "no text",
     "duplicate id",
     "empty text",
 ]
 
+UNREADABLE: tuple[Kind, ...] = (
+    "damaged document",
+    "encrypted",
+    "no text layer",
+    "generated code",
+    "too large",
+    "no text",
+)
+"""Common in folders of real documents: such files are skipped with a warning and never stop a run."""
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A record that cannot be used: where it stands (``docs.jsonl:17``), of which kind, and what is wrong.
+    """An unusable record: its place (``docs.jsonl:17``), the kind of problem, and a message.
 
-    A damaged file is one problem, though more than one record may be lost with it. The last two kinds are
-    what splitting finds over all records.
+    A damaged file is one problem, even if several records are lost. The last two kinds are detected during
+    splitting, across all records.
     """
 
     place: str
@@ -40,7 +56,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class FieldNames:
-    """What the fields of a record are called: alternatives split by ``|``; the first that is there counts."""
+    """The names of a record's fields: alternatives separated by ``|``; the first one present is used."""
 
     id: str = "_id|id|docid|doc_id"
     title: str = "title"
@@ -50,19 +66,33 @@ class FieldNames:
 
 
 class Source(ABC):
-    """Documents from somewhere, read one after the other: memory does not grow with their number.
+    """A stream of documents: memory does not grow with their number.
 
-    `has_passages` says that its records are, or may be taken for, passages with ids of their own.
-    `bytes_read` of `bytes_total` are behind `documents()`; for compressed files, compressed bytes.
+    `has_passages` is True if its records are, or may be used as, passages with their own ids.
+    `bytes_read` of `bytes_total` is the progress of `documents()`; for compressed files, compressed bytes.
     """
+
+    unread: Mapping[str, int]
+    """The number of files that are not read, by extension."""
 
     def __init__(self, name: str, *, has_passages: bool, bytes_total: int | None = None) -> None:
         self.name, self.has_passages, self.bytes_total = name, has_passages, bytes_total
         self.bytes_read = 0
+        self.unread = {}
+
+    @classmethod
+    def open(cls, uri: str, rest: str, fields: FieldNames) -> Self:
+        """The source of a URI; `rest` follows its scheme."""
+        raise NotImplementedError
+
+    @classmethod
+    def fingerprint(cls, rest: str) -> str | None:
+        """A hash of the URI's content, to detect changes; None if the name identifies it."""
+        return None
 
     @abstractmethod
     def documents(self) -> Iterator[Document | Problem]:
-        """Every record of the source, in its order, as (part of) a document or as a problem."""
+        """Every record of the source, in order, as (part of) a document or as a problem."""
 
     def advance(self, amount: int) -> None:
         self.bytes_read += amount

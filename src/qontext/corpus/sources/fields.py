@@ -1,32 +1,37 @@
 """Records (of JSON Lines, Parquet, headed TSV, data sets) → documents.
 
-A record is a passage of the document that its `doc` field names, or a document with paragraphs, or, with
-neither, a document that is its own one passage.
+A record is a passage of the document in its `doc` field, or a document with paragraphs, or otherwise a
+document with a single passage.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
 from qontext.corpus.sources.base import FieldNames, Problem
-from qontext.errors import QontextError
-from qontext.records import Document
+from qontext.data.metadata import as_json, common
+from qontext.data.records import Document
+from qontext.frame.errors import QontextError
 
 
 class Record(NamedTuple):
-    """A record that is fine; `doc` is None where it is a document of its own."""
+    """A valid record; `doc` is None if it is a separate document."""
 
     id: str
     title: str
     passages: tuple[tuple[str, str], ...]
     place: str
     doc: str | None = None
+    metadata: str = "{}"
 
 
 class Fields:
-    """Reads records by the names that their fields may have."""
+    """Reads records by the configured field names."""
 
     def __init__(self, names: FieldNames) -> None:
         self.id, self.title, self.text, self.paragraphs, self.doc = (
@@ -34,9 +39,13 @@ class Fields:
             for alternatives in (names.id, names.title, names.text, names.paragraphs, names.doc)
         )
 
-    @property
+    @cached_property
     def all(self) -> set[str]:
         return {*self.id, *self.title, *self.text, *self.paragraphs, *self.doc}
+
+    def columns(self, schema: pa.Schema) -> list[str]:
+        """The columns to read: those of the fields, and those whose values can be metadata."""
+        return [field.name for field in schema if field.name in self.all or _is_plain(field.type)]
 
     def check(self, columns: Collection[str], place: str | Path) -> None:
         """Refuse a table that has no column for the id or the text."""
@@ -45,13 +54,12 @@ class Fields:
                 raise QontextError(
                     f"has no {what} column (looked for {', '.join(names)}; it has {', '.join(columns)})",
                     place=place,
-                    remedy=f"Name the right one with --{what}-field.",
+                    remedy=f"Name it with --{what}-field.",
                 )
 
     def read(self, record: Mapping[str, Any], place: str, *, clean: bool = False) -> Record | Problem:
-        """Check the record and take its fields out. An integer is fine for an id, nothing else is bent.
-
-        `clean` says that all of its characters are known to be fit for a file.
+        """Validate the record and extract its fields. An integer is accepted as an id; no other types are
+        converted. `clean` means that all its characters are known to be encodable.
         """
         id_name, id = _first(record, self.id)
         _, title = _first(record, self.title)
@@ -81,7 +89,7 @@ class Fields:
             if not isinstance(text, str):
                 return _wrong_type(text_name, "a string", text, place)
             passages = ((id, text),)
-        # Without another id the document's id has been taken for the record's own.
+        # Without another id, the document's id was used as the record's id.
         if doc_name == id_name or doc == "":
             doc = None
         elif type(doc) is int:
@@ -92,43 +100,77 @@ class Fields:
             problem = _unwritable((id, title, doc or "", *(text for _, text in passages)), place)
             if problem is not None:
                 return problem
-        return Record(id, title, passages, place, doc)
+        return Record(id, title, passages, place, doc, self._metadata(record))
+
+    def _metadata(self, record: Mapping[str, Any]) -> str:
+        """The other fields, and those of an object `metadata`, as BEIR's sets have one."""
+        if len(record) <= len(self.all) and self.all.issuperset(record):
+            return "{}"
+        others = {name: value for name, value in record.items() if name not in self.all}
+        nested = others.pop("metadata", None)
+        return as_json({**nested, **others} if isinstance(nested, dict) else others)
 
 
 def documents(records: Iterable[Record | Problem]) -> Iterator[Document | Problem]:
-    """Join consecutive records of one document. Problems come before the document around them."""
-    first: Record | None = None
-    passages: list[tuple[str, str]] = []
+    """Join consecutive records of one document. Problems precede the document that surrounds them."""
+    group: list[Record] = []
     for record in records:
+        is_next = isinstance(record, Record) and bool(group) and record.doc == group[0].doc
+        if group and not is_next and not isinstance(record, Problem):
+            yield _document(group)
+            group = []
         if isinstance(record, Problem):
             yield record
         elif record.doc is None:
-            if first is not None:
-                yield _document(first, tuple(passages))
-                first = None
-            yield Document(record.id, record.title, "", record.place, record.passages)
-        elif first is not None and record.doc == first.doc:
-            passages += record.passages
+            yield _document([record._replace(doc=record.id)])
         else:
-            if first is not None:
-                yield _document(first, tuple(passages))
-            first, passages = record, list(record.passages)
-    if first is not None:
-        yield _document(first, tuple(passages))
+            group.append(record)
+    if group:
+        yield _document(group)
 
 
 def whole(records: Iterable[Record | Problem]) -> Iterator[Document | Problem]:
-    """Records that are documents and no passages."""
+    """Records that are documents, not passages."""
     for record in records:
         if isinstance(record, Problem):
             yield record
         else:
-            yield Document(record.id, record.title, record.passages[0][1], record.place)
+            text = record.passages[0][1]
+            yield Document(record.id, record.title, text, record.place, metadata=record.metadata)
 
 
-def _document(first: Record, passages: tuple[tuple[str, str], ...]) -> Document:
+def _document(group: list[Record]) -> Document:
+    """Join the records of one document. Its metadata are the fields that all of them share."""
+    first = group[0]
     assert first.doc is not None
-    return Document(first.doc, first.title, "", first.place, passages)
+    passages = tuple(passage for record in group for passage in record.passages)
+    metadata = common([record.metadata for record in group])
+    differing: tuple[str, ...] = ()
+    if any(record.metadata != metadata for record in group):
+        differing = tuple(record.metadata for record in group for _ in record.passages)
+    return Document(
+        first.doc, first.title, "", first.place, passages, metadata=metadata, passage_metadata=differing
+    )
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """Whether a column contains strings, numbers, booleans or dates, or lists of strings."""
+    if pa.types.is_dictionary(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _is_text(kind.value_type)
+    return _is_text(kind) or any(
+        is_kind(kind)
+        for is_kind in (
+            pa.types.is_integer,
+            pa.types.is_floating,
+            pa.types.is_boolean,
+            pa.types.is_date,
+            pa.types.is_timestamp,
+        )
+    )
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def _first(record: Mapping[str, Any], names: tuple[str, ...]) -> tuple[str | None, Any]:
@@ -140,7 +182,7 @@ def _first(record: Mapping[str, Any], names: tuple[str, ...]) -> tuple[str | Non
 
 
 def _numbered(id: str, paragraphs: object, place: str) -> tuple[tuple[str, str], ...] | Problem:
-    """The paragraphs that are not empty, with ids ``id#0``, ``id#1`` …"""
+    """The non-empty paragraphs, with ids ``id#0``, ``id#1`` …"""
     if not isinstance(paragraphs, list) or not all(isinstance(p, str) for p in paragraphs):
         return _wrong_type("paragraphs", "a list of strings", paragraphs, place)
     texts = (text for text in paragraphs if text and not text.isspace())
@@ -148,16 +190,16 @@ def _numbered(id: str, paragraphs: object, place: str) -> tuple[tuple[str, str],
 
 
 def _unwritable(texts: Iterable[str], place: str) -> Problem | None:
-    """NUL characters, and halves of characters, which JSON can spell but no file can hold."""
+    """Check for NUL characters and lone surrogates, which JSON can escape but UTF-8 cannot encode."""
     for text in texts:
         if "\0" in text:
-            return Problem(place, "NUL bytes", "its text holds NUL characters")
+            return Problem(place, "NUL bytes", "its text contains NUL characters")
         if not text.isascii():
             try:
                 text.encode()
             except UnicodeEncodeError as error:
                 half = f"U+{ord(text[error.start]):04X}"
-                return Problem(place, "wrong encoding", f"holds half a character (the lone surrogate {half})")
+                return Problem(place, "wrong encoding", f"contains a lone surrogate ({half})")
     return None
 
 
@@ -168,6 +210,6 @@ def _missing(what: str, names: tuple[str, ...], record: Mapping[str, Any], place
 
 def _wrong_type(field: str, expected: str, value: object, place: str) -> Problem:
     kind = {list: "a list", dict: "an object", bool: "true or false", int: "a number", float: "a number"}
-    inside = " of other things" if isinstance(value, list) and "list" in expected else ""
+    inside = " of other types" if isinstance(value, list) and "list" in expected else ""
     found = kind.get(type(value), "a string" if isinstance(value, str) else type(value).__name__)
-    return Problem(place, "wrong type", f"{field!r} should be {expected}, but is {found}{inside}")
+    return Problem(place, "wrong type", f"{field!r} must be {expected}, not {found}{inside}")

@@ -1,7 +1,7 @@
-"""``hf:NAME[:CONFIG][/SPLIT]``: a Hugging Face data set, streamed from the hub, or read from a local folder.
+"""``hf:NAME[:CONFIG][/SPLIT]``: a Hugging Face data set, streamed from the Hub, or read from a local folder.
 
-NAME is ORGANISATION/NAME or a folder, saved by the datasets library or with data files. Without a split it
-is the only one, or `train`.
+NAME is ORGANISATION/NAME or a folder, saved by the datasets library or with data files. The default split is
+the only one, or `train`.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from qontext import hub
 from qontext.corpus.sources import fields
 from qontext.corpus.sources.base import FieldNames, Problem, Source
 from qontext.corpus.sources.fields import Fields, Record
-from qontext.errors import QontextError, choose, missing_extra
-from qontext.records import Document
+from qontext.data.records import Document
+from qontext.frame.errors import QontextError, choose, missing_extra
+from qontext.models import hub
+
+_PLAIN = ("string", "large_string", "bool", "int8", "int16", "int32", "int64", "float32", "float64")
+"""Column types that are read as metadata."""
 
 
 class HuggingFace(Source):
@@ -29,7 +32,7 @@ class HuggingFace(Source):
             splits = _load(uri, path, config)
         except QontextError:
             raise
-        except Exception as error:  # whatever the library says of names, configurations and files
+        except Exception as error:  # any error of the library about names, configurations and files
             raise QontextError(f"cannot be opened: {_first_line(error)}", place=uri) from error
         if not split:
             if len(splits) > 1 and "train" not in splits:
@@ -39,9 +42,16 @@ class HuggingFace(Source):
             split = "train" if "train" in splits else next(iter(splits))
         self.rows = splits[choose(split, splits, f"split of {path}")]
         found = self.rows.column_names
-        if found:  # what is streamed may not know its columns
+        if found:  # a streamed data set may not know its columns
             self.fields.check(found, uri)
-            self.rows = self.rows.select_columns([name for name in found if name in self.fields.all])
+            kinds = self.rows.features or {}
+            self.rows = self.rows.select_columns(
+                [n for n in found if n in self.fields.all or getattr(kinds.get(n), "dtype", "") in _PLAIN]
+            )
+
+    @classmethod
+    def open(cls, uri: str, rest: str, fields: FieldNames) -> HuggingFace:
+        return cls(uri, rest, fields)
 
     def documents(self) -> Iterator[Document | Problem]:
         return fields.documents(self._records())
@@ -76,7 +86,7 @@ def parse(name: str) -> tuple[str, str | None, str | None]:
 
 
 def _load(uri: str, path: str, config: str | None) -> dict[str, Any]:
-    """split → rows, streamed; from memory-mapped files where they are on this machine."""
+    """split → rows, streamed; memory-mapped if the files are local."""
     try:
         import datasets
     except ImportError:
@@ -91,9 +101,9 @@ def _load(uri: str, path: str, config: str | None) -> dict[str, Any]:
     if datasets.config.HF_HUB_OFFLINE:
         return dict(datasets.load_dataset(path, config))  # from the cache
     raise QontextError(
-        f"{path!r} is no local folder, and the hub cannot be reached from here",
+        f"{path!r} is not a local folder, and the Hugging Face Hub cannot be reached",
         place=uri,
-        remedy="Give the folder of a downloaded data set, or set HF_HUB_OFFLINE=1 to read it from the cache.",
+        remedy="Pass the folder of a downloaded data set, or set HF_HUB_OFFLINE=1 to read it from the cache.",
     )
 
 

@@ -1,6 +1,6 @@
 """`ir_datasets:NAME`: the documents of a test collection, through the ir_datasets package.
 
-The package downloads what is not yet in its folder. That there is no network is found out before it tries.
+The package downloads files that are not yet in its folder. The network is checked first.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from qontext import hub
 from qontext.corpus.sources import fields
 from qontext.corpus.sources.base import FieldNames, Problem, Source
 from qontext.corpus.sources.fields import Fields, Record
-from qontext.corpus.sources.tsv import by_title, unquoted
-from qontext.errors import QontextError, missing_extra
-from qontext.records import Document
+from qontext.corpus.sources.tsv import by_title
+from qontext.data.dpr import unquoted
+from qontext.data.records import Document
+from qontext.frame.errors import QontextError, missing_extra
+from qontext.models import hub
 
 _NAMES = FieldNames(id="doc_id", title="title", text="text|body", doc="")
 
 
 class IrDatasets(Source):
-    """The documents of a data set, in its order."""
+    """The documents of a data set, in order."""
 
     def __init__(self, uri: str, name: str) -> None:
         try:
@@ -36,18 +37,24 @@ class IrDatasets(Source):
         except KeyError:
             near = difflib.get_close_matches(name, ir_datasets.registry, n=3)
             remedy = f"Did you mean {' or '.join(near)}?" if near else "All names: https://ir-datasets.com"
-            raise QontextError("ir_datasets has no data set of this name", place=uri, remedy=remedy) from None
+            raise QontextError(
+                "ir_datasets has no data set with this name", place=uri, remedy=remedy
+            ) from None
         if not self.dataset.has_docs():
             raise QontextError("this data set has no documents", place=uri)
         super().__init__(uri, has_passages=not name.startswith("msmarco-document"))
+
+    @classmethod
+    def open(cls, uri: str, rest: str, fields: FieldNames) -> IrDatasets:
+        return cls(uri, rest)
 
     def documents(self) -> Iterator[Document | Problem]:
         urls = _to_fetch(self.dataset.docs_handler())
         if urls and not any(map(hub.reachable, urls[:2])):
             raise QontextError(
-                "its documents are not on this machine, and there is no network to fetch them",
+                "its documents are not on this machine and cannot be downloaded without a network",
                 place=self.name,
-                remedy=f"Run it once where {urls[0]} can be reached.",
+                remedy=f"Run the command once where {urls[0]} can be reached.",
             )
         if self.name.startswith("ir_datasets:dpr-w100"):
             return fields.documents(by_title(self._records(quoted=True)))
@@ -63,7 +70,7 @@ class IrDatasets(Source):
                 if quoted:
                     record = dict(zip(record, unquoted(list(record.values()))))
                 yield reader.read(record, f"{self.name}: document {number}")
-        except Exception as error:  # whatever its many formats and hosts raise
+        except Exception as error:  # any error of its many formats and hosts
             raise QontextError(
                 f"ir_datasets could not read document {number + 1}: {type(error).__name__}: {error}",
                 place=self.name,
@@ -71,9 +78,8 @@ class IrDatasets(Source):
 
 
 def _to_fetch(node: Any) -> list[str] | None:
-    """The addresses from which the package would fetch what is behind one of its objects; None if it is here.
-
-    It has no public way to ask. If its insides change, no address is found, and its own time limits apply.
+    """The URLs from which the package would download one of its objects; None if it is local. The package has
+    no public API for this. If its internals change, no URL is found, and its own timeouts apply.
     """
     for attribute in ("_path", "_cache_path"):
         path = getattr(node, attribute, None)

@@ -1,4 +1,4 @@
-"""JSON Lines: one object a line, as a document, a document with paragraphs, or a passage of a document."""
+"""JSON Lines: one object per line: a document, a document with paragraphs, or a passage of a document."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from qontext.corpus.sources import fields
 from qontext.corpus.sources.base import FieldNames, Problem, Source
 from qontext.corpus.sources.fields import Fields, Record
 from qontext.corpus.sources.lines import read_lines
-from qontext.records import Document
+from qontext.data.records import Document
 
 _decode = JSONDecoder().decode
 
 
 class JsonLines(Source):
-    """The records of one or more files, which are read as if they were one."""
+    """The records of one or more files, read as if concatenated."""
 
     def __init__(self, name: str, files: Sequence[Path], names: FieldNames, encoding: str) -> None:
         super().__init__(name, has_passages=True, bytes_total=sum(file.stat().st_size for file in files))
@@ -46,5 +46,5 @@ class JsonLines(Source):
             return Problem(place, "broken JSON", str(error))
         if not isinstance(value, dict):
             return Problem(place, "not an object", f"expected a JSON object, found {type(value).__name__}")
-        # NUL and half characters, which no file can hold, come through decoding only if JSON spells them \u….
+        # NUL and lone surrogates pass decoding only as JSON escapes (\u…).
         return self.fields.read(value, place, clean="\\u" not in line)

@@ -1,37 +1,39 @@
-"""Files → lines of text, whatever their compression and encoding, however long a line may be.
-
-Compression is told by a file's first bytes, not by its name.
+"""Files → lines of text, of any compression and encoding, with a limit on line length. Compression is
+detected by a file's first bytes, not by its name.
 """
 
 from __future__ import annotations
 
 import codecs
+import io
+import lzma
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from qontext.corpus.sources.base import Problem
-from qontext.errors import QontextError
+from qontext.data.compression import compression, plain_name
+from qontext.frame.errors import QontextError
 
 LONGEST = 64 << 20
-"""Bytes of the longest line, or file of plain text, that is still taken for a record."""
+"""Maximum bytes of a line, or of a plain text file, to be a record."""
 
 _BLOCK = 1 << 18
-_MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
 def read_lines(
     path: Path, encoding: str, advance: Callable[[int], None]
 ) -> Iterator[tuple[int, str | Problem]]:
-    """(line number, line without its end), or what is wrong with that line. A byte-order mark is left out."""
+    """(line number, line without its end), or a problem with that line. A byte-order mark is removed, and
+    empty lines after the first may be skipped."""
     blocks = read_blocks(path, advance)
     if not _keeps_line_ends(encoding):
         blocks, encoding = _to_utf8(blocks, encoding), "utf-8"
     number = 0
     try:
-        for line in _lines(blocks):
-            number += 1
+        for number, line in _lines(blocks):
             if line is None:
                 megabytes = LONGEST >> 20
                 yield (
@@ -55,27 +57,34 @@ def read_lines(
 
 
 def read_blocks(path: Path, advance: Callable[[int], None]) -> Iterator[bytes]:
-    """The file's content, decompressed. What is broken or cut off raises OSError at the place where it is."""
+    """The file's content, decompressed. Damaged or truncated data raises OSError when it is reached."""
     with pa.OSFile(str(path), "rb") as file:
-        head = file.read(4)
-        file.seek(0)
-        kind = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
-        stream = pa.CompressedInputStream(file, kind) if kind else file
+        stream = _stream(file, compression(file.read(6)))
         behind = 0
-        while block := stream.read(_BLOCK):
-            position = file.tell()
-            advance(position - behind)
-            behind = position
-            yield block
+        try:
+            while block := stream.read(_BLOCK):
+                position = file.tell()
+                advance(position - behind)
+                behind = position
+                yield block
+        except (EOFError, lzma.LZMAError) as error:
+            raise OSError(str(error)) from None
+
+
+def _stream(file: pa.OSFile, kind: str | None) -> Any:
+    file.seek(0)
+    if kind == "xz":
+        return io.BufferedReader(lzma.LZMAFile(file))
+    return pa.CompressedInputStream(file, kind) if kind else file
 
 
 def ending(path: Path) -> str:
-    """What the name ends in, such as ``.jsonl``, in small letters and without the ending of a compression."""
-    return Path(path.name.lower().removesuffix(".gz").removesuffix(".zst")).suffix
+    """The file extension, such as ``.jsonl``, in lower case and without that of a compression."""
+    return Path(plain_name(path).lower()).suffix
 
 
 def check_encoding(encoding: str) -> None:
-    """Refuse the name of an encoding that there is not, before anything is read."""
+    """Refuse an unknown encoding before anything is read."""
     try:
         b"a".decode(encoding)
     except UnicodeDecodeError:
@@ -95,7 +104,7 @@ def wrong_encoding(error: UnicodeDecodeError, place: str) -> Problem:
 
 
 def _keeps_line_ends(encoding: str) -> bool:
-    """Whether lines can be told apart before decoding, as in all encodings but UTF-16 and UTF-32."""
+    """Whether lines can be split before decoding, as in all encodings except UTF-16 and UTF-32."""
     try:
         return b"\n\t".decode(encoding) == "\n\t"
     except UnicodeDecodeError:
@@ -109,19 +118,28 @@ def _to_utf8(blocks: Iterable[bytes], encoding: str) -> Iterator[bytes]:
     yield decoder.decode(b"", True).encode()
 
 
-def _lines(blocks: Iterable[bytes]) -> Iterator[bytes | None]:
-    """Lines without their ends; None for a line that is too long, of which no more than the limit is held."""
+def _lines(blocks: Iterable[bytes]) -> Iterator[tuple[int, bytes | None]]:
+    """Numbered lines without their ends; None for a line that is too long, of which at most the limit is kept
+    in memory. Empty lines are skipped where that is faster: a small file may decompress to billions.
+    """
     begun: list[bytes] = []
-    size = 0
+    size, number = 0, 1
     for block in blocks:
+        if number > 1 and not size and not block.strip(b"\r\n"):
+            number += block.count(b"\n")
+            block = block[block.rfind(b"\n") + 1 :]  # half a line end
+            if not block:
+                continue
         head, *others = block.split(b"\n")
         begun.append(head)
         size += len(head)
         if size > LONGEST:
             begun.clear()
         if others:
-            yield b"".join(begun) if size <= LONGEST else None
-            yield from others[:-1]
+            yield number, b"".join(begun) if size <= LONGEST else None
+            within = enumerate(others[:-1], number + 1)
+            yield from ((at, line) for at, line in within if line and line != b"\r")
+            number += len(others)
             begun, size = [others[-1]], len(others[-1])
     if size:
-        yield b"".join(begun) if size <= LONGEST else None
+        yield number, b"".join(begun) if size <= LONGEST else None

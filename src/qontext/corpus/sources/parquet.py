@@ -1,4 +1,4 @@
-"""Parquet files: one record a row, with the same fields as in JSON Lines."""
+"""Parquet files: one record per row, with the same fields as in JSON Lines."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 from qontext.corpus.sources import fields
 from qontext.corpus.sources.base import FieldNames, Problem, Source
 from qontext.corpus.sources.fields import Fields, Record
-from qontext.errors import QontextError
-from qontext.records import Document
+from qontext.data import records
+from qontext.data.records import Document
 
 _ROWS = 1024
 
@@ -24,12 +24,8 @@ class Parquet(Source):
     def __init__(self, name: str, files: Sequence[Path], names: FieldNames) -> None:
         super().__init__(name, has_passages=True, bytes_total=sum(file.stat().st_size for file in files))
         self.files, self.fields = files, Fields(names)
-        try:
-            with pq.ParquetFile(files[0]) as file:
-                found: list[str] = file.schema_arrow.names
-        except (pa.ArrowException, OSError) as error:
-            raise QontextError(f"not a readable Parquet file: {error}", place=files[0]) from None
-        self.fields.check(found, files[0])
+        with records.open_parquet(files[0]) as file:
+            self.fields.check(file.schema_arrow.names, files[0])
 
     def documents(self) -> Iterator[Document | Problem]:
         return fields.documents(self._records())
@@ -40,17 +36,20 @@ class Parquet(Source):
             try:
                 # Without these two settings a whole row group is held in memory.
                 with pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
-                    columns = [name for name in file.schema_arrow.names if name in self.fields.all]
+                    columns = self.fields.columns(file.schema_arrow)
+                    if again := records.repeated(columns):
+                        yield Problem(str(path), "wrong columns", f"has several columns named {again!r}")
+                        continue
                     for batch in file.iter_batches(_ROWS, columns=columns):
                         for row in _rows(batch):
                             number += 1
                             place = f"{path}: row {number}"
                             if isinstance(row, UnicodeDecodeError):
-                                yield Problem(place, "wrong encoding", "holds text that is not UTF-8")
+                                yield Problem(place, "wrong encoding", "contains text that is not UTF-8")
                             else:
                                 yield self.fields.read(row, place)
                         self.bytes_read = behind + size * number // file.metadata.num_rows
-            except (pa.ArrowException, OSError) as error:
+            except records.UNREADABLE as error:
                 message = f"cannot be read from here on: {error}"
                 yield Problem(f"{path}: row {number + 1}", "damaged file", message)
 

@@ -1,8 +1,8 @@
-"""Tab-separated files, in the layouts in which collections are published; the first line tells which it is.
+"""Tab-separated files, in the layouts of published collections, detected from the first line.
 
 - ``id text``: passages (MS MARCO's collection.tsv), no header.
 - ``id url title body``: documents (MS MARCO's msmarco-docs.tsv), no header.
-- a header that names the columns, as in DPR's psgs_w100.tsv (``id text title``), where consecutive passages
+- a header with the column names, as in DPR's psgs_w100.tsv (``id text title``), where consecutive passages
   of one title are a document. Such files are written by a CSV writer, so they may quote.
 """
 
@@ -15,8 +15,10 @@ from qontext.corpus.sources import fields
 from qontext.corpus.sources.base import FieldNames, Problem, Source
 from qontext.corpus.sources.fields import Fields, Record
 from qontext.corpus.sources.lines import read_lines
-from qontext.errors import QontextError
-from qontext.records import Document
+from qontext.data.dpr import unquoted
+from qontext.data.ids import unescape
+from qontext.data.records import Document, repeated
+from qontext.frame.errors import QontextError
 
 _PASSAGES, _DOCUMENTS, _DPR = ["id", "text"], ["id", "url", "title", "text"], ["id", "text", "title"]
 
@@ -31,6 +33,10 @@ class Tsv(Source):
         self.fields = Fields(names)
         self.header = _header(first, self.fields)
         self.columns = self.header or _layout(first, f"{files[0]}:1")
+        if again := repeated(self.columns):
+            raise QontextError(
+                f"has several columns named {again!r}", place=f"{files[0]}:1", remedy="Rename or drop one."
+            )
         super().__init__(
             name,
             has_passages=self.columns != _DOCUMENTS,
@@ -47,6 +53,7 @@ class Tsv(Source):
 
     def _records(self) -> Iterator[Record | Problem]:
         reader = self.fields if self.header else Fields(FieldNames("id", "title", "text", doc=""))
+        ids = {*reader.id, *reader.doc} & {*self.columns}
         for path in self.files:
             for number, line in read_lines(path, self.encoding, self.advance):
                 if isinstance(line, Problem):
@@ -57,7 +64,9 @@ class Tsv(Source):
                         values = unquoted(values)
                     place = f"{path}:{number}"
                     if len(values) == len(self.columns):
-                        yield reader.read(dict(zip(self.columns, values)), place)
+                        row = dict(zip(self.columns, values))
+                        row |= {name: unescape(row[name]) for name in ids}
+                        yield reader.read(row, place)
                     else:
                         expected = f"{len(self.columns)} ({', '.join(self.columns)})"
                         yield Problem(
@@ -66,7 +75,7 @@ class Tsv(Source):
 
 
 def by_title(records: Iterator[Record | Problem]) -> Iterator[Record | Problem]:
-    """Make consecutive passages of one title a document, which is named after its first passage's id."""
+    """Join consecutive passages of one title into a document, whose id is that of its first passage."""
     title, doc = "", ""
     for record in records:
         if isinstance(record, Record):
@@ -76,22 +85,8 @@ def by_title(records: Iterator[Record | Problem]) -> Iterator[Record | Problem]:
         yield record
 
 
-def unquoted(values: list[str]) -> list[str]:
-    """The columns without the quotes that a CSV writer puts around a value with quotes or tabs in it."""
-    whole: list[str] = []
-    for value in values:
-        if whole and whole[-1].startswith('"') and whole[-1].count('"') % 2:
-            whole[-1] += "\t" + value
-        else:
-            whole.append(value)
-    return [
-        v[1:-1].replace('""', '"') if len(v) > 1 and v.startswith('"') and v.endswith('"') else v
-        for v in whole
-    ]
-
-
 def _header(line: str, names: Fields) -> list[str] | None:
-    """The columns that a first line names, if it does."""
+    """The columns named in the first line, if it is a header."""
     columns = line.split("\t")
     return columns if {*columns} & {*names.id} and {*columns} & {*names.text} else None
 
@@ -102,7 +97,7 @@ def _layout(line: str, place: str) -> list[str]:
         if len(layout) == found or not line:
             return layout
     raise QontextError(
-        f"its first line has {found} columns and is no header that names an id and a text",
+        f"its first line has {found} columns and is not a header with an id and a text column",
         place=place,
-        remedy="Columns are 'id text' or 'id url title body', or named by a header such as 'id text title'.",
+        remedy="Expected the columns 'id text' or 'id url title body', or a header such as 'id text title'.",
     )

@@ -19,11 +19,11 @@ from typing import NamedTuple
 
 import qontext
 from qontext.corpus import parallel
-from qontext.corpus.docstrings import docstrings, has_prose
-from qontext.corpus.docstrings import split_summary as split_summary
-from qontext.corpus.sources.base import Problem, Source
-from qontext.errors import QontextError
-from qontext.records import Document
+from qontext.corpus.sources.base import FieldNames, Problem, Source
+from qontext.corpus.sources.docstrings import docstrings, has_prose
+from qontext.corpus.sources.docstrings import split_summary as split_summary
+from qontext.data.records import Document
+from qontext.frame.errors import QontextError
 
 _LARGEST_FILE = 2_000_000
 _FILES_PER_BLOCK = 64
@@ -31,7 +31,7 @@ _TESTS = ("test", "tests", "conftest", "idle_test")
 
 
 class Module(NamedTuple):
-    """A source file and the name under which it would be imported."""
+    """A source file and its import name."""
 
     name: str
     path: Path
@@ -40,12 +40,20 @@ class Module(NamedTuple):
 
 
 class PyDocs(Source):
-    """Documents by package, then path. `skipped` counts the files that are too large or do not parse."""
+    """Documents by package, then path. `skipped` counts files that are too large or cannot be parsed."""
 
     def __init__(self, uri: str, roots: list[Path] | None = None) -> None:
         self.modules = _modules(uri, roots)
         self.skipped = 0
         super().__init__(uri, has_passages=True, bytes_total=sum(module.size for module in self.modules))
+
+    @classmethod
+    def open(cls, uri: str, rest: str, fields: FieldNames) -> PyDocs:
+        return cls(uri)
+
+    @classmethod
+    def fingerprint(cls, rest: str) -> str:
+        return fingerprint(f"pydocs:{rest}")
 
     def documents(self) -> Iterator[Document | Problem]:
         seen: set[bytes] = set()
@@ -63,7 +71,7 @@ class PyDocs(Source):
             for name, text in found:
                 id = f"{module.name}:{name}" if name else module.name
                 digest = hashlib.blake2b(text.encode(), digest_size=12).digest()
-                # Of an object that is defined twice (a property, an overload) the first docstring counts.
+                # If an object is defined twice (a property, an overload), the first docstring is used.
                 if digest not in seen and id not in passages:
                     seen.add(digest)
                     passages[id] = text
@@ -72,7 +80,7 @@ class PyDocs(Source):
 
 
 def fingerprint(uri: str, roots: list[Path] | None = None) -> str:
-    """A hash of what `uri` stands for here: names, sizes and times of change of the files it covers."""
+    """A hash of the files that `uri` covers: names, sizes and modification times."""
     files = [(module.name, module.size, module.mtime_ns) for module in _modules(uri, roots)]
     return hashlib.blake2b(json.dumps([uri, sys.version, files]).encode(), digest_size=16).hexdigest()
 
@@ -82,12 +90,12 @@ def _read_block(block: list[Module]) -> list[list[tuple[str, str]] | None]:
 
 
 def _read(module: Module) -> list[tuple[str, str]] | None:
-    """(qualified name, docstring) of the objects that are worth a passage; None if it is unreadable."""
+    """(qualified name, docstring) of the objects with enough text; None if the file is unreadable."""
     if module.size > _LARGEST_FILE:
         return None
     try:
         source = module.path.read_bytes()
-        # Parsing is the slow part, so a file without any docstring of several lines is not parsed.
+        # Parsing is slow, so files without multi-line docstrings are not parsed.
         if b'"""' not in source and b"'''" not in source:
             return []
         return [(name, text) for name, text in docstrings(source) if has_prose(text)]
@@ -96,7 +104,7 @@ def _read(module: Module) -> list[tuple[str, str]] | None:
 
 
 def _modules(uri: str, roots: list[Path] | None) -> list[Module]:
-    """Every module that the URI covers, in order. Of packages found twice, the first one counts."""
+    """Every module that the URI covers, in order. If a package is found twice, the first one is used."""
     wanted = [name.strip() for name in uri.partition(":")[2].split(",") if name.strip()]
     packages: dict[str, Path] = {}
     for root in _roots() if roots is None else roots:
@@ -109,7 +117,7 @@ def _modules(uri: str, roots: list[Path] | None) -> list[Module]:
         if name not in packages:
             near = difflib.get_close_matches(name, packages, n=1)
             raise QontextError(
-                f"no Python package {name!r} is installed here",
+                f"no Python package {name!r} is installed",
                 place=uri,
                 remedy=f"Did you mean {near[0]!r}?"
                 if near
@@ -119,7 +127,7 @@ def _modules(uri: str, roots: list[Path] | None) -> list[Module]:
 
 
 def _roots() -> list[Path]:
-    """The standard library and every site-packages folder that this Python imports from."""
+    """The standard library and all site-packages folders of this Python."""
     sites = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
     return [Path(sysconfig.get_path("stdlib")), *map(Path, sites)]
 

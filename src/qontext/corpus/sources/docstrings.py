@@ -1,4 +1,4 @@
-"""Docstrings of Python source, by parsing, never by importing; and what of a docstring is its summary."""
+"""Docstrings of Python source code (parsed, never imported), and their summaries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 
 FEWEST_WORDS = 20
-"""A docstring with less prose than this says too little to be a passage."""
+"""Minimum prose of a docstring to be a passage."""
 
 _Object = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -26,16 +26,16 @@ _SENTENCE_END = re.compile(
 def docstrings(source: bytes) -> list[tuple[str, str]]:
     """(qualified name, docstring) of a module, under an empty name, and of its public classes and functions.
 
-    What stands in a private object (``_x``) or in a function is left out. Raises SyntaxError or ValueError.
+    Objects inside private objects (``_x``) or functions are skipped. Raises SyntaxError or ValueError.
     """
     collects = gc.isenabled()
-    gc.disable()  # a syntax tree has no cycles: looking for some takes a quarter of the time
+    gc.disable()  # a syntax tree has no cycles; searching for them takes a quarter of the time
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes and the like in other people's code
             tree = ast.parse(source)
         return list(_documented(tree, ""))
-    except (RecursionError, MemoryError):  # what the parser says of absurd nesting
+    except (RecursionError, MemoryError):  # what the parser raises for extreme nesting
         raise ValueError("nested too deeply") from None
     finally:
         if collects:
@@ -43,7 +43,7 @@ def docstrings(source: bytes) -> list[tuple[str, str]]:
 
 
 def has_prose(docstring: str) -> bool:
-    """Whether it has enough words besides its doctests, and only characters that a text file can hold."""
+    """Whether it has enough words besides its doctests, and only characters that can be encoded."""
     try:
         docstring.encode()
     except UnicodeEncodeError:
@@ -52,7 +52,7 @@ def has_prose(docstring: str) -> bool:
 
 
 def split_summary(docstring: str) -> tuple[str, str]:
-    """(first sentence on one line, what is left without it). A leading signature is not taken for a sentence.
+    """(first sentence on one line, the rest). A leading signature is not a sentence.
 
     The summary is empty if the docstring starts with something else, such as a doctest or a field list.
     """

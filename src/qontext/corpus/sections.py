@@ -1,0 +1,134 @@
+"""Documents with headings → passages with their headings, page and lines. Each section is split separately,
+so no passage extends into the next section or ends with its heading. Only a section that is shorter than a
+quarter of the limit is joined with the next section, heading included, if both fit.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from qontext.corpus.sentences import Splitter, by_lines, shortened
+from qontext.corpus.spans import SPECIAL_TOKENS, Span, group
+from qontext.data.places import SEPARATOR, Place
+from qontext.data.records import Block
+
+_SHORT = 4
+
+
+@dataclass
+class Outline:
+    """A document's text, with each heading on its own line; its sentences, and which of them are headings."""
+
+    text: str
+    starts: list[int]
+    sections: list[tuple[int, int, int]] = field(default_factory=list)
+    """(first heading's sentence, first sentence of the text, sentence after the last) of each section."""
+    paths: list[tuple[str, ...]] = field(default_factory=list)
+    blocks: list[tuple[int, Block]] = field(default_factory=list)
+    """(start, block), in order."""
+
+    def spans(
+        self, tokens: list[int], max_tokens: int, short: float, key: str
+    ) -> Iterator[tuple[Span, tuple[str, ...]]]:
+        """The passages as spans of sentences, with their headings; `tokens` has the length of each sentence."""
+        for number, (begin, end, path) in enumerate(self._stretches(tokens, max_tokens)):
+            for span in group(tokens[begin:end], max_tokens, short, f"{key} {number}" if number else key):
+                yield Span(span.first + begin, span.last + begin, span.tokens), path
+
+    def _stretches(self, tokens: list[int], max_tokens: int) -> Iterator[tuple[int, int, tuple[str, ...]]]:
+        """(first sentence, sentence after the last, path) of each section; short ones are joined with the next."""
+        held: tuple[int, int, int, tuple[str, ...]] | None = None
+        for (heading, first, end), path in zip(self.sections, self.paths):
+            if held is not None and sum(tokens[held[0] : end]) + SPECIAL_TOKENS <= max_tokens:
+                shared = _shared(held[3], path)
+                # A heading that is no longer in the path is kept in the text.
+                held = (held[0], held[1] if shared == held[3] else held[0], end, shared)
+            else:
+                if held is not None:
+                    yield held[1:]
+                held = (heading, first, end, path)
+            if (sum(tokens[held[1] : end]) + SPECIAL_TOKENS) * _SHORT >= max_tokens:
+                yield held[1:]
+                held = None
+        if held is not None:
+            yield held[1:]
+
+    def place(self, begin: int, end: int, headings: tuple[str, ...]) -> Place:
+        """The place of text[begin:end]."""
+        first = max(0, bisect.bisect_right(self.blocks, begin, key=lambda item: item[0]) - 1)
+        last = max(first, bisect.bisect_left(self.blocks, end, key=lambda item: item[0]) - 1)
+        (at, block), (last_at, last_block) = self.blocks[first], self.blocks[last]
+        line = None if block.line is None else block.line + self.text.count("\n", at, max(at, begin))
+        last_line = None if last_block.line is None else last_block.line + self.text.count("\n", last_at, end)
+        return Place("", headings, block.page, line, last_line)
+
+
+def outline(blocks: tuple[Block, ...], split: Splitter, language: str, max_tokens: int) -> Outline:
+    """Join the document's text. Text continues across pages; any other block ends a sentence. Sentences that
+    are longer than a passage are cut: they are usually tables, lists or poems.
+    """
+    parts: list[str] = []
+    made = Outline("", [])
+    size = 0
+
+    def append(text: str) -> int:
+        nonlocal size
+        begin = size
+        parts.append(text)
+        size += len(text)
+        return begin
+
+    previous: tuple[str, ...] = ()
+    for headings, section in itertools.groupby(blocks, key=lambda block: block.headings):
+        if parts:
+            append("\n\n")
+        heading = len(made.starts)
+        shared = len(_shared(previous, headings))
+        if names := "\n".join(headings[shared:]):
+            made.starts.append(append(names))
+            append("\n")
+        first = len(made.starts)
+        for run in _runs(list(section)):
+            if made.starts[first:]:
+                append("\n" if run[0].tight else "\n\n")
+            begin = size
+            for block in run:
+                if size > begin:
+                    append("\n")
+                made.blocks.append((append(block.text), block))
+            text = "\n".join(block.text for block in run)
+            found = by_lines(text, language) if run[0].code else split(text, language)
+            found = shortened(text, found, max_tokens - SPECIAL_TOKENS)
+            made.starts += [begin + start for start in found]
+        made.sections.append((heading, first, len(made.starts)))
+        made.paths.append(headings)
+        previous = headings
+    made.text = "".join(parts)
+    return made
+
+
+def _runs(blocks: list[Block]) -> Iterator[list[Block]]:
+    """Blocks with continuous text: those of consecutive pages."""
+    run: list[Block] = []
+    for block in blocks:
+        if run and not (block.tight and block.page is not None):
+            yield run
+            run = []
+        run.append(block)
+    if run:
+        yield run
+
+
+def _shared(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
+    """The common prefix of two paths of headings."""
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, second))
+    return tuple(name for name, _ in same)
+
+
+def title_of(title: str, headings: tuple[str, ...]) -> str:
+    """A passage's title: its document's, and the headings above it."""
+    path = headings[1:] if headings[:1] == (title,) else headings
+    return SEPARATOR.join(part for part in (title, *path) if part)

@@ -1,0 +1,190 @@
+"""A folder of documents in files of any format, or one such file: a file is a document, a mailbox several. A
+document's id is its path in the folder; its title is the title in the file, or else the file name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+
+from qontext.corpus import parallel
+from qontext.corpus.sources.base import Problem, Source
+from qontext.corpus.sources.formats import FORMATS, format_of, is_installed, reader
+from qontext.corpus.sources.formats.base import Text, Unreadable
+from qontext.corpus.sources.lines import ending
+from qontext.data.metadata import as_json
+from qontext.data.records import Block, Document
+from qontext.frame import folders
+
+NOT_ENTERED = ("__pycache__", "node_modules", "_static", "_sources")
+"""Folders without documents: program folders, and Sphinx's copies of sources."""
+_FILES_PER_BLOCK, _BYTES_PER_BLOCK = 16, 4 << 20
+_SMALL = 8 << 20
+"""Maximum total size of files to read in a single process."""
+
+File = tuple[Path, str]
+
+
+class Files(Source):
+    """The documents of a folder and its subfolders in sorted order, or of one file."""
+
+    def __init__(self, name: str, path: Path, encoding: str) -> None:
+        others: Counter[str] = Counter()
+        size = 0
+        for file in _files(path):
+            if isinstance(file, Path):
+                kind = format_of(file)
+                if kind is not None and is_installed(kind):
+                    size += file.stat().st_size if file.exists() else 0
+                else:
+                    others[ending(file) or "no ending"] += 1
+        super().__init__(name, has_passages=False, bytes_total=size)
+        self.path, self.encoding = path, encoding
+        self.unread = dict(others.most_common())
+
+    def documents(self) -> Iterator[Document | Problem]:
+        root = self.path if self.path.is_dir() else self.path.parent
+        several = (self.bytes_total or 0) > _SMALL
+        for block in _grouped(self._items(root)):
+            if isinstance(block, Problem):
+                yield block
+            elif isinstance(block, tuple):  # a mailbox is read as a stream
+                yield from _read_file(*block, self.encoding)
+                self.advance(block[0].stat().st_size)
+            else:
+                yield from self._read(block, several)
+
+    def _read(self, files: list[File], several: bool) -> Iterator[Document | Problem]:
+        blocks = list(_portions(files))
+        tasks = [(block, self.encoding) for block in blocks]
+        workers = 0 if several and len(tasks) > 1 else 1
+        for block, found in zip(blocks, parallel.ordered_map(_read_files, tasks, workers)):
+            yield from found
+            self.advance(sum(file.stat().st_size for file, _ in block if file.exists()))
+
+    def _items(self, root: Path) -> Iterator[File | Problem]:
+        for file in _files(self.path):
+            if isinstance(file, Problem):
+                yield file
+            elif (kind := format_of(file)) is not None and is_installed(kind):
+                yield file, file.relative_to(root).as_posix()
+
+
+def unread(counts: Mapping[str, int]) -> str:
+    """A sentence about files that are not read, by extension, with the remedy, if any."""
+    total = sum(counts.values())
+    named = ", ".join(f"{count:,} {kind}" for kind, count in list(counts.items())[:6])
+    more = ", …" if len(counts) > 6 else ""
+    endings = {suffix for kind in FORMATS.values() if kind.package for suffix in kind.endings}
+    remedy = "; for " + ", ".join(sorted(endings & {*counts})) + ": pip install 'qontext[docs]'"
+    files = "1 file is" if total == 1 else f"{total:,} files are"
+    return f"{files} not read ({named}{more}){remedy if endings & {*counts} else ''}"
+
+
+def _grouped(items: Iterable[File | Problem]) -> Iterator[list[File] | File | Problem]:
+    """The items in order: consecutive files in groups, mailboxes and problems separately."""
+    files: list[File] = []
+    for item in items:
+        if isinstance(item, Problem) or ending(item[0]) == ".mbox":
+            if files:
+                yield files
+                files = []
+            yield item
+        else:
+            files.append(item)
+    if files:
+        yield files
+
+
+def _portions(files: list[File]) -> Iterator[list[File]]:
+    portion: list[File] = []
+    size = 0
+    for file in files:
+        portion.append(file)
+        size += file[0].stat().st_size if file[0].exists() else 0
+        if len(portion) >= _FILES_PER_BLOCK or size >= _BYTES_PER_BLOCK:
+            yield portion
+            portion, size = [], 0
+    if portion:
+        yield portion
+
+
+def _read_files(task: tuple[list[File], str]) -> list[Document | Problem]:
+    files, encoding = task
+    return [item for file, name in files for item in _read_file(file, name, encoding)]
+
+
+def _read_file(file: Path, name: str, encoding: str) -> Iterator[Document | Problem]:
+    """The documents of a file, or a problem. `name` is its path in the source."""
+    kind = format_of(file)
+    assert kind is not None
+    try:
+        for text in reader(kind)(file, encoding):
+            yield _document(text, file, name, kind)
+    except Unreadable as error:
+        place = str(file) if error.line is None else f"{file}:{error.line}"
+        yield Problem(place, error.kind, error.message)
+    except OSError as error:
+        yield Problem(str(file), "damaged file", f"cannot be read: {error.strerror or error}")
+    except MemoryError:
+        yield Problem(str(file), "too large", "needs more memory than is available")
+
+
+def _document(text: Text, file: Path, name: str, kind: str) -> Document:
+    parent = PurePosixPath(name).parent.as_posix()
+    metadata = {"folder": "" if parent == "." else parent, "format": kind, **text.metadata}
+    id = f"{name}#{text.name}" if text.name else name
+    return Document(
+        _writable(id),
+        _writable(text.title),
+        "",
+        str(file),
+        blocks=tuple(map(_clean, text.blocks)),
+        file=_writable(name),
+        metadata=as_json(metadata),
+    )
+
+
+def _clean(block: Block) -> Block:
+    if all(part.isascii() and "\0" not in part for part in (block.text, *block.headings)):
+        return block
+    headings = tuple(map(_writable, block.headings))
+    return Block(_writable(block.text), headings, block.page, block.line, block.tight, block.code)
+
+
+def _writable(text: str) -> str:
+    """The text without NUL and with a question mark for each lone surrogate, which names and files may contain."""
+    return (
+        text
+        if text.isascii() and "\0" not in text
+        else text.replace("\0", "").encode("utf-8", "replace").decode()
+    )
+
+
+def _files(path: Path) -> Iterator[Path | Problem]:
+    return walk(path) if path.is_dir() else iter([path])
+
+
+def walk(path: Path) -> Iterator[Path | Problem]:
+    """The files under `path` in sorted order, without hidden ones. A pipe is a problem."""
+    for entry in folders.walk(path, enter=_is_entered):
+        if isinstance(entry, OSError):
+            yield Problem(str(entry.filename), "damaged file", f"cannot be read: {entry.strerror}")
+        elif _is_shown(entry):
+            file = Path(entry.path)
+            if format_of(file) and file.exists() and not file.is_file():
+                yield Problem(
+                    str(file), "damaged file", "is a pipe, a socket or a device, not a regular file"
+                )
+            else:
+                yield file
+
+
+def _is_shown(entry: os.DirEntry[str]) -> bool:
+    return not entry.name.startswith(".")
+
+
+def _is_entered(entry: os.DirEntry[str]) -> bool:
+    return _is_shown(entry) and entry.name not in NOT_ENTERED

@@ -1,0 +1,141 @@
+"""Shared by all document formats: the result, the error, and bounded reading of files and archives."""
+
+from __future__ import annotations
+
+import codecs
+import lzma
+import re
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from qontext.corpus.sources.base import Kind
+from qontext.corpus.sources.lines import LONGEST, read_blocks, wrong_encoding
+from qontext.data.records import Block
+
+LARGEST = 1 << 29
+"""Maximum bytes of a document that is not read at once, such as a PDF file or a mailbox."""
+LARGEST_MARKUP = 32 << 20
+"""Maximum bytes of an HTML, Markdown or XML text: its tree takes about ten times as much memory."""
+
+
+class Unreadable(Exception):
+    """Why a file cannot be read; the source adds its place."""
+
+    def __init__(self, kind: Kind, message: str, *, line: int | None = None) -> None:
+        super().__init__(message)
+        self.kind, self.message, self.line = kind, message, line
+
+
+@dataclass(frozen=True)
+class Text:
+    """A document of a file. `name` distinguishes several documents in one file, such as the messages of a mailbox."""
+
+    title: str
+    blocks: tuple[Block, ...] = ()
+    metadata: dict[str, Any] = field(default_factory=dict)
+    name: str = ""
+    text: str = ""
+    """The text, unchanged, if there are no blocks."""
+
+
+Reader = Callable[[Path, str], Iterator[Text]]
+"""(file, encoding of text files) → its documents. Raises Unreadable."""
+
+
+def read_bytes(path: Path, most: int = LONGEST) -> bytes:
+    """The file's content, decompressed if necessary."""
+    content = bytearray()
+    try:
+        for block in read_blocks(path, lambda amount: None):
+            content += block
+            if len(content) > most:
+                raise Unreadable("too long", f"the file is longer than {most >> 20} MiB")
+    except OSError as error:
+        raise Unreadable("damaged file", f"cannot be read: {error}") from None
+    return bytes(content)
+
+
+def read_text(path: Path, encoding: str, most: int = LONGEST) -> str:
+    """The file's text, without a byte-order mark and with normalized line ends."""
+    content = read_bytes(path, most)
+    try:
+        text = content.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(10) + 1
+        raise Unreadable("wrong encoding", wrong_encoding(error, "").message, line=line) from None
+    if "\0" in text:
+        raise Unreadable("NUL bytes", "its text contains NUL characters")
+    return text.removeprefix("\ufeff").replace("\r\n", "\n")
+
+
+def decode(content: bytes, declared: str | None, encoding: str) -> str:
+    """The text of a document that may declare its encoding; the fallback is Windows-1252."""
+    for mark, name in (
+        (codecs.BOM_UTF8, "utf-8-sig"),
+        (codecs.BOM_UTF16_LE, "utf-16"),
+        (codecs.BOM_UTF16_BE, "utf-16"),
+    ):
+        if content.startswith(mark):
+            return content.decode(name, "replace").replace("\0", "")
+    for wanted in (declared, encoding, "cp1252"):
+        try:
+            return content.decode(wanted or encoding).replace("\0", "")
+        except (ValueError, LookupError):  # also for invalid names
+            continue
+    return content.decode("latin-1").replace("\0", "")
+
+
+_BROKEN = (
+    zipfile.BadZipFile,
+    NotImplementedError,
+    EOFError,
+    OSError,
+    LookupError,
+    ValueError,
+    OverflowError,
+    struct.error,
+    zlib.error,
+    lzma.LZMAError,
+)
+"""Exceptions raised when reading a damaged archive."""
+
+
+@contextmanager
+def archive(path: Path) -> Iterator[zipfile.ZipFile]:
+    """The zip archive at `path`. `member` reads its files."""
+    if path.stat().st_size > LARGEST:
+        raise Unreadable("too large", f"the file is larger than {LARGEST >> 20} MiB")
+    try:
+        with zipfile.ZipFile(path) as opened:
+            yield opened
+    except _BROKEN as error:
+        raise Unreadable("damaged document", f"is not a readable archive ({error})") from None
+    except RuntimeError as error:  # how zipfile reports a password
+        raise Unreadable("encrypted", f"is encrypted ({error})") from None
+
+
+def member(opened: zipfile.ZipFile, name: str, most: int = LARGEST_MARKUP) -> bytes:
+    """Read a file of the archive. The size that its header declares is checked first and never exceeded."""
+    size = opened.getinfo(name).file_size
+    if size > most:
+        raise Unreadable("too large", f"its {name} unpacks to {size >> 20:,} MiB, more than {most >> 20}")
+    return opened.read(name)
+
+
+def collapse(text: str) -> str:
+    """The text on one line."""
+    return " ".join(text.split())
+
+
+_STEM = re.compile(r"\.\w+(\.gz|\.zst|\.xz)?$")
+
+
+def stem(path: Path) -> str:
+    """The file name without extension, the title of a document without one."""
+    return _STEM.sub("", path.name)

@@ -1,0 +1,179 @@
+"""DOCX: paragraphs, lists and tables of a Word document, sections by heading styles, including localized ones.
+
+The archive's XML is read as a stream: images are not unpacked, and memory does not depend on header values.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from qontext.corpus.sources.formats.base import Text, Unreadable, archive, collapse, member, stem
+from qontext.data.records import Block
+
+_W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+_STRICT = "{http://purl.oclc.org/ooxml/wordprocessingml/main}"
+_CORE = "docProps/core.xml"
+_OLE = b"\xd0\xcf\x11\xe0"
+
+
+def read(path: Path, encoding: str) -> Iterator[Text]:
+    with path.open("rb") as file:
+        if file.read(4) == _OLE:
+            raise Unreadable(
+                "encrypted", "is encrypted, or a document of Word 97; save it as DOCX without a password"
+            )
+    with archive(path) as opened:
+        if "word/document.xml" not in opened.namelist():
+            raise Unreadable("damaged document", "contains no word/document.xml")
+        levels = _levels(opened)
+        title, metadata = _core(opened)
+        blocks = list(_blocks(parse_xml(member(opened, "word/document.xml"), "word/document.xml"), levels))
+    first = next((b.text for b in blocks[:1] if b.page == 0), "")
+    blocks = [b for b in blocks if b.page != 0]
+    tops = {b.headings[0] for b in blocks if b.headings}
+    if not first and len(tops) == 1 and all(b.headings for b in blocks):
+        first = tops.pop()
+        blocks = [Block(b.text, b.headings[1:], tight=b.tight) for b in blocks]
+    yield Text(first or title or stem(path), tuple(blocks), metadata)
+
+
+def parse_xml(content: bytes, name: str) -> Any:
+    from lxml import etree
+
+    parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, remove_comments=True)
+    try:
+        return etree.fromstring(content, parser)
+    except etree.LxmlError as error:
+        raise Unreadable("damaged document", f"its {name} is not readable XML ({error})") from None
+
+
+def _local(element: Any) -> str:
+    """The element's name in Word's namespace, of either edition of the standard; empty for others."""
+    tag = element.tag
+    if not isinstance(tag, str):
+        return ""
+    return tag.removeprefix(_W).removeprefix(_STRICT)
+
+
+def _value(element: Any, name: str = "val") -> str:
+    return str(element.get(_W + name) or element.get(_STRICT + name) or "")
+
+
+def _levels(opened: zipfile.ZipFile) -> dict[str, int]:
+    """Style → level of its heading, from 1; 0 is the title's."""
+    levels: dict[str, int] = {}
+    if "word/styles.xml" not in opened.namelist():
+        return levels
+    based: dict[str, str] = {}
+    for style in parse_xml(member(opened, "word/styles.xml"), "word/styles.xml"):
+        if _local(style) != "style":
+            continue
+        name = _value(style, "styleId")
+        for part in style.iter():
+            kind = _local(part)
+            if kind == "name":
+                said = _value(part).lower()
+                if said == "title":
+                    levels[name] = 0
+                elif said.startswith("heading ") and said[8:].isdigit():
+                    levels[name] = int(said[8:])
+            elif kind == "outlineLvl" and _value(part).isdigit() and int(_value(part)) < 9:
+                levels.setdefault(name, int(_value(part)) + 1)
+            elif kind == "basedOn":
+                based[name] = _value(part)
+    for style_name in based:
+        seen, base = {style_name}, based[style_name]
+        while base in based and base not in levels and base not in seen:
+            seen.add(base)
+            base = based[base]
+        if base in levels:
+            levels.setdefault(style_name, levels[base])
+    return levels
+
+
+def _core(opened: zipfile.ZipFile) -> tuple[str, dict[str, Any]]:
+    """The title, author and date from the document's properties."""
+    if _CORE not in opened.namelist():
+        return "", {}
+    values = {
+        element.tag.rpartition("}")[2]: collapse(element.text or "")
+        for element in parse_xml(member(opened, _CORE), _CORE)
+        if isinstance(element.tag, str)
+    }
+    date = (values.get("modified") or values.get("created") or "")[:10]
+    metadata = {"author": values.get("creator", ""), "date": date}
+    return values.get("title", ""), {key: value for key, value in metadata.items() if value}
+
+
+def _blocks(root: Any, levels: dict[str, int]) -> Iterator[Block]:
+    """Paragraphs and rows of tables. A title is a block of page 0."""
+    path: list[tuple[int, str]] = []
+    was_item, titled = False, False
+    body = next((element for element in root if _local(element) == "body"), root)
+    for element in _flow(body):
+        kind = _local(element)
+        if kind == "tr":
+            cells = [
+                " ".join(filter(None, map(_run, _paragraphs(cell))))
+                for cell in element
+                if _local(cell) == "tc"
+            ]
+            text, level, is_item = " | ".join(filter(None, cells)), None, True
+        else:
+            text, style, is_item = _run(element), _style(element), _is_item(element)
+            level = levels.get(style) if style else None
+        if not text:
+            continue
+        headings = tuple(name for _, name in path)
+        if level == 0 and not titled and not path:
+            titled = True
+            yield Block(text, page=0)
+        elif level:
+            path = [*(above for above in path if above[0] < level), (level, text[:200])]
+        else:
+            yield Block(text, headings, tight=is_item and was_item)
+        was_item = is_item and not level
+
+
+def _flow(body: Any) -> Iterator[Any]:
+    """Paragraphs, and rows of tables, in order; also those inside content controls."""
+    for element in body:
+        kind = _local(element)
+        if kind == "p":
+            yield element
+        elif kind == "tbl":
+            yield from (row for row in element.iter() if _local(row) == "tr" and row.getparent() is element)
+        elif kind in ("sdt", "sdtContent", "customXml", "ins", "smartTag"):
+            yield from _flow(element)
+
+
+def _paragraphs(cell: Any) -> Iterator[Any]:
+    return (element for element in cell.iter() if _local(element) == "p")
+
+
+def _run(paragraph: Any) -> str:
+    """The paragraph's text, without deleted text and field codes."""
+    parts = []
+    for element in paragraph.iter():
+        kind = _local(element)
+        if kind == "t":
+            parts.append(element.text or "")
+        elif kind in ("tab", "br", "cr"):
+            parts.append(" ")
+        elif kind == "noBreakHyphen":
+            parts.append("-")
+    return collapse("".join(parts))
+
+
+def _style(paragraph: Any) -> str:
+    return next((_value(e) for e in paragraph.iter(_W + "pStyle", _STRICT + "pStyle")), "")
+
+
+def _is_item(paragraph: Any) -> bool:
+    return (
+        next(paragraph.iter(_W + "numPr", _STRICT + "numPr"), None) is not None
+        or "list" in _style(paragraph).lower()
+    )

@@ -1,0 +1,228 @@
+"""HTML: the main part of a page, sections by headings; navigation, footers, scripts and notices are removed.
+Removed parts are identified by elements, roles and class names, and lists by the share of links in their
+text. If these rules would remove nearly all of a page, only those by elements apply.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from qontext.corpus.sources.formats.base import (
+    LARGEST_MARKUP,
+    Text,
+    Unreadable,
+    collapse,
+    decode,
+    read_bytes,
+    stem,
+)
+from qontext.data.records import Block
+
+_CHARSET = re.compile(rb"<meta[^>]+charset=[\"']?([\w-]+)", re.IGNORECASE)
+_HIDDEN = frozenset((
+    "script", "style", "noscript", "template", "nav", "footer", "aside", "form", "button", "select", "option",
+    "textarea", "input", "svg", "math-ml", "iframe", "object", "embed", "canvas", "audio", "video", "map", "dialog",
+    "head",
+))  # fmt: skip
+_ROLES = frozenset((
+    "navigation", "banner", "contentinfo", "search", "complementary", "dialog", "alertdialog", "menu", "menubar",
+))  # fmt: skip
+_BOILERPLATE = re.compile(
+    r"(?:^|[\s_-])(?:nav|navbar|navigation|navheader|navfooter|menu|sidebar|sphinxsidebar|sidebarwrapper|breadcrumbs?|cookies?|"
+    r"consent|gdpr|footer|banner|toc|contents-list|related|headerlink|headeranchor|anchorjs-link|share|social|adverts?|"
+    r"advertisement|ads|popup|modal|newsletter|skip|skip-link|pagination|pager|next-prev|edit-page|prev-next)(?:$|[\s_-])",
+    re.IGNORECASE,
+)
+_HEADINGS = {f"h{n}": n for n in range(1, 7)}
+_BLOCKS = frozenset((
+    "p", "div", "section", "article", "main", "header", "ul", "ol", "dl", "li", "dt", "dd", "table", "thead",
+    "tbody", "tr", "blockquote", "figure", "figcaption", "details", "summary", "address", "hr", "body", "center",
+    "fieldset", "pre", "caption",
+))  # fmt: skip
+_ITEMS = frozenset(("li", "tr", "dt", "dd"))
+_LISTS = frozenset(("ul", "ol", "dl", "table"))
+_MOST_LINKED, _LEAST_KEPT = 0.7, 0.15
+_DATES = frozenset((
+    "date", "dc.date", "dcterms.date", "dcterms.modified", "article:published_time", "article:modified_time",
+    "last-modified",
+))  # fmt: skip
+
+
+def read(path: Path, encoding: str) -> Iterator[Text]:
+    yield parse(read_bytes(path, LARGEST_MARKUP), encoding, stem(path))
+
+
+def parse(content: bytes | str, encoding: str = "utf-8", name: str = "") -> Text:
+    """Read a page; `name` is the title if the page has none."""
+    from lxml import etree, html
+
+    if isinstance(content, bytes):
+        declared = _CHARSET.search(content[:4096])
+        content = decode(content, declared[1].decode("ascii", "ignore") if declared else None, encoding)
+    content = re.sub(r"\A\s*<\?xml[^>]*\?>", lambda found: "\n" * found[0].count("\n"), content).replace(
+        "\0", ""
+    )
+    parser = html.HTMLParser(
+        encoding="utf-8", remove_comments=True, remove_pis=True, huge_tree=True, no_network=True
+    )
+    try:
+        tree = html.document_fromstring(content.encode("utf-8", "replace"), parser=parser)
+    except (etree.LxmlError, ValueError) as error:
+        if not content.strip() or "empty" in str(error).lower():
+            return Text(name)
+        raise Unreadable("damaged document", f"is not readable HTML ({error})") from None
+    metadata, title = _head(tree)
+    root = _main(tree)
+    whole = _length(root)
+    blocks = list(_blocks(root, strict=True))
+    if sum(len(block.text) for block in blocks) < _LEAST_KEPT * whole:
+        blocks = list(_blocks(root, strict=False))
+    return Text(*_titled(blocks, title or name), metadata)
+
+
+def _titled(blocks: list[Block], title: str) -> tuple[str, tuple[Block, ...]]:
+    """(title, blocks): a single top heading is the title, and not part of the paths."""
+    firsts = [block.headings[0] for block in blocks if block.headings]
+    top = firsts[0] if firsts else ""
+    if not top or sum(first == top for first in firsts) < 0.8 * len(blocks):
+        return title, tuple(blocks)
+    cut = (
+        Block(b.text, b.headings[b.headings[:1] == (top,) :], b.page, b.line, b.tight, b.code) for b in blocks
+    )
+    return top, tuple(cut)
+
+
+def _head(tree: Any) -> tuple[dict[str, Any], str]:
+    """The page's metadata (language, date, URL) and its title."""
+    metadata: dict[str, Any] = {}
+    if language := tree.get("lang"):
+        metadata["language"] = language.strip().lower()[:20]
+    for element in tree.iter("meta"):
+        name = (element.get("name") or element.get("property") or element.get("http-equiv") or "").lower()
+        if name in _DATES and element.get("content"):
+            metadata.setdefault("date", element.get("content").strip()[:40])
+    for element in tree.iter("link"):
+        if element.get("rel", "").lower() == "canonical" and element.get("href", "").startswith("http"):
+            metadata["url"] = element.get("href").strip()[:1000]
+    title = next((element.text_content() for element in tree.iter("title")), "")
+    return metadata, collapse(title)
+
+
+def _main(tree: Any) -> Any:
+    """The element with the page's main text."""
+    for found in (
+        tree.xpath("//main | //*[@role='main']"),
+        tree.xpath("//article"),
+        tree.xpath("//body"),
+    ):
+        if len(found) == 1 and _length(found[0]) > 0:
+            return found[0]
+    return tree
+
+
+def _length(element: Any) -> int:
+    """Characters of its text, without scripts and styles."""
+    hidden = sum(len(s.text or "") for s in element.iter("script", "style"))
+    return sum(map(len, element.itertext())) - hidden
+
+
+def _is_hidden(element: Any, *, strict: bool) -> bool:
+    tag = element.tag
+    if tag in _HIDDEN or element.get("hidden") is not None or element.get("aria-hidden") == "true":
+        return True
+    if not strict or tag in ("body", "html", "main", "article") or tag in _HEADINGS:
+        return False
+    if (element.get("role") or "").lower() in _ROLES:
+        return True
+    names = f"{element.get('class') or ''} {element.get('id') or ''}"
+    if len(names) > 1 and _BOILERPLATE.search(names[:500]):
+        return True
+    return tag in _LISTS and _is_linked(element)
+
+
+def _is_linked(element: Any) -> bool:
+    """Whether the element is mostly links, as menus and tables of contents are."""
+    links = list(element.iter("a"))
+    if len(links) < 3:
+        return False
+    text = len(collapse(element.text_content()))
+    return sum(len(collapse(a.text_content())) for a in links if a.get("href")) > _MOST_LINKED * max(1, text)
+
+
+def _blocks(root: Any, *, strict: bool) -> Iterator[Block]:
+    """The text in page order. The traversal uses an explicit stack, since pages may be nested deeply."""
+    path: list[tuple[int, str]] = []
+    words: list[str] = []
+    line, tight, last = root.sourceline, False, None
+
+    def flush() -> Iterator[Block]:
+        nonlocal tight, last
+        text = collapse("".join(words)).removesuffix("|").rstrip()
+        words.clear()
+        if text:
+            headings = tuple(name for _, name in path)
+            yield Block(text, headings, line=line, tight=tight and last == headings)
+            tight, last = False, headings
+
+    stack: list[tuple[Any, bool]] = [(root, True)]
+    while stack:
+        element, opens = stack.pop()
+        tag = element.tag
+        if opens:
+            if not isinstance(tag, str) or (element is not root and _is_hidden(element, strict=strict)):
+                words.append(element.tail or "")
+                continue
+            if tag in _HEADINGS:
+                yield from flush()
+                name = collapse("".join(_shown(element))).rstrip("¶#§ ").strip()
+                path = [above for above in path if above[0] < _HEADINGS[tag]]
+                path += [(_HEADINGS[tag], name[:200])] if name else []
+                words.append(element.tail or "")
+                continue
+            if tag == "pre":
+                yield from flush()
+                code = "".join(_shown(element)).strip("\n").rstrip()
+                headings = tuple(name for _, name in path)
+                if code.strip():
+                    yield Block(code, headings, line=element.sourceline, code=True)
+                    last = headings
+                words.append(element.tail or "")
+                line = element.sourceline
+                continue
+            if tag in _BLOCKS:
+                yield from flush()
+                line, tight = element.sourceline, tight or tag in _ITEMS
+            elif tag == "br":
+                words.append("\n")
+            elif tag in ("td", "th") and collapse("".join(words)):
+                words.append(" | ")
+            words.append(element.text or "")
+            stack.append((element, False))
+            stack += [(child, True) for child in reversed(element)]
+        else:
+            if tag in _BLOCKS:
+                yield from flush()
+            if element is not root:
+                words.append(element.tail or "")
+    yield from flush()
+
+
+def _shown(element: Any) -> Iterator[str]:
+    """The text of a heading or of code, without anchors that lead back to itself."""
+    stack: list[tuple[Any, bool]] = [(element, True)]
+    while stack:
+        node, opens = stack.pop()
+        if opens:
+            names = node.get("class") or "" if isinstance(node.tag, str) else ""
+            skipped = not isinstance(node.tag, str) or node.tag in ("script", "style", "button")
+            if node is not element and (skipped or _BOILERPLATE.search(names)):
+                yield node.tail or ""
+                continue
+            yield "\n" if node.tag == "br" else node.text or ""
+            stack.append((node, False))
+            stack += [(child, True) for child in reversed(node)]
+        elif node is not element:
+            yield node.tail or ""

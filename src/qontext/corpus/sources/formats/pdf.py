@@ -1,0 +1,156 @@
+"""PDF, read by PDFium: the text of each page; sections by the document's outline, if any. Lines that many
+pages share, such as running heads and page numbers, and tables of contents are removed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from qontext.corpus.sources.formats.base import LARGEST, Text, Unreadable, collapse, stem
+from qontext.data.records import Block
+from qontext.frame.errors import missing_extra
+
+_MOST_PAGES, _MOST_TEXT = 20_000, 64 << 20
+_LEAST_TEXT = 16
+"""Characters per page below which a document is considered a scan."""
+_CONTENTS = re.compile(r"\.(?: ?\.){4,} *[\divxlc]+ *$")
+"""A line of a table of contents, with dot leaders."""
+_HYPHEN = re.compile("(?<=[a-zà-ÿ])[-\\u00ad\\u0002\\ufffe]\r?\n(?=[a-zà-ÿ])")
+
+
+def read(path: Path, encoding: str) -> Iterator[Text]:
+    try:
+        import pypdfium2
+    except ImportError:
+        raise missing_extra("pypdfium2", "docs", "Reading PDF files") from None
+    if path.stat().st_size > LARGEST:
+        raise Unreadable("too large", f"the file is larger than {LARGEST >> 20} MiB")
+    try:
+        document = pypdfium2.PdfDocument(path)
+    except pypdfium2.PdfiumError as error:
+        if "password" in str(error).lower() or "security" in str(error).lower():
+            raise Unreadable("encrypted", "is encrypted; save a copy without a password") from None
+        raise Unreadable("damaged document", "is not a readable PDF file") from None
+    try:
+        pages = _pages(document)
+        if sum(map(len, pages)) < _LEAST_TEXT * max(1, len(pages)):
+            raise Unreadable(
+                "no text layer", "has no text layer: it is a scan and needs text recognition (OCR) first"
+            )
+        outline = _outline(document)
+        title, metadata = _metadata(document)
+    except pypdfium2.PdfiumError as error:
+        raise Unreadable("damaged document", f"is not a readable PDF file ({error})") from None
+    finally:
+        document.close()
+    yield Text(title or stem(path), tuple(_blocks(pages, outline)), metadata)
+
+
+def _pages(document: Any) -> list[str]:
+    """The text of each page, by lines, without lines that repeat from page to page."""
+    count = len(document)
+    if count > _MOST_PAGES:
+        raise Unreadable("too large", f"has {count:,} pages, more than {_MOST_PAGES:,}")
+    pages: list[list[str]] = []
+    size = 0
+    for number in range(count):
+        page = document[number]
+        text_page = page.get_textpage()
+        text = _HYPHEN.sub("", text_page.get_text_bounded())
+        text_page.close()
+        page.close()
+        size += len(text)
+        if size > _MOST_TEXT:
+            raise Unreadable("too large", f"contains more than {_MOST_TEXT >> 20} MiB of text")
+        text = re.sub("[\\x00-\\x08\\x0b\\x0e-\\x1f\\ufffe\\uffff\\ud800-\\udfff]", "", text)
+        pages.append([line.strip() for line in text.splitlines() if not _CONTENTS.search(line)])
+    edges: Counter[str] = Counter()
+    for lines in pages:
+        edges.update({_shape(line) for line in _edge(lines)})
+    often = max(3, len(pages) * 0.4)
+    repeated = {
+        shape
+        for shape, times in edges.items()
+        if times > often or shape == "0" or (times > 2 and (shape.startswith("0 ") or shape.endswith(" 0")))
+    }
+    return ["\n".join(_without(lines, repeated)) for lines in pages]
+
+
+def _edge(lines: list[str]) -> list[str]:
+    filled = [line for line in lines if line]
+    return filled[:2] + filled[-2:]
+
+
+def _shape(line: str) -> str:
+    """The line with each number replaced by 0, since page numbers differ."""
+    return re.sub(r"\d+|\b[ivxlc]+\b", "0", line)
+
+
+def _without(lines: list[str], repeated: set[str]) -> list[str]:
+    edge = set(_edge(lines))
+    return [line for line in lines if not (line in edge and _shape(line) in repeated)]
+
+
+def _outline(document: Any) -> list[tuple[int, int, str]]:
+    """(page from 0, level from 0, title) of the document's bookmarks, in order."""
+    found = []
+    for bookmark in document.get_toc(max_depth=6):
+        target = bookmark.get_dest()
+        page = target.get_index() if target is not None else None
+        if page is not None and (title := collapse(bookmark.get_title())):
+            found.append((page, bookmark.level, title[:200]))
+        if len(found) >= 10_000:
+            break
+    return found
+
+
+def _metadata(document: Any) -> tuple[str, dict[str, Any]]:
+    about = document.get_metadata_dict(skip_empty=True)
+    title = collapse(about.get("Title", ""))
+    if re.search(r"\.(docx?|tex|dvi|indd|qxd|pdf|odt)$|^untitled|^microsoft word", title, re.IGNORECASE):
+        title = ""  # the name of the original file
+    metadata = {"author": collapse(about.get("Author", ""))}
+    if date := re.match(r"(?:D:)?(\d{4})(\d\d)?(\d\d)?", about.get("CreationDate", "")):
+        metadata["date"] = "-".join(part for part in date.groups() if part)
+    return title, {key: value for key, value in metadata.items() if value}
+
+
+def _blocks(pages: list[str], outline: list[tuple[int, int, str]]) -> Iterator[Block]:
+    """A block per page and section. A section starts at the line of its title, else at the top of its page."""
+    path: list[tuple[int, str]] = []
+    coming = sorted(enumerate(outline), key=lambda item: (item[1][0], item[0]))
+    entries = [entry for _, entry in coming]
+    at = 0
+    for number, text in enumerate(pages):
+        position = 0
+        while at < len(entries) and entries[at][0] <= number:
+            page, level, title = entries[at]
+            at += 1
+            begin, end = _find(text, title, position) if page == number else (position, position)
+            if text[position:begin].strip():
+                yield Block(
+                    text[position:begin].strip(),
+                    tuple(name for _, name in path),
+                    page=number + 1,
+                    tight=position == 0,
+                )
+            path = [*(above for above in path if above[0] < level), (level, title)]
+            position = end
+        if text[position:].strip():
+            # The text of a page continues that of the previous page.
+            yield Block(
+                text[position:].strip(), tuple(name for _, name in path), page=number + 1, tight=position == 0
+            )
+
+
+def _find(text: str, title: str, position: int) -> tuple[int, int]:
+    """The span of a title on its page as separate lines, maybe after a number; (position, position) if not found."""
+    words = r"\s+".join(map(re.escape, title.split()))
+    found = re.compile(rf"^(?:[\dA-Z.]+\s+)?{words}[ \t]*$", re.MULTILINE | re.IGNORECASE).search(
+        text, position
+    )
+    return (found.start(), found.end()) if found else (position, position)

@@ -1,0 +1,105 @@
+"""reStructuredText: sections by underlined titles; comments, targets and directive options are removed. Read
+line by line, so that extensions such as Sphinx's need no special handling.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from qontext.corpus.sources.formats.base import Text, read_text, stem
+from qontext.data.records import Block
+
+_ADORNMENT = re.compile(r"([^\w\s])\1{2,}[ \t]*$")
+_COMMENT = re.compile(r"\.\.($|[ \t]+(?!\[|\w[\w:.+-]*::|\|))")
+_DIRECTIVE = re.compile(r"\.\.[ \t]+(?:\|[^|]+\|[ \t]+)?([\w:.+-]+)::[ \t]*(.*)$")
+_TARGET = re.compile(r"\.\.[ \t]+(_|__ |\|)")
+_OPTION = re.compile(r"[ \t]+:[\w-]+:")
+_ROLE = re.compile(r":[\w:+.-]+:`([^`<]*?)(?:[ \t\n]*<[^`>]*>)?`")
+_LINK = re.compile(r"`([^`<]+?)[ \t\n]*<[^`>]*>`__?")
+_HIDDEN = frozenset((
+    "toctree", "image", "figure", "raw", "index", "module", "currentmodule", "contents", "highlight", "meta",
+    "only", "sectionauthor", "moduleauthor", "include", "literalinclude", "default-domain", "tabularcolumns",
+    "role", "bibliography",
+))  # fmt: skip
+"""Directives without text to read."""
+
+
+def read(path: Path, encoding: str) -> Iterator[Text]:
+    lines = read_text(path, encoding).split("\n")
+    title, blocks = parse(lines)
+    yield Text(title or stem(path), tuple(blocks))
+
+
+def parse(lines: list[str]) -> tuple[str, list[Block]]:
+    """(title, blocks). The first title is the document's if no other section has its level."""
+    cuts = list(_titles(lines))
+    levels: list[str] = []
+    path: list[str] = []
+    blocks: list[Block] = []
+    only = [style for *_, style in cuts].count(cuts[0][3]) == 1 if cuts else False
+    title = cuts[0][2] if cuts else ""
+    bounds = [(0, 0, "", ""), *cuts]
+    for (_, first, name, style), following in zip(bounds, [*bounds[1:], (len(lines), 0, "", "")]):
+        if name:
+            levels = levels[: levels.index(style)] if style in levels else levels
+            levels.append(style)
+            path = [*path[: len(levels) - 1], name]
+        headings = tuple(path[1:] if only else path)
+        if not only and headings[:1] == (title,) and name == title:
+            headings = headings[1:]
+        blocks += _section(lines, first, following[0], headings)
+    return title, blocks
+
+
+def _titles(lines: list[str]) -> Iterator[tuple[int, int, str, str]]:
+    """(first line, line after, title, style) of each title, with or without an overline."""
+    for n in range(len(lines) - 1):
+        text, under = lines[n], lines[n + 1]
+        if not text.strip() or not _ADORNMENT.match(under) or _ADORNMENT.match(text):
+            continue
+        over = n > 0 and bool(_ADORNMENT.match(lines[n - 1])) and lines[n - 1][:1] == under[:1]
+        is_title = text[:1].strip() and (n == 0 or not lines[n - 1].strip())
+        # Too short underlines are accepted from four characters on.
+        if (over or is_title) and len(under.rstrip()) >= min(4, len(text.strip())):
+            yield n - over, n + 2, _inline(text.strip()), under[0] * (1 + over)
+
+
+def _section(lines: list[str], first: int, end: int, headings: tuple[str, ...]) -> Iterator[Block]:
+    """The paragraphs of a section, without directives' names and options."""
+    paragraph: list[str] = []
+    start, hidden = first, -1
+    in_options = False
+    for n in range(first, end + 1):
+        line = lines[n] if n < end else ""
+        indent = len(line) - len(line.lstrip())
+        stripped = line.strip()
+        if stripped and hidden >= 0 and indent > hidden:
+            continue
+        if stripped:
+            hidden = -1
+        directive = _DIRECTIVE.match(stripped)
+        is_marker = stripped.startswith("..") and (
+            directive or _COMMENT.match(stripped) or _TARGET.match(stripped)
+        )
+        if stripped and not is_marker and not (in_options and _OPTION.match(line)):
+            in_options = False
+            start = n if not paragraph else start
+            paragraph.append(line)
+            continue
+        if paragraph:
+            text = _inline("\n".join(paragraph))
+            yield Block(re.sub(r"::$", ":", text.rstrip()), headings, line=start + 1)
+            paragraph = []
+        in_options = bool(directive) or (in_options and bool(stripped))
+        if is_marker:
+            if not directive or directive[1] in _HIDDEN:
+                hidden = indent
+            elif directive[2] and not directive[1].startswith(("code", "sourcecode", "math")):
+                paragraph, start = [directive[2]], n
+
+
+def _inline(text: str) -> str:
+    """The text without roles and link URLs."""
+    return _LINK.sub(r"\1", _ROLE.sub(lambda found: found[1] or found[0], text)).replace("``", "`")

@@ -1,0 +1,81 @@
+"""A document → its texts with sentences and places; texts → spans."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import PurePath
+from typing import NamedTuple
+
+from qontext.corpus import spans
+from qontext.corpus.sections import Outline, outline
+from qontext.corpus.sentences import SPLITTERS
+from qontext.data.places import Place
+from qontext.data.records import Block, Document
+
+_RECORD = re.compile(r"(.+?):(?: row )?(\d+)\Z", re.DOTALL)
+"""The place of a record: its file, and its line or row."""
+
+
+class Splitting(NamedTuple):
+    """How documents are split (from the settings of `split`)."""
+
+    keep: bool
+    title_in_text: bool
+    sentences: str
+    language: str
+    max_tokens: int
+    short_span_probability: float
+    seed: int
+
+
+class Text(NamedTuple):
+    """A unit of splitting: a document's text, or a passage that is kept unchanged with its id."""
+
+    document: Document
+    text: str
+    starts: list[int]
+    metadata: str
+    file: str
+    name: str | None = None
+    place: Place = Place()
+    outline: Outline | None = None
+
+
+def texts_of(document: Document, how: Splitting) -> Iterator[Text]:
+    """The units of a document: its text, its sections, or with `--keep` each of its passages."""
+    split = SPLITTERS[how.sentences]
+    title = document.title if how.title_in_text else ""
+    record = None if document.blocks else _RECORD.match(document.place)
+    place = Place(line=int(record[2]), last_line=int(record[2])) if record else Place()
+    file = document.file or _address(document) or (PurePath(record[1]).name if record else "")
+    if how.keep:
+        several = document.passage_metadata or (document.metadata,) * max(1, len(document.passages))
+        place = place if len(document.passages) < 2 else Place()  # only from the first passage
+        for (name, text), metadata in zip(document.passages or ((document.id, document.content),), several):
+            yield Text(document, text, split(text, how.language), metadata, file, name, place)
+    elif document.blocks:
+        first = document.blocks[0]
+        head = (Block(title, first.headings, first.page, first.line),) if title else ()
+        made = outline((*head, *document.blocks), split, how.language, how.max_tokens)
+        yield Text(document, made.text, made.starts, document.metadata, file, outline=made)
+    else:
+        text = f"{title}\n\n{document.content}" if title else document.content
+        yield Text(document, text, split(text, how.language), document.metadata, file, place=place)
+
+
+def _address(document: Document) -> str:
+    """The URL of a record."""
+    url = json.loads(document.metadata).get("url") if '"url"' in document.metadata else ""
+    return url if isinstance(url, str) else ""
+
+
+def spans_of(text: Text, tokens: list[int], how: Splitting) -> Iterable[tuple[spans.Span, tuple[str, ...]]]:
+    """The passages of a text, as spans of sentences, with their headings."""
+    key, limit, short = f"{how.seed} {text.document.id}", how.max_tokens, how.short_span_probability
+    if text.outline is not None:
+        return text.outline.spans(tokens, limit, short, key)
+    if text.name is not None:
+        return [(spans.Span(0, len(tokens), sum(tokens) + spans.SPECIAL_TOKENS), ())]
+    return [(span, ()) for span in spans.group(tokens, limit, short, key)]
