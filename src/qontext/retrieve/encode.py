@@ -1,85 +1,173 @@
 """`qontext encode`: passages (or queries) → vectors.
 
-Texts are encoded in blocks of 16,384, one part each. A part depends on its own texts alone, so a killed run
-goes on after its last part, and ranks can take the parts in turn without changing them.
+Texts are encoded in blocks of 16,384, one part each. A part only depends on its own texts, so a killed run
+resumes after its last part, and several processes or machines can share the parts without changing them.
 """
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from qontext import artifacts, log, records
-from qontext.artifacts import Workdir
-from qontext.collection import read_passages, read_queries
-from qontext.config import Input, Machine, StageConfig
-from qontext.errors import QontextError
-from qontext.stages import Stage
+from qontext.data import records
+from qontext.data.collection import read_queries
+from qontext.data.rows import PassageRows, refuse_repeated_ids
+from qontext.frame.artifacts import Workdir
+from qontext.frame.config import Input, Machine
+from qontext.frame.errors import QontextError
+from qontext.frame.parts import Made, Part, Parts, PartsConfig, slices
+from qontext.frame.stages import Stage
 
 BLOCK = 16_384
 
 
-class EncodeConfig(StageConfig):
+class EncodeConfig(PartsConfig):
     texts: Annotated[str, Input(positional=True)]
-    """Passages: what `split` wrote, a BEIR folder or corpus file, Parquet, or id<tab>text. With --kind query,
+    """Passages: output of `split`, a BEIR folder or corpus file, Parquet, or id<tab>text. With --kind query,
     queries: a BEIR folder or queries file, or id<tab>text."""
 
     encoder: Annotated[str, Input()]
-    """The retriever: a directory of qontext, sentence-transformers or transformers, or a hub name. Its own
-    pooling, normalisation, prompts and length limit apply."""
+    """Retriever: a directory written by Qontext, sentence-transformers or transformers, or a Hub name. Its
+    pooling, normalization, prompts and length limit apply."""
 
     kind: Literal["passage", "query"] = "passage"
-    """What the texts are; it chooses the encoder's prompt."""
+    """Type of the texts; selects the encoder's prompt."""
 
-    max_length: int | None = Field(None, ge=3)
-    """Tokens after which a text is cut; by default the encoder's own limit."""
+    max_length: int | None = Field(None, ge=3, le=100_000)
+    """Maximum length of a text in tokens; longer texts are truncated. Default: the encoder's limit."""
 
     pooling: Literal["cls", "mean", "max", "lasttoken"] | None = None
-    """How tokens become one vector; by default as the encoder says, and the CLS token if it says nothing."""
+    """Pooling of tokens to a vector. Default: from the encoder's folder, else CLS."""
 
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
-    """Number format of the computation; auto is bf16 where the hardware has it."""
+    """Number format of the computation; auto is bf16 if the hardware supports it, else fp32."""
 
     storage: Literal["fp16", "fp32"] = "fp32"
     """Number format on disk; fp16 halves the size and changes scores in the fourth digit."""
 
     device: Annotated[str, Machine()] = "auto"
-    """Where to compute: auto, cpu, cuda, cuda:N or mps."""
+    """Device: auto, cpu, cuda, cuda:N or mps."""
 
     reuse: Annotated[str | None, Machine()] = None
-    """Vectors made before: those of unchanged texts are taken over, if the same encoder made them in the same way."""
+    """Earlier vectors: those of unchanged texts are reused, if encoder and settings are the same."""
 
     batch_tokens: Annotated[int | None, Machine()] = Field(None, ge=1)
-    """Tokens in a batch; by default what suits the device."""
+    """Tokens per batch. Default: chosen for the device."""
 
 
-def run(config: EncodeConfig, work: Workdir) -> dict[str, Any]:
-    import numpy as np
-    import pyarrow as pa
+class Encode(Parts[EncodeConfig]):
+    unit = "texts"
+
+    def plan(self) -> list[Part]:
+        count = _count(self.config, check=self.work.rank == 0)
+        if not count:
+            raise QontextError("contains no texts to encode", place=self.config.texts)
+        return slices(count, BLOCK, _name)
+
+    def open(self) -> None:
+        import numpy as np
+
+        from qontext.models.precision import own_device, resolve_device, settle_precision
+        from qontext.models.retriever import Retriever
+        from qontext.retrieve.reuse import Earlier
+
+        config = self.config
+        device = own_device(config.device)
+        self.retriever = Retriever(
+            config.encoder,
+            device=device,
+            precision=settle_precision(self.work, config.precision, resolve_device(device)),
+            pooling=config.pooling,
+            max_length=config.max_length,
+            batch_tokens=config.batch_tokens,
+        ).of(config.kind)
+        self.properties = _properties(self.retriever, config.storage)
+        self.earlier = Earlier(config.reuse, config.kind, self.properties)
+        self.dtype = np.dtype("float16" if config.storage == "fp16" else "float32")
+        self.rows = _Queries(config.texts) if config.kind == "query" else _Passages(config.texts)
+
+    def read(self, part: Part) -> _Block:
+        from qontext.retrieve.reuse import text_hashes
+
+        rows = self.rows.read(part.first, part.last)
+        hashes = text_hashes([text for _, text in rows])
+        known, vectors = self.earlier.rows(hashes)
+        new = [text for (_, text), there in zip(rows, known) if not there]
+        tokens = self.retriever.tokenize(new, self.config.kind)
+        return _Block([id for id, _ in rows], hashes, known, vectors, tokens)
+
+    def make(self, part: Part, content: _Block) -> dict[str, int]:
+        import numpy as np
+
+        vectors = np.empty((len(content.ids), self.retriever.dimension), self.dtype)
+        encoded = self.retriever.encode_tokens(content.tokens, advance=self.advance)
+        vectors[~content.known] = encoded.astype(self.dtype)
+        if content.known.any():
+            vectors[content.known] = content.vectors.astype(self.dtype)
+            self.advance(int(content.known.sum()))
+        _write(self.work, part.number, content.ids, content.hashes, vectors, self.config.texts)
+        return {"encoded": len(content.tokens), "reused": int(content.known.sum())}
+
+    def facts(self) -> dict[str, Any]:
+        return self.properties
+
+    def finish(self, made: Made) -> dict[str, Any]:
+        from qontext.retrieve.vectors import write_numbers
+
+        write_numbers(self.work, [_ids_name(part.number) for part in made.parts], self.config.texts)
+        encoded = made.counts["encoded"]
+        return {
+            "texts": made.parts[-1].last,
+            **(made.facts or {}),
+            "encoded_now": encoded,
+            "reused": made.counts["reused"],
+            "texts_per_second": round(encoded / made.seconds, 1) if encoded else None,
+        }
+
+
+class _Block(NamedTuple):
+    """The texts of a part: ids [N], hashes [N], which are known [N], the vectors of these, the tokens of the others."""
+
+    ids: list[str]
+    hashes: Any
+    known: Any
+    vectors: Any
+    tokens: Any
+
+
+class _Passages:
+    def __init__(self, source: str) -> None:
+        self.rows = PassageRows(source)
+
+    def read(self, first: int, last: int) -> list[tuple[str, str]]:
+        return [(passage.id, passage.content) for passage in self.rows.read(first, last)]
+
+
+class _Queries:
+    def __init__(self, source: str) -> None:
+        self.rows = list(read_queries(source).items())
+
+    def read(self, first: int, last: int) -> list[tuple[str, str]]:
+        return self.rows[first:last]
+
+
+def _count(config: EncodeConfig, *, check: bool) -> int:
+    """How many texts there are; with `check`, after it is known that no id occurs twice."""
+    if config.kind == "query":
+        return len(read_queries(config.texts))
+    return refuse_repeated_ids(config.texts) if check else PassageRows(config.texts).count()
+
+
+def _properties(retriever: Any, storage: str) -> dict[str, Any]:
+    """The settings that determine vectors, for the summary and for reuse."""
     import torch
 
-    from qontext.corpus.seen import SeenIds
-    from qontext.engine.precision import own_device
-    from qontext.retrieve.retriever import Retriever
-    from qontext.retrieve.reuse import Earlier, text_hashes, weights_hash
+    from qontext.retrieve.reuse import weights_hash
 
-    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    retriever = Retriever(
-        config.encoder,
-        device=own_device(config.device),
-        precision=config.precision,
-        pooling=config.pooling,
-        max_length=config.max_length,
-        batch_tokens=config.batch_tokens,
-    ).of(config.kind)
-    made = {
+    return {
         "dimension": retriever.dimension,
         "similarity": retriever.layout.similarity,
         "pooling": retriever.layout.pooling,
@@ -87,59 +175,25 @@ def run(config: EncodeConfig, work: Workdir) -> dict[str, Any]:
         "max_length": retriever.max_length,
         "computed_in": str(retriever.dtype).removeprefix("torch."),
         "weights": weights_hash(torch.nn.ModuleList([retriever.model, *retriever.dense])),
-        "storage": config.storage,
+        "storage": storage,
     }
-    earlier, reused = Earlier(config.reuse, config.kind, made), 0
-    dtype = np.dtype("float16" if config.storage == "fp16" else "float32")
-    seen, count, encoded, blocks, started = SeenIds(), 0, 0, 0, time.monotonic()
 
-    def wanted() -> Iterator[tuple[int, list[str], Any, Any, Any, Any]]:
-        """The blocks that this rank has still to do: ids, hashes, which are known, their vectors, the others' tokens."""
-        nonlocal count, blocks
-        for number, block in enumerate(_blocks(config)):
-            ids = [id for id, _ in block]
-            if any(repeated := seen.repeated(ids)):
-                raise QontextError(f"the id {ids[repeated.index(True)]!r} occurs twice", place=config.texts)
-            count, blocks = count + len(block), number + 1
-            if number % world == rank and not work.has(_name(number)):
-                hashes = text_hashes([text for _, text in block])
-                known, vectors = earlier.rows(hashes)
-                new = [text for (_, text), there in zip(block, known) if not there]
-                yield number, ids, hashes, known, vectors, retriever.tokenize(new, config.kind)
 
-    with log.progress("encode", _total(config), "texts") as advance:
-        for number, ids, hashes, known, taken, tokens in ahead(wanted()):
-            vectors = np.empty((len(ids), retriever.dimension), dtype)
-            vectors[~known] = retriever.encode_tokens(tokens, advance=advance).astype(dtype)
-            if known.any():
-                vectors[known] = taken.astype(dtype)
-                advance(int(known.sum()))
-            if not np.isfinite(vectors).all():
-                raise QontextError(
-                    "a vector does not fit fp16", place=config.texts, remedy="Use --storage fp32."
-                )
-            with work.write(f"ids-{number:05d}.parquet") as path:
-                records.write_table(path, pa.table({"id": ids, "hash": hashes}))
-            with work.write(_name(number)) as path, path.open("wb") as file:
-                np.save(file, vectors, allow_pickle=False)
-            encoded += len(tokens)
-            reused += int(known.sum())
-    seconds = time.monotonic() - started
-    if not count:
-        raise QontextError("holds nothing to encode", place=config.texts)
-    while rank == 0 and not all(work.has(_name(number)) for number in range(blocks)):
-        time.sleep(0.2)  # other ranks are still at their parts
-    return {
-        "texts": count,
-        **made,
-        "encoded_now": encoded,
-        **({"taken over": reused} if reused else {}),
-        "texts_per_second": round(encoded / seconds, 1) if encoded else None,
-    }
+def _write(work: Workdir, number: int, ids: list[str], hashes: Any, vectors: Any, source: str) -> None:
+    """One block: its ids with the hashes of their texts, then its vectors."""
+    import numpy as np
+    import pyarrow as pa
+
+    if not np.isfinite(vectors).all():
+        raise QontextError("a vector does not fit fp16", place=source, remedy="Use --storage fp32.")
+    with work.write(_ids_name(number)) as path:
+        records.write_table(path, pa.table({"id": ids, "hash": hashes}))
+    with work.write(_name(number)) as path, path.open("wb") as file:
+        np.save(file, vectors, allow_pickle=False)
 
 
 def ahead(items: Iterator[Any]) -> Iterator[Any]:
-    """The items, each made in a thread while the one before it is used."""
+    """Compute each item in a thread while the previous one is used."""
     with ThreadPoolExecutor(1) as pool:
         coming = pool.submit(next, items, None)
         while (item := coming.result()) is not None:
@@ -147,30 +201,24 @@ def ahead(items: Iterator[Any]) -> Iterator[Any]:
             yield item
 
 
-def _blocks(config: EncodeConfig) -> Iterator[list[tuple[str, str]]]:
-    if config.kind == "query":
-        texts = iter(read_queries(config.texts).items())
-    else:
-        texts = ((passage.id, passage.content) for passage in read_passages(config.texts))
-    while block := list(islice(texts, BLOCK)):
-        yield block
+def _ids_name(number: int) -> str:
+    return f"ids-{number:05d}.parquet"
 
 
 def _name(number: int) -> str:
     return f"vectors-{number:05d}.npy"
 
 
-def _total(config: EncodeConfig) -> int | None:
-    known = artifacts.is_artifact(config.texts) and any(Path(config.texts).glob("*.parquet"))
-    return records.count_rows(config.texts) if known else None
-
-
 STAGE = Stage(
     "encode",
     EncodeConfig,
-    run,
-    """qontext encode passages --encoder runs/retriever --out vectors
-    qontext encode beir/scifact --encoder sentence-transformers/all-MiniLM-L6-v2 --storage fp16 --out vectors
-    torchrun --nproc-per-node 8 -m qontext encode passages --encoder runs/retriever --out vectors""",
-    distributed=True,
+    Encode,
+    """
+        qontext encode data --encoder retriever --out vectors
+        qontext encode passages --encoder sentence-transformers/all-MiniLM-L6-v2 --storage fp16 --out vectors
+        torchrun --nproc-per-node 8 -m qontext encode data --encoder retriever --out vectors
+        qontext encode data --encoder retriever --shard 0/4 --out vectors
+        qontext encode data --encoder retriever --on ray --out vectors
+    """,
+    format=2,
 )

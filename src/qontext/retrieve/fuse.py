@@ -4,8 +4,8 @@
     minmax:   score(q, p) = Σ_runs  w · (s - min) / (max - min)
     zscore:   score(q, p) = Σ_runs  w · (s - min) / std
 
-with min, max and std over the run's results for q. A passage that a run lacks gets its 0, which is as much as
-its last result gets; a run that gives one score to all its results gives them 1.
+with min, max and std over the run's results for q. A passage that is not in a run gets 0 from it, as does the
+run's last result; results of a run with equal scores all get 1.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, FiniteFloat
 
-from qontext import artifacts
-from qontext.artifacts import Workdir
-from qontext.collection import read_qrels
-from qontext.config import Input, StageConfig
-from qontext.errors import QontextError
-from qontext.retrieve.runs import Run, read_run, write_run
-from qontext.stages import Stage
+from qontext.data.collection import read_qrels
+from qontext.data.runs import Run, read_run, write_run
+from qontext.frame import artifacts
+from qontext.frame.artifacts import Workdir
+from qontext.frame.config import Input, StageConfig
+from qontext.frame.errors import QontextError
+from qontext.frame.stages import Stage
 
 Method = Literal["rrf", "minmax", "zscore"]
 RUN = "run.trec"
@@ -31,28 +31,28 @@ RUN = "run.trec"
 
 class FuseConfig(StageConfig):
     runs: Annotated[tuple[str, ...], Input(positional=True)] = Field(min_length=2)
-    """The runs, as TREC files or as directories that hold one."""
+    """Runs: TREC files, or output directories of a search."""
 
     method: Method = "rrf"
-    """By reciprocal rank, or by scores that are made comparable: min-max or z."""
+    """Reciprocal rank fusion, or fusion of scores with min-max or z-score normalization."""
 
     weights: tuple[float, ...] = ()
-    """A weight for each run, in their order; by default all the same."""
+    """Weight of each run, in order. Default: equal weights."""
 
     tune: Annotated[str | None, Input()] = None
-    """Judgements on which to choose the weights. Use those of dev, and pass the result on with --weights-from."""
+    """Judgements to tune the weights on. Use those of dev, then pass the result to --weights-from."""
 
     weights_from: Annotated[str | None, Input()] = None
-    """What an earlier `fuse --tune` wrote: its weights are taken."""
+    """Output of an earlier `fuse --tune`, whose weights are used."""
 
     measure: str = "nDCG@10"
-    """What tuning makes as great as possible."""
+    """Measure to maximize in tuning."""
 
     steps: int = Field(10, ge=1, le=100)
-    """Tuning tries weights in steps of one over this."""
+    """Grid resolution of tuning: weights are multiples of 1 / grid."""
 
     rank_constant: float = Field(60, ge=0)
-    """What is added to ranks by rrf."""
+    """Constant added to ranks by rrf."""
 
     k: int = Field(1_000, ge=1)
     """Passages per query."""
@@ -73,9 +73,8 @@ def run(config: FuseConfig, work: Workdir) -> dict[str, Any]:
 
 
 class Rows:
-    """The rows of all runs, made comparable once, so that many weights can be tried.
-
-    R rows of all runs together, G different (query, passage) pairs.
+    """The rows of all runs, normalized once, so that many weights can be tried. R rows of all runs, G
+    distinct (query, passage) pairs.
     """
 
     def __init__(self, runs: Sequence[Run], method: Method, rank_constant: float) -> None:
@@ -101,11 +100,11 @@ class Rows:
 
 
 def tuned(rows: Rows, config: FuseConfig) -> tuple[tuple[float, ...], dict[str, Any]]:
-    """The weights, of those that sum to one on the grid, with the greatest measure; of equals, the most even."""
-    from qontext.evaluate.measures import measure, parse
+    """The weights on the grid, with sum one, that maximize the measure; of equal ones, the most even."""
+    from qontext.evaluation.measures import measure, parse
 
     if config.weights or config.weights_from:
-        raise QontextError("--tune chooses the weights, so none can be given")
+        raise QontextError("--tune chooses the weights; remove --weights")
     assert config.tune
     qrels, measures = read_qrels(config.tune), parse(config.measure)
     (name,) = measures
@@ -124,21 +123,21 @@ def _given_weights(config: FuseConfig) -> tuple[float, ...]:
     weights = config.weights
     if config.weights_from:
         made = artifacts.open_artifact(config.weights_from, verb="fuse")
-        weights = tuple(made.summary["weights"])
+        weights = tuple(made.summary.take("weights", list[FiniteFloat]))
         if made.config["method"] != config.method:
             raise QontextError(
                 f"its weights are for --method {made.config['method']}", place=config.weights_from
             )
     weights = weights or (1.0,) * len(config.runs)
     if len(weights) != len(config.runs):
-        raise QontextError(f"there are {len(config.runs)} runs and {len(weights)} weights")
+        raise QontextError(f"got {len(weights)} weights for {len(config.runs)} runs")
     if min(weights) < 0 or max(weights) == 0:
-        raise QontextError("weights are at least 0, and not all of them 0")
+        raise QontextError("weights must not be negative, and not all 0")
     return weights
 
 
 def _comparable(one: Run, method: Method, rank_constant: float) -> np.ndarray[Any, Any]:
-    """[R] what each row of the run counts at weight one."""
+    """[R] the normalized score of each row of the run."""
     if method == "rrf":
         ranked: np.ndarray[Any, Any] = 1.0 / (rank_constant + 1 + one.row_ranks())
         return ranked
@@ -158,8 +157,10 @@ STAGE = Stage(
     "fuse",
     FuseConfig,
     run,
-    """qontext fuse runs/bm25 runs/dense --out run.trec
-    qontext fuse dev/bm25 dev/dense --method minmax --tune beir/fiqa/qrels/dev.tsv --out runs/tuned
-    qontext fuse test/bm25 test/dense --method minmax --weights-from runs/tuned --out run.trec""",
+    """
+        qontext fuse bm25.trec dense.trec --out hybrid.trec
+        qontext fuse dev-bm25.trec dev-dense.trec --method minmax --tune data/qrels/dev.tsv --out tuned
+        qontext fuse bm25.trec dense.trec --method minmax --weights-from tuned --out hybrid.trec
+    """,
     file=RUN,
 )

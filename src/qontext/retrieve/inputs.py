@@ -1,39 +1,39 @@
-"""What a verb of retrieval is asked about: a labelled folder and a split, or passages and queries by name."""
+"""The inputs of retrieval verbs: a labelled folder and a split, or passages and queries."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from qontext import records
-from qontext.collection import Qrels, generated_id, load_collection, read_qrels, read_queries
-from qontext.errors import QontextError
+from qontext.data import records
+from qontext.data.collection import Qrels, generated_id, load_collection, read_qrels, read_queries
+from qontext.frame.errors import QontextError
 
 
-def asked_queries(data: str | None, split: str | None, queries: str | None) -> dict[str, str]:
+def select_queries(data: str | None, split: str | None, queries: str | None) -> dict[str, str]:
     """The queries of ``--data FOLDER [--split NAME]`` or of ``--queries FILE``."""
     if split and not data:
-        raise QontextError("--split needs --data, the folder whose split it is")
+        raise QontextError("--split needs --data")
     if queries and data:
-        raise QontextError("both --data and --queries name the queries", remedy="Give one of them.")
+        raise QontextError("both --data and --queries name the queries", remedy="Pass one of them.")
     if queries:
         return read_queries(queries)
     if not data:
-        raise QontextError("there are no queries", remedy="Give --data FOLDER, or --queries FILE.")
+        raise QontextError("no queries are specified", remedy="Pass --data FOLDER or --queries FILE.")
     return load_collection(data).queries(split)
 
 
-def asked_passages(data: str | None, passages: str | None) -> str:
-    """Where the passages of ``--passages SOURCE`` or ``--data FOLDER`` are; the first wins."""
+def select_passages(data: str | None, passages: str | None) -> str:
+    """The passages of ``--passages SOURCE`` or ``--data FOLDER``; the first takes precedence."""
     source = passages or data
     if source is None:
-        raise QontextError("there are no passages", remedy="Give --passages SOURCE or --data FOLDER.")
+        raise QontextError("no passages are specified", remedy="Pass --passages SOURCE or --data FOLDER.")
     return str(Path(source).expanduser())
 
 
 def judgements(source: str, split: str) -> Qrels:
     """The judgements of a file, of a folder's split, or of generated queries.
 
-    A generated query is answered by the passage that it was generated from.
+    The relevant passage of a generated query is the one from which it was generated.
     """
     path = Path(source).expanduser()
     if any(path.glob("corpus.jsonl*")):

@@ -1,128 +1,157 @@
-"""`qontext rerank`: the top k of a run, scored anew by one cross-encoder or the mean of several.
+"""`qontext rerank`: rescore the top k of a run with a cross-encoder, or the mean of several.
 
-Queries are scored in blocks, one part each, so that a killed run goes on after its last block and ranks can
-share the work.
+Queries are scored in blocks, one part each, so that a killed run resumes after its last block and several
+processes can share the work.
 """
 
 from __future__ import annotations
 
-import os
-import time
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from qontext import artifacts, log
-from qontext.artifacts import Workdir
-from qontext.collection import read_passages
-from qontext.config import Input, Machine, StageConfig
-from qontext.errors import QontextError
-from qontext.retrieve.inputs import asked_passages, asked_queries
-from qontext.stages import Stage
+from qontext.data.collection import read_passages
+from qontext.frame import artifacts
+from qontext.frame.artifacts import Workdir
+from qontext.frame.config import Input, Machine
+from qontext.frame.damage import read_array
+from qontext.frame.errors import QontextError
+from qontext.frame.parts import Made, Part, Parts, PartsConfig
+from qontext.frame.stages import Stage
+from qontext.retrieve.inputs import select_passages, select_queries
 
 RUN, BLOCK = "run.trec", 64
 
 
-class RerankConfig(StageConfig):
+class RerankConfig(PartsConfig):
     run: Annotated[str, Input(positional=True)]
-    """The run to rerank: a TREC file, or a directory that holds one; or training groups from 'qontext mine', whose
-    passages are then all scored, for a retriever to learn from."""
+    """Run to rerank: a TREC file, or the output of a search; or training groups from 'qontext mine', of which
+    all passages are scored, for distillation."""
 
     reranker: Annotated[tuple[str, ...], Input()] = Field(min_length=1)
-    """Cross-encoder: a directory or hub name of a sequence classifier with one logit. Give the option several
-    times for the mean of several."""
+    """Cross-encoder: a directory or Hub name of a sequence classifier with one logit. Repeat the option for
+    the mean of several."""
 
     data: Annotated[str | None, Input()] = None
     """A BEIR folder with the queries and passages."""
 
     queries: Annotated[str | None, Input()] = None
-    """Queries instead of --data."""
+    """Queries, instead of --data."""
 
     passages: Annotated[str | None, Input()] = None
-    """Passages instead of --data."""
+    """Passages, instead of --data."""
 
     k: int = Field(100, ge=1)
-    """How many results of each query are reranked."""
+    """Number of results to rerank per query."""
 
     keep_rest: bool = False
-    """Let the run's other results follow the reranked ones, in their order, instead of leaving them out: recall at more
-    than k stays what it was."""
+    """Append the run's other results after the reranked ones, in their order: recall beyond rank k does not
+    change."""
 
-    max_length: int | None = Field(None, ge=8)
-    """Tokens of a pair after which the passage is cut; by default the cross-encoder's own limit."""
+    max_length: int | None = Field(None, ge=8, le=100_000)
+    """Maximum tokens of a pair; longer passages are truncated. Default: the cross-encoder's limit."""
 
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
-    """Number format of the computation; auto is bf16 where the hardware has it."""
+    """Number format of the computation; auto is bf16 if the hardware supports it, else fp32."""
 
     device: Annotated[str, Machine()] = "auto"
-    """Where to compute: auto, cpu, cuda, cuda:N or mps."""
+    """Device: auto, cpu, cuda, cuda:N or mps."""
 
     batch_tokens: Annotated[int | None, Machine()] = Field(None, ge=1)
-    """Tokens in a batch; by default what suits the device."""
+    """Tokens per batch. Default: chosen for the device."""
 
 
-def run(config: RerankConfig, work: Workdir) -> dict[str, Any] | None:
+class Rerank(Parts[RerankConfig]):
+    unit = "pairs"
+
+    @cached_property
+    def candidates(self) -> tuple[Any, Any]:
+        """The top of the run, and the run whose other results are kept, if they are."""
+        return _candidates(self.config)
+
+    def plan(self) -> list[Part]:
+        top = self.candidates[0]
+        ends = [*top.starts[: len(top) : BLOCK].tolist(), top.size]
+        models = len(self.config.reranker)
+        return [
+            Part(number, f"scores-{number:05d}.npy", first, last, (last - first) * models)
+            for number, (first, last) in enumerate(pairwise(ends))
+        ]
+
+    def open(self) -> None:
+        from qontext.models.cross_encoder import CrossEncoder
+        from qontext.models.precision import own_device, resolve_device, settle_precision
+
+        config = self.config
+        self.queries, self.texts = _texts(config, self.candidates[0])
+        device = own_device(config.device)
+        precision = settle_precision(self.work, config.precision, resolve_device(device))
+        self.models = [
+            CrossEncoder(
+                name,
+                device=device,
+                precision=precision,
+                max_length=config.max_length,
+                batch_tokens=config.batch_tokens,
+            )
+            for name in config.reranker
+        ]
+
+    def make(self, part: Part, content: None) -> dict[str, int]:
+        import numpy as np
+
+        top, rows = self.candidates[0], slice(part.first, part.last)
+        pairs = [
+            (self.queries[top.queries[q]], self.texts[top.ids[code]])
+            for q, code in zip(top.row_queries()[rows], top.codes[rows])
+        ]
+        scores = np.mean(
+            [model.score(pairs, advance=self.advance) for model in self.models], axis=0, dtype=np.float64
+        )
+        with self.work.write(part.name) as path, path.open("wb") as file:
+            np.save(file, scores, allow_pickle=False)
+        return {}
+
+    def facts(self) -> dict[str, Any]:
+        return {"max_length": self.models[0].max_length}
+
+    def finish(self, made: Made) -> dict[str, Any]:
+        from qontext.data.runs import Run, write_run
+
+        top, rest = self.candidates
+        scores = _read_scores(self.work, made.parts)
+        reranked = Run.from_codes(top.row_queries(), top.queries, top.codes, top.ids, scores)
+        if rest is not None:
+            reranked = _with_rest(reranked, rest, self.config.k)
+        with self.work.write(RUN) as path:
+            write_run(reranked, path, tag="rerank")
+        for part in made.parts:
+            self.work.remove(part.name)
+        return {
+            "queries": len(top),
+            "pairs": top.size,
+            "models": len(self.config.reranker),
+            **(made.facts or {}),
+            "seconds": round(made.seconds, 3),
+        }
+
+
+def _read_scores(work: Workdir, parts: Sequence[Part]) -> Any:
+    """The scores of all parts, one after the other."""
     import numpy as np
 
-    from qontext.engine.precision import own_device
-    from qontext.retrieve.cross_encoder import CrossEncoder
-    from qontext.retrieve.runs import Run, write_run
-
-    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    top, rest = _asked(config)
-    queries, texts = _texts(config, top)
-    models = [
-        CrossEncoder(
-            name,
-            device=own_device(config.device),
-            precision=config.precision,
-            max_length=config.max_length,
-            batch_tokens=config.batch_tokens,
-        )
-        for name in config.reranker
-    ]
-    names = [f"scores-{number:05d}.npy" for number in range(-(-len(top) // BLOCK))]
-    started = time.monotonic()
-    with log.progress("rerank", top.size * len(models), "pairs") as advance:
-        for number, name in enumerate(names):
-            if number % world != rank or work.has(name):
-                continue
-            first, last = top.starts[number * BLOCK], top.starts[min((number + 1) * BLOCK, len(top))]
-            pairs = [
-                (queries[top.queries[q]], texts[top.ids[code]])
-                for q, code in zip(top.row_queries()[first:last], top.codes[first:last])
-            ]
-            scores = np.mean(
-                [model.score(pairs, advance=advance) for model in models], axis=0, dtype=np.float64
-            )
-            with work.write(name) as path, path.open("wb") as file:
-                np.save(file, scores, allow_pickle=False)
-    if rank:
-        return None
-    while not all(map(work.has, names)):
-        time.sleep(0.2)
-    scores = np.concatenate([np.load(work.path / name, allow_pickle=False) for name in names])
-    reranked = Run.from_codes(top.row_queries(), top.queries, top.codes, top.ids, scores)
-    if rest is not None:
-        reranked = _with_rest(reranked, rest, config.k)
-    with work.write(RUN) as path:
-        write_run(reranked, path, tag="rerank")
-    for name in names:
-        work.remove(name)
-    seconds = time.monotonic() - started
-    return {
-        "queries": len(top),
-        "pairs": top.size,
-        "models": len(models),
-        "max_length": models[0].max_length,
-        "seconds": round(seconds, 3),
-    }
+    return np.concatenate(
+        [read_array(work.path / part.name, "f", shape=(part.last - part.first,)) for part in parts]
+    )
 
 
-def _asked(config: RerankConfig) -> tuple[Any, Any]:
-    """The top of the run, or all of the groups' passages; and the run whose other results are kept, if they are."""
-    from qontext.retrieve.groups import candidates_of
-    from qontext.retrieve.runs import read_run
+def _candidates(config: RerankConfig) -> tuple[Any, Any]:
+    """The top of the run, or all passages of the groups; and the run whose other results are kept, if any."""
+    from qontext.data.runs import read_run
+    from qontext.finetune.negatives.groups import candidates_of
 
     if artifacts.is_artifact(config.run) and artifacts.open_artifact(config.run).verb == "mine":
         return candidates_of(config.run), None
@@ -131,10 +160,10 @@ def _asked(config: RerankConfig) -> tuple[Any, Any]:
 
 
 def _with_rest(reranked: Any, run: Any, k: int) -> Any:
-    """Below each query's reranked results, what the run has from rank k on, a point apart."""
+    """Append each query's results beyond rank k below the reranked ones, with scores one apart."""
     import numpy as np
 
-    from qontext.retrieve.runs import Run
+    from qontext.data.runs import Run
 
     ranks = run.row_ranks()
     below = ranks >= k
@@ -150,29 +179,29 @@ def _with_rest(reranked: Any, run: Any, k: int) -> Any:
 
 
 def _texts(config: RerankConfig, top: Any) -> tuple[dict[str, str], dict[str, str]]:
-    """The texts of the run's queries and passages, and only of these."""
+    """The texts of only the run's queries and passages."""
     import numpy as np
 
-    queries = asked_queries(config.data, None, config.queries)
+    queries = select_queries(config.data, None, config.queries)
     if unknown := next((query for query in top.queries if query not in queries), None):
-        raise QontextError(f"names the query {unknown!r}, which is not among the queries", place=config.run)
+        raise QontextError(f"names the query {unknown!r}, which is not in the queries", place=config.run)
     wanted = set(top.ids[np.unique(top.codes)])
-    source = asked_passages(config.data, config.passages)
+    source = select_passages(config.data, config.passages)
     texts = {passage.id: passage.content for passage in read_passages(source) if passage.id in wanted}
     if lost := wanted - texts.keys():
-        raise QontextError(
-            f"names the passage {min(lost)!r}, which is not among the passages", place=config.run
-        )
+        raise QontextError(f"names the passage {min(lost)!r}, which is not in the passages", place=config.run)
     return queries, texts
 
 
 STAGE = Stage(
     "rerank",
     RerankConfig,
-    run,
-    """qontext rerank runs/dense --reranker runs/reranker --data beir/fiqa --k 100 --out run.trec
-    qontext rerank groups --reranker runs/reranker --data beir/fiqa --out teacher
-    qontext rerank runs/dense --reranker one --reranker two --data beir/fiqa --out runs/ensemble""",
-    distributed=True,
+    Rerank,
+    """
+        qontext rerank run.trec --reranker reranker --data data --k 100 --out reranked.trec
+        qontext rerank groups --reranker reranker --data data --out teacher
+        qontext rerank run.trec --reranker reranker-1 --reranker reranker-2 --data data --out reranked.trec
+    """,
     file=RUN,
+    format=2,
 )

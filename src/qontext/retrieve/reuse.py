@@ -1,4 +1,4 @@
-"""Vectors that need not be computed again: those of texts that an earlier run encoded with the same weights."""
+"""Reusing vectors of texts that an earlier run encoded with the same weights."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
+import pyarrow as pa
 
-from qontext import artifacts
+from qontext.data import records
+from qontext.frame import artifacts
 from qontext.retrieve.vectors import open_vectors
 
 SAME = ("weights", "max_length", "pooling", "normalized", "computed_in", "dimension", "storage")
-"""What two runs' summaries must agree on, so that equal texts have equal vectors."""
+"""The summary entries on which two runs must agree, so that equal texts have equal vectors."""
+_HASHES = pa.schema([pa.field("hash", pa.uint64(), nullable=False)])
 
 
 def text_hashes(texts: Sequence[str]) -> np.ndarray[Any, Any]:
-    """[N] a 64-bit hash of each text; with a hundred million texts the odds of one collision are 1 in 3,000."""
+    """[N] a 64-bit hash of each text; for a hundred million texts the probability of a collision is 1 in 3,000."""
     digests = (
         hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in texts
     )
@@ -26,7 +28,7 @@ def text_hashes(texts: Sequence[str]) -> np.ndarray[Any, Any]:
 
 
 def weights_hash(model: Any) -> str:
-    """What tells whether two loaded models are the same, wherever they were read from."""
+    """A hash that identifies a loaded model, independent of its path."""
     state = hashlib.blake2b(digest_size=16)
     for name, tensor in sorted(model.state_dict().items()):
         state.update(name.encode())
@@ -35,7 +37,7 @@ def weights_hash(model: Any) -> str:
 
 
 class Earlier:
-    """The vectors of an earlier run, found by the hash of the text. Nothing is found if it was made differently."""
+    """The vectors of an earlier run, by the hash of the text. Empty if the settings differ."""
 
     def __init__(self, path: str | None, kind: str, made: dict[str, Any]) -> None:
         self.hashes, self.places, self.vectors = np.zeros(0, np.uint64), np.zeros((0, 2), np.int64), None
@@ -45,7 +47,7 @@ class Earlier:
         if artifact.config["kind"] != kind or any(artifact.summary.get(name) != made[name] for name in SAME):
             return
         self.vectors = open_vectors(Path(path))
-        hashes = [pq.read_table(part)["hash"].to_numpy() for part in artifact.parts(".parquet")]
+        hashes = [records.read_part(part, _HASHES)["hash"].to_numpy() for part in artifact.parts(".parquet")]
         found = np.concatenate(hashes)
         places = np.concatenate(
             [np.stack([np.full(len(h), n), np.arange(len(h))], 1) for n, h in enumerate(hashes)]
@@ -54,7 +56,7 @@ class Earlier:
         self.hashes, self.places = found[order], places[order]
 
     def rows(self, hashes: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Which of the texts are there, [N] bool, and the vectors of these."""
+        """Which texts are known, [N] bool, and their vectors."""
         if self.vectors is None:
             return np.zeros(len(hashes), bool), np.zeros((0, 0), np.float32)
         at = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)

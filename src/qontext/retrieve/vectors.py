@@ -1,8 +1,9 @@
-"""Vectors on disk: what `encode` writes, opened without being read.
+"""Vectors on disk: the memory-mapped output of `encode`.
 
 Part k holds the vectors of a block of passages (``vectors-00000.npy``) and their ids (``ids-00000.parquet``).
-Passages are numbered by the order of their *ids*, not of the parts: then the smaller number wins a tie, and a
-run can be written without looking at a string.
+Passages are numbered in the order of their *ids*, not of the parts, so that ties are broken by number and a
+run can be written without comparing strings. The numbers, in the order of the parts, are stored as
+``derived/numbers.npy``, so that ids are sorted only once.
 """
 
 from __future__ import annotations
@@ -15,10 +16,18 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from qontext.artifacts import Artifact, open_artifact
-from qontext.errors import QontextError
+from qontext.data import records
+from qontext.frame.artifacts import DERIVED, Artifact, Workdir, open_artifact
+from qontext.frame.damage import damaged, read_array
+from qontext.frame.errors import QontextError
+
+_IDS = pa.schema([pa.field("id", pa.string(), nullable=False)])
+
+NUMBERS = f"{DERIVED}numbers.npy"
+_ROWS, _SORTED = 16_384, 1 << 20
 
 
 @dataclass(frozen=True)
@@ -27,7 +36,12 @@ class Vectors:
 
     artifact: Artifact
     parts: list[np.ndarray[Any, Any]]  # [rows, D] float16 or float32 each
-    part_ids: list[pa.Array]
+    id_files: list[Path]
+
+    @cached_property
+    def part_ids(self) -> list[pa.Array]:
+        """For each part, its ids; read on first use."""
+        return [_ids(file, rows=len(part)) for file, part in zip(self.id_files, self.parts)]
 
     @property
     def dimension(self) -> int:
@@ -35,21 +49,20 @@ class Vectors:
 
     @property
     def encoder(self) -> dict[str, str]:
-        """`path` and `digest` of the encoder that made them."""
-        return dict(self.artifact.meta["inputs"]["encoder"])
+        """The encoder of the vectors, from the artifact's description."""
+        return dict(self.artifact.inputs["encoder"])
 
     @cached_property
     def ids(self) -> np.ndarray[Any, Any]:
-        """[P] all ids, ascending."""
-        found: np.ndarray[Any, Any] = self._unordered[self._order]
-        return found
+        """[P] all ids, ascending, as Python strings."""
+        ids = np.empty(len(self), object)
+        ids[self._numbers] = pa.chunked_array(self.part_ids).to_numpy()
+        return ids
 
     @cached_property
     def part_numbers(self) -> list[np.ndarray[Any, Any]]:
-        """For each part, the numbers of its passages: where their ids stand in `ids`."""
-        numbers = np.empty(len(self._order), np.int64)
-        numbers[self._order] = np.arange(len(self._order))
-        return np.split(numbers, np.cumsum([len(part) for part in self.parts])[:-1])
+        """For each part, the numbers of its passages: the positions of their ids in `ids`."""
+        return np.split(self._numbers, np.cumsum([len(part) for part in self.parts])[:-1])
 
     def __len__(self) -> int:
         return sum(len(part) for part in self.parts)
@@ -57,35 +70,74 @@ class Vectors:
     def blocks(
         self, *, rank: int = 0, world: int = 1
     ) -> Iterator[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
-        """(numbers, vectors) of the parts that fall to this rank."""
+        """(numbers, vectors) of this rank's parts."""
         yield from list(zip(self.part_numbers, self.parts))[rank::world]
 
-    @cached_property
-    def _unordered(self) -> np.ndarray[Any, Any]:
-        ids: np.ndarray[Any, Any] = pa.chunked_array(self.part_ids).to_numpy()
-        return ids
+    def check(self) -> None:
+        """Refuse non-finite vectors. Reads all of them."""
+        for numbers, part in self.blocks():
+            for start in range(0, len(part), _ROWS):
+                rows = np.asarray(part[start : start + _ROWS], np.float32)
+                is_finite: Any = np.isfinite(rows).all(axis=1)
+                self.check_rows(numbers[start : start + _ROWS], is_finite)
+
+    def check_rows(self, numbers: np.ndarray[Any, Any], is_finite: np.ndarray[Any, Any]) -> None:
+        """Refuse the first of the passages `numbers` [N] whose vector is not finite."""
+        if not is_finite.all():
+            raise QontextError(
+                f"the vector of {self.ids[numbers[is_finite.argmin()]]!r} is not finite (NaN or infinity)",
+                place=self.artifact.path,
+                remedy="Encode again with --overwrite.",
+            )
 
     @cached_property
-    def _order(self) -> np.ndarray[Any, Any]:
-        return np.array(sorted(range(len(self._unordered)), key=self._unordered.__getitem__), np.int64)
+    def _numbers(self) -> np.ndarray[Any, Any]:
+        """[P] the passages' numbers, in the order of the parts: mapped where `encode` stored them."""
+        if NUMBERS in self.artifact.meta["parts"]:
+            return read_array(self.artifact.part(NUMBERS), "i", shape=(len(self),))
+        return numbers_of(self.part_ids)[0]
+
+
+def numbers_of(part_ids: list[pa.Array]) -> tuple[np.ndarray[Any, Any], str | None]:
+    """[P] where each id stands among all of them in ascending order; and an id that occurs twice, if one does."""
+    # One array, in which values are found faster than in many; large, since ids may have more than 2 GB.
+    ids = pa.chunked_array(part_ids, pa.string()).cast(pa.large_string()).combine_chunks()
+    order = pc.sort_indices(ids)
+    repeated = None
+    for start in range(0, len(ids), _SORTED):
+        stretch = ids.take(order[start : start + _SORTED + 1])
+        same = pc.equal(stretch[1:], stretch[:-1])
+        if repeated is None and pc.any(same).as_py():
+            repeated = stretch[pc.index(same, True).as_py()].as_py()
+    numbers = np.empty(len(ids), np.int64)
+    numbers[order.to_numpy()] = np.arange(len(ids))
+    return numbers, repeated
 
 
 def open_vectors(path: Path | str) -> Vectors:
-    """The vectors that `encode` wrote at `path`, checked as far as their headers tell."""
+    """The vectors at `path`, the output of `encode`; only headers are checked."""
     artifact = open_artifact(path, verb="encode")
-    parts = [_map(file) for file in artifact.parts(".npy")]
-    ids = [pq.read_table(file).column("id").combine_chunks() for file in artifact.parts(".parquet")]
-    if len(parts) != len(ids) or not parts:
-        raise QontextError(f"has {len(parts)} parts of vectors and {len(ids)} of ids", place=path)
-    for part, part_ids, file in zip(parts, ids, artifact.parts(".npy")):
-        if part.ndim != 2 or part.shape[1] != parts[0].shape[1]:
-            raise QontextError(
-                f"holds vectors of shape {part.shape}, the first part has {parts[0].shape[1]} dimensions",
-                place=file,
-            )
-        if len(part) != len(part_ids):
-            raise QontextError(f"holds {len(part)} vectors for {len(part_ids)} ids", place=file)
+    files = [file for file in artifact.parts(".npy") if file.parent == artifact.path]
+    ids = artifact.parts(".parquet")
+    if len(files) != len(ids) or not files:
+        raise damaged(artifact.path, f"it has {len(files)} files of vectors and {len(ids)} of ids")
+    parts: list[np.ndarray[Any, Any]] = []
+    for file, id_file in zip(files, ids):
+        rows = records.open_parquet(id_file).metadata.num_rows
+        part = read_array(file, "f", shape=(rows, parts[0].shape[1] if parts else None))
+        if part.dtype not in (np.float16, np.float32):
+            raise damaged(file, f"its type is {part.dtype}, expected float16 or float32")
+        parts.append(part)
     return Vectors(artifact, parts, ids)
+
+
+def write_numbers(work: Workdir, files: list[str], place: str) -> None:
+    """Number the passages whose ids are in these files, and refuse ids that occur twice."""
+    numbers, repeated = numbers_of([_ids(work.path / file) for file in files])
+    if repeated is not None:
+        raise QontextError(f"the id {repeated!r} occurs twice", place=place)
+    with work.write(NUMBERS) as path, path.open("wb") as file:
+        np.save(file, numbers, allow_pickle=False)
 
 
 def write_ids(path: Path, ids: np.ndarray[Any, Any]) -> None:
@@ -94,22 +146,12 @@ def write_ids(path: Path, ids: np.ndarray[Any, Any]) -> None:
 
 def read_ids(folder: Path) -> np.ndarray[Any, Any]:
     """[P] the ids of an index, in order of their numbers."""
-    try:
-        ids: np.ndarray[Any, Any] = pq.read_table(folder / "ids.parquet").column("id").to_numpy()
-    except (OSError, pa.ArrowInvalid) as error:
-        raise QontextError(f"the index's ids cannot be read: {error}", place=folder) from None
+    ids: np.ndarray[Any, Any] = _ids(folder / "ids.parquet").to_numpy(zero_copy_only=False)
     return ids
 
 
-def _map(file: Path) -> np.ndarray[Any, Any]:
-    try:
-        part: np.ndarray[Any, Any] = np.load(file, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise QontextError(
-            f"the file of vectors is cut off or damaged: {error}",
-            place=file,
-            remedy="Encode anew, with --overwrite.",
-        ) from None
-    if part.dtype not in (np.float16, np.float32):
-        raise QontextError(f"holds {part.dtype}, expected float16 or float32", place=file)
-    return part
+def _ids(file: Path, rows: int | None = None) -> pa.Array:
+    ids = records.read_part(file, _IDS)["id"].combine_chunks()
+    if rows is not None and len(ids) != rows:
+        raise damaged(file, f"it has {len(ids):,} ids for {rows:,} vectors")
+    return ids

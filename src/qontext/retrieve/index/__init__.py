@@ -1,36 +1,114 @@
-"""Ways to find the nearest vectors, all behind one protocol.
+"""Ways to find the best passages, all behind one contract, and the table of those that come with the package.
 
-An index finds the passages with the greatest inner product. `numbers` are places in `ids`, which is sorted,
-so that the smaller number wins a tie; where a query has fewer than k results, the rest is -1.
-
-A backend is a module with ``build(vectors, folder, config)`` and ``load(folder) -> Index``, and a line in
-`BACKENDS`. Exact search needs nothing built: it runs on the vectors themselves.
+A *backend* builds an index in a directory and loads it again; an *index* is searched. Exact search needs nothing built:
+it runs on the vectors themselves.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from qontext.frame import config
+from qontext.frame.artifacts import Artifact, Workdir
+from qontext.frame.kinds import Kind, Kinds
+from qontext.retrieve.vectors import Vectors
+
 Array = np.ndarray[Any, Any]
 
-BACKENDS = {
-    "faiss-hnsw": "qontext.retrieve.index.faiss",
-    "faiss-ivfpq": "qontext.retrieve.index.faiss",
-    "milvus": "qontext.retrieve.index.milvus",
-}
+BACKENDS = Kinds(
+    "backend",
+    "qontext.indexes",
+    "qontext.retrieve.index:Backend",
+    {
+        "bm25": Kind("qontext.retrieve.index.lexical:Bm25Backend", "by words"),
+        "faiss-hnsw": Kind("qontext.retrieve.index.faiss:Hnsw", "a graph: fast, as large as the vectors"),
+        "faiss-ivfpq": Kind("qontext.retrieve.index.faiss:IvfPq", "compressed vectors: small, less exact"),
+        "milvus": Kind("qontext.retrieve.index.milvus:Milvus", "a local file or a server, for what outgrows one machine"),
+        "postgres": Kind("qontext.retrieve.index.postgres:Postgres", "a table in PostgreSQL with pgvector"),
+    },
+)  # fmt: skip
 
 
-class Index(Protocol):
+@dataclass(frozen=True)
+class How:
+    """How exact search computes: on which device, in which format at first, and which process of how many this is."""
+
+    device: str = "auto"
+    scoring: Literal["fp32", "bf16", "fp16"] = "fp32"
+    rank: int = 0
+    world: int = 1
+
+
+class Index(ABC):
     """Something that can be searched."""
 
+    reads: ClassVar[Literal["vectors", "texts"]] = "vectors"
+    """What a query is: a vector, [D] float32, or a text."""
+    tag: ClassVar[str] = "dense"
+    """The system's name in runs."""
+    is_shared: ClassVar[bool] = False
+    """Whether each of several processes searches a part of it; else the first process searches it alone."""
+    advance: Callable[[int], None] = staticmethod(lambda passages: None)
+    """Called with the number of passages that were compared, to show progress."""
+
     @property
-    def dimension(self) -> int: ...
+    @abstractmethod
+    def ids(self) -> Array:
+        """[P] passage ids. For vectors they ascend, so that the smaller number wins a tie."""
+
+    @property
+    def dimension(self) -> int:
+        """D, of an index of vectors."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def search(self, queries: Any, k: int, rows: Array | None = None) -> tuple[Array, Array]:
+        """([Q, k] int64 places in `ids`, [Q, k] float32 scores) of Q queries, best first.
+
+        With `rows`, [P] bool, among these passages only.
+        Greater scores are better. Where a query has fewer than k results, the rest is -1.
+        """
+
+
+class StoredVectors(Index):
+    """Base of indexes that search the vectors of `encode` as they are."""
+
+    vectors: Vectors
+
+    @property
+    def dimension(self) -> int:
+        return self.vectors.dimension
 
     @property
     def ids(self) -> Array:
-        """[P] passage ids, ascending."""
+        return self.vectors.ids
 
-    def search(self, queries_QD: Array, k: int) -> tuple[Array, Array]:
-        """([Q, k] int64 numbers, [Q, k] float32 scores), best first."""
+
+class Backend(ABC):
+    """How an index is made and opened."""
+
+    Options: ClassVar[type[config.Options]] = config.Options
+    """What building reads."""
+    reads: ClassVar[Literal["vectors", "texts"]] = "vectors"
+    """What is indexed: vectors from 'qontext encode', or passages."""
+    changes_files: ClassVar[bool] = False
+    """Whether opening the index changes its files, so that their sizes are no sign of damage."""
+
+    @classmethod
+    @abstractmethod
+    def build(cls, source: Any, work: Workdir, options: Any, advance: Callable[[int], None]) -> int:
+        """Write the index into `work`; returns the number of passages.
+
+        `source` is a `qontext.retrieve.vectors.Vectors`, or where the backend reads texts, an iterator of passages.
+        `advance` is called with the number of vectors that are done.
+        """
+
+    @classmethod
+    @abstractmethod
+    def load(cls, artifact: Artifact) -> Index:
+        """Open what `build` wrote: `artifact.path` is the directory, `artifact.config` has the options."""

@@ -10,15 +10,15 @@ Shapes: Q queries, B passages of a block, D dimensions, C candidates.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from qontext.engine.precision import resolve_device
-from qontext.retrieve.index import Array
+from qontext.models.precision import own_device, resolve_device
+from qontext.retrieve.index import Array, How, StoredVectors
 from qontext.retrieve.vectors import Vectors
 
 _MULTIPLE = 64
@@ -29,8 +29,10 @@ _GROUP = 16
 _BLOCK = 16_384
 
 
-class ExactIndex:
+class ExactIndex(StoredVectors):
     """Search over an `encode` artifact, or over its parts that fall to one rank."""
+
+    is_shared = True
 
     def __init__(
         self,
@@ -40,64 +42,71 @@ class ExactIndex:
         scoring: torch.dtype = torch.float32,
         rank: int = 0,
         world: int = 1,
-        advance: Callable[[int], None] = lambda rows: None,
     ) -> None:
-        self.vectors, self.scoring, self.advance = vectors, scoring, advance
+        self.vectors, self.scoring = vectors, scoring
         self.device = resolve_device(device)
         self.rank, self.world = rank, world
 
-    @property
-    def dimension(self) -> int:
-        return self.vectors.dimension
+    @classmethod
+    def open(cls, vectors: Vectors, how: How) -> ExactIndex:
+        scoring = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[how.scoring]
+        return cls(vectors, device=own_device(how.device), scoring=scoring, rank=how.rank, world=how.world)
 
-    @property
-    def ids(self) -> Array:
-        return self.vectors.ids
-
-    def search(self, queries_QD: Array, k: int) -> tuple[Array, Array]:
-        k = min(k, len(self.vectors))
-        kept = k if self.scoring == torch.float32 else min(3 * k + 100, len(self.vectors))
+    def search(self, queries_QD: Array, k: int, rows: Array | None = None) -> tuple[Array, Array]:
+        count = len(self.vectors) if rows is None else int(rows.sum())
+        k = min(k, count)
+        if not k:
+            return np.empty((len(queries_QD), 0), np.int64), np.empty((len(queries_QD), 0), np.float32)
+        kept = k if self.scoring == torch.float32 else min(3 * k + 100, count)
         queries = torch.from_numpy(np.ascontiguousarray(queries_QD, np.float32)).to(self.device)
         best = _Best(len(queries), kept, k, self.device)
-        rows = 4_096 if self.device.type != "cpu" else 1_024
-        room = torch.empty(rows * _BLOCK, dtype=self.scoring, device=self.device)
+        width = 4_096 if self.device.type != "cpu" else 1_024
+        room = torch.empty(width * _BLOCK, dtype=self.scoring, device=self.device)
         in_fp32 = None if self.scoring == torch.float32 else torch.empty_like(room, dtype=torch.float32)
         with torch.inference_mode():
-            for numbers_B, block_BD in self._blocks():
+            for numbers_B, block_BD in self._blocks(rows):
                 block = _padded(block_BD.to(self.scoring))
                 numbers = pad(numbers_B, (0, len(block) - len(numbers_B)), value=-1)
-                for start in range(0, len(queries), rows):
-                    some = _padded(queries[start : start + rows].to(self.scoring))
+                for start in range(0, len(queries), width):
+                    some = _padded(queries[start : start + width].to(self.scoring))
                     product = room[: len(some) * len(block)].view(len(some), len(block))
                     torch.mm(some, block.T, out=product)
                     if in_fp32 is not None:
                         product = in_fp32[: product.numel()].view_as(product).copy_(product)
-                    scores_QB = product[: min(rows, len(queries) - start)]
+                    scores_QB = product[: min(width, len(queries) - start)]
                     scores_QB[:, len(numbers_B) :] = -torch.inf
                     best.offer(slice(start, start + len(scores_QB)), scores_QB, numbers)
                 self.advance(len(numbers_B))
             if self.scoring == torch.float32:
                 return best.ranked()
-            return ranked(best.numbers.cpu().numpy(), self._rescored(queries, best), k)
+            return ranked(best.numbers.cpu().numpy(), self._rescored(queries, best, rows), k)
 
-    def _blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def _blocks(self, rows: Array | None) -> Iterator[tuple[Tensor, Tensor]]:
         for numbers, part in self.vectors.blocks(rank=self.rank, world=self.world):
             for start in range(0, len(part), _BLOCK):
-                block = _tensor(part[start : start + _BLOCK]).to(self.device).float()
-                yield torch.from_numpy(numbers[start : start + _BLOCK]).to(self.device), block
+                these, vectors = numbers[start : start + _BLOCK], part[start : start + _BLOCK]
+                if rows is not None:
+                    these, vectors = these[rows[these]], vectors[rows[these]]
+                    if not len(these):
+                        continue
+                block = _tensor(vectors).to(self.device).float()
+                if not block.sum().isfinite():  # one pass; a sum may overflow though its terms are finite
+                    self.vectors.check_rows(these, block.isfinite().all(1).cpu().numpy())
+                yield torch.from_numpy(these).to(self.device), block
 
-    def _rescored(self, queries_QD: Tensor, coarse: _Best) -> Array:
+    def _rescored(self, queries_QD: Tensor, coarse: _Best, rows: Array | None) -> Array:
         """[Q, C] the survivors' scores in fp32."""
         # Where each passage stands in the order of the blocks.
         place = torch.empty(len(self.vectors), dtype=torch.int64, device=self.device)
         end = 0
         for numbers, _ in self.vectors.blocks(rank=self.rank, world=self.world):
+            numbers = numbers if rows is None else numbers[rows[numbers]]
             begin, end = end, end + len(numbers)
             place[torch.from_numpy(numbers).to(self.device)] = torch.arange(begin, end, device=self.device)
         place_QC = torch.where(coarse.numbers >= 0, place[coarse.numbers], -1)
         exact = torch.full_like(coarse.scores, -torch.inf)
         end = 0
-        for _, block_BD in self._blocks():
+        for _, block_BD in self._blocks(rows):
             begin, end = end, end + len(block_BD)
             here = torch.nonzero((place_QC >= begin) & (place_QC < end), as_tuple=True)
             exact[here] = _dots(queries_QD, block_BD, here[0], place_QC[here] - begin)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 
-from qontext.artifacts import CLAIM, META, Artifact, open_artifact
-from qontext.errors import QontextError
-from qontext.retrieve.index import BACKENDS, Index
-from qontext.retrieve.index.exact import ExactIndex
+from qontext.frame.artifacts import CLAIM, META, Artifact, open_artifact
+from qontext.frame.descriptions import InputEntry
+from qontext.frame.errors import QontextError
+from qontext.retrieve.index import BACKENDS, How, Index
 from qontext.retrieve.vectors import open_vectors
 
 
@@ -17,27 +16,34 @@ def open_searchable(path: Path | str) -> Artifact:
     place = Path(path)
     if place.is_file() or (place.is_dir() and not any((place / name).exists() for name in (META, CLAIM))):
         raise QontextError(
-            "is nothing to search",
+            "not searchable",
             place=path,
-            remedy="Name what 'qontext encode' or 'qontext index' wrote; --bm25 searches passages by words.",
+            remedy="Give the output of 'qontext encode' or 'qontext index'; --bm25 searches passages by words.",
         )
     return open_artifact(path)
 
 
-def open_index(path: Path | str) -> tuple[Index, dict[str, str]]:
-    """The index at `path`, and path and digest of the encoder that made its vectors."""
+def open_index(path: Path | str, how: How | None = None) -> tuple[Index, dict[str, str] | None]:
+    """The index at `path`, and the encoder that made its vectors, as its description has it; None for an index of texts."""
     artifact = open_searchable(path)
     if artifact.verb == "encode":
+        from qontext.retrieve.index.exact import ExactIndex
+
         if artifact.config["kind"] != "passage":
             raise QontextError("holds vectors of queries, not of passages", place=path)
         vectors = open_vectors(path)
-        return ExactIndex(vectors), vectors.encoder
-    if artifact.verb != "index" or artifact.config["backend"] not in BACKENDS:
+        return ExactIndex.open(vectors, how or How()), vectors.encoder
+    if artifact.verb != "index":
         raise QontextError(
-            f"was made by 'qontext {artifact.verb}', which is nothing to search",
+            f"not searchable: it was written by 'qontext {artifact.verb}'",
             place=path,
-            remedy="Name what 'qontext encode' or 'qontext index' wrote.",
+            remedy="Give the output of 'qontext encode' or 'qontext index'.",
         )
-    backend = importlib.import_module(BACKENDS[artifact.config["backend"]])
-    index: Index = backend.load(artifact.path)
-    return index, dict(artifact.summary["encoder"])
+    try:
+        backend = BACKENDS.load(artifact.config.take("backend", str))
+    except QontextError as error:
+        raise QontextError(error.message, place=error.place or path, remedy=error.remedy) from None
+    if not backend.changes_files:
+        artifact.parts()
+    encoder = None if backend.reads == "texts" else artifact.summary.take("encoder", InputEntry)
+    return backend.load(artifact), encoder

@@ -1,0 +1,92 @@
+"""Text → terms for BM25: lower-cased words without stop words, stemmed.
+
+english             a long stop list and Porter's stemmer; the default
+lucene              Lucene's 33 stop words and Porter's stemmer, as its EnglishAnalyzer: to compare with Anserini
+plain words, unchanged
+french, german, …   the Snowball stemmer of that language, and no stop words: frequent words have low weights anyway
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+from qontext.frame.errors import choose
+
+LANGUAGES = {
+    "ar": "arabic", "de": "german", "el": "greek", "es": "spanish", "fr": "french", "hi": "hindi", "it": "italian",
+    "nl": "dutch", "pt": "portuguese", "ru": "russian", "sv": "swedish",
+}  # fmt: skip
+"""Analyzers of languages other than English, by language code."""
+_STOP_LISTS = {"english": "STOPWORDS_EN_PLUS", "lucene": "STOPWORDS_EN"}
+_WORD = re.compile(r"\w+(?:['’]\w+)*")
+
+
+class Analyzer:
+    """Splits texts into terms; processes each distinct word once. `numbers` maps terms to their numbers."""
+
+    def __init__(self, name: str, numbers: dict[str, int], *, grow: bool) -> None:
+        self._term, self._numbers, self._grow = term_of(name), numbers, grow
+        self._known: dict[str, int | None] = {}
+
+    def __call__(self, text: str) -> list[int]:
+        """The numbers of the text's terms, in order. Unknown terms get new numbers with `grow`, else are skipped."""
+        found = []
+        for word in _WORD.findall(text.lower()):
+            try:
+                number = self._known[word]
+            except KeyError:
+                number = self._known[word] = self._number(word)
+            if number is not None:
+                found.append(number)
+        return found
+
+    def _number(self, word: str) -> int | None:
+        term = self._term(word)
+        if term and self._grow:
+            return self._numbers.setdefault(term, len(self._numbers))
+        return self._numbers.get(term) if term else None
+
+
+@cache
+def term_of(name: str) -> Callable[[str], str]:
+    """The function word → term of an analyzer; stop words become ""."""
+    import Stemmer
+
+    choose(name, analyzers(), "analyzer")
+    if name == "plain":
+        return lambda word: word
+    is_english = name in ("english", "lucene")
+    stop = _stop_words(_STOP_LISTS[name]) if is_english else frozenset()
+    stem = Stemmer.Stemmer("porter" if is_english else name).stemWord
+
+    def term(word: str) -> str:
+        if is_english:
+            word = word.replace("’", "'").removesuffix("'s")
+        return "" if word in stop else str(stem(word))
+
+    return term
+
+
+def _stop_words(name: str) -> frozenset[str]:
+    """A stop word list of bm25s, read from its file, because importing the package takes a second."""
+    package = importlib.util.find_spec("bm25s")
+    assert package is not None and package.origin is not None
+    spec = importlib.util.spec_from_file_location(
+        "bm25s_stopwords", Path(package.origin).with_name("stopwords.py")
+    )
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return frozenset(getattr(module, name))
+
+
+def analyzers() -> list[str]:
+    """The names of all analyzers."""
+    import Stemmer
+
+    snowball = {name for name in Stemmer.algorithms() if "porter" not in name}
+    return ["english", "lucene", "plain", *sorted(snowball - {"english"})]

@@ -1,0 +1,114 @@
+"""The interface of searchers: BM25, vectors, or both fused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from qontext.data.collection import Passage
+from qontext.data.places import Place
+from qontext.data.runs import Run
+from qontext.frame.errors import QontextError
+from qontext.retrieve.where import Mask
+
+CANDIDATES = 100
+"""Minimum hits of each system for fusion."""
+
+
+_NAMES = ("rank", "score", "passage", "document", "title", "text")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A passage with its rank and score; scores of different questions are not comparable."""
+
+    rank: int
+    score: float
+    passage: str
+    document: str
+    title: str
+    text: str
+    place: Place = field(default_factory=Place)
+
+    @property
+    def id(self) -> str:
+        """The passage's id."""
+        return self.passage
+
+    def as_json(self) -> dict[str, Any]:
+        """The answer as JSON, with its place as fields and as text."""
+        known = {name: getattr(self, name) for name in _NAMES}
+        return {**known, **self.place.as_json(), **({"place": str(self.place)} if str(self.place) else {})}
+
+    @classmethod
+    def from_json(cls, known: Mapping[str, Any]) -> Answer:
+        """The inverse of `as_json`."""
+        place = {name: known[name] for name in Place._fields if name in known}
+        place["headings"] = tuple(place.get("headings", ()))
+        return cls(**{name: known[name] for name in _NAMES}, place=Place(**place))
+
+
+class BaseSearcher:
+    """Answers questions with passages. `system` is bm25, an encoder's vectors, or both (hybrid)."""
+
+    system: str
+    weights: tuple[float, float]
+    """The weights of BM25 and of the vectors, if both are used."""
+
+    def __call__(self, question: str, k: int = 10, where: Sequence[str] = ()) -> list[Answer]:
+        """The best k passages for the question."""
+        return self.search(question, k, where)
+
+    def search(self, question: str, k: int = 10, where: Sequence[str] = ()) -> list[Answer]:
+        """The best k passages for the question. Conditions such as ``folder=guide`` restrict the search."""
+        if not question.strip():
+            raise QontextError("the question is empty")
+        hits = self.run({"q": question}, k, where).get("q", [])
+        passages = self._passages({hit.passage for hit in hits})
+        answers = []
+        for rank, hit in enumerate(hits, start=1):
+            p, place = passages[hit.passage]
+            answers.append(Answer(rank, round(hit.score, 6), p.id, p.doc, p.title, p.text, place))
+        return answers
+
+    def run(self, queries: Mapping[str, str], k: int = 10, where: Sequence[str] = ()) -> Run:
+        """The best k passages of each query (id → text)."""
+        runs = []
+        if self.system != "start" and self.system != "adapted":
+            rows = self._rows(tuple(where), self.lexical)
+            runs.append(self.lexical.search(queries, max(k, CANDIDATES), rows))
+        if self.system != "bm25":
+            runs.append(self._dense(queries, max(k, CANDIDATES), tuple(where)))
+        return self._fused(runs, k) if len(runs) > 1 else runs[0].top(k)
+
+    def _dense(self, queries: Mapping[str, str], k: int, where: tuple[str, ...]) -> Run:
+        encoder, index = self._dense_parts(len(queries))
+        vectors = encoder.encode(list(queries.values()), "query")
+        numbers, scores = index.search(vectors, k, self._rows(where, index))
+        there = numbers >= 0
+        codes = np.broadcast_to(np.arange(len(queries))[:, None], there.shape)[there]
+        return Run.from_codes(codes, list(queries), numbers[there], index.ids, scores[there])
+
+    def _fused(self, runs: list[Run], k: int) -> Run:
+        from qontext.retrieve.fuse import Rows
+
+        return Rows(runs, "zscore", 60).fused(self.weights, k)
+
+    @property
+    def lexical(self) -> Any:
+        """The BM25 index."""
+        raise NotImplementedError
+
+    def _dense_parts(self, queries: int) -> tuple[Any, Any]:
+        """The encoder and the index for this number of queries."""
+        raise NotImplementedError
+
+    def _rows(self, where: tuple[str, ...], index: Any) -> Mask | None:
+        """Which passages of an index meet the conditions."""
+        raise NotImplementedError
+
+    def _passages(self, ids: set[str]) -> Mapping[str, tuple[Passage, Place]]:
+        raise NotImplementedError

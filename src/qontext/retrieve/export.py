@@ -1,0 +1,87 @@
+"""`qontext export`: vectors with their passages as Parquet, for every search engine that Qontext has no backend for.
+
+One row per passage: id, document, title, text, vector, place and metadata. A part holds the passages of one part of the
+vectors, and is written once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from qontext.frame import artifacts, log
+from qontext.frame.artifacts import Artifact, Workdir
+from qontext.frame.config import Input, StageConfig
+from qontext.frame.descriptions import InputEntry
+from qontext.frame.errors import QontextError
+from qontext.frame.inputs import find
+from qontext.frame.stages import Stage
+
+
+class ExportConfig(StageConfig):
+    source: Annotated[str, Input(positional=True)]
+    """What to export: vectors from `encode`, an index from `index`, or what `adapt` made."""
+
+    to: Literal["parquet"] = "parquet"
+    """The format."""
+
+    passages: Annotated[str | None, Input()] = None
+    """The passages, if those that were encoded are no longer there."""
+
+
+def run(config: ExportConfig, work: Workdir) -> dict[str, Any]:
+    import numpy as np
+    import pyarrow as pa
+
+    from qontext.data import records
+    from qontext.retrieve.rows import Row, rows_of
+    from qontext.retrieve.vectors import open_vectors
+    from qontext.retrieve.where import passages_of
+
+    vectors = open_vectors(_vectors(Path(config.source)))
+    if vectors.artifact.config["kind"] != "passage":
+        raise QontextError("holds vectors of queries, not of passages", place=config.source)
+    vectors.check()
+    texts = rows_of(vectors, config.passages or passages_of(vectors.artifact))
+    names = [name for name in Row._fields if name not in ("place", "metadata")]
+    with log.progress("export", len(vectors), "passages") as advance:
+        for number, (part, rows) in enumerate(zip(vectors.parts, texts)):
+            if not work.has(name := f"part-{number:05d}.parquet"):
+                flat = pa.array(np.asarray(part, np.float32).ravel())
+                columns: dict[str, Any] = {name: [getattr(row, name) for row in rows] for name in names}
+                columns["vector"] = pa.FixedSizeListArray.from_arrays(flat, vectors.dimension)
+                columns |= {name: [getattr(row, name) for row in rows] for name in ("place", "metadata")}
+                with work.write(name) as path:
+                    records.write_table(path, pa.table(columns))
+            advance(len(part))
+    return {"passages": len(vectors), "dimension": vectors.dimension}
+
+
+def _vectors(source: Path) -> Path:
+    """The vectors of what is exported."""
+    from qontext.retrieve.searcher import is_adapted
+
+    if is_adapted(source):
+        return source / "index" / "vectors"
+    artifact: Artifact = artifacts.open_artifact(source)
+    if artifact.verb == "encode":
+        return source
+    if artifact.verb != "index" or artifact.config["backend"] == "bm25":
+        raise QontextError(
+            "holds no vectors",
+            place=source,
+            remedy="Give the output of 'qontext encode', of 'qontext index' or of 'qontext adapt'.",
+        )
+    entry = artifact.inputs.take("source", InputEntry)
+    return Path(find(entry, source, "the vectors of the index", remedy="Give the vectors themselves."))
+
+
+STAGE = Stage(
+    "export",
+    ExportConfig,
+    run,
+    """
+        qontext export vectors --to parquet --out exported
+        qontext export runs/mine --to parquet --out exported
+    """,
+)

@@ -1,0 +1,70 @@
+"""Search over passages in memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from qontext.data.collection import Passage
+from qontext.data.load import as_passages
+from qontext.data.places import Place
+from qontext.frame.errors import QontextError
+from qontext.retrieve.base import BaseSearcher
+from qontext.retrieve.where import Mask
+
+
+class InMemory(BaseSearcher):
+    """A searcher over passages in memory: BM25 and, with an encoder, vectors."""
+
+    def __init__(
+        self, passages: Iterable[Passage | str], encoder: str | os.PathLike[str] | None, device: str
+    ) -> None:
+        from qontext.models.retriever import Retriever
+        from qontext.retrieve.bm25 import Bm25
+
+        given = list(as_passages(passages))
+        self._bm25 = Bm25.build(given)  # refuses ids that occur twice
+        self._by_id = {passage.id: passage for passage in given}
+        self.system, self.weights = "bm25", (1.0, 0.0)
+        if encoder is not None:
+            self.system, self.weights = "hybrid", (0.5, 0.5)
+            self._retriever = Retriever(encoder, device=device)
+            ordered = sorted(self._by_id)
+            vectors = self._retriever.encode_passages([self._by_id[id] for id in ordered])
+            self._index = _Vectors(np.array(ordered, dtype=object), vectors)
+
+    @property
+    def lexical(self) -> Any:
+        return self._bm25
+
+    def _dense_parts(self, queries: int) -> tuple[Any, Any]:
+        return self._retriever, self._index
+
+    def _passages(self, ids: set[str]) -> Mapping[str, tuple[Passage, Place]]:
+        return {id: (self._by_id[id], Place()) for id in ids}
+
+    def _rows(self, where: tuple[str, ...], index: Any) -> Mask | None:
+        if where:
+            raise QontextError(
+                "passages in memory have no metadata to filter by",
+                remedy="Search a directory of 'qontext adapt' or 'qontext index' instead.",
+            )
+        return None
+
+
+@dataclass(frozen=True)
+class _Vectors:
+    """Exact search over vectors in memory; `ids` ascend."""
+
+    ids: np.ndarray[Any, Any]  # [P]
+    vectors_PD: np.ndarray[Any, Any]
+
+    def search(self, queries_QD: np.ndarray[Any, Any], k: int, rows: Mask | None) -> tuple[Any, Any]:
+        """([Q, k] numbers, [Q, k] scores), best first, ties by number."""
+        scores_QP = queries_QD @ self.vectors_PD.T
+        numbers = np.argsort(-scores_QP, axis=1, kind="stable")[:, :k]
+        return numbers, np.take_along_axis(scores_QP, numbers, 1)

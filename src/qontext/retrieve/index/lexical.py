@@ -1,0 +1,70 @@
+"""The backend `bm25`: an index of words, which is searched with texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from qontext.data.collection import Passage
+from qontext.frame.artifacts import Artifact, Workdir
+from qontext.frame.config import Options
+from qontext.retrieve.bm25 import Bm25
+from qontext.retrieve.index import Array, Backend, Index
+from qontext.retrieve.vectors import read_ids
+
+FOLDER = "bm25"
+
+
+class Bm25Options(Options):
+    k1: float = Field(0.9, ge=0)
+    """BM25: how fast repeated words saturate."""
+
+    b: float = Field(0.4, ge=0, le=1)
+    """BM25: how much long passages are discounted."""
+
+    analyzer: str = "english"
+    """BM25: how words become terms: english, lucene (for figures that compare with Anserini's), plain, or the name of
+    another language, such as german."""
+
+
+class LexicalIndex(Index):
+    """A BM25 index. Passages without a word of the query are no results."""
+
+    reads = "texts"
+    tag = "bm25"
+
+    def __init__(self, bm25: Bm25) -> None:
+        self.bm25 = bm25
+
+    @classmethod
+    def of(cls, passages: Iterable[Passage], *, k1: float, b: float, analyzer: str) -> LexicalIndex:
+        """An index of the passages in memory."""
+        return cls(Bm25.build(passages, k1=k1, b=b, analyzer=analyzer))
+
+    @property
+    def ids(self) -> Array:
+        return self.bm25.ids
+
+    def search(self, queries: Sequence[str], k: int, rows: Array | None = None) -> tuple[Array, Array]:
+        numbers, scores = self.bm25.top(queries, k, rows)
+        return np.where(scores > 0, numbers, -1).astype(np.int64), scores
+
+
+class Bm25Backend(Backend):
+    Options = Bm25Options
+    reads = "texts"
+
+    @classmethod
+    def build(cls, source: Any, work: Workdir, options: Bm25Options, advance: Callable[[int], None]) -> int:
+        if not work.has(FOLDER):
+            bm25 = Bm25.build(source, k1=options.k1, b=options.b, analyzer=options.analyzer)
+            with work.write_folder(FOLDER) as folder:
+                bm25.save(folder)
+        return len(read_ids(work.path / FOLDER))
+
+    @classmethod
+    def load(cls, artifact: Artifact) -> LexicalIndex:
+        return LexicalIndex(Bm25.load(artifact.path / FOLDER))

@@ -1,0 +1,179 @@
+"""A question → the best passages, from a directory of `adapt` (with its recommended system), or from passages
+in memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, NonNegativeFloat
+from typing_extensions import TypedDict
+
+from qontext.data.collection import Passage
+from qontext.data.places import Place, find_passages
+from qontext.frame.artifacts import is_artifact, open_artifact
+from qontext.frame.damage import read_json
+from qontext.frame.errors import QontextError
+from qontext.retrieve.base import Answer as Answer
+from qontext.retrieve.base import BaseSearcher
+from qontext.retrieve.where import Mask, mask
+
+ADAPTED, DENSE = "adapted.json", "dense"
+SYSTEMS = {
+    "bm25": "BM25 (by words)",
+    "start": "the original encoder",
+    "adapted": "the adapted encoder",
+    "hybrid-start": "BM25 and the original encoder",
+    "hybrid": "BM25 and the adapted encoder",
+}
+"""System → its name for users."""
+FEW = 16
+"""Maximum number of queries to encode and search without torch, which takes seconds to import."""
+REPEAT = "Remove it, and run the same 'qontext adapt' again: finished steps are kept."
+
+
+class Adapted(TypedDict):
+    """The fields read from `adapted.json`."""
+
+    system: Literal["bm25", "start", "adapted", "hybrid-start", "hybrid"]
+    weights: tuple[NonNegativeFloat, NonNegativeFloat]
+    read_tokens: Annotated[int, Field(ge=3)]
+
+
+def read_adapted(root: Path) -> dict[str, Any]:
+    try:
+        about: dict[str, Any] = read_json(root / ADAPTED, Adapted)
+    except QontextError as error:
+        raise QontextError(error.message, place=error.place, remedy=REPEAT) from None
+    return about
+
+
+def dense_index(root: Path) -> Path:
+    """What is searched by vectors in a directory of `adapt`: an index, or else the vectors."""
+    index = root / "index" / DENSE
+    return index if is_artifact(index) else root / "index" / "vectors"
+
+
+def is_adapted(path: str | Path) -> bool:
+    """Whether this is a finished directory of `adapt`."""
+    return (Path(path) / ADAPTED).is_file()
+
+
+class Searcher(BaseSearcher):
+    """Answers questions with passages. Opens the directory that `qontext adapt` wrote, or see `build`.
+
+    >>> search = Searcher("runs/mine")
+    >>> for hit in search("how do I reset my password?", k=2):
+    ...     print(hit.rank, hit.id, hit.score, hit.title, hit.text)
+    1 ...
+    2 ...
+
+    Args: directory: Output directory of `qontext adapt`. device: Device of the encoder: auto, cpu, cuda,
+    cuda:N or mps.
+    """
+
+    @classmethod
+    def build(
+        cls,
+        passages: Iterable[Passage | str],
+        encoder: str | os.PathLike[str] | None = None,
+        *,
+        device: str = "auto",
+    ) -> BaseSearcher:
+        """Index passages or plain texts in memory, for BM25 and, with an encoder, vector search.
+
+        With both, a passage's score is the mean of the two, each in standard deviations of the query's hits.
+
+        Args:
+            passages: Passages, or texts, which get their numbers from 0 as ids.
+            encoder: A model folder, or the name of a model on the Hugging Face Hub.
+            device: Where the encoder runs: auto, cpu, cuda, cuda:N or mps.
+
+        >>> search = Searcher.build(load_passages("docs.jsonl"), "sentence-transformers/all-MiniLM-L6-v2")
+        >>> [hit.rank for hit in search("which document is this?", k=3)]
+        [1, 2, 3]
+        """
+        from qontext.retrieve.in_memory import InMemory
+
+        return InMemory(passages, encoder, device)
+
+    def __init__(self, directory: str | os.PathLike[str], *, device: str = "auto") -> None:
+        self.root, self.device = Path(directory), device
+        if not is_adapted(self.root):
+            raise QontextError(
+                f"not a finished 'qontext adapt' directory: it has no {ADAPTED}",
+                place=self.root,
+                remedy="Finish 'qontext adapt DOCUMENTS --out DIR' first.",
+            )
+        about = read_adapted(self.root)
+        self.system, self.weights, self.read_tokens = about["system"], about["weights"], about["read_tokens"]
+        self._where: tuple[str, ...] = ()
+        self._masks: dict[int, Mask] = {}
+
+    def _passages(self, ids: set[str]) -> Mapping[str, tuple[Passage, Place]]:
+        return find_passages(self.root / "index" / "passages", ids)
+
+    def _dense_parts(self, queries: int) -> tuple[Any, Any]:
+        is_light = queries <= FEW and self._light is not None
+        encoder = self._light if is_light else self._retriever
+        return encoder, self._built or (self._scan if is_light else self._index)
+
+    def _rows(self, where: tuple[str, ...], index: Any) -> Mask | None:
+        """Which passages of an index meet the conditions; the last result is cached."""
+        if not where:
+            return None
+        if self._where != where:
+            self._masks, self._where = {}, where
+        if id(index) not in self._masks:
+            self._masks[id(index)] = mask(where, index.ids, self.root / "index" / "passages")
+        return self._masks[id(index)]
+
+    @cached_property
+    def lexical(self) -> Any:
+        from qontext.retrieve.bm25 import Bm25
+
+        made = open_artifact(self.root / "index" / "bm25", verb="index")
+        made.parts()
+        return Bm25.load(made.path / "bm25")
+
+    @cached_property
+    def _built(self) -> Any:
+        """The index of the vectors; None if they are searched themselves."""
+        from qontext.retrieve.index.load import open_index
+
+        place = dense_index(self.root)
+        return open_index(place)[0] if place.name == DENSE else None
+
+    @cached_property
+    def _index(self) -> Any:
+        from qontext.retrieve.index.exact import ExactIndex
+
+        return ExactIndex(self._vectors, device=self.device)
+
+    @cached_property
+    def _scan(self) -> Any:
+        from qontext.retrieve.index.scan import ScanIndex
+
+        return ScanIndex(self._vectors)
+
+    @cached_property
+    def _vectors(self) -> Any:
+        from qontext.retrieve.vectors import open_vectors
+
+        return open_vectors(self.root / "index" / "vectors")
+
+    @cached_property
+    def _light(self) -> Any:
+        """The encoder in NumPy; None if it needs torch."""
+        from qontext.models.light import open_light
+
+        return open_light(self.root / "model", self.read_tokens) if self.device in ("auto", "cpu") else None
+
+    @cached_property
+    def _retriever(self) -> Any:
+        from qontext.models.retriever import Retriever
+
+        return Retriever(str(self.root / "model"), device=self.device, max_length=self.read_tokens)

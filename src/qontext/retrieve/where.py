@@ -1,0 +1,184 @@
+"""`--where folder=guide`: a mask of an index's passages whose metadata meet conditions.
+
+A condition is NAME=VALUE, or has one of the operators ``!=``, ``<``, ``<=``, ``>``, ``>=``. VALUE may have
+alternatives separated by ``|``, and ``*`` matches any text. A folder includes its subfolders. If there are
+several conditions, all must hold. NAME is a field of the metadata, or `file`, `title`, `document` or `page`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import re
+from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from qontext.data.collection import read_metadata
+from qontext.data.places import is_table, parsed, read_columns
+from qontext.frame.artifacts import Artifact, is_artifact, open_artifact
+from qontext.frame.descriptions import InputEntry
+from qontext.frame.errors import QontextError
+from qontext.frame.inputs import find
+
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+
+_CONDITION = re.compile(r"([^=!<>]+?)\s*(!=|<=|>=|=|<|>)\s*(.*)", re.DOTALL)
+_ORDER: dict[str, Callable[[Any, Any], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_ROWS = 16_384
+_COLUMNS = {"file": "file", "title": "title", "document": "doc", "page": "page"}
+"""The columns for names that are not metadata fields."""
+
+
+class Condition(NamedTuple):
+    """NAME OPERATOR VALUE."""
+
+    name: str
+    operator: str
+    value: str
+
+    def holds(self, value: object) -> bool:
+        """Whether a field with this value, or one of these values, meets the condition."""
+        if self.operator == "!=":
+            return not self._replace(operator="=").holds(value)
+        if isinstance(value, list):
+            return any(self.holds(item) for item in value)
+        if self.operator == "=":
+            return any(self._equals(value, wanted.strip()) for wanted in self.value.split("|"))
+        return self._compares(value)
+
+    def _equals(self, value: object, wanted: str) -> bool:
+        if isinstance(value, bool):
+            return wanted.lower() == str(value).lower()
+        if isinstance(value, int | float):
+            number = _number(wanted)
+            return number is not None and number == value
+        text = str(value)
+        if self.name == "folder" and wanted and text.startswith(wanted.rstrip("/") + "/"):
+            return True
+        if "*" in wanted:
+            return fnmatchcase(text, wanted.replace("[", "[[]").replace("?", "[?]"))
+        return text == (wanted.rstrip("/") if self.name == "folder" else wanted)
+
+    def _compares(self, value: object) -> bool:
+        compare = _ORDER[self.operator]
+        number = _number(self.value)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return number is not None and compare(value, number)
+        if not isinstance(value, str):
+            return False
+        # Compare at the condition's precision: 2024-05-01 is in 2024, neither before nor after it.
+        return compare(value[: len(self.value)], self.value)
+
+
+def parse(where: Sequence[str]) -> list[Condition]:
+    """The conditions."""
+    conditions = []
+    for text in where:
+        found = _CONDITION.fullmatch(text.strip())
+        if found is None:
+            raise QontextError(
+                f"--where {text!r} is not a condition", remedy="Use NAME=VALUE, as in --where folder=guide."
+            )
+        conditions.append(Condition(found[1].strip(), found[2], found[3].strip()))
+    return conditions
+
+
+def mask(where: Sequence[str], ids: np.ndarray[Any, Any], passages: Path | str) -> Mask:
+    """[P] which passages of an index meet the conditions, according to the metadata of `passages`."""
+    matching = pa.array(matching_ids(parse(where), Path(passages)), pa.string())
+    fulfilled: Mask = pc.is_in(pa.array(ids, pa.string()), value_set=matching).to_numpy(zero_copy_only=False)
+    return fulfilled
+
+
+def matching_ids(conditions: list[Condition], source: Path) -> list[str]:
+    """The ids of the passages that meet all conditions."""
+    names: set[str] = set()
+    ids: list[str] = []
+    for file, batch in _batches(source):
+        metadata = batch["metadata"].dictionary_encode() if "metadata" in batch.schema.names else None
+        objects = (
+            [parsed(text, file) for text in metadata.dictionary.to_pylist()] if metadata is not None else [{}]
+        )
+        codes = np.zeros(len(batch), np.int64) if metadata is None else metadata.indices.to_numpy()
+        names.update(name for known in objects for name in known)
+        names.update(name for name, column in _COLUMNS.items() if column in batch.schema.names)
+        good = np.ones(len(batch), bool)
+        for condition in conditions:
+            good &= _fulfils(condition, objects, codes, batch)
+        ids += batch["id"].filter(pa.array(good)).to_pylist()
+    for condition in conditions:
+        if condition.name not in names:
+            fields = ", ".join(sorted(names)[:20])
+            raise QontextError(
+                f"no passage has a field {condition.name!r}",
+                place=source,
+                remedy=f"Available fields: {fields}.",
+            )
+    return ids
+
+
+def _fulfils(
+    condition: Condition, objects: list[dict[str, Any]], codes: np.ndarray[Any, Any], batch: pa.RecordBatch
+) -> Mask:
+    """[B] whether each row meets the condition. Each distinct object or column value is checked once."""
+    has = np.array([condition.name in known for known in objects])
+    good = np.array([condition.name in known and condition.holds(known[condition.name]) for known in objects])
+    rows: Mask = good[codes]
+    column = _COLUMNS.get(condition.name)
+    if column in batch.schema.names and not has.all():
+        values = batch[column].dictionary_encode()
+        known = [condition.holds(value) for value in values.dictionary.to_pylist()]
+        places = values.indices.fill_null(len(known)).to_numpy()
+        rows = np.where(has[codes], rows, np.array([*known, condition.operator == "!="])[places])
+    elif condition.operator == "!=":
+        rows = rows | ~has[codes]
+    return rows
+
+
+def _batches(source: Path) -> Iterator[tuple[Path, pa.RecordBatch]]:
+    """(file, rows) with `id`, `title`, `doc` and the other columns."""
+    if is_table(source):
+        yield from read_columns(source)
+        return
+    rows = read_metadata(source)
+    while some := list(itertools.islice(rows, _ROWS)):
+        columns = {
+            "id": [passage.id for passage, _ in some],
+            "title": [passage.title for passage, _ in some],
+            "doc": [passage.doc for passage, _ in some],
+            "metadata": [metadata for _, metadata in some],
+        }
+        yield source, pa.RecordBatch.from_pydict(columns)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def passages_of(artifact: Artifact) -> str:
+    """The passages of vectors or an index, found through the recorded inputs."""
+    for name in ("texts", "source", "passages"):
+        if name in artifact.inputs:
+            entry: Any = artifact.inputs.take(name, InputEntry)
+            remedy = "Name them with --passages."
+            path = find(entry, artifact.path, "the passages of the index", remedy=remedy)
+            if is_artifact(path) and (above := open_artifact(path)).verb in ("encode", "expand"):
+                return passages_of(above)
+            return path
+    raise QontextError(
+        "does not record its passages", place=artifact.path, remedy="Name them with --passages."
+    )
