@@ -1,11 +1,11 @@
-"""The model cards of a fine-tuned retriever and of a reranker: what it is, how it was made, how to load it."""
+"""The model cards of a fine-tuned retriever and of a reranker: description, training settings, how to load it."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from qontext.engine.card import how_it_was_made
 from qontext.finetune.config import FinetuneConfig, LabelledConfig
+from qontext.models.card import how_it_was_made
 
 _RETRIEVER = """---
 library_name: sentence-transformers
@@ -36,7 +36,7 @@ tags: [cross-encoder, reranker, qontext]
 
 # Reranker
 
-A cross-encoder: reads a query and a passage together and gives one number, higher for better answers. Trained to put
+A cross-encoder: it reads a query and a passage together and returns a score, higher for better answers. Trained to put
 a positive first among {candidates} candidates.
 
 ```python

@@ -1,104 +1,121 @@
-"""What can be set in fine-tuning: what all labelled trainings share, and what a retriever's needs besides."""
+"""The settings of fine-tuning: those shared by all labelled trainings, and those of a retriever."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from qontext.config import Input, Machine
-from qontext.engine.config import TrainingConfig
-from qontext.errors import QontextError
+from qontext.frame.config import Advanced, Input, Machine
+from qontext.frame.errors import QontextError
+from qontext.training.config import TrainingConfig
+
+if TYPE_CHECKING:
+    from qontext.training.early_stop import Schedule
 
 
 class LabelledConfig(TrainingConfig):
     """Settings of any training on queries with positives and negatives."""
 
     groups: Annotated[str, Input(positional=True)]
-    """Training groups from 'qontext mine', or a BEIR folder, whose queries then have positives only."""
+    """Training groups from 'qontext mine', or a BEIR folder, whose queries only have positives."""
 
     passages: Annotated[str | None, Input()] = None
-    """Where the groups' passages are: what `split` wrote, Parquet, a BEIR folder or corpus file. A BEIR folder given
-    as groups brings its own."""
+    """Passages of the groups: output of `split`, Parquet, a BEIR folder or corpus file. Not needed if groups
+    are a BEIR folder."""
 
     split: str = "train"
-    """The judgements to train on, if groups are a BEIR folder."""
+    """Split to train on, if groups are a BEIR folder."""
 
     encoder: Annotated[str, Input()] = "bert-base-uncased"
-    """Where to start: a folder, such as 'qontext pretrain' writes, or a hub name."""
+    """Initial encoder: a folder, such as the output of 'qontext pretrain', or a Hub name."""
 
     epochs: float = Field(3.0, gt=0)
-    """Passes over the queries, when no steps are given."""
+    """Passes over the queries, if --steps is not set."""
 
     batch_size: int = Field(64, ge=1)
-    """Queries per step, over all GPUs together."""
+    """Queries per step, across all GPUs."""
 
     lr: float = Field(2e-5, gt=0)
-    """Highest learning rate (AdamW)."""
+    """Peak learning rate (AdamW)."""
+
+    dev: Annotated[str | None, Input()] = None
+    """Labelled data to evaluate on during training."""
+
+    dev_split: Annotated[str, Advanced()] = "dev"
+    """Split to evaluate on, if dev is a BEIR folder."""
+
+    dev_queries: Annotated[int, Advanced()] = Field(500, ge=1)
+    """Maximum number of queries to evaluate on."""
+
+    dev_every: Annotated[int | None, Advanced()] = Field(None, ge=1)
+    """Steps between evaluations. Default: a tenth of the run."""
+
+    patience: Annotated[int | None, Advanced()] = Field(None, ge=1)
+    """With --dev: stop after this many evaluations without a better MRR@10. Default: never."""
+
+    keep: Annotated[Literal["best", "last"], Advanced()] = "best"
+    """With --dev: keep the weights with the best MRR@10, or the last ones."""
+
+    @model_validator(mode="after")
+    def _has_dev(self) -> Self:
+        if self.patience and not self.dev:
+            raise QontextError("patience needs --dev")
+        return self
+
+    def evaluation_schedule(self, steps: int) -> Schedule:
+        """The evaluation schedule of a training with this number of steps."""
+        from qontext.training.early_stop import Schedule
+
+        return Schedule(self.dev_every or max(1, steps // 10), steps, self.keep, self.patience)
 
 
 class FinetuneConfig(LabelledConfig):
     passages_per_query: int = Field(16, ge=1)
-    """Passages that come with each query: a positive and hard negatives. A query with fewer negatives gets others at
-    random; if no query has so many, all get fewer."""
+    """Passages per query: one positive and hard negatives. A query with fewer negatives gets random ones; if
+    no query has enough, the number is reduced."""
 
-    query_length: int = Field(32, ge=3)
-    """Longest query in tokens, special tokens included."""
+    query_length: int = Field(32, ge=3, le=100_000)
+    """Maximum query length in tokens, including special tokens."""
 
-    passage_length: int = Field(144, ge=3)
-    """Longest passage in tokens, title and special tokens included."""
+    passage_length: int = Field(144, ge=3, le=100_000)
+    """Maximum passage length in tokens, including title and special tokens."""
 
     untied: bool = False
-    """Train an encoder of its own for queries. Both start as `encoder`, and the queries' one is saved in the folder
-    query/ of the result, which `search` and `encode --kind query` take by themselves."""
+    """Train a separate encoder for queries. Both are initialized from `encoder`; the query encoder is saved
+    in the folder query/ of the result, where `search` and `encode --kind query` find it."""
 
     pooling: Literal["auto", "cls", "mean"] = "auto"
-    """What stands for a text: the last layer's [CLS], or the mean over its tokens. Auto: as the encoder's folder
-    says; [CLS] where it says nothing."""
+    """Vector of a text: the last layer's [CLS], or the mean over its tokens. Auto: from the encoder's folder,
+    else [CLS]."""
 
     similarity: Literal["auto", "dot", "cosine"] = "auto"
-    """What vectors are compared by. Auto: as the encoder's folder says; dot product where it says nothing."""
+    """Similarity of vectors. Auto: from the encoder's folder, else dot product."""
 
     temperature: float | None = Field(None, gt=0)
-    """Divides the similarities. Default: 1 for dot products, as published; 0.05 for cosines, which lie close together."""
+    """Temperature of the loss. Default: 1 for dot products, as published; 0.05 for cosines."""
 
     teacher: Annotated[str | None, Input()] = None
-    """Distil from these scores of the groups' passages: a run, as 'qontext rerank GROUPS' writes it. Passages
-    without a score are left out."""
+    """Distill from these scores of the groups' passages: a run, such as the output of 'qontext rerank
+    GROUPS'. Passages without a score are skipped."""
 
     distill: Literal["kl", "margin-mse"] = "kl"
-    """How: match the teacher's distribution over a query's own passages, or its score differences to the positive."""
+    """Distillation loss: KL divergence from the teacher's distribution over a query's own passages, or
+    margin-MSE on score differences to the positive."""
 
-    gradient_cache: Literal["auto", "on", "off"] = "auto"
-    """Compute the gradient in two passes, in memory that does not grow with the batch. Auto: when a batch takes more
-    than 8 micro-batches."""
+    gradient_cache: Annotated[Literal["auto", "on", "off"], Advanced()] = "auto"
+    """Compute the gradient in two passes, with memory independent of the batch size. Auto: if a batch has
+    more than 8 micro-batches."""
 
     compile: Annotated[Literal["auto", "on", "off"], Machine()] = "auto"
     """Compile the encoder with torch.compile. Auto: on GPUs."""
 
     dev: Annotated[str | None, Input()] = None
-    """A BEIR folder on whose queries retrieval is measured as training goes on: MRR@10 among their relevant passages
-    and 2,000 others."""
-
-    dev_split: str = "dev"
-    """The split whose queries are measured."""
-
-    dev_queries: int = Field(500, ge=1)
-    """At most so many queries of that split."""
-
-    dev_every: int | None = Field(None, ge=1)
-    """Steps between two measurements. Default: a tenth of the run."""
-
-    patience: int | None = Field(None, ge=1)
-    """Stop when so many measurements in a row were no better than the best before them. Default: never."""
-
-    keep: Literal["best", "last"] = "best"
-    """With --dev: which weights are kept, those that measured best or the last ones."""
+    """A BEIR folder on whose queries retrieval is evaluated during training: MRR@10 among their relevant passages and
+    2,000 others."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        if self.patience and not self.dev:
-            raise QontextError("patience needs --dev, on which to measure")
         if self.teacher and self.passages_per_query < 2:
             raise QontextError(
                 "distillation compares passages of a query: set passages_per_query to 2 or more"

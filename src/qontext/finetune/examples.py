@@ -1,8 +1,7 @@
-"""Training examples: queries with their positives and negatives, and which of them a visit to a query shows.
-
-Visit e of a query takes its e-th positive, in turn, and from its negatives, shuffled once, a window that slides on by
-its own width: every negative is seen before one is seen again. What a query shows is a function of its id, the seed
-and e alone.
+"""Training examples: queries with positives and negatives, and the passages of each visit to a query. Visit e
+of a query takes its positives in turn and, from its negatives, shuffled once, a window that slides by its
+width: every negative is used before one is repeated. The passages of a visit depend only on the query's id,
+the seed and e.
 
 Shapes: Q queries, P passages (numbered by first appearance), C passages per visit.
 """
@@ -16,21 +15,21 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from qontext import log
-from qontext.collection import load_collection, read_passages
-from qontext.engine.randomness import below, hashed
-from qontext.engine.rectangles import Ints
-from qontext.errors import QontextError
-from qontext.finetune.texts import text_key
-from qontext.retrieve.groups import Group, read_groups
-from qontext.retrieve.runs import Run
+from qontext.data.collection import load_collection, read_passages
+from qontext.data.runs import Run
+from qontext.finetune.negatives.groups import Group, read_groups
+from qontext.frame import log
+from qontext.frame.errors import QontextError
+from qontext.models.packing import Ints
+from qontext.training.randomness import below, hashed
+from qontext.training.texts import text_key
 
 Floats = NDArray[np.float32]
 
 
 @dataclass
 class Example:
-    """A query: its key, and the numbers of its passages, with a teacher's scores if there is one."""
+    """A query: its key, the numbers of its passages, and a teacher's scores, if any."""
 
     key: int
     positives: Ints
@@ -40,10 +39,10 @@ class Example:
 
 
 class Examples:
-    """All queries' examples. `place` tells where they were read, `passages` where their passages are.
+    """All queries' examples, with their `place` and the path of their `passages`.
 
-    After `settle`, `known` [Q, K] holds the text keys of each query's positives, -1 where there are fewer: those of
-    all queries with the same text, since a passage that answers one answers the other.
+    After `attach_passage_keys`, `known` [Q, K] has the text keys of each query's positives, -1 for padding. Queries with the
+    same text share their positives.
     """
 
     def __init__(self, groups: Iterable[Group], place: str, teacher: Run | None = None) -> None:
@@ -60,9 +59,9 @@ class Examples:
             self._add(group, teacher)
         if not self.rows:
             raise QontextError(
-                "holds no query with negatives to learn from"
+                "contains no query with negatives"
                 if self.without_negatives
-                else "holds no query to train on",
+                else "contains no query to train on",
                 place=place,
             )
 
@@ -78,7 +77,7 @@ class Examples:
         positives = list(dict.fromkeys(group.positives))
         scores: Mapping[str, float] = {}
         if teacher is not None and not negatives:
-            self.without_negatives += 1  # nothing to compare the positive with
+            self.without_negatives += 1  # no negative to compare with
             return
         if teacher is not None:
             scores = {h.passage: h.score for h in teacher[group.query]} if group.query in teacher else {}
@@ -89,7 +88,7 @@ class Examples:
                 raise QontextError(
                     f"the teacher scored no {'negative' if positives else 'positive'} of the query {group.query!r}",
                     place=self.place,
-                    remedy="Let it score the groups themselves: qontext rerank GROUPS --reranker MODEL",
+                    remedy="Score the groups with it: qontext rerank GROUPS --reranker MODEL",
                 )
             self.unscored += asked - len(positives) - len(negatives)
         self.queries.append(group.query)
@@ -121,13 +120,13 @@ class Examples:
         if not found.all():
             lost = [id for id, number in self.number.items() if not found[number]]
             raise QontextError(
-                f"names the passage {lost[0]!r}, which is not among the passages ({len(lost):,} in all are not)",
+                f"names the passage {lost[0]!r}, which is not in the passages ({len(lost):,} are missing)",
                 place=self.place,
                 remedy="Check that the groups were mined from these passages.",
             )
 
-    def settle(self, passage_keys: Ints) -> None:
-        """With the passages' text keys: collect what is known to be positive, and take it out of the negatives."""
+    def attach_passage_keys(self, passage_keys: Ints) -> None:
+        """With the passages' text keys: collect the known positives, and remove them from the negatives."""
         self.passage_keys = passage_keys
         by_text: dict[str, set[int]] = {}
         for text, row in zip(self.texts, self.rows):
@@ -140,20 +139,29 @@ class Examples:
             if wrong.any():
                 row.negatives, row.negative_scores = row.negatives[~wrong], row.negative_scores[~wrong]
 
-    def says_known(self, number: int, passages: Ints) -> NDArray[np.bool_]:
-        """Which of the passages say what some positive of the query says."""
+    def is_known_positive(self, number: int, passages: Ints) -> NDArray[np.bool_]:
+        """Which passages have the text of a positive of the query."""
         return np.isin(self.passage_keys[passages], self.known[number])
 
     def passages_per_visit(self, wanted: int) -> int:
-        """C: what was asked for, or less if no query has so many."""
+        """C: the requested number, or less if no query has that many."""
         most = 1 + max(len(row.negatives) for row in self.rows)
         if most < wanted and most > 1:
-            log.note(f"No query has {wanted - 1} negatives: each comes with {most} passages.")
+            log.note(f"No query has {wanted - 1} negatives; using {most} passages per query.")
         return min(wanted, most)
 
     def short_of(self, per_visit: int) -> int:
         """How many queries have fewer negatives than a visit shows."""
         return sum(len(row.negatives) < per_visit - 1 for row in self.rows)
+
+    def left_out(self, per_visit: int) -> dict[str, int]:
+        """Counts of skipped and filled passages by reason, for the summary."""
+        counts = {
+            "queries_filled_with_random_passages": self.short_of(per_visit),
+            "queries_without_negatives": self.without_negatives,
+            "passages_without_teacher_score": self.unscored,
+        }
+        return {reason: count for reason, count in counts.items() if count}
 
     def visit(self, number: int, epoch: int, per_visit: int, seed: int) -> tuple[Ints, Floats]:
         """The passages [C] of a visit, the positive first, and the teacher's scores [C]; NaN where there is none.
@@ -185,7 +193,7 @@ def read_examples(
     if folder.is_dir() and any(folder.glob("corpus.jsonl*")):
         return Examples(_judged(source, split), f"{source} ({split})", teacher), passages or source
     if passages is None:
-        raise QontextError("groups name passages by id", remedy="Say where these are: --passages SOURCE.")
+        raise QontextError("groups name passages by id", remedy="Name the passages with --passages SOURCE.")
     return Examples(read_groups(source), source, teacher), passages
 
 
@@ -199,4 +207,4 @@ def _judged(folder: str, split: str) -> Iterator[Group]:
         else:
             left += 1
     if left:
-        log.note(f"{left:,} queries of {folder} ({split}) have nothing relevant, and are left out.")
+        log.note(f"{left:,} queries of {folder} ({split}) have no relevant passage and are skipped.")

@@ -1,126 +1,126 @@
-"""A cross-encoder that learns from lists: its batches, and the loss over each list."""
+"""Listwise training of a cross-encoder: batches, and the loss over each list."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from qontext.engine.distributed import Group
-from qontext.engine.load import quiet, seeded
-from qontext.engine.locate import locate
-from qontext.engine.randomness import torch_seed
-from qontext.engine.rectangles import cut_by_budget
-from qontext.engine.tokenizer import check_tokenizer, load_tokenizer
-from qontext.errors import QontextError
-from qontext.finetune.batches import Turns
 from qontext.finetune.examples import Examples
-from qontext.retrieve.cross_encoder import encode_pairs, pad_pairs
+from qontext.frame.errors import QontextError, first_line
+from qontext.models.cross_encoder import encode_pairs, pad_pairs
+from qontext.models.first_token import compute_first_token_alone
+from qontext.models.load import quiet, seeded
+from qontext.models.locate import locate
+from qontext.models.packing import pack_by_tokens
+from qontext.models.precision import keep_fp32
+from qontext.models.tokenizer import check_tokenizer, check_vocabulary, load_tokenizer
+from qontext.training.batch import Batch, Output, Rows, TrainableModel
+from qontext.training.randomness import hashed
+from qontext.training.sampler import EpochSampler
 
 
 @dataclass(frozen=True)
-class Lists:
-    """Some whole lists: a classifier's inputs [L·C, T], and which candidates are false negatives [L, C].
-
-    A list's first candidate is its positive. `weight` is what a list counts in the batch's loss.
+class Lists(Rows):
+    """Complete lists: a classifier's inputs [L·C, T], and which candidates are false negatives [L, C]. A
+    list's first candidate is its positive. `weight` is the weight of a list in the batch's loss. `row_keys`
+    has an entry for each pair [L·C].
     """
 
     inputs: dict[str, Tensor]
     left_out: Tensor
     weight: float
-    seed: int
-
-    def to(self, device: torch.device) -> Lists:
-        inputs = {name: tensor.to(device, non_blocking=True) for name, tensor in self.inputs.items()}
-        return Lists(inputs, self.left_out.to(device), self.weight, self.seed)
-
-
-@dataclass(frozen=True)
-class Batch:
-    micro: list[Lists]
-    passages: int
-
-
-@dataclass(frozen=True)
-class Output:
-    """What the training loop reads: the loss; vectors there are none."""
-
-    losses: dict[str, Tensor]
-    vectors: None = None
 
 
 @dataclass(frozen=True)
 class ListPlan:
-    """Everything a batch is a function of, besides the step. `texts` are the passages', by number."""
+    """Everything that determines a batch, besides the step. `texts` are the passages', by number."""
 
     examples: Examples
     texts: list[str]
     tokenizer: Any
-    turns: Turns
+    sampler: EpochSampler
     candidates: int
     max_length: int
     micro_tokens: int
 
     def __call__(self, step: int) -> Batch:
-        numbers, epoch, _ = self.turns(step)
+        return Batch(self.lists(step), self.sampler.batch_size * self.candidates)
+
+    def lists(self, step: int) -> list[Lists]:
+        """This rank's lists of a step, in micro-batches."""
+        numbers, epoch, first = self.sampler(step)
         pairs, wrong = [], []
         for n in numbers.tolist():
-            shown, _ = self.examples.visit(n, epoch, self.candidates, self.turns.seed)
+            shown, _ = self.examples.visit(n, epoch, self.candidates, self.sampler.seed)
             pairs += [(self.examples.texts[n], self.texts[p]) for p in shown.tolist()]
-            wrong.append(self.examples.says_known(n, shown))
+            wrong.append(self.examples.is_known_positive(n, shown))
         encodings = encode_pairs(self.tokenizer, pairs, self.max_length)
         left_out = torch.from_numpy(np.stack(wrong))
         left_out[:, 0] = False
         longest = np.array([len(e.ids) for e in encodings]).reshape(-1, self.candidates).max(1)
-        cuts = cut_by_budget(longest, None, self.micro_tokens // self.candidates)
-        micro = [
+        cuts = pack_by_tokens(longest, None, self.micro_tokens // self.candidates)
+        place = first + np.arange(len(numbers))
+        row_keys = hashed(self.sampler.seed, "dropout", step, place[:, None], np.arange(self.candidates))
+        return [
             Lists(
                 pad_pairs(self.tokenizer, [e for row in rows for e in encodings[self._list(row)]]),
                 left_out[torch.from_numpy(rows)],
-                1.0 / self.turns.batch_size,
-                torch_seed(self.turns.seed, "dropout", step, self.turns.rank, number),
+                1.0 / self.sampler.batch_size,
+                row_keys=row_keys[rows].ravel(),
             )
-            for number, rows in enumerate(cuts)
+            for rows in cuts
         ]
-        return Batch(micro, self.turns.batch_size * self.candidates)
 
     def _list(self, row: int) -> slice:
         return slice(row * self.candidates, (row + 1) * self.candidates)
 
 
-class Listwise(nn.Module):
+class Listwise(TrainableModel):
     """A sequence classifier with one logit, and the cross entropy of each list."""
-
-    contrastive = False
 
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
+        compute_first_token_alone(model.base_model)
 
-    def forward(self, lists: Lists) -> Output:
-        logits_LC = self.model(**lists.inputs).logits.float().view(lists.left_out.shape)
-        logits_LC = logits_LC.masked_fill(lists.left_out, -torch.inf)
+    def forward(self, rows: Lists) -> Output:
+        logits_LC = self.logits(rows)
         positive = torch.zeros(len(logits_LC), dtype=torch.long, device=logits_LC.device)
-        return Output({"listwise": F.cross_entropy(logits_LC, positive, reduction="sum") * lists.weight})
+        return Output({"listwise": F.cross_entropy(logits_LC, positive, reduction="sum") * rows.weight})
+
+    def logits(self, rows: Lists) -> Tensor:
+        """[L, C] of each candidate, -inf for false negatives."""
+        logits_LC: Tensor = self.model(**rows.inputs).logits.float().view(rows.left_out.shape)
+        return logits_LC.masked_fill(rows.left_out, -torch.inf)
 
 
-def prepare(batch: Batch, group: Group) -> tuple[Sequence[Lists], None]:
-    return [one.to(group.device) for one in batch.micro], None
+@torch.inference_mode()
+def mean_reciprocal_rank(model: Listwise, plan: ListPlan, count: int, device: torch.device) -> float:
+    """MRR@10 of the positives in the first `count` lists, of one list a step; of equal scores, the positive is last."""
+    training = model.training
+    model.eval()
+    reciprocal = []
+    for step in range(count):
+        for rows in plan.lists(step):
+            logits_LC = model.logits(rows.to(device))
+            ranks_L = (logits_LC[:, 1:] >= logits_LC[:, :1]).sum(1) + 1
+            reciprocal += [1 / rank if rank <= 10 else 0.0 for rank in ranks_L.tolist()]
+    model.train(training)
+    return round(sum(reciprocal) / len(reciprocal), 4)
 
 
 def load_classifier(name: str, seed: int, dropout: float | None) -> tuple[Any, Any, int]:
-    """A sequence classifier with one logit on the encoder, its tokenizer, and the longest pair that it reads.
-
-    A head that the encoder does not bring is initialised from `seed`.
+    """A sequence classifier with one logit on the encoder, its tokenizer, and its maximum length. A missing
+    head is initialized from `seed`.
     """
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
-    from qontext.engine.families import family_of
+    from qontext.models.families import family_of
 
     directory = locate(name)
     try:
@@ -141,8 +141,9 @@ def load_classifier(name: str, seed: int, dropout: float | None) -> tuple[Any, A
     except QontextError:
         raise
     except Exception as error:  # the library raises whatever its parsers raise
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise QontextError(f"cannot load the encoder: {reason}", place=directory) from None
+        raise QontextError(f"cannot load the encoder: {first_line(error)}", place=directory) from None
+    keep_fp32(model)
     tokenizer = load_tokenizer(directory)
     check_tokenizer(tokenizer, directory)
+    check_vocabulary(tokenizer, model.get_input_embeddings().num_embeddings, directory)
     return model, tokenizer, int(settings.max_position_embeddings) - family.reserved_positions(settings)

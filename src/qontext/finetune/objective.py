@@ -6,36 +6,28 @@
                                                                   own passages, 0 at all others
     margin-MSE = mean over the query's own negatives of ( (s(q, p⁺) - s(q, p)) - (t(p⁺) - t(p)) )²
 
-Each is a mean over queries. Sums over p leave out false negatives: passages that say what some positive of the query
-says, the one positive of this visit apart. (Wu et al. 2023, appendix; Gao & Callan 2022, equations 15 and 16, with the
-direction of the KL in which a target of 0 is defined; Hofstätter et al. 2020.)
+Each is a mean over queries. Sums over p exclude false negatives: passages with the text of a positive of the
+query, except the positive of this visit. (Wu et al. 2023, equation 12; Gao & Callan 2022, equations 15 and
+16, with the direction of the KL in which a target of 0 is defined; Hofstätter et al. 2020.)
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from qontext.engine.encoder import Encoder
-from qontext.finetune.batches import Keys, MicroBatch
-from qontext.retrieve.retriever import POOLINGS
+from qontext.finetune.batches import Keys, Texts
+from qontext.models.encoder import Encoder
+from qontext.models.pooling import POOLINGS
+from qontext.training.batch import Output, TrainableModel
 
 Loss = Literal["contrastive", "kl", "margin-mse"]
 
 
-@dataclass(frozen=True)
-class Output:
-    """What the training loop reads: losses of a micro-batch on its own (here none), and its rows' vectors [N, H]."""
-
-    vectors: Tensor
-    losses: dict[str, Tensor] = field(default_factory=dict)
-
-
-class BiEncoder(nn.Module):
+class BiEncoder(TrainableModel):
     """One encoder for queries and passages, or one for each (untied), and the loss between them."""
 
     contrastive = True
@@ -54,24 +46,24 @@ class BiEncoder(nn.Module):
         self.pooling, self.similarity = pooling, similarity
         self.temperature, self.loss = temperature, loss
 
-    def forward(self, micro: MicroBatch) -> Output:
-        return Output(self.represent(micro))
+    def forward(self, rows: Texts) -> Output:
+        return Output(vectors=self.represent(rows))
 
-    def represent(self, micro: MicroBatch) -> Tensor:
+    def represent(self, rows: Texts) -> Tensor:
         """[N, H] the texts' vectors, of length one if they are compared by cosine."""
-        return self.vectors(micro.ids, micro.mask, are_queries=micro.are_queries)
+        return self.vectors(rows.ids, rows.mask, are_queries=rows.are_queries)
 
     def vectors(self, ids_NT: Tensor, mask_NT: Tensor, *, are_queries: bool = False) -> Tensor:
         encoder = self.query_encoder if are_queries and self.query_encoder is not None else self.encoder
         (last_NTH,) = encoder(ids_NT, mask_NT)
-        vectors_NH = POOLINGS[self.pooling](last_NTH, mask_NT)
-        return F.normalize(vectors_NH.float(), dim=1) if self.similarity == "cosine" else vectors_NH
+        vectors_NH = POOLINGS[self.pooling](last_NTH.float(), mask_NT)
+        return F.normalize(vectors_NH, dim=1) if self.similarity == "cosine" else vectors_NH
 
-    def contrast(self, vectors: Tensor, keys: Keys, rows: slice) -> dict[str, Tensor]:
-        """The share of the loss of the queries among `rows`, given all ranks' vectors [M, H] and keys."""
+    def contrast(self, vectors_MH: Tensor, keys: Keys, rows: slice) -> dict[str, Tensor]:
+        """The share of the loss of the queries in `rows`, from all ranks' vectors [M, H] and keys."""
         mine = keys[rows]
         asked, passages = keys[rows][mine.is_query], keys[~keys.is_query]
-        scores_QP = vectors[rows][mine.is_query] @ vectors[~keys.is_query].T / self.temperature
+        scores_QP = vectors_MH[rows][mine.is_query] @ vectors_MH[~keys.is_query].T / self.temperature
         own_QP = asked.query[:, None] == passages.query
         positive_QP = own_QP & passages.is_positive
         total = keys.is_query.sum()
@@ -79,7 +71,7 @@ class BiEncoder(nn.Module):
             loss = margin_mse(scores_QP, passages.teacher, own_QP, positive_QP)
         else:
             scores_QP = scores_QP.masked_fill(
-                says_known(asked.known, passages.text) & ~positive_QP, -torch.inf
+                is_known_positive(asked.known, passages.text) & ~positive_QP, -torch.inf
             )
             if self.loss == "kl":
                 loss = divergence(scores_QP, passages.teacher, own_QP)
@@ -88,7 +80,7 @@ class BiEncoder(nn.Module):
         return {self.loss.replace("-", "_"): loss / total}
 
 
-def says_known(known_QK: Tensor, text_P: Tensor) -> Tensor:
+def is_known_positive(known_QK: Tensor, text_P: Tensor) -> Tensor:
     """[Q, P] whether a passage's text is that of one of the query's positives."""
     found = torch.zeros(len(known_QK), len(text_P), dtype=torch.bool, device=text_P.device)
     for known_Q in known_QK.T:

@@ -2,97 +2,134 @@
 
     L = -log  exp(g(q, p⁺)) / Σ exp(g(q, p))        over the positive and the negatives of one query
 
-g is the one logit of a sequence classifier over [query, passage], on any encoder; its head starts anew. A list is
-never cut, so a micro-batch holds whole lists.
+g is the one logit of a sequence classifier over [query, passage], on any encoder, with a new head. Lists are
+never split, so a micro-batch contains complete lists.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
-from qontext.artifacts import Workdir
-from qontext.errors import QontextError
 from qontext.finetune.config import LabelledConfig
 from qontext.finetune.run import check_length
-from qontext.stages import Stage
+from qontext.frame.artifacts import Workdir
+from qontext.frame.config import Input
+from qontext.frame.errors import QontextError
+from qontext.frame.stages import Stage
 
 
 class RerankerConfig(LabelledConfig):
     lr: float = Field(3e-5, gt=0)
-    """Highest learning rate (AdamW)."""
+    """Peak learning rate (AdamW)."""
 
     candidates: int = Field(8, ge=2)
-    """Passages in a list: a positive and hard negatives. Published: 64."""
+    """Passages per list: one positive and hard negatives. SimLM's reranker is trained with 64."""
 
-    max_length: int = Field(192, ge=8)
-    """Longest pair in tokens, special tokens included; the longer of query and passage is cut."""
+    max_length: int = Field(192, ge=8, le=100_000)
+    """Maximum length of a pair in tokens, including special tokens; the longer of query and passage is truncated."""
+
+    dev: Annotated[str | None, Input()] = None
+    """Groups, or a BEIR folder, for evaluation during training: MRR@10 of the positive among as many
+    candidates as in training."""
 
 
 def run(config: RerankerConfig, work: Workdir) -> dict[str, Any]:
-    import numpy as np
-
-    from qontext.engine import checkpoint, metrics
-    from qontext.engine.distributed import join
-    from qontext.engine.loop import train
-    from qontext.engine.tokenizer import save_tokenizer
-    from qontext.finetune.batches import Turns
-    from qontext.finetune.card import reranker_card
-    from qontext.finetune.examples import read_examples
-    from qontext.finetune.listwise import ListPlan, Listwise, load_classifier, prepare
-    from qontext.finetune.texts import text_key
+    from qontext.finetune.listwise import Listwise, load_classifier
+    from qontext.training.distributed import join
+    from qontext.training.loop import train
 
     group = join(config.device)
-    examples, source = read_examples(config.groups, config.split, config.passages)
-    turns = Turns(len(examples), config.batch_size, config.seed, group.rank, group.world)
     model, tokenizer, longest = load_classifier(config.encoder, config.seed, config.dropout)
     check_length("max_length", config.max_length, longest, config.encoder)
-    texts = [text for _, text in sorted(examples.contents(source))]
-    examples.settle(np.array([text_key(text) for text in texts], np.int64))
-    candidates = examples.passages_per_visit(config.candidates)
-    if candidates < 2:
+    plan = _plan(config, config.groups, config.split, tokenizer, group)
+    if plan.candidates < 2:
         raise QontextError(
-            "no query has a negative for the reranker to tell from the positive",
+            "no query has a negative",
             place=config.groups,
-            remedy="Mine some first: qontext mine RUN QRELS",
+            remedy="Mine negatives first: qontext mine RUN QRELS",
         )
-    steps = config.steps_over(len(examples))
+    steps = config.steps_over(len(plan.examples))
     listwise = Listwise(model).to(group.device)
-    plan = ListPlan(
-        examples,
-        texts,
-        tokenizer,
-        turns,
-        candidates,
-        config.max_length,
-        config.tokens_at_a_time(group.device),
-    )
     summary: dict[str, Any] = {
-        "queries": len(examples),
-        "passages": len(texts),
-        "candidates": candidates,
+        "queries": len(plan.examples),
+        "passages": len(plan.texts),
+        "candidates": plan.candidates,
         "steps": steps,
+        **plan.examples.left_out(plan.candidates),
     }
-    if short := examples.short_of(candidates):
-        summary["queries filled up with random passages"] = short
-    settings = config.loop(steps, group.device)
-    summary |= train(listwise, plan, settings, group, work, phase="reranker", prepare=prepare)
-    if not group.is_first:
-        return {}
+    evaluations = _evaluations(config, listwise, plan, group, work, steps) if config.dev else None
+    summary |= train(
+        listwise, plan, config, group, work, steps=steps, phase="reranker", evaluations=evaluations
+    )
+    if group.is_first:
+        _save(config, listwise, tokenizer, summary, work)
+    return summary if group.is_first else {}
+
+
+def _plan(config: RerankerConfig, groups: str, split: str, tokenizer: Any, group: Any) -> Any:
+    """The batches of lists."""
+    import numpy as np
+
+    from qontext.finetune.examples import read_examples
+    from qontext.finetune.listwise import ListPlan
+    from qontext.training.sampler import EpochSampler
+    from qontext.training.texts import text_key
+
+    examples, source = read_examples(groups, split, config.passages)
+    sampler = EpochSampler(len(examples), config.batch_size, config.seed, group.rank, group.world)
+    texts = [text for _, text in sorted(examples.contents(source))]
+    examples.attach_passage_keys(np.array([text_key(text) for text in texts], np.int64))
+    candidates = examples.passages_per_visit(config.candidates)
+    budget = config.token_budget(group.device)
+    return ListPlan(examples, texts, tokenizer, sampler, candidates, config.max_length, budget)
+
+
+def _evaluations(
+    config: RerankerConfig, listwise: Any, plan: Any, group: Any, work: Workdir, steps: int
+) -> Any:
+    """Evaluation of the ranks of positives in the lists of `dev`."""
+    from qontext.finetune.listwise import mean_reciprocal_rank
+    from qontext.training.distributed import Group
+    from qontext.training.early_stop import Evaluations
+
+    alone = Group(0, 1, group.device)
+    settings = {"batch_size": 1, "candidates": plan.candidates}
+    lists = _plan(
+        config.model_copy(update=settings), str(config.dev), config.dev_split, plan.tokenizer, alone
+    )
+    count = min(len(lists.examples), config.dev_queries)
+
+    def measure() -> dict[str, float]:
+        return {"MRR@10": mean_reciprocal_rank(listwise, lists, count, group.device)}
+
+    schedule = config.evaluation_schedule(steps)
+    evaluations = Evaluations(measure, listwise, group, work, schedule, phase="reranker")
+    evaluations.begin()
+    return evaluations
+
+
+def _save(
+    config: RerankerConfig, listwise: Any, tokenizer: Any, summary: dict[str, Any], work: Workdir
+) -> None:
+    from qontext.finetune.card import reranker_card
+    from qontext.models.tokenizer import save_tokenizer
+    from qontext.training import checkpoint, metrics
+
     listwise.to("cpu")
-    with work.write_folder(".") as made:
-        model.save_pretrained(str(made))
-        save_tokenizer(tokenizer, made, config.max_length)
-        card = reranker_card(config, summary, candidates=candidates, max_length=config.max_length)
-        (made / "README.md").write_text(card, encoding="utf-8")
+    with work.write_folder(".") as folder:
+        listwise.model.save_pretrained(str(folder))
+        save_tokenizer(tokenizer, folder, config.max_length)
+        card = reranker_card(config, summary, candidates=summary["candidates"], max_length=config.max_length)
+        (folder / "README.md").write_text(card, encoding="utf-8")
     metrics.plot(work)
     checkpoint.remove(work, "checkpoints")
-    return summary
 
 
 STAGE = Stage(
     verb="train-reranker",
+    format=2,
     config=RerankerConfig,
     run=run,
     distributed=True,

@@ -1,4 +1,4 @@
-"""One table, written as HTML, Markdown, LaTeX (booktabs) or CSV. Whatever comes from data is escaped here."""
+"""A table as Markdown, LaTeX (booktabs) or CSV, with all data escaped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Cell:
-    """What stands in a table: text, a raised mark, whether it is the best of its column, a longer text."""
+    """A cell: text, a superscript, whether it is the best of its column, a longer text."""
 
     text: str
     mark: str = ""
@@ -24,61 +24,23 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """A row, or with a `heading` instead of cells, the name of the group of rows that follows."""
+    """A row, or with a `heading` instead of cells, the heading of the following group of rows."""
 
     cells: tuple[Cell, ...] = ()
     heading: str = ""
     is_ours: bool = False
-    is_new: bool = False  # a line above it, where several rows belong together
+    is_new: bool = False  # a line above it, to separate groups of rows
 
 
 @dataclass
 class Table:
-    """Columns, rows, and the notes that stand under them."""
+    """Columns, rows, and notes below them."""
 
     columns: Sequence[str]
     rows: list[Row] = field(default_factory=list)
     caption: str = ""
     notes: list[str] = field(default_factory=list)
-    is_prose: bool = False  # mostly text: on a narrow screen its cells stand one below the other
-
-
-def to_html(table: Table) -> str:
-    kind = ' class="prose"' if table.is_prose else ""
-    lines = [
-        f'<figure class="table"><div class="scroll"><table{kind}>',
-        f"<caption>{_h(table.caption)}</caption>",
-    ]
-    head = "".join(
-        f'<th scope="col"{_class(i, table)}>{_h(name)}</th>' for i, name in enumerate(table.columns)
-    )
-    lines.append(f"<thead><tr>{head}</tr></thead><tbody>")
-    for row in table.rows:
-        if row.heading:
-            lines.append(
-                f'<tr class="group"><th scope="rowgroup" colspan="{len(table.columns)}">'
-                f"{_h(row.heading)}</th></tr>"
-            )
-            continue
-        cells = "".join(_html_cell(i, cell) for i, cell in enumerate(row.cells))
-        classes = " ".join(["ours"] * row.is_ours + ["new"] * row.is_new)
-        lines.append(f'<tr class="{classes}">{cells}</tr>' if classes else f"<tr>{cells}</tr>")
-    lines.append("</tbody></table></div>")
-    lines += [f'<p class="note">{_h(note)}</p>' for note in table.notes]
-    return "\n".join([*lines, "</figure>"])
-
-
-def _html_cell(i: int, cell: Cell) -> str:
-    text = f"<b>{_h(cell.text)}</b>" if cell.is_best else _h(cell.text)
-    mark = f"<sup>{_h(cell.mark)}</sup>" if cell.mark else ""
-    title = f' title="{_h(cell.title)}"' if cell.title else ""
-    kind = ' class="text"' if cell.is_text else ""
-    return f'<th scope="row"{title}>{text}{mark}</th>' if i == 0 else f"<td{kind}{title}>{text}{mark}</td>"
-
-
-def _class(i: int, table: Table) -> str:
-    rows = [row for row in table.rows if row.cells]
-    return ' class="text"' if rows and rows[0].cells[i].is_text else ""
+    is_prose: bool = False  # mostly text: on a narrow screen its cells are stacked
 
 
 def to_markdown(table: Table) -> str:
@@ -102,7 +64,7 @@ def to_markdown(table: Table) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """A table for a paper: needs booktabs, and graphicx to shrink what is wider than the column."""
+    """A LaTeX table: needs booktabs, and graphicx to shrink wide tables."""
     rows = [row for row in table.rows if row.cells]
     kinds = "".join(_latex_column([row.cells[i] for row in rows], i) for i in range(len(table.columns)))
     lines = [r"\begin{table}[t]", r"\centering", _FITTED, rf"\begin{{tabular}}{{{kinds}}}", r"\toprule"]
@@ -129,19 +91,15 @@ def to_csv(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)
-    # A text that a spreadsheet would take for a formula is quoted as text.
+    # Text that a spreadsheet would interpret as a formula is quoted.
     writer.writerows(
         [f"'{v}" if isinstance(v, str) and v[:1] in "=+-@\t" and v else v for v in row] for row in rows
     )
     return out.getvalue()
 
 
-def _h(text: str) -> str:
-    return html.escape(text, quote=True)
-
-
 def _m(text: str) -> str:
-    """Markdown that reads as this text: its signs, and HTML's, are taken literally."""
+    """Escape the text for Markdown and HTML."""
     flat = " ".join(text.split())
     return re.sub(r"([\\`*_\[\]|~])", r"\\\1", html.escape(flat, quote=False))
 
@@ -160,7 +118,7 @@ _LATEX = {sign: "\\" + sign for sign in "&%$#_{}"} | {
     "≤": r"$\le$", "≥": r"$\ge$", "≈": r"$\approx$", "✓": r"$\surd$", "✗": r"$\times$",
     "„": ",,", "«": r"$\ll$", "»": r"$\gg$", "[": "{[}", "]": "{]}", "µ": r"$\mu$",
 }  # fmt: skip
-"""What LaTeX would take for a command, or has no letter for. A row must not begin with a bare bracket."""
+"""Escape the text for LaTeX. A row must not begin with a bare bracket."""
 _GREEK = "αβγδεζηθικλμνξπρστυφχψωΓΔΘΛΞΠΣΦΨΩ"
 _LATEX |= {sign: rf"$\{_command(sign)}$" for sign in _GREEK}
 

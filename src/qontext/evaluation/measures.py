@@ -1,12 +1,10 @@
 """Measures of a run against judgements, query by query, in the notation of ir_measures: ``nDCG@10``.
 
-The common ones (MRR, R, Success, P, nDCG, MAP, Judged) are computed by our kernels, which take a second where
-trec_eval takes a minute and agree with it; every other measure of the notation is computed by ir_measures.
-
-The denominator of every mean is the number of queries that the judgements name: a query without results
-scores 0, a result for a query without judgements counts for nothing. Ties are broken as trec_eval breaks
-them. ``R@k`` is the share of a query's relevant passages that the top k hold; what the MS MARCO literature
-calls recall, whether the top k hold any of them, is ``Success@k``.
+Common measures (MRR, R, Success, P, nDCG, MAP, Judged) are computed by fast kernels that agree with
+trec_eval; all others are computed by ir_measures. The denominator of every mean is the number of judged
+queries: a query without results scores 0, and results for queries without judgements are ignored. Ties are
+broken as in trec_eval. ``R@k`` is the share of a query's relevant passages in the top k; what the MS MARCO
+literature calls recall, whether the top k contain any of them, is ``Success@k``.
 """
 
 from __future__ import annotations
@@ -19,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from qontext.collection import Qrels
-from qontext.errors import QontextError
-from qontext.evaluate import kernels
-from qontext.evaluate.kernels import Floats
-from qontext.retrieve.runs import Run
+from qontext.data.collection import Qrels
+from qontext.data.runs import Run
+from qontext.evaluation import kernels
+from qontext.evaluation.kernels import Floats
+from qontext.frame.errors import QontextError
 
 DEFAULT = ("MRR@10", "nDCG@10", "R@100", "Success@100", "MAP", "Judged@10")
 DEPTHS = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000)
@@ -40,26 +38,32 @@ class Scores:
     values: dict[str, Floats]  # measure → [Q]
     without_results: int
     without_relevant: int
-    unjudged: int  # queries of the run that the judgements lack
+    unjudged: int  # queries of the run without judgements
+    timed_out: int = 0  # queries whose patterns took too long; they count as not answered
+
+    def __repr__(self) -> str:
+        means = ", ".join(f"{name} {mean:.4f}" for name, mean in self.means.items())
+        return f"Scores of {len(self.queries):,} queries: {means}"
 
     @cached_property
     def means(self) -> dict[str, float]:
         return {name: float(column.mean()) for name, column in self.values.items()}
 
     def counts(self) -> dict[str, int]:
-        """How many queries there were, and what was missing, for reports."""
+        """Counts of queries and missing results, for reports."""
         return {
             "queries": len(self.queries),
             "queries_without_results": self.without_results,
             "queries_without_relevant_passages": self.without_relevant,
             "queries_of_the_run_without_judgements": self.unjudged,
+            **({"queries_timed_out": self.timed_out} if self.timed_out else {}),
         }
 
 
 def parse(names: str | Sequence[str], *, relevant: int = 1) -> dict[str, Any]:
     """``"MRR@10 nDCG@10"`` → name → measure of ir_measures; `relevant` is the lowest grade that counts.
 
-    The threshold shows in the name (``MRR(rel=2)@10``), so that two tables cannot be confused.
+    The threshold is part of the name (``MRR(rel=2)@10``).
     """
     import ir_measures
 
@@ -73,7 +77,7 @@ def parse(names: str | Sequence[str], *, relevant: int = 1) -> dict[str, Any]:
             supported = False
         if not supported:
             raise QontextError(
-                f"no such measure: {name!r}", remedy=f"Known are {_KNOWN}, with a number for k."
+                f"unknown measure {name!r}", remedy=f"Choose from {_KNOWN}, with a number for k."
             )
         if int(measure.params.get("cutoff", 1)) < 1:
             raise QontextError(f"the depth of {name!r} must be at least 1")
@@ -83,7 +87,7 @@ def parse(names: str | Sequence[str], *, relevant: int = 1) -> dict[str, Any]:
             name = f"{head}(rel={relevant}){at}{depth}"
         found[name] = measure
     if not found:
-        raise QontextError("no measure was asked for", remedy=f"Known are {_KNOWN}.")
+        raise QontextError("no measure is specified", remedy=f"Choose from {_KNOWN}.")
     return found
 
 
@@ -92,7 +96,7 @@ def measure(run: Run, qrels: Qrels, measures: dict[str, Any], *, relevant: int =
     highest = max(max(judged.values(), default=0) for judged in qrels.values())
     if highest < relevant:
         raise QontextError(
-            f"no passage is judged relevant: grades from {relevant} on count, the highest given is {highest}"
+            f"no passage is judged relevant: the minimum relevant grade is {relevant}, the highest grade is {highest}"
         )
     found = kernels.find(run, qrels)
     others = [m for m in measures.values() if not _has_kernel(m)]
@@ -127,7 +131,7 @@ def _by_kernel(found: kernels.Found, measure: Any) -> Floats:
 
 
 def _by_library(run: Run, qrels: Qrels, measures: list[Any]) -> dict[Any, Floats]:
-    """What has no kernel, by ir_measures, some queries at a time: its form of a run takes much memory."""
+    """Measures without a kernel, computed by ir_measures in batches of queries to limit memory."""
     import ir_measures
 
     number = {query: i for i, query in enumerate(qrels)}

@@ -1,14 +1,15 @@
-"""What is wrong with the files that an evaluation was given, in a sentence, before any figure is shown."""
+"""Checks of the input files of an evaluation."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from qontext import log
-from qontext.collection import Qrels, read_lines
-from qontext.errors import QontextError
-from qontext.evaluate.datasets import Judged, altered
-from qontext.retrieve.runs import Run
+from qontext.data.collection import Qrels
+from qontext.data.lines import read_lines
+from qontext.data.runs import Run
+from qontext.evaluation.datasets import Judged, altered
+from qontext.frame import log
+from qontext.frame.errors import QontextError
 
 
 def kind_of(path: Path) -> str | None:
@@ -23,27 +24,27 @@ def kind_of(path: Path) -> str | None:
 
 
 def check_kinds(run: str, qrels: str) -> None:
-    """Refuse a run where judgements belong, and the other way round."""
+    """Refuse a run in place of judgements, and vice versa."""
     run_kind, qrels_kind = kind_of(Path(run)), kind_of(Path(qrels))
     if run_kind == "qrels":
-        also = " and the other is a run: they are swapped" if qrels_kind == "run" else ""
+        also = " and the other is a run: the arguments are swapped" if qrels_kind == "run" else ""
         raise QontextError(
-            f"this is a file of judgements, not a run{also}", place=run, remedy="The order is RUN QRELS."
+            f"this is a judgements file, not a run{also}", place=run, remedy="The order is RUN QRELS."
         )
     if qrels_kind == "run":
         raise QontextError(
-            "this is a run, not a file of judgements", place=qrels, remedy="The order is RUN QRELS."
+            "this is a run, not a judgements file", place=qrels, remedy="The order is RUN QRELS."
         )
 
 
 def check_ids(run: Run, qrels: Qrels, run_place: str, qrels_place: str) -> None:
-    """Refuse a run that cannot belong to the judgements; warn where it hardly does."""
+    """Refuse a run that does not match the judgements; warn if it hardly matches."""
     common = [query for query in run.queries if query in qrels]
     passages = {passage for judged in qrels.values() for passage in judged}
     if not common:
         swapped = not passages.isdisjoint(run.queries) or any(query in qrels for query in run.ids)
         hint = (
-            "the columns for query and passage seem to be swapped in one of them"
+            "the query and passage columns seem to be swapped in one of them"
             if swapped
             else f"the run has ids like {run.queries[0]!r}, the judgements like {next(iter(qrels))!r}"
         )
@@ -60,7 +61,7 @@ def check_ids(run: Run, qrels: Qrels, run_place: str, qrels_place: str) -> None:
 
 
 def note_grades(judged: Judged, relevant: int | None) -> None:
-    """Say how graded judgements are read where measures need them to be yes or no."""
+    """Report how graded judgements are used by binary measures."""
     if judged.benchmark is not None:
         return
     grades = {grade for rows in judged.qrels.values() for grade in rows.values()}
@@ -69,7 +70,7 @@ def note_grades(judged: Judged, relevant: int | None) -> None:
         log.warn(
             f"{judged.place}: as many queries and judgements as {like.name} ({like.queries:,} and "
             f"{like.judgements:,}), but its grades are {', '.join(map(str, sorted(grades)))} or its ids others. "
-            "What is computed is not the benchmark's figure."
+            "The results are not comparable with the benchmark's."
         )
     elif len({grade for grade in grades if grade > 0}) > 1 and relevant is None:
         log.note(

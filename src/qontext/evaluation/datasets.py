@@ -1,8 +1,6 @@
-"""The benchmarks by name, and judgements from wherever they are: a name, a file, a folder.
-
-A name is fetched through ir_datasets when there is a network. A file that holds exactly the judgements of a
-known benchmark is recognised by its content, so that its own measures, grades and published figures apply
-whatever the file is called.
+"""Benchmarks by name, and judgements from a benchmark name, a file or a folder. A benchmark is downloaded
+through ir_datasets. A file with exactly the judgements of a known benchmark is recognized by its content,
+regardless of its name, so that the benchmark's measures, grades and published results apply.
 """
 
 from __future__ import annotations
@@ -17,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qontext import hub
-from qontext.collection import Qrels, load_collection, read_qrels
-from qontext.errors import QontextError, choose, missing_extra
+from qontext.data.collection import Qrels, load_collection, read_qrels
+from qontext.frame.errors import QontextError, choose, missing_extra
+from qontext.models import hub
 
 WEB = ("MRR@10", "Success@50", "R@50", "Success@1000", "R@1000", "nDCG@10")
 GRADED = ("nDCG@10", "MRR@10", "R@100", "R@1000", "MAP", "Judged@10")
@@ -29,7 +27,7 @@ ZERO_SHOT = ("nDCG@10", "R@100", "Judged@10")
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A published test set. `relevant` is the lowest grade that MRR and recall count, by its convention."""
+    """A published test set. `relevant` is the minimum grade that counts for MRR and recall."""
 
     name: str
     source: str
@@ -40,7 +38,7 @@ class Benchmark:
     relevant: int = 1
     digest: str = ""
     parts: tuple[str, ...] = ()  # sets whose mean it is
-    drops_self: bool = False  # queries are passages of the collection, and must not find themselves
+    drops_self: bool = False  # queries are passages of the collection, and must not be their own results
 
 
 FORUMS = {
@@ -49,7 +47,7 @@ FORUMS = {
     "programmers": (876, 1_675, 32_176), "stats": (652, 913, 42_269), "tex": (2_906, 5_154, 68_184),
     "unix": (1_072, 1_693, 47_382), "webmasters": (506, 1_395, 17_405), "wordpress": (541, 744, 48_605),
 }  # fmt: skip
-"""The twelve parts of CQADupStack with queries, judgements, passages; its figure is the mean of theirs."""
+"""The twelve parts of CQADupStack with queries, judgements, passages; its result is the mean of theirs."""
 
 
 def _beir(
@@ -99,12 +97,12 @@ BENCHMARKS: dict[str, Benchmark] = {entry.name: entry for entry in _ALL}
 
 
 class Unavailable(QontextError):
-    """A data set that is neither here nor to be had from elsewhere now."""
+    """A data set that is neither local nor available for download."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """Judgements, where they were read, and the benchmark that they are, if they are one."""
+    """Judgements, their place, and their benchmark, if recognized."""
 
     qrels: Qrels
     place: str
@@ -112,19 +110,19 @@ class Judged:
 
 
 def load_judgements(source: str, *, split: str = "test") -> Judged:
-    """From a qrels file, a folder in BEIR's layout (its `split`), or a benchmark's name."""
+    """Read judgements from a qrels file, a folder in BEIR's layout (its `split`), or a benchmark's name."""
     path = Path(source).expanduser()
     if path.is_dir():
         qrels = load_collection(path).qrels(split)
-        return Judged(qrels, f"{path} ({split})", recognise(qrels, path.name))
+        return Judged(qrels, f"{path} ({split})", recognize(qrels, path.name))
     if path.exists():
         qrels = read_qrels(path)
-        return Judged(qrels, str(path), recognise(qrels))
+        return Judged(qrels, str(path), recognize(qrels))
     return _remote(source)
 
 
-def recognise(qrels: Qrels, folder: str = "") -> Benchmark | None:
-    """The benchmark whose judgements these are: to the last grade, or by count in a folder of its name."""
+def recognize(qrels: Qrels, folder: str = "") -> Benchmark | None:
+    """The benchmark with exactly these judgements, or with the same counts in a folder of its name."""
     near = _as_large(qrels)
     digest = judgements_digest(qrels) if any(b.digest for b in near) else None
     named = (f"beir/{folder}", f"beir/cqadupstack-{folder}")
@@ -132,7 +130,7 @@ def recognise(qrels: Qrels, folder: str = "") -> Benchmark | None:
 
 
 def altered(qrels: Qrels) -> Benchmark | None:
-    """The benchmark that these judgements have the counts of, but not the content: its grades were changed."""
+    """The benchmark with the same counts but different content (changed grades)."""
     return next((b for b in _as_large(qrels) if b.digest and b.digest != judgements_digest(qrels)), None)
 
 
@@ -151,7 +149,7 @@ def judgements_digest(qrels: Qrels) -> str:
 
 def _remote(name: str) -> Judged:
     if name.startswith((".", "/", "~")) or Path(name).suffix:
-        raise QontextError("no such file or folder of judgements", place=name)
+        raise QontextError("no such judgements file or folder", place=name)
     entry = BENCHMARKS[choose(name, BENCHMARKS, "benchmark")]
     if entry.parts:
         raise QontextError(
@@ -160,7 +158,8 @@ def _remote(name: str) -> Judged:
         )
     if entry.source.startswith("https:"):
         raise QontextError(
-            f"{name} is judged by answer strings", remedy=f"Fetch {entry.source} and give the file as QRELS."
+            f"{name} is judged by answer strings",
+            remedy=f"Download {entry.source} and pass the file as QRELS.",
         )
     qrels: Qrels = {}
     with remote_dataset(entry.source) as dataset:
@@ -177,7 +176,7 @@ def remote_dataset(name: str) -> Iterator[Any]:
     except ImportError:
         raise missing_extra("ir_datasets", "datasets", f"the benchmark {name}") from None
     online = hub.online()
-    # Offline, one short try: the files may be cached, and what is not cached must not be waited for.
+    # Offline: fail fast for files that are not cached.
     logging.getLogger("ir_datasets").setLevel(logging.ERROR)
     settings = {} if online else {"IR_DATASETS_DL_TRIES": "1", "IR_DATASETS_DL_TIMEOUT": "2"}
     before = {key: os.environ.get(key) for key in settings}
@@ -189,13 +188,13 @@ def remote_dataset(name: str) -> Iterator[Any]:
         raise QontextError(f"ir_datasets has no dataset named {name!r}") from None
     except (OSError, RuntimeError) as error:
         why = (
-            f"could not be fetched: {error}"
+            f"could not be downloaded: {error}"
             if online
             else "is not in the cache of ir_datasets and there is no network"
         )
         raise Unavailable(
             f"the data set {name} {why}",
-            remedy="Give a local file or folder instead, or run once where there is a network.",
+            remedy="Pass a local file or folder instead, or run the command once with a network.",
         ) from None
     finally:
         for key, value in before.items():

@@ -1,7 +1,8 @@
-"""Is the difference real? Paired randomisation tests, bootstrap intervals, Holm's correction, seeds.
+"""Significance of differences: paired randomization tests, bootstrap intervals, Holm's correction, seeds.
 
-The randomisation test (Fisher; Smucker et al. 2007 for retrieval) asks how often a mean difference at least
-this large appears when each query's two scores are swapped by a coin. It assumes nothing about the scores.
+The randomization test (Fisher; Smucker et al. 2007 for retrieval) estimates how often a mean difference at
+least this large occurs if each query's two scores are swapped at random. It makes no assumptions about the
+distribution of scores.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from qontext.evaluate.kernels import Floats
+from qontext.evaluation.kernels import Floats
 
-_BLOCK_CELLS = 4_000_000  # random numbers that are in memory at a time
+_BLOCK_CELLS = 4_000_000  # random numbers in memory at a time
 
 
 @dataclass(frozen=True)
 class Difference:
-    """B - A over the same queries, with its doubts."""
+    """B - A over the same queries, with interval and p value."""
 
     mean: float
     low: float  # 95 % bootstrap interval
@@ -30,7 +31,7 @@ class Difference:
 
 
 def difference(a: Floats, b: Floats, *, permutations: int = 10_000, seed: int = 42) -> Difference:
-    """How B differs from A; `a` and `b` [Q] hold the same queries in the same order."""
+    """The difference of B and A; `a` and `b` [Q] have the same queries in the same order."""
     assert a.shape == b.shape, (a.shape, b.shape)
     delta = b - a
     low, high = bootstrap_interval(delta, resamples=permutations, seed=seed)
@@ -38,19 +39,17 @@ def difference(a: Floats, b: Floats, *, permutations: int = 10_000, seed: int = 
         mean=float(delta.mean()),
         low=low,
         high=high,
-        p=randomisation_test(delta, permutations=permutations, seed=seed),
+        p=randomization_test(delta, permutations=permutations, seed=seed),
         wins=int((delta > 0).sum()),
         losses=int((delta < 0).sum()),
         ties=int((delta == 0).sum()),
     )
 
 
-def randomisation_test(delta: Floats, *, permutations: int = 10_000, seed: int = 42) -> float:
-    """Two-sided p of the paired randomisation test on the differences `delta` [Q].
-
-    Queries without a difference cannot change the sum and are left out. With few that differ, all 2^n sign
-    patterns are counted and p is exact; else it is estimated with the (hits + 1) / (draws + 1) rule, which
-    is never 0.
+def randomization_test(delta: Floats, *, permutations: int = 10_000, seed: int = 42) -> float:
+    """Two-sided p of the paired randomization test on the differences `delta` [Q]. Queries without a
+    difference are skipped. With few others, all 2^n sign patterns are counted and p is exact; otherwise it is
+    estimated as (hits + 1) / (draws + 1), which is never 0.
     """
     changed = delta[delta != 0]
     if len(changed) == 0:
@@ -87,7 +86,7 @@ def bootstrap_interval(
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down correction: p values that may be held against one threshold together."""
+    """Holm's step-down correction: p values that can be compared with a common threshold."""
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
     corrected, so_far = [0.0] * len(p_values), 0.0
     for done, i in enumerate(order):

@@ -1,4 +1,4 @@
-"""How what a report shows was made: steps, times, speeds, machines, settings."""
+"""The provenance of a report's results: steps, times, speeds, machines, settings."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from qontext import log
-from qontext.artifacts import Artifact
-from qontext.evaluate.gather import Facts
-from qontext.evaluate.tables import Cell, Row, Table
+from qontext.evaluation.gather import Facts
+from qontext.evaluation.tables import Cell, Row, Table
+from qontext.frame import log
+from qontext.frame.artifacts import Artifact
 
 
 def steps_table(facts: Facts, price: float | None) -> Table:
-    """Every finished step: when, how long, how fast, what came out; and what it all took."""
-    table = Table(["Step", "Verb", "Finished", "Took", "Speed", "Result"], caption="What was run")
+    """Every finished step: date, duration, speed, results; and the total time."""
+    table = Table(["Step", "Verb", "Finished", "Took", "Speed", "Result"], caption="Steps", is_prose=True)
     for path, stage in facts.stages:
         made = stage.meta["made"]
         cells = (
@@ -30,12 +30,12 @@ def steps_table(facts: Facts, price: float | None) -> Table:
     total = f"Total time: {log.duration(facts.seconds)}"
     if price is not None:
         total += f", at {price:g} per hour {price * facts.seconds / 3600:,.2f}"
-    table.notes = [total + ".", *(f"Not finished, not included: {path}." for path in facts.unfinished)]
+    table.notes = [total + ".", *(f"Not finished and not included: {path}." for path in facts.unfinished)]
     return table
 
 
 def machines(facts: Facts) -> Iterator[str]:
-    """A line for every machine and set of versions that took part."""
+    """A line for each machine and set of versions."""
     described = dict.fromkeys(
         json.dumps([s.meta["made"].get("machine", {}), s.meta["made"]["by"], s.meta["made"]["python"]])
         for _, s in facts.stages
@@ -60,12 +60,17 @@ def _hardware(machine: dict[str, Any]) -> str:
 
 def _speeds(stage: Artifact) -> str:
     found = {k.removesuffix("_per_second"): v for k, v in stage.summary.items() if k.endswith("_per_second")}
-    return ", ".join(f"{value:,.0f} {name.replace('_', ' ')}/s" for name, value in found.items())
+    return ", ".join(
+        f"{value:,.0f} {name.replace('_', ' ')}/s"
+        for name, value in found.items()
+        if isinstance(value, int | float)
+    )
 
 
 def _short(summary: dict[str, Any]) -> str:
     """The first few numbers of a summary."""
-    flat = {**summary.get("measures", {}), **summary}
+    measures = summary.get("measures")
+    flat = {**(measures if isinstance(measures, dict) else {}), **summary}
     numbers = [(k, v) for k, v in flat.items() if isinstance(v, int | float) and not isinstance(v, bool)]
     shown = [(k, v) for k, v in numbers if "second" not in k][:4]
     return ", ".join(

@@ -1,4 +1,4 @@
-"""What stands in a report, and in which order: facts become blocks of text, tables and figures."""
+"""The contents of a report in order: blocks of text, tables and figures."""
 
 from __future__ import annotations
 
@@ -8,26 +8,30 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from qontext.collection import read_passages, read_queries
-from qontext.evaluate import plots
-from qontext.evaluate.comparison import Pair, compare_systems, largest_changes, tops
-from qontext.evaluate.datasets import load_judgements
-from qontext.evaluate.gather import Facts, Section
-from qontext.evaluate.provenance import all_settings, machines, steps_table
-from qontext.evaluate.results import differences_table, results_table
-from qontext.evaluate.significance import bootstrap_interval
-from qontext.evaluate.tables import Cell, Row, Table
-from qontext.retrieve.runs import read_run
+from qontext.data.collection import read_passages, read_queries
+from qontext.data.runs import read_run
+from qontext.evaluation import plots
+from qontext.evaluation.comparison import Pair, compare_systems, largest_changes, tops
+from qontext.evaluation.datasets import load_judgements
+from qontext.evaluation.gather import GENERATED, Facts, Section, Training, without_seed
+from qontext.evaluation.provenance import all_settings, machines, steps_table
+from qontext.evaluation.results import differences_table, results_table
+from qontext.evaluation.significance import bootstrap_interval
+from qontext.evaluation.tables import Cell, Row, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+CAVEAT = (
+    "These questions were generated from the passages and share more words with them than real questions do. "
+    "They favor BM25 and encoders trained on similar questions."
+)
 _SHOWN = 220  # characters of a passage among the examples
 
 
 @dataclass(frozen=True, eq=False)
 class Plot:
-    """A figure with the name of its file and the caption that says what it shows."""
+    """A figure with its file name and caption."""
 
     name: str
     figure: Figure
@@ -46,12 +50,13 @@ class Block:
     text: list[str] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     plots: list[Plot] = field(default_factory=list)
+    is_lead: bool = False  # its text is main content, not a note
     details: list[tuple[str, str]] = field(default_factory=list)  # (summary, preformatted text)
 
 
 @dataclass
 class Contents:
-    """The whole report, and its raw numbers for the CSV files."""
+    """The complete report, and its raw numbers for the CSV files."""
 
     blocks: list[Block] = field(default_factory=list)
     results: list[list[Any]] = field(default_factory=list)
@@ -76,26 +81,30 @@ DIFFERENCE_COLUMNS = (
 
 
 def contents(
-    facts: Facts, *, data: str | None = None, split: str = "test", price: float | None = None
+    facts: Facts, *, data: str | None = None, price: float | None = None, opening: Sequence[str] = ()
 ) -> Contents:
-    """The report of these facts; `data` has the texts of queries and passages for examples."""
+    """Build the report; `data` has the texts of queries and passages for examples."""
     report = Contents()
+    if opening:
+        report.blocks.append(Block("Verdict", text=list(opening), is_lead=True))
     for number, section in enumerate(facts.sections, start=1):
         tested = [m for m in section.measures if not m.startswith("Judged")]
         pairs = compare_systems(section.systems, tested)
         _add_numbers(report, section, pairs)
-        report.blocks.append(_results(section, pairs, f"s{number}"))
+        report.blocks += _results(section, pairs, f"s{number}")
         if data is not None and len(section.systems) > 1:
-            report.blocks += _examples(section, data, split)
+            report.blocks += _examples(section, data)
         if section.curves:
             report.blocks.append(_depth(section, f"s{number}"))
     if facts.trainings:
         drawn = [
             Plot(f"loss{i}", plots.losses(training.losses), f"Losses of {training.name}")
-            for i, training in enumerate(facts.trainings, start=1)
+            for i, training in enumerate(_by_arm(facts.trainings), start=1)
         ]
         report.blocks.append(Block("Training", plots=drawn))
-    made = Block("How it was made", text=list(machines(facts)), tables=[steps_table(facts, price)])
+    made = Block(
+        "How the results were produced", text=list(machines(facts)), tables=[steps_table(facts, price)]
+    )
     made.details += [(f"Recipe of {root}", text) for root, text in facts.recipes.items()]
     made.details.append(("Settings of every step", all_settings(facts)))
     report.blocks.append(made)
@@ -140,27 +149,49 @@ def _add_numbers(report: Contents, section: Section, pairs: Sequence[Pair]) -> N
         )
 
 
-def _results(section: Section, pairs: Sequence[Pair], prefix: str) -> Block:
-    block = Block(section.title, tables=[results_table(section, pairs)])
-    if len(section.systems) > 1:
-        block.tables.append(differences_table(section, pairs))
+def _by_arm(trainings: Sequence[Training]) -> list[Training]:
+    """Merge trainings that differ only in a seed: the mean of their losses at every step."""
+    arms: dict[str, list[Training]] = {}
+    for training in trainings:
+        name = without_seed(training.name) or training.name
+        arms.setdefault(name.replace("--", ", ") if "=" in name else name, []).append(training)
+    merged = []
+    for name, seeds in arms.items():
+        losses: dict[str, dict[float, list[float]]] = {}
+        for training in seeds:
+            for loss, points in training.losses.items():
+                for step, value in points:
+                    losses.setdefault(loss, {}).setdefault(step, []).append(value)
+        means = {
+            loss: [(step, sum(values) / len(values)) for step, values in sorted(steps.items())]
+            for loss, steps in losses.items()
+        }
+        merged.append(Training(name if len(seeds) == 1 else f"{name} (mean of {len(seeds)} seeds)", means))
+    return merged
+
+
+def _results(section: Section, pairs: Sequence[Pair], prefix: str) -> list[Block]:
+    """The means of all systems, and the differences between them."""
     main = section.measures[0]
     columns = {system.name: system.per_query(main) for system in section.systems}
     spans = {name: (float(v.mean()), *bootstrap_interval(v)) for name, v in columns.items()}
-    block.plots.append(
-        Plot(
-            f"{prefix}-means", plots.intervals(spans, main), f"Mean {main} of every system with its interval"
-        )
-    )
+    caption = f"Mean {main} of each system with its confidence interval"
+    means = Plot(f"{prefix}-means", plots.intervals(spans, main), caption)
+    heading = section.title[0].upper() + section.title[1:] if section.is_held_out else section.title
+    blocks = [Block(heading, tables=[results_table(section, pairs)], plots=[means])]
+    if section.is_held_out and section.split == GENERATED:
+        blocks[0].text.append(CAVEAT)
     if len(section.systems) > 1:
         names = _first_and_best(section)
         a, b = (columns[name] for name in names)
         dots = f"Every query: {names[0]} across, {names[1]} up; green gains"
-        block.plots += [
+        drawn = [
             Plot(f"{prefix}-scatter", plots.scatter(a, b, names, main), dots),
             Plot(f"{prefix}-differences", plots.waterfall(a, b, main), f"From {names[0]} to {names[1]}"),
         ]
-    return block
+        tables = [differences_table(section, pairs)]
+        blocks.append(Block(f"Differences on {section.title}", tables=tables, plots=drawn))
+    return blocks
 
 
 def _first_and_best(section: Section) -> tuple[str, str]:
@@ -169,13 +200,13 @@ def _first_and_best(section: Section) -> tuple[str, str]:
     return first.name, max(others, key=lambda s: s.mean(section.measures[0])[0]).name
 
 
-def _examples(section: Section, data: str, split: str) -> list[Block]:
+def _examples(section: Section, data: str) -> list[Block]:
     queries = read_queries(data)
     if not any(query in queries for query in section.queries):
         return []
     names = _first_and_best(section)
     runs = [read_run(section.runs[name]) for name in names]
-    judged = load_judgements(section.place, split=split)
+    judged = load_judgements(section.place, split=section.split)
     by_name = {system.name: system.per_query(section.measures[0]) for system in section.systems}
     a, b = (by_name[name] for name in names)
     tops_a, tops_b = (tops(run, judged.qrels, section.relevant) for run in runs)
@@ -186,7 +217,7 @@ def _examples(section: Section, data: str, split: str) -> list[Block]:
     }
     table = Table(
         ["Query", "System", section.measures[0], "", "First passage"],
-        caption=f"The queries that gain and lose most from {names[0]} to {names[1]}",
+        caption=f"Queries with the largest gains and losses from {names[0]} to {names[1]}",
         is_prose=True,
     )
     for number, change in enumerate(changes):
@@ -218,7 +249,7 @@ def _depth(section: Section, prefix: str) -> Block:
         Plot(
             f"{prefix}-{curve.replace('^', '')}",
             plots.curves(lines, section.depths),
-            captions.get(curve, f"{curve}@k: the next stage's top that was foreseen"),
+            captions.get(curve, f"{curve}@k: share of the next stage's top results"),
         )
         for curve, lines in section.curves.items()
     ]

@@ -1,8 +1,6 @@
-"""The measures as array arithmetic over the judged passages that a run returned.
-
-Of seven million results only those that somebody judged can change a measure, so they alone are looked at.
-Q queries (those of the judgements), N judgements, J judged results. Every kernel has the signature
-``(found, cutoff, relevant) → [Q]`` and computes what trec_eval computes, ties in its order.
+"""Measures as array operations on the judged passages of a run. Only judged results affect a measure, so all
+others are skipped. Q queries (those of the judgements), N judgements, J judged results. Every kernel has the
+signature ``(found, cutoff, relevant) → [Q]`` and the same results as trec_eval, including the order of ties.
 """
 
 from __future__ import annotations
@@ -14,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from qontext.collection import Qrels
-from qontext.retrieve.runs import Run
+from qontext.data.collection import Qrels
+from qontext.data.runs import Run
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -23,7 +21,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """The judgements, flat, and where a run put them."""
+    """The judgements as flat arrays, and their ranks in a run."""
 
     count: int  # Q
     judged_query: Ints  # [N]
@@ -40,7 +38,7 @@ class Found:
         ).astype(float)
 
     def relevant(self, threshold: int) -> Floats:
-        """[Q] how many relevant passages the judgements name."""
+        """[Q] the number of relevant passages in the judgements."""
         return np.bincount(self.judged_query[self.judged_grade >= threshold], minlength=self.count).astype(
             float
         )
@@ -52,7 +50,7 @@ def find(run: Run, qrels: Qrels) -> Found:
     grades = np.array([g for judged in qrels.values() for g in judged.values()], dtype=np.int64)
     judged_query = np.repeat(np.arange(len(qrels)), [len(judged) for judged in qrels.values()])
     passages = np.array([p for judged in qrels.values() for p in judged], dtype=object)
-    # Judged pairs that the run could hold, as (query, code of the passage) in one sortable number.
+    # Judged pairs that may be in the run, as (query, code of the passage) in one sortable number.
     place = np.minimum(np.searchsorted(run.ids, passages), len(run.ids) - 1)
     known = np.flatnonzero(run.ids[place] == passages)
     pairs = judged_query[known] * len(run.ids) + place[known]
@@ -76,7 +74,7 @@ def find(run: Run, qrels: Qrels) -> Found:
 
 
 def _trec_ranks(run: Run, rows: Ints) -> Ints:
-    """The ranks of some rows as trec_eval sees them: scores in single precision, ties by descending id."""
+    """The ranks of rows as in trec_eval: scores in single precision, ties by descending id."""
     row_start = np.repeat(run.starts[:-1], np.diff(run.starts))
     single = run.scores.astype(np.float32)
     first = np.ones(run.size, dtype=bool)
@@ -112,14 +110,14 @@ def precision(found: Found, cutoff: float, relevant: int) -> Floats:
 def average_precision(found: Found, cutoff: float, relevant: int) -> Floats:
     mask = (found.grade >= relevant) & (found.rank < cutoff)
     query, rank = found.query[mask], found.rank[mask]
-    # Which of its query's relevant results each one is, from 1: its place less the place of the first.
+    # The rank of each relevant result among those of its query, from 1.
     number = np.arange(len(query)) - np.searchsorted(query, query) + 1
     total = np.bincount(query, number / (rank + 1), minlength=found.count)
     return _ratio(total, found.relevant(relevant))
 
 
 def ndcg(found: Found, cutoff: float, relevant: int) -> Floats:
-    """Gain = grade, discount = log2(rank + 1); grades below zero gain nothing. `relevant` plays no part."""
+    """Gain = grade, discount = log2(rank + 1); negative grades have no gain. `relevant` is ignored."""
     gained = found.per_query(
         (found.grade > 0) & (found.rank < cutoff), found.grade / np.log2(found.rank + 2.0)
     )

@@ -1,4 +1,4 @@
-"""nb-recall^n@k: how well a first retriever foresees what a second one will confuse.
+"""nb-recall^n@k: how much of a second retriever's top results a first retriever contains.
 
     nb-recall^n@k = |top k of stage 1 ∩ top n of stage 2| / n, mean over the queries of stage 2
 
@@ -12,21 +12,21 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from qontext.errors import QontextError
-from qontext.evaluate.kernels import Floats
-from qontext.retrieve.runs import Run
+from qontext.data.runs import Run
+from qontext.evaluation.kernels import Floats
+from qontext.frame.errors import QontextError
 
 
 def neighbourhood_recall(stage1: Run, stage2: Run, *, n: int, depths: Sequence[int]) -> dict[int, Floats]:
     """depth k → [Q] value per query of `stage2`; a query that stage 1 lacks scores 0.
 
-    The rank at which stage 1 returned each of stage 2's top n is looked up once and serves all depths.
+    The ranks of stage 2's top n in stage 1 are looked up once for all depths.
     """
     first = {query: q for q, query in enumerate(stage1.queries)}
     if not any(query in first for query in stage2.queries):
         raise QontextError(
             "the two runs have no query in common",
-            remedy="Neighbourhood recall needs runs over the same queries.",
+            remedy="Neighborhood recall needs runs over the same queries.",
         )
     values = {k: np.zeros(len(stage2.queries)) for k in depths}
     for q, query in enumerate(stage2.queries):

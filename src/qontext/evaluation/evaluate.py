@@ -1,7 +1,7 @@
 """`qontext evaluate`: score one run against judgements, or against answer strings.
 
-Kept with `--out`: ``scores.json`` (means, counts, benchmark), ``queries.parquet`` (every measure for every
-query), ``curves.json`` (recall by depth), from which `report` and `compare` work on.
+`--out` writes ``scores.json`` (means, counts, benchmark), ``queries.parquet`` (every measure for every query)
+and ``curves.json`` (recall by depth), which `report` reads.
 """
 
 from __future__ import annotations
@@ -13,47 +13,47 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from qontext.artifacts import Workdir
-from qontext.collection import read_passages
-from qontext.config import Input, StageConfig
-from qontext.errors import QontextError
-from qontext.evaluate import answers, checks, measures, neighbourhood
-from qontext.evaluate.datasets import Benchmark, Judged, load_judgements
-from qontext.evaluate.kernels import Floats
-from qontext.evaluate.measures import DEPTHS, Scores
-from qontext.records import write_table
-from qontext.retrieve.runs import Run, read_run
-from qontext.stages import Stage
+from qontext.data.collection import read_passages
+from qontext.data.records import write_table
+from qontext.data.runs import Run, read_run
+from qontext.evaluation import answers, checks, measures, neighbourhood
+from qontext.evaluation.datasets import Benchmark, Judged, load_judgements
+from qontext.evaluation.kernels import Floats
+from qontext.evaluation.measures import DEPTHS, Scores
+from qontext.frame.artifacts import Workdir
+from qontext.frame.config import Input, StageConfig
+from qontext.frame.errors import QontextError
+from qontext.frame.stages import Stage
 
 NEIGHBOURS = (50, 100)  # the n of nb-recall^n@k, as published
 
 
 class EvaluateConfig(StageConfig):
     run: Annotated[str, Input(positional=True)]
-    """A TREC run file, or the directory that a search wrote."""
+    """A TREC run file, or the output directory of a search."""
 
     qrels: Annotated[str, Input(positional=True)]
     """Judgements: a qrels file, a folder in BEIR's layout, the name of a benchmark (trec-dl-2019,
     msmarco-passage/dev, beir/scifact …), or a file of questions with answers."""
 
     split: str = "test"
-    """Which judgements of a folder in BEIR's layout."""
+    """Split of the judgements of a folder in BEIR's layout."""
 
     measures: str = ""
-    """What to compute, such as "MRR@10 nDCG@10 R@100 Success@50 MAP Judged@10", or "Answer@20" for answers.
-    Default: what is usual for the benchmark."""
+    """Measures, such as "MRR@10 nDCG@10 R@100 Success@50 MAP Judged@10", or "Answer@20" for answers. Default:
+    the usual ones for the benchmark."""
 
     relevant: Annotated[int | None, Field(ge=1)] = None
-    """The lowest grade that counts as relevant for all measures but nDCG. Default: 1, and 2 for TREC DL."""
+    """Minimum relevant grade for all measures except nDCG. Default: 1, or 2 for TREC DL."""
 
     passages: Annotated[str | None, Input()] = None
-    """The passages' texts, needed to look for answers in them."""
+    """Passages, needed to find answers in their texts."""
 
     patterns: bool = False
     """Answers are regular expressions rather than strings."""
 
     next_run: Annotated[str | None, Input()] = None
-    """The run of the next stage's retriever: adds nb-recall, how much of its top this run foresees."""
+    """Run of the next stage's retriever: adds nb-recall, the share of its top results that this run contains."""
 
 
 def run(settings: EvaluateConfig, work: Workdir) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def run(settings: EvaluateConfig, work: Workdir) -> dict[str, Any]:
 
 
 def score(found: Run, judged: Judged, names: str = "", relevant: int | None = None) -> tuple[Scores, Run]:
-    """Score a run by judgements with the benchmark's conventions; gives the scores and the run as scored."""
+    """Score a run with the benchmark's conventions; returns the scores and the run as scored."""
     benchmark = judged.benchmark
     lowest = threshold(judged, relevant)
     if benchmark and benchmark.drops_self:
@@ -89,7 +89,7 @@ def score(found: Run, judged: Judged, names: str = "", relevant: int | None = No
 
 
 def threshold(judged: Judged, asked: int | None) -> int:
-    """The lowest grade that counts as relevant: what was asked for, else the benchmark's convention."""
+    """The minimum relevant grade: the setting, else the benchmark's convention."""
     return asked or (judged.benchmark.relevant if judged.benchmark else 1)
 
 
@@ -108,7 +108,7 @@ def _by_answers(
     settings: EvaluateConfig, found: Run
 ) -> tuple[Scores, dict[str, list[float]], Benchmark | None]:
     if settings.passages is None:
-        raise QontextError("to look for answers, the passages are needed", remedy="Add --passages.")
+        raise QontextError("finding answers needs --passages", remedy="Add --passages.")
     questions = answers.read_questions(settings.qrels)
     names = settings.measures.replace(",", " ").split() or ["Answer@5", "Answer@20", "Answer@100"]
     cutoffs = {name: _answer_cutoff(name) for name in names}
@@ -118,16 +118,17 @@ def _by_answers(
     ranks = answers.answer_ranks(found, questions, texts, depth=max(DEPTHS), patterns=settings.patterns)
     in_run = sum(query in questions for query in found.queries)
     values: dict[str, Floats] = {name: (ranks <= k).astype(float) for name, k in cutoffs.items()}
-    scores = Scores(list(questions), values, len(questions) - in_run, 0, len(found.queries) - in_run)
+    unjudged, timed_out = len(found.queries) - in_run, int(np.isnan(ranks).sum())
+    scores = Scores(list(questions), values, len(questions) - in_run, 0, unjudged, timed_out)
     curves = {"Answer": [float((ranks <= k).mean()) for k in DEPTHS]}
-    return scores, curves, answers.recognise(Path(settings.qrels), len(questions))
+    return scores, curves, answers.recognize(Path(settings.qrels), len(questions))
 
 
 def _answer_cutoff(name: str) -> int:
     head, _, depth = name.partition("@")
     if head != "Answer" or not depth.isdigit() or not 1 <= int(depth) <= max(DEPTHS):
         raise QontextError(
-            f"{name!r} cannot be computed from answers", remedy=f"Known is Answer@k, k up to {max(DEPTHS)}."
+            f"{name!r} cannot be computed from answers", remedy=f"Use Answer@k, with k up to {max(DEPTHS)}."
         )
     return int(depth)
 
@@ -143,7 +144,7 @@ def _foreseen(first: Run, second: Run, scores: Scores) -> dict[str, list[float]]
 
 
 def _without_self(found: Run) -> Run:
-    """The run without results whose id is the query's own."""
+    """The run without results that are the query itself."""
     query_codes = found.row_queries()
     queries = np.array(found.queries, dtype=object)
     keep = found.ids[found.codes] != queries[query_codes]
@@ -156,9 +157,9 @@ STAGE = Stage(
     run=run,
     needs_out=False,
     examples="""
-        qontext evaluate run.trec qrels.tsv
-        qontext evaluate runs/mine/search data/scifact --measures "nDCG@10 R@100" --out runs/mine/scores
-        qontext evaluate dl19.trec trec-dl-2019 --json
-        qontext evaluate nq.trec nq-test.qa.csv --passages runs/wikipedia/split
+        qontext evaluate run.trec data
+        qontext evaluate run.trec data/qrels/test.tsv --measures "nDCG@10 R@100" --out scores
+        qontext evaluate run.trec trec-dl-2019 --json
+        qontext evaluate nq.trec nq-test.qa.csv --passages passages
     """,
 )

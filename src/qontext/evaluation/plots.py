@@ -1,7 +1,7 @@
 """The figures of a report, drawn once by matplotlib: as SVG inside the page, and as SVG and PNG files.
 
-Inside a page, text and axes take the colour of the page's text (so that one drawing serves light and dark),
-and letters are letters, in the page's own font. The colours of the lines are readable on both grounds.
+Inside a page, text and axes have the color of the page's text (for light and dark mode), and text is kept as
+text, in the page's font. The colors of lines are readable on both backgrounds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 
 import numpy as np
 
-from qontext.evaluate.kernels import Floats
+from qontext.evaluation.kernels import Floats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 
-COLOURS = ("#2f7fc1", "#e0762f", "#2e9e73", "#c2549d", "#8a6fd1", "#b8860b", "#d14b4b", "#4aa3b5")
-_INK = "#010203"  # stands for the page's text colour until the drawing is put into the page
-_WIDTH = 3.6  # inches; all figures have the same, so that their letters have the same size on the page
+COLORS = ("#2f7fc1", "#e0762f", "#2e9e73", "#c2549d", "#8a6fd1", "#b8860b", "#d14b4b", "#4aa3b5")
+_INK = "#010203"  # stands for the page's text color until the drawing is put into the page
+_WIDTH = 3.6  # inches; the same for all figures, so that their text has the same size on the page
 _STYLE: Any = {
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor"), _INK),
     **dict.fromkeys(("xtick.color", "ytick.color"), _INK),
@@ -49,7 +49,7 @@ _STYLE: Any = {
 
 
 def _styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    """The drawing function under our style, whatever the user's own settings are."""
+    """Run the drawing function with our style, regardless of user settings."""
 
     @functools.wraps(draw)
     def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
@@ -66,9 +66,9 @@ def intervals(values: Mapping[str, tuple[float, float, float]], measure: str) ->
     """Each system's mean with its 95 % interval; system → (mean, low, high)."""
     figure, axes = _figure(0.75 + 0.3 * len(values))
     for i, (mean, low, high) in enumerate(values.values()):
-        axes.plot([100 * low, 100 * high], [i, i], color=_colour(i), linewidth=2, solid_capstyle="round")
-        axes.plot(100 * mean, i, "o", color=_colour(i), markersize=6)
-    axes.set_yticks(range(len(values)), [_text(name, 24) for name in values])
+        axes.plot([100 * low, 100 * high], [i, i], color=_color(i), linewidth=2, solid_capstyle="round")
+        axes.plot(100 * mean, i, "o", color=_color(i), markersize=6)
+    axes.set_yticks(range(len(values)), [_text(name, 26) for name in values])
     axes.set_ylim(len(values) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
@@ -82,11 +82,11 @@ def scatter(a: Floats, b: Floats, names: tuple[str, str], measure: str) -> Figur
     figure, axes = _figure(3.3)
     pairs, counts = np.unique(np.stack([a, b], axis=1).round(4), axis=0, return_counts=True)
     better = np.sign(pairs[:, 1] - pairs[:, 0]).astype(int)
-    for sign, colour in ((0, "#8c8c8c"), (1, COLOURS[2]), (-1, COLOURS[6])):
+    for sign, color in ((0, "#8c8c8c"), (1, COLORS[2]), (-1, COLORS[6])):
         chosen = better == sign
         sizes = 10 + 90 * np.sqrt(counts[chosen] / counts.max())
         axes.scatter(
-            100 * pairs[chosen, 0], 100 * pairs[chosen, 1], s=sizes, color=colour, alpha=0.55, linewidths=0
+            100 * pairs[chosen, 0], 100 * pairs[chosen, 1], s=sizes, color=color, alpha=0.55, linewidths=0
         )
     axes.plot([0, 100], [0, 100], color=_INK, linewidth=0.6, alpha=0.5)
     axes.set_xlabel(f"{measure}, {_text(names[0], 26)}")
@@ -100,10 +100,8 @@ def waterfall(a: Floats, b: Floats, measure: str) -> Figure:
     figure, axes = _figure(3.3)
     delta = 100 * np.sort(b - a)[::-1]
     place = np.arange(len(delta))
-    for chosen, colour in ((delta > 0, COLOURS[2]), (delta < 0, COLOURS[6])):
-        axes.fill_between(
-            place, np.where(chosen, delta, 0), step="mid", color=colour, linewidth=0, alpha=0.85
-        )
+    for chosen, color in ((delta > 0, COLORS[2]), (delta < 0, COLORS[6])):
+        axes.fill_between(place, np.where(chosen, delta, 0), step="mid", color=color, linewidth=0, alpha=0.85)
     axes.axhline(0, color=_INK, linewidth=0.6)
     axes.set_xlabel(f"queries, sorted: {(delta > 0).sum():,} gain, {(delta < 0).sum():,} lose")
     axes.set_ylabel(f"difference in {measure}")
@@ -118,7 +116,7 @@ def curves(lines: Mapping[str, Sequence[float]], depths: Sequence[int]) -> Figur
         axes.plot(
             depths,
             [100 * v for v in values],
-            color=_colour(i),
+            color=_color(i),
             label=_text(name, 32),
             marker="o",
             markersize=2.5,
@@ -138,7 +136,7 @@ def losses(lines: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
     figure, axes = _figure(2.8)
     for i, (name, points) in enumerate(lines.items()):
         steps, values = zip(*points)
-        axes.plot(steps, values, color=_colour(i), label=_text(name, 32), linewidth=1.2)
+        axes.plot(steps, values, color=_color(i), label=_text(name, 32), linewidth=1.2)
     axes.set_xlabel("step")
     if len(lines) > 1:
         axes.legend(loc="upper right")
@@ -146,7 +144,7 @@ def losses(lines: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
 
 
 def inline_svg(svg: bytes, description: str) -> str:
-    """An SVG file for inside a page: in the page's ink and font, scaling with its column."""
+    """An SVG for inclusion in a page, with the page's color and font, scaling with its column."""
     text = svg.decode()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
@@ -158,7 +156,7 @@ def inline_svg(svg: bytes, description: str) -> str:
 
 
 def svg_bytes(figure: Figure, name: str) -> bytes:
-    """An SVG file; the same drawing gives the same bytes, and ids that no other drawing has."""
+    """An SVG file; the same drawing produces the same bytes, with unique ids."""
     import matplotlib as mpl
 
     out = io.BytesIO()
@@ -185,10 +183,10 @@ def _figure(height: float) -> tuple[Figure, Axes]:
     return figure, figure.add_subplot()
 
 
-def _colour(i: int) -> str:
-    return COLOURS[i % len(COLOURS)]
+def _color(i: int) -> str:
+    return COLORS[i % len(COLORS)]
 
 
 def _text(name: str, most: int = 60) -> str:
-    """A name as it is, though not endless; a dollar sign would start a formula."""
+    """The name, shortened, with escaped dollar signs (which would start a formula)."""
     return (name if len(name) <= most else name[: most - 1] + "…").replace("$", r"\$")

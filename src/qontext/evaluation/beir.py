@@ -1,4 +1,4 @@
-"""`qontext beir`: one retriever on many sets without training on them, beside the published table."""
+"""`qontext beir`: zero-shot evaluation of a retriever on many sets, with published results."""
 
 from __future__ import annotations
 
@@ -9,55 +9,65 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from qontext import log, stages
-from qontext.artifacts import Artifact, Workdir
-from qontext.config import Input, Machine, StageConfig, existing
-from qontext.errors import QontextError, choose
-from qontext.evaluate.datasets import BENCHMARKS, FORUMS, Benchmark, Unavailable, remote_dataset
-from qontext.evaluate.published import BEIR_SETS, ROWS
-from qontext.evaluate.tables import Cell, Row, Table, to_csv, to_latex, to_markdown
-from qontext.stages import Command
+from qontext.data.collection import load_collection, write_qrels
+from qontext.evaluation.datasets import BENCHMARKS, FORUMS, Benchmark, Unavailable, remote_dataset
+from qontext.evaluation.published import BEIR_SETS, ROWS
+from qontext.evaluation.tables import Cell, Row, Table, to_csv, to_latex, to_markdown
+from qontext.frame import artifacts, execution, log, stages
+from qontext.frame.artifacts import Artifact, Workdir
+from qontext.frame.config import Input, Machine, StageConfig, existing
+from qontext.frame.disk import require_no_file
+from qontext.frame.errors import QontextError, choose
+from qontext.frame.inputs import digest_of
+from qontext.frame.stages import Pipeline
 
 MEASURE = "nDCG@10"
 
 
 class BeirConfig(StageConfig):
     retriever: Annotated[str, Input(positional=True)]
-    """The retriever: a directory or hub name as for `encode`, or "bm25"."""
+    """Retriever: a directory or Hub name as for `encode`, or "bm25"."""
 
     out: str
-    """The directory for vectors, runs and scores of every set, and for the table."""
+    """Output directory for vectors, runs and scores of every set, and for the table."""
 
     sets: tuple[str, ...] = BEIR_SETS
-    """Which sets; by default the 14 of the published table. cqadupstack is the mean of its 12 forums. With
-    --data-root, any folder in it."""
+    """Sets to evaluate on. Default: the 14 of the published table. cqadupstack is the mean of its 12 forums.
+    With --data-root, any folder in it."""
 
     data_root: str | None = None
-    """A folder with one folder in BEIR's layout per set. Sets that are not there are fetched."""
+    """A folder with one folder in BEIR's layout per set. Missing sets are downloaded."""
 
     split: str = "test"
-    """Which judgements of the folders."""
+    """Split of the judgements."""
 
     k: int = Field(1_000, ge=1)
     """Passages per query."""
 
-    max_length: int | None = Field(None, ge=3)
-    """Tokens after which a text is cut; by default the encoder's own limit."""
+    max_length: int | None = Field(None, ge=3, le=100_000)
+    """Maximum length of a text in tokens; longer texts are truncated. Default: the encoder's limit."""
 
     storage: Literal["fp16", "fp32"] = "fp16"
     """Number format of the vectors on disk."""
 
     device: Annotated[str, Machine()] = "auto"
-    """Where to compute: auto, cpu, cuda, cuda:N or mps."""
+    """Device: auto, cpu, cuda, cuda:N or mps."""
 
 
 def run(settings: BeirConfig) -> dict[str, Any]:
     root = Path(settings.out)
     if not settings.sets:
-        raise QontextError("no set was asked for", remedy="Name one with --sets.")
-    root.mkdir(parents=True, exist_ok=True)
-    # All folders are found before the first is searched: a misspelt name is told at once.
+        raise QontextError("no set is specified", remedy="Name one with --sets.")
+    require_no_file(root)
+    # All folders are checked before the first search, so that a misspelled name is an error at once.
     folders = {name: dict(_folders(settings, name)) for name in settings.sets}
+    for folder in (
+        source for parts in folders.values() for source in parts.values() if isinstance(source, Path)
+    ):
+        choose(settings.split, load_collection(folder).splits, f"split of {folder}")
+    if settings.retriever != "bm25":
+        digest_of(settings.retriever, "retriever")
+    work = artifacts.open_root(root)
     scores: dict[str, float] = {}
     missing: dict[str, Unavailable] = {}
     for number, (name, parts) in enumerate(folders.items(), 1):
@@ -65,20 +75,19 @@ def run(settings: BeirConfig) -> dict[str, Any]:
         try:
             found = {part: _score(settings, part, folder, root) for part, folder in parts.items()}
         except Unavailable as error:
-            log.warn(f"{name} is left out: {error.message}.")
+            log.warn(f"{name} is skipped: {error.message}.")
             missing[name] = error
             continue
         scores[name] = sum(found.values()) / len(found)
     if not scores:
         first = next(iter(missing.values()))
-        raise QontextError(f"none of the sets could be had: {', '.join(missing)}", remedy=first.remedy)
+        raise QontextError(
+            f"none of the data sets could be downloaded: {', '.join(missing)}", remedy=first.remedy
+        )
     table = beir_table(scores, tuple(missing))
-    work = Workdir(root)
-    for file, text in {"beir.md": to_markdown(table), "beir.tex": to_latex(table)}.items():
-        with work.write(file) as path:
-            path.write_text(text, encoding="utf-8")
-    with work.write("beir.csv") as path:
-        path.write_text(to_csv(["set", MEASURE], [[n, s] for n, s in scores.items()]), encoding="utf-8")
+    work.write_text("beir.md", to_markdown(table))
+    work.write_text("beir.tex", to_latex(table))
+    work.write_text("beir.csv", to_csv(["set", MEASURE], [[n, s] for n, s in scores.items()]))
     log.show_rows(
         f"{MEASURE}, × 100",
         [dict(zip(table.columns, (cell.text for cell in row.cells))) for row in table.rows],
@@ -93,7 +102,7 @@ def run(settings: BeirConfig) -> dict[str, Any]:
 
 
 def _folders(settings: BeirConfig, name: str) -> Iterator[tuple[str, Path | Benchmark]]:
-    """The parts of a set, each with its folder, or with the benchmark that has to be fetched."""
+    """The parts of a set, each with its folder, or with the benchmark to download."""
     local = Path(settings.data_root).expanduser() / name if settings.data_root else None
     if settings.data_root:
         existing(settings.data_root, "the folder of the sets")
@@ -115,7 +124,7 @@ def _folders(settings: BeirConfig, name: str) -> Iterator[tuple[str, Path | Benc
 
 
 def _score(settings: BeirConfig, name: str, source: Path | Benchmark, root: Path) -> float:
-    """Encode, search and evaluate one set; what is done already is not done again."""
+    """Encode, search and evaluate one set; finished stages are skipped."""
     folder = source if isinstance(source, Path) else fetch(source, root / "data" / name)
     place = root / name
     search: dict[str, Any] = {"data": str(folder), "split": settings.split, "k": settings.k}
@@ -127,7 +136,7 @@ def _score(settings: BeirConfig, name: str, source: Path | Benchmark, root: Path
         search |= {"index": str(vectors.path)} | _length(settings)
     found = _do("search", place, search)
     made = _do("evaluate", place, {"run": str(found.path), "qrels": str(folder), "split": settings.split})
-    return float(made.summary["measures"][MEASURE])
+    return float(made.summary.take("measures", dict[str, float])[MEASURE])
 
 
 def _length(settings: BeirConfig) -> dict[str, Any]:
@@ -137,16 +146,16 @@ def _length(settings: BeirConfig) -> dict[str, Any]:
 def _do(verb: str, place: Path, settings: dict[str, Any]) -> Artifact:
     stage = stages.load(verb)
     assert isinstance(stage, stages.Stage)
-    return stages.execute(stage, stage.config.make(settings, where=verb), place / verb, overwrite=True)
+    return execution.execute(stage, stage.config.make(settings, where=verb), place / verb, overwrite=True)
 
 
 def fetch(benchmark: Benchmark, folder: Path) -> Path:
-    """Write a set of ir_datasets as a folder in BEIR's layout; a finished part is not fetched again."""
+    """Write a set of ir_datasets as a folder in BEIR's layout; finished parts are not downloaded again."""
     work = Workdir(folder)
     if all(work.has(name) for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv")):
         return folder
     with remote_dataset(benchmark.source) as dataset:
-        log.note(f"Fetching {benchmark.name} ({benchmark.passages:,} passages) into {folder}.")
+        log.note(f"Downloading {benchmark.name} ({benchmark.passages:,} passages) to {folder}.")
         passages = (
             {"_id": d.doc_id, "title": getattr(d, "title", ""), "text": d.text} for d in dataset.docs_iter()
         )
@@ -154,14 +163,13 @@ def fetch(benchmark: Benchmark, folder: Path) -> Path:
         for name, rows in (("corpus.jsonl", passages), ("queries.jsonl", queries)):
             with work.write(name) as path, path.open("w", encoding="utf-8") as file:
                 file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        with work.write("qrels/test.tsv") as path, path.open("w", encoding="utf-8") as file:
-            file.write("query-id\tcorpus-id\tscore\n")
-            file.writelines(f"{j.query_id}\t{j.doc_id}\t{j.relevance}\n" for j in dataset.qrels_iter())
+        with work.write("qrels/test.tsv") as path:
+            write_qrels(path, ((j.query_id, j.doc_id, j.relevance) for j in dataset.qrels_iter()))
     return folder
 
 
 def beir_table(scores: dict[str, float], missing: tuple[str, ...] = ()) -> Table:
-    """Ours beside the published systems, set by set, and the means over the sets that both have."""
+    """Our results and those of published systems by set, and the means over common sets."""
     systems = [row for row in ROWS if any(f"beir/{name}" in row.figures for name in BEIR_SETS)]
     known = [name for name in scores if name in BEIR_SETS]
     columns = ["Set", "ours", *((row.system for row in systems) if known else ())]
@@ -175,11 +183,9 @@ def beir_table(scores: dict[str, float], missing: tuple[str, ...] = ()) -> Table
         else _mean(scores, known, systems)
     )
     if known:
-        table.notes.append(
-            f"Published: {systems[0].source}. The mean is over the {len(known)} sets that it has."
-        )
+        table.notes.append(f"Published: {systems[0].source}. The mean is over its {len(known)} sets.")
     if missing:
-        table.notes.append(f"Could not be had, and counts in no mean: {', '.join(missing)}.")
+        table.notes.append(f"Not downloaded, and not included in means: {', '.join(missing)}.")
     return table
 
 
@@ -195,12 +201,12 @@ def _row(name: str, ours: float, others: list[float | None] | list[float]) -> Ro
     return Row((Cell(name, is_text=True), *cells))
 
 
-BEIR = Command(
+BEIR = Pipeline(
     verb="beir",
     config=BeirConfig,
     run=run,
     examples="""
-        qontext beir runs/retriever --out runs/beir
-        qontext beir bm25 --sets scifact --sets nfcorpus --data-root data --out runs/beir-bm25
+        qontext beir retriever --out beir
+        qontext beir bm25 --sets scifact --sets nfcorpus --data-root beir-data --out beir
     """,
 )

@@ -1,4 +1,4 @@
-"""`qontext compare`: several systems on the same judgements, and how far their differences can be trusted."""
+"""`qontext compare`: several systems on the same judgements, with significance tests."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from qontext import log
-from qontext.collection import read_passages, read_queries
-from qontext.config import Input, StageConfig
-from qontext.errors import QontextError
-from qontext.evaluate import checks
-from qontext.evaluate.answers import is_questions
-from qontext.evaluate.comparison import Change, Pair, System, compare_systems, largest_changes, tops
-from qontext.evaluate.datasets import load_judgements
-from qontext.evaluate.evaluate import score, threshold
-from qontext.retrieve.runs import read_run
-from qontext.stages import Command
+from qontext.data.collection import read_passages, read_queries
+from qontext.data.runs import read_run
+from qontext.evaluation import checks
+from qontext.evaluation.answers import is_questions
+from qontext.evaluation.comparison import Change, Pair, System, compare_systems, largest_changes, tops
+from qontext.evaluation.datasets import load_judgements
+from qontext.evaluation.evaluate import score, threshold
+from qontext.frame import log
+from qontext.frame.config import Input, Seed, StageConfig
+from qontext.frame.errors import QontextError
+from qontext.frame.stages import Report
 
 _ENDING = re.compile(r"(\.(trec|run|txt|tsv|res))?(\.(gz|zst|xz))?$")
 _SHOWN = 160  # characters of a passage in the table of examples
@@ -30,45 +30,46 @@ _SHOWN = 160  # characters of a passage in the table of examples
 
 class CompareConfig(StageConfig):
     runs: Annotated[tuple[str, ...], Input(positional=True)]
-    """Two or more systems: a run file or search directory each. Several seeds of one system: a pattern
-    ("seed*/search") or paths joined by commas. NAME=PATH gives a system its name in the tables."""
+    """Two or more systems: a run file or search directory each. For several seeds of one system, use a
+    pattern ("seed*/search") or paths separated by commas. NAME=PATH sets the system's name in the tables."""
 
     qrels: Annotated[str, Input()]
     """Judgements: a qrels file, a folder in BEIR's layout, or the name of a benchmark."""
 
     split: str = "test"
-    """Which judgements of a folder in BEIR's layout."""
+    """Split of the judgements of a folder in BEIR's layout."""
 
     measures: str = ""
-    """What to compare, such as "MRR@10 nDCG@10"; the first also orders the examples. Default: the usual."""
+    """Measures to compare, such as "MRR@10 nDCG@10"; the first one also orders the examples. Default: the
+    usual ones for the benchmark."""
 
     relevant: Annotated[int | None, Field(ge=1)] = None
-    """The lowest grade that counts as relevant for all measures but nDCG. Default: 1, and 2 for TREC DL."""
+    """Minimum relevant grade for all measures except nDCG. Default: 1, or 2 for TREC DL."""
 
     data: Annotated[str | None, Input()] = None
-    """A folder in BEIR's layout with the texts of queries and passages for the examples. Default: the
-    folder given as --qrels."""
+    """A folder in BEIR's layout with the texts of queries and passages for the examples. Default: the folder
+    of --qrels."""
 
     examples: Annotated[int, Field(ge=0)] = 5
-    """How many queries to show that gain, and that lose, most between the first two systems."""
+    """Number of queries to show with the largest gains and losses between the first two systems."""
 
     permutations: Annotated[int, Field(ge=100)] = 10_000
-    """Draws of the randomisation test and of the bootstrap."""
+    """Number of draws of the randomization test and of the bootstrap."""
 
-    seed: int = 42
-    """Where the random draws start."""
+    seed: Seed = 42
+    """Random seed."""
 
 
 def run(settings: CompareConfig) -> dict[str, Any]:
     named = [find_runs(text) for text in settings.runs]
     names = system_names([name for name, _ in named], [paths for _, paths in named])
     if len(named) < 2:
-        raise QontextError("comparing needs two systems at least", remedy="Name another run.")
+        raise QontextError("a comparison needs at least two systems", remedy="Add another run.")
     if Path(settings.qrels).is_file() and is_questions(Path(settings.qrels)):
         raise QontextError(
-            "holds questions with answers, and compare needs judgements",
+            "contains questions with answers; compare needs judgements",
             place=settings.qrels,
-            remedy="Evaluate each run with --out and give the directories to qontext report: it compares them.",
+            remedy="Evaluate each run with --out and pass the directories to qontext report, which compares them.",
         )
     judged = load_judgements(settings.qrels, split=settings.split)
     checks.note_grades(judged, settings.relevant)
@@ -86,7 +87,7 @@ def run(settings: CompareConfig) -> dict[str, Any]:
                 first_runs.append(found)
         systems.append(System(name, seeds))
     measures = list(systems[0].seeds[0])
-    # How much was judged is no merit, so it is shown but not tested.
+    # The share of judged results is not a quality measure, so it is shown but not tested.
     tested = [measure for measure in measures if not measure.startswith("Judged")]
     pairs = compare_systems(systems, tested, permutations=settings.permutations, seed=settings.seed)
     changes = largest_changes(
@@ -120,7 +121,7 @@ def find_runs(text: str) -> tuple[str, list[str]]:
 
 
 def system_names(given: Sequence[str], paths: Sequence[Sequence[str]]) -> list[str]:
-    """Names for the tables: as given, else the part of the paths that tells the systems apart.
+    """Names for the tables: explicit names, else the distinguishing part of the paths.
 
     runs/x/search and runs/y/search are x and y.
     """
@@ -133,7 +134,7 @@ def system_names(given: Sequence[str], paths: Sequence[Sequence[str]]) -> list[s
             names = [name or "/".join(p[: len(p) - end][-length:]) for name, p in zip(given, parts)]
             if len(set(names)) == len(names):
                 return names
-    raise QontextError("two of the systems have the same name", remedy="Write NAME=PATH to tell them apart.")
+    raise QontextError("two of the systems have the same name", remedy="Use NAME=PATH to distinguish them.")
 
 
 def _texts(settings: CompareConfig, changes: Sequence[Change]) -> tuple[dict[str, str], dict[str, str]]:
@@ -178,7 +179,7 @@ def _show(
         [{"system": s.name} | {m: with_spread(*s.mean(m)) for m in measures} for s in systems],
     )
     log.show_rows(
-        "Differences (p of the paired randomisation test, corrected by Holm for all rows)",
+        "Differences (p of the paired randomization test, Holm-corrected for all rows)",
         [
             {
                 "measure": pair.measure,
@@ -212,7 +213,7 @@ def _show_examples(systems: Sequence[System], measure: str, changes: Sequence[Ch
                     "system": system,
                     measure: f"{value:.3f}",
                     "": "✓" if is_right else "✗",
-                    "first passage": short,
+                    "first_passage": short,
                 }
             )
             heading = ""
@@ -227,13 +228,13 @@ def format_p(p: float) -> str:
     return "< .001" if p < 0.001 else f"{p:.3f}".lstrip("0") if p < 1 else "1"
 
 
-COMPARE = Command(
+COMPARE = Report(
     verb="compare",
     config=CompareConfig,
     run=run,
     examples="""
-        qontext compare bm25.trec dense.trec --qrels data/scifact
-        qontext compare "base=runs/base-seed*/search" "ours=runs/ours-seed*/search" --qrels trec-dl-2019
-        qontext compare a.trec b.trec c.trec --qrels qrels.tsv --measures "nDCG@10 R@100" --json
+        qontext compare bm25.trec dense.trec --qrels data
+        qontext compare "base=runs/base-seed*/search" "ours=runs/ours-seed*/search" --qrels data
+        qontext compare bm25.trec dense.trec run.trec --qrels data --measures "nDCG@10 R@100" --json
     """,
 )

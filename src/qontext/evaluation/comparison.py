@@ -1,4 +1,4 @@
-"""Several systems on the same queries: means over seeds, differences of every pair, who is better where."""
+"""Several systems on the same queries: means over seeds, differences of every pair, wins by query."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from qontext.collection import Qrels
-from qontext.evaluate.kernels import Floats
-from qontext.evaluate.significance import Difference, difference, holm, mean_and_spread
-from qontext.retrieve.runs import Run
+from qontext.data.collection import Qrels
+from qontext.data.runs import Run
+from qontext.evaluation.kernels import Floats
+from qontext.evaluation.significance import Difference, difference, holm, mean_and_spread
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +22,7 @@ class System:
     seeds: Sequence[dict[str, Floats]]
 
     def per_query(self, measure: str) -> Floats:
-        """[Q] the mean over seeds, which is what pairs of systems are tested on."""
+        """[Q] the mean over seeds, on which pairs of systems are tested."""
         return np.mean([seed[measure] for seed in self.seeds], axis=0)  # type: ignore[no-any-return]
 
     def mean(self, measure: str) -> tuple[float, float | None]:
@@ -57,7 +57,7 @@ def compare_systems(
 
 
 def marks(systems: Sequence[System], pairs: Sequence[Pair], measure: str) -> dict[str, str]:
-    """For each system the letters of those that it beats significantly, as tables of papers have it."""
+    """For each system, the letters of the systems that it beats significantly, as in tables of papers."""
     letters = {system.name: chr(ord("a") + i % 26) for i, system in enumerate(systems)}
     beaten: dict[str, list[str]] = {system.name: [] for system in systems}
     for pair in pairs:
@@ -69,7 +69,7 @@ def marks(systems: Sequence[System], pairs: Sequence[Pair], measure: str) -> dic
 
 @dataclass(frozen=True)
 class Change:
-    """A query on which two systems differ, with what each puts first and whether that is relevant."""
+    """A query on which two systems differ, with the first result of each and its relevance."""
 
     query: str
     a: float

@@ -1,14 +1,14 @@
-"""The tables of a report: our systems beside the published ones, and how they differ."""
+"""The tables of a report: our systems, published ones, and differences."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qontext.evaluate import published
-from qontext.evaluate.compare import format_p
-from qontext.evaluate.comparison import Pair, marks
-from qontext.evaluate.gather import Section
-from qontext.evaluate.tables import Cell, Row, Table
+from qontext.evaluation import published
+from qontext.evaluation.compare import format_p
+from qontext.evaluation.comparison import Pair, marks
+from qontext.evaluation.gather import Section
+from qontext.evaluation.tables import Cell, Row, Table
 
 _MOST_DIFFERENCES = 24  # rows; with more, only those of the main measure are shown (the CSV has all)
 
@@ -25,17 +25,22 @@ def results_table(section: Section, pairs: Sequence[Pair]) -> Table:
         for m in measures
         if not m.startswith("Judged")
     }
-    table = Table(["System", *measures], caption=f"Results on {section.title}, × 100")
+    several = len(section.systems) > 1
+    n = f"n = {len(section.queries):,}"
+    table = Table(
+        ["System", *measures, *(["p"] if several else [])],
+        caption=f"Results on {section.title}, {n}, × 100",
+    )
     for row in others:
         if row is others[0]:
             table.rows.append(Row(heading="Published"))
         figures = row.figures[section.title]
         cells = [_figure_cell(figures.get(m), best.get(m)) for m in measures]
+        cells += [Cell("–")] if several else []
         table.rows.append(Row((Cell(row.system, title=row.source), *cells)))
     if others:
         table.rows.append(Row(heading="Measured here"))
     for i, system in enumerate(section.systems):
-        several = len(section.systems) > 1
         name = f"{chr(ord('a') + i % 26)}  {system.name}" if several else system.name
         cells = []
         for measure in measures:
@@ -43,13 +48,14 @@ def results_table(section: Section, pairs: Sequence[Pair]) -> Table:
             text = f"{100 * mean:.1f}" + (f" ± {100 * spread:.1f}" if spread is not None else "")
             is_best = measure in best and round(100 * mean, 1) >= round(best[measure], 1)
             cells.append(Cell(text, marks(section.systems, pairs, measure).get(system.name, ""), is_best))
+        cells += [Cell(_p_from_first(system.name, section, pairs))] if several else []
         table.rows.append(Row((Cell(name), *cells), is_ours=True))
     table.notes = _notes(section, others)
     return table
 
 
 def _published(section: Section) -> list[published.Row]:
-    """Published systems with a figure for this very benchmark and our measures; none for a part of it."""
+    """Published systems with results for this benchmark and our measures; none for a subset of the collection."""
     if section.benchmark is None or _is_partial(section):
         return []
     rows = published.rows_for(section.benchmark.name)
@@ -57,7 +63,7 @@ def _published(section: Section) -> list[published.Row]:
 
 
 def _is_partial(section: Section) -> bool:
-    """Whether less than the benchmark's whole collection was searched."""
+    """Whether only a part of the benchmark's collection was searched."""
     assert section.benchmark is not None
     return any(count < 0.99 * section.benchmark.passages for count in section.searched.values())
 
@@ -66,15 +72,23 @@ def _figure_cell(figure: float | None, best: float | None) -> Cell:
     return Cell("–" if figure is None else f"{figure:.1f}", is_best=figure is not None and figure == best)
 
 
+def _p_from_first(name: str, section: Section, pairs: Sequence[Pair]) -> str:
+    """The corrected p of the difference from the first system on the main measure."""
+    first, main = section.systems[0].name, section.measures[0]
+    found = (pair.p for pair in pairs if (pair.measure, pair.a, pair.b) == (main, first, name))
+    return next((format_p(p) for p in found), "–")
+
+
 def _notes(section: Section, others: Sequence[published.Row]) -> list[str]:
-    notes = [f"{len(section.queries):,} queries, all of which count; a query without results scores 0."]
+    notes = [f"{len(section.queries):,} queries; a query without results scores 0."]
     missing = {name: count for name, count in section.without_results.items() if count}
     if missing:
         notes.append("Queries without results: " + ", ".join(f"{n} {c:,}" for n, c in missing.items()) + ".")
     if len(section.systems) > 1:
         notes.append(
-            "A raised letter: significantly better than that system (paired randomisation test, Holm's "
-            "correction over all pairs and measures, p < .05)."
+            "A superscript letter: significantly better than that system (paired randomization test, Holm's "
+            f"correction over all pairs and measures, p < .05). p: {section.measures[0]} against "
+            f"{section.systems[0].name}, by the same test."
         )
     if any(len(system.seeds) > 1 for system in section.systems):
         notes.append(
@@ -84,27 +98,28 @@ def _notes(section: Section, others: Sequence[published.Row]) -> list[str]:
         assert section.benchmark is not None
         sources = "; ".join(dict.fromkeys(row.source for row in others))
         notes.append(
-            f"Published figures hold for the whole collection of {section.benchmark.passages:,} passages. "
+            f"Published results are for the whole collection of {section.benchmark.passages:,} passages. "
             f"From: {sources}."
         )
     elif section.benchmark is not None and _is_partial(section):
         notes.append(
-            f"A part of the {section.benchmark.passages:,} passages was searched, "
-            "so published figures do not compare."
+            f"Only a part of the {section.benchmark.passages:,} passages was searched, "
+            "so published results are not comparable."
         )
     return notes
 
 
 def differences_table(section: Section, pairs: Sequence[Pair]) -> Table:
-    """How pairs of systems differ, with interval, corrected p, wins, losses and ties."""
+    """Differences of pairs of systems, with interval, corrected p, wins, losses and ties."""
     shown = [p for p in pairs if len(pairs) <= _MOST_DIFFERENCES or p.measure == section.measures[0]]
     several = len(section.systems) > 2
     table = Table(
-        ["Systems" if several else "Measure", "Difference", "95 % interval", "p", "Wins", "Losses", "Ties"],
-        caption="Differences, × 100" if several else f"From {shown[0].a} to {shown[0].b}, × 100",
+        ["Systems" if several else "Measure", "Difference", "p", "95 % interval", "Wins / losses / ties"],
+        caption=(f"Differences on {section.title}" if several else f"From {shown[0].a} to {shown[0].b}")
+        + f", n = {len(section.queries):,}, × 100",
         notes=[
             "Intervals: bootstrap over queries. p: corrected, as above; bold where p < .05. "
-            "Wins: queries on which the second is better."
+            "A positive difference, and a win on a query, are in favor of the second system."
         ],
     )
     for i, pair in enumerate(shown):
@@ -114,8 +129,9 @@ def differences_table(section: Section, pairs: Sequence[Pair]) -> Table:
         cells = (
             Cell(f"{pair.a} → {pair.b}" if several else pair.measure),
             Cell(_signed(d.mean), is_best=pair.is_significant()),
+            Cell(format_p(pair.p)),
             Cell(f"{_signed(d.low)} … {_signed(d.high)}"),
-            Cell(format_p(pair.p)), Cell(f"{d.wins:,}"), Cell(f"{d.losses:,}"), Cell(f"{d.ties:,}"),
+            Cell(f"{d.wins:,} / {d.losses:,} / {d.ties:,}"),
         )  # fmt: skip
         table.rows.append(Row(cells))
     return table

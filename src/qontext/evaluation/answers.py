@@ -1,0 +1,162 @@
+"""Answer recall for question answering sets: does one of the top k passages contain an answer?
+
+As in DPR: text and answers are normalized to Unicode NFD, split into runs of letters, digits and marks (every
+other visible character is a separate token), lowercased, and an answer counts if its tokens are consecutive
+in the passage. Sets whose answers are patterns (CuratedTREC) match them as regular expressions instead,
+ignoring case.
+"""
+
+from __future__ import annotations
+
+import time
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import regex  # type: ignore[import-untyped]  # a dependency of transformers
+
+from qontext.data import dpr
+from qontext.data.compression import plain_name
+from qontext.data.ids import id_of
+from qontext.data.lines import read_jsonl
+from qontext.data.runs import Run
+from qontext.evaluation.datasets import BENCHMARKS, Benchmark
+from qontext.evaluation.kernels import Floats
+from qontext.frame import log
+from qontext.frame.config import existing
+from qontext.frame.errors import QontextError, shorten
+
+PATTERN_SECONDS = 10.0
+"""CPU time limit for one question's patterns: some take exponential time on some texts."""
+
+# DPR's tokens: letters, numbers and marks together; any other character that is neither space nor control.
+_TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question and the strings that answer it."""
+
+    text: str
+    answers: tuple[str, ...]
+
+
+def tokens(text: str) -> str:
+    """A text's normalized tokens, joined by spaces, so that token sequences can be found as substrings."""
+    return f" {' '.join(_TOKEN.findall(unicodedata.normalize('NFD', text))).lower()} "
+
+
+def token_matcher(answers: Sequence[str]) -> Callable[[str], bool]:
+    """Whether a passage, passed as `tokens(text)`, contains one of the answers."""
+    wanted = [found for found in map(tokens, answers) if found.strip()]
+    return lambda passage: any(answer in passage for answer in wanted)
+
+
+def pattern_matcher(answers: Sequence[str]) -> Callable[[str], bool]:
+    """Whether a passage, passed as `normalized(text)`, matches one of the patterns.
+
+    Raises TimeoutError once all its searches together took PATTERN_SECONDS.
+    """
+    flags = regex.IGNORECASE | regex.UNICODE | regex.MULTILINE
+    patterns = []
+    for answer in answers:
+        try:
+            patterns.append(regex.compile(normalized(answer), flags))
+        except (regex.error, RecursionError) as error:
+            raise QontextError(
+                f"the answer {shorten(answer, 200)!r} is not a regular expression: {error}"
+            ) from None
+    end = time.process_time() + PATTERN_SECONDS
+
+    def matches(passage: str) -> bool:
+        for pattern in patterns:
+            if (left := end - time.process_time()) <= 0:
+                raise TimeoutError
+            if pattern.search(passage, timeout=left):
+                return True
+        return False
+
+    return matches
+
+
+def normalized(text: str) -> str:
+    """The normalized text for patterns."""
+    return unicodedata.normalize("NFD", text)
+
+
+def answer_ranks(
+    run: Run,
+    questions: Mapping[str, Question],
+    texts: Mapping[str, str],
+    *,
+    depth: int,
+    patterns: bool = False,
+) -> Floats:
+    """[Q] the rank, from 1, of the first passage that contains an answer to each question; else infinity.
+
+    `texts` maps passage ids to texts. A question without results has no answer. NaN if the patterns take too
+    long.
+    """
+    number = {query: q for q, query in enumerate(run.queries)}
+    prepare = normalized if patterns else tokens
+    prepared: dict[str, str] = {}
+    ranks = np.full(len(questions), np.inf)
+
+    def first(passages: Sequence[str], holds: Callable[[str], bool]) -> float:
+        for rank, passage in enumerate(passages, start=1):
+            if passage not in texts:
+                raise QontextError(
+                    f"the run contains the passage {passage!r}, which is not in the passages",
+                    remedy="Pass the passages that were searched.",
+                )
+            if passage not in prepared:
+                prepared[passage] = prepare(texts[passage])
+            if holds(prepared[passage]):
+                return rank
+        return np.inf
+
+    for i, (id, question) in enumerate(questions.items()):
+        if id not in number:
+            continue
+        holds = (pattern_matcher if patterns else token_matcher)(question.answers)
+        try:
+            ranks[i] = first(run.rows(number[id])[0][:depth], holds)
+        except TimeoutError:
+            log.warn(f"the patterns of question {id!r} take too long; it counts as not answered.")
+            ranks[i] = np.nan
+    return ranks
+
+
+def is_questions(path: Path) -> bool:
+    """Whether a file contains questions with answers rather than judgements."""
+    return plain_name(path).endswith(".jsonl") or dpr.is_questions(path)
+
+
+def recognize(path: Path, count: int) -> Benchmark | None:
+    """The benchmark of a file with an official name and the right number of questions."""
+    name = plain_name(path)
+    official = [b for b in BENCHMARKS.values() if b.source.startswith("https:") and b.queries == count]
+    return next((b for b in official if b.source.rpartition("/")[2].removesuffix(".gz") == name), None)
+
+
+def read_questions(source: Path | str) -> dict[str, Question]:
+    """id → question, from DPR's files, or JSON lines with question and answers."""
+    path = existing(source, "questions with answers")
+    is_lines = plain_name(path).endswith(".jsonl")
+    questions: dict[str, Question] = {}
+    for place, id, text, answers in _json_questions(path) if is_lines else dpr.questions(path):
+        if id in questions:
+            raise QontextError(f"the question id {id!r} occurs twice", place=place)
+        questions[id] = Question(text, answers)
+    if not questions:
+        raise QontextError("contains no questions", place=path)
+    return questions
+
+
+def _json_questions(path: Path) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
+    for number, (place, row) in enumerate(read_jsonl(path)):
+        text, answers = row.get("question", row.get("text")), row.get("answers", row.get("answer"))
+        id = id_of(row.get("_id", row.get("id", number)), place)
+        yield place, id, *dpr.checked(text, answers, place)

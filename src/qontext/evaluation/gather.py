@@ -1,0 +1,291 @@
+"""Gathering the facts of a report from directories."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from typing_extensions import TypedDict
+
+from qontext.data import records
+from qontext.evaluation.compare import system_names
+from qontext.evaluation.comparison import System
+from qontext.evaluation.datasets import BENCHMARKS, Benchmark
+from qontext.evaluation.kernels import Floats
+from qontext.frame import artifacts, origins
+from qontext.frame.artifacts import CLAIM, META, Artifact
+from qontext.frame.config import parse_toml
+from qontext.frame.damage import damaged, read_json
+from qontext.frame.errors import QontextError
+from qontext.training import metrics
+
+_SEED = re.compile(r"--(?:[\w-]+\.)?seed=\d+|[-_./]?seed[-_]?\d+", re.IGNORECASE)
+GENERATED = "generated"
+"""The split of `holdout` whose queries were generated."""
+_QUERIES = pa.schema([pa.field("query", pa.string())])
+
+
+class Curves(TypedDict):
+    """The content of `curves.json`: depths, and a value for each."""
+
+    depths: list[int]
+    curves: dict[str, list[float]]
+
+
+@dataclass(frozen=True, eq=False)
+class Section:
+    """The systems that were scored on the same judgements."""
+
+    place: str
+    split: str  # which judgements, where the place is a folder
+    benchmark: Benchmark | None
+    queries: list[str]
+    systems: list[System]
+    curves: dict[str, dict[str, list[float]]]  # curve → system → value per depth
+    depths: list[int]
+    without_results: dict[str, int]
+    searched: dict[str, int]  # system → passages of its collection, where that is known
+    runs: dict[str, str]  # system → path of its (first) run
+    relevant: int  # the lowest grade that counts
+
+    @property
+    def measures(self) -> list[str]:
+        """The measures that every system has, in the first one's order."""
+        return [
+            m for m in self.systems[0].seeds[0] if all(m in seed for s in self.systems for seed in s.seeds)
+        ]
+
+    @property
+    def title(self) -> str:
+        if self.benchmark:
+            return self.benchmark.name
+        if self.is_held_out:
+            return "generated questions" if self.split == GENERATED else f"real questions ({self.split})"
+        return Path(self.place).stem.removesuffix(".tsv") or self.place
+
+    @property
+    def is_held_out(self) -> bool:
+        """Whether `holdout` wrote the judgements."""
+        parent = Path(self.place).parent
+        return artifacts.is_artifact(parent) and artifacts.open_artifact(parent).verb == "holdout"
+
+
+@dataclass(frozen=True)
+class Training:
+    """The logged losses of a training: name → (step, value) pairs."""
+
+    name: str
+    losses: dict[str, list[tuple[float, float]]]
+
+
+@dataclass
+class Facts:
+    """All facts of a report."""
+
+    title: str = ""
+    sections: list[Section] = field(default_factory=list)
+    trainings: list[Training] = field(default_factory=list)
+    stages: list[tuple[str, Artifact]] = field(default_factory=list)
+    unfinished: list[str] = field(default_factory=list)
+    recipes: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        return float(sum(stage.meta["made"]["seconds"] for _, stage in self.stages))
+
+
+def gather(directories: Sequence[str], labels: Mapping[str, str] | None = None) -> Facts:
+    """Read every finished artifact in the directories, the losses of trainings, and recipes.
+
+    `labels` are the display names of systems. These systems come first, in this order.
+    """
+    facts = Facts()
+    for directory in directories:
+        paths = list(_folders([Path(directory)], facts))
+        for path in paths:
+            facts.trainings += _training(path)
+            if (path / META).is_file():
+                facts.stages.append((str(path), artifacts.open_artifact(path)))
+            else:
+                facts.unfinished.append(str(path))
+        if not paths:
+            raise _nothing(directory)
+    if not facts.stages and not facts.trainings:
+        raise _nothing(", ".join(directories))
+    facts.sections = _sections([stage for _, stage in facts.stages if stage.verb == "evaluate"], labels or {})
+    titles = [_title(text) for text in facts.recipes.values()]
+    names = dict.fromkeys(Path(d).resolve().name for d in directories)
+    facts.title = titles[0] if len(titles) == 1 and titles[0] else ", ".join(names)
+    return facts
+
+
+def _nothing(place: str) -> QontextError:
+    return QontextError(
+        "nothing to report: no finished stage in it",
+        place=place,
+        remedy="Pass output directories of stages, or a folder with such directories.",
+    )
+
+
+def _folders(roots: Sequence[Path], facts: Facts) -> Iterator[Path]:
+    """The artifacts (finished or not) at or below the roots, except reports."""
+    for root in roots:
+        if not root.is_dir():
+            raise QontextError("no such directory", place=root)
+        if (root / "recipe.toml").is_file():
+            facts.recipes[str(root)] = (root / "recipe.toml").read_text(encoding="utf-8")
+        if (root / META).is_file() or (root / CLAIM).is_file():
+            name = META if (root / META).is_file() else CLAIM
+            if artifacts.read_description(root / name)["verb"] != "report":
+                yield root
+        else:
+            yield from _folders(sorted(p for p in root.iterdir() if p.is_dir()), facts)
+
+
+def _title(recipe: str) -> str:
+    """The name of a recipe; empty if it has none or is not valid TOML."""
+    try:
+        about = parse_toml(recipe).get("recipe")
+    except ValueError:
+        return ""
+    return str(about.get("title", "")) if isinstance(about, dict) else ""
+
+
+def _sections(evaluations: Sequence[Artifact], labels: Mapping[str, str]) -> list[Section]:
+    """Group evaluations by their judgements, and merge those that differ only in a seed into one system.
+
+    Real queries come before generated ones.
+    """
+    groups: dict[str, list[Artifact]] = {}
+    for made in evaluations:
+        same = {"qrels": made.inputs["qrels"]["digest"], "config": _without_measures(made.config)}
+        groups.setdefault(json.dumps(same, sort_keys=True), []).append(made)
+    sections = [_section(group, labels) for group in groups.values()]
+    return sorted(sections, key=lambda section: section.split == GENERATED)
+
+
+def _without_measures(config: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in config.items() if name != "measures"}
+
+
+def _section(group: Sequence[Artifact], labels: Mapping[str, str]) -> Section:
+    first = group[0]
+    split = str(first.config.get("split", "test"))
+    names = _names(group, split)
+    if known_first := [name for name in labels if name in names]:
+        order = sorted(
+            range(len(group)),
+            key=lambda i: known_first.index(names[i]) if names[i] in labels else len(known_first),
+        )
+        group, names = [group[i] for i in order], [labels.get(names[i], names[i]) for i in order]
+    tables = [per_query(made) for made in group]
+    queries = tables[0][0]
+    by_name: dict[str, list[dict[str, Floats]]] = {}
+    curves: dict[str, dict[str, list[list[float]]]] = {}
+    without: dict[str, int] = {}
+    searched: dict[str, int] = {}
+    runs: dict[str, str] = {}
+    for name, made, (own, values) in zip(names, group, tables):
+        if own != queries:  # the same judgements are in the same order
+            raise damaged(made.path / "queries.parquet", f"its queries differ from those of {group[0].path}")
+        by_name.setdefault(name, []).append(values)
+        read = read_json(made.part("curves.json"), Curves)
+        for curve, values in read["curves"].items():
+            curves.setdefault(curve, {}).setdefault(name, []).append(values)
+        without[name] = without.get(name, 0) + made.summary.take("queries_without_results", int)
+        run = _place(made, "run")
+        runs.setdefault(name, run)
+        if (count := _searched(run)) is not None:
+            searched[name] = count
+    known = first.summary.get("benchmark")
+    return Section(
+        place=_place(first, "qrels"),
+        split=split,
+        benchmark=BENCHMARKS.get(known) if known else None,
+        queries=queries,
+        systems=[System(name, seeds) for name, seeds in by_name.items()],
+        curves={c: {s: np.mean(v, axis=0).tolist() for s, v in found.items()} for c, found in curves.items()},
+        depths=read["depths"],
+        without_results=without,
+        searched=searched,
+        runs=runs,
+        relevant=first.config.get("relevant") or (BENCHMARKS[known].relevant if known else 1),
+    )
+
+
+def per_query(evaluation: Artifact) -> tuple[list[str], dict[str, Floats]]:
+    """The queries of an evaluation, and measure → [Q] the value of each."""
+    table = records.read_whole(evaluation.part("queries.parquet"), _QUERIES).to_pydict()
+    queries = [str(query) for query in table.pop("query")]
+    return queries, {measure: np.array(column) for measure, column in table.items()}
+
+
+def _names(group: Sequence[Artifact], split: str) -> list[str]:
+    """The name of each evaluation's system. Those of one system, with several seeds, have the same."""
+    full = system_names([""] * len(group), [[str(made.path)] for made in group])
+    # Names of systems are unique: only seeds are merged.
+    if len({_plain(name) for name in full}) == len(full):
+        names = [_plain(without_seed(name) or name) for name in full]
+    else:
+        names = [without_seed(name) or name for name in full]
+    if all(name.endswith(f"-{split}") and len(name) > len(split) + 1 for name in names):
+        names = [name.removesuffix(f"-{split}") for name in names]
+    return [name.replace("--", ", ") if "=" in name else name for name in names]
+
+
+def without_seed(name: str) -> str:
+    """``pretrain--context=query--seed=1`` → ``pretrain--context=query``."""
+    return _SEED.sub("", name)
+
+
+def _searched(run: str) -> int | None:
+    """The number of passages in the search of a run, if known."""
+    if not artifacts.is_artifact(run):
+        return None
+    search = artifacts.open_artifact(run)
+    made = [search]
+    if "index" in search.inputs and artifacts.is_artifact(index := _place(search, "index")):
+        made.append(artifacts.open_artifact(index))
+    for one in made:
+        name = "passages" if "passages" in one.summary else "texts"
+        if one.summary.get(name) is not None:
+            return int(one.summary.take(name, int))
+    return None
+
+
+def _place(made: Artifact, name: str) -> str:
+    """The current path of the artifact's input; its recorded path, if it is missing."""
+    there = [place for place in origins.places(made.inputs[name], made.path) if place.exists()]
+    named = str(made.inputs[name]["path"])
+    return named if not there or Path(named) in there else str(there[0])
+
+
+def _plain(name: str) -> str:
+    """A system's name without suffixes of its evaluation."""
+    parts = [
+        re.sub(r"^(evaluate|evaluation|scores?)[-_.]+|[-_.](evaluate|evaluation|scores?)$", "", p)
+        for p in name.split("/")
+    ]
+    kept = [part for part in parts if part not in ("evaluate", "evaluation", "scores", "score", "")]
+    return "/".join(kept) or name
+
+
+def _training(path: Path) -> list[Training]:
+    """The logged losses of a training, one entry per phase."""
+    phases: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for row in metrics.read(path / metrics.FILE):
+        total = {"loss": row["loss"]} if "loss" in row else {}
+        for name, value in (total | row.get("losses", {})).items():
+            if isinstance(value, int | float) and math.isfinite(value):
+                losses = phases.setdefault(row.get("phase", ""), {})
+                losses.setdefault(name.replace("_", " "), []).append((float(row["step"]), float(value)))
+    return [
+        Training(f"{path.name}, {phase}" if phase else path.name, found) for phase, found in phases.items()
+    ]

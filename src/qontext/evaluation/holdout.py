@@ -1,0 +1,226 @@
+"""`qontext holdout`: hold out the queries of some documents for evaluation.
+
+    queries/     the generated queries of all other documents, for training
+    measured/    a labelled set in BEIR's layout: passages to search; `generated` judges the held-out
+                 documents' generated queries, and with labels `train`, `dev` and `test` judge real ones
+
+Documents are held out by a hash of their ids, independently of other documents. Labels with splits keep them;
+others are split by document, too, if there are enough documents.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field
+
+from qontext.data import records
+from qontext.data.collection import Passage, Qrels, passage_row, read_passages, write_qrels
+from qontext.data.labels import Labels, measured_sizes, read_labels, to_passages
+from qontext.data.lines import write_jsonl
+from qontext.frame.artifacts import Workdir
+from qontext.frame.config import Input, Seed, StageConfig
+from qontext.frame.errors import QontextError
+from qontext.frame.stages import Stage
+from qontext.training.randomness import uniform
+
+FEW_DOCUMENTS = 20
+
+
+class HoldoutConfig(StageConfig):
+    passages: Annotated[str, Input(positional=True)]
+    """Passages: output of `split`."""
+
+    queries: Annotated[str | None, Input(positional=True)] = None
+    """Generated queries of these passages."""
+
+    labels: Annotated[str | None, Input()] = None
+    """Real queries: a folder in BEIR's layout, or lines of {"query": "…", "passage": "id"}."""
+
+    share: float = Field(0.1, gt=0, lt=1)
+    """Maximum share of documents to hold out."""
+
+    questions: int = Field(500, ge=1)
+    """Approximate number of generated queries for evaluation, one per held-out passage."""
+
+    pool: int = Field(100_000, ge=1)
+    """Maximum number of passages to search: the judged ones, and others drawn from the collection."""
+
+    max_labels: int | None = Field(None, ge=1)
+    """Maximum number of labelled training queries, drawn with the seed."""
+
+    least_labels: int = Field(0, ge=0)
+    """Minimum number of labelled training queries; fewer are an error."""
+
+    seed: Seed = 42
+    """Random seed."""
+
+
+def run(config: HoldoutConfig, work: Workdir) -> dict[str, Any]:
+    total, held, rule = _held_out(config)
+    asked: dict[str, tuple[str, str]] = {}
+    summary: dict[str, Any] = {"passages": total, "held_out_passages": len(held), "held_out_by": rule}
+    if config.queries is not None:
+        asked, kept = _divide(config, held, work)
+        summary |= {"training_queries": kept, "held_out_queries": len(asked)}
+    judged: dict[str, Qrels] = {"generated": {id: {passage: 1} for id, (passage, _) in asked.items()}}
+    queries = {id: text for id, (_, text) in asked.items()}
+    if config.labels is not None:
+        labels, document = to_passages(
+            read_labels(config.labels), read_passages(config.passages), config.labels
+        )
+        splits = _split_labels(labels, document, config)
+        if len(splits.get("train", {})) < config.least_labels:
+            raise QontextError(
+                f"only {len(splits.get('train', {})):,} labelled queries are left for training, "
+                f"{config.least_labels:,} are needed",
+                place=config.labels,
+                remedy="Fix the unknown ids, or change --max-labels.",
+            )
+        for name, qrels in splits.items():
+            judged[name] = qrels
+            if twice := next((id for id in qrels if id in asked), None):
+                raise QontextError(
+                    f"the id {twice!r} of a labelled query is also the id of a generated query",
+                    place=config.labels,
+                    remedy="Change the id of the labelled query.",
+                )
+            queries |= {id: labels.queries[id] for id in qrels}
+        summary["labelled_queries"] = {name: len(qrels) for name, qrels in splits.items()}
+    wanted = {passage for qrels in judged.values() for found in qrels.values() for passage in found}
+    with work.write_folder("measured") as folder:
+        summary["searched_passages"] = _write_corpus(folder / "corpus.jsonl", config, wanted, total)
+        write_jsonl(folder / "queries.jsonl", ({"_id": id, "text": text} for id, text in queries.items()))
+        (folder / "qrels").mkdir()
+        for name, qrels in judged.items():
+            if qrels:
+                rows = ((q, p, grade) for q, judged_of_q in qrels.items() for p, grade in judged_of_q.items())
+                write_qrels(folder / "qrels" / f"{name}.tsv", rows)
+    if not any(judged.values()):
+        raise QontextError("neither queries nor labels are specified", place=config.passages)
+    return summary
+
+
+def _held_out(config: HoldoutConfig) -> tuple[int, set[str], str]:
+    """The number of passages, the held-out ones, and the unit of holding out: documents, or passages if there
+    are few documents. The one with the lowest hash is always held out."""
+    total, documents, last = 0, 0, None
+    for passage in read_passages(config.passages):
+        total, documents, last = total + 1, documents + (passage.doc != last), passage.doc
+    if not total:
+        raise QontextError("contains no passages", place=config.passages)
+    rule = "documents" if documents >= FEW_DOCUMENTS else "passages"
+    share = min(config.share, config.questions / total)
+    held: set[str] = set()
+    lowest, fallback = 2.0, ""
+    for passage in read_passages(config.passages):
+        unit = passage.doc if rule == "documents" else passage.id
+        chance = _chance(config.seed, "document", unit)
+        if chance < share:
+            held.add(passage.id)
+        elif chance < lowest:
+            lowest, fallback = chance, passage.id
+    return total, held or {fallback}, rule
+
+
+def _divide(config: HoldoutConfig, out: set[str], work: Workdir) -> tuple[dict[str, tuple[str, str]], int]:
+    """Write the training queries; returns the passages and queries for evaluation by id, one query per passage."""
+    assert config.queries is not None
+    by_passage: dict[str, list[str]] = {}
+    tables = []
+    for part in records.parquet_parts(config.queries):
+        table = records.read_whole(part, records.QUERIES)
+        aside = pa.array([passage in out for passage in table["passage"].to_pylist()])
+        for row in table.filter(aside).select(["passage", "query"]).to_pylist():
+            by_passage.setdefault(row["passage"], []).append(row["query"])
+        tables.append(table.filter(pc.invert(aside)))
+    rest = pa.concat_tables(tables)
+    if not len(rest):  # too few passages to hold any out
+        parts = records.parquet_parts(config.queries)
+        rest = pa.concat_tables([records.read_whole(part, records.QUERIES) for part in parts])
+    with work.write("queries/queries.parquet") as path:
+        records.write_table(path, rest)
+    asked = {}
+    for passage, texts in by_passage.items():
+        number = int(_chance(config.seed, "query", passage) * len(texts))
+        asked[f"{passage}:q"] = (passage, texts[number])
+    return dict(list(asked.items())[: 2 * config.questions]), len(rest)
+
+
+def _split_labels(labels: Labels, document: dict[str, str], config: HoldoutConfig) -> dict[str, Qrels]:
+    """train, dev and test: existing splits, or new ones."""
+    if labels.are_split:
+        splits = {name: dict(qrels) for name, qrels in labels.splits.items() if qrels}
+        if "test" not in splits:
+            last = "dev" if "dev" in splits else next(name for name in splits if name != "train")
+            splits["test"] = splits.pop(last)
+    else:
+        (everything,) = labels.splits.values()
+        splits = _divided(
+            everything, measured_sizes(len(everything), str(config.labels)), document, config.seed
+        )
+    if config.max_labels is not None and "train" in splits:
+        order = sorted(splits["train"], key=lambda query: _chance(config.seed, "few", query))
+        splits["train"] = {query: splits["train"][query] for query in order[: config.max_labels]}
+    return splits
+
+
+def _divided(
+    everything: Qrels, measured: tuple[int, int], document: dict[str, str], seed: int
+) -> dict[str, Qrels]:
+    """Assign the queries of whole documents to test, then to dev, in the order of a hash, as far as they fit;
+    the rest to train. By query, if there are few documents or documents have too many queries."""
+    sizes = dict(zip(("test", "dev"), measured))
+    by_document: dict[str, list[str]] = {}
+    for query, judged in everything.items():
+        by_document.setdefault(document[next(iter(judged))], []).append(query)
+    by_query = {query: [query] for query in everything}
+    splits: dict[str, Qrels] = {}
+    for units in [by_document, by_query] if len(by_document) >= FEW_DOCUMENTS else [by_query]:
+        splits = {"train": {}, "dev": {}, "test": {}}
+        for unit in sorted(units, key=lambda name: _chance(seed, "labels", name)):
+            fits = (n for n, size in sizes.items() if len(splits[n]) + len(units[unit]) <= size)
+            splits[next(fits, "train")] |= {query: everything[query] for query in units[unit]}
+        if all(2 * len(splits[name]) >= size for name, size in sizes.items()):
+            break
+    return splits
+
+
+def _write_corpus(path: Path, config: HoldoutConfig, wanted: set[str], total: int) -> int:
+    """The judged passages, and as many others as fit, drawn by a hash of their ids."""
+    odds = max(0.0, config.pool - len(wanted)) / total
+    count = 0
+
+    def chosen(passage: Passage) -> bool:
+        return passage.id in wanted or _chance(config.seed, "pool", passage.id) < odds
+
+    def rows() -> Iterator[dict[str, str]]:
+        nonlocal count
+        for passage in read_passages(config.passages):
+            if total <= config.pool or chosen(passage):
+                count += 1
+                yield passage_row(passage)
+
+    write_jsonl(path, rows())
+    return count
+
+
+def _chance(seed: int, what: str, name: str) -> float:
+    """A number in [0, 1) that belongs to a name."""
+    return float(uniform(seed, what, zlib.crc32(name.encode())))
+
+
+STAGE = Stage(
+    verb="holdout",
+    config=HoldoutConfig,
+    run=run,
+    examples="""
+        qontext holdout passages queries --out holdout
+        qontext holdout passages queries --labels labels.jsonl --out holdout
+    """,
+)

@@ -1,0 +1,98 @@
+"""`qontext report`: experiments and results as a page, tables and figures."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from qontext import __version__
+from qontext.data.collection import load_collection
+from qontext.evaluation.contents import DIFFERENCE_COLUMNS, RESULT_COLUMNS, contents
+from qontext.evaluation.gather import gather
+from qontext.evaluation.page import to_markdown_page, to_page
+from qontext.evaluation.plots import png_bytes
+from qontext.evaluation.tables import to_csv, to_latex
+from qontext.frame.artifacts import Workdir
+from qontext.frame.config import Input, StageConfig
+from qontext.frame.errors import QontextError
+from qontext.frame.stages import Stage
+
+_PREAMBLE = "% \\usepackage{booktabs,graphicx}; names in other scripts than Latin and Greek need LuaLaTeX or XeLaTeX\n"
+
+
+class ReportConfig(StageConfig):
+    runs: Annotated[tuple[str, ...], Input(positional=True)]
+    """Output directories of stages, or folders with such directories (such as the output of `qontext run`).
+    Systems scored on the same judgements are in one table; the first one is the baseline of the plots.
+    Directories that differ only in a seed (…-seed1, …-seed2, or --seed=1 as named by `sweep`) are one
+    system."""
+
+    label: tuple[str, ...] = ()
+    """Display name of a system, as NAME=LABEL; may be repeated. These systems come first, in this order, so
+    the first one is the baseline of all differences."""
+
+    opening: tuple[str, ...] = ()
+    """Introductory text of the report."""
+
+    title: str | None = None
+    """Title of the report. Default: the names of the directories."""
+
+    data: Annotated[str | None, Input()] = None
+    """A folder in BEIR's layout with the texts: adds the queries with the largest gains and losses, with the
+    first results of the baseline and the best system."""
+
+    price_per_hour: Annotated[float | None, Field(ge=0)] = None
+    """Price per machine hour, to show the cost."""
+
+
+def run(settings: ReportConfig, work: Workdir) -> dict[str, Any]:
+    if settings.data is not None:
+        load_collection(settings.data)  # even where there is nothing to show examples of
+    labels = dict(_label(text) for text in settings.label)
+    facts = gather(settings.runs, labels)
+    report = contents(facts, data=settings.data, price=settings.price_per_hour, opening=settings.opening)
+    title = settings.title or facts.title
+    finished = max((stage.meta["made"]["finished"][:10] for _, stage in facts.stages), default="")
+    subtitle = f"qontext {__version__}" + (f" · finished {finished}" if finished else "")
+    texts = {
+        "report.html": to_page(title, subtitle, report.blocks),
+        "report.md": to_markdown_page(title, subtitle, report.blocks),
+        "results.csv": to_csv(RESULT_COLUMNS, report.results),
+        "differences.csv": to_csv(DIFFERENCE_COLUMNS, report.differences),
+        "tables.tex": "\n".join([_PREAMBLE, *(to_latex(t) for block in report.blocks for t in block.tables)]),
+    }
+    for name, text in texts.items():
+        with work.write(name) as path:
+            path.write_text(text, encoding="utf-8")
+    drawn = [plot for block in report.blocks for plot in block.plots]
+    for plot in drawn:
+        with work.write(f"plots/{plot.name}.svg") as path:
+            path.write_bytes(plot.svg)
+        with work.write(f"plots/{plot.name}.png") as path:
+            path.write_bytes(png_bytes(plot.figure))
+    return {
+        "page": str(work.path / "report.html"),
+        "judgements": len(facts.sections),
+        "systems": sum(len(section.systems) for section in facts.sections),
+        "steps": len(facts.stages),
+        "plots": len(drawn),
+    }
+
+
+def _label(text: str) -> tuple[str, str]:
+    name, sign, label = text.rpartition("=")  # names may contain the sign, as those of a sweep
+    if not sign or not name or not label:
+        raise QontextError(f"cannot read the label {text!r}", remedy="Write NAME=LABEL.")
+    return name, label
+
+
+STAGE = Stage(
+    verb="report",
+    config=ReportConfig,
+    run=run,
+    examples="""
+        qontext report runs/recipe --out report
+        qontext report bm25-scores dense-scores --data data --out report
+    """,
+)

@@ -1,0 +1,231 @@
+"""`qontext mine`: runs and judgements → training groups with hard negatives.
+
+Every judged training query becomes a group. From each run its negatives are the results from rank `skip` to
+rank `depth` without the query's positives, optionally filtered by score, of which `per_query` are drawn with
+a seed of the query, independently of other queries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field
+
+from qontext.data import records
+from qontext.data.collection import check_qrels
+from qontext.data.runs import Run, read_run
+from qontext.finetune.negatives.draws import Corpus, generator, sample_names
+from qontext.finetune.negatives.groups import GROUPS, Group, read_candidates
+from qontext.frame import log
+from qontext.frame.artifacts import Workdir
+from qontext.frame.config import Input, Seed, StageConfig
+from qontext.frame.errors import QontextError
+from qontext.frame.stages import Stage
+from qontext.retrieve.inputs import judgements, select_passages, select_queries
+
+_ROWS_PER_PART = 65_536
+
+
+class MineConfig(StageConfig):
+    run: Annotated[str, Input(positional=True)]
+    """A run over the training queries, MS MARCO's qidpidtriples file, or sentence-transformers'
+    msmarco-hard-negatives.jsonl.gz."""
+
+    qrels: Annotated[str, Input(positional=True)]
+    """Training judgements: a file or a BEIR folder. Every query in them gets a group. Generated queries are
+    accepted, too: the relevant passage of each is the one from which it was generated."""
+
+    also: Annotated[tuple[str, ...], Input()] = ()
+    """Additional runs to take negatives from, such as BM25's."""
+
+    split: str = "train"
+    """Split of the judgements, if they are a BEIR folder."""
+
+    data: Annotated[str | None, Input()] = None
+    """A BEIR folder with the queries and passages."""
+
+    queries: Annotated[str | None, Input()] = None
+    """Queries, instead of --data."""
+
+    passages: Annotated[str | None, Input()] = None
+    """Passages, instead of --data; needed for random and in-document negatives."""
+
+    depth: int = Field(200, ge=1)
+    """Lowest rank of a run to take negatives from."""
+
+    skip: int = Field(0, ge=0)
+    """Number of top results to skip, since they may be unlabelled positives."""
+
+    per_query: int = Field(30, ge=0)
+    """Negatives per query from each run."""
+
+    sample: Literal["random", "top"] = "random"
+    """Take candidates at random, or the first ones."""
+
+    margin: float | None = None
+    """Keep a negative only if its score is lower than that of the query's best-scored positive by at least
+    this margin."""
+
+    max_score: float | None = None
+    """Keep a negative only if its score is at most this."""
+
+    scores: Annotated[str | None, Input()] = None
+    """Run with the scores for --margin and --max-score, such as a cross-encoder's from `rerank`. Default:
+    each run's own scores. Negatives without a score in it are dropped."""
+
+    random: int = Field(0, ge=0)
+    """Negatives per query drawn from all passages."""
+
+    in_document: int = Field(0, ge=0)
+    """Negatives per query drawn from the positives' documents."""
+
+    min_grade: int = Field(1, ge=1)
+    """Minimum grade of a positive."""
+
+    limit: int | None = Field(None, ge=1)
+    """Maximum number of queries, drawn with the seed. Default: all."""
+
+    seed: Seed = 42
+    """Random seed, combined with the query's id."""
+
+
+@dataclass
+class Report:
+    """Counts of queries by outcome."""
+
+    no_positive: int = 0
+    not_in_run: int = 0
+    positives_removed: int = 0
+    filtered: int = 0
+    unscored_positive: int = 0
+    fewer_than_asked: int = 0
+    lacking: list[str] = field(default_factory=list)
+
+    def summary(self, negatives: list[int]) -> dict[str, Any]:
+        """Totals over all groups; `negatives` has the number of each kind."""
+        return {
+            "queries": len(negatives),
+            "negatives": sum(negatives),
+            "negatives_per_query": round(sum(negatives) / len(negatives), 2),
+            "queries_without_negatives": len(self.lacking),
+            "such_as": self.lacking[:10],
+            "queries_with_fewer_than_asked": self.fewer_than_asked,
+            "queries_without_positives": self.no_positive,
+            "queries_not_in_a_run": self.not_in_run,
+            "positives_removed": self.positives_removed,
+            "removed_by_score": self.filtered,
+            "queries_whose_positive_has_no_score": self.unscored_positive,
+        }
+
+
+def run(config: MineConfig, work: Workdir) -> dict[str, Any]:
+    queries = select_queries(config.data, None, config.queries)
+    qrels = judgements(config.qrels, config.split)
+    drawn = None
+    if config.passages or config.data:
+        drawn = Corpus(select_passages(config.data, config.passages), config.seed)
+        check_qrels(qrels, queries, drawn.document, config.qrels)
+    if drawn is None and (config.random or config.in_document):
+        raise QontextError("random and in-document negatives need --passages or --data")
+    if drawn is None and (unknown := next((q for q in qrels if q not in queries), None)):
+        raise QontextError(f"names the query {unknown!r}, which is not in the queries", place=config.qrels)
+    runs = [read_candidates(path) for path in (config.run, *config.also)]
+    scores = read_run(config.scores) if config.scores else None
+    if config.limit is not None and config.limit < len(qrels):
+        qrels = {name: qrels[name] for name in sample_names(qrels, config.limit, config.seed)}
+    report, groups = Report(), []
+    for query, judged in qrels.items():
+        positives = [passage for passage, grade in judged.items() if grade >= config.min_grade]
+        if not positives:
+            report.no_positive += 1
+            continue
+        negatives: dict[str, None] = {}
+        for number, one in enumerate(runs):
+            negatives.update(dict.fromkeys(_from_run(one, number, query, positives, scores, config, report)))
+        if drawn:
+            negatives.update(dict.fromkeys(drawn.near(query, positives, config.in_document)))
+            negatives.update(dict.fromkeys(drawn.anywhere(query, positives, config.random)))
+        if drawn and (foreign := next((n for n in negatives if n not in drawn), None)):
+            raise QontextError(
+                f"names the passage {foreign!r}, which is not in the passages", place=config.run
+            )
+        if not negatives:
+            report.lacking.append(query)
+        report.fewer_than_asked += len(negatives) < config.per_query
+        groups.append(Group(query, queries[query], positives, list(negatives)))
+    if not groups:
+        raise QontextError(
+            f"no query has a positive (a grade of {config.min_grade} or more)", place=config.qrels
+        )
+    if len(report.lacking) == len(groups):
+        raise QontextError(
+            "no query got a negative: the run and the judgements have no query in common, or filters are too strict",
+            place=config.run,
+        )
+    if report.lacking:
+        log.warn(f"{len(report.lacking):,} of {len(groups):,} queries lack hard negatives.")
+    for part, start in enumerate(range(0, len(groups), _ROWS_PER_PART)):
+        rows = [group._asdict() for group in groups[start : start + _ROWS_PER_PART]]
+        with work.write(f"groups-{part:05d}.parquet") as path:
+            records.write_table(path, pa.Table.from_pylist(rows, schema=GROUPS))
+    return report.summary([len(group.negatives) for group in groups])
+
+
+def _from_run(
+    one: Run,
+    number: int,
+    query: str,
+    positives: list[str],
+    scores: Run | None,
+    config: MineConfig,
+    report: Report,
+) -> list[str]:
+    if query not in one:
+        report.not_in_run += 1
+        return []
+    passages, own = one.results(query)
+    candidates = passages[config.skip : config.depth]
+    hard = [passage for passage in candidates if passage not in positives]
+    report.positives_removed += len(candidates) - len(hard)
+    kept = hard
+    if config.margin is not None or config.max_score is not None:
+        known = dict(zip(passages, own.tolist()))
+        if scores is not None:
+            known = dict(zip(*scores.results(query))) if query in scores else {}
+        kept = _filtered(hard, known, positives, config, report)
+    if config.sample == "top" or len(kept) <= config.per_query:
+        return kept[: config.per_query]
+    chosen = generator(config.seed, f"run {number}", query).choice(len(kept), config.per_query, replace=False)
+    return [kept[i] for i in sorted(chosen)]
+
+
+def _filtered(
+    hard: list[str], known: dict[str, float], positives: list[str], config: MineConfig, report: Report
+) -> list[str]:
+    limit = np.inf if config.max_score is None else config.max_score
+    if config.margin is not None:
+        best = max((known[p] for p in positives if p in known), default=None)
+        if best is None:
+            report.unscored_positive += 1
+        else:
+            limit = min(limit, best - config.margin)
+    if limit == np.inf:  # there is a margin, but no scored positive
+        return hard
+    kept = [passage for passage in hard if known.get(passage, np.inf) <= limit]
+    report.filtered += len(hard) - len(kept)
+    return kept
+
+
+STAGE = Stage(
+    "mine",
+    MineConfig,
+    run,
+    """
+        qontext mine bm25-train.trec data --data data --depth 200 --per-query 30 --out groups
+        qontext mine dense-train.trec data/qrels/train.tsv --also bm25-train.trec --data data --skip 5 --out groups
+        qontext mine msmarco-hard-negatives.jsonl.gz qrels.train.tsv --queries queries.train.tsv --out groups
+    """,
+)
