@@ -1,0 +1,212 @@
+"""Parts on a Ray cluster: a worker per GPU or core, each of which is given one part after the other.
+
+The command that was started holds the queue. A part is *leased* to a worker; it returns to the queue when the worker
+dies, when it has not been heard of for `SILENCE` seconds, or when the part takes `PATIENCE` times as long as the slowest
+one so far. Whatever a worker that was given up still writes is harmless: a part appears by rename, with the same bytes.
+A part that raises an error `ATTEMPTS` times stops the job; finished parts stay.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from qontext.cluster.connect import connected, head_of, problem_at
+from qontext.cluster.worker import Failure, Order, Worker
+from qontext.frame import interrupts, log
+from qontext.frame.errors import QontextError
+from qontext.frame.parts import Made, Part, Parts
+
+BEAT, SILENCE = 5.0, 60.0
+"""Seconds between two signs of life, and without one until a worker is given up."""
+PATIENCE, LEAST_LEASE = 10, 600.0
+ATTEMPTS, DEATHS = 3, 10
+"""How often a part may fail, and how often its worker may die, before the job stops."""
+LOOK, HEADLESS = 5.0, 30.0
+"""Seconds between two looks at how many workers the cluster has room for, and without its head until the job stops: Ray
+ends every process of it after 60."""
+
+
+def run(verb: str, parts: Parts[Any], waiting: list[Part], advance: Callable[..., None]) -> Made:
+    with connected(parts.config.on) as ray:
+        job = _Job(ray, verb, parts, waiting, advance)
+        try:
+            job.run()
+        finally:
+            job.end()
+            parts.work.sweep()
+    return job.made
+
+
+@dataclass(eq=False)
+class _Hand:
+    """A worker, as the queue sees it."""
+
+    actor: Any
+    calls: dict[Any, str] = field(default_factory=dict)
+    """References that are waited for → what they are: open, make or beat."""
+    is_open: bool = False
+    part: Part | None = None
+    following: Part | None = None
+    since: float = 0.0
+    heard: float | None = None
+    beaten: float = 0.0
+
+    @property
+    def leased(self) -> list[Part]:
+        return [part for part in (self.part, self.following) if part is not None]
+
+
+class _Job:
+    def __init__(
+        self, ray: Any, verb: str, parts: Parts[Any], waiting: list[Part], advance: Callable[..., None]
+    ) -> None:
+        self.ray, self.verb, self.parts, self.advance = ray, verb, parts, advance
+        self.queue, self.undone = deque(waiting), {part.number for part in waiting}
+        self.hands: list[_Hand] = []
+        self.failures, self.deaths = Counter[int](), Counter[int]()
+        self.slowest, self.hired, self.looked, self.room = 0.0, 0, -LOOK, 1
+        self.made, self.head, self.headed = Made(), head_of(ray, parts.config.on), time.monotonic()
+        uses_gpu = "device" in type(parts.config).model_fields and parts.config.device != "cpu"
+        self.resource = "GPU" if uses_gpu and ray.cluster_resources().get("GPU") else "CPU"
+
+    def run(self) -> None:
+        while self.undone:
+            self._hire()
+            self._lease()
+            self._beat()
+            references = {ref: hand for hand in self.hands for ref in hand.calls}
+            ready, _ = self.ray.wait(list(references), num_returns=1, timeout=1.0)
+            interrupts.check()
+            for ref in ready:
+                self._take(references[ref], ref)
+            self._give_up()
+
+    def end(self) -> None:
+        for hand in self.hands:
+            self._dismiss(hand)
+
+    def _hire(self) -> None:
+        """As many workers as the cluster has room for, and no more than there are parts."""
+        if time.monotonic() - self.looked > LOOK:
+            self._look()
+        while len(self.hands) < min(self.room, len(self.undone)):
+            self.hired += 1
+            order = Order.of(self.verb, self.parts, f"{self.parts.work.writer}.ray{self.hired}")
+            needs = {"num_cpus": 1, **({"num_gpus": 1} if self.resource == "GPU" else {})}
+            kind = self.ray.remote(**needs, max_restarts=0, max_concurrency=2)(Worker)
+            hand = _Hand(kind.remote(tuple(order)))
+            hand.calls[hand.actor.open.remote()] = "open"
+            self.hands.append(hand)
+
+    def _look(self) -> None:
+        """How many workers there is room for, as long as the head of the cluster is there to say it."""
+        self.looked = time.monotonic()
+        if not (problem := problem_at(self.head)):
+            self.headed = self.looked
+            self.room = max(1, int(self.ray.cluster_resources().get(self.resource, 0)))
+        elif self.looked - self.headed > HEADLESS:
+            raise QontextError(
+                f"the head of the Ray cluster at {self.head} is gone: {problem}",
+                remedy="Start the cluster again; the same command resumes.",
+            )
+
+    def _lease(self) -> None:
+        for hand in self.hands:
+            if not hand.is_open or hand.part is not None:
+                continue
+            hand.part, hand.following = hand.following or self._next(), None
+            if hand.part is None:
+                continue
+            if len(self.queue) >= len(self.hands):
+                hand.following = self._next()
+            hand.since = time.monotonic()
+            hand.calls[hand.actor.make.remote(hand.part, hand.following)] = "make"
+
+    def _next(self) -> Part | None:
+        return self.queue.popleft() if self.queue else None
+
+    def _beat(self) -> None:
+        now = time.monotonic()
+        for hand in self.hands:
+            if "beat" not in hand.calls.values() and now - hand.beaten > BEAT:
+                hand.beaten = now
+                hand.calls[hand.actor.beat.remote()] = "beat"
+
+    def _take(self, hand: _Hand, ref: Any) -> None:
+        """The answer of a worker, or its death."""
+        if hand not in self.hands:
+            return
+        what = hand.calls.pop(ref)
+        try:
+            answer = self.ray.get(ref)
+        except self.ray.exceptions.RayError as error:
+            self._lose(hand, error)
+            return
+        hand.heard = time.monotonic()
+        if what == "open":
+            self._opened(hand, *answer)
+        elif what == "make":
+            self._finished(hand, *answer)
+
+    def _opened(self, hand: _Hand, facts: dict[str, Any] | None, failure: Any) -> None:
+        if failure is not None:
+            raise Failure(*failure).error()
+        self.made.facts, hand.is_open = facts, True
+
+    def _finished(self, hand: _Hand, counts: dict[str, int] | None, failure: Any) -> None:
+        part, hand.part = hand.part, None
+        assert part is not None
+        if failure is None:
+            self.slowest = max(self.slowest, time.monotonic() - hand.since)
+            if part.number in self.undone:
+                self.undone.remove(part.number)
+                self.made.counts.update(counts or {})
+                self.advance(part.size)
+            return
+        failed = Failure(*failure)
+        self.failures[part.number] += 1
+        if self.failures[part.number] >= ATTEMPTS:
+            raise failed.error(f"the part {part.name} failed {ATTEMPTS} times: {failed.message}")
+        log.detail(f"{part.name} failed and is tried again: {failed.message}")
+        self.queue.append(part)
+
+    def _lose(self, hand: _Hand, why: object) -> None:
+        """A worker is gone: its parts return to the queue."""
+        self._dismiss(hand)
+        self.hands.remove(hand)
+        for part in reversed(hand.leased):
+            if part.number in self.undone:
+                self.queue.appendleft(part)
+        number = hand.part.number if hand.part else -1
+        self.deaths[number] += 1
+        reason = next(self._lines(why), type(why).__name__)
+        log.detail(f"A worker is gone ({reason}); its parts return to the queue.")
+        if self.deaths[number] >= DEATHS:
+            what = hand.part.name if hand.part else "opening the stage"
+            raise QontextError(
+                f"{DEATHS} workers died at the same work ({what}): {reason}",
+                place=self.parts.work.path,
+                remedy="Look for what ended them, such as lack of memory; the same command resumes.",
+            )
+
+    @staticmethod
+    def _lines(why: object) -> Iterator[str]:
+        return (line.strip() for line in str(why).splitlines() if line.strip())
+
+    def _give_up(self) -> None:
+        """Workers that are silent, or for too long at one part."""
+        now, lease = time.monotonic(), max(LEAST_LEASE, PATIENCE * self.slowest)
+        for hand in list(self.hands):
+            if hand.heard is not None and now - max(hand.heard, 0) > SILENCE:
+                self._lose(hand, f"not heard of for {SILENCE:.0f} s")
+            elif hand.part is not None and self.slowest and now - hand.since > lease:
+                self._lose(hand, f"at one part for {lease:.0f} s")
+
+    def _dismiss(self, hand: _Hand) -> None:
+        with contextlib.suppress(Exception):
+            self.ray.kill(hand.actor)
