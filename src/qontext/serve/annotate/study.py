@@ -1,0 +1,136 @@
+"""The design of a study: pairs, annotators and order. Written once.
+
+Each drawn document has two pairs: a passage with another passage of the document, and the same passage with one of its
+queries. One of them is judged by each group, so that nobody sees a document twice, and each group judges half of either
+kind.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from typing_extensions import TypedDict
+
+from qontext.frame.artifacts import Workdir
+from qontext.frame.damage import read_json
+from qontext.frame.errors import QontextError
+from qontext.training.randomness import hashed
+
+Kind = Literal["passage-passage", "passage-query"]
+KINDS: tuple[Kind, ...] = ("passage-passage", "passage-query")
+FILE, GROUPS = "study.json", 2
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A passage and its context, with automatic signals."""
+
+    number: int
+    kind: Kind
+    group: int
+    passage: str
+    context: str
+    signals: dict[str, bool]
+
+
+@dataclass(frozen=True)
+class Annotator:
+    """An annotator, identified by a key."""
+
+    name: str
+    group: int
+    key: str
+
+
+class _Pair(TypedDict):
+    number: int
+    kind: Kind
+    group: int
+    passage: str
+    context: str
+    signals: dict[str, bool]
+
+
+class _Annotator(TypedDict):
+    name: str
+    group: int
+    key: str
+
+
+class _Study(TypedDict):
+    settings: dict[str, Any]
+    organizer: str
+    annotators: list[_Annotator]
+    pairs: list[_Pair]
+
+
+@dataclass(frozen=True)
+class Study:
+    """The design of a study."""
+
+    settings: dict[str, Any]
+    organizer: str
+    """The key of the page with the results."""
+    annotators: list[Annotator]
+    pairs: list[Pair]
+
+    def annotator(self, key: str) -> Annotator | None:
+        """The annotator with this key, compared in constant time."""
+        found = None
+        for annotator in self.annotators:
+            if secrets.compare_digest(annotator.key.encode(), key.encode()):
+                found = annotator
+        return found
+
+    def is_organizer(self, key: str) -> bool:
+        return secrets.compare_digest(self.organizer.encode(), key.encode())
+
+    def order(self, annotator: Annotator) -> list[Pair]:
+        """The annotator's pairs, with mixed kinds, in an individual order."""
+        mine = [pair for pair in self.pairs if pair.group == annotator.group]
+        place = self.annotators.index(annotator)
+        chance = hashed(self.settings["seed"], "order", place, np.array([pair.number for pair in mine]))
+        return [mine[n] for n in np.argsort(chance, kind="stable")]
+
+
+def design(drawn: list[tuple[str, str, str, dict[Kind, dict[str, bool]]]], settings: dict[str, Any]) -> Study:
+    """A study of (passage, other passage, query, signals by kind) of each document."""
+    half = len(drawn) // 2
+    chance = hashed(settings["seed"], "groups", np.arange(len(drawn)))
+    first = set(np.argsort(chance, kind="stable")[:half].tolist())
+    pairs: list[Pair] = []
+    for n, (passage, other, query, signals) in enumerate(drawn):
+        group = 0 if n in first else 1
+        for kind, context, judged_by in ((KINDS[0], other, group), (KINDS[1], query, 1 - group)):
+            pairs.append(Pair(len(pairs), kind, judged_by, passage, context, signals[kind]))
+    annotators = [
+        Annotator(f"{'AB'[group]}{number + 1}", group, secrets.token_urlsafe(16))
+        for group in range(GROUPS)
+        for number in range(settings["annotators"])
+    ]
+    return Study(settings, secrets.token_urlsafe(16), annotators, pairs)
+
+
+def write(study: Study, root: Path) -> None:
+    Workdir(root).write_json(FILE, asdict(study))
+
+
+def read(root: Path) -> Study | None:
+    """The study in this directory, if there is one."""
+    if not (root / FILE).is_file():
+        return None
+    value = read_json(root / FILE, _Study)
+    study = Study(
+        value["settings"],
+        value["organizer"],
+        [Annotator(**row) for row in value["annotators"]],
+        [Pair(**row) for row in value["pairs"]],
+    )
+    numbers = [pair.number for pair in study.pairs]
+    if numbers != list(range(len(numbers))):
+        raise QontextError("damaged: its pairs are not numbered in order", place=root / FILE)
+    return study

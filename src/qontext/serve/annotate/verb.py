@@ -1,0 +1,224 @@
+"""`qontext annotate`: collect human judgements of passages and contexts in a browser."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+
+from qontext.frame import disk, locks, log
+from qontext.frame.artifacts import Workdir
+from qontext.frame.config import Input, Machine, Seed, StageConfig
+from qontext.frame.errors import QontextError
+from qontext.frame.inputs import digest_of
+from qontext.frame.stages import Server
+from qontext.serve.verb import require
+
+if TYPE_CHECKING:
+    from qontext.serve.annotate.store import Store
+    from qontext.serve.annotate.study import Kind, Study
+
+RELATED_OVERLAP, RELATED_RANK, RELATED_RERANK = 0.5, 10, 0.5
+
+
+class AnnotateConfig(StageConfig):
+    passages: Annotated[str, Input(positional=True)]
+    """Passages from 'qontext split'."""
+
+    queries: Annotated[str, Input(positional=True)]
+    """Queries of the passages, from generate or filter."""
+
+    out: str
+    """Directory of the study. The same command resumes it."""
+
+    documents: int = Field(200, ge=10, le=10_000)
+    """Number of documents to draw: each has a pair of passages and a pair of passage and query."""
+
+    annotators: int = Field(3, ge=1, le=50)
+    """Number of annotators per pair. There are two groups, and each group judges half of each kind."""
+
+    reranker: Annotated[str | None, Input()] = None
+    """Cross-encoder, for comparison with human judgements."""
+
+    seed: Seed = 42
+    """Random seed for documents, passages, queries, groups and orders."""
+
+    export: bool = False
+    """Write results.json and pairs.csv into the directory, without starting a server."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on. Addresses reachable from other machines need a token in QONTEXT_TOKEN for the
+    organizer; annotators only need their personal links."""
+
+    port: int = Field(8000, ge=0, le=65_535)
+    """Port to listen on; 0 selects a free one."""
+
+    allow_host: tuple[str, ...] = ()
+    """Additional accepted host name, besides localhost, such as that of a reverse proxy."""
+
+    device: Annotated[str, Machine()] = "auto"
+    """Device of the cross-encoder: auto, cpu, cuda or cuda:N."""
+
+
+def run(config: AnnotateConfig) -> dict[str, Any]:
+    from qontext.serve.annotate.store import Store
+
+    root = Path(config.out)
+    disk.require_no_file(root)
+    if config.export:
+        return export(open_study(config, root), Store(root), root)
+    require("fastapi", "the server")
+    require("uvicorn", "the server")
+    from qontext.serve.listen import address, bind, listen, policy_of
+
+    policy = policy_of(config.host, config.allow_host, os.environ)
+    with bind(config.host, config.port) as socket, contextlib.ExitStack() as held:
+        study = open_study(config, root)
+        held.enter_context(locks.lock(root, "-study"))
+        place = address(socket)
+        for annotator in study.annotators:
+            log.note(f"Annotator {annotator.name}: {place}/a/{annotator.key}")
+        log.note(f"Results: {place}/results/{study.organizer}")
+        listen(make_app(study, Store(root), policy), socket, "Serving the study")
+    return {}
+
+
+def open_study(config: AnnotateConfig, root: Path) -> Study:
+    """The study in the directory, which must match the settings; a new one if there is none."""
+    from qontext.serve.annotate import study
+
+    marks = type(config).inputs()
+    settings: dict[str, Any] = {
+        name: getattr(config, name) for name in ("documents", "annotators", "seed")
+    } | {
+        name: value and digest_of(value, name, marks[name])
+        for name, value in (
+            ("passages", config.passages),
+            ("queries", config.queries),
+            ("reranker", config.reranker),
+        )
+    }
+    found = study.read(root)
+    if found is None:
+        if root.is_dir() and any(not path.name.startswith(".") for path in root.iterdir()):
+            raise QontextError(
+                "is not empty and contains no study", place=root, remedy="Choose another --out."
+            )
+        made = study.design(_draw(config), settings)
+        with locks.lock(root, "-new", wait=True):  # if two commands start at once, one creates the study
+            if study.read(root) is None:
+                study.write(made, root)
+        log.note(f"A new study with {len(made.pairs)} pairs, in {root}.")
+        return open_study(config, root)
+    if found.settings != settings:
+        other = [name for name in settings if settings[name] != found.settings.get(name)]
+        raise QontextError(
+            f"contains a study with other settings: {', '.join(other)}",
+            place=root,
+            remedy="Choose another --out, or use the same settings and inputs to resume it.",
+        )
+    return found
+
+
+def make_app(study: Study, store: Store, policy: Any) -> Any:
+    """The ASGI application of a study."""
+    from dataclasses import replace
+
+    from qontext.serve.annotate import pages
+    from qontext.serve.app import Observer, bare_app
+    from qontext.serve.pages import login, login_form
+    from qontext.serve.security import Guard
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Any) -> Any:
+        yield
+        store.close()
+
+    app = bare_app("Qontext", "A study of pairs of texts.", lifespan)
+    app.openapi_url = None
+    app.state.study, app.state.store = study, store
+    # Personal links are tokens themselves.
+    app.state.policy = replace(policy, open_paths=(*policy.open_paths, "/a/"))
+    app.include_router(pages.router)
+    app.add_api_route("/login", login_form, methods=["GET"], include_in_schema=False)
+    app.add_api_route("/login", login, methods=["POST"], include_in_schema=False)
+    return Observer(Guard(app, app.state.policy), None)
+
+
+def export(study: Study, store: Store, root: Path) -> dict[str, Any]:
+    """Write the results as JSON and CSV."""
+    from qontext.serve.annotate.results import results, to_csv
+
+    votes = store.votes()
+    store.close()
+    found, work = results(study, votes), Workdir(root)
+    work.write_json("results.json", found)
+    work.write_text("pairs.csv", to_csv(study, votes))
+    shown = {
+        kind: "no pair is decided yet"
+        if row["rate"] is None
+        else f"{row['rate']:.1%} of {row['decided']} ({row['interval'][0]:.1%} to {row['interval'][1]:.1%})"
+        for kind, row in found["kinds"].items()
+    }
+    log.show_table("Strongly related", {**shown, "Fleiss' kappa": found["kappa"], "written": str(root)})
+    return found
+
+
+def _draw(config: AnnotateConfig) -> list[tuple[str, str, str, dict[Kind, dict[str, bool]]]]:
+    """The texts of each document's pairs, with automatic signals."""
+    import numpy as np
+
+    from qontext.queries import signals
+    from qontext.queries.draw import draw_pairs
+    from qontext.queries.lookup import Lookup
+    from qontext.queries.searchers import Lexical
+    from qontext.serve.annotate.study import KINDS
+
+    passages = Lookup(config.passages)
+    drawn = draw_pairs(config.queries, config.passages, passages, config.documents, config.seed)
+    if len(drawn) < config.documents:
+        log.note(f"Only {len(drawn)} documents have two passages and a query.")
+    anchors = np.array([pair.passage for pair in drawn])
+    contents = [pair.content for pair in drawn]
+    searcher = Lexical(passages.contents(), passages.count)
+    found: dict[Kind, dict[str, Any]] = {}
+    for kind in KINDS:
+        is_passage = kind == "passage-passage"
+        contexts = [pair.other_content if is_passage else pair.query for pair in drawn]
+        hide = np.array([pair.other for pair in drawn]) if is_passage else None
+        found[kind] = {
+            f"overlap ≥ {RELATED_OVERLAP:g}": signals.overlap(contexts, contents) >= RELATED_OVERLAP,
+            f"BM25 finds the passage, top {RELATED_RANK}": signals.rank(
+                contexts, anchors, searcher, RELATED_RANK, hide=hide
+            ) > 0,
+        }  # fmt: skip
+        if config.reranker is not None:
+            from qontext.models.cross_encoder import CrossEncoder
+
+            chances = signals.probabilities(
+                CrossEncoder(config.reranker, device=config.device), contexts, contents
+            )
+            found[kind][f"reranker ≥ {RELATED_RERANK:g}"] = chances >= RELATED_RERANK
+    return [
+        (
+            pair.content,
+            pair.other_content,
+            pair.query,
+            {kind: {name: bool(values[n]) for name, values in of.items()} for kind, of in found.items()},
+        )
+        for n, pair in enumerate(drawn)
+    ]
+
+
+COMMAND = Server(
+    verb="annotate",
+    config=AnnotateConfig,
+    run=run,
+    examples="""
+        qontext annotate passages queries --out study
+        qontext annotate passages queries --out study --export
+    """,
+)

@@ -1,0 +1,193 @@
+"""The HTTP API: search, and embeddings and reranking in the formats of popular services."""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter, Request
+from fastapi.responses import PlainTextResponse
+
+from qontext.frame.errors import QontextError
+from qontext.serve.models import Kind
+from qontext.serve.passages import Filter
+from qontext.serve.schemas import (
+    ERRORS,
+    Embedding,
+    EmbeddingRequest,
+    EmbeddingResponse,
+    Model,
+    ModelList,
+    RerankDocument,
+    RerankedText,
+    RerankRequest,
+    RerankResponse,
+    RerankResult,
+    SearchHit,
+    SearchRequest,
+    SearchResponse,
+    SearchResult,
+    Usage,
+)
+from qontext.serve.service import Service, Unknown
+from qontext.serve.systems import Hit, System
+
+router = APIRouter(responses=ERRORS)
+_SUFFIXES: dict[str, Kind] = {"-query": "query", "-passage": "passage"}
+_KINDS: dict[str, Kind] = {
+    "query": "query", "search_query": "query",
+    "passage": "passage", "document": "passage", "search_document": "passage",
+}  # fmt: skip
+
+
+def service_of(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+@router.post("/v1/search")
+async def search(body: SearchRequest, request: Request) -> SearchResponse:
+    """The best passages for one or several queries."""
+    service = service_of(request)
+    system = service.system(body.system)
+    queries = [body.query] if isinstance(body.query, str) else body.query
+    only = Filter(body.folder, body.document, tuple(body.where))
+    found = await service.search(system, queries, body.k, only)
+    results = [
+        SearchResult(query=query, hits=[_hit(system, rank, hit) for rank, hit in enumerate(hits, 1)])
+        for query, hits in zip(queries, found.hits)
+    ]
+    return SearchResponse(system=system.name, seconds=round(found.seconds, 6), results=results)
+
+
+@router.post("/v1/embeddings", response_model_exclude_none=True)
+async def embeddings(body: EmbeddingRequest, request: Request) -> EmbeddingResponse:
+    """Vectors of texts, in the format of OpenAI's endpoint of the same name."""
+    service = service_of(request)
+    name, kind = _model_and_kind(body, service)
+    encoder = service.encoders[name]
+    if body.dimensions is not None and body.dimensions > encoder.dimension:
+        raise QontextError(
+            f"the vectors of {name} have {encoder.dimension} dimensions, not {body.dimensions:,}"
+        )
+    texts = [body.input] if isinstance(body.input, str) else body.input
+    vectors, tokens = await service.embed(encoder, texts, kind)
+    if body.dimensions is not None:
+        vectors = vectors[:, : body.dimensions]
+        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    data = [
+        Embedding(index=number, embedding=_encoded(vector, body.encoding_format))
+        for number, vector in enumerate(vectors)
+    ]
+    return EmbeddingResponse(
+        data=data, model=body.model, usage=Usage(prompt_tokens=tokens, total_tokens=tokens)
+    )
+
+
+@router.post("/v1/rerank", response_model_exclude_none=True)
+async def rerank(body: RerankRequest, request: Request) -> RerankResponse:
+    """Texts in the order of their relevance to a query, in the format of Cohere's and Jina's endpoints."""
+    texts = [d.text if isinstance(d, RerankDocument) else d for d in body.documents]
+    model, scores = await service_of(request).rerank(body.model, body.query, texts)
+    order = sorted(range(len(texts)), key=lambda n: (-scores[n], n))[: body.top_n]
+    results = [
+        RerankResult(
+            index=n,
+            relevance_score=scores[n],
+            document=RerankedText(text=texts[n]) if body.return_documents else None,
+        )
+        for n in order
+    ]
+    return RerankResponse(id=f"rerank-{uuid.uuid4().hex}", model=model, results=results)
+
+
+@router.get("/v1/models")
+async def models(request: Request) -> ModelList:
+    """All systems and models."""
+    return ModelList(data=_models(service_of(request)))
+
+
+@router.get("/v1/models/{name:path}")
+async def model(name: str, request: Request) -> Model:
+    """One of the models."""
+    for found in _models(service_of(request)):
+        if found.id == name:
+            return found
+    raise Unknown(f"unknown model {name!r}", remedy="GET /v1/models lists all models.")
+
+
+@router.get("/healthz")
+async def healthz() -> dict[str, str]:
+    """Answers as soon as the server can search."""
+    return {"status": "ok"}
+
+
+@router.get("/metrics", response_class=PlainTextResponse)
+async def metrics(request: Request) -> PlainTextResponse:
+    """Counters in the Prometheus text format."""
+    service = service_of(request)
+    text = service.metrics.text(service.batcher.waiting, service.batcher.capacity)
+    return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _hit(system: System, rank: int, hit: Hit) -> SearchHit:
+    passage = system.passages[hit.number]
+    position, count = system.passages.position(hit.number)
+    place = system.passages.place(hit.number)
+    return SearchHit(
+        rank=rank,
+        score=round(hit.score, 6),
+        passage=passage.id,
+        document=passage.doc,
+        title=passage.title,
+        text=passage.text,
+        position=position,
+        passages=count,
+        place=str(place),
+        metadata=dict(place.metadata),
+    )
+
+
+def _model_and_kind(body: EmbeddingRequest, service: Service) -> tuple[str, Kind]:
+    name, named = body.model, None
+    for suffix, kind in _SUFFIXES.items():
+        if name not in service.encoders and name.endswith(suffix):
+            name, named = name.removesuffix(suffix), kind
+            break
+    if name not in service.encoders:
+        remedy = f"Choose from: {', '.join(service.encoders) or 'none, because no encoder is served'}."
+        raise Unknown(f"unknown model {body.model!r}", remedy=remedy)
+    typed = _KINDS[body.input_type] if body.input_type else None
+    if named and typed and named != typed:
+        raise QontextError(f"the model {body.model} is not for texts of the type {body.input_type!r}")
+    return name, named or typed or "passage"
+
+
+def _encoded(vector: np.ndarray[Any, Any], encoding: str) -> list[float] | str:
+    if encoding == "base64":
+        return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
+    numbers: list[float] = vector.tolist()
+    return numbers
+
+
+def _models(service: Service) -> list[Model]:
+    created = service.started
+    found = []
+    for system in service.systems.values():
+        capabilities: list[Any] = ["search"]
+        if system.name in service.encoders:
+            capabilities += ["embeddings", "rerank"]
+        found.append(
+            Model(id=system.name, created=created, capabilities=capabilities, description=system.label)
+        )
+    for name in service.encoders:
+        for suffix, kind in _SUFFIXES.items():
+            text = f"the encoder of {name}, for {'queries' if kind == 'query' else 'passages'}"
+            found.append(
+                Model(id=name + suffix, created=created, capabilities=["embeddings"], description=text)
+            )
+    for name in service.rerankers:
+        found.append(Model(id=name, created=created, capabilities=["rerank"], description="a cross-encoder"))
+    return found

@@ -1,0 +1,51 @@
+"""Highlighting the words of a query in a text, as segments that are marked or not."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from qontext.frame.errors import QontextError
+from qontext.retrieve.analysis import term_of
+
+_WORD = re.compile(r"\w+(?:['’]\w+)*")
+SNIPPET = 900
+"""Maximum characters of a passage in a result."""
+
+
+class Stretch(NamedTuple):
+    text: str
+    is_marked: bool
+
+
+def highlight(text: str, query: str, analyzer: str = "english") -> list[Stretch]:
+    """The text in segments; words with the stem of a query word are marked."""
+    try:
+        term = term_of(analyzer)
+    except QontextError:
+        term = term_of("plain")
+    wanted = {stem for word in _WORD.findall(query.lower()) if (stem := term(word))}
+    stretches: list[Stretch] = []
+    end = 0
+    for match in _WORD.finditer(text):
+        if term(match[0].lower()) in wanted:
+            stretches += [Stretch(text[end : match.start()], False), Stretch(match[0], True)]
+            end = match.end()
+    stretches.append(Stretch(text[end:], False))
+    return [stretch for stretch in stretches if stretch.text]
+
+
+def snippet(text: str, query: str, analyzer: str = "english") -> list[Stretch]:
+    """At most `SNIPPET` characters of the text, starting shortly before the first marked word."""
+    if len(text) <= SNIPPET:
+        return highlight(text, query, analyzer)
+    before = 0
+    for stretch in highlight(text, query, analyzer):
+        if stretch.is_marked:
+            break
+        before += len(stretch.text)
+    start = 0 if before >= len(text) or before < SNIPPET // 2 else text.rfind(" ", 0, before - 100) + 1
+    cut = text[start : start + SNIPPET]
+    if start + SNIPPET < len(text):
+        cut = cut.rsplit(" ", 1)[0] + " …"
+    return highlight(("… " if start else "") + cut, query, analyzer)

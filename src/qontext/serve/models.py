@@ -1,0 +1,45 @@
+"""The models behind a server: encoders and cross-encoders, each loaded once. Used by one thread at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+Kind = Literal["query", "passage"]
+Array = np.ndarray[Any, Any]
+
+
+class Encoder:
+    """Texts → vectors and token counts. Passages are truncated at the same length as those of the index."""
+
+    def __init__(self, path: str, *, device: str, precision: Any, lengths: dict[Kind, int | None]) -> None:
+        from qontext.models.retriever import Retriever
+
+        self._retriever = Retriever(path, device=device, precision=precision)
+        self.dimension = self._retriever.dimension
+        self._lengths = {kind: lengths[kind] or self._retriever.of(kind).max_length for kind in lengths}
+
+    def encode(self, texts: Sequence[str], kind: Kind) -> tuple[Array, list[int]]:
+        """([N, D] vectors in fp32, [N] tokens read of each text)."""
+        half = self._retriever.of(kind)
+        half.max_length = self._lengths[kind]
+        tokens = half.tokenize(texts, kind)
+        return half.encode_tokens(tokens), [len(ids) for ids in tokens]
+
+
+class Reranker:
+    """Pairs of query and text → probabilities of relevance."""
+
+    def __init__(self, path: str, name: str, *, device: str, precision: Any) -> None:
+        from qontext.models.cross_encoder import CrossEncoder
+
+        self.name = name
+        self._model = CrossEncoder(path, device=device, precision=precision)
+
+    def scores(self, pairs: Sequence[tuple[str, str]]) -> Array:
+        """[N] between 0 and 1: the logistic function of the model's logits."""
+        logits = self._model.score(pairs)
+        chances: Array = 0.5 + 0.5 * np.tanh(logits / 2)
+        return chances

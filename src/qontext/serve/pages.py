@@ -1,0 +1,275 @@
+"""Web pages: search, comparison, documents, labelled queries, the API reference, signing in."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qs
+
+from fastapi import APIRouter, Request
+from fastapi.responses import RedirectResponse, Response
+
+from qontext.data.collection import Passage
+from qontext.frame.errors import QontextError
+from qontext.serve.api import service_of
+from qontext.serve.batching import Overloaded, TimedOut
+from qontext.serve.highlight import Stretch, highlight, snippet
+from qontext.serve.models import Kind
+from qontext.serve.passages import Filter
+from qontext.serve.schemas import LONGEST_QUERY
+from qontext.serve.security import COOKIE
+from qontext.serve.service import Found, Service, Unknown
+from qontext.serve.systems import Hit, System
+from qontext.serve.web import page, safe_target, static, url
+
+router = APIRouter(include_in_schema=False)
+SIDE_BY_SIDE, MOST = 3, 50
+PER_PAGE = 20
+
+
+@dataclass(frozen=True)
+class Result:
+    """A hit on a page."""
+
+    rank: int
+    score: float
+    passage: Passage
+    place: str
+    position: str
+    text: list[Stretch]
+    moved: str
+    is_relevant: bool
+
+
+@dataclass(frozen=True)
+class Column:
+    """The results of one system."""
+
+    system: System
+    results: list[Result]
+    milliseconds: float
+    missed: list[tuple[str, int]]
+    """(title, rank in the first column) of hits that are only in the first column."""
+
+
+@router.get("/")
+async def search(request: Request) -> Response:
+    """The search page, determined by its URL."""
+    service, asked = service_of(request), _parameters(request)
+    empty: dict[str, Any] = {
+        "service": service, "asked": asked, "columns": [], "error": "", "examples": _examples(service),
+        "relevant": [],
+    }  # fmt: skip
+    try:
+        systems = [service.system(name) for name in asked["systems"]] or [service.default]
+        text, own = _text(service, systems[0], asked)
+    except QontextError as error:
+        status = 404 if isinstance(error, Unknown) else 400
+        return page("search.html", request, status, **{**empty, "error": str(error)})
+    if not text:
+        return page("search.html", request, **empty)
+    only = Filter(asked["folder"] or None, asked["document"] or None, tuple(asked["where"]))
+    kind: Kind = "passage" if asked["like"] else "query"
+    k = asked["k"] + (own is not None)
+    try:
+        found = await asyncio.gather(*(service.search(system, [text], k, only, kind) for system in systems))
+    except (Overloaded, TimedOut):
+        raise
+    except QontextError as error:  # a condition on an unknown field
+        return page("search.html", request, 400, **{**empty, "error": str(error)})
+    relevant = service.labels.relevant(asked["query"]) if asked["query"] else set()
+    columns = _columns(systems, found, text, own, asked["k"], relevant)
+    return page("search.html", request, **{**empty, "columns": columns, "relevant": sorted(relevant)})
+
+
+@router.get("/document")
+async def document(request: Request) -> Response:
+    """All passages of a document."""
+    service, values = service_of(request), request.query_params
+    id, query = values.get("id", ""), values.get("q", "")[:LONGEST_QUERY]
+    system = service.system(values.get("system"))
+    passages = service.document(id, system.name)
+    parts = [(passage, highlight(passage.text, query, system.analyzer)) for passage in passages]
+    return page("document.html", request, id=id, title=passages[0].title, parts=parts, system=system)
+
+
+@router.get("/queries")
+async def queries(request: Request) -> Response:
+    """The labelled queries, each with a link to its results."""
+    service, number = service_of(request), _whole(request.query_params.get("page"), 1, 1, 1_000_000)
+    rows, pages = _page(list(service.labels.queries.items()), number)
+    return page("queries.html", request, rows=rows, number=number, pages=pages, service=service)
+
+
+@router.get("/compare")
+async def compare(request: Request) -> Response:
+    """The first result of each system for each labelled query."""
+    service, values = service_of(request), request.query_params
+    systems = [service.system(name) for name in values.getlist("system")] or list(service.systems.values())
+    number = _whole(values.get("page"), 1, 1, 1_000_000)
+    rows, pages = _page(list(service.labels.queries.items()), number)
+    found = await asyncio.gather(
+        *(service.search(system, [text for _, text in rows], 10, Filter()) for system in systems if rows)
+    )
+    table = []
+    for row, (query, text) in enumerate(rows):
+        relevant = service.labels.relevant(query)
+        cells = [_first(s, f.hits[row], text, relevant) for s, f in zip(systems, found)]
+        table.append((query, text, cells))
+    values_of_page: dict[str, Any] = {
+        "rows": table,
+        "systems": systems,
+        "service": service,
+        "number": number,
+        "pages": pages,
+    }
+    return page("compare.html", request, **values_of_page)
+
+
+@router.get("/docs")
+async def docs(request: Request) -> Response:
+    """The API's reference, from its OpenAPI description."""
+    return page("docs.html", request, schema=request.app.openapi())
+
+
+@router.get("/login")
+async def login_form(request: Request) -> Response:
+    target = safe_target(request.query_params.get("next", "/"))
+    return page("login.html", request, target=target, is_wrong=False)
+
+
+@router.post("/login")
+async def login(request: Request) -> Response:
+    """Exchange the token for a cookie."""
+    policy, form = request.app.state.policy, await form_of(request)
+    target = safe_target(form.get("next", "/"))
+    if policy.token is not None and not policy.accepts(form.get("token", "").strip()):
+        await asyncio.sleep(0.5)
+        return page("login.html", request, 401, target=target, is_wrong=True)
+    answer = RedirectResponse(target, 303)
+    if policy.token is not None:
+        answer.set_cookie(COOKIE, policy.session(), httponly=True, samesite="strict", path="/")
+    return answer
+
+
+@router.get("/static/{name}")
+async def static_file(name: str) -> Response:
+    return static(name) or Response(status_code=404)
+
+
+async def form_of(request: Request) -> dict[str, str]:
+    """The fields of a submitted form; the first one of repeated fields."""
+    body = (await request.body()).decode("utf-8", "replace")
+    try:
+        return {name: values[0] for name, values in parse_qs(body, max_num_fields=20).items()}
+    except ValueError:
+        raise QontextError("the form has too many fields") from None
+
+
+def _parameters(request: Request) -> dict[str, Any]:
+    """The parameters in the URL of the search page."""
+    values = request.query_params
+    fields = {name: values.get(name, "").strip() for name in ("q", "folder", "document", "like", "query")}
+    systems = list(dict.fromkeys(name for name in values.getlist("system") if name))[:SIDE_BY_SIDE]
+    where = [text for line in values.getlist("where") for text in line.split(";") if text.strip()]
+    asked = {**fields, "systems": systems, "where": where, "k": _whole(values.get("k"), 10, 1, MOST)}
+
+    def link(**changes: Any) -> str:
+        """The URL of this search with changed parameters."""
+        named = {"q": asked["q"], "system": systems, "folder": asked["folder"], "document": asked["document"]}
+        named |= {
+            "where": ";".join(where),
+            "like": asked["like"],
+            "query": asked["query"],
+            "k": asked["k"] if asked["k"] != 10 else "",
+        }
+        return url("/", **{**named, **changes})
+
+    return {**asked, "link": link}
+
+
+def _text(service: Service, system: System, asked: dict[str, Any]) -> tuple[str, str | None]:
+    """The text to search for, and the id of its passage, if it is one."""
+    if asked["like"]:
+        number = system.passages.number(asked["like"])
+        if number is None:
+            raise Unknown(f"there is no passage {asked['like']!r} in {system.name}")
+        return system.passages[number].content, asked["like"]
+    if asked["query"] and not asked["q"]:
+        if asked["query"] not in service.labels.queries:
+            raise Unknown(f"there is no labelled query {asked['query']!r}")
+        asked["q"] = service.labels.queries[asked["query"]]
+    if len(asked["q"]) > LONGEST_QUERY:
+        raise QontextError(f"the query is longer than {LONGEST_QUERY:,} characters")
+    return asked["q"], None
+
+
+def _columns(
+    systems: list[System], found: list[Found], text: str, own: str | None, k: int, relevant: set[str]
+) -> list[Column]:
+    columns: list[Column] = []
+    first: dict[str, int] = {}
+    for system, one in zip(systems, found):
+        hits = [hit for hit in one.hits[0] if system.passages[hit.number].id != own][:k]
+        results = [
+            _result(system, rank, hit, text, first if columns else None, relevant)
+            for rank, hit in enumerate(hits, 1)
+        ]
+        here = {result.passage.id for result in results}
+        titles = {
+            r.passage.id: r.passage.title or r.passage.doc for r in (columns[0].results if columns else [])
+        }
+        missed = [(titles[id], rank) for id, rank in first.items() if id not in here]
+        columns.append(Column(system, results, 1000 * one.seconds, missed))
+        first = first or {result.passage.id: result.rank for result in results}
+    return columns
+
+
+def _result(
+    system: System, rank: int, hit: Hit, text: str, first: dict[str, int] | None, relevant: set[str]
+) -> Result:
+    passage = system.passages[hit.number]
+    position, count = system.passages.position(hit.number)
+    moved = ""
+    if first is not None:
+        before = first.get(passage.id)
+        up = f"↑ from {before}" if before and before > rank else f"↓ from {before}"
+        moved = "new" if before is None else "" if before == rank else up
+    return Result(
+        rank=rank,
+        score=hit.score,
+        passage=passage,
+        place=str(system.passages.place(hit.number)),
+        position=f"passage {position} of {count}",
+        text=snippet(passage.text, text, system.analyzer),
+        moved=moved,
+        is_relevant=passage.id in relevant,
+    )
+
+
+def _first(system: System, hits: list[Hit], text: str, relevant: set[str]) -> dict[str, Any]:
+    """The first result, its relevance, and the rank of the first relevant one in the top ten."""
+    ids = [system.passages[hit.number].id for hit in hits]
+    rank = next((rank for rank, id in enumerate(ids, 1) if id in relevant), None)
+    passage = system.passages[hits[0].number] if hits else None
+    shown = snippet(passage.text[:300], text, system.analyzer) if passage else []
+    return {"passage": passage, "text": shown, "rank": rank}
+
+
+def _examples(service: Service) -> list[tuple[str, str]]:
+    """Some labelled queries as examples."""
+    queries = list(service.labels.queries.items())
+    return queries[:: max(1, len(queries) // 5)][:5]
+
+
+def _page(rows: list[Any], number: int) -> tuple[list[Any], int]:
+    """(the rows of a page, how many pages there are)."""
+    return rows[(number - 1) * PER_PAGE : number * PER_PAGE], max(1, -(-len(rows) // PER_PAGE))
+
+
+def _whole(text: str | None, default: int, least: int, most: int) -> int:
+    """An integer from a URL, within bounds."""
+    if not text or not text.isascii() or not text.isdigit() or len(text) > 9:
+        return default
+    return min(max(int(text), least), most)

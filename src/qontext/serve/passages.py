@@ -1,0 +1,218 @@
+"""The passages of results: all in memory as Arrow columns, found by id or by document."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from qontext.data.collection import Passage, read_passages
+from qontext.data.places import Place, is_table, parsed, place_of, read_columns
+from qontext.data.records import PLACES
+from qontext.frame.errors import QontextError
+from qontext.retrieve.where import Mask, mask
+
+_BATCH = 16_384
+_MASKS = 16
+"""Number of filters whose results are cached."""
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which passages may be returned: all by default.
+
+    `folder` is a folder of documents, `document` the id of one; `where` are conditions such as
+    ``date>=2024``, as for `qontext search --where`.
+    """
+
+    folder: str | None = None
+    document: str | None = None
+    where: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.folder or self.document or self.where)
+
+
+class Passages:
+    """The passages of one collection, numbered from 0 in corpus order."""
+
+    def __init__(self, passages: Iterable[Passage], name: str, places: pa.Table | None = None) -> None:
+        self.name, self._places = name, places
+        self._masks: OrderedDict[Filter, Mask] = OrderedDict()
+        batches: list[pa.RecordBatch] = []
+        rows: list[Passage] = []
+        for passage in passages:
+            rows.append(passage)
+            if len(rows) == _BATCH:
+                batches.append(_batch(rows))
+                rows = []
+        table = pa.Table.from_batches([*batches, _batch(rows)])
+        if not len(table):
+            raise QontextError("contains no passages", place=name)
+        self._ids, self._titles, self._texts = (
+            table[column].combine_chunks() for column in ("id", "title", "text")
+        )
+        documents = table["doc"].combine_chunks().dictionary_encode()
+        self._documents, self._codes = documents.dictionary, documents.indices.to_numpy()
+        self._by_id, self._by_document = _Sorted(self._ids), _Sorted(self._documents)
+        self._grouped = np.argsort(self._codes, kind="stable")
+        self._ends = np.cumsum(np.bincount(self._codes, minlength=len(self._documents)))
+
+    @classmethod
+    def read(cls, source: str) -> Passages:
+        """Load the passages at a path with `read_passages`."""
+        places = _read_places(source) if is_table(Path(source)) else None
+        return cls(read_passages(source), source, places)
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    @property
+    def documents(self) -> int:
+        """The number of documents."""
+        return len(self._documents)
+
+    def number(self, id: str) -> int | None:
+        """The number of the passage with this id, if any."""
+        return self._by_id.find(id)
+
+    def __getitem__(self, number: int) -> Passage:
+        document = self._documents[int(self._codes[number])].as_py()
+        title, text = self._titles[number].as_py(), self._texts[number].as_py()
+        return Passage(self._ids[number].as_py(), title, text, document)
+
+    def position(self, number: int) -> tuple[int, int]:
+        """(position of the passage in its document from 1, number of its passages)."""
+        rows = self._rows(int(self._codes[number]))
+        return int(np.searchsorted(rows, number)) + 1, len(rows)
+
+    def document(self, id: str) -> list[Passage]:
+        """The passages of a document, in order; none if there is no such document."""
+        code = self._by_document.find(id)
+        return [] if code is None else [self[int(number)] for number in self._rows(code)]
+
+    def place(self, number: int) -> Place:
+        """The place of the passage in its source, if known."""
+        if self._places is None:
+            return Place()
+        (row,) = self._places.slice(number, 1).to_pylist()
+        return place_of(row, Path(self.name))
+
+    def numbers(self, ids: Array) -> Array:
+        """[N] the numbers of the passages with these ids, all of which must exist."""
+        found = pc.index_in(pa.array(ids, pa.large_string()), value_set=self._ids)
+        if found.null_count:
+            id = ids[pc.index(found.is_null(), True).as_py()]
+            raise QontextError(
+                f"an index contains the passage {id!r}, which is not in the passages", place=self.name
+            )
+        numbers: Array = found.to_numpy().astype(np.int64)
+        return numbers
+
+    def mask(self, only: Filter) -> Mask:
+        """[P] which passages the filter accepts."""
+        if only not in self._masks:
+            self._masks[only] = self._accepted(only)
+            if len(self._masks) > _MASKS:
+                self._masks.popitem(last=False)
+        return self._masks[only]
+
+    def _accepted(self, only: Filter) -> Mask:
+        conditions = list(only.where)
+        accepted = np.ones(len(self), bool)
+        if only.document:
+            code = self._by_document.find(only.document)
+            accepted &= self._codes == (-1 if code is None else code)
+        if only.folder and self._has_folders:
+            conditions.append(f"folder={only.folder}")
+        elif only.folder:
+            below = pc.starts_with(self._documents, only.folder.rstrip("/") + "/")
+            accepted &= below.to_numpy(zero_copy_only=False)[self._codes]
+        if conditions:
+            ids = self._ids.to_numpy(zero_copy_only=False)
+            accepted &= mask(conditions, ids, self.name)
+        return accepted
+
+    @cached_property
+    def _metadata(self) -> Counter[str]:
+        """The metadata of all passages, as JSON, with how many passages have each."""
+        if self._places is None or "metadata" not in self._places.column_names:
+            return Counter()
+        counts = pc.value_counts(self._places["metadata"]).to_pylist()
+        return Counter({row["values"]: row["counts"] for row in counts if row["values"] is not None})
+
+    @property
+    def _has_folders(self) -> bool:
+        return any('"folder"' in text for text in self._metadata)
+
+    @cached_property
+    def folders(self) -> list[str]:
+        """The folders of documents, from their metadata, else from ids with a slash; at most 200, by name."""
+        if self._has_folders:
+            named = {parsed(text, Path(self.name)).get("folder") for text in self._metadata}
+            return sorted(str(name) for name in named if name)[:200]
+        found: set[str] = set()
+        for id in self._documents.filter(pc.match_substring(self._documents, "/")).to_pylist():
+            found.update(str(parent) for parent in PurePosixPath(id).parents if parent.name)
+        return sorted(found)[:200]
+
+    def sample(self, count: int) -> list[Passage]:
+        """At most `count` passages, spread over the collection."""
+        count = min(count, len(self))
+        return [self[number * len(self) // count] for number in range(count)]
+
+    def _rows(self, code: int) -> Array:
+        start = int(self._ends[code - 1]) if code else 0
+        rows: Array = self._grouped[start : int(self._ends[code])]
+        return rows
+
+
+class _Sorted(Sequence[str]):
+    """Strings in ascending order, storing only the order."""
+
+    def __init__(self, strings: Any) -> None:
+        self._strings = strings
+        self._order = pc.array_sort_indices(strings).to_numpy()
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._strings[int(self._order[place])].as_py()
+
+    def find(self, wanted: str) -> int | None:
+        """The number of the string, if present."""
+        place = bisect_left(self, wanted)
+        return int(self._order[place]) if place < len(self) and self[place] == wanted else None
+
+
+def _read_places(source: str) -> pa.Table | None:
+    """The columns with the places of passages; None if there are none."""
+    tables = []
+    for _, batch in read_columns(source):
+        there = [name for name in PLACES.names if name in batch.schema.names]
+        columns = {
+            name: batch[name].dictionary_encode() if pa.types.is_string(batch[name].type) else batch[name]
+            for name in there
+        }
+        tables.append(pa.table(columns))
+    if not tables or not any(table.num_columns for table in tables):
+        return None
+    return pa.concat_tables(tables, promote_options="default").unify_dictionaries()
+
+
+def _batch(rows: list[Passage]) -> pa.RecordBatch:
+    columns = {
+        name: pa.array([getattr(row, name) for row in rows], pa.large_string())
+        for name in ("id", "title", "text", "doc")
+    }
+    return pa.RecordBatch.from_pydict(columns)

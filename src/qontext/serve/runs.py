@@ -1,0 +1,137 @@
+"""Artifacts, for the pages that browse them: settings, inputs, results and loss curves. Artifacts are named
+by their path below a root. Names in requests are looked up among existing ones, so that no part of a URL
+becomes a path.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qontext.frame.artifacts import META, Artifact, open_artifact
+from qontext.frame.errors import QontextError
+from qontext.serve.service import Unknown
+from qontext.training import metrics
+
+DEPTH, MOST = 4, 1_000
+REPORT, LONGEST_REPORT = "report.md", 200_000
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One loss over the steps of a phase."""
+
+    phase: str
+    name: str
+    points: list[tuple[int, float]]
+
+
+class Runs:
+    """The artifacts below a directory, looked up each time they are listed."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def all(self) -> dict[str, Artifact]:
+        """Name → artifact, by name; unreadable ones are skipped."""
+        found: dict[str, Artifact] = {}
+        for folder, below, files in os.walk(self.root):
+            relative = Path(folder).relative_to(self.root)
+            below[:] = sorted(name for name in below if not name.startswith("."))
+            if META in files:
+                below.clear()
+                try:
+                    found[relative.as_posix()] = open_artifact(folder)
+                except QontextError:
+                    continue
+            if len(relative.parts) >= DEPTH or len(found) >= MOST:
+                below.clear()
+        return dict(sorted(found.items()))
+
+    def get(self, name: str) -> Artifact:
+        found = self.all()
+        if name not in found:
+            raise Unknown(f"there is no run {name!r}")
+        return found[name]
+
+
+def curves(artifact: Artifact) -> list[Curve]:
+    """The losses that a training logged; none for other artifacts."""
+    file = artifact.path / "logs" / "metrics.jsonl"
+    if not file.is_file():
+        return []
+    found: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    for line in metrics.read(file):
+        losses = line.get("losses") if isinstance(line, dict) else None
+        for name, value in losses.items() if isinstance(losses, dict) else ():
+            if isinstance(value, int | float) and math.isfinite(value) and isinstance(line.get("step"), int):
+                found.setdefault((str(line.get("phase")), name), []).append((line["step"], float(value)))
+    return [Curve(phase, name, points) for (phase, name), points in found.items()]
+
+
+def report_of(artifact: Artifact) -> str:
+    """The text of a report; empty for other artifacts."""
+    if REPORT not in artifact.meta["parts"]:
+        return ""
+    return artifact.part(REPORT).read_text(encoding="utf-8", errors="replace")[:LONGEST_REPORT]
+
+
+def path_of(curve: Curve, width: float, height: float) -> str:
+    """The curve as the `d` of an SVG path in a box of this size."""
+    steps, values = zip(*curve.points)
+    low, high = min(values), max(values)
+    across, up = max(steps) - min(steps) or 1, high - low or 1.0
+    places = [
+        f"{width * (step - min(steps)) / across:.1f},{height * (high - value) / up:.1f}"
+        for step, value in curve.points
+    ]
+    return "M" + " L".join(places)
+
+
+def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested values under joined names."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            found |= flat(value, f"{prefix}{name}.")
+        else:
+            found[prefix + name] = value
+    return found
+
+
+def differences(a: Artifact, b: Artifact) -> list[tuple[str, str, Any, Any]]:
+    """(section, name, value in a, value in b) of all settings and inputs that differ, and of all results."""
+    rows: list[tuple[str, str, Any, Any]] = []
+    sides = [
+        ("settings", flat(a.config), flat(b.config), False),
+        ("inputs", _inputs(a), _inputs(b), False),
+        ("results", flat(a.summary), flat(b.summary), True),
+    ]
+    for section, left, right, keep in sides:
+        for name in dict.fromkeys([*left, *right]):
+            one, other = left.get(name), right.get(name)
+            if keep or one != other:
+                rows.append((section, name, one, other))
+    return rows
+
+
+def shown(value: Any) -> str:
+    """A setting or result as text."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(shown(item) for item in value[:20]) + (" …" if len(value) > 20 else "")
+    return str(value)[:2_000]
+
+
+def _inputs(artifact: Artifact) -> dict[str, str]:
+    return {name: f"{entry['path']} ({entry['digest'][:12]})" for name, entry in artifact.inputs.items()}

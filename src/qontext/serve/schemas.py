@@ -1,0 +1,194 @@
+"""The schemas of the HTTP API, with bounds on all values."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
+
+LONGEST_QUERY, LONGEST_TEXT = 20_000, 200_000
+"""Characters."""
+MOST_QUERIES, MOST_TEXTS, MOST_DOCUMENTS, MOST_RESULTS, MOST_CONDITIONS = 64, 2_048, 1_000, 1_000, 20
+
+
+def _utf8(text: str) -> str:
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise ValueError("is not valid Unicode")
+    return text
+
+
+def _filled(text: str) -> str:
+    if not text.strip():
+        raise ValueError("is empty")
+    return _utf8(text)
+
+
+Query = Annotated[str, Field(max_length=LONGEST_QUERY), AfterValidator(_filled)]
+Text = Annotated[str, Field(max_length=LONGEST_TEXT), AfterValidator(_filled)]
+Name = Annotated[str, Field(max_length=200), AfterValidator(_utf8)]
+Id = Annotated[str, Field(max_length=2_000), AfterValidator(_utf8)]
+
+
+class Body(BaseModel):
+    """Base class of requests. Unknown fields are ignored, since clients send additional fields of other services."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True, strict=True)
+
+
+class SearchRequest(Body):
+    query: Query | Annotated[list[Query], Field(min_length=1, max_length=MOST_QUERIES)]
+    """One query, or a list of queries."""
+    k: int = Field(10, ge=1, le=MOST_RESULTS)
+    """Passages per query."""
+    system: Name | None = None
+    """The system to search with (listed by `GET /v1/models`). Default: the first one."""
+    folder: Id | None = None
+    """Return only passages of documents in this folder."""
+    document: Id | None = None
+    """Return only passages of this document."""
+    where: Annotated[list[Id], Field(max_length=MOST_CONDITIONS)] = []
+    """Conditions on the metadata, all of which must hold, such as `date>=2024` or `author=Ada|Grace`."""
+
+
+class SearchHit(BaseModel):
+    rank: int
+    score: float
+    passage: str
+    document: str
+    title: str
+    text: str
+    position: int
+    """The position of the passage in its document, from 1."""
+    passages: int
+    """The number of passages of the document."""
+    place: str
+    """File or URL, headings, and page or lines, if known."""
+    metadata: dict[str, Any]
+
+
+class SearchResult(BaseModel):
+    query: str
+    hits: list[SearchHit]
+
+
+class SearchResponse(BaseModel):
+    system: str
+    seconds: float
+    results: list[SearchResult]
+
+
+class EmbeddingRequest(Body):
+    input: Text | Annotated[list[Text], Field(min_length=1, max_length=MOST_TEXTS)]
+    """One text, or a list of texts. Arrays of token ids are not accepted."""
+    model: Name
+    """A model of `GET /v1/models`: NAME, NAME-query or NAME-passage."""
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = Field(None, ge=1)
+    """Truncate the vectors to their first dimensions and normalize them."""
+    input_type: Literal["query", "passage", "document", "search_query", "search_document"] | None = None
+    """Whether the texts are queries or passages, if the model name does not specify it. Default: passages."""
+    user: str | None = None
+    """Ignored."""
+
+    @field_validator("input", mode="before")
+    @classmethod
+    def _no_token_ids(cls, value: Any) -> Any:
+        items = value if isinstance(value, list) else []
+        if items and all(isinstance(item, int | list) for item in items):
+            raise ValueError(
+                "contains token ids, which are not supported: send texts "
+                "(LangChain does so with check_embedding_ctx_length=False)"
+            )
+        return value
+
+
+class Embedding(BaseModel):
+    object: Literal["embedding"] = "embedding"
+    index: int
+    embedding: list[float] | str
+
+
+class Usage(BaseModel):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingResponse(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[Embedding]
+    model: str
+    usage: Usage
+
+
+class RerankDocument(Body):
+    text: Text
+
+
+class RerankRequest(Body):
+    query: Query
+    documents: Annotated[list[Text | RerankDocument], Field(min_length=1, max_length=MOST_DOCUMENTS)]
+    """Texts, or objects with a `text`."""
+    model: Name | None = None
+    """A reranker or an encoder of `GET /v1/models`. Default: the first reranker, else the first encoder."""
+    top_n: int | None = Field(None, ge=1)
+    """Maximum number of results. Default: all."""
+    return_documents: bool = False
+
+
+class RerankedText(BaseModel):
+    text: str
+
+
+class RerankResult(BaseModel):
+    index: int
+    relevance_score: float
+    document: RerankedText | None = None
+
+
+class RerankResponse(BaseModel):
+    id: str
+    model: str
+    results: list[RerankResult]
+
+
+class Model(BaseModel):
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "qontext"
+    capabilities: list[Literal["search", "embeddings", "rerank"]]
+    description: str
+
+
+class ModelList(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[Model]
+
+
+class Problem(BaseModel):
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorResponse(BaseModel):
+    """The format of all API errors (OpenAI's)."""
+
+    error: Problem
+
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorResponse, "description": text}
+    for status, text in {
+        400: "The request cannot be processed",
+        401: "The token is missing or wrong",
+        403: "The request comes from another site",
+        404: "No such system or model",
+        408: "The request was not sent in time",
+        413: "The request is too large",
+        422: "The request is not valid",
+        429: "The server is busy",
+        503: "The answer was not ready in time",
+    }.items()
+}

@@ -1,0 +1,156 @@
+"""The services of a server, independent of protocol: search, embeddings, reranking and reading, through one batcher."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from qontext.data.collection import Passage, Qrels
+from qontext.frame import log
+from qontext.frame.errors import QontextError
+from qontext.serve.batching import Batcher
+from qontext.serve.metrics import Metrics
+from qontext.serve.models import Encoder, Kind, Reranker
+from qontext.serve.passages import Filter
+from qontext.serve.systems import Hit, System, reranked
+
+Array = np.ndarray[Any, Any]
+
+
+class Unknown(QontextError):
+    """There is no system, model, document or passage with that name."""
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Queries with judgements, so that relevant passages can be marked."""
+
+    queries: dict[str, str] = field(default_factory=dict)
+    qrels: Qrels = field(default_factory=dict)
+
+    def relevant(self, query: str) -> set[str]:
+        """The ids of the passages that are judged relevant to the query."""
+        return {passage for passage, grade in self.qrels.get(query, {}).items() if grade > 0}
+
+
+class Found(NamedTuple):
+    """The hits of each query, and the duration of the search."""
+
+    hits: list[list[Hit]]
+    seconds: float
+
+
+class Service:
+    """The open systems and models. All computation goes through the batcher."""
+
+    def __init__(
+        self,
+        systems: Sequence[System],
+        rerankers: Sequence[Reranker] = (),
+        *,
+        labels: Labels | None = None,
+        about: str = "",
+        capacity: int = 64,
+        seconds: float = 30,
+        log_queries: bool = False,
+    ) -> None:
+        self.systems = {system.name: system for system in [*systems, *_reranked(systems, rerankers)]}
+        self.rerankers = {reranker.name: reranker for reranker in rerankers}
+        self.encoders = {s.name: s.encoder for s in systems if s.encoder is not None and "/" not in s.name}
+        if clash := self.rerankers.keys() & self.encoders.keys():
+            raise QontextError(
+                f"a reranker and a directory have the name {min(clash)!r}", remedy="Rename one."
+            )
+        self.labels, self.about, self.log_queries = labels or Labels(), about, log_queries
+        self.metrics, self.started = Metrics(), int(time.time())
+        self.batcher = Batcher(capacity, seconds, self.metrics.batch)
+
+    @property
+    def default(self) -> System:
+        """The first system."""
+        return next(iter(self.systems.values()))
+
+    def system(self, name: str | None) -> System:
+        return self.default if name is None else _get(self.systems, name, "system")
+
+    def warm_up(self) -> None:
+        """Use every system and model once, so that the first request is fast."""
+        for system in self.systems.values():
+            text = system.passages[0].content[:200] or "a"
+            system.search([text], min(10, len(system.passages)))
+        for encoder in self.encoders.values():
+            encoder.encode(["a"], "passage")
+        for reranker in self.rerankers.values():
+            reranker.scores([("a", "a")])
+
+    async def search(
+        self, system: System, texts: list[str], k: int, only: Filter, kind: Kind = "query"
+    ) -> Found:
+        """The best k passages for each text."""
+        started = time.perf_counter()
+        if self.log_queries:
+            log.note("\n".join(f"{system.name}: {text}" for text in texts))
+        hits = await self.batcher.run(
+            ("search", system.name, k, only, kind),
+            lambda items: system.search(items, k, only, kind),
+            texts,
+        )
+        return Found(hits, time.perf_counter() - started)
+
+    async def embed(self, encoder: Encoder, texts: list[str], kind: Kind) -> tuple[Array, int]:
+        """([N, D] vectors, tokens read)."""
+
+        def encode(items: list[str]) -> list[tuple[Array, int]]:
+            vectors, lengths = encoder.encode(items, kind)
+            return list(zip(vectors, lengths))
+
+        rows = await self.batcher.run(("embed", id(encoder), kind), encode, texts)
+        return np.stack([vector for vector, _ in rows]), sum(length for _, length in rows)
+
+    async def rerank(self, model: str | None, query: str, texts: list[str]) -> tuple[str, list[float]]:
+        """(the model's name, a score per text): of a cross-encoder between 0 and 1, else the similarity of vectors."""
+        if model is None:
+            model = next(iter([*self.rerankers, *self.encoders]), None)
+        if model in self.rerankers:
+            reranker = self.rerankers[model]
+            pairs = [(query, text) for text in texts]
+            scores = await self.batcher.run(
+                ("rerank", model), lambda items: reranker.scores(items).tolist(), pairs
+            )
+            return model, scores
+        if model is None:
+            raise Unknown("no model of this server can rerank", remedy="Give --reranker.")
+        encoder = _get(self.encoders, model, "model")
+        query_D = (await self.embed(encoder, [query], "query"))[0][0]
+        texts_ND = (await self.embed(encoder, texts, "passage"))[0]
+        return model, (texts_ND @ query_D).tolist()
+
+    def document(self, id: str, system: str | None = None) -> list[Passage]:
+        """The passages of a document, in order."""
+        chosen = [self.system(system)] if system else self.systems.values()
+        for one in chosen:
+            if passages := one.passages.document(id):
+                return passages
+        raise Unknown(f"there is no document {id!r}")
+
+    def close(self) -> None:
+        self.batcher.close()
+
+
+def _reranked(systems: Sequence[System], rerankers: Sequence[Reranker]) -> Iterable[System]:
+    """Each directory's first system, reranked by each reranker."""
+    for system in systems:
+        if "/" not in system.name:
+            for reranker in rerankers:
+                name = "reranked" if len(rerankers) == 1 else f"reranked-{reranker.name}"
+                yield reranked(system, reranker, f"{system.name}/{name}")
+
+
+def _get(table: dict[str, Any], name: str, what: str) -> Any:
+    if name not in table:
+        raise Unknown(f"unknown {what} {name!r}", remedy=f"Choose from: {', '.join(table) or 'none'}.")
+    return table[name]

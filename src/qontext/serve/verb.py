@@ -1,0 +1,197 @@
+"""`qontext serve`: search page, HTTP API and MCP for directories of `adapt`, `encode` and `index`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from qontext.frame import log
+from qontext.frame.config import Input, Machine, StageConfig, existing
+from qontext.frame.errors import QontextError, missing_extra
+from qontext.frame.stages import Server
+
+if TYPE_CHECKING:
+    from qontext.serve.models import Reranker
+    from qontext.serve.service import Labels, Service
+
+
+class ServeConfig(StageConfig):
+    directories: Annotated[tuple[str, ...], Input(positional=True)] = Field(min_length=1)
+    """One or several directories of adapt, encode or index. A directory is named after the last part of its
+    path; NAME=DIR sets another name."""
+
+    passages: Annotated[str | None, Input()] = None
+    """Passages, if they are not at the recorded path."""
+
+    reranker: Annotated[tuple[str, ...], Input()] = ()
+    """Cross-encoder to rerank the best results: a directory or Hub name. May be repeated."""
+
+    data: Annotated[str | None, Input()] = None
+    """A BEIR folder with labelled queries, whose relevant passages are marked in results."""
+
+    split: str = "test"
+    """Split of the judgements in --data."""
+
+    runs: Annotated[str | None, Input()] = None
+    """A directory with artifacts to browse under /runs. Default: the first directory of adapt."""
+
+    about: str = ""
+    """A sentence about the collection, for the search page and for agents."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on. Addresses reachable from other machines need a token in QONTEXT_TOKEN."""
+
+    port: int = Field(8000, ge=0, le=65_535)
+    """Port to listen on; 0 selects a free one."""
+
+    allow_host: tuple[str, ...] = ()
+    """Additional accepted host name, besides localhost, such as that of a reverse proxy."""
+
+    mcp: bool = False
+    """Serve MCP over standard input and output, for an agent that starts this command, instead of HTTP."""
+
+    queue: int = Field(64, ge=1, le=10_000)
+    """Maximum number of waiting requests; more are refused with status 429."""
+
+    timeout: float = Field(30, gt=0, le=3_600)
+    """Timeout of a request in seconds, after which it fails with status 503."""
+
+    dry_run: bool = False
+    """Open everything, show what would be served, and stop."""
+
+    log_queries: bool = False
+    """Log the text of queries. By default it is not logged."""
+
+    precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
+    """Number format for encoding; auto is bf16 if the hardware supports it, else fp32."""
+
+    device: Annotated[str, Machine()] = "auto"
+    """Device: auto, cpu, cuda, cuda:N or mps."""
+
+
+def run(config: ServeConfig) -> dict[str, Any]:
+    if config.runs is not None and not existing(config.runs, "the directory of artifacts").is_dir():
+        raise QontextError("is not a directory of artifacts", place=config.runs)
+    if config.mcp:
+        require("mcp", "serving MCP")
+        service = open_service(config)
+        if config.dry_run:
+            return _summary(service)
+        from qontext.serve.mcp import build
+
+        log.note("Serving MCP over standard input and output.")
+        try:
+            build(service).run("stdio")
+        finally:
+            service.close()
+        return {}
+    require("fastapi", "the server")
+    require("uvicorn", "the server")
+    from qontext.serve.listen import bind, listen, policy_of
+
+    policy = policy_of(config.host, config.allow_host, os.environ)
+    with bind(config.host, config.port) as socket:
+        service = open_service(config)
+        if config.dry_run:
+            return _summary(service)
+        listen(make_app(service, config, policy), socket, "Serving " + ", ".join(service.systems))
+    return {}
+
+
+def _summary(service: Service) -> dict[str, Any]:
+    """Show what would be served."""
+    systems = {
+        name: f"{system.label}, {len(system.passages):,} passages of {system.passages.documents:,} documents"
+        for name, system in service.systems.items()
+    }
+    service.close()
+    log.show_table("Systems", systems)
+    return {"systems": list(systems), "models": [*service.encoders, *service.rerankers]}
+
+
+def make_app(service: Service, config: ServeConfig, policy: Any) -> Any:
+    """The ASGI application."""
+    from importlib.util import find_spec
+
+    from qontext.retrieve.searcher import is_adapted
+    from qontext.serve.app import create_app
+    from qontext.serve.runs import Runs
+    from qontext.serve.systems import path_of
+
+    mcp = None
+    if find_spec("mcp") is not None:
+        from qontext.serve.mcp import build
+
+        mcp = build(service)
+    roots = (
+        [config.runs]
+        if config.runs
+        else [path for path in map(path_of, config.directories) if is_adapted(path)]
+    )
+    return create_app(service, policy, runs=Runs(Path(roots[0])) if roots else None, mcp=mcp)
+
+
+def open_service(config: ServeConfig) -> Service:
+    """Open and warm up all systems and models of the configuration."""
+    from qontext.serve.service import Service
+    from qontext.serve.systems import Opener
+
+    labels = _labels(config)
+    systems = Opener(config.device, config.precision, config.passages).open_all(config.directories)
+    service = Service(
+        systems,
+        _rerankers(config),
+        labels=labels,
+        about=config.about,
+        capacity=config.queue,
+        seconds=config.timeout,
+        log_queries=config.log_queries,
+    )
+    service.warm_up()
+    return service
+
+
+def require(package: str, what: str) -> None:
+    """Raise an error with the install command, unless the package is installed."""
+    from importlib.util import find_spec
+
+    if find_spec(package) is None:
+        raise missing_extra(package, "serve", what)
+
+
+def _labels(config: ServeConfig) -> Labels | None:
+    from qontext.data.collection import load_collection
+    from qontext.serve.service import Labels
+
+    if config.data is None:
+        return None
+    collection = load_collection(config.data)
+    return Labels(collection.queries(config.split), collection.qrels(config.split))
+
+
+def _rerankers(config: ServeConfig) -> list[Reranker]:
+    from qontext.serve.models import Reranker
+
+    named: dict[str, Reranker] = {}
+    for path in config.reranker:
+        name = Path(path).name
+        if name in named:
+            raise QontextError(f"two rerankers have the name {name!r}", place=path, remedy="Rename one.")
+        named[name] = Reranker(path, name, device=config.device, precision=config.precision)
+    return list(named.values())
+
+
+COMMAND = Server(
+    verb="serve",
+    config=ServeConfig,
+    run=run,
+    examples="""
+        qontext serve runs/mine
+        qontext serve runs/mine vectors fast=index --reranker reranker --data data --port 8080
+        qontext serve runs/mine --mcp
+        qontext serve runs/mine --dry-run
+    """,
+)
