@@ -1,20 +1,20 @@
-"""From what the user gave to a complete request: survey, encoder, generator, splits; and how a plan is shown."""
+"""From the settings to a complete request: survey, encoder, generator, splits."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qontext import log
-from qontext.adapt.labels import measured_sizes, read_labels
-from qontext.adapt.plan import QUERIES_PER_PASSAGE, Plan, Request, parse_budget
+from qontext.adapt.request import Request, parse_budget
 from qontext.adapt.survey import Survey, fertility, spread, survey
-from qontext.engine.locate import locate
-from qontext.engine.tokenizer import load_tokenizer
-from qontext.errors import QontextError
+from qontext.corpus.sources.files import unread
+from qontext.data.labels import measured_sizes, read_labels
+from qontext.frame.errors import QontextError
+from qontext.models.locate import locate
+from qontext.models.tokenizer import load_tokenizer
+from qontext.queries.generators import GENERATORS
 
 if TYPE_CHECKING:
-    from qontext.adapt.run import AdaptConfig
+    from qontext.adapt.config import AdaptConfig
 
 STRANGE_FERTILITY, STRANGE_UNKNOWN = 2.2, 0.03
 LONGEST_READ, LONGEST_TRAINED, PASSAGE_TOKENS = 256, 192, 144
@@ -22,11 +22,12 @@ MULTILINGUAL = "intfloat/multilingual-e5-small"
 
 
 def prepare(config: AdaptConfig) -> tuple[Request, Survey, list[str], int]:
-    """The request, the survey, remarks for the plan, and the vectors' dimension."""
+    """The request, the survey, notes for the plan, and the vectors' dimension."""
     import torch
 
-    from qontext.engine.precision import resolve_device
-    from qontext.retrieve.retriever import Retriever, read_layout
+    from qontext.models.layout import read_layout
+    from qontext.models.precision import resolve_device
+    from qontext.models.retriever import Retriever
 
     assert config.encoder is not None
     budget = parse_budget(config.budget)
@@ -42,7 +43,7 @@ def prepare(config: AdaptConfig) -> tuple[Request, Survey, list[str], int]:
     )
     splits, labelled = _splits(config)
     if config.max_labels is not None and not labelled:
-        notes.append("there are no labelled questions to train on, so --max-labels says nothing.")
+        notes.append("there are no labelled questions to train on; --max-labels has no effect.")
     device = resolve_device("auto").type
     layout = read_layout(folder)
     return (
@@ -71,10 +72,8 @@ def prepare(config: AdaptConfig) -> tuple[Request, Survey, list[str], int]:
 
 
 def _objective(config: AdaptConfig, layout: Any, max_tokens: int) -> dict[str, Any]:
-    """coCondenser on (passage, query) pairs, compared as the encoder compares.
-
-    An encoder that was trained to retrieve goes on as it was trained, without a new head; a plain language model gets
-    the papers' objective, [CLS] and the Condenser head.
+    """coCondenser on (passage, query) pairs, with the encoder's similarity. Training of a retriever continues
+    without a new head; a plain language model gets the papers' objective, [CLS] and the Condenser head.
     """
     settings: dict[str, Any] = {"encoder": config.encoder, "method": "cocondenser", "max_tokens": max_tokens}
     settings |= {"seed": config.seed, "dropout": 0.0}
@@ -96,16 +95,16 @@ def _generator(config: AdaptConfig, device: str) -> dict[str, Any]:
     if kind == "auto":
         kind = "t5" if device == "cuda" and _at_hand(config.generator_model or DEFAULT_MODEL) else "keyphrase"
     settings: dict[str, Any] = {"generator": kind, "seed": config.seed}
-    if kind == "t5" and config.generator_model:
-        settings["model"] = config.generator_model
-    if kind == "llm":
-        if config.generator_model is None:
-            raise QontextError(
-                "the generator llm needs the chat model's name", remedy="Give --generator-model."
-            )
-        settings["chat_model"] = config.generator_model
-        if config.endpoint:
-            settings["endpoint"] = config.endpoint
+    generator = GENERATORS.load(kind)
+    options = generator.Options.model_fields
+    if generator.model_option and config.generator_model:
+        settings[generator.model_option] = config.generator_model
+    elif generator.model_option and options[generator.model_option].get_default() is None:
+        raise QontextError(
+            f"the generator {kind} needs the name of a model", remedy="Give --generator-model."
+        )
+    if config.endpoint and "endpoint" in options:
+        settings["endpoint"] = config.endpoint
     return settings
 
 
@@ -118,7 +117,7 @@ def _at_hand(model: str) -> bool:
 
 
 def _splits(config: AdaptConfig) -> tuple[tuple[str, ...], int]:
-    """What will be judged (dev first, to choose weights on), and how many labelled queries there are to train on."""
+    """The splits to evaluate (dev first, to choose weights on), and the number of labelled queries to train on."""
     if config.labels is None:
         return ("generated",), 0
     labels = read_labels(config.labels)
@@ -133,7 +132,7 @@ def _splits(config: AdaptConfig) -> tuple[tuple[str, ...], int]:
 
 
 def _longest(seen: Survey, tokenizer: Any) -> int:
-    """Tokens that nearly all texts of the sample keep to."""
+    """Maximum length of nearly all texts of the sample, in tokens."""
     lengths = sorted(len(tokenizer(p.content, verbose=False)["input_ids"]) for p in spread(seen.sample, 200))
     return int(lengths[int(0.98 * (len(lengths) - 1))]) if lengths else 0
 
@@ -143,48 +142,18 @@ def _notes(seen: Survey, tokenizer: Any) -> list[str]:
     per_word, unknown = fertility(seen.sample, tokenizer)
     if per_word > STRANGE_FERTILITY or unknown > STRANGE_UNKNOWN:
         notes.append(
-            f"the encoder hardly knows this language ({seen.language_name}): {per_word:.1f} tokens per word, "
-            f"{unknown:.0%} unknown. A multilingual one will serve better: --encoder {MULTILINGUAL}."
+            f"the encoder's tokenizer does not fit this language ({seen.language_name}): {per_word:.1f} tokens per word, "
+            f"{unknown:.0%} unknown. A multilingual encoder is better: --encoder {MULTILINGUAL}."
         )
     elif seen.language != "en":
         notes.append(
-            f"the documents look like {seen.language_name}; an encoder trained on it will serve better."
+            f"the documents seem to be in {seen.language_name}; an encoder trained on that language is better."
         )
     if seen.duplicates > 0.05:
         notes.append(f"{seen.duplicates:.0%} of the documents repeat another one, word for word.")
     if seen.unusable:
-        notes.append(f"{seen.unusable:,} records cannot be used and will be left out.")
+        records = "1 record" if seen.unusable == 1 else f"{seen.unusable:,} records"
+        notes.append(f"{records} are invalid and will be skipped.")
+    if seen.unread:
+        notes.append(f"{unread(seen.unread)}.")
     return notes
-
-
-def show_plan(request: Request, seen: Survey, plan: Plan, root: Path) -> None:
-    """The plan in ten lines, remarks after it."""
-    about = "" if seen.exact else "about "
-    passages = f"{about}{plan.passages:,}" + (" (as the source has them)" if seen.keep else "")
-    per_document = "" if seen.keep else f", {plan.passages / max(1, seen.documents):.1f} per document"
-    kind = request.generate["generator"]
-    vectors = request.pretrain.get("vector", "cls")
-    rows: dict[str, Any] = {
-        "documents": f"{about}{seen.documents:,}, {seen.words_per_document:,} words each, {seen.language_name}",
-        "passages": passages + per_document,
-        "encoder": f"{request.encoder} ({vectors} pooling, reads {request.read_tokens} tokens, on {request.device})",
-        "queries": f"{kind}, {QUERIES_PER_PASSAGE} per passage",
-        "training": f"coCondenser on (passage, query) pairs: {plan.steps:,} steps of {plan.batch}"
-        if plan.trains
-        else "none",
-        "teacher": f"{request.reranker}"
-        + (f": {plan.finetune_steps:,} steps on its scores" if plan.finetune_steps else ": no time for it")
-        if request.reranker
-        else None,
-        "labels": f"{plan.finetune_steps:,} steps of fine-tuning on {request.labelled:,} questions"
-        if plan.finetune_steps and request.labelled
-        else ("to measure with only" if request.labels else "none: generated questions measure"),
-        "measuring": f"{', '.join(s for s in request.splits if s != 'dev')} questions, among {plan.pool:,} passages",
-        "time": f"{log.duration(plan.expected)} of {log.duration(request.budget)}: "
-        + ", ".join(f"{name} {log.duration(seconds)}" for name, seconds in plan.seconds.items()),
-        "disk": f"{plan.disk / 2**30:.1f} GiB",
-        "recipe": str(root / "recipe.toml"),
-    }
-    log.show_table("Plan", {name: row for name, row in rows.items() if row is not None})
-    for note in plan.notes:
-        log.warn(note[0].upper() + note[1:])

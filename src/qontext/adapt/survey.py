@@ -1,4 +1,4 @@
-"""A look at the documents before anything is done: how many, how long, in which language, what repeats.
+"""A survey of the documents: number, length, language, duplicates.
 
 At most a sample is read, from the beginning; totals of larger sources are extrapolated by bytes.
 """
@@ -10,24 +10,24 @@ import itertools
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from qontext.collection import Passage
 from qontext.corpus.sources import FieldNames, Problem, open_source
-from qontext.errors import QontextError
-from qontext.records import Document
+from qontext.data.collection import Passage
+from qontext.data.records import Document
+from qontext.frame.errors import QontextError
 
 SAMPLE_DOCUMENTS, SAMPLE_CHARACTERS = 5_000, 10_000_000
 WORDS = 80
-"""Of a passage of 144 tokens at most, as splitting makes them."""
+"""Words of a passage of at most 144 tokens, as written by splitting."""
 READ_WORDS, MOST_LOST = 190, 0.25
-"""Records are kept whole if at most this share of their words is beyond what an encoder reads of a text."""
+"""Records are not split if at most this share of their words is beyond the encoder's limit."""
 TOKENS_PER_WORD = 1.35
-"""Of a tokenizer that knows the language; see `fertility`."""
+"""Tokens per word of a tokenizer that fits the language; see `fertility`."""
 
-# The commonest function words: enough to tell apart the languages that share an alphabet.
+# The most common function words, to distinguish languages with the same alphabet.
 _FUNCTION_WORDS = {
     "en": "the of and to in is that for it with as was on are by this be from or at",
     "de": "der die und das von den ist des mit nicht für ein eine auf dem zu im sich werden auch",
@@ -71,7 +71,8 @@ _LANGUAGES |= {"he": "Hebrew", "hi": "Hindi", "ja": "Japanese", "zh": "Chinese",
 
 @dataclass(frozen=True)
 class Survey:
-    """What was seen. Counts are of the whole source, `exact` or extrapolated; `sample` are some of its texts."""
+    """The result of a survey. Counts are for the whole source, `exact` or extrapolated; `sample` are some of
+    its texts."""
 
     documents: int
     characters: int
@@ -83,13 +84,15 @@ class Survey:
     unusable: int
     seconds: float
     sample: tuple[Passage, ...]
+    unread: Mapping[str, int] = field(default_factory=dict)
+    """The number of files that are not read, by extension."""
 
     @property
     def language_name(self) -> str:
-        return _LANGUAGES.get(self.language, self.language)
+        return language_name(self.language)
 
     def passages(self, max_tokens: int) -> int:
-        """About how many there will be, of at most `max_tokens` tokens: they come out three quarters full."""
+        """Approximate number of passages of at most `max_tokens` tokens: on average they are three quarters full."""
         if self.keep:
             return self.documents
         per_document = max(1.0, self.words_per_document * TOKENS_PER_WORD / (0.75 * max_tokens))
@@ -97,8 +100,8 @@ class Survey:
 
 
 def survey(source: str, *, labelled: bool = False) -> Survey:
-    """Read the beginning of the documents. Short records with ids of their own are taken for passages as they are; so
-    are all parts of documents if there are labels, which then name these parts."""
+    """Read the beginning of the documents. Short records with their own ids are used as passages; so are all
+    parts of documents if there are labels, which refer to these parts."""
     started = time.monotonic()
     opened = open_source(source, fields=FieldNames())
     documents: list[Document] = []
@@ -109,12 +112,12 @@ def survey(source: str, *, labelled: bool = False) -> Survey:
             unusable += 1
             continue
         documents.append(item)
-        characters += len(item.text) + sum(len(text) for _, text in item.passages)
+        characters += len(item.content)
         if len(documents) >= SAMPLE_DOCUMENTS or characters >= SAMPLE_CHARACTERS:
             break
-    texts = [_text(document) for document in documents]
+    texts = [document.content for document in documents]
     if not any(text.strip() for text in texts):
-        raise QontextError("holds no text", place=source)
+        raise QontextError("contains no text", place=source)
     exact = next(stream, None) is None
     scale = 1.0
     if not exact:
@@ -123,7 +126,7 @@ def survey(source: str, *, labelled: bool = False) -> Survey:
     hashes = Counter(
         hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest() for text in texts
     )
-    records = [(d, p) for d in documents for p in (d.passages or ((d.id, d.text),))]
+    records = [(d, p) for d in documents for p in (d.passages or ((d.id, d.content),))]
     sizes = [len(text.split()) for _, (_, text) in records]
     lost = sum(max(0, size - READ_WORDS) for size in sizes) / max(1, sum(sizes))
     are_parts = any(document.passages and document.passages[0][0] != document.id for document in documents)
@@ -138,13 +141,14 @@ def survey(source: str, *, labelled: bool = False) -> Survey:
         words_per_document=round(sum(lengths) / count),
         duplicates=1 - len(hashes) / len(texts),
         unusable=unusable,
+        unread=dict(opened.unread),
         seconds=time.monotonic() - started,
         sample=tuple(_sample(records, whole=are_passages)),
     )
 
 
 def _sample(records: list[tuple[Document, tuple[str, str]]], *, whole: bool) -> Iterator[Passage]:
-    """About 400 texts as long as the passages will be: evenly spread records, or stretches of them."""
+    """About 400 texts of passage length: evenly spaced records, or slices of them."""
     step = max(1, len(records) // 400)
     stretches = max(1, min(50, 400 // len(records)))
     for document, (id, text) in records[::step]:
@@ -158,25 +162,21 @@ def _sample(records: list[tuple[Document, tuple[str, str]]], *, whole: bool) -> 
 
 
 def spread(sample: Sequence[Passage], count: int) -> list[Passage]:
-    """At most so many of them, from everywhere: neighbours in a source are alike, in length above all."""
+    """At most `count` of them, spread evenly, because adjacent records are similar, especially in length."""
     count = min(count, len(sample))
     return [sample[number * len(sample) // count] for number in range(count)]
 
 
 def _scale(total: int | None, read: int, documents: int, source: str) -> float:
-    """How many times the sample the whole is; without a size, the documents are counted."""
+    """The ratio of the whole to the sample; without a size, the documents are counted."""
     if total and read:
         return total / read
     opened = open_source(source, fields=FieldNames())
     return sum(isinstance(item, Document) for item in opened.documents()) / documents
 
 
-def _text(document: Document) -> str:
-    return document.text or "\n\n".join(text for _, text in document.passages)
-
-
 def language_of(texts: list[str]) -> str:
-    """A two-letter code, from the script and the function words; English if nothing speaks for another."""
+    """A two-letter code, from the script and the function words; English by default."""
     joined = " ".join(text[:2_000] for text in itertools.islice(texts, 200)).lower()
     letters = max(1, sum(character.isalpha() for character in joined))
     for code, letters_of_script in _SCRIPTS:
@@ -187,6 +187,11 @@ def language_of(texts: list[str]) -> str:
     scores = {code: sum(words[word] for word in common.split()) for code, common in _FUNCTION_WORDS.items()}
     best = max(scores, key=lambda code: scores[code])
     return best if scores[best] > 1.2 * scores["en"] else "en"
+
+
+def language_name(code: str) -> str:
+    """The name of the language with this code, in English."""
+    return _LANGUAGES.get(code, code)
 
 
 def fertility(sample: tuple[Passage, ...], tokenizer: Any) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""A recipe run by several processes under torchrun: what one of them does alone, the others wait for."""
+"""Running a recipe with several processes under torchrun; they wait for steps of a single process."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from qontext import log
-from qontext.errors import QontextError
-from qontext.workflow.recipe import Recipe, plan, read_recipe
+from qontext.frame import log
+from qontext.frame.errors import QontextError
+from qontext.workflow.recipe import Recipe, read_recipe
+from qontext.workflow.run import plan
 
 _PR_SET_PDEATHSIG = 1
 
 
 def shared_by(processes: int, recipe: Recipe) -> int:
-    """As many processes as there are GPUs for, and as divide every batch of the recipe: the plan may come from another
-    machine, or have been changed."""
+    """The largest number of processes for which there are GPUs and which divides every batch of the recipe:
+    the plan may be from another machine, or edited."""
     import torch
 
     if torch.cuda.is_available():
@@ -30,24 +31,35 @@ def shared_by(processes: int, recipe: Recipe) -> int:
     return next(p for p in range(processes, 0, -1) if not any(batch % p for batch in batches))
 
 
-def run_together(recipe: Path, steps: Path, processes: int) -> None:
-    """Run what is not done of a recipe in so many processes; nothing, if one is enough or all is done.
-
-    A request to stop is passed on, and the processes' own end awaited: they finish their step and save it, for which
-    torchrun gives them half a minute. Where this process is killed, Linux asks them in its place.
+def run_together(recipe: Path, steps: Path, processes: int, on: str) -> None:
+    """Run the remaining steps of a recipe in this number of processes; return at once if one is enough or all
+    steps are done. A signal to stop is forwarded, and the processes finish their step and save it, for which
+    torchrun allows half a minute. If this process is killed, Linux signals them.
     """
     if processes < 2 or all(state == "done" for _, state, _ in plan(read_recipe(str(recipe)), steps)):
         return
     launch = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    command = [sys.executable, "-m", *launch, "-m", "qontext", "run", str(recipe), "--out", str(steps)]
-    command += ["--quiet"] if log.verbosity < 0 else []
+    command = [
+        sys.executable,
+        "-m",
+        *launch,
+        "-m",
+        "qontext",
+        "run",
+        str(recipe),
+        "--out",
+        str(steps),
+        "--on",
+        on,
+    ]
+    command += ["--quiet"] if not log.is_shown() else []
     threads = str(max(1, (os.cpu_count() or 1) // processes))
     child: subprocess.Popen[bytes] | None = None
     stopped: list[int] = []
 
     def pass_on(number: int, frame: Any) -> None:
         if not stopped and child is not None:
-            log.note("Stopping the processes after their step …")
+            log.note("Stopping the processes after this step …")
             child.terminate()
         stopped.append(number)
 
@@ -58,8 +70,8 @@ def run_together(recipe: Path, steps: Path, processes: int) -> None:
     try:
         child = subprocess.Popen(
             command,
-            stdout=2,  # stdout is for this process' own result
-            start_new_session=True,  # a Ctrl-C reaches it once, through this process
+            stdout=2,  # stdout is for this process's own result
+            start_new_session=True,  # it receives Ctrl-C once, through this process
             preexec_fn=_stop_with_parent(),
             env={"OMP_NUM_THREADS": threads, **os.environ},
         )
@@ -75,18 +87,18 @@ def run_together(recipe: Path, steps: Path, processes: int) -> None:
         raise QontextError(
             f"the recipe stopped in one of {processes} processes, whose message is above",
             place=recipe,
-            remedy="The same command goes on where it stopped; --processes 1 does without the others.",
+            remedy="Run the same command again to resume; --processes 1 uses a single process.",
         )
 
 
 def _stop_with_parent() -> Callable[[], None] | None:
-    """What a child does when it is born, so that it is asked to stop when its parent dies; Linux alone knows how."""
+    """A function for child processes, so that they are signalled when the parent dies (Linux only)."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     return None if prctl is None else lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _give_back_memory() -> None:
-    """What this process cached on the GPU while it timed the work, for the processes that do it."""
+    """Free this process's GPU cache for the worker processes."""
     import gc
 
     import torch

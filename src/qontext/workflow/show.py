@@ -1,35 +1,40 @@
-"""`qontext show`: explain a directory: what made it, from what, with which settings, and whether it is whole."""
+"""`qontext show`: describe a directory: command, inputs, settings, and integrity."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Any
 
-from qontext import artifacts, log
-from qontext.config import Input, StageConfig
-from qontext.errors import QontextError
-from qontext.stages import Command
+from qontext.frame import artifacts, computed, log
+from qontext.frame.config import Input, StageConfig, existing
+from qontext.frame.errors import QontextError
+from qontext.frame.stages import Report
+from qontext.retrieve.searcher import is_adapted
+from qontext.workflow.adapted import show_adapted
 
 
 class ShowConfig(StageConfig):
     directory: Annotated[str, Input(positional=True)]
-    """A directory that a stage wrote, or one that holds such directories."""
+    """An output directory of a stage or of `adapt`, or a folder with such directories."""
 
     verify: bool = False
-    """Read every file again and compare it with what was written."""
+    """Verify the content of every file."""
 
 
 def run(settings: ShowConfig) -> dict[str, Any]:
-    path = Path(settings.directory)
+    path = existing(settings.directory, "the directory")
+    if is_adapted(path):
+        return show_adapted(path)
     if path.is_dir() and not artifacts.is_artifact(path) and not (path / artifacts.CLAIM).exists():
         return _show_many(path)
     artifact = artifacts.open_artifact(path)
     meta = artifact.meta
     rows = {
-        "made by": f"qontext {artifact.verb}, {meta['made']['by']}, Python {meta['made']['python']}",
+        "made_by": f"qontext {artifact.verb}, {meta['made']['by']}, Python {meta['made']['python']}",
         "finished": f"{meta['made']['finished']}, after {log.duration(meta['made']['seconds'])}",
         "from": {name: entry["path"] for name, entry in meta["inputs"].items()},
         "settings": artifact.config,
+        **({"computed_in": computed.described(meta)} if computed.COMPUTED in meta else {}),
         "result": artifact.summary,
         "files": f"{len(meta['parts'])}, {sum(p['bytes'] for p in meta['parts'].values()):,} bytes",
         "digest": artifact.digest,
@@ -37,11 +42,11 @@ def run(settings: ShowConfig) -> dict[str, Any]:
     if settings.verify:
         broken = artifact.verify()
         if broken:
-            remedy = "Make it again with --overwrite."
+            remedy = "Run its command again with --overwrite."
             raise QontextError(
                 f"changed since it was written: {', '.join(broken)}", place=path, remedy=remedy
             )
-        rows["verified"] = "every file is as it was written"
+        rows["verified"] = "no file has changed since it was written"
     log.show_table(str(path), rows)
     return {"path": str(path), **meta}
 
@@ -54,21 +59,21 @@ def _show_many(path: Path) -> dict[str, Any]:
             first = ", ".join(
                 f"{k} {v}" for k, v in list(made.summary.items())[:4] if not isinstance(v, dict)
             )
-            rows.append({"directory": child.name, "made by": f"qontext {made.verb}", "result": first})
+            rows.append({"directory": child.name, "made_by": f"qontext {made.verb}", "result": first})
         elif (child / artifacts.CLAIM).exists():
-            rows.append({"directory": child.name, "made by": "not finished", "result": ""})
+            rows.append({"directory": child.name, "made_by": "not finished", "result": ""})
     if not rows:
-        artifacts.open_artifact(path)  # says what is wrong with it
+        artifacts.open_artifact(path)  # raises the error
     log.show_rows(str(path), rows)
     return {"path": str(path), "directories": rows}
 
 
-SHOW = Command(
+SHOW = Report(
     verb="show",
     config=ShowConfig,
     run=run,
     examples="""
-        qontext show runs/demo
-        qontext show runs/demo/split --verify
+        qontext show runs/mine
+        qontext show passages --verify
     """,
 )

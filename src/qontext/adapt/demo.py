@@ -1,4 +1,4 @@
-"""`qontext demo`: `adapt` on text that is already on this machine, with nothing to configure and nothing downloaded."""
+"""`qontext demo`: `adapt` on text that is already on this machine, without configuration or downloads."""
 
 from __future__ import annotations
 
@@ -6,34 +6,34 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from qontext import log
-from qontext.config import Input, StageConfig
-from qontext.stages import Command
+from qontext.frame import log
+from qontext.frame.config import Input, StageConfig
+from qontext.frame.stages import Pipeline
 
 INTRODUCTION = """\
 This makes the documentation of the Python packages on this machine searchable, by meaning and by words. It reads their
-docstrings, takes the summaries out of the passages that they describe (questions that people wrote: they measure the
-result, and are never trained on), writes pseudo-queries for the passages, trains a small encoder on them, and says what
-that was worth. Nothing is downloaded. Interrupt it at any time: the same command goes on from there.
+docstrings, removes their summaries (human-written questions, used only for evaluation), generates pseudo-queries for
+the passages, trains a small encoder on them, and reports whether that helped. Nothing is downloaded. You can interrupt
+it at any time: the same command resumes.
 """
 
 
 class DemoConfig(StageConfig):
     out: str = "runs/demo"
-    """The directory for everything that is made."""
+    """Output directory."""
 
     source: Annotated[str, Input()] = "pydocs:"
-    """What to read: pydocs: for all installed Python packages, pydocs:NAME,NAME for some."""
+    """Documents: pydocs: for all installed Python packages, or pydocs:NAME,NAME."""
 
     passages: int = Field(2000, ge=10)
-    """About how many passages to read."""
+    """Approximate number of passages to read."""
 
     budget: str = "8m"
-    """About how long it may take."""
+    """Approximate time budget."""
 
 
 def run(settings: DemoConfig) -> dict[str, Any]:
-    from qontext.adapt.run import AdaptConfig
+    from qontext.adapt.config import AdaptConfig
     from qontext.adapt.run import run as adapt
 
     log.note(INTRODUCTION)
@@ -44,7 +44,7 @@ def run(settings: DemoConfig) -> dict[str, Any]:
     )
 
 
-DEMO = Command(
+DEMO = Pipeline(
     verb="demo",
     config=DemoConfig,
     run=run,

@@ -1,0 +1,96 @@
+"""The settings of `qontext adapt`, nearly all of them optional."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import Field, model_validator
+
+from qontext.adapt.nearest import CHOICES, Choice
+from qontext.corpus.sources import fingerprint
+from qontext.frame.config import Action, Input, Machine, Seed, StageConfig
+from qontext.frame.parts import Place
+from qontext.queries.endpoint import check_endpoint
+from qontext.queries.generators import GENERATORS
+
+
+class AdaptConfig(StageConfig):
+    kinds: ClassVar = {"index": CHOICES}
+
+    documents: Annotated[str, Input(positional=True, fingerprint=fingerprint)]
+    """Documents: a file or folder of records (.jsonl, .tsv, .parquet) or of documents (text, Markdown, HTML, PDF, DOCX,
+    EPUB, notebooks, mail, source code), a BEIR folder, hf:NAME, or pydocs: for the documentation of the
+    installed Python packages."""
+
+    out: str = "runs/adapted"
+    """Output directory."""
+
+    labels: Annotated[str | None, Input()] = None
+    """Labelled questions: a folder in BEIR's layout, or lines of {"query": "…", "passage": "id"}."""
+
+    max_labels: int | None = Field(None, ge=1)
+    """Maximum number of labelled questions to train on."""
+
+    encoder: Annotated[str | None, Input()] = None
+    """Initial encoder: a folder or a Hub name. Default: all-MiniLM-L6-v2."""
+
+    reranker: Annotated[str | None, Input()] = None
+    """Cross-encoder as a teacher: a folder or a Hub name. Its scores replace labels, or refine them
+    (margin-MSE)."""
+
+    budget: str = "30m"
+    """Approximate time budget, such as 10m or 2h."""
+
+    generator: str = "auto"
+    """Generator of the training queries: a generator of 'qontext generate', or module:Class. Auto: t5 with a
+    GPU if the model is available locally, else keyphrase."""
+
+    generator_model: str | None = None
+    """Model of the generator: for t5 a folder or a Hub name, for llm the name of the chat model at the endpoint."""
+
+    endpoint: str | None = None
+    """llm: base URL of the server, such as http://127.0.0.1:8000/v1."""
+
+    passages: int | None = Field(None, ge=10)
+    """pydocs: approximate number of passages to read. Default: limited by the budget."""
+
+    processes: Annotated[int | None, Machine()] = Field(None, ge=1, le=1024)
+    """Number of processes for training, encoding and search, one per GPU. Default: the number of GPUs."""
+
+    index: Annotated[str | None, Machine()] = None
+    """What searches the vectors. Default: what it was before, else exact search. Its recall is measured."""
+
+    on: Place = "local"
+    """Where passages are tokenized, encoded and given queries: local, ray, HOST:PORT or ray://HOST:PORT; see
+    'qontext encode'."""
+
+    retrain: Annotated[bool, Action()] = False
+    """Train again, even if only the documents changed."""
+
+    dry_run: Annotated[bool, Action()] = False
+    """Only survey the documents and show the plan."""
+
+    seed: Seed = 42
+    """Random seed."""
+
+    def identity(self) -> dict[str, Any]:
+        """Without the index: it can be another one without another training."""
+        options = CHOICES.options(self.index).model_fields if self.index is not None else {}
+        return {name: value for name, value in super().identity().items() if name not in options}
+
+    @model_validator(mode="after")
+    def _possible_index(self) -> Self:
+        Choice.of(self)
+        return self
+
+    @model_validator(mode="after")
+    def _known_generator(self) -> Self:
+        if self.generator != "auto":
+            GENERATORS.load(self.generator)
+        return self
+
+    @model_validator(mode="after")
+    def _valid_endpoint(self) -> Self:
+        if self.endpoint is not None:
+            check_endpoint(self.endpoint)
+        return self

@@ -1,0 +1,144 @@
+"""What searches the vectors of an adapted directory: exactly, or an index; and what an index costs against exact search."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from qontext.frame import artifacts
+from qontext.frame.config import Options
+from qontext.frame.errors import QontextError
+from qontext.frame.kinds import Kind, Kinds
+from qontext.retrieve.index import BACKENDS
+from qontext.retrieve.searcher import DENSE
+
+SLOW = 0.1
+"""Seconds for a question above which an index is recommended. Exact search takes that long for 300,000 to 400,000 vectors of
+384 dimensions on two cores (benchmarks/indexes.json)."""
+QUESTIONS, DEPTH = 100, 100
+"""Held-out questions to measure with at most, and results that are compared."""
+
+
+class Exact:
+    """No index: the vectors are searched."""
+
+    Options = Options
+
+
+CHOICES = Kinds(
+    "index",
+    BACKENDS.group,
+    BACKENDS.base,
+    {
+        "exact": Kind("qontext.adapt.nearest:Exact", "the vectors themselves"),
+        **{name: kind for name, kind in BACKENDS.own.items() if name != "bm25"},
+    },
+)
+
+
+class Choice(NamedTuple):
+    """The backend and those of its options that were given."""
+
+    backend: str
+    options: dict[str, Any]
+
+    @classmethod
+    def of(cls, config: Any) -> Choice | None:
+        """What the configuration says; None if it says nothing."""
+        if config.index is None:
+            return None
+        read = CHOICES.options(config.index).model_fields
+        given = {name: getattr(config, name) for name in read if name in config.model_fields_set}
+        if taken := given.keys() & {"replace", "texts"}:
+            raise QontextError(f"{min(taken)} is set by adapt itself", remedy="Leave it out.")
+        return cls(config.index, given)
+
+    @classmethod
+    def of_step(cls, settings: dict[str, Any]) -> Choice:
+        """What the step of an index recipe says."""
+        left_out = ("source", "backend", "replace")
+        options = {name: value for name, value in settings.items() if name not in left_out}
+        return cls(str(settings["backend"]), options)
+
+    @property
+    def is_exact(self) -> bool:
+        return self.backend == "exact"
+
+    def settings(self, earlier: Path) -> dict[str, Any]:
+        """The settings of the step; `earlier` is where the index that it replaces is, if there is one."""
+        is_server = self.backend == "postgres" or (self.backend == "milvus" and self.options.get("uri"))
+        replaced = {"replace": str(earlier)} if is_server and artifacts.is_artifact(earlier) else {}
+        return {"source": "@vectors", "backend": self.backend, **self.options, **replaced}
+
+
+def measure(root: Path, questions: list[str], read_tokens: int, device: str) -> dict[str, Any]:
+    """Recall of the index against exact search, and seconds for a question of both, one at a time."""
+    import numpy as np
+
+    from qontext.models.retriever import Retriever
+    from qontext.retrieve.index.load import open_index
+    from qontext.retrieve.index.scan import ScanIndex
+    from qontext.retrieve.vectors import open_vectors
+
+    questions = questions[:: max(1, len(questions) // QUESTIONS)][:QUESTIONS]
+    exact = ScanIndex(open_vectors(root / "index" / "vectors"))
+    place = root / "index" / DENSE
+    retriever = Retriever(str(root / "model"), device=device, max_length=read_tokens)
+    asked = retriever.encode(questions, "query")
+    best, exact_seconds = _timed(exact, asked)
+    about: dict[str, Any] = {
+        "backend": "exact",
+        "questions": len(questions),
+        "vectors": len(exact.ids),
+        "exact_seconds": exact_seconds,
+    }
+    if not artifacts.is_artifact(place):
+        return {**about, "sentences": _sentences(about)}
+    index, _ = open_index(place)
+    numbers, seconds = _timed(index, asked)
+    recalls = {
+        str(k): round(
+            float(np.mean([len({*a[:k]} & {*b[:k]}) / min(k, len(b)) for a, b in zip(numbers, best)])), 4
+        )
+        for k in (10, DEPTH)
+    }
+    backend = artifacts.open_artifact(place).config["backend"]
+    about |= {"backend": backend, "recall": recalls, "seconds": seconds}
+    return {**about, "sentences": _sentences(about)}
+
+
+def _timed(index: Any, questions_QD: Any) -> tuple[list[list[int]], float]:
+    """The numbers of the best passages for each question, and the median of the seconds."""
+    import numpy as np
+
+    answers, seconds = [], []
+    index.search(questions_QD[:1], DEPTH)  # whatever is loaded once
+    for question in questions_QD:
+        started = time.perf_counter()
+        numbers, _ = index.search(question[None], DEPTH)
+        seconds.append(time.perf_counter() - started)
+        answers.append([int(number) for number in numbers[0] if number >= 0])
+    return answers, round(float(np.median(seconds)), 5)
+
+
+def _sentences(about: dict[str, Any]) -> list[str]:
+    """The measured recall and latency as sentences; recommends an index if exact search is slow."""
+    exact = _shown(about["exact_seconds"])
+    if "recall" in about:
+        ten, more = (f"{share:.1%}" for share in about["recall"].values())
+        return [
+            f"Vectors are searched by {about['backend']}, in {_shown(about['seconds'])} for a question instead of {exact}: "
+            f"it returns {ten} of the best 10 passages of exact search and {more} of the best {DEPTH} "
+            f"({about['questions']:,} held-out questions)."
+        ]
+    if about["exact_seconds"] <= SLOW:
+        return []
+    return [
+        f"Exact search of {about['vectors']:,} vectors takes {exact} for a question: for an index, add --index "
+        "faiss-hnsw, milvus or postgres to the same command."
+    ]
+
+
+def _shown(seconds: float) -> str:
+    return f"{seconds * 1000:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"

@@ -1,0 +1,176 @@
+"""The recipes that `adapt` writes: the one that trains and measures, and the one that indexes all documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from qontext.adapt.plan import FINETUNED_PASSAGES, Plan
+from qontext.adapt.request import Request
+from qontext.retrieve.searcher import DENSE
+from qontext.workflow.recipe import Recipe, Step
+
+MEASURES = "nDCG@10 MRR@10 R@100"
+DENSE_WEIGHT = 0.3
+"""Weight of the dense run in fusion with BM25, without labels to tune it."""
+
+
+def training_recipe(request: Request, plan: Plan) -> Recipe:
+    """The recipe for queries, training and evaluation of all systems."""
+    steps = [*_preparing(request, plan)]
+    if plan.trains:
+        steps += _pretraining(request, plan)
+        steps += _finetuning(request, plan) if plan.finetune_steps else []
+    return Recipe(
+        f"Adapt a retriever to {request.documents}",
+        (*steps, *_measuring(request, plan)),
+        comment="Written by `qontext adapt`. Edit it, and run it with `qontext run`.",
+    )
+
+
+def serving_recipe(request: Request, model: Path, reuse: str | None, dense: dict[str, Any] | None) -> Recipe:
+    """The recipe for an index of all documents; `reuse` names earlier vectors, `dense` has the settings of an index of
+    the vectors."""
+    vectors = {"encoder": str(model), "max_length": request.read_tokens, "reuse": reuse}
+    steps = (
+        Step.of("passages", _splitting(request, str(model)), verb="split"),
+        Step.of("vectors", {"texts": "@passages", **vectors}, verb="encode"),
+        Step.of(
+            "bm25",
+            {"source": "@passages", "backend": "bm25", "analyzer": request.analyzer},
+            verb="index",
+        ),
+        *([Step.of(DENSE, dense, verb="index")] if dense else []),
+    )
+    return Recipe(
+        f"Index {request.documents}",
+        steps,
+        comment="Written by `qontext adapt`: the index that is searched.",
+    )
+
+
+def systems(trains: bool) -> list[str]:
+    """The systems to compare: names of the recipe's searches."""
+    return ["bm25", "start", "hybrid-start", *(["adapted", "hybrid"] if trains else [])]
+
+
+def _splitting(request: Request, tokenizer: str) -> dict[str, Any]:
+    """The settings of `split`."""
+    source = {"source": request.documents, "on_error": "skip", "tokenizer": tokenizer}
+    if request.keep:
+        return {**source, "keep": True}
+    language = request.language if request.language != "en" else None
+    return {**source, "language": language, "max_tokens": request.max_tokens}
+
+
+def _preparing(request: Request, plan: Plan) -> Iterator[Step]:
+    yield Step.of("split", _splitting(request, request.encoder))
+    yield Step.of(
+        "generate",
+        {"passages": "@split", **request.generate},
+        comment="pseudo-queries generated from the passages",
+    )
+    held_out = {
+        "passages": "@split",
+        "queries": "@generate",
+        "labels": request.labels,
+        "pool": max(plan.pool, 1_000),
+        "max_labels": request.max_labels,
+        "least_labels": plan.finetune_batch if request.labelled and plan.finetune_steps else None,
+        "seed": request.pretrain["seed"],
+    }
+    yield Step.of("holdout", held_out, comment="hold out the queries of some documents for evaluation")
+
+
+def _pretraining(request: Request, plan: Plan) -> Iterator[Step]:
+    if plan.filters:
+        yield Step.of(
+            "filter",
+            {"queries": "@holdout/queries", "passages": "@split"},
+            comment="drop queries that do not retrieve their passage with BM25",
+        )
+    sized = {"batch_size": plan.batch, "steps": plan.steps}
+    yield Step.of("pretrain", {"passages": "@split", "queries": plan.queries, **request.pretrain, **sized})
+
+
+def _finetuning(request: Request, plan: Plan) -> Iterator[Step]:
+    """Fine-tuning on the labels, else on generated queries; with a cross-encoder, on its scores of each
+    query's passages. Generated queries are only used with a cross-encoder: without one, fine-tuning was not
+    better than longer pre-training (docs/adapt.md).
+    """
+    passages = "@holdout/measured" if request.labelled else "@split"
+    named = {"data": passages} if request.labelled else {"queries": plan.queries, "passages": passages}
+    drawn: dict[str, Any] = {"seed": request.pretrain["seed"]}
+    if request.reranker:  # the queries of all steps, and another batch for queries without negatives
+        drawn["limit"] = plan.finetune_batch * (plan.finetune_steps + 1)
+    split: dict[str, Any] = {"split": "train"} if request.labelled else drawn
+    depth = 100 if request.labelled else 30
+    words = {"bm25": True, "analyzer": request.analyzer}
+    yield Step.of("bm25-train", {**words, **named, **split, "k": depth}, verb="search")
+    mining = {
+        "run": "@bm25-train",
+        "qrels": "@holdout/measured/qrels/train.tsv" if request.labelled else plan.queries,
+        **named,
+        "depth": depth,
+        # More than a visit uses, unless they have to be scored.
+        "per_query": FINETUNED_PASSAGES - 1 if request.reranker else 12,
+        **drawn,
+    }
+    yield Step.of("negatives", mining, verb="mine")
+    if request.reranker:
+        yield Step.of(
+            "teacher", {"run": "@negatives", "reranker": [request.reranker], **named}, verb="rerank"
+        )
+    yield Step.of("finetune", _finetuning_settings(request, plan, passages))
+
+
+def _finetuning_settings(request: Request, plan: Plan, passages: str) -> dict[str, Any]:
+    return {
+        "groups": "@negatives",
+        "passages": passages,
+        "encoder": "@pretrain",
+        "steps": plan.finetune_steps,
+        "batch_size": plan.finetune_batch,
+        "passages_per_query": FINETUNED_PASSAGES,
+        "passage_length": request.max_tokens,
+        "query_length": 48,
+        "lr": 2e-5,
+        "dropout": 0.0,
+        "seed": request.pretrain["seed"],
+        **({"teacher": "@teacher", "distill": "margin-mse"} if request.reranker else {}),
+    }
+
+
+def _measuring(request: Request, plan: Plan) -> Iterator[Step]:
+    """Search and evaluate with every system, on generated questions and, with labels, on real ones."""
+    encoders = {"start": request.encoder}
+    if plan.trains:
+        encoders["adapted"] = "@finetune" if plan.finetune_steps else "@pretrain"
+    for system, encoder in encoders.items():
+        encoding = {"texts": "@holdout/measured", "encoder": encoder, "max_length": request.read_tokens}
+        yield Step.of(f"{system}-vectors", encoding, verb="encode")
+    for split in request.splits:
+        yield from _searching(request, split, list(encoders))
+        if split == "dev":
+            continue
+        for system in systems(plan.trains):
+            scoring = {"run": f"@{system}-{split}", "qrels": "@holdout/measured", "split": split}
+            yield Step.of(f"score-{system}-{split}", {**scoring, "measures": MEASURES}, verb="evaluate")
+
+
+def _searching(request: Request, split: str, encoders: list[str]) -> Iterator[Step]:
+    named = {"data": "@holdout/measured", "split": split, "k": 100}
+    words = {"bm25": True, "analyzer": request.analyzer}
+    yield Step.of(f"bm25-{split}", {**words, **named}, verb="search")
+    for system in encoders:
+        hybrid = "hybrid" if system == "adapted" else f"hybrid-{system}"
+        yield Step.of(f"{system}-{split}", {"index": f"@{system}-vectors", **named}, verb="search")
+        fusing: dict[str, Any] = {"runs": [f"@bm25-{split}", f"@{system}-{split}"], "method": "zscore"}
+        if "dev" not in request.splits:
+            fusing["weights"] = [round(1 - DENSE_WEIGHT, 3), DENSE_WEIGHT]
+        elif split == "dev":
+            fusing["tune"] = "@holdout/measured/qrels/dev.tsv"
+        else:
+            fusing["weights_from"] = f"@{hybrid}-dev"
+        yield Step.of(f"{hybrid}-{split}", fusing, verb="fuse")

@@ -1,0 +1,54 @@
+"""A complete request: the settings of `adapt`, with everything derived from the documents and the machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from qontext.frame.errors import QontextError
+from qontext.retrieve.analysis import LANGUAGES
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to adapt, and how to read it. `splits` are evaluated, `labelled` is the number of labelled
+    questions to train on. `generate` and `pretrain` are the settings of these stages that do not depend on
+    the plan.
+    """
+
+    documents: str
+    labels: str | None
+    splits: tuple[str, ...]
+    labelled: int
+    encoder: str
+    generate: dict[str, Any]
+    pretrain: dict[str, Any]
+    max_tokens: int
+    read_tokens: int
+    budget: float
+    device: str
+    keep: bool
+    language: str
+    max_labels: int | None = None
+    reranker: str | None = None
+    processes: int = 1
+
+    @property
+    def analyzer(self) -> str | None:
+        """BM25's analyzer for the language, None for the default."""
+        return LANGUAGES.get(self.language)
+
+
+def parse_budget(text: str) -> float:
+    """'30m', '2h', '90s' or minutes → seconds."""
+    units = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+    number, unit = (text[:-1], text[-1].lower()) if text[-1:].isalpha() else (text, "m")
+    try:
+        seconds = float(number) * units[unit]
+    except (ValueError, KeyError):
+        seconds = 0
+    if not 10 <= seconds < float("inf"):
+        raise QontextError(
+            f"the budget {text!r} is not a length of time", remedy="Use a value such as 90s, 30m or 2h."
+        )
+    return seconds

@@ -1,0 +1,78 @@
+"""The index of all documents, updated when documents change, reusing the vectors of unchanged ones."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from qontext.adapt.nearest import Choice
+from qontext.adapt.recipes import serving_recipe
+from qontext.adapt.request import Request
+from qontext.adapt.state import INDEX, STEPS
+from qontext.frame import artifacts
+from qontext.frame.artifacts import Workdir
+from qontext.retrieve.searcher import DENSE
+from qontext.workflow.recipe import Recipe, read_recipe
+from qontext.workflow.run import plan, run_recipe
+
+FILE = "index.toml"
+
+
+def make_index(
+    request: Request, root: Path, reuse: str | None, choice: Choice | None, on: str
+) -> list[dict[str, Any]]:
+    """Build the index, unless it is up to date; returns the steps that ran. `reuse` names earlier vectors.
+
+    Without a choice, the directory keeps the index of its vectors.
+    """
+    index, before = root / INDEX, root / f"{INDEX}.before"
+    choice = choice or _chosen(root)
+    if (before / "vectors").is_dir():  # an interrupted update
+        reuse = str(before / "vectors")
+    recipe = _write(request, root, reuse, choice)
+    if not before.exists() and (index / "vectors").is_dir():
+        states = {step.name: state for step, state, _ in plan(recipe, index)}
+        if choice.is_exact and (index / DENSE).exists():
+            shutil.rmtree(index / DENSE)
+        if all(state == "done" for state in states.values()):
+            return []
+        is_rest_done = all(state == "done" for name, state in states.items() if name != DENSE)
+        is_missing = is_rest_done and not artifacts.is_artifact(index / DENSE)
+        if artifacts.is_artifact(index / "vectors") and not is_missing:
+            index.rename(before)
+            recipe = _write(request, root, str(before / "vectors"), choice)
+    rows = run_recipe(recipe, index, on=on)
+    shutil.rmtree(before, ignore_errors=True)
+    return rows
+
+
+def _chosen(root: Path) -> Choice:
+    """What searches the vectors of this directory."""
+    if (root / FILE).exists():
+        for step in read_recipe(str(root / FILE)).steps:
+            if step.name == DENSE:
+                return Choice.of_step(step.settings)
+    return Choice("exact", {})
+
+
+def _write(request: Request, root: Path, reuse: str | None, choice: Choice) -> Recipe:
+    dense = None if choice.is_exact else choice.settings(root / f"{INDEX}.before" / DENSE)
+    Workdir(root).write_text(FILE, serving_recipe(request, root / "model", reuse, dense).dump())
+    return read_recipe(str(root / FILE))
+
+
+def new_share(root: Path) -> float | None:
+    """The share of indexed passages whose text is new since training; None after `clean`."""
+    if not (root / STEPS / "split").is_dir():
+        return None
+    import numpy as np
+
+    from qontext.data.collection import read_passages
+    from qontext.retrieve.reuse import text_hashes
+
+    def hashes(folder: Path) -> Any:
+        return np.unique(text_hashes([p.content for p in read_passages(folder)]))
+
+    now = hashes(root / INDEX / "passages")
+    return float(1 - np.isin(now, hashes(root / STEPS / "split")).mean())

@@ -1,0 +1,108 @@
+"""The output of `adapt`: the plan, then the verdict and the results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from qontext.adapt.plan import QUERIES_PER_PASSAGE, Plan
+from qontext.adapt.request import Request
+from qontext.adapt.state import RECIPE, STEPS
+from qontext.adapt.survey import Survey
+from qontext.adapt.verdict import Verdict
+from qontext.corpus.sources.files import unread
+from qontext.frame import log
+from qontext.workflow.adapted import show_scores
+
+SAMPLES = 3
+
+
+def show_plan(request: Request, seen: Survey, plan: Plan, root: Path) -> None:
+    """Show the plan in ten lines, then notes."""
+    about = "" if seen.exact else "about "
+    passages = f"{about}{plan.passages:,}" + (" (as in the source)" if seen.keep else "")
+    per_document = "" if seen.keep else f", {plan.passages / max(1, seen.documents):.1f} per document"
+    kind = request.generate["generator"]
+    vectors = request.pretrain.get("vector", "cls")
+    rows: dict[str, Any] = {
+        "documents": f"{about}{seen.documents:,}, {seen.words_per_document:,} words each, {seen.language_name}",
+        "passages": passages + per_document,
+        "encoder": f"{request.encoder} ({vectors} pooling, up to {request.read_tokens} tokens, on {request.device})",
+        "queries": f"{kind}, {QUERIES_PER_PASSAGE} per passage",
+        "training": f"coCondenser on (passage, query) pairs: {plan.steps:,} steps of {plan.batch}"
+        if plan.trains
+        else "none",
+        "teacher": f"{request.reranker}"
+        + (f": {plan.finetune_steps:,} steps on its scores" if plan.finetune_steps else ": not enough time")
+        if request.reranker
+        else None,
+        "labels": f"{plan.finetune_steps:,} steps of fine-tuning on {request.labelled:,} questions"
+        if plan.finetune_steps and request.labelled
+        else ("for evaluation only" if request.labels else "none: evaluated on generated questions"),
+        "measuring": f"{', '.join(s for s in request.splits if s != 'dev')} questions, among {plan.pool:,} passages",
+        "time": f"{log.duration(plan.expected)}, "
+        + (
+            f"budget {log.duration(request.budget)}: "
+            if plan.expected <= request.budget
+            else f"more than the budget of {log.duration(request.budget)}, because this much is necessary: "
+        )
+        + ", ".join(f"{part.replace('_', ' ')} {log.duration(took)}" for part, took in plan.seconds.items()),
+        "disk": f"{plan.disk / 2**30:.1f} GiB",
+        "recipe": str(root / RECIPE),
+    }
+    log.show_table("Plan", {name: row for name, row in rows.items() if row is not None})
+    for note in plan.notes:
+        log.warn(note[0].upper() + note[1:])
+
+
+def show_verdict(verdict: Verdict, searching: Mapping[str, Any], root: Path) -> None:
+    show_scores(verdict.as_json())
+    for sentence in (*verdict.sentences, *searching.get("sentences", ())):
+        log.note(sentence)
+    _show_samples(root, verdict.split)
+
+
+def show_built(
+    root: Path, passages: int, left_out: Mapping[str, Mapping[str, int]], expected: float, seconds: float
+) -> None:
+    """Show the results; `left_out` has the unusable records and files, by kind."""
+    built: dict[str, Any] = {"passages": passages}
+    if "skipped" in left_out:
+        built["left_out"] = ", ".join(
+            f"{n:,} × {kind.replace('_', ' ')}" for kind, n in left_out["skipped"].items()
+        )
+    if "not_read" in left_out:
+        built["not_read"] = unread(left_out["not_read"])
+    built |= {
+        "expected": log.duration(expected),
+        "took": log.duration(seconds),
+        "model": str(root / "model"),
+        "report": str(root / "report" / "report.html"),
+    }
+    log.show_table("Results", built)
+    log.note(
+        "\nNext steps:\n"
+        f'  Search:                      qontext search {root} "a question"\n'
+        "  After documents changed:     run the same command again; it updates the index.\n"
+        f"  Edit and rerun the steps:    qontext run {root / RECIPE} --out {root / STEPS} --dry-run"
+    )
+
+
+def _show_samples(root: Path, split: str) -> None:
+    """Show the answers to three evaluation questions."""
+    from qontext.data.collection import load_collection
+    from qontext.retrieve.searcher import Searcher
+
+    queries = list(load_collection(root / STEPS / "holdout" / "measured").queries(split).values())
+    searcher = Searcher(root)
+    rows = []
+    for question in queries[:: max(1, len(queries) // SAMPLES)][:SAMPLES]:
+        best = next(iter(searcher.search(question, k=1)), None)
+        text = (
+            "nothing found"
+            if best is None
+            else f"{best.title or best.document}: {' '.join(best.text.split())[:160]}"
+        )
+        rows.append({"question": question, "best_passage": text})
+    log.show_rows("Sample questions", rows)

@@ -1,0 +1,140 @@
+"""The state of a directory of `adapt`.
+
+    absent      nothing, or the passages of `pydocs:` alone
+    planned plan.json (the request and the amounts of work) and recipe.toml (the steps)
+    under way also steps/: the directories of the recipe's stages
+    adapted also model/, index/ and report/, and last adapted.json (the verdict, and how to search)
+
+A kill in any state loses no finished work, and the same command resumes. While the index of an adapted
+directory is updated, index.before holds the earlier one, whose vectors are reused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, NotRequired
+
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
+from typing_extensions import TypedDict
+
+from qontext.adapt.plan import Plan
+from qontext.adapt.recipes import training_recipe
+from qontext.adapt.request import Request
+from qontext.adapt.survey import Survey
+from qontext.frame import artifacts
+from qontext.frame.artifacts import Workdir
+from qontext.frame.damage import read_json
+from qontext.frame.descriptions import ClaimShape
+from qontext.frame.errors import QontextError
+from qontext.workflow.recipe import read_recipe
+
+PLAN, RECIPE, ADAPTED = "plan.json", "recipe.toml", "adapted.json"
+STEPS, INDEX = "steps", "index"
+
+
+class PlanShape(TypedDict):
+    passages: PositiveInt
+    pool: PositiveInt
+    batch: PositiveInt
+    steps: NonNegativeInt
+    finetune_steps: NonNegativeInt
+    finetune_batch: NonNegativeInt
+    processes: PositiveInt
+    seconds: dict[str, NonNegativeFloat]
+    disk: NonNegativeInt
+    notes: list[str]
+
+
+class PlannedShape(TypedDict):
+    """The content of `plan.json`."""
+
+    claim: ClaimShape
+    request: Request
+    plan: PlanShape
+    survey: NotRequired[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The content of `plan.json`: the claim (as that of a stage: settings, inputs, key), the request and the plan."""
+
+    claim: dict[str, Any]
+    request: Request
+    plan: Plan
+    survey: Mapping[str, Any]
+
+    @property
+    def documents(self) -> str:
+        """The fingerprint of the documents."""
+        return str(self.claim["inputs"]["documents"]["digest"])
+
+    def is_for(self, claim: dict[str, Any]) -> bool:
+        """Whether the request is the same, apart from the documents."""
+        return _key_without_documents(self.claim) == _key_without_documents(claim)
+
+    def write(self, work: Workdir) -> None:
+        work.write_json(
+            PLAN,
+            {
+                "claim": self.claim,
+                "request": asdict(self.request),
+                "plan": asdict(self.plan),
+                "survey": dict(self.survey),
+            },
+        )
+
+    def write_new(self, work: Workdir) -> None:
+        """Put the directory into the state "planned"."""
+        work.remove(ADAPTED)
+        work.write_text(RECIPE, training_recipe(self.request, self.plan).dump())
+        self.write(work)
+
+
+def planned(claim: dict[str, Any], request: Request, plan: Plan, survey: Survey) -> Planned:
+    return Planned(claim, request, plan, {k: v for k, v in asdict(survey).items() if k != "sample"})
+
+
+def read_planned(root: Path) -> Planned | None:
+    """The earlier plan, if any."""
+    if not (root / PLAN).exists():
+        return None
+    try:
+        value = read_json(root / PLAN, PlannedShape)
+        if "documents" not in value["claim"]["inputs"]:
+            raise QontextError("damaged: its claim has no documents", place=root / PLAN)
+    except QontextError as error:
+        raise QontextError(
+            error.message, place=error.place, remedy="Remove it to create a new plan."
+        ) from None
+    request = {**value["request"], "splits": tuple(value["request"]["splits"])}
+    return Planned(value["claim"], Request(**request), Plan(**value["plan"]), value.get("survey", {}))
+
+
+def renamed(before: Planned, claim: dict[str, Any], now: Mapping[str, str | None], work: Workdir) -> Planned:
+    """Write the plan and the recipe with the current paths of the inputs, which may have been moved."""
+    request = asdict(before.request)
+    names = {request[name]: value for name, value in now.items() if value is not None}
+    names = {old: new for old, new in names.items() if old is not None and old != new}
+    if not names:
+        return before
+
+    def rename(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: rename(inner) for key, inner in value.items()}
+        return names.get(value, value) if isinstance(value, str) else value
+
+    after = replace(before, claim=claim, request=Request(**rename(request)))
+    recipe = read_recipe(str(work.path / RECIPE))
+    new = training_recipe(after.request, after.plan)
+    comments = {step.name: step.comment for step in new.steps}
+    steps = (replace(s.renamed(names), comment=comments.get(s.name, "")) for s in recipe.steps)
+    work.write_text(RECIPE, replace(recipe, steps=tuple(steps), comment=new.comment).dump())
+    after.write(work)
+    return after
+
+
+def _key_without_documents(claim: dict[str, Any]) -> str:
+    inputs = {name: entry for name, entry in claim["inputs"].items() if name != "documents"}
+    return artifacts.key_of({**claim, "format": claim.get("format"), "inputs": inputs})

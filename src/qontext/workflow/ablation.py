@@ -1,0 +1,164 @@
+"""The table of a sweep: a row per arm, averaged over seeds, with the difference from the first arm and its
+significance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qontext.evaluation.compare import format_p, with_spread
+from qontext.evaluation.comparison import System
+from qontext.evaluation.gather import per_query
+from qontext.evaluation.kernels import Floats
+from qontext.evaluation.significance import Difference, difference, holm
+from qontext.evaluation.tables import Cell, Row, Table
+from qontext.frame.artifacts import Artifact, open_artifact
+
+Combination = tuple[str, ...]
+"""One value per grid setting, as written: ("pretrain.steps=2000", "finetune.lr=1e-5")."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """The scores of a combination: measure → [Q] a value per query, and the queries of each."""
+
+    values: Mapping[str, Floats]
+    queries: Mapping[str, Sequence[str]]
+    main: Sequence[str]  # the first measure of every evaluation
+
+    @property
+    def means(self) -> dict[str, float]:
+        return {measure: float(values.mean()) for measure, values in self.values.items()}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The difference of an arm from the first one on a measure; `p` is Holm-corrected over all of them."""
+
+    arm: Combination
+    measure: str
+    queries: int
+    difference: Difference
+    p: float
+
+    def as_json(self) -> dict[str, Any]:
+        d = self.difference
+        return {
+            "settings": dict(part.split("=", 1) for part in self.arm),
+            "measure": self.measure,
+            "queries": self.queries,
+            "difference": d.mean,
+            "low": d.low,
+            "high": d.high,
+            "p": self.p,
+        }
+
+
+def read_scores(steps: Mapping[str, str], root: Path) -> Scores:
+    """The scores of one combination. With several evaluations, measures are prefixed with the step."""
+    made: dict[str, Artifact] = {name: open_artifact(root / label) for name, label in steps.items()}
+    evaluations = {name: artifact for name, artifact in made.items() if artifact.verb == "evaluate"}
+    values: dict[str, Floats] = {}
+    queries: dict[str, Sequence[str]] = {}
+    main = []
+    for name, artifact in evaluations.items():
+        own, columns = per_query(artifact)
+        prefix = "" if len(evaluations) == 1 else f"{name}: "
+        values |= {prefix + measure: column for measure, column in columns.items()}
+        queries |= {prefix + measure: own for measure in columns}
+        main.append(prefix + next(iter(columns)))
+    return Scores(values, queries, main)
+
+
+def arms_of(cells: Sequence[tuple[Combination, Scores]]) -> dict[Combination, list[Scores]]:
+    """Combination without its seeds → the scores of every seed."""
+    arms: dict[Combination, list[Scores]] = {}
+    for combination, scores in cells:
+        key = tuple(part for part in combination if not is_seed(part.partition("=")[0]))
+        arms.setdefault(key, []).append(scores)
+    return arms
+
+
+def is_seed(setting: str) -> bool:
+    return setting.rpartition(".")[2] == "seed"
+
+
+def compare_arms(arms: Mapping[Combination, Sequence[Scores]]) -> list[Comparison]:
+    """Every arm against the first on the main measures, by each query's mean over seeds.
+
+    Arms scored on different queries than the first are skipped.
+    """
+    (_, first), *others = arms.items()
+    rows = []
+    for key, seeds in others:
+        for measure in first[0].main:
+            asked = first[0].queries[measure]
+            if all(scores.queries[measure] == asked for scores in (*first, *seeds)):
+                a, b = (_system(s, measure).per_query(measure) for s in (first, seeds))
+                rows.append((key, measure, len(asked), difference(a, b)))
+    corrected = holm([row[3].p for row in rows])
+    return [Comparison(*row, p) for row, p in zip(rows, corrected)]
+
+
+def _system(seeds: Sequence[Scores], measure: str) -> System:
+    return System("", [{measure: scores.values[measure]} for scores in seeds])
+
+
+def ablation_table(
+    axes: Sequence[str],
+    arms: Mapping[Combination, Sequence[Scores]],
+    comparisons: Sequence[Comparison],
+) -> Table:
+    """A row per arm. The best is bold where it differs significantly from the first arm; the first, from all others."""
+    kept = [name for name in axes if not is_seed(name)]
+    scores = next(iter(arms.values()))[0]
+    several = len(scores.main) > 1
+    columns = [*kept, *scores.values, "n"]
+    if comparisons:
+        columns += [
+            heading
+            for measure in scores.main
+            for heading in ((f"{measure}: difference", f"{measure}: p") if several else ("difference", "p"))
+        ]
+    table = Table(columns, caption="Sweep")
+    best = {measure: _best(arms, comparisons, measure) for measure in scores.main}
+    by_arm = {(row.arm, row.measure): row for row in comparisons}
+    for key, seeds in arms.items():
+        cells = [Cell(part.partition("=")[2], is_text=True) for part in key]
+        for measure in scores.values:
+            text = with_spread(*_system(seeds, measure).mean(measure))
+            cells.append(Cell(text, is_best=best.get(measure) == key))
+        cells.append(Cell("/".join(str(len(seeds[0].queries[measure])) for measure in scores.main)))
+        for measure in scores.main if comparisons else ():
+            row = by_arm.get((key, measure))
+            cells += [Cell("–"), Cell("–")] if row is None else _difference_cells(row)
+        table.rows.append(Row(tuple(cells)))
+    if comparisons:
+        table.notes.append(
+            f"n: queries. Difference and p: {', '.join(scores.main)} against the first row (paired randomization "
+            "test, Holm-corrected over the rows). Bold: the best, if its difference from the first row, or the "
+            "first row's from all others, has p < .05."
+        )
+    if len(kept) < len(axes):
+        table.notes.append("± is the standard deviation over seeds; tests use each query's mean over them.")
+    return table
+
+
+def _difference_cells(row: Comparison) -> list[Cell]:
+    return [Cell(f"{row.difference.mean:+.4f}"), Cell(format_p(row.p))]
+
+
+def _best(
+    arms: Mapping[Combination, Sequence[Scores]], comparisons: Sequence[Comparison], measure: str
+) -> Combination | None:
+    """The arm with the highest mean, if significant."""
+    best = max(arms, key=lambda key: _system(arms[key], measure).mean(measure)[0])
+    first = next(iter(arms))
+    rows = [row for row in comparisons if row.measure == measure]
+    if best == first:
+        is_significant = len(rows) == len(arms) - 1 and all(row.p < 0.05 for row in rows)
+    else:
+        is_significant = any(row.arm == best and row.p < 0.05 for row in rows)
+    return best if is_significant and len(arms) > 1 else None

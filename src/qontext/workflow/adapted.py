@@ -1,0 +1,110 @@
+"""`qontext show` for a directory of `adapt`: verdict, results, contents, next steps."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from qontext.evaluation.compare import format_p
+from qontext.frame import log
+from qontext.frame.artifacts import open_artifact
+from qontext.retrieve.searcher import ADAPTED, SYSTEMS, read_adapted
+
+FOLDERS = {
+    "model": "the encoder; needed for search and updates",
+    "index": "passages, vectors and BM25; needed for search and updates",
+    "report": "the results as a page; can be deleted",
+    "steps": "the steps of training; only needed to train again; can be deleted ('qontext clean')",
+    "documents": "passages and questions from package documentation; can be deleted: an update creates them again",
+}
+"""Folder → its purpose."""
+
+
+def show_adapted(root: Path) -> dict[str, Any]:
+    """Show the directory, and return its description."""
+    about = read_adapted(root)
+    verdict = about.get("verdict", {})
+    passages = open_artifact(root / "index" / "passages", verb="split").summary
+    folders = {name: size_of(root / name) for name in FOLDERS if (root / name).is_dir()}
+    age = time.time() - (root / ADAPTED).stat().st_mtime
+    sentences = [str(sentence) for sentence in verdict.get("sentences", ())]
+    sentences += map(str, about.get("searching", {}).get("sentences", ()))
+    rows: dict[str, Any] = {
+        "verdict": " ".join(sentences) or f"Search with {SYSTEMS[about['system']]}.",
+        "system": SYSTEMS[about["system"]],
+        "model": f"{root / 'model'}, up to {about['read_tokens']} tokens",
+        "passages": f"{passages['passages']:,} of {passages['documents']:,} documents",
+        "not_read": passages.get("not_read"),
+        "skipped": passages.get("skipped"),
+        "age": _age(age),
+    }
+    log.show_table(str(root), {name: value for name, value in rows.items() if value})
+    show_scores(verdict)
+    sizes = [
+        {"folder": name, "size": shown_size(size), "use": FOLDERS[name]} for name, size in folders.items()
+    ]
+    log.show_rows("Folders", sizes)
+    log.note(
+        "\nNext steps:\n"
+        f'  qontext search {root} "a question"   or without a question for a prompt\n'
+        "  the same 'qontext adapt' again after documents changed: updates the index"
+    )
+    return {
+        "path": str(root),
+        **about,
+        "passages": passages["passages"],
+        "documents": passages["documents"],
+        "age_seconds": round(age),
+        "bytes": folders,
+    }
+
+
+def show_scores(verdict: Mapping[str, Any]) -> None:
+    """A table of all systems for every split, real questions first, with n and p."""
+    shown = verdict.get("scores", {})
+    for split in sorted(shown, key=lambda split: split == "generated"):
+        kind = "generated questions" if split == "generated" else f"real questions ({split})"
+        count = verdict.get("queries", {}).get(split)
+        rows = []
+        for name, values in shown[split].items():
+            p = _p_from(verdict, split, name)
+            rows.append({"system": SYSTEMS.get(name, name), **values, "p": "–" if p is None else format_p(p)})
+        log.show_rows(f"On {kind}" + (f", n = {count:,}" if count else ""), rows)
+    if shown:
+        log.note(
+            "p: the first measure against the recommended system (paired randomization test, Holm-corrected)."
+        )
+
+
+def _p_from(verdict: Mapping[str, Any], split: str, name: str) -> float | None:
+    """The p of the difference between a system and the recommended one."""
+    both = {name, verdict.get("system")}
+    pairs = (pair for pair in verdict.get("differences", ()) if pair.get("split") == split)
+    return next((float(pair["p"]) for pair in pairs if {pair["a"], pair["b"]} == both), None)
+
+
+def size_of(folder: Path) -> int:
+    """The bytes of all files below a folder."""
+    total = 0
+    for place, _, files in os.walk(folder):
+        total += sum(os.lstat(Path(place) / name).st_size for name in files)
+    return total
+
+
+def shown_size(count: int) -> str:
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} bytes"
+
+
+def _age(seconds: float) -> str:
+    """90,000 → '1 day'."""
+    for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
+        if seconds >= length:
+            count = int(seconds // length)
+            return f"{count} {unit}{'s' if count > 1 else ''}"
+    return "less than a minute"

@@ -1,0 +1,94 @@
+"""`qontext clean`: remove files that are not needed for search and updates from a directory of `adapt`."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Annotated, Any
+
+from qontext.frame import artifacts, disk, locks, log
+from qontext.frame.config import Action, Input, StageConfig, existing
+from qontext.frame.errors import QontextError
+from qontext.frame.stages import Cleaner
+from qontext.frame.workdir import TEMPORARY
+from qontext.retrieve.searcher import is_adapted
+from qontext.workflow.adapted import shown_size, size_of
+
+REMOVED = {
+    "steps": "the steps of training: without them, --retrain or another plan starts from scratch, and an update cannot "
+    "determine the share of new passages",
+    "report": "the results as a page: adapted.json and 'qontext show' keep them",
+}
+"""Folder → the consequence of removing it."""
+
+
+class CleanConfig(StageConfig):
+    directory: Annotated[str, Input(positional=True)]
+    """A finished directory of `adapt`."""
+
+    keep_report: bool = False
+    """Keep the report."""
+
+    dry_run: Annotated[bool, Action()] = False
+    """Only show what would be removed."""
+
+
+def run(settings: CleanConfig) -> dict[str, Any]:
+    root = existing(settings.directory, "the directory")
+    if not is_adapted(root):
+        raise QontextError(
+            "is not a finished directory of adapt",
+            place=root,
+            remedy="To finish it, run its 'qontext adapt' again.",
+        )
+    chosen = [name for name in REMOVED if not (settings.keep_report and name == "report")]
+    rows: list[dict[str, Any]] = [
+        {"folder": name, "size": size_of(root / name), "cost": REMOVED[name]}
+        for name in chosen
+        if (root / name).is_dir()
+    ]
+    if not settings.dry_run and rows:
+        _remove(root, [row["folder"] for row in rows])
+    title = f"{'Would remove' if settings.dry_run else 'Removed'} from {root}"
+    if rows:
+        log.show_rows(title, [{**row, "size": shown_size(row["size"])} for row in rows])
+        log.note("Search and updates still work.")
+    else:
+        log.note(f"{root} contains nothing to remove.")
+    return {
+        "path": str(root),
+        "removed": [] if settings.dry_run else rows,
+        "bytes": sum(r["size"] for r in rows),
+    }
+
+
+def _remove(root: Path, names: list[str]) -> None:
+    """Remove the folders, unless another process writes in them. For links, only the link is removed. Each
+    folder is first renamed to a temporary name, so the removal is atomic.
+    """
+    for name in names:
+        for file in (artifacts.META, artifacts.CLAIM):
+            for found in (root / name).glob(f"**/{file}"):
+                locks.refuse_if_written(found.parent)
+    work = artifacts.Workdir(root)
+    work.sweep(deep=False)
+    for name in names:
+        try:
+            if (root / name).is_symlink():
+                (root / name).unlink()
+            else:
+                doomed = (root / name).rename(root / f"{TEMPORARY}{work.writer}.{name}")
+                shutil.rmtree(doomed)
+        except OSError as error:
+            disk.raise_disk_error(error, root / name)
+
+
+CLEAN = Cleaner(
+    verb="clean",
+    config=CleanConfig,
+    run=run,
+    examples="""
+        qontext clean runs/mine --dry-run
+        qontext clean runs/mine
+    """,
+)

@@ -1,0 +1,79 @@
+"""`qontext recipes`: list the shipped recipes, or show one."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from qontext.frame import log
+from qontext.frame.config import Input, StageConfig
+from qontext.frame.stages import Report
+from qontext.workflow.recipe import Recipe, describe_recipe
+from qontext.workflow.scores import published_rows
+from qontext.workflow.tables import INPUTS, SHIPPED, find_recipe, missing_inputs, read_tables, shipped
+
+
+class RecipesConfig(StageConfig):
+    recipe: Annotated[str | None, Input(positional=True, by_content=False)] = None
+    """Recipe to show, including everything that it extends: a name or a TOML file. Default: list all."""
+
+    small: bool = False
+    """Show the recipe's small profile."""
+
+
+def run(settings: RecipesConfig) -> dict[str, Any]:
+    return _list() if settings.recipe is None else _show(settings.recipe, settings.small)
+
+
+def _list() -> dict[str, Any]:
+    rows, steps = [], {}
+    for file in shipped():
+        recipe = describe_recipe(str(file))
+        steps[file.stem] = ", ".join(step.name for step in recipe.steps)
+        needs = ", ".join(missing_inputs(read_tables(file)))
+        rows.append({"name": file.stem, "title": recipe.title, "needs": needs, "published": _main(recipe)})
+    log.show_rows("Recipes", rows)
+    log.note("Show one: qontext recipes NAME. Run one: qontext run NAME --set inputs.documents=…")
+    return {"folder": str(SHIPPED), "recipes": [{**row, "steps": steps[row["name"]]} for row in rows]}
+
+
+def _show(name: str, small: bool) -> dict[str, Any]:
+    recipe = describe_recipe(name, small=small)
+    tables = read_tables(find_recipe(name), small=small)
+    figures = [] if small else published_rows(recipe)
+    if log.is_shown():
+        with log.results():
+            print(recipe.dump())
+    if figures:
+        columns = list(dict.fromkeys(key for row in figures for key in row))
+        log.show_rows("Published", [{key: row.get(key) for key in columns} for row in figures])
+    return {
+        "name": name,
+        "title": recipe.title,
+        "file": recipe.file,
+        "needs": missing_inputs(tables),
+        "inputs": tables[INPUTS],
+        "published": figures,
+        "cost": recipe.cost,
+        "recipe": recipe.dump(),
+    }
+
+
+def _main(recipe: Recipe) -> str:
+    """The first result of the last published system, such as 'MRR@10 40.2'."""
+    rows = published_rows(recipe)
+    if not rows:
+        return ""
+    last = next(row for row in rows if row["system"] == rows[-1]["system"])
+    measure = next(key for key in last if key not in ("system", "benchmark"))
+    return f"{measure} {last[measure]}"
+
+
+RECIPES = Report(
+    verb="recipes",
+    config=RecipesConfig,
+    run=run,
+    examples="""
+        qontext recipes
+        qontext recipes cot-mae-msmarco
+    """,
+)
