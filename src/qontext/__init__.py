@@ -1,3 +1,77 @@
-"""Qontext turns a pile of documents into a dense retriever. Python calls: `qontext.api`."""
+"""Qontext turns a pile of documents into a dense retriever.
+
+The names below are the public API; each is imported on first use, so that ``import qontext`` is fast.
+`qontext.api` has every command as a function.
+
+    >>> from qontext import Searcher
+    >>> search = Searcher.build(["The mill grinds flour.", "The boat crosses the river."])
+    >>> search("who grinds flour?", k=1)[0].text
+    'The mill grinds flour.'
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from qontext.data.collection import Passage
+    from qontext.data.load import load_passages, load_qrels, load_queries
+    from qontext.data.records import Hit
+    from qontext.data.runs import Run
+    from qontext.evaluation.functions import compare, evaluate
+    from qontext.frame.errors import QontextError
+    from qontext.models.cross_encoder import CrossEncoder
+    from qontext.models.retriever import Retriever
+    from qontext.retrieve.bm25 import Bm25
+    from qontext.retrieve.searcher import Answer, Searcher
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Answer",
+    "Bm25",
+    "CrossEncoder",
+    "Hit",
+    "Passage",
+    "QontextError",
+    "Retriever",
+    "Run",
+    "Searcher",
+    "compare",
+    "evaluate",
+    "load_passages",
+    "load_qrels",
+    "load_queries",
+]
+
+_MODULES = {
+    "Answer": "retrieve.searcher",
+    "Bm25": "retrieve.bm25",
+    "CrossEncoder": "models.cross_encoder",
+    "Hit": "data.records",
+    "Passage": "data.collection",
+    "QontextError": "frame.errors",
+    "Retriever": "models.retriever",
+    "Run": "data.runs",
+    "Searcher": "retrieve.searcher",
+    "compare": "evaluation.functions",
+    "evaluate": "evaluation.functions",
+    "load_passages": "data.load",
+    "load_qrels": "data.load",
+    "load_queries": "data.load",
+}
+"""Public name → the module that defines it."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'qontext' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"qontext.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__", "api"])

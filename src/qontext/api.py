@@ -1,7 +1,7 @@
 """Every verb of the command line as a Python function, with the same settings.
 
 ``api.split("docs.jsonl", out="passages")`` does what ``qontext split docs.jsonl --out passages`` does,
-and returns the finished :class:`~qontext.artifacts.Artifact`, which the next call takes as its input.
+and returns the finished :class:`~qontext.frame.artifacts.Artifact`, which the next call takes as its input.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Callable[..., Any]:
-    from qontext import stages
+    from qontext.frame import calls, stages
 
     if name.startswith("_") or name not in stages.names():
         raise AttributeError(f"module 'qontext.api' has no function {name!r}")
-    return stages.function(name)
+    return calls.function(name)
 
 
 def __dir__() -> list[str]:
-    from qontext import stages
+    from qontext.frame import stages
 
     return stages.names()

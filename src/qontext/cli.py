@@ -1,26 +1,29 @@
 """The command line: one verb per stage, in the order in which data flows.
 
-Every command is made from its configuration class: a field is a flag, the text under the field is its
-help. A verb's module is imported only when that verb is called, so that `qontext --help` stays instant.
+Each command is built from its configuration class: a field is a flag, the docstring under the field is its
+help. A verb's module is imported only when that verb is called, so that `qontext --help` stays fast.
 """
 
 from __future__ import annotations
 
 import inspect
+import io
 import json
-import os
 import sys
 import traceback
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
-from qontext import __version__, log, stages
-from qontext.errors import QontextError
-from qontext.stages import VERBS
+from qontext import __version__
+from qontext.frame import disk, interrupts, launch, log, stages
+from qontext.frame.errors import QontextError, shorten
+from qontext.frame.help import ADVANCED, GENERAL, HELP_ALL, MACHINE, HelpCommand, HelpGroup
+from qontext.frame.stages import VERBS
+from qontext.models import hub
 
 ABOUT = """Turn a pile of documents into a dense retriever.
 
@@ -33,11 +36,15 @@ With documents of your own:
     qontext adapt docs.jsonl --out runs/mine
     qontext search runs/mine "a question"
 
-Every command explains itself: qontext VERB --help.
+Help for a command: qontext VERB --help.
 """
 
 
-class VerbGroup(TyperGroup):
+_UsageError: Any = typer.BadParameter.__mro__[1]
+"""The base class of usage errors, which typer itself does not export."""
+
+
+class VerbGroup(HelpGroup):
     """Lists the verbs from the table; imports a verb's module only when that verb is called."""
 
     def __init__(self, **settings: Any) -> None:
@@ -49,11 +56,50 @@ class VerbGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, listed, rest = super().resolve_command(ctx, args)
-        return name, make_command(name) if name else listed, rest
+        if not name:
+            return name, listed, rest
+        config = stages.load(name).config
+        # During completion, and for a verb's general help, only kinds that were named are imported.
+        is_looking = ctx.resilient_parsing or "--help" in rest or "--help-all" in rest
+        run_guarded(
+            lambda: config.with_options(chosen_kinds(config, rest), defaults=not is_looking),
+            debug="--debug" in rest,
+        )
+        ctx.obj = (config, [*rest])
+        return name, make_command(name, chosen_kinds(config, rest), defaults=not is_looking), rest
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except _UsageError as error:
+            option = getattr(error, "option_name", None)
+            if option and ctx.obj:
+                config, rest = ctx.obj
+                name = option.removeprefix("--no-").removeprefix("--").replace("-", "_")
+                run_guarded(
+                    lambda: config.refuse_unread(name, chosen_kinds(config, rest)), debug="--debug" in rest
+                )
+            error.message = shorten(error.message, 900)  # it may quote a long argument
+            raise
+
+
+def chosen_kinds(config: Any, words: list[str]) -> dict[str, str]:
+    """The kinds that the command-line arguments choose."""
+    chosen = {}
+    for field in config.kinds:
+        flag = f"--{field.replace('_', '-')}"
+        for word, following in zip(words, [*words[1:], None]):
+            if word == "--":
+                break
+            if word.startswith(f"{flag}="):
+                chosen[field] = word.partition("=")[2]
+            elif word == flag and following is not None:
+                chosen[field] = following
+    return chosen
 
 
 app = typer.Typer(
-    cls=VerbGroup, help=ABOUT, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False
+    cls=VerbGroup, help=ABOUT, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
 )
 
 
@@ -72,98 +118,141 @@ def options(
     pass
 
 
-def make_command(verb: str) -> Any:
-    """The command of a verb: a function whose signature is the configuration class, given to typer."""
+def make_command(
+    verb: str, chosen: Mapping[str, str] = MappingProxyType({}), *, defaults: bool = True
+) -> Any:
+    """The typer command of a verb: a function whose signature mirrors the configuration class.
+
+    `chosen` names the kinds whose options it includes; with `defaults`, options of the other fields' default
+    kinds are included, too.
+    """
     loaded = stages.load(verb)
+    config = loaded.config.with_options(chosen, defaults=defaults)
 
     def command(**values: Any) -> None:
         debug, as_json = values.pop("debug"), values.pop("as_json")
         verbose, quiet = values.pop("verbose"), values.pop("quiet")
-        is_first = os.environ.get("RANK", "0") == "0"
-        log.verbosity = -2 if not is_first else 1 if verbose else -1 if quiet or as_json else 0
+        del values["help_all"]
+        # Only rank 0 prints.
+        log.show(_level(verbose, quiet or as_json) if launch.speaks() else log.SILENT)
         run_guarded(lambda: _call(loaded, values, as_json), debug=debug)
 
     out = _out_parameters(loaded.needs_out) if isinstance(loaded, stages.Stage) else []
-    parameters = [*_field_parameters(loaded.config), *out, *_common_parameters()]
-    # Arguments without a default first, as Python's signatures want it.
+    parameters = [*_field_parameters(config), *out, *_common_parameters()]
+    # Parameters without a default first, as Python requires.
     parameters.sort(key=lambda p: p.default is not inspect.Parameter.empty)
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
-    examples = "\n".join(f"    {_plain(line.strip())}" for line in loaded.examples.strip().splitlines())
-    command.__doc__ = f"{_plain(VERBS[verb].help)}\n\n[bold]Examples[/bold]\n\n{examples}\n"
-    single = typer.Typer(add_completion=False, rich_markup_mode="rich")
-    single.command(verb)(command)
+    examples = "\n".join(f"    {line.strip()}" for line in loaded.examples.strip().splitlines())
+    further = "".join(
+        f"\n\nEach {table.noun} has its own settings: qontext {verb} --help --{field.replace('_', '-')} NAME\n"
+        for field, table in config.kinds.items()
+        if field not in config.chosen
+    )
+    command.__doc__ = f"{VERBS[verb].help}{further}\n\nExamples:\n\n{examples}\n"
+    single = typer.Typer(add_completion=False, rich_markup_mode=None)
+    single.command(verb, cls=HelpCommand)(command)
     return typer.main.get_command(single)
 
 
+def _level(verbose: bool, quiet: bool) -> int:
+    if verbose:
+        return log.DETAIL
+    return log.WARNING if quiet else log.NOTE
+
+
 def _call(loaded: Any, values: dict[str, Any], as_json: bool) -> None:
-    # A stage's directory is the frame's business; a command's `out` is a setting of its own.
-    apart = ("out", "overwrite") if isinstance(loaded, stages.Stage) else ()
-    settings = {k: v for k, v in values.items() if k not in apart}
-    # An option that was not given is left to the configuration's own default.
-    settings = {k: v for k, v in settings.items() if v is not None and v != []}
-    config = loaded.config.make(settings, where=loaded.verb)
-    if isinstance(loaded, stages.Command):
+    from qontext.frame import execution  # listing the verbs does not need pydantic
+
+    launch.rank()  # which refuses a broken environment before any work, as the next line does
+    hub.check_environment()
+    config = configure(loaded, values)
+    if not isinstance(loaded, stages.Stage):
         result = loaded.run(config)
         if as_json:
-            print(json.dumps(result, ensure_ascii=False))
+            _print_json(result)
         return
-    out = None if values["out"] is None else Path(values["out"])
-    artifact = stages.execute(loaded, config, out, overwrite=values["overwrite"])
+    out = None if values["out"] is None else execution.directory(values["out"])
+    artifact = execution.execute(loaded, config, out, overwrite=values["overwrite"])
     place = {} if out is None else {"path": str(out), "digest": artifact.digest}
     if as_json:
-        print(json.dumps({**place, **artifact.summary}, ensure_ascii=False))
-    elif out is not None or loaded.without_out is None:  # else it has shown its answer itself
+        _print_json({**place, **artifact.summary})
+    elif out is not None or loaded.without_out is None:  # otherwise the command has printed its own result
         log.show_table(loaded.verb if out is None else f"{loaded.verb} → {out}", artifact.summary)
 
 
+def configure(loaded: Any, values: dict[str, Any]) -> Any:
+    """Build the configuration from the command's arguments and options."""
+    # The frame handles a stage's directory; a command's `out` is one of its settings.
+    apart = ("out", "overwrite") if isinstance(loaded, stages.Stage) else ()
+    settings = {k: v for k, v in values.items() if k not in apart}
+    # Options that were not passed keep the configuration's default.
+    settings = {k: v for k, v in settings.items() if v is not None and v != []}
+    return loaded.config.make(settings, where=loaded.verb)
+
+
+def _print_json(result: dict[str, Any]) -> None:
+    with log.results():
+        print(json.dumps(result, ensure_ascii=False))
+
+
 def run_guarded(action: Callable[[], None], *, debug: bool) -> None:
-    """Run; what a user can mend ends in one sentence and exit code 2, an interrupt in 130."""
+    """Run; user errors exit with one sentence and code 2, interrupts with 130."""
     try:
-        action()
+        try:
+            with disk.explained():
+                action()
+        finally:
+            interrupts.check()
     except QontextError as error:
         if debug:
             traceback.print_exc()
-        print(f"error: {error}", file=sys.stderr)
+        log.say(f"error: {error}")
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
-        print("Interrupted. What is finished stays; the same command resumes.", file=sys.stderr)
-        raise typer.Exit(130) from None
+        interrupts.tell()
+        raise typer.Exit(interrupts.EXIT_CODE) from None
     except BrokenPipeError:
-        sys.stderr.close()
         raise typer.Exit(141) from None
     except Exception as error:
         if debug:
             raise
-        print(
+        log.say(
             f"internal error: {type(error).__name__}: {error}\n"
-            "This is a fault of qontext, not of your input. Run again with --debug to see where, and report it.",
-            file=sys.stderr,
+            "This is a bug in Qontext. Run the command again with --debug for the traceback, and report it."
         )
         raise typer.Exit(1) from None
 
 
 def _field_parameters(config: Any) -> list[inspect.Parameter]:
-    from qontext.config import Input, Machine, marked, plain_type
+    from qontext.frame.config import Action, Advanced, Input, Machine, marked, plain_type
 
     found = []
-    # The verb's own settings come first in the help, what it shares with other verbs after them.
-    own = [name for name in inspect.get_annotations(config) if name in config.model_fields]
-    for name in dict.fromkeys([*own, *config.model_fields]):
+    # The verb's own settings come first in the help, then its kinds', then what it shares with other verbs.
+    annotated = inspect.get_annotations(config.__mro__[1] if config.chosen else config)
+    own = [name for name in annotated if name in config.model_fields]
+    options = [name for kind in config.chosen.values() for name in kind.options.model_fields]
+    for name in dict.fromkeys([*own, *options, *config.model_fields]):
         info = config.model_fields[name]
         mark = marked(config, name, Input)
         kind = plain_type(info)
         is_many = str(kind).startswith("tuple")
         kind = list[str] if is_many else kind
-        help_text = _plain(" ".join((info.description or "").split()))
+        text = " ".join((info.description or "").split())
+        if name in config.kinds:
+            text += f" Choose from: {config.kinds[name].about()}, or module:Class."
         if mark and mark.positional:
-            option: Any = typer.Argument(help=help_text, metavar=name.upper(), show_default=False)
+            option: Any = typer.Argument(help=text, metavar=name.upper(), show_default=False)
         else:
             flag = "--" + name.replace("_", "-")
             flags = [f"{flag}/--no-{flag[2:]}"] if kind is bool else [flag]
-            panel = "Inputs" if mark else "This machine" if marked(config, name, Machine) else "Settings"
+            is_machine = marked(config, name, Machine) and not marked(config, name, Action)
+            owner = next((of.name for of in config.chosen.values() if name in of.options.model_fields), None)
+            settings = "Settings" if owner is None else f"Settings of {owner}"
+            settings = ADVANCED if marked(config, name, Advanced) else settings
+            panel = "Inputs" if mark else MACHINE if is_machine else settings
             option = typer.Option(
-                *flags, help=help_text, rich_help_panel=panel, show_default=not info.is_required()
+                *flags, help=text, rich_help_panel=panel, show_default=not info.is_required()
             )
         default: Any = (
             inspect.Parameter.empty if info.is_required() else info.get_default(call_default_factory=True)
@@ -173,18 +262,15 @@ def _field_parameters(config: Any) -> list[inspect.Parameter]:
     return found
 
 
-def _plain(text: str) -> str:
-    """The text for a help page, where square brackets would else be taken for markup and vanish."""
-    from rich.markup import escape
-
-    return escape(text)
-
-
 def _out_parameters(is_needed: bool) -> list[inspect.Parameter]:
     kind: Any = str if is_needed else str | None
-    text = "The directory to write." if is_needed else "A directory to write, if the result is to be kept."
-    option = typer.Option("--out", "-o", help=text, metavar="DIR", show_default=False)
-    replace = typer.Option("--overwrite", help="Replace what an earlier run with other settings left there.")
+    text = "Output directory." if is_needed else "Output directory, to keep the result."
+    option = typer.Option(
+        "--out", "-o", help=text, metavar="DIR", show_default=False, rich_help_panel="Output"
+    )
+    replace = typer.Option(
+        "--overwrite", help="Replace an existing result with other settings.", rich_help_panel="Output"
+    )
     return [
         _parameter("out", Annotated[kind, option], inspect.Parameter.empty if is_needed else None),
         _parameter("overwrite", Annotated[bool, replace], False),
@@ -193,15 +279,14 @@ def _out_parameters(is_needed: bool) -> list[inspect.Parameter]:
 
 def _common_parameters() -> list[inspect.Parameter]:
     def switch(*flags: str, help: str) -> Any:
-        return Annotated[bool, typer.Option(*flags, help=help, rich_help_panel="Output")]
+        return Annotated[bool, typer.Option(*flags, help=help, rich_help_panel=GENERAL, show_default=False)]
 
     return [
-        _parameter(
-            "as_json", switch("--json", help="Print the result as one line of JSON, and nothing else."), False
-        ),
-        _parameter("verbose", switch("--verbose", "-v", help="Say more about what happens."), False),
-        _parameter("quiet", switch("--quiet", "-q", help="Say nothing but warnings and errors."), False),
+        _parameter("as_json", switch("--json", help="Print only the result, as one line of JSON."), False),
+        _parameter("verbose", switch("--verbose", "-v", help="Show more detailed messages."), False),
+        _parameter("quiet", switch("--quiet", "-q", help="Show only warnings and errors."), False),
         _parameter("debug", switch("--debug", help="Show the traceback of an error."), False),
+        _parameter("help_all", HELP_ALL, False),
     ]
 
 
@@ -210,5 +295,19 @@ def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empt
 
 
 def main() -> None:
-    """The entry point of the `qontext` command."""
-    app()
+    """Run the command line. The installed command starts in `qontext.__main__`, which handles interrupts earlier."""
+    interrupts.command(run_app)
+
+
+def run_app() -> None:
+    """The command line without interrupt handling."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names of files may hold bytes that are not UTF-8
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        with log.results():  # help and version, too
+            app()
+    except QontextError as error:
+        log.say(f"error: {error}")
+        sys.exit(2)
+    except BrokenPipeError:
+        sys.exit(141)
