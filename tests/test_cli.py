@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from qontext import __version__, cli, stages
-from qontext.config import StageConfig
-from qontext.errors import QontextError
+from qontext import __version__, cli
+from qontext.frame import interrupts, stages
+from qontext.frame.config import StageConfig
+from qontext.frame.errors import QontextError
 
 HEAVY = ("torch", "transformers", "tokenizers", "pyarrow", "numpy", "pydantic")
 DOCUMENT = '{"_id": "d", "text": "A first sentence. A second one."}\n'
@@ -62,25 +63,29 @@ def loaded_by(arguments: list[list[str]], modules: tuple[str, ...]) -> dict[str,
 def test_help_lists_every_verb_under_its_heading(qontext: Qontext) -> None:
     done = qontext("--help")
     assert done.returncode == 0 and not done.stderr
-    positions = [done.stdout.index(f"│ {name} ") for name in ("split", "tokens", "evaluate", "run", "show")]
+    positions = [done.stdout.index(f"\n  {name} ") for name in ("split", "tokens", "evaluate", "run", "show")]
     assert positions == sorted(positions)
+    words = " ".join(done.stdout.split())
     for name, verb in stages.VERBS.items():
-        assert f"│ {name} " in done.stdout and verb.help in done.stdout and f" {verb.panel} " in done.stdout
+        assert f" {name} {verb.help}" in words and f"\n{verb.panel}\n" in done.stdout
 
 
 def test_help_imports_nothing_heavy() -> None:
     assert loaded_by([["--help"], ["--version"]], HEAVY) == {"--help": [], "--version": []}
 
 
-def test_no_verbs_help_imports_torch() -> None:
-    found = loaded_by([[verb, "--help"] for verb in stages.VERBS], ("torch", "transformers"))
+def test_no_verbs_help_imports_what_it_does_not_need() -> None:
+    heavy = ("torch", "transformers", "rich", "lxml", "matplotlib")
+    found = loaded_by([[verb, "--help"] for verb in stages.VERBS], heavy)
     assert found == {f"{verb} --help": [] for verb in stages.VERBS}
 
 
 @pytest.mark.parametrize("verb", stages.VERBS)
 def test_every_verb_explains_itself(verb: str) -> None:
-    done = CliRunner(env={"COLUMNS": "400"}).invoke(cli.app, [verb, "--help"])
+    done = CliRunner(env={"COLUMNS": "80"}).invoke(cli.app, [verb, "--help-all"])
     assert done.exit_code == 0, done.output
+    pages = done.output.partition("Examples:")[2].splitlines()
+    assert max(len(line) for line in pages if not line.startswith("    ") or line.startswith(" " * 8)) <= 80
     loaded = stages.load(verb)
     examples = [line.strip() for line in loaded.examples.strip().splitlines()]
     assert examples and f"qontext {verb}" in examples[0]
@@ -89,13 +94,26 @@ def test_every_verb_explains_itself(verb: str) -> None:
         if f"qontext {verb} " in line:  # what it shows is what there is
             flags = {word for word in line.partition(f"qontext {verb} ")[2].split() if word.startswith("--")}
             assert not {flag for flag in flags if flag not in done.output}
-    said = " ".join(done.output.replace("│", " ").split())
-    for name, field in loaded.config.model_fields.items():
+    said = " ".join(done.output.split())
+    for name, field in loaded.config.model_fields.items():  # those of its kinds: test_own_kinds.py
         assert field.description, f"{verb}: {name} has no text under it"
         assert " ".join(field.description.split()) in said, f"{verb}: {name} loses some of its text"
         assert f"--{name.replace('_', '-')}" in done.output or name.upper() in done.output
     assert all(flag in done.output for flag in ("--json", "--quiet", "--verbose", "--debug"))
     assert ("--out" in done.output) >= isinstance(loaded, stages.Stage)
+
+
+def test_a_long_help_names_the_options_that_few_need_and_help_all_explains_them() -> None:
+    short, whole = (
+        CliRunner(env={"COLUMNS": "80"}).invoke(cli.app, ["pretrain", flag]).output
+        for flag in ("--help", "--help-all")
+    )
+    for panel in ("Advanced settings", "This machine", "General"):
+        assert f"\n{panel}\n" in whole and f"\n{panel}\n" not in short
+    listed = short.partition(" pretrain --help-all)")[2]
+    assert "--weight-decay," in listed and "--micro-tokens," in listed and "More options" not in whole
+    assert "Maximum gradient norm." in whole and "Maximum gradient norm." not in short
+    assert len(short.splitlines()) < 100
 
 
 class BracketsConfig(StageConfig):
@@ -107,9 +125,9 @@ def test_square_brackets_are_no_markup(monkeypatch: pytest.MonkeyPatch) -> None:
     made = stages.Command("show", BracketsConfig, lambda config: {}, "qontext show x[1] [red]y[/red]")
     monkeypatch.setattr(stages, "load", lambda verb: made)
     done = CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, ["show", "--help"])
-    said = " ".join(done.output.replace("│", " ").split())
+    said = " ".join(done.output.split())
     assert "Needs qontext[qgen]; vectors are [n, dimension], read from [cls] tokens [/bold]." in said
-    assert "qontext show x[1] [red]y[/red]" in said and "[bold]Examples" not in said
+    assert "qontext show x[1] [red]y[/red]" in said
 
 
 def test_version(qontext: Qontext) -> None:
@@ -134,7 +152,7 @@ def test_a_command_prints_json_too(qontext: Qontext) -> None:
 def test_quiet_says_nothing(qontext: Qontext) -> None:
     done = qontext("split", "docs.jsonl", "--out", "p", "-q")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert "already there" in qontext("split", "docs.jsonl", "--out", "p").stderr
+    assert "already finished" in qontext("split", "docs.jsonl", "--out", "p").stderr
     assert qontext("split", "docs.jsonl", "--out", "p", "-q").stderr == ""
 
 
@@ -159,8 +177,8 @@ def test_the_nearest_verb_is_suggested(qontext: Qontext) -> None:
         ),
         (["split", "nowhere.jsonl", "--out", "p"], "nowhere.jsonl: cannot read source"),
         (["split", "docs.jsonl", "--out", "p", "--encoding", "klingon"], "unknown text encoding 'klingon'"),
-        (["tokens", "docs.jsonl", "--tokenizer", "words", "--out", "t"], "makes none"),
-        (["show", "nowhere"], "nowhere: no such directory"),
+        (["tokens", "docs.jsonl", "--tokenizer", "words", "--out", "t"], "only counts tokens"),
+        (["show", "nowhere"], "nowhere: cannot read the directory: no such file or folder"),
         (["run", "nowhere.toml"], "nowhere.toml: cannot read the recipe"),
     ],
 )
@@ -187,6 +205,50 @@ def test_a_flag_that_does_not_fit_exits_with_2(flags: tuple[str, ...]) -> None:
     assert done.exit_code == 2 and flags[0] in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["--version"], ["split", "--help"], ["show", "p"], ["show", "p", "--json"]],
+    ids=" ".join,
+)
+def test_results_that_cannot_be_written_are_an_error(
+    qontext: Qontext, tmp_path: Path, arguments: list[str]
+) -> None:
+    qontext("split", "docs.jsonl", "--out", "p")
+    command = [sys.executable, "-m", "qontext", *arguments]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "error: cannot write to standard output: no space left on device\n"
+
+
+def test_notes_that_cannot_be_written_stop_nothing(qontext: Qontext, tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        for arguments, code in ((["split", "docs.jsonl", "--out", "p", "-v"], 0), (["show", "nowhere"], 2)):
+            command = [sys.executable, "-m", "qontext", *arguments]
+            done = subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=full, text=True)
+            assert done.returncode == code and bool(done.stdout) == (code == 0)
+
+
+def test_a_reader_that_stops_reading_is_no_error(qontext: Qontext, tmp_path: Path) -> None:
+    qontext("split", "docs.jsonl", "--out", "p")
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "qontext", "show", "p", "--json"]
+    done = subprocess.run(command, cwd=tmp_path, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize("out", ["", "a\0b", "caf\udce9"])
+def test_an_out_that_is_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str) -> None:
+    (tmp_path / "docs.jsonl").write_text(DOCUMENT)
+    monkeypatch.chdir(tmp_path)
+    for verb in ("split", "adapt"):  # a stage, and a command that has a setting of that name
+        done = CliRunner().invoke(cli.app, [verb, "docs.jsonl", "--out", out])
+        assert done.exit_code == 2 and "out" in done.stderr and len(done.stderr.splitlines()) == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["docs.jsonl"]
+
+
 def test_debug_shows_where(qontext: Qontext) -> None:
     done = qontext("show", "nowhere", "--debug")
     assert done.returncode == 2
@@ -200,9 +262,7 @@ def test_a_fault_of_ours_is_told_from_a_fault_of_the_input(capsys: pytest.Captur
     with pytest.raises(cli.typer.Exit) as left:
         cli.run_guarded(fault, debug=False)
     assert left.value.exit_code == 1
-    assert capsys.readouterr().err.startswith(
-        "internal error: RuntimeError: oops\nThis is a fault of qontext"
-    )
+    assert capsys.readouterr().err.startswith("internal error: RuntimeError: oops\nThis is a bug in Qontext")
     with pytest.raises(RuntimeError):
         cli.run_guarded(fault, debug=True)
 
@@ -238,7 +298,7 @@ def test_an_interrupt_exits_with_130_and_says_that_it_resumes(tmp_path: Path) ->
     os.killpg(process.pid, signal.SIGINT)
     said = process.stderr.read()
     assert process.wait() == 130
-    assert said == "Interrupted. What is finished stays; the same command resumes.\n"
+    assert said == f"{interrupts.SENTENCE}\n"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

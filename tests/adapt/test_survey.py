@@ -9,11 +9,14 @@ import pytest
 
 from qontext.adapt import rates
 from qontext.adapt.survey import spread, survey
-from qontext.collection import Passage
+from qontext.data.collection import Passage
 
 
 def test_texts_that_are_timed_are_as_long_as_the_whole_source_has_them(
-    write_documents: Callable[..., Path], small_encoder: Path, monkeypatch: pytest.MonkeyPatch
+    write_documents: Callable[..., Path],
+    small_encoder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The first half of the source has long texts, the second short ones."""
     words = [120] * 500 + [12] * 500
@@ -33,7 +36,7 @@ def test_texts_that_are_timed_are_as_long_as_the_whole_source_has_them(
 
     monkeypatch.setattr(rates, "_write", noted)
     pretrain = {"method": "cocondenser", "encoder": str(small_encoder), "max_tokens": 32}
-    found = rates.measure(sample, pretrain, {"generator": "keyphrase"}, 64)
+    found = rates.measure(sample, pretrain, {"generator": "keyphrase"}, 64, under=tmp_path)
     assert {name: len(counts) for name, counts in timed.items()} == {"trained": 64, "encoded": 192}
     for counts in timed.values():
         assert sum(counts) / len(counts) == pytest.approx(sum(words) / len(words), rel=0.1)
@@ -44,3 +47,24 @@ def test_fewer_than_are_wanted_are_all_there_once(write_documents: Callable[...,
     documents = write_documents([{"_id": str(n), "text": f"text number {n}"} for n in range(7)])
     sample = survey(str(documents)).sample
     assert spread(sample, 200) == list(sample) and len(spread(sample, 3)) == 3
+
+
+def test_a_sample_with_an_id_twice_is_timed(
+    write_documents: Callable[..., Path], small_encoder: Path, tmp_path: Path
+) -> None:
+    documents = write_documents(
+        [{"_id": str(n % 20), "text": f"The bridge over the river {n} was rebuilt."} for n in range(30)]
+    )
+    pretrain = {"method": "cocondenser", "encoder": str(small_encoder), "max_tokens": 32}
+    sample = survey(str(documents)).sample
+    assert rates.measure(sample, pretrain, {"generator": "keyphrase"}, 64, under=tmp_path / "out").encoded > 0
+    assert not (tmp_path / "out").exists()
+
+
+def test_files_of_formats_count_as_documents_and_others_as_not_read(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text("<title>A</title><nav>Home</nav><p>The mill grinds flour.</p>")
+    (tmp_path / "b.md").write_text("# B\n\nA boat.")
+    (tmp_path / "c.png").write_bytes(b"x")
+    seen = survey(str(tmp_path))
+    assert (seen.documents, seen.keep, dict(seen.unread)) == (2, False, {".png": 1})
+    assert [passage.text for passage in seen.sample] == ["The mill grinds flour.", "A boat."]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qontext.adapt.verdict import _helped, _preferred
+from qontext.adapt.verdict import _because, _helped, _preferred
 
 MEANS = {"bm25": 0.60, "start": 0.50, "adapted": 0.58, "hybrid-start": 0.62, "hybrid": 0.66}
 
@@ -19,11 +19,32 @@ def test_a_better_system_is_taken_only_beyond_chance() -> None:
 
 
 def test_the_adapted_encoder_must_earn_its_place() -> None:
-    assert _helped(MEANS, p_values(0.01))[0] == "adapted"
-    encoder, sentence = _helped(MEANS, p_values(0.2))
+    assert _helped(MEANS, p_values(0.01), 50)[0] == "adapted"
+    encoder, sentence = _helped(MEANS, p_values(0.2), 50)
     assert encoder == "start"
-    assert "chance" in sentence
+    assert "no significant difference" in sentence
     worse = {**MEANS, "adapted": 0.4}
-    encoder, sentence = _helped(worse, p_values(0.01))
+    encoder, sentence = _helped(worse, p_values(0.01), 50)
     assert encoder == "start"
     assert "worse" in sentence
+
+
+def test_a_choice_is_explained_by_the_figures_that_it_compared() -> None:
+    systems = ["bm25", "adapted", "hybrid"]
+    highest = _because("hybrid", systems, MEANS, p_values(0.01), 50)
+    assert "scores highest" in highest
+    assert "BM25 (by words): +0.060, p = .010, n = 50" in highest
+    assert "the adapted encoder: +0.080, p = .010, n = 50" in highest
+    simplest = _because("bm25", systems, MEANS, p_values(0.2), 50)
+    assert (
+        "simplest system that the best one, BM25 and the adapted encoder, does not significantly beat"
+        in simplest
+    )
+    assert "(+0.060, p = .200, n = 50)" in simplest
+    # The recommended system is not the top row, whose encoder is not the one that is kept.
+    kept = _because("bm25", ["bm25", "start", "hybrid-start"], MEANS, p_values(0.2), 50)
+    assert "BM25 and the adapted encoder (0.660) is not a candidate" in kept
+    first = _because("hybrid", ["hybrid", "bm25"], MEANS, p_values(0.2), 50)
+    assert first == (
+        "Reason: it scores highest and is the simplest (next: BM25 (by words): -0.060, p = .200, n = 50)."
+    )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from qontext.contexts import Context
 from qontext.contexts.base import Sources, match_queries
 from qontext.corpus.store import TokenStore
-from qontext.errors import QontextError
+from qontext.frame.errors import QontextError
 
 
 def store(documents: list[list[list[int]]], names: list[str] | None = None) -> TokenStore:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from qontext import api
-from qontext.collection import load_collection
-from qontext.errors import QontextError
+from qontext.data.collection import load_collection
+from qontext.frame.errors import QontextError
 
 
 def test_summaries_become_queries_and_leave_their_passages(tmp_path: Path) -> None:
@@ -20,7 +20,7 @@ def test_summaries_become_queries_and_leave_their_passages(tmp_path: Path) -> No
     asked = 0
     for split in ("dev", "test"):
         questions = collection.queries(split)
-        assert len(questions) == made.summary[f"{split} queries"] > 0
+        assert len(questions) == made.summary[f"{split}_queries"] > 0
         for query, relevant in collection.qrels(split).items():
             (passage,) = relevant
             assert not " ".join(passages[passage].text.split()).startswith(questions[query])
@@ -38,5 +38,5 @@ def test_summaries_become_queries_and_leave_their_passages(tmp_path: Path) -> No
 
 
 def test_other_sources_have_no_summaries(tmp_path: Path) -> None:
-    with pytest.raises(QontextError, match=r"made from docstrings.*pydocs:"):
+    with pytest.raises(QontextError, match=r"built from docstrings.*pydocs:"):
         api.docset(str(tmp_path), out=tmp_path / "out")

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from qontext.corpus import pydocs
-from qontext.corpus.pydocs import PyDocs, fingerprint
-from qontext.corpus.sources import FieldNames, Problem, open_source
-from qontext.errors import QontextError
-from qontext.records import Document
+from qontext.corpus.sources import FieldNames, Problem, open_source, pydocs
+from qontext.corpus.sources.pydocs import PyDocs, fingerprint
+from qontext.data.records import Document
+from qontext.frame.errors import QontextError
 
 
 def prose(start: str) -> str:
@@ -104,9 +103,7 @@ def test_without_names_every_package_is_read_with_our_own(site: Path) -> None:
 
 
 def test_an_unknown_package_is_refused(site: Path) -> None:
-    with pytest.raises(
-        QontextError, match=r"no Python package 'zebras' is installed here. Did you mean 'zebra'"
-    ):
+    with pytest.raises(QontextError, match=r"no Python package 'zebras' is installed. Did you mean 'zebra'"):
         PyDocs("pydocs:ant,zebras", roots=[site])
 
 

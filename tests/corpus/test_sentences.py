@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from qontext.corpus import sentences
 from qontext.corpus.sentences import SPLITTERS, pieces
-from qontext.errors import QontextError
+from qontext.frame.errors import QontextError
 
 # Text as documents have it: words, marks that end sentences or do not, white space of every kind.
 WORDS = [
@@ -88,5 +88,5 @@ def test_punkt_without_its_data_says_how_to_get_it(monkeypatch: pytest.MonkeyPat
     nltk = pytest.importorskip("nltk")
     monkeypatch.setattr(nltk.data, "path", [])
     sentences._punkt.cache_clear()
-    with pytest.raises(QontextError, match=r"punkt data for 'english' is not on this machine.*punkt_tab"):
+    with pytest.raises(QontextError, match=r"punkt data for 'english' is not installed.*punkt_tab"):
         SPLITTERS["punkt"]("One. Two.", "en")

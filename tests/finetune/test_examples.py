@@ -5,15 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from qontext.errors import QontextError
+from qontext.data.runs import Run
 from qontext.finetune.examples import Examples
-from qontext.retrieve.groups import Group
-from qontext.retrieve.runs import Run
+from qontext.finetune.negatives.groups import Group
+from qontext.frame.errors import QontextError
 
 
 def examples(*groups: Group, teacher: Run | None = None, keys: dict[str, int] | None = None) -> Examples:
     made = Examples(groups, "here", teacher)
-    made.settle(np.array([(keys or {}).get(id, 1000 + n) for id, n in made.number.items()], np.int64))
+    made.attach_passage_keys(
+        np.array([(keys or {}).get(id, 1000 + n) for id, n in made.number.items()], np.int64)
+    )
     return made
 
 
@@ -91,7 +93,7 @@ def test_a_teacher_has_nothing_to_say_of_a_query_without_negatives() -> None:
 
 
 def test_groups_that_cannot_be_trained_on_are_refused() -> None:
-    with pytest.raises(QontextError, match="here: holds no query"):
+    with pytest.raises(QontextError, match="here: contains no query"):
         examples()
     with pytest.raises(QontextError, match="the query 'q' has no positive"):
         examples(Group("q", "text", [], ["n"]))

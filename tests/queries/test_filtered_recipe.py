@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from qontext import api
-from qontext.artifacts import open_artifact
+from qontext.frame.artifacts import open_artifact
 
 SUBJECTS = [
     "bees",

@@ -1,18 +1,15 @@
 """The stage: parts, resume, shards, counts, bad input."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 
 import pyarrow.parquet as pq
 import pytest
 
-from qontext import api, artifacts, records
-from qontext.collection import Passage
-from qontext.errors import QontextError
+from qontext import api
+from qontext.data import records
+from qontext.data.collection import Passage
+from qontext.frame import artifacts
+from qontext.frame.errors import QontextError
 from qontext.queries.cleaning import clean
 from qontext.queries.generate import GenerateConfig
 
@@ -35,51 +32,34 @@ def test_parts_do_not_change_the_queries(passages, tmp_path, rows_of):
     assert rows_of(one.path) == rows_of(many.path)
 
 
-def start(passages, out, *more):
-    command = [
-        sys.executable,
-        "-m",
-        "qontext",
-        "generate",
-        passages,
-        "--out",
-        str(out),
-        "--part-passages",
-        "4",
-        *more,
-    ]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+@pytest.fixture
+def start(warm, passages, tmp_path):
+    def launch(name, *more):
+        argv = ["generate", passages, "--out", str(tmp_path / "q"), "--part-passages", "4", *more]
+        return warm.launch({"argv": argv}, tmp_path / name)
+
+    return launch
 
 
-def test_killed_and_resumed_is_the_same(passages, tmp_path, tiny_t5, rows_of):
-    settings = ["--model", tiny_t5, "--max-new-tokens", "10", "--per-passage", "3"]
-    whole = api.generate(
-        passages, out=tmp_path / "whole", model=tiny_t5, max_new_tokens=10, per_passage=3, part_passages=4
-    )
-    process = start(passages, tmp_path / "q", *settings)
-    while not list((tmp_path / "q").glob("part-*")):
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.02)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+def test_killed_and_resumed_is_the_same(passages, tmp_path, tiny_t5, rows_of, start):
+    settings = {"model": tiny_t5, "max_new_tokens": 10, "per_passage": 3, "part_passages": 4}
+    whole = api.generate(passages, out=tmp_path / "whole", **settings)
+    running = start("killed", "--model", tiny_t5, "--max-new-tokens", "10", "--per-passage", "3")
+    running.kill_when(lambda: list((tmp_path / "q").glob("part-*")))
     before = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "q").glob("part-*")}
     if not (tmp_path / "q" / "meta.json").exists():
         with pytest.raises(QontextError, match="not finished"):
             records.parquet_parts(tmp_path / "q")
-    resumed = api.generate(
-        passages, out=tmp_path / "q", model=tiny_t5, max_new_tokens=10, per_passage=3, part_passages=4
-    )
+    resumed = api.generate(passages, out=tmp_path / "q", **settings)
     assert resumed.digest == whole.digest and rows_of(resumed.path) == rows_of(whole.path)
     assert all((tmp_path / "q" / name).stat().st_mtime_ns == made for name, made in before.items())
 
 
-def test_shards_make_what_one_process_makes(passages, tmp_path):
+def test_shards_make_what_one_process_makes(passages, tmp_path, start):
     whole = api.generate(passages, out=tmp_path / "whole", generator="keyphrase", part_passages=4)
-    processes = [
-        start(passages, tmp_path / "q", "--generator", "keyphrase", "--shard", f"{i}/2") for i in range(2)
-    ]
-    for process in processes:
-        assert process.wait() == 0, process.stderr.read()
+    shards = [start(f"shard-{i}", "--generator", "keyphrase", "--shard", f"{i}/2") for i in range(2)]
+    for shard in shards:
+        assert shard.wait() == {0}, shard.text()
     assert artifacts.open_artifact(tmp_path / "q").digest == whole.digest
 
 
@@ -88,7 +68,7 @@ def test_progress_says_queries_per_second_and_what_is_left(passages, tmp_path, c
     from itertools import count
     from types import SimpleNamespace
 
-    from qontext import log
+    from qontext.frame import log
 
     ticks = count(step=8)
     monkeypatch.setattr(log, "time", SimpleNamespace(monotonic=lambda: float(next(ticks))))
@@ -127,7 +107,7 @@ def test_tsv_and_parquet_say_the_same(passages, tmp_path, rows_of):
         ("q.jsonl", '{"id": "p1", "query": 7}\n', "q.jsonl:1: has no queries"),
         ("q.jsonl", "{nonsense\n", "q.jsonl:1: is not JSON"),
         ("q.tsv", "p1 no tab\n", "q.tsv:1: has no tab"),
-        ("q.jsonl", '{"id": "zzz", "query": "x"}\n', "names none of the passages"),
+        ("q.jsonl", '{"id": "zzz", "query": "x"}\n', "contains no id of these passages"),
         ("q.parquet", "not parquet", "not a readable Parquet"),
     ],
 )
@@ -145,7 +125,7 @@ def test_empty_passages_are_counted(write_passages, passage, tmp_path):
 
 def test_only_empty_passages_is_an_error(write_passages, passage, tmp_path):
     path = write_passages([passage(0, text=" ")])
-    with pytest.raises(QontextError, match="not one query"):
+    with pytest.raises(QontextError, match="no queries were generated"):
         api.generate(path, out=tmp_path / "q", generator="keyphrase")
 
 
@@ -166,7 +146,10 @@ def test_ten_megabytes_of_passage(write_passages, passage, tmp_path, tiny_t5):
     ("settings", "says"),
     [
         ({"generator": "keyphrases"}, "Did you mean 'keyphrase'"),
-        ({"generator": "keyphrase", "model": "x"}, "'model' is not read by the generator 'keyphrase'"),
+        (
+            {"generator": "keyphrase", "model": "x"},
+            "model is not read by the generator 'keyphrase', only by t5",
+        ),
         ({"generator": "file"}, "--queries"),
         ({"generator": "llm"}, "--chat-model"),
         ({"generator": "keyphrase", "shard": "3/3"}, "i/n"),
@@ -180,7 +163,7 @@ def test_bad_settings(passages, tmp_path, settings, says):
 
 
 def test_settings_of_other_generators_do_not_make_it_another_run():
-    one = GenerateConfig(passages="x", generator="keyphrase")
+    one = GenerateConfig.make({"passages": "x", "generator": "keyphrase"}, where="generate")
     assert set(one.identity()) == {"generator", "per_passage", "seed", "part_passages"}
 
 

@@ -1,9 +1,10 @@
 """Pseudo-queries without a model."""
 
+import numpy as np
 import pytest
 
-from qontext.collection import Passage
-from qontext.queries.keyphrase import Keyphrase
+from qontext.data.collection import Passage
+from qontext.queries.keyphrase import Keyphrase, _heaviest
 from qontext.queries.questions import ask
 from qontext.queries.words import Rarity, Tokens
 
@@ -36,6 +37,32 @@ def test_queries_of_a_passage_differ_and_use_its_words():
 def test_the_same_whatever_stands_beside_it():
     together = made(WORLD)
     assert together == {p.id: made([p])[p.id] for p in WORLD} == made(WORLD[::-1])
+
+
+@pytest.mark.parametrize(
+    ("before", "text", "after"),
+    [
+        # The words number 2 and 7 weigh the same, and one of them is the fourth that is taken.
+        ("The harbor froze.", "amber bramble cobalt dahlia ember falcon Granite Harbor", ""),
+        # A date that follows a sentence is no part of it.
+        (
+            "",
+            "The largest city was Billings with an increase of 14,323 from 2000-2010.",
+            "In 1940 it rained.",
+        ),
+    ],
+    ids=["equal weights", "what follows"],
+)
+def test_neighbours_decide_nothing(before: str, text: str, after: str) -> None:
+    alone, *beside = (Passage(str(n), "", t, "d") for n, t in enumerate((text, before, after)))
+    together = [p for p in (beside[0], alone, beside[1]) if p.text]
+    assert made(together)[alone.id] == made([alone])[alone.id] != []
+
+
+def test_the_heaviest_are_told_apart_in_any_part() -> None:
+    weight, group = np.array([1.0, 1.0 + 1e-9]), np.array([3, 3])
+    assert all(_heaviest(group + far, weight, 1).tolist() == [1] for far in (0, 1 << 20, 1 << 40))
+    assert _heaviest(group, np.ones(2), 1).tolist() == [0]
 
 
 def test_another_seed_gives_others():
@@ -111,7 +138,7 @@ def test_words_of_real_questions_are_found(shared_data):
     """On labelled stories: five queries hold far more of a real question's words than five random words each."""
     import random
 
-    from qontext.collection import load_collection
+    from qontext.data.collection import load_collection
     from qontext.queries.words import content_words
 
     labelled = load_collection(shared_data("fairytaleqa"))

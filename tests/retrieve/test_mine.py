@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from qontext import api
-from qontext.errors import QontextError
-from qontext.retrieve.groups import Group, read_groups
+from qontext.finetune.negatives.groups import Group, read_groups
+from qontext.frame.errors import QontextError
 
 
 @pytest.fixture
@@ -115,8 +115,8 @@ def test_published_files_are_read_directly(beir: Path, tmp_path: Path) -> None:
     ("qrels", "said"),
     [
         ("p00\tq0\t1\n", "is a passage: the columns are swapped"),
-        ("q0\tp99\t1\n", "the passage 'p99', which is not among the passages"),
-        ("q99\tp00\t1\n", "the query 'q99', which is not among the queries"),
+        ("q0\tp99\t1\n", "the passage 'p99', which is not in the passages"),
+        ("q99\tp00\t1\n", "the query 'q99', which is not in the queries"),
         ("q0\tp00\t0\n", "no query has a positive"),
         ("q5\tp00\t1\n", "no query got a negative"),
     ],

@@ -1,20 +1,22 @@
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from tests.tiny import Server
 
-from qontext import api, artifacts
-from qontext.collection import load_collection
-from qontext.errors import QontextError
+from qontext import api
+from qontext.data.collection import load_collection
+from qontext.data.runs import read_run
+from qontext.frame import artifacts
+from qontext.frame.errors import QontextError
+from qontext.models.cross_encoder import CrossEncoder, encode_pairs, pad_pairs
 from qontext.retrieve import rerank
-from qontext.retrieve.cross_encoder import CrossEncoder
-from qontext.retrieve.runs import read_run
+
+pytestmark = pytest.mark.numeric
 
 
 def test_scores_are_the_models_own(tiny_rerankers: list[Path]) -> None:
@@ -32,6 +34,27 @@ def test_scores_are_the_models_own(tiny_rerankers: list[Path]) -> None:
             assert score == pytest.approx(model(**tokens).logits.item(), abs=1e-5)
 
 
+def test_close_pairs_do_not_tie_in_bf16(tiny_rerankers: list[Path]) -> None:
+    """The layers compute in bf16, what makes the score of them in fp32: in training, too."""
+    from qontext.finetune.listwise import load_classifier
+    from qontext.models.precision import autocast
+
+    pairs = [(f"chapter {i}", f"the mill by the river {i % 7}") for i in range(40)]
+    exact, scores = (
+        CrossEncoder(str(tiny_rerankers[0]), device="cpu", precision=precision).score(pairs)
+        for precision in ("fp32", "bf16")
+    )
+    model, tokenizer, _ = load_classifier(str(tiny_rerankers[0]), 1, 0.0)
+    inputs = pad_pairs(tokenizer, encode_pairs(tokenizer, pairs, 64))
+    with torch.no_grad(), autocast(torch.device("cpu"), torch.bfloat16):
+        trained = model.eval()(**inputs).logits[:, 0].numpy()
+    for found in (scores, trained):
+        assert found.dtype == np.float32
+        assert len(set(found.tolist())) == len(set(exact.tolist())) > 30
+        assert 0 < np.abs(found - exact).max() < 0.02
+        assert (torch.from_numpy(found).bfloat16().float().numpy() != found).any()
+
+
 def test_the_top_is_ordered_by_the_mean_of_the_ensemble(
     beir: Path, tiny_rerankers: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -40,6 +63,7 @@ def test_the_top_is_ordered_by_the_mean_of_the_ensemble(
     names = [str(path) for path in tiny_rerankers]
     made = api.rerank(first, reranker=names, data=beir, k=5, precision="fp32", out=tmp_path / "reranked")
     assert [p.name for p in made.parts()] == ["run.trec"]
+    assert made.meta["computed"]["precision"] == "fp32"
     run, before = read_run(made.path), read_run(first.path)
     collection = load_collection(beir)
     texts, queries = {p.id: p.content for p in collection.passages()}, collection.queries()
@@ -63,17 +87,16 @@ def test_the_rest_of_the_run_may_follow(beir: Path, tiny_rerankers: list[Path], 
         assert all(a.score > b.score for a, b in pairwise(run[query][4:]))
 
 
-def test_two_processes_share_the_work(beir: Path, tiny_rerankers: list[Path], tmp_path: Path) -> None:
+def test_two_processes_share_the_work(
+    beir: Path, tiny_rerankers: list[Path], tmp_path: Path, warm: Server
+) -> None:
     queries = "".join(f"n{i}\tchapter {i % 60} river stone\n" for i in range(150))  # three blocks
     (tmp_path / "queries.tsv").write_text(queries)
     settings = {"queries": str(tmp_path / "queries.tsv"), "passages": str(beir)}
     first = api.search(bm25=True, k=3, out=tmp_path / "first", **settings)
     alone = api.rerank(first, reranker=[str(tiny_rerankers[0])], out=tmp_path / "alone", **settings)
     more = ["--queries", settings["queries"], "--passages", str(beir), "--reranker", str(tiny_rerankers[0])]
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
-    arguments = [*launch, "qontext", "rerank", str(first.path), *more, "--out", str(tmp_path / "two")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run(arguments, env=environment, check=True, capture_output=True)
+    warm.run(["rerank", str(first.path), *more, "--out", str(tmp_path / "two")], tmp_path / "said", ranks=2)
     assert artifacts.open_artifact(tmp_path / "two").digest == alone.digest
 
 
@@ -81,7 +104,7 @@ def test_what_does_not_fit_is_told(
     beir: Path, tiny_encoder: Path, tiny_rerankers: list[Path], tmp_path: Path
 ) -> None:
     (tmp_path / "run").write_text("q0 Q0 p01 1 1 x\n")
-    with pytest.raises(QontextError, match="is no cross-encoder: it has no weights for classifier"):
+    with pytest.raises(QontextError, match="is not a cross-encoder: it has no weights for classifier"):
         api.rerank(tmp_path / "run", reranker=[str(tiny_encoder)], data=beir, out=tmp_path / "o")
     (tmp_path / "run").write_text("q0 Q0 p99 1 1 x\n")
     with pytest.raises(QontextError, match="names the passage 'p99'"):

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qontext.errors import QontextError
-from qontext.retrieve.retriever import Retriever, batches, read_layout
+from qontext.frame.errors import QontextError
+from qontext.models.layout import read_layout
+from qontext.models.packing import batches_by_length
+from qontext.models.retriever import Retriever
 
 TEXTS = [
     "",
@@ -40,12 +42,16 @@ def test_a_real_model_gives_the_vectors_of_sentence_transformers(minilm: Path) -
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max", "lasttoken"])
-def test_pooling_dense_prompts_and_normalisation_are_respected(
+def test_pooling_dense_prompts_and_normalization_are_respected(
     tiny_encoder: Path, tmp_path: Path, pooling: str
 ) -> None:
     library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
     import torch
-    from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
+
+    try:
+        from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
+    except ImportError:  # where older versions have them
+        from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
 
     torch.manual_seed(1)
     transformer = Transformer(str(tiny_encoder))
@@ -54,6 +60,27 @@ def test_pooling_dense_prompts_and_normalisation_are_respected(
     prompts = {"query": "question: ", "document": "text: "}
     library.SentenceTransformer(modules=modules, prompts=prompts, device="cpu").save(str(tmp_path / "model"))
     assert_same(tmp_path / "model")
+
+
+def test_a_dense_layer_computes_in_fp32(tiny_encoder: Path, tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    model = shutil.copytree(tiny_encoder, tmp_path / "model")
+    modules = [("Transformer", ""), ("Pooling", "1_Pooling"), ("Dense", "2_Dense")]
+    described = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for kind, path in modules]
+    (model / "modules.json").write_text(json.dumps(described))
+    (model / "2_Dense").mkdir()
+    shape = {"in_features": 16, "out_features": 8, "bias": False}
+    (model / "2_Dense" / "config.json").write_text(json.dumps(shape))
+    torch.manual_seed(2)
+    save_file({"linear.weight": torch.randn(8, 16)}, model / "2_Dense" / "model.safetensors")
+    exact, found = (
+        Retriever(str(model), device="cpu", precision=precision).encode(TEXTS, "passage")
+        for precision in ("fp32", "bf16")
+    )
+    assert 0 < np.abs(found - exact).max() < 0.05
+    assert (torch.from_numpy(found).bfloat16().float().numpy() != found).any(), "not rounded to 8 bits"
 
 
 def test_a_dense_layer_without_readable_weights_is_told(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -69,14 +96,14 @@ def test_a_dense_layer_without_readable_weights_is_told(tiny_encoder: Path, tmp_
     with pytest.raises(QontextError, match="dense layer are pickled"):
         Retriever(str(model))
     (model / "2_Dense/model.safetensors").write_bytes(b"not tensors")
-    with pytest.raises(QontextError, match="dense layer cannot be read"):
+    with pytest.raises(QontextError, match="damaged: not the weights of the encoder's dense layer"):
         Retriever(str(model))
 
 
 def test_what_is_fetched_from_the_hub_holds_dense_layers() -> None:
     from huggingface_hub.utils import filter_repo_objects
 
-    from qontext.hub import _MODEL_FILES
+    from qontext.models.hub import _MODEL_FILES
 
     wanted = [
         "model.safetensors",
@@ -103,12 +130,12 @@ def test_a_bare_transformers_directory_pools_as_asked(tiny_encoder: Path) -> Non
 
 def test_batches_hold_every_row_once_within_the_budget() -> None:
     lengths = np.random.default_rng(0).integers(1, 200, 3_000)
-    found = list(batches(lengths, 1_000))
+    found = list(batches_by_length(lengths, 1_000))
     assert sorted(np.concatenate(found).tolist()) == list(range(3_000))
     padded = [int(lengths[rows].max()) * len(rows) for rows in found]
     assert max(padded) <= 1_000
     assert sum(padded) < 1.02 * lengths.sum(), "hardly any padding"
-    assert [rows.tolist() for rows in batches(np.array([5_000, 2]), 100)] == [[0], [1]], (
+    assert [rows.tolist() for rows in batches_by_length(np.array([5_000, 2]), 100)] == [[0], [1]], (
         "longer than the budget: alone"
     )
 
@@ -122,5 +149,5 @@ def test_what_is_not_supported_is_told(minilm: Path, tiny_encoder: Path, tmp_pat
     (odd / "modules.json").write_text(json.dumps(modules))
     with pytest.raises(QontextError, match="cannot load the encoder"):
         Retriever(str(odd))
-    with pytest.raises(QontextError, match="reads at most 64 tokens, not 65"):
+    with pytest.raises(QontextError, match="limit is 64 tokens, got 65"):
         Retriever(str(tiny_encoder), max_length=65)

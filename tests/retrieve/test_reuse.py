@@ -38,7 +38,7 @@ def test_only_what_changed_is_encoded(tmp_path: Path, tiny_encoder: Path) -> Non
     )
     fresh = api.encode(tmp_path / "b.jsonl", encoder=tiny_encoder, out=tmp_path / "c")
     assert again.summary["encoded_now"] == 2
-    assert again.summary["taken over"] == 18
+    assert again.summary["reused"] == 18
     first, second, alone = by_id(old), by_id(again), by_id(fresh)
     assert second.keys() == after.keys()
     assert np.array_equal(second["p7"], first["p7"])

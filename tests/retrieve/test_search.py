@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from qontext import api
-from qontext.artifacts import Workdir
-from qontext.errors import QontextError
-from qontext.retrieve.runs import read_run
+from qontext.data.runs import read_run
+from qontext.frame.artifacts import Workdir
+from qontext.frame.errors import QontextError
 from qontext.retrieve.search import SearchConfig, run
 
 
@@ -19,7 +19,7 @@ def test_bm25_writes_a_run_as_file_or_directory(beir: Path, tmp_path: Path) -> N
     assert sorted(p.name for p in tmp_path.iterdir()) == ["beir", "run", "run.trec"]
     run = read_run(made.path)
     assert list(run) == ["q8", "q9", "q10", "q11"] and run["q8"][0].passage == "p40"
-    with pytest.raises(QontextError, match="the file is there already"):
+    with pytest.raises(QontextError, match="the file already exists"):
         api.search(bm25=True, data=beir, split="test", out=tmp_path / "run.trec")
 
 
@@ -28,14 +28,17 @@ def test_a_saved_bm25_index_gives_the_same_run(beir: Path, tmp_path: Path) -> No
     a = api.search(index, data=beir, out=tmp_path / "a")
     b = api.search(bm25=True, data=beir, out=tmp_path / "b")
     assert a.digest == b.digest
+    assert "computed" not in a.meta, "no model was there"
 
 
 def test_dense_search_finds_a_passage_by_its_own_text(beir: Path, tiny_encoder: Path, tmp_path: Path) -> None:
-    from qontext.collection import read_passages
+    from qontext.data.collection import read_passages
 
     vectors = api.encode(beir, encoder=tiny_encoder, out=tmp_path / "vectors")
     (tmp_path / "q.tsv").write_text("".join(f"{p.id}\t{p.content}\n" for p in read_passages(beir)))
-    run = read_run(api.search(vectors, queries=tmp_path / "q.tsv", k=61, out=tmp_path / "run").path)
+    made = api.search(vectors, queries=tmp_path / "q.tsv", k=61, out=tmp_path / "run")
+    assert made.meta["computed"] == vectors.meta["computed"]
+    run = read_run(made.path)
     assert run.size == 60 * 60, "no more results than passages"
     import numpy as np
 
@@ -64,10 +67,10 @@ def test_the_wrong_encoder_is_told(beir: Path, tiny_encoder: Path, minilm: Path,
     asked = {"data": beir, "split": "test", "out": tmp_path / "run"}
     with pytest.raises(QontextError, match="is not the encoder that encoded the passages"):
         api.search(vectors, encoder=minilm, **asked)
-    with pytest.raises(QontextError, match="makes 384 dimensions, the index holds 16"):
+    with pytest.raises(QontextError, match="has 384 dimensions, the index has 16"):
         api.search(vectors, encoder=minilm, untied=True, **asked)
-    (encoder / "README.md").write_text("changed")
-    with pytest.raises(QontextError, match="the encoder has changed since"):
+    (encoder / "vocabulary.txt").write_text("changed")
+    with pytest.raises(QontextError, match="the encoder of the passages has changed since"):
         api.search(vectors, **asked)
     assert api.search(vectors, encoder=encoder, untied=True, **asked).summary["queries"] == 4
 
@@ -75,11 +78,11 @@ def test_the_wrong_encoder_is_told(beir: Path, tiny_encoder: Path, minilm: Path,
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({}, "there are no queries"),
+        ({}, "no queries are specified"),
         ({"queries": "q.tsv", "data": "x"}, "both --data and --queries"),
         ({"queries": "q.tsv", "split": "test"}, "--split needs --data"),
-        ({"queries": "q.tsv"}, "nothing to search is named"),
-        ({"queries": "q.tsv", "bm25": True}, "there are no passages"),
+        ({"queries": "q.tsv"}, "nothing to search is specified"),
+        ({"queries": "q.tsv", "bm25": True}, "no passages are specified"),
     ],
 )
 def test_what_is_missing_is_told(
@@ -97,9 +100,9 @@ def test_what_cannot_be_searched_is_told(beir: Path, tiny_encoder: Path, tmp_pat
     with pytest.raises(QontextError, match="holds vectors of queries"):
         api.search(queries, data=beir, out=tmp_path / "run")
     made = api.search(bm25=True, data=beir, out=tmp_path / "made")
-    with pytest.raises(QontextError, match="'qontext search', which is nothing to search"):
+    with pytest.raises(QontextError, match="not searchable: it was written by 'qontext search'"):
         api.search(made, data=beir, out=tmp_path / "run")
     (tmp_path / "run.trec").write_text("q1 Q0 p1 1 2.0 x\n")
     for path in (tmp_path / "run.trec", beir):
-        with pytest.raises(QontextError, match=r"is nothing to search.*--bm25"):
+        with pytest.raises(QontextError, match=r"not searchable.*--bm25"):
             api.search(path, data=beir, out=tmp_path / "run")

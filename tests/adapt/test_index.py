@@ -1,0 +1,111 @@
+"""What searches the vectors of an adapted directory: chosen, measured, changed, and updated with the documents."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.retrieve.servers import running_postgres
+
+from qontext import api
+from qontext.adapt import nearest
+from qontext.frame.artifacts import open_artifact
+from qontext.frame.errors import QontextError
+from qontext.retrieve.searcher import Searcher
+
+QUESTION = "Which year was the bell of Corrie 12 repaired?"
+
+
+def adapt(documents: Path, out: Path, encoder: Path, **settings: Any) -> dict[str, Any]:
+    found: dict[str, Any] = api.adapt(documents, out=out, encoder=encoder, budget="90s", **settings)
+    return found
+
+
+def dense(out: Path) -> Searcher:
+    """Searches by vectors alone, whatever measured best."""
+    searcher = Searcher(out)
+    searcher.system = "start"
+    return searcher
+
+
+def test_an_index_is_added_measured_updated_and_removed_without_training(
+    adapted: Any, small_encoder: Path, write_documents: Callable[..., Path], report: Callable[..., Any]
+) -> None:
+    pytest.importorskip("faiss", reason="faiss is not installed")
+    out, index = adapted.out, adapted.out / "index" / "dense"
+    trained = open_artifact(out / "steps" / "pretrain").meta
+    exact = [answer.id for answer in dense(out).search(QUESTION, k=10)]
+    found = adapt(adapted.documents, out, small_encoder, index="faiss-hnsw", neighbours=8)
+    assert open_artifact(out / "steps" / "pretrain").meta == trained
+    assert open_artifact(index).config["neighbours"] == 8
+    measured = found["searching"]
+    assert measured["backend"] == "faiss-hnsw" and measured["recall"]["10"] > 0.95 and measured["seconds"] > 0
+    (sentence,) = measured["sentences"]
+    assert "searched by faiss-hnsw" in sentence and sentence in (out / "report" / "report.md").read_text()
+    assert json.loads((out / "adapted.json").read_text())["searching"] == measured
+    assert {answer.id for answer in dense(out).search(QUESTION, k=10)} >= {*exact[:5]}
+    # The same command without the option keeps it; documents that changed are in it.
+    documents = [report(number) for number in range(1, 30)]
+    updated = adapt(write_documents([*documents, report(40)]), out, small_encoder)
+    assert updated["updated"] and updated["searching"]["backend"] == "faiss-hnsw"
+    assert open_artifact(index).config["neighbours"] == 8
+    names = {answer.document for answer in dense(out).search("lighthouse", k=500)}
+    assert "report-40" in names and "report-0" not in names
+    # Nothing but the index changes, though the documents are no longer those of the training.
+    again = adapt(write_documents([*documents, report(40)]), out, small_encoder, index="exact")
+    assert again["searching"]["backend"] == "exact" and not index.exists()
+    assert open_artifact(out / "steps" / "pretrain").meta == trained
+
+
+def test_a_table_follows_the_documents(
+    adapted: Any, small_encoder: Path, write_documents: Callable[..., Path], report: Callable[..., Any]
+) -> None:
+    """The rows of PostgreSQL are those of the passages, before and after an update; the password is nowhere."""
+    with running_postgres() as server:
+        import psycopg
+
+        def ids() -> list[str]:
+            with psycopg.connect(server.uri) as client:
+                return sorted(row[0] for row in client.execute("SELECT id FROM reports"))
+
+        def passages() -> list[str]:
+            return sorted(open_ids(adapted.out))
+
+        chosen = {"index": "postgres", "uri": server.address("guarded:pa%3As%2Fs%40w"), "table": "reports"}
+        found = adapt(adapted.documents, adapted.out, small_encoder, **chosen, kind="exact")
+        assert found["searching"]["recall"] == {"10": 1.0, "100": 1.0} and ids() == passages()
+        documents = [report(number) for number in range(1, 30)]
+        changed = write_documents([*documents, report(40)])
+        updated = adapt(changed, adapted.out, small_encoder, **chosen, kind="exact")
+        assert updated["updated"] and ids() == passages() and any("report-40" in id for id in ids())
+        written = [
+            path for path in adapted.out.rglob("*") if path.suffix in (".json", ".toml", ".md", ".html")
+        ]
+        assert written and not any(
+            "s/s@w" in path.read_text() or "s%2Fs" in path.read_text() for path in written
+        )
+
+
+def open_ids(out: Path) -> list[str]:
+    from qontext.data.collection import read_passages
+
+    return [passage.id for passage in read_passages(out / "index" / "passages")]
+
+
+def test_an_index_is_recommended_where_exact_search_is_slow() -> None:
+    about = {"backend": "exact", "vectors": 2_000_000, "questions": 100, "exact_seconds": 0.4}
+    (sentence,) = nearest._sentences(about)
+    assert "2,000,000 vectors takes 400.0 ms for a question: for an index, add --index" in sentence
+    assert nearest._sentences({**about, "exact_seconds": 0.01}) == []
+
+
+def test_settings_that_adapt_makes_itself_are_refused(
+    reports: Path, small_encoder: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(QontextError, match="adapt: settings: replace is set by adapt itself"):
+        adapt(reports, tmp_path / "out", small_encoder, index="milvus", replace="index")
+    with pytest.raises(QontextError, match="unknown setting of adapt 'neighbours'"):
+        adapt(reports, tmp_path / "out", small_encoder, neighbours=3)

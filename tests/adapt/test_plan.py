@@ -1,0 +1,179 @@
+"""How a budget is spent, with fixed rates: the same on every machine. And the recipe that a plan becomes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qontext.adapt.plan import PASSES, USED_SHARE, Plan, make_plan
+from qontext.adapt.rates import Rates
+from qontext.adapt.recipes import serving_recipe, training_recipe
+from qontext.adapt.request import Request, parse_budget
+from qontext.adapt.survey import Survey
+from qontext.frame.errors import QontextError
+from qontext.workflow.recipe import Recipe, read_recipe
+
+RATES = Rates(trained=20, encoded=100, generated=2_000, scored=50)
+MINUTE = 60.0
+REQUEST = Request(
+    documents="docs.jsonl",
+    labels=None,
+    splits=("generated",),
+    labelled=0,
+    encoder="encoder",
+    generate={"generator": "keyphrase", "seed": 42},
+    pretrain={"encoder": "encoder", "method": "cocondenser", "max_tokens": 144, "seed": 42},
+    max_tokens=144,
+    read_tokens=256,
+    budget=30 * MINUTE,
+    device="cpu",
+    keep=True,
+    language="en",
+)
+LABELS: dict[str, Any] = {"labels": "labels.jsonl", "splits": ("dev", "test", "generated")}
+
+
+def survey(passages: int) -> Survey:
+    """Of so many records that are passages already."""
+    return Survey(passages, passages * 800, True, True, "en", 120, 0.0, 0, 0.0, ())
+
+
+def plan(passages: int, minutes: float, **changes: Any) -> Plan:
+    return make_plan(replace(REQUEST, budget=minutes * MINUTE, **changes), survey(passages), RATES, 384)
+
+
+@pytest.mark.parametrize("passages", [500, 5_000, 20_000])
+@pytest.mark.parametrize("minutes", [10, 30, 120])
+def test_a_plan_that_trains_keeps_to_its_budget(passages: int, minutes: float) -> None:
+    made = plan(passages, minutes)
+    assert made.trains and made.expected <= USED_SHARE * minutes * MINUTE
+    assert set(made.seconds) >= {"split", "generate", "hold_out", "measure", "serve", "train"}
+
+
+def test_more_time_is_more_training_up_to_six_passes() -> None:
+    steps = [plan(5_000, minutes).steps for minutes in (10, 20, 30, 60, 120)]
+    assert steps == sorted(steps)
+    assert steps[-1] == plan(5_000, 1_000).steps == PASSES * 5_000 // 32
+
+
+def test_steps_are_what_the_rate_makes_of_the_time_that_is_left() -> None:
+    made = plan(5_000, 20)
+    left = USED_SHARE * 20 * MINUTE - made.expected
+    assert 0 <= left < made.batch / RATES.trained, "not one step more fits"
+    assert made.seconds["train"] == pytest.approx(5.0 + made.steps * 32 / 20)
+
+
+def test_without_time_for_training_the_note_says_how_much_would_do() -> None:
+    made = plan(5_000, 2)
+    assert not made.trains and made.finetune_steps == 0 and "train" not in made.seconds
+    (note,) = (note for note in made.notes if "minutes would suffice" in note)
+    minutes = int(note.split()[-4])
+    assert plan(5_000, minutes + 1).trains
+
+
+def test_half_a_pass_is_said_to_be_little() -> None:
+    assert any("less than half a pass" in note for note in plan(5_000, 3).notes)
+    assert not any("less than half a pass" in note for note in plan(5_000, 30).notes)
+
+
+def test_few_passages_are_not_trained_on() -> None:
+    assert not plan(7, 30).trains and "7 passages are too few" in plan(7, 30).notes[0]
+    assert plan(8, 30).trains and plan(8, 30).batch == 4
+
+
+def test_a_large_corpus_is_measured_among_a_part_and_indexed_whole() -> None:
+    made = plan(200_000, 60)
+    assert made.pool == int(0.3 * 3_600 * 100 / 2) < made.passages == 200_000
+    assert any("evaluated on 54,000 of the passages" in note for note in made.notes)
+    assert made.seconds["serve"] > (200_000 - 54_000) / 100
+    assert plan(5_000, 60).pool == 5_000
+    assert plan(2_000_000, 1).pool == 1_000, "at least a thousand"
+
+
+def test_filtering_goes_where_it_takes_more_than_a_tenth() -> None:
+    assert plan(5_000, 30).filters and plan(5_000, 30).queries == "@filter"
+    made = plan(300_000, 120)
+    assert made.trains and not made.filters and made.queries == "@holdout/queries"
+    assert any("no time to filter" in note for note in made.notes)
+
+
+def test_labels_are_fine_tuned_on_for_three_passes_at_most() -> None:
+    made = plan(5_000, 120, labelled=320, **LABELS)
+    assert (made.finetune_steps, made.finetune_batch) == (3 * 320 // 32, 32)
+    assert plan(5_000, 30, labelled=9, **LABELS).finetune_batch == 4
+    made = plan(5_000, 30, labelled=3, **LABELS)
+    assert made.finetune_steps == 0 and any("are not sufficient for training" in note for note in made.notes)
+
+
+def test_a_cross_encoder_takes_time_for_its_scores() -> None:
+    with_one = plan(5_000, 30, reranker="reranker")
+    assert with_one.finetune_steps > 0 and with_one.expected <= USED_SHARE * 30 * MINUTE
+    assert with_one.steps < plan(5_000, 30).steps
+    assert plan(5_000, 30).finetune_steps == 0, "nothing is fine-tuned on without labels or a cross-encoder"
+
+
+def test_processes_on_gpus_share_the_work_and_divide_the_batches() -> None:
+    one = plan(20_000, 60, device="cuda")
+    four = plan(20_000, 60, device="cuda", processes=4)
+    assert one.batch == four.batch == 512 and four.processes == 4
+    assert four.seconds["measure"] < one.seconds["measure"]
+    assert plan(20_000, 60, device="cuda", processes=3).batch % 3 == 0
+    assert plan(100, 60, device="cuda", processes=4).processes == 1, "too few passages for several"
+    assert plan(20_000, 60, processes=4).seconds["measure"] == plan(20_000, 60).seconds["measure"]
+
+
+def steps(recipe: Recipe) -> dict[str, dict[str, Any]]:
+    return {step.name: {"verb": step.stage.verb, **step.settings} for step in recipe.steps}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"labelled": 320, **LABELS}, {"reranker": "reranker"}, {"labelled": 320, "reranker": "r", **LABELS},
+     {"keep": False, "language": "de"}, {"budget": 60.0}],
+    ids=["plain", "labels", "reranker", "both", "German", "untrained"],
+)  # fmt: skip
+def test_a_recipe_is_read_as_it_was_built(tmp_path: Path, changes: dict[str, Any]) -> None:
+    request = replace(REQUEST, documents='d "ö"\x7f\n', **changes)
+    made = make_plan(request, survey(5_000), RATES, 384)
+    for recipe in (
+        training_recipe(request, made),
+        serving_recipe(request, Path("model"), None, None),
+        serving_recipe(request, Path("model"), "vectors", {"source": "@vectors", "backend": "faiss-hnsw"}),
+    ):
+        file = tmp_path / "recipe.toml"
+        file.write_text(recipe.dump(), encoding="utf-8")
+        read = read_recipe(str(file))
+        assert (read.title, read.steps) == (recipe.title, recipe.steps)
+        for step in recipe.steps:
+            step.configure(tmp_path)  # every setting is one of the stage's
+
+
+def test_what_is_trained_is_measured_and_the_rest_is_left_out() -> None:
+    plain = steps(training_recipe(REQUEST, plan(5_000, 30)))
+    assert plain["adapted-vectors"]["encoder"] == "@pretrain" and "finetune" not in plain
+    assert plain["hybrid-generated"]["weights"] == [0.7, 0.3]
+    labelled = replace(REQUEST, labelled=320, **LABELS)
+    tuned = steps(training_recipe(labelled, make_plan(labelled, survey(5_000), RATES, 384)))
+    assert tuned["adapted-vectors"]["encoder"] == "@finetune" and "teacher" not in tuned
+    assert tuned["hybrid-dev"]["tune"] == "@holdout/measured/qrels/dev.tsv"
+    assert tuned["hybrid-test"]["weights_from"] == "@hybrid-dev" and "score-hybrid-dev" not in tuned
+    untrained = steps(training_recipe(REQUEST, plan(5_000, 1)))
+    assert "pretrain" not in untrained and "adapted-vectors" not in untrained
+    assert [name for name in untrained if name.startswith("score-")] == [
+        "score-bm25-generated", "score-start-generated", "score-hybrid-start-generated"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("30m", 1_800), ("2h", 7_200), ("1d", 86_400), ("5", 300)]
+)
+def test_budgets(text: str, seconds: float) -> None:
+    assert parse_budget(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "soon", "9s", "-5m", "nan", "infh", "5 years"])
+def test_what_is_no_budget(text: str) -> None:
+    with pytest.raises(QontextError, match="is not a length of time"):
+        parse_budget(text)

@@ -1,0 +1,103 @@
+"""Small inputs for every stage that is made of parts, each with settings under which it has several parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.tiny import save_bert, write_inputs
+
+from qontext import api
+from qontext.corpus import split, tokens
+from qontext.frame.artifacts import Artifact
+from qontext.queries import expand
+from qontext.retrieve import encode, rerank
+
+SIZES = {"max_position_embeddings": 64, "initializer_range": 0.3}
+COMMANDS: dict[str, dict[str, Any]] = {
+    "encode": {"texts": "passages", "encoder": "encoder", "precision": "fp32", "device": "cpu"},
+    "encode text": {"texts": "labelled", "encoder": "encoder", "precision": "fp32", "device": "cpu"},
+    "encode queries": {
+        "texts": "queries", "encoder": "encoder", "kind": "query", "precision": "fp32", "device": "cpu",
+    },
+    "generate": {"passages": "passages", "generator": "keyphrase", "part_passages": 16},
+    "tokens": {"texts": "passages", "tokenizer": "encoder", "workers": 1},
+    "rerank": {
+        "run": "run", "reranker": ["reranker"], "data": "labelled", "k": 5, "precision": "fp32", "device": "cpu",
+    },
+    "filter": {"queries": "queries", "passages": "passages", "by": "retrieval", "retriever": "encoder", "device": "cpu"},
+    "expand": {"queries": "queries", "passages": "passages"},
+}  # fmt: skip
+"""Settings of each verb; values that name a file of `Inputs.folder` stand for it. What follows the verb tells apart."""
+
+
+@dataclass
+class Inputs:
+    """The folder of the inputs, and what one process makes of them."""
+
+    folder: Path
+    whole: dict[str, Artifact] = field(default_factory=dict)
+
+    def settings(self, name: str) -> dict[str, Any]:
+        return {key: self._path(value) for key, value in COMMANDS[name].items()}
+
+    def _path(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self._path(item) for item in value]
+        if isinstance(value, str) and (self.folder / value).exists():
+            return str(self.folder / value)
+        return value
+
+    def make(self, name: str, out: Path, **more: Any) -> Artifact:
+        made: Artifact = getattr(api, name.split()[0])(out=out, **self.settings(name), **more)
+        return made
+
+    def digest(self, name: str) -> str:
+        """The digest of what one process makes in one go."""
+        if name not in self.whole:
+            self.whole[name] = self.make(name, self.folder / f"whole {name}")
+        return self.whole[name].digest
+
+    def argv(self, name: str, out: Path, *more: str) -> list[str]:
+        """The command line."""
+        options = []
+        for key, value in self.settings(name).items():
+            for item in value if isinstance(value, list) else [value]:
+                is_first = key == next(iter(COMMANDS[name]))
+                options += [str(item)] if is_first else [f"--{key.replace('_', '-')}", str(item)]
+        return [name.split()[0], *options, "--out", str(out), *more]
+
+
+def shrink(set_attribute: Callable[..., None]) -> None:
+    """Few rows make a part, as in `tests/server.py`."""
+    set_attribute(split, "RECORDS_PER_BLOCK", 4)
+    set_attribute(split, "BLOCKS_PER_PART", 2)
+    set_attribute(tokens, "TEXTS_PER_BLOCK", 16)
+    set_attribute(tokens, "TEXTS_PER_CHUNK", 32)
+    set_attribute(encode, "BLOCK", 16)
+    set_attribute(rerank, "BLOCK", 6)
+    set_attribute(expand, "PART", 20)
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    shrink(monkeypatch.setattr)
+
+
+@pytest.fixture(scope="session")
+def inputs(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Inputs:
+    folder = tmp_path_factory.mktemp("cluster")
+    write_inputs(folder, "labelled", {"train": range(20), "dev": range(20, 30)})
+    save_bert(folder / "encoder", minilm, **SIZES)
+    save_bert(folder / "reranker", minilm, seed=1, num_labels=1, **SIZES)
+    with pytest.MonkeyPatch.context() as patch:
+        shrink(patch.setattr)
+        api.split(folder / "docs.jsonl", max_tokens=40, workers=1, out=folder / "passages")
+    api.generate(
+        folder / "passages", generator="keyphrase", per_passage=2, part_passages=30, out=folder / "queries"
+    )
+    api.search(bm25=True, data=folder / "labelled", k=10, out=folder / "run")
+    return Inputs(folder)

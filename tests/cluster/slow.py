@@ -1,0 +1,57 @@
+"""A generator of queries that takes its time, and does what files in a folder tell it to do.
+
+die ID      the process that makes the part of this passage is killed, once
+stop ID     it is stopped, once: it still exists, but is not heard of
+poison ID   making the part of this passage is an error
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from qontext.data.collection import Passage
+from qontext.frame.config import Options
+from qontext.queries.generators import Generator, Task
+
+
+class SlowOptions(Options):
+    pause: float = Field(0.0, ge=0)
+    """Seconds that a part takes."""
+
+    told: str = ""
+    """The folder."""
+
+
+class Slow(Generator):
+    Options = SlowOptions
+    part_passages = 4
+
+    def __init__(self, options: SlowOptions) -> None:
+        self.options, self.tally = options, Counter[str]()
+
+    @classmethod
+    def open(cls, options: Any, task: Task) -> Slow:
+        return cls(options)
+
+    def __call__(self, passages: list[Passage]) -> Iterator[tuple[int, list[str]]]:
+        told = Path(self.options.told)
+        if self.options.told:
+            for passage in passages:
+                for order, number in (("die", signal.SIGKILL), ("stop", signal.SIGSTOP)):
+                    if (told / f"{order} {passage.id}").exists():
+                        (told / f"{order} {passage.id}").unlink()
+                        os.kill(os.getpid(), number)
+                if (told / f"poison {passage.id}").exists():
+                    with (told / f"poison {passage.id}").open("a") as file:
+                        file.write("tried\n")
+                    raise ValueError(f"{passage.id} cannot be read")
+        time.sleep(self.options.pause)
+        yield from ((number, [f"what about {passage.id}"]) for number, passage in enumerate(passages))

@@ -1,0 +1,232 @@
+"""Model folders whose files are damaged, or say what cannot be: refused in a sentence, before anything large is built."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qontext.finetune.listwise import load_classifier
+from qontext.frame.errors import QontextError
+from qontext.models.cross_encoder import CrossEncoder
+from qontext.models.encoder import load_encoder
+from qontext.models.folder import check_model
+from qontext.models.retriever import Retriever
+from qontext.models.seq2seq import load_model, load_tokenizer, model_folder
+from qontext.queries.new_model import Preset, from_model, from_scratch
+
+
+def read_seq2seq(name: str) -> None:
+    folder = model_folder(name)
+    load_model(folder, load_tokenizer(folder))
+
+
+LOADERS: dict[str, Callable[[str], Any]] = {
+    "encoder": lambda name: load_encoder(name),
+    "retriever": lambda name: Retriever(name, device="cpu", precision="fp32"),
+    "cross-encoder": lambda name: CrossEncoder(name, device="cpu", precision="fp32"),
+    "classifier": lambda name: load_classifier(name, 0, None),
+    "generator": read_seq2seq,
+    "start of a generator": lambda name: from_model(name, 0),
+}
+BERT_LIKE = [name for name in LOADERS if name != "generator"]
+
+
+@pytest.fixture(scope="session")
+def models(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A random model for every loader."""
+    import torch
+    from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, Qwen3Config, Qwen3Model
+
+    root = tmp_path_factory.mktemp("models")
+    sizes: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes |= {"intermediate_size": 32}
+    tokenizer = AutoTokenizer.from_pretrained(tree / "encoder")
+    torch.manual_seed(0)
+    pairs = BertForSequenceClassification(BertConfig(**sizes, max_position_embeddings=64, num_labels=1))
+    causal = Qwen3Model(Qwen3Config(**sizes, num_key_value_heads=2, head_dim=8, vocab_size=len(tokenizer)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(from_scratch.__globals__["PRESETS"], "test", Preset(1, 32, 2))
+        generator, words = from_scratch("test", ["a river runs past a mill of stone"] * 9, 60, seed=1)
+    for name, model, own in (
+        ("cross-encoder", pairs, tokenizer),
+        ("causal", causal, tokenizer),
+        ("generator", generator, words),
+    ):
+        model.save_pretrained(root / name)
+        own.save_pretrained(root / name)
+    return {
+        **dict.fromkeys(LOADERS, tree / "encoder"),
+        **{name: root / name for name in ("cross-encoder", "causal", "generator")},
+    }
+
+
+@pytest.fixture
+def broken(models: dict[str, Path], tmp_path: Path) -> Callable[[str], Path]:
+    """A copy of a loader's model, to be damaged."""
+
+    def make(kind: str) -> Path:
+        return Path(shutil.copytree(models[kind], tmp_path / "model"))
+
+    return make
+
+
+def edit(file: Path, **values: Any) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+
+def refused(kind: str, folder: Path) -> str:
+    with pytest.raises(QontextError) as caught:
+        LOADERS[kind](str(folder))
+    said = str(caught.value)
+    assert str(folder) in said and len(said) < 800 and "\n" not in said, said
+    return said
+
+
+def test_every_loader_loads_what_is_whole(models: dict[str, Path]) -> None:
+    for kind, load in LOADERS.items():
+        load(str(models[kind]))
+    assert Retriever(str(models["causal"]), device="cpu", pooling="lasttoken").encode(
+        ["a"], "query"
+    ).shape == (1, 16)
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_sizes_that_no_weights_have_room_for(broken: Callable[[str], Path], kind: str) -> None:
+    """A million layers would be built for hours, a thousand million columns would take all memory."""
+    folder = broken(kind)
+    whole = json.loads((folder / "config.json").read_text())
+    size = "d_model" if kind == "generator" else "hidden_size"
+    layers = "num_layers" if kind == "generator" else "num_hidden_layers"
+    for name, values in {
+        size: (0, -16, "16", 16.5, [16], True, 10**9),
+        layers: (0, -1, "2", 10**6),
+        "vocab_size": (0, 10**9),
+    }.items():
+        for value in values:
+            (folder / "config.json").write_text(json.dumps({**whole, name: value}))
+            assert f"config.json: damaged: {name} is " in refused(kind, folder)
+    if kind != "generator":
+        (folder / "config.json").write_text(json.dumps({**whole, "max_position_embeddings": 10**9}))
+        assert "max_position_embeddings is 1,000,000,000" in refused(kind, folder)
+
+
+def test_sizes_of_a_decoder_and_of_halves(models: dict[str, Path], tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(models["causal"], tmp_path / "causal"))
+    assert check_model(folder)["max_position_embeddings"] > 10_000  # rotary: no table has so many rows
+    edit(folder / "config.json", num_hidden_layers=10**6)
+    assert "num_hidden_layers is 1,000,000" in refused("retriever", folder)
+    halves = json.loads((models["encoder"] / "config.json").read_text())
+    edit(folder / "config.json", num_hidden_layers=2, decoder={**halves, "hidden_size": 10**9})
+    assert "hidden_size is 1,000,000,000" in refused("retriever", folder)
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_files_that_are_cut_or_say_nothing(broken: Callable[[str], Path], kind: str) -> None:
+    folder = broken(kind)
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        file = folder / name
+        whole = file.read_bytes()
+        for content in (b"", whole[: len(whole) // 2], b"[]", b"null", b"\x80\xff" * 50):
+            file.write_bytes(content)
+            refused(kind, folder)
+        file.write_bytes(whole)
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_settings_of_odd_types(broken: Callable[[str], Path], kind: str) -> None:
+    """Whatever config.json says of what is not a size: it loads, or it is refused."""
+    folder = broken(kind)
+    whole = json.loads((folder / "config.json").read_text())
+    for name in (
+        "model_type",
+        "layer_norm_eps",
+        "hidden_act",
+        "pad_token_id",
+        "torch_dtype",
+        "architectures",
+    ):
+        for value in (None, "x", -1, [], {}, 1e300):
+            (folder / "config.json").write_text(json.dumps({**whole, name: value}))
+            try:
+                LOADERS[kind](str(folder))
+            except QontextError as error:
+                assert str(folder) in str(error)
+
+
+@pytest.mark.parametrize("kind", ["encoder", "retriever", "cross-encoder", "classifier"])
+def test_a_tokenizer_that_does_not_fit(broken: Callable[[str], Path], kind: str) -> None:
+    folder = broken(kind)
+    for limit in (0, -5, "512", [512], None):
+        edit(folder / "tokenizer_config.json", model_max_length=limit)
+        if limit is not None:
+            assert "tokenizer_config.json: damaged: model_max_length is" in refused(kind, folder)
+    edit(folder / "tokenizer_config.json", model_max_length=64)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["model"]["vocab"]["surplus"] = 99_999
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert "does not fit the encoder: its token ids go up to 99,999" in refused(kind, folder)
+
+
+LAYOUT: list[tuple[str, Any]] = [
+    ("modules.json", {}), ("modules.json", []), ("modules.json", [5]), ("modules.json", [{"type": 5, "path": ""}]),
+    ("modules.json", [{"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"}]),
+    ("modules.json", [{"type": "x.Transformer", "path": None}]),
+    ("sentence_bert_config.json", []), ("sentence_bert_config.json", {"max_seq_length": "long"}),
+    ("sentence_bert_config.json", {"max_seq_length": -1}), ("sentence_bert_config.json", {"do_lower_case": "no"}),
+    ("config_sentence_transformers.json", {"prompts": 5}), ("config_sentence_transformers.json", {"prompts": ["x"]}),
+    ("config_sentence_transformers.json", {"prompts": {"query": 5}}),
+    ("config_sentence_transformers.json", {"default_prompt_name": []}),
+    ("config_sentence_transformers.json", {"similarity_fn_name": 5}),
+    ("1_Pooling/config.json", []), ("1_Pooling/config.json", {"pooling_mode": 5}),
+    ("1_Pooling/config.json", {"pooling_mode": [None]}), ("1_Pooling/config.json", {"include_prompt": "x"}),
+    ("1_Pooling/config.json", "mean"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), LAYOUT)
+def test_a_layout_of_odd_types(broken: Callable[[str], Path], name: str, value: Any) -> None:
+    folder = broken("retriever")
+    (folder / name).write_text(json.dumps(value))
+    assert f"{name}: damaged: " in refused("retriever", folder)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"in_features": 10**9, "out_features": 10**9}, r"they have the shape \(8, 16\)"),
+        ({"in_features": "16", "out_features": 8}, "in_features: input should be a valid integer"),
+        ({"out_features": 8}, "in_features: field required"),
+        ({"in_features": 16, "out_features": 8, "activation_function": 5}, "activation_function: "),
+    ],
+)
+def test_a_dense_layer_that_cannot_be(broken: Callable[[str], Path], values: Any, said: str) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    folder = broken("retriever")
+    (folder / "2_Dense").mkdir()
+    save_file(
+        {"linear.weight": torch.zeros(8, 16), "linear.bias": torch.zeros(8)},
+        folder / "2_Dense/model.safetensors",
+    )
+    (folder / "2_Dense" / "config.json").write_text(json.dumps(values))
+    kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Dense": "Dense"}
+    modules = [{"type": f"sentence_transformers.models.{kind}", "path": path} for path, kind in kinds.items()]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(QontextError, match=said):
+        Retriever(str(folder), device="cpu")
+
+
+def test_a_generators_own_settings(broken: Callable[[str], Path]) -> None:
+    from qontext.queries.t5 import Source, T5Options
+
+    folder = broken("generator")
+    for content in ("", "[]", '{"prefix": 5}', '{"with_title": "yes"}'):
+        (folder / "generator.json").write_text(content)
+        with pytest.raises(QontextError, match=r"generator\.json: damaged"):
+            Source.of(T5Options(model=str(folder)), folder)

@@ -1,0 +1,130 @@
+"""Pipes, sockets, devices and folders that link to each other: nothing is waited for, nothing is read twice."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from qontext import api
+from qontext.cli import app
+from qontext.frame import folders
+from qontext.frame.errors import QontextError
+from qontext.frame.fingerprint import fingerprint
+
+
+def names(root: Path) -> list[str]:
+    found = [entry for entry in folders.walk(root) if not isinstance(entry, OSError)]
+    return [str(Path(entry.path).relative_to(root)) for entry in found]
+
+
+def test_folders_that_link_to_each_other_are_read_once(tmp_path: Path) -> None:
+    """Twelve of them, each with links to all others, have more ways through them than can be gone."""
+    for number in range(12):
+        (tmp_path / f"f{number:02}").mkdir()
+        (tmp_path / f"f{number:02}" / "text.txt").write_text(f"Text {number}.")
+        for other in range(12):
+            (tmp_path / f"f{number:02}" / f"to{other:02}").symlink_to(tmp_path / f"f{other:02}")
+    (tmp_path / "up").symlink_to(tmp_path)
+    (tmp_path / "self").symlink_to(tmp_path / "self")
+    texts = [f"f{number:02}/text.txt" for number in range(12)]
+    assert names(tmp_path) == [*texts, "self"]
+    assert fingerprint(tmp_path) == fingerprint(tmp_path)
+    (tmp_path / "self").unlink()
+    made = api.split(tmp_path, workers=1, out=tmp_path.with_name("passages"))
+    assert made.summary["documents"] == 12
+
+
+def test_a_link_to_a_folder_outside_is_followed_once(tmp_path: Path) -> None:
+    for path in ("root/b", "outside/deep"):
+        (tmp_path / path).mkdir(parents=True)
+    (tmp_path / "outside" / "deep" / "x").write_text("")
+    (tmp_path / "outside" / "back").symlink_to(tmp_path / "root")
+    for name in ("a", "b/c"):
+        (tmp_path / "root" / name).symlink_to(tmp_path / "outside")
+    assert names(tmp_path / "root") == ["a/deep/x"]
+
+
+def test_the_fingerprint_of_a_folder_is_that_of_its_files(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "x").write_text("x")
+    before = fingerprint(tmp_path)
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    assert fingerprint(tmp_path) == before
+    (tmp_path / "a" / "x").write_text("y")
+    assert fingerprint(tmp_path) != before
+
+
+@pytest.fixture(params=["pipe", "socket", "device"])
+def odd(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], Path]:
+    """`odd("x.parquet")` makes something of that name that is no file."""
+    monkeypatch.chdir(tmp_path)  # a socket's path has to be short
+
+    def make(name: str) -> Path:
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        if request.param == "pipe":
+            os.mkfifo(name)
+        elif request.param == "socket":
+            with socket.socket(socket.AF_UNIX) as made:
+                made.bind(name)
+        else:
+            Path(name).symlink_to("/dev/zero")
+        return Path(name)
+
+    return make
+
+
+def refused(command: str) -> str:
+    """What the command line says; a command that waits for a pipe never comes back."""
+    done = CliRunner().invoke(app, command.split())
+    assert done.exit_code == 2 and done.stderr.startswith("error: "), done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("docs.jsonl", "split docs.jsonl --out made"),
+        ("docs.txt", "split docs.txt --out made"),
+        ("in/x.parquet", "encode in --encoder model --out made"),
+        ("x.parquet", "encode x.parquet --encoder model --out made"),
+        ("run.trec", "evaluate run.trec qrels.tsv"),
+        ("qrels.tsv", "evaluate . qrels.tsv"),
+        ("run.trec", "show run.trec"),
+        ("mine.toml", "run mine.toml --out made"),
+        ("docs.jsonl", "adapt docs.jsonl --out made"),
+    ],
+)
+def test_an_input_that_is_no_file_is_refused_at_once(
+    odd: Callable[[str], Path], name: str, command: str
+) -> None:
+    odd(name)
+    for other in ("qrels.tsv", "run.trec"):
+        if other != name:
+            Path(other).write_text("q Q0 p 1 1.0 x\n" if other == "run.trec" else "q\tp\t1\n")
+    refused(command)
+
+
+def test_a_folder_of_texts_counts_what_is_no_text(odd: Callable[[str], Path]) -> None:
+    Path("docs").mkdir()
+    Path("docs/a.txt").write_text("A text.")
+    odd("docs/b.log")
+    assert api.split("docs", workers=1, out="made").summary["documents"] == 1
+    odd("docs/c.txt")
+    with pytest.raises(QontextError, match=r"c\.txt: is a pipe, a socket or a device"):
+        api.split("docs", workers=1, out="refused")
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors", "modules.json"]
+)
+def test_a_model_whose_file_is_none(odd: Callable[[str], Path], copy: Path, name: str) -> None:
+    (copy / "encoder" / name).unlink()
+    odd(str(Path("encoder") / name))
+    assert f"encoder/{name}" in refused("encode data --encoder encoder --out made")

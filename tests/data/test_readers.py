@@ -1,0 +1,351 @@
+"""Every reader of text and labels, and what is wrong with its file: one sentence that names the place, and no traceback."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from qontext.corpus.sources import FieldNames, Problem, open_source
+from qontext.data import dpr, records
+from qontext.data.collection import read_passages, read_qrels, read_queries
+from qontext.data.labels import read_labels
+from qontext.data.runs import read_run
+from qontext.evaluation.answers import read_questions
+from qontext.finetune.negatives.groups import read_candidates, read_groups
+from qontext.frame.errors import QontextError
+from qontext.queries.file import read_queries_by_passage
+from qontext.retrieve.inputs import judgements
+
+Reader = Callable[[Path], Any]
+DEEP = "[" * 200_000
+HALF = '"\\ud800"'
+NO_ID = ("true", "1.5", "NaN", "Infinity", "[1]", '{"a": 1}')
+
+READERS: dict[str, Reader] = {
+    "passages": lambda path: list(read_passages(path)),
+    "queries": read_queries,
+    "qrels": read_qrels,
+    "labels": lambda path: read_labels(str(path)),
+    "questions": read_questions,
+    "by passage": lambda path: list(read_queries_by_passage(path)),
+    "candidates": read_candidates,
+    "groups": lambda path: list(read_groups(path)),
+    "run": read_run,
+    "judgements": lambda path: judgements(str(path), "test"),
+}
+
+# A good line for each reader of JSON lines, in which ID and TEXT are put.
+LINES = {
+    "passages": '{"_id": ID, "text": TEXT, "title": "t"}',
+    "queries": '{"_id": ID, "text": TEXT}',
+    "labels": '{"passage": ID, "query": TEXT}',
+    "questions": '{"id": ID, "question": TEXT, "answers": ["a"]}',
+    "by passage": '{"passage": ID, "queries": [TEXT]}',
+    "candidates": '{"qid": ID, "neg": {"bm25": [TEXT]}}',
+}
+
+
+def line(reader: str, id: str = '"1"', text: str = '"word"') -> str:
+    return LINES[reader].replace("TEXT", text).replace("ID", id)
+
+
+@pytest.mark.parametrize("reader", LINES)
+@pytest.mark.parametrize("id", NO_ID)
+def test_an_id_is_text_or_a_whole_number(tmp_path: Path, reader: str, id: str) -> None:
+    path = tmp_path / "file.jsonl"
+    path.write_text(f"{line(reader)}\n{line(reader, id=id)}\n")
+    with pytest.raises(QontextError, match=r"file\.jsonl:2: the ('qid'|passage id|id) is "):
+        READERS[reader](path)
+    path.write_text(f"{line(reader)}\n{line(reader, id='12345678901234567890')}\n")
+    assert "12345678901234567890" in repr(READERS[reader](path)) or reader == "candidates"
+
+
+@pytest.mark.parametrize("reader", LINES)
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (lambda name: line(name, text=HALF), r"contains a lone surrogate \(U\+D800\)"),
+        (lambda name: line(name, id=HALF), r"contains a lone surrogate \(U\+D800\)"),
+        (lambda name: DEEP, "nested too deeply"),
+        (lambda name: line(name, text=DEEP), "nested too deeply"),
+        (lambda name: line(name)[:-3], "is not JSON"),
+        (lambda name: "[1, 2]", "contains list, expected an object"),
+        (lambda name: "{}", "."),
+        (lambda name: line(name, text="5"), "."),
+        (lambda name: line(name, text="null"), "."),
+    ],
+)
+def test_bad_lines_of_json(tmp_path: Path, reader: str, bad: Callable[[str], str], said: str) -> None:
+    path = tmp_path / "file.jsonl"
+    path.write_text(f"{line(reader)}\n{bad(reader)}\n")
+    if reader == "candidates" and bad(reader) == line(reader, text="5"):
+        assert read_candidates(path).ids.tolist() == ["5", "word"]  # a negative whose id is a number
+        return
+    with pytest.raises(QontextError, match=rf"file\.jsonl:2: .*{said}"):
+        READERS[reader](path)
+
+
+@pytest.mark.parametrize("systems", ['{"a": 5}', '{"a": null}', '{"a": "bc"}', "[1]", "null", '{"a": [[1]]}'])
+def test_negatives_in_a_wrong_shape(tmp_path: Path, systems: str) -> None:
+    (tmp_path / "n.jsonl").write_text(f'{{"qid": 1, "neg": {systems}}}\n')
+    with pytest.raises(QontextError, match=r"n\.jsonl:1: "):
+        read_candidates(tmp_path / "n.jsonl")
+
+
+@pytest.mark.parametrize("grade", ["9" * 20, "9" * 5_000, "1e3", "1_0", "١", "0x1", "1.0", ""])
+def test_a_grade_is_a_whole_number_of_usual_size(tmp_path: Path, grade: str) -> None:
+    (tmp_path / "qrels.tsv").write_text(f"query-id\tcorpus-id\tscore\nq1\tp1\t{grade}\n", encoding="utf-8")
+    with pytest.raises(QontextError, match=r"qrels\.tsv:2: the grade is ") as caught:
+        read_qrels(tmp_path / "qrels.tsv")
+    assert len(str(caught.value)) < 300
+
+
+LONG = "x" * 200_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        LONG,
+        "[MASK] is what",
+        "[----1]",
+        "[" + "-" * 300_000 + "1]",
+        "[" * 100_000 + "]" * 100_000,
+        "[]",
+        "['a' 'b']",
+        "[1 or 2?]",
+        '"quoted',
+        "['half\\ud800']",
+    ],
+    ids=lambda text: text[:20],
+)
+def test_queries_that_look_like_answers_stay_queries(tmp_path: Path, text: str) -> None:
+    (tmp_path / "q.tsv").write_text(f"1\t{text}\n2\t{text}\n")
+    assert read_queries(tmp_path / "q.tsv") == {"1": text, "2": text}
+
+
+STRINGS = ["it's", 'a "b"', "c\\d", "\n\t\r", "naïve\u2028😀", "", "a/b, ]"]
+
+
+@pytest.mark.parametrize(
+    ("written", "items"),
+    [
+        (repr([*STRINGS, "\x01"]), [*STRINGS, "\x01"]),
+        (ascii(STRINGS), STRINGS),
+        (json.dumps(STRINGS), STRINGS),
+        (json.dumps(STRINGS, ensure_ascii=False), STRINGS),
+        ("[ 'a' ,\t\"b\" , ]", ["a", "b"]),
+        ("[1912, 'x']", ["1912", "x"]),
+        (r"['a\/b', '\q']", ["a/b", r"\q"]),
+        ("[]", []),
+    ],
+)
+def test_lists_as_python_and_json_write_them(written: str, items: list[str]) -> None:
+    assert dpr.read_list(written) == items
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[", "a", "['a", "['a',,]", "['a']]", "[a]", "[None]", "[-]", "['\\ud800']"]
+)
+def test_what_is_no_list_of_strings(text: str) -> None:
+    assert dpr.read_list(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "who\t['a']\nwho\t[" + "-" * 300_000 + "1]\n",
+            r"qa\.csv:2: the answers are '\[-+…', expected a list",
+        ),
+        ("who\t['a']\nwho\t[]\n", r"qa\.csv:2: expected a question and a list of at least one answer"),
+        ("who\t['a']\nwho\n", r"qa\.csv:2: has 1 columns"),
+        ("who\t['a']\n\nwho\t['a']\n", r"qa\.csv:2: has 1 columns"),
+        ("who\t['a']\nwho\t['\\ud800']\n", r"qa\.csv:2: the answers are "),
+    ],
+)
+def test_bad_answers(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "nq.qa.csv").write_text(text)
+    with pytest.raises(QontextError, match=said) as caught:
+        read_questions(tmp_path / "nq.qa.csv")
+    assert len(str(caught.value)) < 400
+
+
+def test_answers_and_passages_of_any_length(tmp_path: Path) -> None:
+    (tmp_path / "nq.qa.csv").write_text(f"{LONG}\t['{LONG}']\n")
+    assert read_questions(tmp_path / "nq.qa.csv")["0"].answers == (LONG,)
+    (tmp_path / "psgs.tsv").write_text(f"id\ttext\ttitle\n1\t{LONG}\tt\n")
+    assert next(read_passages(tmp_path / "psgs.tsv")).text == LONG
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"question": "q", "answers": [True]}, "an answer is neither a string nor an integer"),
+        ({"question": "q", "answers": [{}]}, "an answer is neither a string nor an integer"),
+        ({"question": "q", "answers": ["\ud800"]}, "lone surrogate"),
+        ({"question": 5, "answers": ["a"]}, "expected a question"),
+        ({"question": "q", "answers": "a"}, "expected a question"),
+    ],
+)
+def test_bad_questions_in_json(tmp_path: Path, row: dict[str, Any], said: str) -> None:
+    (tmp_path / "dev.json").write_text(json.dumps([{"question": "q", "answers": ["a"]}, row]))
+    with pytest.raises(QontextError, match=rf"dev\.json, question 2: .*{said}"):
+        read_questions(tmp_path / "dev.json")
+
+
+def test_training_files_that_are_nested_too_deeply(tmp_path: Path) -> None:
+    (tmp_path / "dev.json").write_text(DEEP)
+    with pytest.raises(QontextError, match=r"dev\.json: is not usable JSON: nested too deeply"):
+        read_questions(tmp_path / "dev.json")
+
+
+# Good columns for each reader of Parquet.
+COLUMNS: dict[str, dict[str, list[Any]]] = {
+    "passages": {"id": ["1", "2"], "title": ["", "t"], "text": ["a", "b"], "doc": ["1", "2"]},
+    "queries": {"id": ["1", "2"], "text": ["a", "b"]},
+    "judgements": {"passage": ["1", "1"], "query": ["a", "b"], "number": [0, 1]},
+    "by passage": {"id": ["1", "2"], "queries": [["a"], ["b"]]},
+    "groups": {
+        "query": ["1", "2"],
+        "text": ["a", "b"],
+        "positives": [["1"], ["2"]],
+        "negatives": [["2"], []],
+    },
+}
+IDS = {"passages": "id", "queries": "id", "judgements": "passage", "by passage": "id", "groups": "query"}
+
+
+def parquet(path: Path, columns: dict[str, Any]) -> Path:
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+@pytest.mark.parametrize("reader", COLUMNS)
+def test_whole_numbers_and_long_strings_are_ids(tmp_path: Path, reader: str) -> None:
+    name = IDS[reader]
+    found = [
+        READERS[reader](parquet(tmp_path / f"{kind}.parquet", {**COLUMNS[reader], name: pa.array(ids, kind)}))
+        for kind, ids in (("string", ["1", "2"]), ("int64", [1, 2]), ("large_string", ["1", "2"]))
+    ]
+    assert found[0] == found[1] == found[2] and len(found[0]) == 2
+
+
+@pytest.mark.parametrize("reader", COLUMNS)
+@pytest.mark.parametrize(
+    "values",
+    [
+        ["1", None],
+        [True, False],
+        [1.5, 2.5],
+        [1.0, float("nan")],
+        [[1], [2]],
+        [{"a": 1}, {"a": 2}],
+        [None, None],
+    ],
+    ids=str,
+)
+def test_ids_of_other_types_are_refused(tmp_path: Path, reader: str, values: list[Any]) -> None:
+    path = parquet(tmp_path / "file.parquet", {**COLUMNS[reader], IDS[reader]: values})
+    with pytest.raises(QontextError, match=r"file\.parquet: "):
+        READERS[reader](path)
+
+
+@pytest.mark.parametrize(("reader", "name"), [(r, name) for r in COLUMNS for name in COLUMNS[r]])
+def test_each_column_must_be_there_once_and_filled(tmp_path: Path, reader: str, name: str) -> None:
+    columns = COLUMNS[reader]
+    bad = {
+        "missing": pa.table({other: values for other, values in columns.items() if other != name}),
+        "twice": pa.table([*columns.values(), columns[name]], [*columns, name]),
+        "null": pa.table({**columns, name: [columns[name][0], None]}),
+        "strange": pa.table({**columns, name: [{"a": 1}, {"a": 2}]}),
+    }
+    if reader == "judgements" and name == "query":
+        del bad["missing"], bad["null"], bad["strange"]  # which is not read
+    for what, table in bad.items():
+        pq.write_table(table, tmp_path / f"{what}.parquet")
+        with pytest.raises(QontextError, match=rf"{what}\.parquet: "):
+            READERS[reader](tmp_path / f"{what}.parquet")
+
+
+def test_a_null_is_named_by_its_row(tmp_path: Path) -> None:
+    rows = 200_000  # more than a batch
+    texts = ["x"] * rows
+    texts[150_000] = None  # type: ignore[call-overload]
+    path = parquet(tmp_path / "q.parquet", {"id": list(map(str, range(rows))), "text": texts})
+    with pytest.raises(QontextError, match=r"q\.parquet: row 150001: the column 'text' is empty \(null\)"):
+        read_queries(path)
+
+
+def test_groups_with_empty_items(tmp_path: Path) -> None:
+    path = parquet(tmp_path / "groups.parquet", {**COLUMNS["groups"], "negatives": [["2", None], []]})
+    with pytest.raises(QontextError, match=r"groups\.parquet: the column 'negatives' has lists with empty"):
+        list(read_groups(path))
+
+
+@pytest.mark.parametrize("reader", COLUMNS)
+def test_parquet_files_that_are_damaged(tmp_path: Path, reader: str) -> None:
+    whole = parquet(tmp_path / "whole.parquet", COLUMNS[reader]).read_bytes()
+    text = pa.array([b"\xff\xfe", b"a"], pa.binary()).view(pa.string())
+    name = IDS[reader]
+    bad = {
+        "empty": b"",
+        "cut": whole[: len(whole) // 2],
+        "head": whole[:-4],
+        "noise": bytes(range(256)) * 4,
+        "inside": whole[:4] + bytes(len(whole) // 4) + whole[4 + len(whole) // 4 :],
+        "names": whole.replace(name.encode(), b"\xff" * len(name)),
+        "bytes": parquet(tmp_path / "x.parquet", {**COLUMNS[reader], name: text}).read_bytes(),
+    }
+    for what, content in bad.items():
+        (tmp_path / f"{what}.parquet").write_bytes(content)
+        with pytest.raises(QontextError, match=rf"{what}\.parquet: "):
+            READERS[reader](tmp_path / f"{what}.parquet")
+
+
+def test_a_table_with_all_its_columns_has_the_types_of_the_schema(tmp_path: Path) -> None:
+    columns = {"passage": [1, 2], "query": ["a", "b"], "number": [0, 1], "score": [0.5, 1.0]}
+    found = records.read_whole(parquet(tmp_path / "q.parquet", columns), records.QUERIES)
+    assert [str(kind) for kind in found.schema.types] == ["string", "string", "int32", "double"]
+    assert found.to_pydict() == {**columns, "passage": ["1", "2"]}
+    none = {name: pa.array([], pa.large_string() if name == "query" else pa.int64()) for name in columns}
+    empty = records.read_whole(parquet(tmp_path / "none.parquet", none), records.QUERIES)
+    assert len(empty) == 0 and empty.schema.field("number").type == pa.int32()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        (
+            "d.parquet",
+            lambda path: pq.write_table(pa.table([["1"], ["a"], ["b"]], ["id", "text", "text"]), path),
+        ),
+        ("d.tsv", lambda path: path.write_text("id\ttext\ttext\n1\ta\tb\n")),
+    ],
+)
+def test_documents_with_two_columns_of_one_name(
+    tmp_path: Path, name: str, content: Callable[[Path], Any]
+) -> None:
+    content(tmp_path / name)
+    with pytest.raises(QontextError, match=r"has several columns named 'text'"):
+        list(open_source(str(tmp_path / name), fields=FieldNames()).documents())
+
+
+def test_a_later_part_with_two_columns_of_one_name_is_counted(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": ["1"], "text": ["a"]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table([["2"], ["b"], ["c"]], ["id", "text", "text"]), tmp_path / "b.parquet")
+    _, problem = open_source(str(tmp_path), fields=FieldNames()).documents()
+    assert isinstance(problem, Problem) and problem.kind == "wrong columns"
+
+
+def test_documents_of_tables_have_the_ids_that_judgements_name(tmp_path: Path) -> None:
+    (tmp_path / "d.tsv").write_text("my␠id\ttext\n", encoding="utf-8")
+    (document,) = open_source(str(tmp_path / "d.tsv"), fields=FieldNames()).documents()
+    assert not isinstance(document, Problem) and document.id == "my id"
+    assert [passage.id for passage in read_passages(tmp_path / "d.tsv")] == ["my id"]

@@ -1,0 +1,123 @@
+"""Comparing: pairs, seeds, correction, examples with their texts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from qontext import api
+from qontext.evaluation.compare import find_runs, system_names
+from qontext.evaluation.comparison import System, compare_systems, marks
+from qontext.frame.errors import QontextError
+
+
+def write_run(path: Path, rank_of_right: dict[str, int]) -> Path:
+    """A run of ten results per query; the right passage of query q is `q-right`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for query, right in rank_of_right.items():
+        for rank in range(1, 11):
+            passage = f"{query}-right" if rank == right else f"{query}-wrong{rank}"
+            lines.append(f"{query} Q0 {passage} {rank} {-rank} x")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Path:
+    folder, queries = tmp_path / "data", [f"q{i}" for i in range(30)]
+    (folder / "qrels").mkdir(parents=True)
+    rows = [f"{q}\t{q}-right\t1" for q in queries]
+    (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]) + "\n")
+    with (folder / "queries.jsonl").open("w") as file:
+        file.writelines(json.dumps({"_id": q, "text": f"question {q}"}) + "\n" for q in queries)
+    with (folder / "corpus.jsonl").open("w") as file:
+        for q in queries:
+            for name in ("right", *(f"wrong{i}" for i in range(1, 11))):
+                file.write(
+                    json.dumps({"_id": f"{q}-{name}", "title": "", "text": f"text of {q}-{name}"}) + "\n"
+                )
+    return folder
+
+
+def ranks(of: int, but: dict[str, int] | None = None) -> dict[str, int]:
+    return {f"q{i}": of for i in range(30)} | (but or {})
+
+
+def compare(*runs: Any, **settings: Any) -> dict[str, Any]:
+    return api.compare(tuple(map(str, runs)), **settings)  # type: ignore[no-any-return]
+
+
+def test_two_systems(collection: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a = write_run(tmp_path / "a.trec", ranks(2, {"q7": 1}))
+    b = write_run(tmp_path / "b.trec", ranks(1, {"q7": 5, "q3": 2}))
+    found = compare(a, b, qrels=collection, measures="MRR@10 Judged@5", examples=2)
+    assert [row["system"] for row in found["systems"]] == ["a", "b"]
+    assert found["systems"][0]["measures"]["MRR@10"] == pytest.approx((29 * 0.5 + 1) / 30)
+    (pair,) = found["pairs"]  # Judged is shown, not tested
+    assert pair["difference"]["mean"] == pytest.approx((28 * 0.5 - 0.8) / 30)
+    assert [pair["difference"][k] for k in ("wins", "losses", "ties")] == [28, 1, 1]
+    assert pair["p"] < 0.01
+    gain, _, loss = found["examples"]
+    assert (gain["query"], gain["a"], gain["b"]) == ("q0", 0.5, 1)
+    assert (gain["right_a"], gain["right_b"], gain["text_b"]) == (False, True, "text of q0-right")
+    assert (loss["query"], loss["query_text"], loss["right_b"]) == ("q7", "question q7", False)
+    assert "28/1/1" in capsys.readouterr().out
+
+
+def test_seeds_are_averaged_and_their_spread_is_told(collection: Path, tmp_path: Path) -> None:
+    for i, rank in enumerate((1, 2, 4)):
+        write_run(tmp_path / f"seed{i}" / "run.trec", ranks(rank))
+    write_run(tmp_path / "base" / "run.trec", ranks(2))
+    found = compare(tmp_path / "base", f"ours={tmp_path}/seed*", qrels=collection, measures="MRR@10")
+    ours = found["systems"][1]
+    assert (ours["system"], ours["seeds"]) == ("ours", 3)
+    assert ours["measures"]["MRR@10"] == pytest.approx((1 + 1 / 2 + 1 / 4) / 3)
+    assert ours["spread"]["MRR@10"] == pytest.approx(np.std([1, 0.5, 0.25], ddof=1))
+    assert found["systems"][0]["spread"] == {}
+    assert found["pairs"][0]["difference"]["mean"] == pytest.approx((1 + 1 / 2 + 1 / 4) / 3 - 1 / 2)
+
+
+def test_the_correction_covers_all_pairs_and_measures() -> None:
+    rng = np.random.default_rng(0)
+    base = rng.random(40)
+    shifts = {"a": 0, "b": 0.3, "c": 0.02}
+    systems = [
+        System(name, [{"x": base + shift * rng.random(40), "y": rng.random(40)}])
+        for name, shift in shifts.items()
+    ]
+    pairs = compare_systems(systems, ["x", "y"], permutations=500)
+    assert len(pairs) == 6
+    assert all(pair.p >= pair.difference.p for pair in pairs)
+    assert min(pair.p for pair in pairs) == pytest.approx(6 * min(pair.difference.p for pair in pairs))
+    assert marks(systems, pairs, "x")["b"] == "ac"
+    assert marks(systems, pairs, "y") == {"a": "", "b": "", "c": ""}
+
+
+def test_names_tell_systems_apart(tmp_path: Path) -> None:
+    assert system_names(["", ""], [["runs/x/search"], ["runs/y/search"]]) == ["x", "y"]
+    assert system_names(["", ""], [["r/x/a/run.trec"], ["s/x/a/run.trec.gz"]]) == ["r", "s"]
+    assert system_names(["", ""], [["x/bm25.trec"], ["dense"]]) == ["bm25", "dense"]
+    assert system_names([""], [["runs/x/search"]]) == ["search"]
+    assert system_names(["", "mine"], [["a/run.trec"], ["a/run.trec"]]) == ["a", "mine"]
+    with pytest.raises(QontextError, match="same name"):
+        system_names(["", ""], [["a/run.trec"], ["a/run.trec"]])
+    assert find_runs("n=a,b") == ("n", ["a", "b"])
+    (tmp_path / "k=v.trec").touch()
+    assert find_runs(str(tmp_path / "k=v.trec")) == ("", [str(tmp_path / "k=v.trec")])
+
+
+def test_one_system_is_not_enough(collection: Path, tmp_path: Path) -> None:
+    with pytest.raises(QontextError, match="two systems"):
+        compare(write_run(tmp_path / "a.trec", ranks(1)), qrels=collection)
+
+
+def test_answers_are_compared_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "q.qa.csv").write_text("where?\t['Rome']\n")
+    runs = write_run(tmp_path / "a.trec", ranks(1)), write_run(tmp_path / "b.trec", ranks(2))
+    with pytest.raises(QontextError, match="qontext report, which compares them"):
+        compare(*runs, qrels=tmp_path / "q.qa.csv")

@@ -1,0 +1,180 @@
+"""The verb: what it reports and keeps, and a sentence for every file that is wrong."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from qontext import api
+from qontext.frame import artifacts
+from qontext.frame.errors import QontextError
+
+QRELS = "q1 0 a 1\nq1 0 b 0\nq2 0 c 2\nq3 0 d 1\n"
+RUN = "q1 Q0 a 1 3.0 x\nq1 Q0 b 2 2.0 x\nq2 Q0 a 1 2.0 x\nq2 Q0 c 2 1.5 x\nq9 Q0 a 1 1.0 x\n"
+
+
+def one_line(capsys: pytest.CaptureFixture[str]) -> str:
+    """What was said to the user, without the breaks of the lines."""
+    return " ".join(capsys.readouterr().err.split())
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    (tmp_path / "run.trec").write_text(RUN)
+    (tmp_path / "qrels.txt").write_text(QRELS)
+    return tmp_path / "run.trec", tmp_path / "qrels.txt"
+
+
+def test_means_over_all_judged_queries(files: tuple[Path, Path]) -> None:
+    summary = api.evaluate(*files, measures="MRR@10 Success@1").summary
+    assert summary["measures"] == {"MRR@10": pytest.approx(0.5), "Success@1": pytest.approx(1 / 3)}
+    assert (summary["queries"], summary["queries_without_results"]) == (3, 1)
+    assert summary["queries_of_the_run_without_judgements"] == 1
+    assert summary["benchmark"] is None
+
+
+def test_kept_values_per_query(files: tuple[Path, Path], tmp_path: Path) -> None:
+    made = api.evaluate(*files, measures="MRR@10 nDCG@10", out=tmp_path / "out")
+    table = pq.read_table(made.path / "queries.parquet").to_pydict()
+    assert table["query"] == ["q1", "q2", "q3"]
+    assert table["MRR@10"] == [1, 0.5, 0]
+    assert json.loads((made.path / "scores.json").read_text())["measures"] == made.summary["measures"]
+    curves = json.loads((made.path / "curves.json").read_text())
+    assert curves["curves"]["Success"][:2] == pytest.approx([1 / 3, 2 / 3])
+    assert artifacts.open_artifact(tmp_path / "out").verb == "evaluate"
+
+
+def test_a_search_directory_is_a_run(files: tuple[Path, Path]) -> None:
+    run, qrels = files
+    assert api.evaluate(run.parent, qrels).summary == api.evaluate(run, qrels).summary
+
+
+def test_the_threshold_reaches_measures_and_curves(files: tuple[Path, Path], tmp_path: Path) -> None:
+    made = api.evaluate(*files, measures="MRR@10 nDCG@10", relevant=2, out=tmp_path / "out")
+    assert made.summary["measures"]["MRR(rel=2)@10"] == pytest.approx(0.5 / 3)
+    assert made.summary["queries_without_relevant_passages"] == 2
+    assert json.loads((made.path / "curves.json").read_text())["curves"]["R"][1] == pytest.approx(1 / 3)
+
+
+def test_trec_dl_counts_grades_from_2(shared_data, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    qrels = shared_data("msmarco_trecdl") / "qrels.dl19-passage.txt.gz"
+    (tmp_path / "r.trec").write_text("19335 Q0 1017759 1 1.0 x\n")
+    summary = api.evaluate(tmp_path / "r.trec", qrels).summary
+    assert summary["benchmark"] == "trec-dl-2019"
+    assert summary["queries"] == 43
+    assert {"nDCG@10", "MRR(rel=2)@10"} <= set(summary["measures"])
+
+
+def test_a_query_that_is_a_passage_does_not_find_itself(shared_data, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    qrels = shared_data("msmarco_trecdl") / "qrels.beir-v1.0.0-arguana.test.txt.gz"
+    query, right = "test-environment-aeghhgwpe-pro02a", "test-environment-aeghhgwpe-pro02b"
+    (tmp_path / "r.trec").write_text(f"{query} Q0 {query} 1 9.0 x\n{query} Q0 {right} 2 8.0 x\n")
+    summary = api.evaluate(tmp_path / "r.trec", qrels, measures="nDCG@10").summary
+    assert summary["measures"]["nDCG@10"] == pytest.approx(1 / 1406)
+
+
+def test_answers(tmp_path: Path) -> None:
+    (tmp_path / "psgs.tsv").write_text("p1\tRome is old\np2\tOslo is cold\n")
+    (tmp_path / "q.qa.csv").write_text("where?\t['Rome']\nand?\t['Bergen']\nnone?\t['x']\n")
+    (tmp_path / "r.trec").write_text("0 Q0 p2 1 2.0 x\n0 Q0 p1 2 1.0 x\n1 Q0 p2 1 1.0 x\n")
+    made = api.evaluate(
+        tmp_path / "r.trec",
+        tmp_path / "q.qa.csv",
+        passages=tmp_path / "psgs.tsv",
+        measures="Answer@1 Answer@2",
+    )
+    assert made.summary["measures"] == {"Answer@1": 0, "Answer@2": pytest.approx(1 / 3)}
+    assert made.summary["queries_without_results"] == 1
+    with pytest.raises(QontextError, match="Add --passages"):
+        api.evaluate(tmp_path / "r.trec", tmp_path / "q.qa.csv")
+    with pytest.raises(QontextError, match="'MRR@10' cannot be computed from answers"):
+        api.evaluate(
+            tmp_path / "r.trec", tmp_path / "q.qa.csv", passages=tmp_path / "psgs.tsv", measures="MRR@10"
+        )
+
+
+def test_the_next_stage(files: tuple[Path, Path], tmp_path: Path) -> None:
+    made = api.evaluate(*files, next_run=files[0], out=tmp_path / "out")
+    curves = json.loads((made.path / "curves.json").read_text())["curves"]
+    # The run foresees itself as far as it goes: two of the 50 for q1 and q2; q9 is not judged.
+    assert curves["nb-recall^50"][1] == pytest.approx(2 / 50)
+
+
+@pytest.mark.parametrize(
+    ("run", "qrels", "said"),
+    [
+        (QRELS, RUN, "not a run and the other is a run: the arguments are swapped"),
+        (QRELS, QRELS, "a judgements file, not a run"),
+        (RUN, RUN, "a run, not a judgements file"),
+        (RUN.replace("q", "z"), QRELS, "the run has ids like 'z1', the judgements like 'q1'"),
+        ("a Q0 q1 1 2.0 x\n", QRELS, "query and passage columns seem to be swapped"),
+        (RUN, "a 0 q1 1\n", "query and passage columns seem to be swapped"),
+        ("q1 Q0 a 1 nan x\n", QRELS, r"score .* is nan"),
+        ("q1 Q0 a 1 2.0 x\nq1 Q0 a 2 1.0 x\n", QRELS, "occurs twice among the results"),
+        ("q1 Q0 a 1 2.0 x\nq1 Q0 b 1 1.0 x\nq1 Q0 c 2 0.5 x\n", QRELS, "rank 1 occurs twice for query 'q1', with"),
+        ("q1 Q0 a 1 1 x\nq1 Q0 b 2 2 x\nq1 Q0 c 3 3 x\n", QRELS, "the scores are distances"),
+        ("q1 Q0 a 2.5 1 x\nq1 Q0 b 1.5 2 x\n", QRELS, "rank and score columns are swapped"),
+        ("q1 a 2.0\n", QRELS, "has 3 columns"),
+        ("", QRELS, "empty"),
+        (RUN, "q1 0 a 0\nq2 0 c 0\n", "no passage is judged relevant"),
+        (RUN, "q1 0 a 0.73\n", "the grade is '0.73'"),
+        (RUN, "", "no judgements"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said(tmp_path: Path, run: str, qrels: str, said: str) -> None:
+    (tmp_path / "r.trec").write_text(run)
+    (tmp_path / "q.txt").write_text(qrels)
+    with pytest.raises(QontextError, match=said):
+        api.evaluate(tmp_path / "r.trec", tmp_path / "q.txt")
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        ("q1 Q0 zz 1 2.0 x\n", "none of its passages is judged"),
+        ("q1 Q0 a 1 2.0 x\n", "has results for 1 of 3 judged queries"),
+        (
+            "q1 Q0 a 1 1.0 x\nq1 Q0 b 2 2.0 x\nq1 Q0 c 3 1.5 x\nq2 Q0 c 1 1.0 x\n",
+            "ranks contradict scores for 1 of 2",
+        ),
+    ],
+)
+def test_what_is_odd_is_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], run: str, said: str
+) -> None:
+    (tmp_path / "r.trec").write_text(run)
+    (tmp_path / "q.txt").write_text(QRELS)
+    api.evaluate(tmp_path / "r.trec", tmp_path / "q.txt")
+    assert said in capsys.readouterr().err
+
+
+def test_grades_that_were_made_binary_are_told(
+    shared_data,  # type: ignore[no-untyped-def]
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    real = shared_data("msmarco_trecdl") / "qrels.dl19-passage.txt.gz"
+    rows = gzip.decompress(real.read_bytes()).decode().splitlines()
+    binary = (" ".join([*row.split()[:3], str(int(int(row.split()[3]) > 1))]) for row in rows)
+    (tmp_path / "qrels.txt").write_text("\n".join(binary))
+    (tmp_path / "run.trec").write_text("19335 Q0 1017759 1 1.0 x\n")
+    made = api.evaluate(tmp_path / "run.trec", tmp_path / "qrels.txt")
+    assert (
+        "as many queries and judgements as trec-dl-2019 (43 and 9,260), but its grades are 0, 1"
+        in one_line(capsys)
+    )
+    assert made.summary["benchmark"] is None
+
+
+def test_a_threshold_above_all_grades(files: tuple[Path, Path]) -> None:
+    with pytest.raises(QontextError, match="the minimum relevant grade is 3, the highest grade is 2"):
+        api.evaluate(*files, relevant=3)
+
+
+def test_graded_judgements_are_noted(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    api.evaluate(*files)
+    assert "graded up to 2: MRR, recall and MAP count every grade from 1" in capsys.readouterr().err

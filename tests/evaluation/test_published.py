@@ -1,0 +1,39 @@
+"""The papers' figures: complete, under names that recipes can name, and in agreement with each other."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from qontext.evaluation import published
+from qontext.evaluation.published import ABLATIONS, COCONDENSER, COT_MAE, LEADERBOARDS, QAC, ROWS
+
+DEV = "msmarco-passage/dev"
+
+
+def test_a_name_and_a_benchmark_have_one_row() -> None:
+    places = Counter((row.system, name) for row in (*ROWS, *ABLATIONS, *LEADERBOARDS) for name in row.figures)
+    assert {place for place, count in places.items() if count > 1} == set()
+
+
+@pytest.mark.parametrize(
+    ("paper", "tables"), [(QAC, {1, 2, 3, 4}), (COCONDENSER, {1, 2, 3, 4, 5}), (COT_MAE, {1, 2, 3, 4, 5})]
+)
+def test_every_table_with_figures_is_there(paper: str, tables: set[int]) -> None:
+    sources = {row.source for row in (*ROWS, *ABLATIONS, *LEADERBOARDS) if row.source.startswith(paper)}
+    assert {
+        int(number) for source in sources for number in source[len(paper) :] if number.isdigit()
+    } >= tables
+
+
+def test_a_table_s_default_is_the_main_figure() -> None:
+    """The ablations of CoT-MAE share one run, at its defaults."""
+    for name in ("masks 30 % and 45 %", "contexts near+olap+rand", "decoder layers 2"):
+        (row,) = published.named(f"CoT-MAE (800k), {name}")
+        (main,) = published.named("CoT-MAE (800k)")
+        assert row.figures[DEV]["MRR@10"] == main.figures[DEV]["MRR@10"] == 39.2
+
+
+def test_ablations_are_beside_no_system_in_a_report() -> None:
+    assert not any(row.system == shown.system for row in ABLATIONS for shown in published.rows_for(DEV))

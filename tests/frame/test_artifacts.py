@@ -1,0 +1,417 @@
+"""Directories that are whole or not there: atomic parts, states, locks, digests, and a disk that is full."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+
+from qontext.frame import artifacts, execution
+from qontext.frame.artifacts import Artifact, Workdir
+from qontext.frame.config import Input, StageConfig
+from qontext.frame.errors import QontextError
+from qontext.frame.fingerprint import fingerprint
+from qontext.frame.stages import Stage
+
+
+class Settings(StageConfig):
+    source: Annotated[str, Input()]
+    """What is copied."""
+
+    word: str = "a"
+    """What is put before it."""
+
+
+def copy(settings: Settings, work: Workdir) -> dict[str, Any]:
+    with work.write("part.txt") as path:
+        path.write_text(settings.word + Path(settings.source).read_text())
+    work.write_json("logs/times.json", os.urandom(4).hex())
+    return {"words": 1}
+
+
+STAGE = Stage("copy", Settings, copy, "")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    (tmp_path / "in.txt").write_text("text")
+    return tmp_path / "in.txt"
+
+
+def make(source: Path, out: Path, *, overwrite: bool = False, **settings: Any) -> Artifact:
+    return execution.execute(STAGE, Settings(source=str(source), **settings), out, overwrite=overwrite)
+
+
+def leftovers(path: Path) -> list[str]:
+    return sorted(p.name for p in path.rglob("*") if not p.name.startswith(".lock"))
+
+
+# Writing
+
+
+def test_a_part_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    work = Workdir(tmp_path)
+    with work.write("deep/part.txt") as path:
+        path.write_text("x")
+        assert not work.has("deep/part.txt") and work.names() == []
+    assert work.has("deep/part.txt") and work.names() == ["deep/part.txt"]
+    with pytest.raises(RuntimeError), work.write("other.txt") as path:
+        path.write_text("half")
+        raise RuntimeError
+    assert leftovers(tmp_path) == ["deep", "part.txt"]
+
+
+def test_what_a_killed_library_left_beside_its_file_is_swept(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), Workdir(tmp_path).write("deep/weights.safetensors") as path:
+        (path.parent / ".tmpIbQ3A4").write_text("half")  # as safetensors names it
+        left = tmp_path / "left"
+        shutil.copytree(tmp_path / "deep", left)
+        raise ZeroDivisionError
+    assert leftovers(tmp_path / "deep") == []
+    assert list(left.rglob(".tmpIbQ3A4")), "it was elsewhere than in the folder that is swept"
+    Path(next(left.glob(".tmp-*"))).rename(tmp_path / f".tmp-0.{2**22 + 1}-weights.safetensors")
+    assert Workdir(tmp_path).names() == []
+    Workdir(tmp_path).sweep()
+    assert not list(tmp_path.rglob(".tmp-*"))
+
+
+def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    work = Workdir(tmp_path)
+    with work.write_folder("model") as folder:
+        (folder / "a").mkdir()
+        (folder / "a" / "b.txt").write_text("x")
+        assert not work.has("model")
+    assert work.names() == ["model/a/b.txt"]
+    with work.write_folder(".") as folder:
+        (folder / "config.json").write_text("{}")
+    assert work.names() == ["config.json", "model/a/b.txt"]
+    with pytest.raises(RuntimeError), work.write_folder("other"):
+        raise RuntimeError
+    work.remove("model")
+    assert leftovers(tmp_path) == ["config.json"]
+
+
+def test_sweep_removes_this_writers_leavings_only(tmp_path: Path) -> None:
+    for name in (".tmp-0.77-a", ".tmp-1-of-2.77-b", "deep/.tmp-0.77-c", "part"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    (tmp_path / ".tmp-0.77-folder").mkdir()
+    Workdir(tmp_path, "0").sweep()
+    assert leftovers(tmp_path) == [".tmp-1-of-2.77-b", "deep", "part"]
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_a_full_disk_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Path, folder: bool
+) -> None:
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    work = Workdir(tmp_path / "out")
+    work.path.mkdir()
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(QontextError, match=r"part: the disk is full.*resumes"):
+        if folder:
+            with work.write_folder("part") as path:
+                (path / "a").write_text("x")
+        else:
+            with work.write("part") as path:
+                path.write_text("x")
+    assert leftovers(work.path) == []
+
+
+def test_a_disk_that_fills_while_writing(tmp_path: Path) -> None:
+    """A real limit of the system, in a process of its own: what was finished before stays, and it resumes."""
+    code = """
+import resource, signal, sys
+from pathlib import Path
+from qontext.frame.artifacts import Workdir
+from qontext.frame.errors import QontextError
+work = Workdir(Path(sys.argv[1]))
+with work.write("first") as path:
+    path.write_bytes(b"x" * 100)
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    with work.write("second") as path:
+        path.write_bytes(b"x" * 5000)
+except QontextError as error:
+    assert "second: cannot write here: file too large" in str(error)
+print(work.names(), sorted(p.name for p in work.path.iterdir()))
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
+    assert done.stdout == "['first'] ['first']\n", done.stderr
+
+
+def test_a_place_that_cannot_be_written(tmp_path: Path, source: Path) -> None:
+    with pytest.raises(QontextError, match="a file is in the way"):
+        make(source, source / "out")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(QontextError, match=r"a file is in the way|not written by Qontext"):
+        make(source, tmp_path / "file")
+
+
+# States
+
+
+def test_the_states_of_a_directory(tmp_path: Path, source: Path) -> None:
+    out = tmp_path / "out"
+    assert artifacts.state(out, "k")[0] == "absent"
+    out.mkdir()
+    (out / ".lock-claim").write_text("")
+    assert artifacts.state(out, "k")[0] == "absent"
+    claim = {"verb": "copy", "format": 1, "config": {}, "inputs": {}, "key": "k"}
+    work = artifacts.begin(out, claim)
+    assert artifacts.state(out, "k")[0] == "interrupted"
+    assert artifacts.state(out, "other")[0] == "stale"
+    with pytest.raises(QontextError, match=r"this 'copy' directory is not finished.*resumes"):
+        artifacts.open_artifact(out)
+    work.write_json("part.json", 1)
+    artifacts.finish(work, claim, {"n": 1}, 0.5)
+    assert artifacts.state(out, "k")[0] == "done"
+    assert artifacts.state(out, "other")[0] == "stale"
+    assert not (out / artifacts.CLAIM).exists()
+    (out / artifacts.META).unlink()
+    assert artifacts.state(out, "k")[0] == "foreign"
+
+
+def test_done_is_not_done_again(tmp_path: Path, source: Path) -> None:
+    first = make(source, tmp_path / "out")
+    (tmp_path / "out" / "part.txt").write_text("Atext")
+    assert make(source, tmp_path / "out").meta == first.meta
+    assert (tmp_path / "out" / "part.txt").read_text() == "Atext"
+
+
+def test_killed_between_its_description_and_its_claim(tmp_path: Path, source: Path) -> None:
+    made = make(source, tmp_path / "out")
+    before = leftovers(tmp_path / "out")
+    (tmp_path / "out" / "claim.json").write_text(json.dumps(made.meta))
+    assert make(source, tmp_path / "out").digest == made.digest
+    assert leftovers(tmp_path / "out") == before
+
+
+def test_another_result_is_refused_with_what_differs(tmp_path: Path, source: Path) -> None:
+    out = tmp_path / "out"
+    make(source, out)
+    with pytest.raises(QontextError, match=r"word was 'a' and is now 'b'.*--overwrite"):
+        make(source, out, word="b")
+    source.write_text("changed")
+    with pytest.raises(QontextError, match=rf"the content of source \({source}\) changed"):
+        make(source, out)
+    assert (out / "part.txt").read_text() == "atext"
+    assert make(source, out, word="b", overwrite=True).config == {"word": "b"}
+    assert (out / "part.txt").read_text() == "bchanged"
+
+
+def test_the_same_content_elsewhere_is_the_same(tmp_path: Path, source: Path) -> None:
+    made = make(source, tmp_path / "out")
+    moved = source.rename(tmp_path / "moved.txt")
+    assert make(moved, tmp_path / "out").meta == made.meta
+
+
+def test_a_foreign_directory_is_never_touched(tmp_path: Path, source: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("years of work")
+    for overwrite in (False, True):
+        with pytest.raises(QontextError, match="not empty and was not written by Qontext"):
+            make(source, tmp_path / "out", overwrite=overwrite)
+    assert (tmp_path / "out" / "thesis.txt").read_text() == "years of work"
+    with pytest.raises(AssertionError):
+        artifacts.clear(tmp_path / "out")
+
+
+def test_an_input_is_never_overwritten(tmp_path: Path, source: Path) -> None:
+    made = make(source, tmp_path / "out")
+    (tmp_path / "link").symlink_to("out")
+    before = leftovers(made.path)
+    for out in (made.path, tmp_path / "link", tmp_path / "out" / ".." / "out"):
+        for overwrite in (False, True):
+            with pytest.raises(QontextError, match="--out contains the input source"):
+                make(made.path / "part.txt", out, overwrite=overwrite)
+    with pytest.raises(QontextError, match="--out is the input source"):
+        make(made.path, made.path, overwrite=True)
+    assert leftovers(made.path) == before and made.verify() == []
+
+
+def test_an_error_before_any_part_leaves_no_trace(tmp_path: Path, source: Path) -> None:
+    def refuse(settings: Settings, work: Workdir) -> dict[str, Any]:
+        raise QontextError("no")
+
+    with pytest.raises(QontextError):
+        execution.execute(Stage("copy", Settings, refuse, ""), Settings(source=str(source)), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+# What an artifact says
+
+
+def test_differences_in_words() -> None:
+    old = {"verb": "split", "format": 1, "config": {"n": 1}, "inputs": {"a": {"path": "x", "digest": "1"}}}
+    new = {"verb": "split", "format": 2, "config": {"n": 2}, "inputs": {"a": {"path": "y", "digest": "2"}}}
+    assert artifacts.differences(old, new) == (
+        "n was 1 and is now 2; a was x and is now y; it was written in format 1, this version writes 2"
+    )
+    assert artifacts.differences(old, {**new, "verb": "tokens"}) == "it was written by 'qontext split'"
+
+
+def test_logs_are_no_part_of_the_digest(tmp_path: Path, source: Path) -> None:
+    one, two = make(source, tmp_path / "one"), make(source, tmp_path / "two")
+    assert one.meta["parts"]["logs/times.json"] != two.meta["parts"]["logs/times.json"]
+    assert one.digest == two.digest != make(source, tmp_path / "three", word="b").digest
+
+
+def test_verify_names_what_changed(tmp_path: Path, source: Path) -> None:
+    made = make(source, tmp_path / "out")
+    assert made.verify() == []
+    (tmp_path / "out" / "part.txt").write_text("tampered")
+    (tmp_path / "out" / "logs" / "times.json").unlink()
+    assert sorted(made.verify()) == ["logs/times.json", "part.txt"]
+
+
+def test_opening_what_is_no_artifact(tmp_path: Path, source: Path) -> None:
+    with pytest.raises(QontextError, match="no such directory"):
+        artifacts.open_artifact(tmp_path / "nowhere")
+    with pytest.raises(QontextError, match="not a Qontext directory"):
+        artifacts.open_artifact(tmp_path)
+    make(source, tmp_path / "out")
+    with pytest.raises(QontextError, match="expected the output of 'qontext split', found that of"):
+        artifacts.open_artifact(tmp_path / "out", verb="split")
+    (tmp_path / "out" / "meta.json").write_text("[1, 2")
+    with pytest.raises(QontextError, match=r"meta.json: damaged: not JSON"):
+        artifacts.open_artifact(tmp_path / "out")
+    (tmp_path / "out" / "meta.json").write_text(json.dumps([1]))
+    with pytest.raises(QontextError, match=r"meta.json: damaged: input should be an object"):
+        artifacts.open_artifact(tmp_path / "out")
+
+
+# Locks
+
+HOLDER = """
+import os, sys, time
+from pathlib import Path
+from qontext.frame import locks
+with locks.lock(Path(sys.argv[1]), "-0"):
+    if len(sys.argv) == 2 or os.fork() == 0:  # the child speaks, for only then has it been born wholly
+        print(os.getpid(), flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_directory_that_another_process_writes_is_refused(tmp_path: Path, source: Path) -> None:
+    out = tmp_path / "out"
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(out)], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None and holder.stdout.readline()
+        with pytest.raises(
+            QontextError,
+            match=rf"another process is writing this directory \(process {holder.pid} on .+\)\. Wait for it",
+        ):
+            make(source, out)
+        holder.kill()
+    assert make(source, out).summary == {"words": 1}
+
+
+def test_a_lock_ends_with_its_holder_though_a_forked_child_lives_on(tmp_path: Path, source: Path) -> None:
+    out = tmp_path / "out"
+    command = [sys.executable, "-c", HOLDER, str(out), "fork"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        child = int(holder.stdout.readline())
+        holder.kill()
+        holder.wait()
+        try:
+            os.kill(child, 0)  # it lives
+            assert make(source, out).summary == {"words": 1}
+        finally:
+            os.kill(child, 9)
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_a_disk_error_that_a_library_tells_in_its_own_words(tmp_path: Path, folder: bool) -> None:
+    """safetensors and numpy raise no OSError with a number."""
+    work = Workdir(tmp_path)
+    for said in (
+        Exception("Error while serializing: I/O error: No space left on device (os error 28)"),
+        OSError("1000 requested and 12 written"),
+    ):
+        with pytest.raises(QontextError, match=r"part: the disk is full.*resumes"):
+            with work.write_folder("part") if folder else work.write("part"):
+                raise said
+    assert leftovers(work.path) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '{"verb": "copy"}',
+        '{"verb": "copy", "key": 3, "config": [], "inputs": 4}',
+        '{"verb": "copy", "key": "k", "config": {}, "inputs": {"a": 1}}',
+        '{"verb": "copy", "key": "k", "config": {}, "inputs": {}, "digest": "d", "summary": {}, "parts": []}',
+    ],
+)
+@pytest.mark.parametrize("name", [artifacts.META, artifacts.CLAIM])
+def test_a_damaged_description_is_told(tmp_path: Path, source: Path, name: str, text: str) -> None:
+    out = tmp_path / "out"
+    make(source, out)
+    if name == artifacts.CLAIM:
+        if "digest" in text:
+            pytest.skip("a claim needs no parts")
+        (out / artifacts.META).unlink()
+    (out / name).write_text(text)
+    for use in (artifacts.open_artifact, fingerprint, lambda path: make(source, path)):
+        with pytest.raises(QontextError, match=rf"{name}: damaged: .*Remove the directory"):
+            use(out)
+
+
+def test_a_part_that_was_deleted_is_missed_and_can_be_made_anew(tmp_path: Path, source: Path) -> None:
+    made = make(source, tmp_path / "out")
+    (made.path / "part.txt").unlink()
+    for use in (made.parts, lambda: make(source, made.path)):
+        with pytest.raises(QontextError, match=r"out: its file part.txt is missing"):
+            use()
+    assert make(source, made.path, overwrite=True).verify() == []
+
+
+def test_what_is_no_file_is_not_read_forever(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "text").write_text("x")
+    before = fingerprint(tmp_path / "folder")
+    os.mkfifo(tmp_path / "folder" / "pipe")
+    (tmp_path / "folder" / "dangling").symlink_to("nowhere")
+    (tmp_path / "folder" / "itself").symlink_to(".")
+    (tmp_path / "folder" / "loop").symlink_to("loop")
+    assert fingerprint(tmp_path / "folder") == before
+    for name in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(QontextError, match=r"is a (pipe|device), not a regular file"):
+            fingerprint(name)
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "", "a\0b"])
+def test_names_that_no_file_can_have(tmp_path: Path, source: Path, name: str) -> None:
+    with pytest.raises(
+        QontextError, match=r"source\b.* (is not a valid path|is an empty name|contains a NUL)"
+    ):
+        execution.execute(STAGE, Settings.make({"source": name}, where="copy"), tmp_path / "out")
+    if len(name) > 9:
+        with pytest.raises(QontextError, match="cannot write here: file name too long"):
+            make(source, tmp_path / name)
+
+
+def test_nothing_is_pickled_and_nothing_that_is_read_can_run() -> None:
+    forbidden = re.compile(
+        r"^\s*(?:import|from) (?:pickle|dill|joblib|shelve|marshal)|allow_pickle=True|torch\.(?:load|save)\(|"
+        r"trust_remote_code=True|weights_only=False",
+        re.M,
+    )
+    for module in Path(artifacts.__file__).parents[1].rglob("*.py"):
+        assert not forbidden.search(module.read_text(encoding="utf-8")), module

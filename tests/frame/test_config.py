@@ -1,0 +1,180 @@
+"""Configurations: documented, checked at construction, the same for flags, recipes and Python."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import Field
+
+from qontext.frame import config
+from qontext.frame.config import LARGEST, Input, Machine, Seed, StageConfig
+from qontext.frame.errors import QontextError, choose, missing_extra
+
+
+class Sample(StageConfig):
+    source: Annotated[str, Input(positional=True)]
+    """What is read."""
+
+    size: int = Field(8, ge=1)
+    """How much."""
+
+    mode: Literal["a", "b"] = "a"
+    """Which way."""
+
+    more: Annotated[tuple[str, ...], Input()] = ()
+    """What else is read."""
+
+    note: str | None = None
+    """Something to remember."""
+
+    workers: Annotated[int, Machine()] = 0
+    """Processes."""
+
+    depth: Annotated[int, Field(ge=1)] | None = None
+    """How far."""
+
+    scale: float = 1.0
+    """How large."""
+
+    seed: Seed = 42
+    """What is drawn."""
+
+    out: str = "out"
+    """Where to write."""
+
+
+DEFAULTS = {"depth": None, "scale": 1.0, "seed": 42}
+
+
+def test_text_under_a_field_is_its_documentation() -> None:
+    assert Sample.model_fields["size"].description == "How much."
+
+
+def test_what_does_not_fit_is_one_sentence_with_field_and_value() -> None:
+    with pytest.raises(QontextError) as told:
+        Sample.make({"source": "x", "size": 0, "mode": "c"}, where="sample (step 'one')")
+    assert str(told.value) == (
+        "sample (step 'one'): size = 0: input should be greater than or equal to 1; "
+        "sample (step 'one'): mode = 'c': input should be 'a' or 'b'. See: qontext sample --help"
+    )
+
+
+def test_a_missing_field_is_named() -> None:
+    with pytest.raises(QontextError, match=r"^sample: source: field required"):
+        Sample.make({}, where="sample")
+
+
+def test_an_unknown_setting_is_guessed() -> None:
+    with pytest.raises(QontextError, match=r"unknown setting of sample 'sise'.*Did you mean 'size'"):
+        Sample.make({"source": "x", "sise": 3}, where="sample")
+
+
+def test_a_configuration_cannot_be_changed() -> None:
+    made = Sample(source="x")
+    with pytest.raises(ValueError, match="frozen"):
+        made.size = 9  # type: ignore[misc]
+
+
+def test_identity_is_what_determines_the_result() -> None:
+    """Inputs count by their content, machine settings not at all."""
+    one = Sample(source="x", workers=1, more=("p",))
+    other = Sample(source="y", workers=4)
+    assert one.identity() == other.identity() == {**DEFAULTS, "size": 8, "mode": "a", "note": None}
+    assert Sample(source="x", size=9).identity() != one.identity()
+
+
+@pytest.mark.parametrize("field", ["size", "depth", "scale", "workers"])
+def test_numbers_are_bounded_even_where_no_bound_is_written(field: str) -> None:
+    Sample.make({"source": "x", field: LARGEST}, where="sample")
+    for value in (LARGEST + 1, 10**20, "9" * 5_000):
+        with pytest.raises(QontextError, match=f"sample: {field} = "):
+            Sample.make({"source": "x", field: value}, where="sample")
+
+
+def test_a_seed_has_a_bound_of_its_own() -> None:
+    assert Sample.make({"source": "x", "seed": 2**63 - 1}, where="sample").seed == 2**63 - 1
+    for value in (-1, 2**63):
+        with pytest.raises(QontextError, match="sample: seed = "):
+            Sample.make({"source": "x", "seed": value}, where="sample")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a\0b", "contains a NUL character"),
+        ("caf\udce9", "contains bytes that are not UTF-8"),
+        ("~no-such-user/x", "the home directory of ~no-such-user is unknown"),
+        (" ", "is an empty name"),
+    ],
+)
+def test_text_that_can_be_no_path(text: str, said: str) -> None:
+    for values in ({"source": text}, {"source": "x", "more": ("y", text)}, {"source": "x", "out": text}):
+        with pytest.raises(QontextError, match=said):
+            Sample.make(values, where="sample")
+    if "~" in text or text == " ":  # which other settings may be
+        assert Sample.make({"source": "x", "note": text}, where="sample").note == text
+    else:
+        with pytest.raises(QontextError, match=said):
+            Sample.make({"source": "x", "note": text}, where="sample")
+
+
+def test_inputs_are_found_with_their_marks() -> None:
+    assert Sample.inputs() == {"source": Input(positional=True), "more": Input()}
+
+
+@pytest.mark.parametrize(
+    ("field", "kind"),
+    [
+        ("size", int),
+        ("note", str | None),
+        ("mode", Literal["a", "b"]),
+        ("workers", int),
+        ("depth", int | None),
+    ],
+)
+def test_plain_types_are_what_a_flag_declares(field: str, kind: Any) -> None:
+    assert config.plain_type(Sample.model_fields[field]) == kind
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [
+        ("split.max_tokens=128", ("split.max_tokens", 128)),
+        ("pretrain.lr=3e-4", ("pretrain.lr", 3e-4)),
+        ("split.keep=true", ("split.keep", True)),
+        ("split.source=docs.jsonl", ("split.source", "docs.jsonl")),
+        ("inputs.corpus=pydocs:", ("inputs.corpus", "pydocs:")),
+        ('mine.runs=["a", "b"]', ("mine.runs", ["a", "b"])),
+        ("a.b=c=d", ("a.b", "c=d")),
+        pytest.param("a.b=" + "9" * 5_000, ("a.b", "9" * 5_000), id="more digits than an integer may have"),
+        pytest.param("a.b=" + "[" * 5_000, ("a.b", "[" * 5_000), id="nested too deeply"),
+    ],
+)
+def test_assignments(text: str, parsed: tuple[str, Any]) -> None:
+    assert config.parse_assignment(text) == parsed
+
+
+@pytest.mark.parametrize("text", ["max_tokens=128", "split.max_tokens", ""])
+def test_an_assignment_that_cannot_be_read(text: str) -> None:
+    with pytest.raises(QontextError, match=r"stage.field=value"):
+        config.parse_assignment(text)
+
+
+def test_choose_guesses_or_lists() -> None:
+    assert choose("a", ["a", "b"], "letter") == "a"
+    with pytest.raises(QontextError, match=r"unknown letter 'z'. Choose from: a, b.$"):
+        choose("z", ["a", "b"], "letter")
+
+
+def test_a_missing_package_names_the_command_that_installs_it() -> None:
+    assert str(missing_extra("faiss", "ann", "An approximate index")).endswith(
+        "Run: pip install 'qontext[ann]'"
+    )
+
+
+def test_a_path_that_does_not_exist_says_which_part_is_missing(tmp_path: Any) -> None:
+    with pytest.raises(QontextError, match="no such file or folder"):
+        config.existing(tmp_path / "a", "the recipe")
+    with pytest.raises(QontextError, match="does not exist either"):
+        config.existing(tmp_path / "a" / "b", "the recipe")

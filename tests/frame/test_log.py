@@ -1,0 +1,91 @@
+"""What a person sees, and what a program that imports the package sees: messages are records of `logging`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from qontext.frame import log
+
+SPLIT = """
+import sys
+{setup}
+from qontext import api
+api.split(sys.argv[1], out=sys.argv[2])
+api.split(sys.argv[1], out=sys.argv[2])
+"""
+
+
+def test_brackets_and_colons_in_names_are_not_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    log.show_table("split → a[/b]", {"[red]name": "x[/y] :smile:"})
+    log.show_rows("a[/b]", [{"[red]name": "x[/y] :smile:"}])
+    shown = capsys.readouterr().out
+    assert shown.count("a[/b]") == 2
+    assert shown.count("[red]name") == 2
+    assert shown.count("x[/y] :smile:") == 2
+
+
+def _split_from_python(tmp_path: Path, setup: str) -> subprocess.CompletedProcess[str]:
+    (tmp_path / "docs.jsonl").write_text('{"id": "1", "text": "A passage."}\n')
+    code = SPLIT.format(setup=setup)
+    arguments = [str(tmp_path / "docs.jsonl"), str(tmp_path / "out")]
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True
+    )
+
+
+def test_a_library_user_hears_nothing_of_notes(tmp_path: Path) -> None:
+    done = _split_from_python(tmp_path, "")
+    assert done.stdout == ""
+    assert done.stderr == ""
+
+
+def test_a_library_user_can_redirect_messages(tmp_path: Path) -> None:
+    done = _split_from_python(
+        tmp_path, "import logging; logging.basicConfig(level=logging.INFO, format='%(name)s|%(message)s')"
+    )
+    assert done.stdout == ""
+    assert "qontext|" in done.stderr
+    assert "nothing to do" in done.stderr
+
+
+def test_warnings_reach_a_library_user_by_default() -> None:
+    code = "from qontext.frame import log; log.note('a note'); log.warn('50 % is missing')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == "50 % is missing\n"
+
+
+def test_levels_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    for level, expected in {
+        log.SILENT: "",
+        log.WARNING: "warning: w\n",
+        log.NOTE: "n\nwarning: w\n",
+        log.DETAIL: "d\nn\nwarning: w\n",
+    }.items():
+        log.show(level)
+        log.detail("d")
+        log.note("n")
+        log.warn("w")
+        log.show_table("results", {"a": 1})
+        shown = capsys.readouterr()
+        assert shown.err == expected
+        assert bool(shown.out) == (level <= log.NOTE)
+
+
+def test_warnings_only_is_taken_back(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError), log.warnings_only():
+        log.note("inside")
+        log.warn("loud")
+        raise ValueError
+    log.note("after")
+    assert capsys.readouterr().err == "warning: loud\nafter\n"
+
+
+def test_a_message_that_quotes_an_endless_id_is_shortened(capsys: pytest.CaptureFixture[str]) -> None:
+    log.show(log.NOTE)
+    log.warn(f"{'x' * 100_000} is unknown")
+    shown = capsys.readouterr().err
+    assert len(shown) < 2_100 and shown.startswith("warning: xxx") and shown.endswith("xxx is unknown\n")

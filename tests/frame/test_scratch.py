@@ -1,0 +1,60 @@
+"""Scratch folders: beside the result, gone afterwards, and swept where their process was killed."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from qontext.frame.scratch import is_free, scratch
+
+HOLD = """
+import sys
+from pathlib import Path
+from qontext.frame.scratch import scratch
+
+with scratch(Path("out")) as folder:
+    (folder / "large").write_text("x")
+    print(folder, flush=True)
+    sys.stdin.readline()
+"""
+
+
+def hold(where: Path) -> tuple[subprocess.Popen[str], Path]:
+    """A process that uses a scratch folder under `where`/out."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD], cwd=where, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    return process, where / process.stdout.readline().strip()
+
+
+def test_a_killed_process_leaves_a_folder_that_the_next_one_removes(tmp_path: Path) -> None:
+    process, folder = hold(tmp_path)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert (folder / "large").exists() and is_free(tmp_path / "out")
+    with scratch(tmp_path / "out") as mine:
+        assert not folder.exists() and mine.is_dir()
+    assert not mine.exists()
+
+
+def test_a_folder_in_use_stays(tmp_path: Path) -> None:
+    process, folder = hold(tmp_path)
+    with scratch(tmp_path / "out") as mine:
+        assert (folder / "large").exists() and mine != folder
+    assert (folder / "large").exists()
+    process.communicate("\n")
+    assert process.returncode == 0 and not folder.exists()
+
+
+def test_a_directory_that_was_made_for_it_goes_with_it(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), scratch(tmp_path / "new"):
+        raise ZeroDivisionError
+    assert not (tmp_path / "new").exists()
+    with scratch(tmp_path / "new"):
+        (tmp_path / "new" / "result").touch()
+    assert (tmp_path / "new" / "result").exists() and not is_free(tmp_path / "new")

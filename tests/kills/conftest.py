@@ -1,0 +1,194 @@
+"""Every stage's command on a few documents, and what it writes when nothing disturbs it.
+
+The commands are run in order, each once, and what one writes is what later ones read. Two servers start the processes:
+the reference's has another hash seed than that of the runs that are disturbed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from tests import tiny
+from tests.tiny import Running
+
+from qontext.frame import artifacts
+from qontext.training.metrics import read
+
+KILLS = int(os.environ.get("QONTEXT_KILLS", "2"))
+"""How often each command is killed. With the default, what resumes on a disk that was full stands for all."""
+
+TRAINING = "--batch-size 4 --log-every 2 --checkpoint-minutes 0 --precision fp32 --device cpu"
+LENGTHS = "--query-length 12 --passage-length 24 --passages-per-query 3"
+COMMANDS = {
+    "split": "split docs.jsonl --on-error skip --max-tokens 40 --short-span-probability 0.2 --workers 2",
+    "docset": "docset pydocs:json,email --passages 60 --queries 20",
+    "train-tokenizer": "train-tokenizer split --vocabulary 300",
+    "tokens": "tokens split --tokenizer train-tokenizer --workers 2",
+    "generate": "generate split --generator keyphrase --part-passages 8",
+    "train-generator": "train-generator labelled --preset tiny --vocabulary 200 --batch-size 8 --steps 8 --dev-every 2 "
+    "--patience 9 --max-passage-tokens 24 --precision fp32 --device cpu",
+    "generate-t5": "generate split --model train-generator --max-new-tokens 6 --part-passages 16 --precision fp32",
+    "expand": "expand generate --passages split",
+    "holdout": "holdout split generate --share 0.3",
+    "pretrain": "pretrain split --method cocondenser --queries generate --encoder tiny --tokenizer train-tokenizer "
+    f"--steps 7 --condenser-steps 3 --max-tokens 40 --workers 1 {TRAINING}",
+    "pretrain-2": "pretrain split --method mlm --encoder tiny --tokenizer train-tokenizer --steps 7 --max-tokens 40 "
+    f"--workers 1 {TRAINING}",
+    "filter": "filter generate --passages split --by retrieval --retriever pretrain",
+    "relevance": "relevance generate --passages split",
+    "search-bm25": "search --bm25 --data labelled --split train --k 20",
+    "mine": "mine search-bm25 labelled/qrels/train.tsv --data labelled --depth 20 --per-query 3",
+    "finetune": f"finetune mine --passages labelled --encoder pretrain --steps 7 --dev labelled --dev-every 3 {LENGTHS} "
+    f"{TRAINING}",
+    "train-reranker": f"train-reranker mine --passages labelled --encoder pretrain --steps 7 {TRAINING}",
+    "encode": "encode labelled --encoder finetune --precision fp32",
+    "index-bm25": "index labelled --backend bm25",
+    "index-hnsw": "index encode --backend faiss-hnsw",
+    "index-milvus": "index encode --backend milvus",
+    "export": "export encode",
+    "search": "search encode --data labelled --split dev --k 20",
+    "search-words": "search --bm25 --data labelled --split dev --k 20",
+    "fuse": "fuse search search-words",
+    "rerank": "rerank search --reranker train-reranker --data labelled --precision fp32",
+    "evaluate": "evaluate rerank labelled --split dev",
+    "report": "report evaluate --data labelled",
+    "beir": "beir bm25 --sets labelled --data-root . --split dev",
+    "run": "run recipe.toml",
+    "sweep": "sweep recipe.toml --grid search.b=0,1",
+    "adapt": "adapt docs.jsonl --encoder pretrain --budget 10m",
+}
+RANKS = {"pretrain-2": 2}
+"""Commands that several processes work on together, as torchrun starts them."""
+
+RECIPE = """
+[recipe]
+title = "Two trainings and a search"
+
+[split]
+source = "docs.jsonl"
+on_error = "skip"
+max_tokens = 40
+
+[pretrain]
+passages = "@split"
+method = "mlm"
+encoder = "tiny"
+tokenizer = "train-tokenizer"
+steps = 4
+batch_size = 4
+max_tokens = 40
+checkpoint_minutes = 0
+precision = "fp32"
+device = "cpu"
+
+[search]
+bm25 = true
+data = "labelled"
+split = "dev"
+
+[evaluate]
+run = "@search"
+qrels = "labelled"
+split = "dev"
+"""
+
+
+def write_inputs(folder: Path) -> None:
+    """The tiny inputs, but the last document has an id that is taken, which a resumed run must know."""
+    tiny.write_inputs(folder, "labelled", {"train": range(20), "dev": range(20, 30)})
+    documents = (folder / "docs.jsonl").read_text()
+    (folder / "docs.jsonl").write_text(documents.replace('"d29"', '"d0"'))
+    (folder / "recipe.toml").write_text(RECIPE)
+
+
+class Server(tiny.Server):
+    def start(self, name: str, out: Path, *more: str, interrupt: Path | str = "") -> Running:
+        """Start the command of this name, with as many processes as it has.
+
+        It gets a SIGINT in the last step of the training that writes the directory `interrupt`.
+        """
+        order = {"argv": [*COMMANDS[name].split(), "--out", str(out), *more], "interrupt": str(interrupt)}
+        return self.launch(order, self.folder / f"{name}.said", RANKS.get(name, 1))
+
+
+@dataclass
+class World:
+    """A folder of inputs and reference results."""
+
+    folder: Path
+    reference: Server
+    disturbed: Server
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def whole(self, name: str) -> Path:
+        """What the command writes when it is left alone; made when it is first asked for, with what it reads."""
+        for needed in self.needs(name):
+            self.whole(needed)
+        out = self.folder / name
+        if name not in self.seconds:
+            if name == "adapt":
+                shutil.copytree(self.planned(), out)
+            self.seconds[name] = self.run(name, out)
+        return out
+
+    def planned(self) -> Path:
+        """A directory in which adapt has planned, so that it is the same plan that every run carries out."""
+        out = self.folder / "planned"
+        if "planned" not in self.seconds:
+            self.seconds["planned"] = self.run("adapt", out, "--dry-run")
+        return out
+
+    def run(self, name: str, out: Path, *more: str) -> float:
+        """Run it undisturbed, and return how many seconds it took."""
+        running = self.reference.start(name, out, *more)
+        assert running.wait() == {0}, running.text()
+        return time.monotonic() - running.since
+
+    def needs(self, name: str) -> list[str]:
+        words = {*COMMANDS[name].split()[1:], *(["train-tokenizer"] if name in ("run", "sweep") else [])}
+        return [other for other in COMMANDS if other in words]
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    for package in ("faiss", "milvus_lite", "sentence_transformers"):
+        pytest.importorskip(package, reason=f"{package} is not installed")
+    folder = tmp_path_factory.mktemp("kills")
+    write_inputs(folder)
+    servers = [Server(folder, seed) for seed in (1, 2)]
+    yield World(folder, *servers)
+    for server in servers:
+        server.close()
+
+
+def results(out: Path) -> dict[str, str]:
+    """The hashes of all parts in the directory that tell what was made, not how it went, as logs and model cards do.
+
+    Of these only the steps in which something was logged, and what a training measured to decide when to stop.
+    """
+    found = {}
+    for meta in sorted(out.rglob(artifacts.META)):
+        made = artifacts.open_artifact(meta.parent)
+        assert made.verify() == []
+        for name, part in made.meta["parts"].items():
+            if not name.startswith(artifacts.LOGS) and Path(name).name != "README.md":
+                found[f"{meta.parent.relative_to(out)}/{name}"] = part["hash"]
+            if name == "logs/metrics.jsonl":
+                logged = [(line["phase"], line["step"]) for line in read(meta.parent / name)]
+                found[f"{meta.parent.relative_to(out)}/{name}"] = str(logged)
+        measured = {name: made.summary.get(name) for name in ("dev", "history")}
+        found[f"{meta.parent.relative_to(out)} measured"] = str(measured)
+    assert found
+    return found
+
+
+def files(out: Path) -> list[str]:
+    """All files but the locks, which stay."""
+    names = (path.relative_to(out) for path in out.rglob("*") if path.is_file())
+    return sorted(str(name) for name in names if not name.name.startswith(".lock"))

@@ -1,0 +1,79 @@
+"""A command that is killed at any moment, and given again, ends in the same bytes as one that was left alone.
+
+QONTEXT_KILLS is how often each command is killed (`make kills` raises it). The moments are hashes of the command and of
+the number of the kill, so that what failed once fails again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from .conftest import COMMANDS, KILLS, World, files, results
+
+
+def moment(name: str, number: int) -> float:
+    """When to kill, as a share of the whole run: one moment from each of as many stretches as there are kills."""
+    seed = hashlib.sha256(f"{name} {number}".encode()).hexdigest()
+    return (number + random.Random(seed).random()) / KILLS
+
+
+def kill(world: World, name: str, out: Path, seconds: float, *more: str, start: Path | None = None) -> None:
+    """Start the command, in a copy of the directory `start`, and kill it after so long; earlier, if it was over before."""
+    while True:
+        if start:
+            shutil.copytree(start, out)
+        running = world.disturbed.start(name, out, *more)
+        time.sleep(max(0.0, running.since + seconds - time.monotonic()))
+        running.send(signal.SIGKILL)
+        statuses = running.wait()
+        assert statuses <= {0, -signal.SIGKILL}, running.text()
+        if -signal.SIGKILL in statuses:
+            return
+        shutil.rmtree(out)
+        seconds *= 0.7
+
+
+@pytest.mark.parametrize("number", range(KILLS))
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "adapt"])
+def test_killed_it_ends_in_the_same_bytes(world: World, tmp_path: Path, name: str, number: int) -> None:
+    whole, out = world.whole(name), tmp_path / name
+    kill(world, name, out, moment(name, number) * world.seconds[name])
+    resumed = world.disturbed.start(name, out)
+    assert resumed.wait() == {0}, resumed.text()
+    assert results(out) == results(whole)
+    assert files(out) == files(whole)
+    assert files(world.disturbed.temporary) == []
+
+
+def made_by_adapt(out: Path) -> dict[str, str]:
+    """Its report tells how long everything took."""
+    return {name: made for name, made in results(out).items() if not name.startswith("report/")}
+
+
+@pytest.mark.parametrize("number", range(KILLS))
+def test_adapt_killed_ends_in_the_same_bytes(world: World, tmp_path: Path, number: int) -> None:
+    whole, out = world.whole("adapt"), tmp_path / "adapt"
+    kill(world, "adapt", out, moment("adapt", number) * world.seconds["adapt"], start=world.planned())
+    resumed = world.disturbed.start("adapt", out)
+    assert resumed.wait() == {0}, resumed.text()
+    assert made_by_adapt(out) == made_by_adapt(whole)
+    assert files(out) == files(whole)
+    assert files(world.disturbed.temporary) == []
+
+
+@pytest.mark.parametrize("number", range(KILLS))
+def test_adapt_killed_while_it_plans_leaves_nothing(world: World, tmp_path: Path, number: int) -> None:
+    world.whole("adapt")
+    out = tmp_path / "adapt"
+    kill(world, "adapt", out, moment("plan", number) * world.seconds["planned"], "--dry-run")
+    again = world.disturbed.start("adapt", out, "--dry-run")
+    assert again.wait() == {0}, again.text()
+    assert files(out) == files(world.planned())
+    assert files(world.disturbed.temporary) == []

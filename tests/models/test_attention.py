@@ -1,0 +1,85 @@
+"""Attention by plain matrix products is PyTorch's fused attention, up to the format's rounding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from qontext.models import attention
+from qontext.models.retriever import Retriever
+
+FORMATS = [(torch.bfloat16, 2e-2), (torch.float32, 1e-5)]
+
+
+def inputs(dtype: torch.dtype) -> list[Tensor]:
+    torch.manual_seed(0)
+    return [torch.randn(3, 2, 7, 8).to(dtype).requires_grad_() for _ in range(3)]
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), FORMATS, ids=["bf16", "fp32"])
+@pytest.mark.parametrize("kind", ["all", "padded", "causal", "biased"])
+def test_it_is_the_fused_attention(dtype: torch.dtype, tolerance: float, kind: str) -> None:
+    query, key, value = inputs(dtype)
+    mask = torch.arange(7) < torch.tensor([7, 3, 5])[:, None, None, None] if kind == "padded" else None
+    bias = torch.randn(1, 2, 7, 7).to(dtype) if kind == "biased" else None
+    settings = {"is_causal": kind == "causal", "position_bias": bias}
+    ours, _ = attention.attend(nn.Module(), query, key, value, mask, **settings)
+    full: Tensor | None = bias if bias is not None else mask
+    theirs = F.scaled_dot_product_attention(query, key, value, attn_mask=full, is_causal=kind == "causal")
+    assert torch.allclose(ours.transpose(1, 2), theirs, atol=tolerance)
+    gradients = [torch.autograd.grad(out.float().square().sum(), query)[0] for out in (ours, theirs)]
+    assert (gradients[0] - gradients[1]).abs().max() < 4 * tolerance * gradients[1].abs().max()
+
+
+@pytest.mark.parametrize("kind", ["padded", "continued"])
+def test_heads_may_share_keys(kind: str) -> None:
+    """Six heads over two of keys and values; `continued`: three new places after four that are cached."""
+    torch.manual_seed(0)
+    T = 7 if kind == "padded" else 3
+    query = torch.randn(3, 6, T, 8).bfloat16().requires_grad_()
+    key, value = (torch.randn(3, 2, 7, 8).bfloat16().requires_grad_() for _ in range(2))
+    mask = torch.ones(T, 7, dtype=torch.bool).tril(7 - T)
+    if kind == "padded":
+        mask = mask & (torch.arange(7) < torch.tensor([7, 3, 5])[:, None, None, None])
+    given = mask if kind == "padded" else None
+    ours, _ = attention.attend(nn.Module(), query, key, value, given, is_causal=True)
+    repeated = (x.repeat_interleave(3, 1) for x in (key, value))
+    theirs = F.scaled_dot_product_attention(query, *repeated, attn_mask=mask)
+    assert torch.allclose(ours.transpose(1, 2), theirs, atol=2e-2)
+    for x in (query, key, value):
+        one, other = (
+            torch.autograd.grad(out.float().square().sum(), x, retain_graph=True)[0] for out in (ours, theirs)
+        )
+        assert (one - other).abs().max() < 0.08 * other.abs().max()
+
+
+def test_dropout_is_asked_for_the_weights() -> None:
+    query, key, value = inputs(torch.float32)
+    seen: list[Tensor] = []
+
+    def drop(weights: Tensor, p: float) -> Tensor:
+        seen.append(weights)
+        return weights * 0
+
+    out, _ = attention.attend(nn.Module(), query, key, value, None, dropout=0.5, drop=drop)
+    assert not out.any() and torch.allclose(seen[0].sum(-1), torch.ones(3, 2, 7))
+
+
+def test_a_retriever_in_bf16_uses_it(minilm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["a short text", "a text that is longer than the other one " * 9]
+    exact = Retriever(minilm, device="cpu", precision="fp32").encode(texts, "passage")
+    calls: list[torch.dtype] = []
+    real = torch.Tensor.softmax
+
+    def counted(self: Tensor, dim: int) -> Tensor:
+        calls.append(self.dtype)
+        return real(self, dim)
+
+    monkeypatch.setattr(torch.Tensor, "softmax", counted)
+    rounded = Retriever(minilm, device="cpu", precision="bf16").encode(texts, "passage")
+    assert calls and np.abs(rounded - exact).max() < 0.02

@@ -1,0 +1,173 @@
+"""What is no encoder, or does not fit together, is refused with a sentence."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests.models.conftest import BERT_STYLE, save_checkpoint, wordpiece
+
+from qontext.frame.errors import QontextError
+from qontext.models.encoder import load_encoder
+
+
+def refused(name: str, **options: Any) -> str:
+    with pytest.raises(QontextError) as error:
+        load_encoder(name, **options)
+    return str(error.value)
+
+
+@pytest.fixture
+def broken(bert: Path, tmp_path: Path) -> Callable[..., Path]:
+    """A copy of a good checkpoint without one of its files."""
+
+    def copy(without: str | None = None) -> Path:
+        shutil.copytree(bert, tmp_path / "broken")
+        if without:
+            (tmp_path / "broken" / without).unlink()
+        return tmp_path / "broken"
+
+    return copy
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "t5"])
+def test_other_architectures_are_refused_with_the_list_of_those_that_fit(kind: str, tmp_path: Path) -> None:
+    from transformers import GPT2Config, T5Config
+
+    {"gpt2": GPT2Config, "t5": T5Config}[kind]().save_pretrained(tmp_path)
+    message = refused(str(tmp_path))
+    assert kind in message and "bert, roberta" in message and "modernbert" in message
+
+
+def test_a_bert_that_reads_left_to_right_is_refused(bert: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(bert, tmp_path / "decoder")
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(settings | {"is_decoder": True}))
+    assert "as a decoder" in refused(str(folder))
+
+
+def test_an_architecture_that_only_remote_code_knows_runs_none(tmp_path: Path) -> None:
+    (tmp_path / "configuration_x.py").write_text("raise SystemExit('remote code ran')")
+    settings = {"model_type": "unheard-of", "auto_map": {"AutoConfig": "configuration_x.X"}}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    assert "not a readable configuration" in refused(str(tmp_path))
+
+
+def test_a_misspelt_preset_gets_the_nearest(bert: Path) -> None:
+    assert "Did you mean 'small'?" in refused("smal", tokenizer=str(bert))
+
+
+def test_a_preset_needs_a_tokenizer() -> None:
+    assert "--tokenizer" in refused("mini")
+
+
+def test_a_name_is_looked_for_and_offline_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qontext.models.hub.online", lambda: False)
+    started = time.monotonic()
+    message = refused("somebody/some-encoder")
+    assert "Hub is unreachable" in message and "path" in message
+    assert time.monotonic() - started < 60
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [
+        ("config.json", "no config.json"),
+        ("model.safetensors", "no weights"),
+        ("tokenizer.json", "no readable tokenizer"),
+    ],
+)
+def test_an_incomplete_directory_says_what_it_lacks(
+    broken: Callable[..., Path], missing: str, said: str
+) -> None:
+    assert said in refused(str(broken(missing)))
+
+
+def test_a_path_that_is_not_there(tmp_path: Path) -> None:
+    assert "no such" in refused(str(tmp_path / "nothing"))
+
+
+def test_an_unfinished_artifact_is_no_encoder(bert: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(bert, tmp_path / "unfinished")
+    claim = {"verb": "pretrain", "key": "k", "config": {}, "inputs": {}}
+    (folder / "claim.json").write_text(json.dumps(claim))
+    assert "not finished" in refused(str(folder))
+
+
+def test_pickled_weights_are_not_read(broken: Callable[..., Path]) -> None:
+    folder = broken("model.safetensors")
+    torch.save({}, folder / "pytorch_model.bin")
+    assert "pickle" in refused(str(folder))
+
+
+def test_a_damaged_weight_file(broken: Callable[..., Path]) -> None:
+    folder = broken("model.safetensors")
+    (folder / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0 cut")
+    assert "model.safetensors: damaged: not readable weights" in refused(str(folder))
+
+
+def test_weights_of_another_model(broken: Callable[..., Path]) -> None:
+    folder = broken()
+    weights = load_file(folder / "model.safetensors")
+    kept = {name: weight for name, weight in weights.items() if "layer.3." not in name}
+    save_file(kept, folder / "model.safetensors", {"format": "pt"})
+    assert "do not belong" in refused(str(folder))
+    wide = weights | {
+        "bert.embeddings.word_embeddings.weight": torch.zeros(160, 48),
+    }
+    save_file(wide, folder / "model.safetensors", {"format": "pt"})
+    assert "cannot load" in refused(str(folder))
+
+
+def test_a_tokenizer_with_more_ids_than_the_encoder(tmp_path: Path) -> None:
+    tokenizer = wordpiece(BERT_STYLE)
+    tokenizer.add_tokens([f"word{i}" for i in range(100)])
+    save_checkpoint("bert", tmp_path, tokenizer=tokenizer)
+    assert "does not fit the encoder" in refused(str(tmp_path))
+
+
+def test_another_vocabulary_than_the_encoders(bert: Path, minilm: Path) -> None:
+    assert "another vocabulary" in refused(str(bert), tokenizer=str(minilm))
+
+
+def test_a_padding_id_that_would_shift_the_positions(tmp_path: Path) -> None:
+    save_checkpoint("roberta", tmp_path, tokenizer=wordpiece(BERT_STYLE))
+    assert "its padding id is 0" in refused(str(tmp_path))
+
+
+def test_a_tokenizer_without_a_mask_token(tmp_path: Path) -> None:
+    style = {name: token for name, token in BERT_STYLE.items() if name != "mask"}
+    save_checkpoint("bert", tmp_path, tokenizer=wordpiece(style))
+    assert "no mask token" in refused(str(tmp_path))
+
+
+def test_a_tokenizer_that_adds_no_cls(tmp_path: Path) -> None:
+    tokenizer = wordpiece(BERT_STYLE)
+    from tokenizers import processors
+
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(single="$A", special_tokens=[])
+    save_checkpoint("bert", tmp_path, tokenizer=tokenizer)
+    assert "does not put [CLS]" in refused(str(tmp_path))
+
+
+def test_a_file_that_is_no_tokenizer(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text('{"version": "1.0"}')
+    assert "not a tokenizer.json" in refused("tiny", tokenizer=str(tmp_path / "tokenizer.json"))
+    assert "not a tokenizer.json" in refused("tiny", tokenizer=str(tmp_path))
+
+
+def test_an_unknown_attention_lists_the_known(bert: Path) -> None:
+    assert "sdpa, eager" in refused(str(bert), attention="fast")
+
+
+def test_an_encoder_without_its_tokenizer_gets_none_made_up(bert: Path, tmp_path: Path) -> None:
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_bytes((bert / name).read_bytes())
+    assert "contains no readable tokenizer" in refused(str(tmp_path))

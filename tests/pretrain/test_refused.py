@@ -1,0 +1,121 @@
+"""Invalid settings and inputs of pre-training are refused with one sentence."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.pretrain.runs import TINY, train
+
+from qontext import api
+from qontext.frame.errors import QontextError
+from qontext.pretrain.batches import Layout
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {"method": "cocondensor"},
+            "unknown method 'cocondensor'.*mlm, condenser.*Did you mean 'cocondenser'",
+        ),
+        ({"context": "near+quer"}, "unknown context 'quer'.*Did you mean 'query'"),
+        ({"encoder": "tinny"}, "tinny.*Did you mean 'tiny'|unknown.*tinny"),
+        ({"queries": None, "context": "query"}, "the context 'query' needs queries.*--queries"),
+        ({"batch_size": 5000}, "a batch of 5,000 is larger than the corpus.*Set --batch-size to at most"),
+        ({"max_tokens": 5000}, "max_tokens = 5000, but the encoder's limit is 512"),
+        ({"tokenizer": None}, "starts from scratch and needs a tokenizer"),
+        ({"device": "cuda"}, "cannot find a CUDA GPU|cuda"),
+        (
+            {"early_layer_number": 9, "method": "condenser"},
+            "early_layer_number = 9, but the encoder has only 2",
+        ),
+        ({"decoder_init": "first"}, "neither 'random' nor layer numbers"),
+        ({"lr": -1}, "lr = -1: input should be greater than 0"),
+        ({"sampling": "score"}, "no column 'score' to sample by"),
+        ({"probe": "nowhere"}, "nowhere"),
+        ({"late_mlm_weight": 0, "head_weight": 0, "condenser_steps": 2}, "are both 0"),
+        ({"encoder_mask": 0, "method": "condenser"}, "encoder_mask is 0, so no token is predicted"),
+        (
+            {"method": "cot-mae", "decoder": "autoregressive", "decoder_init": "0,1"},
+            "cannot be initialized from the encoder's layers",
+        ),
+        ({"seed": 2**70}, "seed = .*: input should be less than"),
+        ({"method": "mlm", "window": 5}, "window is not read by the method 'mlm', only by cot-mae"),
+        ({"leer": 1}, "unknown setting of pretrain 'leer'.*Did you mean 'lr'"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_bad_input_is_told_in_a_sentence(
+    corpus: Path, tmp_path: Path, settings: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    if settings.get("device") == "cuda" and torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(QontextError, match=f"(?s){said}"):
+        train(corpus, tmp_path / "out", **settings)
+
+
+def test_queries_of_other_passages_and_tokens_of_another_tokenizer_are_refused(
+    corpus: Path, tmp_path: Path
+) -> None:
+    from qontext.data import records
+
+    rows = [{"passage": f"other{n}", "query": "a question", "number": 0} for n in range(3)]
+    records.write_table(tmp_path / "q.parquet", records.table_of(rows, records.QUERIES))
+    with pytest.raises(QontextError, match="no query belongs to any of these passages"):
+        train(corpus, tmp_path / "out", queries=str(tmp_path / "q.parquet"))
+    other = api.train_tokenizer(corpus / "passages", vocabulary=200, out=tmp_path / "tokenizer")
+    with pytest.raises(QontextError, match="created with a different tokenizer"):
+        api.pretrain(corpus / "tokens", tokenizer=other, out=tmp_path / "o2", method="mlm", **TINY)
+    with pytest.raises(QontextError, match="contains passages, expected queries"):
+        train(corpus, tmp_path / "o3", queries=str(corpus / "passages"))
+    with pytest.raises(QontextError, match="contains queries, expected passages"):
+        api.pretrain(corpus / "query-tokens", tokenizer=corpus / "tokenizer", out=tmp_path / "o4", **TINY)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda b: b"", lambda b: b[:200], lambda b: b"junk" * 99], ids=["empty", "cut", "junk"]
+)
+def test_a_damaged_token_store_is_told(corpus: Path, tmp_path: Path, damage: Any) -> None:
+
+    from qontext.corpus.store import open_store
+
+    shutil.copytree(corpus / "tokens", tmp_path / "tokens")
+    for name in ("ids.npy", "offsets.npy", "names.parquet"):
+        whole = (tmp_path / "tokens" / name).read_bytes()
+        (tmp_path / "tokens" / name).write_bytes(damage(whole))
+        with pytest.raises(QontextError, match=f"{name}: damaged: it has"):
+            open_store(tmp_path / "tokens")
+        (tmp_path / "tokens" / name).write_bytes(whole)
+    shutil.copy(tmp_path / "tokens" / "offsets.npy", tmp_path / "tokens" / "groups.npy")
+    with pytest.raises(QontextError, match=r"groups\.npy: damaged"):
+        open_store(tmp_path / "tokens")
+
+
+def test_a_head_that_is_none_is_told(corpus: Path, tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    from qontext.models.encoder import load_encoder
+    from qontext.pretrain.config import PretrainConfig
+    from qontext.pretrain.head import load_head
+
+    config = PretrainConfig.make({"passages": "p", "method": "condenser"}, where="test")
+    objective = config.objective(load_encoder("tiny", tokenizer=str(corpus / "tokenizer")))
+    save_file({"weight": torch.zeros(2)}, tmp_path / "head.safetensors")
+    with pytest.raises(QontextError, match="is not a head written by Qontext"):
+        load_head(objective, tmp_path)
+    (tmp_path / "head.safetensors").write_bytes(b"junk" * 99)
+    with pytest.raises(QontextError, match=r"head\.safetensors: damaged: not a safetensors file"):
+        load_head(objective, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "words", [("anchor", "context"), ("anchors", "self"), ("anchor", "self", 0.3, 0.5, "evry")]
+)
+def test_a_layout_of_unknown_words_is_refused(words: tuple[Any, ...]) -> None:
+    with pytest.raises(QontextError, match=r"Layout: .* expected one of "):
+        Layout(*(*words, 0.3) if len(words) == 2 else words)

@@ -1,0 +1,130 @@
+"""Interrupted, killed and failing pre-training: it resumes, and loses no finished work."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.pretrain.runs import train
+from tests.tiny import Running
+
+from qontext.frame.artifacts import Workdir
+from qontext.frame.errors import QontextError
+from qontext.training import checkpoint
+from qontext.training.metrics import read
+
+
+@pytest.mark.parametrize("named", [{}, {"precision": "bf16"}], ids=["auto", "bf16"])
+def test_killed_it_is_resumed_in_its_format_on_a_machine_of_another_kind(
+    corpus: Path,
+    tmp_path: Path,
+    named: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    start: Callable[..., Running],
+) -> None:
+    out, settings = tmp_path / "killed", {"steps": 12}
+    monkeypatch.setenv("QONTEXT_AUTO_PRECISION", "bf16")
+    whole = train(corpus, tmp_path / "whole", **settings)
+    running = start(out, QONTEXT_AUTO_PRECISION="bf16")
+    running.kill_when(lambda: [*out.glob("checkpoints/cocondenser/step-*")])
+    monkeypatch.setenv("QONTEXT_AUTO_PRECISION", "fp32")
+    with pytest.raises(QontextError, match=r"precision was 'auto \(bf16\)' and is now 'fp32'"):
+        train(corpus, out, precision="fp32", **settings)
+    made = train(corpus, out, **settings, **named)
+    assert made.meta["computed"] == {"precision": "bf16", "devices": ["cpu"]}
+    assert made.digest == whole.digest
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_the_same_command_goes_on(
+    tmp_path: Path, number: signal.Signals, start: Callable[..., Running]
+) -> None:
+    out = tmp_path / "out"
+    running = start(out, "--checkpoint-minutes", "60", "--steps", "2000")
+    while not running.ended() and not (read(out / "logs/metrics.jsonl") if out.exists() else []):
+        time.sleep(0.02)
+    running.send(number)
+    assert running.wait() == {130}, running.text()
+    said = running.text()
+    saved = re.search(r"saved at step ([\d,]+)", said)
+    assert saved and "the same command" in said and "Traceback" not in said
+    (folder,) = (out / "checkpoints" / "cocondenser").glob("step-*")
+    assert int(folder.name[5:]) == int(saved[1].replace(",", ""))
+
+
+def test_a_step_that_is_not_finite_is_left_out_and_many_in_a_row_stop_the_run(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from qontext.pretrain.objectives.base import Objective
+
+    plain, calls = Objective.predict, {"n": 0}
+
+    def sometimes(self: Any, hidden: Any, text: Any) -> Any:
+        calls["n"] += 1
+        return plain(self, hidden, text) * (float("nan") if calls["n"] in bad else 1.0)
+
+    monkeypatch.setattr(Objective, "predict", sometimes)
+    bad: Any = {3}
+    made = train(corpus, tmp_path / "once", method="mlm", steps=6)
+    assert made.summary["mlm"]["steps_skipped"] == 1
+
+    assert all(torch.isfinite(p).all() for p in load_file(made.path / "model.safetensors").values())
+    bad, calls["n"] = range(3, 1000), 0
+    with pytest.raises(QontextError, match=r"not a finite number for 1[0-9] steps in a row.*Lower --lr"):
+        train(corpus, tmp_path / "always", method="mlm", steps=40)
+
+
+def test_a_disk_that_fills_up_mid_checkpoint_loses_nothing(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, real, saved = tmp_path / "out", checkpoint.save_file, {"n": 0}
+
+    def full(*arguments: Any, **more: Any) -> None:
+        saved["n"] += 1
+        if saved["n"] == 6:  # the third checkpoint's optimizer state
+            raise OSError(28, "No space left on device")
+        real(*arguments, **more)
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(QontextError, match=r"the disk is full.*run the same command again"):
+        train(corpus, out, method="mlm", steps=8, checkpoint_minutes=0)
+    folders = sorted(p.name for p in (out / "checkpoints" / "mlm").iterdir())
+    assert folders == ["step-00000001", "step-00000002"]
+    made = train(corpus, out, method="mlm", steps=8, checkpoint_minutes=0)
+    whole = train(corpus, tmp_path / "whole", method="mlm", steps=8)
+    assert (made.path / "model.safetensors").read_bytes() == (whole.path / "model.safetensors").read_bytes()
+
+
+def test_checkpoints_are_rotated_and_broken_ones_named(corpus: Path, tmp_path: Path) -> None:
+    work = Workdir(tmp_path)
+    module = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(module.parameters())
+    for step in (1, 2, 3):
+        checkpoint.save(work, "c", module, optimizer, {"step": step, "skipped": 0, "passages": 0})
+    assert [p.name for p in sorted((tmp_path / "c").iterdir())] == ["step-00000002", "step-00000003"]
+    (tmp_path / "c/step-00000003/weights.safetensors").write_bytes(b"garbage")
+    with pytest.raises(
+        QontextError,
+        match=r"weights\.safetensors: the checkpoint cannot be read.*Remove the folder .*step-00000003",
+    ):
+        checkpoint.load(work, "c", module, optimizer)
+
+
+def test_running_out_of_memory_names_the_settings_to_lower(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from qontext.models.encoder import Encoder
+
+    def greedy(self: Any, *inputs: Any, **more: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(Encoder, "forward", greedy)
+    with pytest.raises(QontextError, match=r"out of memory at step 1.*--micro-tokens"):
+        train(corpus, tmp_path / "out", method="mlm")

@@ -1,0 +1,133 @@
+"""Fine-tuning a decoder-only model: its loss by hand, it learns, it resumes in the same bits, and generate reads it."""
+
+import json
+
+import pytest
+import torch
+from tests.queries.test_train_generator import NAMES
+
+from qontext import api
+from qontext.frame.errors import QontextError
+
+pytestmark = pytest.mark.numeric
+
+SMALL = {"batch_size": 8, "dev_every": 10, "max_passage_tokens": 32, "lr": 1e-2, "device": "cpu"}
+
+
+@pytest.fixture
+def labelled(tmp_path):
+    """A labelled set in which the question is always 'what is NAME' for a passage about NAME."""
+    from tests.tiny import write_collection
+
+    passages = [
+        {"_id": f"p{n}", "title": "", "text": f"{name} is a plant that grows in a garden"}
+        for n, name in enumerate(NAMES)
+    ]
+    queries = [{"_id": f"q{n}", "text": f"what is {name}"} for n, name in enumerate(NAMES)]
+    splits = {"train": range(16), "dev": range(12, 16)}
+    qrels = {name: {f"q{n}": f"p{n}" for n in numbers} for name, numbers in splits.items()}
+    return str(write_collection(tmp_path / "labelled", passages, queries, qrels))
+
+
+def test_it_learns_and_generate_reads_it(labelled, tmp_path, tiny_llama, rows_of):
+    trained = api.train_generator(
+        labelled, out=tmp_path / "g", model=tiny_llama, steps=60, prefix="ask: ", **SMALL
+    )
+    losses = [row["loss"] for row in trained.summary["history"]]
+    assert losses[-1] < 0.3 * losses[0] and trained.summary["steps"] == 60
+    settings = json.loads((trained.path / "generator.json").read_text())
+    assert settings == {"prefix": "ask: ", "with_title": True, "tail": "\n\nQuestion:"}
+    same = {"generator": "causal", "model": trained, "temperature": 0.2, "max_new_tokens": 12}
+    made = api.generate(labelled, out=tmp_path / "q", **same)
+    rows = rows_of(made.path)
+    assert len(rows) > 10 and sum(query.startswith("what is") for _, query, _ in rows) > 0.8 * len(rows)
+    with pytest.raises(QontextError, match=r"was fine-tuned .* Leave out --query-kind"):
+        api.generate(labelled, out=tmp_path / "other", query_kind="claim", **same)
+
+
+@pytest.fixture
+def trainable(tiny_llama):
+    """The model with pairs of many lengths, and a plan by token budget and rank."""
+    from pathlib import Path
+
+    from qontext.models.causal import load_model, load_tokenizer
+    from qontext.queries.pairs import Pair
+    from qontext.queries.t5 import Source
+    from qontext.queries.trainable import Shape
+    from qontext.queries.trainable_causal import TrainableCausal
+    from qontext.training.sampler import EpochSampler
+
+    folder = Path(tiny_llama)
+    tokenizer = load_tokenizer(folder)
+    model = load_model(folder, tokenizer)
+    generator = TrainableCausal(model, tokenizer, Shape(Source("", True), 30, 12))
+    pairs = [
+        Pair("Bees" * (n % 2), "bees dance " * (1 + 3 * n % 7), "where do bees dance " * (1 + n % 3))
+        for n in range(12)
+    ]
+
+    def plan(micro_tokens, rank=0, world=1):
+        return generator.plan(pairs, EpochSampler(12, 8, 42, rank, world, "pairs"), micro_tokens)
+
+    return generator, pairs, plan
+
+
+def gradients(generator, batches, **settings):
+    """Losses and gradients, as the step adds them up over micro-batches."""
+    objective = generator.objective(**settings).train()
+    objective.zero_grad()
+    total = 0.0
+    for batch, share in batches:
+        for rows in batch.micro:
+            loss = objective(rows.scaled(torch.tensor([share]))).losses["query"]
+            loss.backward()
+            total += loss.item()
+    return total, torch.cat([p.grad.flatten() for p in generator.model.parameters()])
+
+
+def test_the_loss_is_that_of_the_query_tokens_alone(trainable):
+    """Against the model's plain output for each pair alone; the prompt's tokens are not predicted."""
+    generator, pairs, plan = trainable
+    tokenizer = generator.tokenizer
+    total, count = 0.0, 0
+    for n in plan(1).sampler(0)[0].tolist():
+        text = f"{pairs[n].title}: {pairs[n].text}" if pairs[n].title else pairs[n].text
+        prompt = tokenizer(text)["input_ids"][:30] + tokenizer("\n\nQuestion:")["input_ids"]
+        query = [*tokenizer(" " + pairs[n].query.strip())["input_ids"][:11], tokenizer.eos_token_id]
+        with torch.inference_mode():
+            logits = generator.model(input_ids=torch.tensor([prompt + query])).logits[0].log_softmax(-1)
+        total -= sum(logits[len(prompt) - 1 + t, token].item() for t, token in enumerate(query))
+        count += len(query)
+    loss, _ = gradients(generator, [(plan(100)(0), 1.0)])
+    assert loss == pytest.approx(total / count, rel=1e-5)
+
+
+def test_micro_batches_and_processes_change_nothing(trainable):
+    generator, _, plan = trainable
+    whole = gradients(generator, [(plan(10_000)(0), 1.0)])
+    many = gradients(generator, [(plan(40)(0), 1.0)])
+    assert len(plan(10_000)(0).micro) < len(plan(40)(0).micro)
+    ranks = [plan(10_000, rank, 2)(0) for rank in range(2)]
+    tokens = sum(batch.predictions[0] for batch in ranks)
+    halves = gradients(generator, [(batch, batch.predictions[0] / tokens) for batch in ranks])
+    for loss, gradient in (many, halves):
+        assert loss == pytest.approx(whole[0], rel=1e-5)
+        assert (gradient - whole[1]).abs().max() < 1e-5 * whole[1].abs().max().clamp(min=1)
+
+
+def test_killed_and_resumed_is_the_same(labelled, tmp_path, tiny_llama):
+    from tests.tiny import Server
+
+    settings = {**SMALL, "model": tiny_llama, "steps": 12, "dev_every": 4, "precision": "fp32"}
+    whole = api.train_generator(labelled, out=tmp_path / "whole", **settings)
+    flags = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    command = ["train-generator", labelled, *flags, "--checkpoint-minutes", "0", "--out", str(tmp_path / "g")]
+    server = Server(tmp_path, hash_seed=1)
+    try:
+        running = server.launch({"argv": command}, tmp_path / "said")
+        running.kill_when(lambda: list((tmp_path / "g").glob("checkpoints/generator/*")))
+    finally:
+        server.close()
+    resumed = api.train_generator(labelled, out=tmp_path / "g", **settings)
+    assert resumed.digest == whole.digest
+    assert not (tmp_path / "g" / "checkpoints").exists()

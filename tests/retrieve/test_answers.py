@@ -1,0 +1,222 @@
+"""Questions to an adapted directory: on the command line, from a pipe, in batches, among some passages."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from qontext import api, cli
+from qontext.data.places import Place
+from qontext.data.runs import read_run
+from qontext.frame.errors import QontextError
+from qontext.retrieve.searcher import Searcher
+
+PAGES = {
+    "guide/mill.html": "<h1>The mill</h1><h2>Flour</h2><p>The mill grinds flour for bread. "
+    + "It has a wheel and a stone. " * 8,
+    "guide/boat.md": "---\nlang: de\n---\n# The boat\n\nA boat crosses the river.\n",
+    "news/oven.txt": "The oven bakes bread with fire.\nIt is hot.\n",
+}
+
+
+@pytest.fixture(scope="module")
+def adapted(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `adapt` hands over, made by its parts: an index of three documents and a model."""
+    folder = tmp_path_factory.mktemp("adapted")
+    for name, text in PAGES.items():
+        (folder / "documents" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "documents" / name).write_text(text)
+    root = folder / "runs"
+    passages = api.split(folder / "documents", out=root / "index" / "passages")
+    shutil.copytree(tiny_encoder, root / "model")
+    api.encode(passages, encoder=root / "model", out=root / "index" / "vectors")
+    api.index(passages, backend="bm25", out=root / "index" / "bm25")
+    (root / "adapted.json").write_text('{"system": "hybrid", "weights": [0.9, 0.1], "read_tokens": 64}')
+    return root
+
+
+def call(*arguments: str | Path, typed: str | None = None) -> tuple[int, str]:
+    done = CliRunner().invoke(cli.app, ["search", *map(str, arguments)], input=typed)
+    return done.exit_code, done.stdout if done.exit_code == 0 else done.stderr
+
+
+def test_an_answer_knows_its_place(adapted: Path) -> None:
+    best = Searcher(adapted).search("who grinds flour?", 2)[0]
+    assert (best.document, best.title) == ("guide/mill.html", "The mill › Flour")
+    assert best.place == Place(
+        "guide/mill.html", ("Flour",), line=1, last_line=1, metadata={"folder": "guide", "format": "html"}
+    )
+    assert str(best.place) == "guide/mill.html › Flour, line 1"
+
+
+def test_a_question_shows_cited_passages(adapted: Path) -> None:
+    code, shown = call(adapted, "who bakes bread?", "--k", "2")
+    assert code == 0
+    assert "1. oven" in shown and "news/oven.txt, lines 1–2" in shown and "The oven bakes bread" in shown
+    assert "3." not in shown
+
+
+def test_a_question_as_json(adapted: Path) -> None:
+    code, line = call(adapted, "who bakes bread?", "--json")
+    answers = json.loads(line)["answers"]
+    assert code == 0 and len(answers) == 3
+    assert {k: v for k, v in answers[0].items() if k != "score"} == {
+        "rank": 1,
+        "passage": "news/oven.txt#0",
+        "document": "news/oven.txt",
+        "title": "oven",
+        "text": "The oven bakes bread with fire.\nIt is hot.",
+        "file": "news/oven.txt",
+        "line": 1,
+        "last_line": 2,
+        "metadata": {"folder": "news", "format": "text"},
+        "place": "news/oven.txt, lines 1–2",
+    }
+
+
+@pytest.mark.parametrize(
+    ("where", "documents"),
+    [
+        (["folder=guide"], {"guide/mill.html", "guide/boat.md"}),
+        (["folder=guide", "lang=de"], {"guide/boat.md"}),
+        (["file=*.txt"], {"news/oven.txt"}),
+        (["folder=nowhere"], set()),
+    ],
+)
+def test_only_passages_that_fulfil_the_conditions_are_answers(
+    adapted: Path, where: list[str], documents: set[str]
+) -> None:
+    flags = [part for condition in where for part in ("--where", condition)]
+    code, line = call(adapted, "who bakes bread?", *flags, "--json")
+    assert code == 0 and {answer["document"] for answer in json.loads(line)["answers"]} == documents
+    searcher = Searcher(adapted)
+    for conditions in (where, [], where):  # what was kept of earlier conditions is not used for others
+        found = {answer.document for answer in searcher.search("who bakes bread?", 10, conditions)}
+        assert found == (documents if conditions else {*PAGES})
+
+
+def test_show_says_what_there_is(adapted: Path) -> None:
+    done = CliRunner().invoke(cli.app, ["show", str(adapted)])
+    assert done.exit_code == 0
+    for shown in (
+        "Search with BM25 and the adapted encoder.",
+        "3 of 3 documents",
+        "needed for search",
+        "minute",
+    ):
+        assert shown in done.stdout, shown
+    found = api.show(adapted)
+    assert found["system"] == "hybrid" and found["bytes"]["index"] > 1_000
+
+
+def test_the_python_function_returns_answers(adapted: Path) -> None:
+    found = api.search(adapted, "who bakes bread?", k=2, where=["folder=news"])
+    assert found == Searcher(adapted).search("who bakes bread?", 2, ["folder=news"])
+    assert found[0].place.file == "news/oven.txt"
+
+
+def test_questions_from_a_pipe(adapted: Path) -> None:
+    code, line = call(adapted, "--k", "1", "--json", typed="who bakes bread?\n\nwhat crosses the river?\n")
+    assert code == 0
+    assert [(one["question"], one["answers"][0]["document"]) for one in json.loads(line)["questions"]] == [
+        ("who bakes bread?", "news/oven.txt"),
+        ("what crosses the river?", "guide/boat.md"),
+    ]
+    code, shown = call(adapted, typed="who bakes bread?\n")
+    assert code == 0 and "1. oven" in shown
+
+
+def test_a_prompt_on_a_terminal(adapted: Path) -> None:
+    """It answers, survives a mistake, remembers what was asked, and ends at an empty line."""
+    pty = pytest.importorskip("pty")
+    ours, theirs = pty.openpty()
+    program = [sys.executable, "-m", "qontext", "search", str(adapted), "--k", "1"]
+    running = subprocess.Popen(program, stdin=theirs, stdout=theirs, stderr=theirs, close_fds=True)
+    os.close(theirs)
+
+    def after(typed: bytes) -> str:
+        """What is shown until the next prompt."""
+        os.write(ours, typed)
+        shown = b""
+        while not shown.endswith(b"> "):
+            shown += os.read(ours, 4096)
+        return shown.decode(errors="replace")
+
+    try:
+        assert "an empty line" in after(b"")
+        assert "oven" in after(b"who bakes bread?\n")
+        assert "boat" in after(b"what crosses the river?\n")
+        assert "boat" in after(b"\x1b[A\n"), "the question before"
+        os.write(ours, b"\n")
+        assert running.wait() == 0
+    finally:
+        running.kill()
+        os.close(ours)
+
+
+def test_queries_make_a_run_that_says_what_the_searcher_says(adapted: Path, tmp_path: Path) -> None:
+    (tmp_path / "q.tsv").write_text("q1\twho bakes bread?\nq2\twhat crosses the river?\n")
+    made = api.search(adapted, queries=tmp_path / "q.tsv", k=2, out=tmp_path / "run.trec")
+    assert made.summary["queries_with_results"] == 2
+    run = read_run(tmp_path / "run.trec")
+    searcher = Searcher(adapted)
+    for name, question in (("q1", "who bakes bread?"), ("q2", "what crosses the river?")):
+        assert [hit.passage for hit in run[name]] == [a.passage for a in searcher.search(question, 2)]
+    api.search(adapted, queries=tmp_path / "q.tsv", where=("lang=de",), out=tmp_path / "de.trec")
+    assert {hit.passage for hits in read_run(tmp_path / "de.trec").values() for hit in hits} == {
+        "guide/boat.md#0"
+    }
+
+
+def test_conditions_on_indexes_of_every_kind(adapted: Path, tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    (tmp_path / "q.tsv").write_text("q1\twho bakes bread?\n")
+    made = {
+        "vectors": adapted / "index" / "vectors",
+        "bm25": adapted / "index" / "bm25",
+        "hnsw": api.index(adapted / "index" / "vectors", backend="faiss-hnsw", out=tmp_path / "hnsw").path,
+    }
+    for name, index in made.items():
+        settings = {"queries": tmp_path / "q.tsv", "where": ("folder=news",)}
+        api.search(index, **settings, out=tmp_path / f"{name}.trec")
+        run = read_run(tmp_path / f"{name}.trec")
+        assert [hit.passage for hit in run["q1"]] == ["news/oven.txt#0"], name
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["q", "--where", "lang"], "is not a condition"),
+        (["q", "--where", "language=de"], "no passage has a field 'language'"),
+        ([""], "the question is empty"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(adapted: Path, arguments: list[str], message: str) -> None:
+    code, said = call(adapted, *arguments)
+    assert code == 2 and message in said
+
+
+def test_passages_without_places_are_answers_without_one(adapted: Path, tmp_path: Path) -> None:
+    """As they are in an index of an older version."""
+    import pyarrow.parquet as pq
+
+    from qontext.data.places import find_passages
+    from qontext.data.records import PASSAGES
+
+    (part,) = (adapted / "index" / "passages").glob("*.parquet")
+    pq.write_table(pq.read_table(part).select(PASSAGES.names), tmp_path / "old.parquet")
+    passage, place = find_passages(tmp_path / "old.parquet", ["news/oven.txt#0"])["news/oven.txt#0"]
+    assert passage.title == "oven" and place == Place() and str(place) == ""
+    with pytest.raises(
+        QontextError, match=r"no passage has a field 'lang'.*Available fields: document, title"
+    ):
+        from qontext.retrieve.where import matching_ids, parse
+
+        matching_ids(parse(["lang=de"]), tmp_path / "old.parquet")

@@ -1,0 +1,241 @@
+"""The HTTP API as clients see it: search, embeddings, reranking, models, health and metrics."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from tests.serve.conftest import Running, Serve, World
+
+from qontext.models.retriever import Retriever
+from qontext.retrieve.searcher import Searcher
+
+QUESTION = "Which lamp was repaired by masons after a storm?"
+
+
+def search(site: Running, **body: Any) -> dict[str, Any]:
+    answer = site.http.post("/v1/search", json=body)
+    assert answer.status_code == 200, answer.text
+    result: dict[str, Any] = answer.json()
+    return result
+
+
+def test_search_returns_what_the_searcher_returns(
+    site: Running, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QONTEXT_AUTO_PRECISION", "fp32")
+    hits = search(site, query=QUESTION, k=7)["results"][0]["hits"]
+    expected = Searcher(world / "mine", device="cpu").search(QUESTION, 7)
+    assert [hit["passage"] for hit in hits] == [answer.passage for answer in expected]
+    assert [hit["text"] for hit in hits] == [answer.text for answer in expected]
+    assert [hit["rank"] for hit in hits] == [1, 2, 3, 4, 5, 6, 7]
+    assert [hit["score"] for hit in hits] == pytest.approx([a.score for a in expected], abs=1e-5)
+    assert {hit["document"] for hit in hits} == {answer.document for answer in expected}
+
+
+def test_several_queries_are_answered_in_order(site: Running) -> None:
+    both = search(site, query=[QUESTION, "engine"], k=3)["results"]
+    assert [result["query"] for result in both] == [QUESTION, "engine"]
+    alone = search(site, query="engine", k=3)["results"][0]
+    assert [hit["passage"] for hit in both[1]["hits"]] == [hit["passage"] for hit in alone["hits"]]
+
+
+def test_every_system_can_be_named(site: Running) -> None:
+    names = [m["id"] for m in site.http.get("/v1/models").json()["data"] if "search" in m["capabilities"]]
+    assert names == [
+        "mine", "mine/bm25", "mine/dense", "vectors", "bm25", "mine/reranked", "vectors/reranked", "bm25/reranked",
+    ]  # fmt: skip
+    first = {name: search(site, query="boat", system=name)["results"][0]["hits"] for name in names}
+    assert all(first.values())
+    assert [h["passage"] for h in first["vectors"]] == [h["passage"] for h in first["mine/dense"]]
+    assert [h["passage"] for h in first["bm25"]] == [h["passage"] for h in first["mine/bm25"]]
+    assert all(0 <= hit["score"] <= 1 for hit in first["bm25/reranked"])
+
+
+@pytest.mark.parametrize("system", ["mine", "mine/bm25", "vectors"])
+def test_filters_return_the_best_of_what_they_accept(site: Running, system: str) -> None:
+    everything = search(site, query="storm", k=1000, system=system)["results"][0]["hits"]
+    inside = [h["passage"] for h in everything if h["document"].startswith("north/islands/")]
+    hits = search(site, query="storm", k=5, system=system, folder="north/islands")["results"][0]["hits"]
+    if system == "mine":  # z-scores depend on the candidates
+        assert len(hits) == 5 and all(h["document"].startswith("north/islands/") for h in hits)
+    else:
+        assert [h["passage"] for h in hits] == inside[:5]
+    document = everything[-1]["document"]
+    only = search(site, query="storm", k=50, system=system, document=document)["results"][0]["hits"]
+    assert {hit["document"] for hit in only} == {document}
+    assert search(site, query="storm", system=system, folder="nort")["results"][0]["hits"] == []
+
+
+@pytest.mark.parametrize("system", ["mine", "bm25", "vectors", "bm25/reranked"])
+def test_conditions_on_metadata(site: Running, system: str) -> None:
+    hits = search(site, query="storm", k=20, system=system, where=["year>=2020", "year!=2023"])["results"][0][
+        "hits"
+    ]
+    assert {hit["metadata"]["year"] for hit in hits} == {2020, 2021, 2022}
+    wrong = site.http.post("/v1/search", json={"query": "storm", "where": ["color=red"]})
+    assert wrong.status_code == 400 and "no passage has a field 'color'" in wrong.json()["error"]["message"]
+    assert site.http.get("/", params={"q": "storm", "where": "color=red"}).status_code == 400
+    assert 'value="year&gt;=2020"' in site.http.get("/", params={"q": "storm", "where": "year>=2020"}).text
+
+
+def test_a_query_without_words_of_the_index_has_no_results_by_words(site: Running) -> None:
+    assert search(site, query="xyzzy", system="bm25")["results"][0]["hits"] == []
+    assert len(search(site, query=["xyzzy", "boat"], system="mine")["results"][0]["hits"]) == 10
+
+
+def test_vectors_are_those_of_the_encoder(site: Running, world: World) -> None:
+    texts = ["The lamp was repaired.", "A storm.", "a " * 300]
+    body = {"model": "mine", "input": texts}
+    answer = site.http.post("/v1/embeddings", json=body).json()
+    retriever = Retriever(str(world / "mine" / "model"), device="cpu", precision="fp32", max_length=80)
+    expected = retriever.encode(texts, "passage")
+    got = np.array([row["embedding"] for row in answer["data"]], np.float32)
+    np.testing.assert_allclose(got, expected, atol=1e-5)
+    coded = site.http.post("/v1/embeddings", json={**body, "encoding_format": "base64"}).json()
+    for row, vector in zip(coded["data"], got):
+        np.testing.assert_array_equal(np.frombuffer(base64.b64decode(row["embedding"]), "<f4"), vector)
+    assert answer["usage"]["prompt_tokens"] == sum(map(len, retriever.tokenize(texts, "passage")))
+    short = site.http.post("/v1/embeddings", json={**body, "dimensions": 4}).json()["data"]
+    for row, vector in zip(short, got):
+        np.testing.assert_allclose(row["embedding"], vector[:4] / np.linalg.norm(vector[:4]), atol=1e-5)
+
+
+def test_queries_and_passages_are_told_apart(serve: Serve, world: World) -> None:
+    """An encoder with prompts encodes the two kinds differently."""
+    import json
+
+    settings = world / "mine" / "model" / "config_sentence_transformers.json"
+    before = settings.read_text()
+    settings.write_text(
+        json.dumps({**json.loads(before), "prompts": {"query": "query: ", "document": "text: "}})
+    )
+    try:
+        http = serve("mine").http
+    finally:
+        settings.write_text(before)
+
+    def vector(**body: Any) -> list[float]:
+        answer = http.post("/v1/embeddings", json={"input": "A storm.", **body}).json()
+        found: list[float] = answer["data"][0]["embedding"]
+        return found
+
+    query, passage = vector(model="mine-query"), vector(model="mine-passage")
+    assert query != passage
+    assert vector(model="mine") == passage
+    assert vector(model="mine", input_type="query") == query
+    assert vector(model="mine", input_type="search_document") == passage
+    clash = http.post("/v1/embeddings", json={"model": "mine-query", "input": "a", "input_type": "passage"})
+    assert clash.status_code == 400
+
+
+def test_reranking_puts_texts_in_order(site: Running) -> None:
+    texts = ["The boat sank.", "A lamp.", {"text": "The lamp was repaired by masons after a storm."}]
+    body = {"query": "boat", "documents": texts, "return_documents": True}
+    answer = site.http.post("/v1/rerank", json=body).json()
+    assert answer["model"] == "reranker"
+    scores = [result["relevance_score"] for result in answer["results"]]
+    assert scores == sorted(scores, reverse=True) and all(0 < score < 1 for score in scores)
+    assert sorted(result["index"] for result in answer["results"]) == [0, 1, 2]
+    plain = ["The boat sank.", "A lamp.", "The lamp was repaired by masons after a storm."]
+    assert all(result["document"]["text"] == plain[result["index"]] for result in answer["results"])
+    top = site.http.post("/v1/rerank", json={**body, "top_n": 1}).json()["results"]
+    assert top == answer["results"][:1]
+    dense = site.http.post("/v1/rerank", json={**body, "model": "mine"}).json()
+    assert dense["model"] == "mine" and len(dense["results"]) == 3
+
+
+def test_health_models_and_metrics(site: Running) -> None:
+    assert site.http.get("/healthz").json() == {"status": "ok"}
+    assert site.http.get("/v1/models/mine%2Fbm25").json()["id"] == "mine/bm25"
+    search(site, query="boat")
+    text = site.http.get("/metrics").text
+    assert 'qontext_requests_total{route="/v1/search",method="POST",status="200"}' in text
+    assert 'qontext_request_seconds_bucket{route="/v1/search",le="+Inf"}' in text
+    for line in text.splitlines():
+        assert line.startswith("# ") or (line.rpartition(" ")[2] and float(line.rpartition(" ")[2]) >= 0), (
+            line
+        )
+
+
+BAD: dict[str, tuple[str, Any, int]] = {
+    "empty query": ("/v1/search", {"query": ""}, 422),
+    "blank query": ("/v1/search", {"query": " \n"}, 422),
+    "no query": ("/v1/search", {}, 422),
+    "no queries": ("/v1/search", {"query": []}, 422),
+    "a number": ("/v1/search", {"query": 5}, 422),
+    "too many queries": ("/v1/search", {"query": ["a"] * 65}, 422),
+    "long query": ("/v1/search", {"query": "a" * 1_000_000}, 422),
+    "k of zero": ("/v1/search", {"query": "a", "k": 0}, 422),
+    "huge k": ("/v1/search", {"query": "a", "k": 10**9}, 422),
+    "k of text": ("/v1/search", {"query": "a", "k": "5"}, 422),
+    "unknown system": ("/v1/search", {"query": "a", "system": "nothing"}, 404),
+    "system of a path": ("/v1/search", {"query": "a", "system": "../../etc/passwd"}, 404),
+    "unknown model": ("/v1/embeddings", {"input": "a", "model": "gpt"}, 404),
+    "suffixes of suffixes": ("/v1/embeddings", {"input": "a", "model": "mine-query-query"}, 404),
+    "token array": ("/v1/embeddings", {"input": [1, 2], "model": "mine"}, 422),
+    "token arrays": ("/v1/embeddings", {"input": [[1, 2]], "model": "mine"}, 422),
+    "empty text": ("/v1/embeddings", {"input": "", "model": "mine"}, 422),
+    "many dimensions": ("/v1/embeddings", {"input": "a", "model": "mine", "dimensions": 17}, 400),
+    "no dimensions": ("/v1/embeddings", {"input": "a", "model": "mine", "dimensions": 0}, 422),
+    "format": ("/v1/embeddings", {"input": "a", "model": "mine", "encoding_format": "int8"}, 422),
+    "no documents": ("/v1/rerank", {"query": "a", "documents": []}, 422),
+    "empty document": ("/v1/rerank", {"query": "a", "documents": [""]}, 422),
+    "reranker": ("/v1/rerank", {"query": "a", "documents": ["b"], "model": "nothing"}, 404),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_requests_are_answered_with_a_sentence(site: Running, case: str) -> None:
+    path, body, status = BAD[case]
+    answer = site.http.post(path, json=body)
+    assert answer.status_code == status, answer.text
+    error = answer.json()["error"]
+    assert error["message"] and len(error["message"]) < 1000 and error["type"]
+
+
+RAW = {
+    "malformed": (b'{"query": ', 400),
+    "not JSON": (b"query=boat", 400),
+    "a list": (b"[]", 422),
+    "nothing": (b"", 422),
+    "NaN": (b'{"query": "a", "k": NaN}', 422),
+    "a lone surrogate": (b'{"query": "\\ud800"}', 422),
+    "not UTF-8": (b'{"query": "\xff"}', 400),
+    "deep nesting": (b'{"query": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", 400),
+    "too large": (b'{"query": "' + b"a" * 5_000_000 + b'"}', 413),
+}
+
+
+@pytest.mark.parametrize("case", RAW)
+def test_bytes_that_are_no_request(site: Running, case: str) -> None:
+    body, status = RAW[case]
+    answer = site.http.post("/v1/search", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == status, answer.text
+    assert answer.json()["error"]["message"]
+
+
+def test_a_large_request_without_a_length_is_refused(site: Running) -> None:
+    def stream() -> Any:
+        for _ in range(100):
+            yield b"a" * 65_536
+
+    try:
+        answer = site.http.post("/v1/search", content=stream())
+    except httpx.WriteError:  # it was refused while it was being sent
+        return
+    assert answer.status_code == 413
+
+
+def test_unknown_addresses_and_methods(site: Running) -> None:
+    assert site.http.get("/v1/nothing").status_code == 404
+    assert site.http.get("/v1/search").status_code == 405
+    assert site.http.get("/v1/models/nothing").json()["error"]["type"] == "not_found_error"
+
+
+def test_surprising_text_is_text(site: Running) -> None:
+    for text in ("\0", "\u200b x", "🜁" * 50, "'; DROP TABLE passages; --", "<b>&amp;", "a\u0301" * 99):
+        search(site, query=text + " boat")

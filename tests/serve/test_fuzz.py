@@ -1,0 +1,48 @@
+"""Requests made from the API's own description, and from nothing of the kind: never an answer of 5xx."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from tests.serve.conftest import Running
+
+EXAMPLES = int(os.environ.get("QONTEXT_FUZZ", "15"))
+
+
+def fuzz(operation: Any, mode: Any, url: str) -> int:
+    """Send requests of this kind, and return how many were sent."""
+    from hypothesis import HealthCheck, given, settings
+
+    sent = 0
+
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def send(case: Any) -> None:
+        nonlocal sent
+        response = case.call(base_url=url)
+        assert response.status_code < 500, (case.as_curl_command(), response.text)
+        if response.status_code >= 400 and operation.path.startswith("/v1"):
+            assert response.json()["error"]["message"]
+        sent += 1
+
+    send()
+    return sent
+
+
+def test_no_request_is_answered_with_a_fault(site: Running) -> None:
+    schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
+    schema = schemathesis.openapi.from_dict(site.http.get("/openapi.json").json())
+    operations = {result.ok().label: result.ok() for result in schema.get_all_operations()}
+    assert {"POST /v1/search", "POST /v1/embeddings", "POST /v1/rerank"} <= operations.keys()
+    for label, operation in operations.items():
+        assert fuzz(operation, schemathesis.GenerationMode.POSITIVE, site.url)
+        if label.startswith("POST"):  # others have nothing that could be wrong
+            assert fuzz(operation, schemathesis.GenerationMode.NEGATIVE, site.url)

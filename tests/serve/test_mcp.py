@@ -1,0 +1,164 @@
+"""MCP as agents speak it: the SDK's client over stdio and HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from mcp import Client, StdioServerParameters
+from tests.serve.conftest import Running, Serve, World
+
+from qontext.serve.mcp import ANSWER_CHARACTERS, TEXT_CHARACTERS
+from qontext.serve.security import Policy
+
+QUESTION = "Which lamp was repaired by masons after a storm?"
+TOKEN = "a-token-of-many-characters"
+
+
+def stdio(world: World) -> StdioServerParameters:
+    arguments = ["serve", str(world / "mine"), "--mcp", "--device", "cpu", "--about", "Invented reports."]
+    environment = {"QONTEXT_AUTO_PRECISION": "fp32", "OMP_NUM_THREADS": "1"}
+    import os
+
+    return StdioServerParameters(
+        command=sys.executable, args=["-m", "qontext", *arguments], env={**os.environ, **environment}
+    )
+
+
+@asynccontextmanager
+async def connected(server: Any) -> AsyncIterator[Client]:
+    async with Client(server) as client:
+        yield client
+
+
+def texts(result: Any) -> str:
+    return "".join(part.text for part in result.content)
+
+
+async def use(server: Any) -> None:
+    """What an agent does: list the tools, search, read; and what it does wrong."""
+    async with connected(server) as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        assert set(tools) == {"search", "read"}
+        for tool in tools.values():
+            assert tool.annotations is not None
+            assert tool.annotations.read_only_hint and not tool.annotations.destructive_hint
+        about = tools["search"].description or ""
+        assert "24 documents" in about and "in English" in about and "Lighthouse" in about
+        assert set(tools["search"].input_schema["properties"]) == {"question", "k", "folder"}
+        found = await client.call_tool("search", {"question": QUESTION, "k": 3})
+        assert not found.is_error
+        results = found.structured_content["results"]
+        assert len(results) == 3 and json.loads(texts(found)) == found.structured_content
+        south = await client.call_tool("search", {"question": QUESTION, "folder": "south"})
+        assert {r["document"].split("/")[0] for r in south.structured_content["results"]} == {"south"}
+        read = (await client.call_tool("read", {"document": results[0]["document"]})).structured_content
+        assert results[0]["text"] in read["text"] and read["passages"] > 1 and read["next"] is None
+        later = (
+            await client.call_tool("read", {"document": results[0]["document"], "start": 2})
+        ).structured_content
+        assert read["text"].endswith(later["text"]) and len(later["text"]) < len(read["text"])
+        for name, arguments in (
+            ("search", {"question": " "}),
+            ("search", {"question": "boat", "k": 0}),
+            ("search", {"question": "boat", "k": 10**9}),
+            ("search", {"question": "a" * 50_000}),
+            ("search", {}),
+            ("read", {"document": "../../etc/passwd"}),
+            ("read", {"document": results[0]["document"], "start": 1_000}),
+        ):
+            wrong = await client.call_tool(name, arguments)
+            assert wrong.is_error and texts(wrong), (name, arguments)
+            assert "Traceback" not in texts(wrong)
+        assert "there is no document" in texts(await client.call_tool("read", {"document": "nothing"}))
+
+
+def test_over_stdio(world: World) -> None:
+    asyncio.run(use(stdio(world)))
+
+
+def test_over_http(site: Running) -> None:
+    asyncio.run(use(f"{site.url}/mcp"))
+
+
+def test_nothing_but_the_protocol_is_on_stdout(world: World) -> None:
+    parameters = stdio(world)
+    hello = {
+        "jsonrpc": "2.0", "id": 1, "method": "initialize",
+        "params": {
+            "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"},
+        },
+    }  # fmt: skip
+    ready = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+    call = {
+        "jsonrpc": "2.0", "id": 2, "method": "tools/call",
+        "params": {"name": "search", "arguments": {"question": "boat"}},
+    }  # fmt: skip
+    process = subprocess.Popen(
+        [parameters.command, *parameters.args], env=parameters.env,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+    for message in (hello, ready, call):
+        process.stdin.write(json.dumps(message) + "\n")
+    process.stdin.flush()
+    lines = [process.stdout.readline(), process.stdout.readline()]
+    process.stdin.close()
+    rest, said = process.stdout.read(), process.stderr.read()
+    assert process.wait(timeout=60) == 0, said
+    answers = {json.loads(line)["id"]: json.loads(line) for line in lines}
+    assert set(answers) == {1, 2} and not rest
+    assert answers[1]["result"]["serverInfo"]["name"] == "qontext"
+    assert not answers[2]["result"]["isError"]
+    assert "Serving MCP" in said and "boat" not in said
+
+
+def test_the_token_guards_mcp_too(serve: Serve) -> None:
+    import httpx2
+    from mcp.client.streamable_http import streamable_http_client
+
+    url = f"{serve('bm25', policy=Policy(token=TOKEN)).url}/mcp"
+
+    async def main() -> None:
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        async with (
+            httpx2.AsyncClient(headers=headers) as http,
+            connected(streamable_http_client(url, http_client=http)) as client,
+        ):
+            assert not (await client.call_tool("search", {"question": "boat"})).is_error
+        with pytest.raises(Exception):  # noqa: B017 - the SDK wraps it in groups of its own
+            async with connected(url):
+                pass
+
+    asyncio.run(main())
+
+
+def test_texts_are_capped(world: World, tmp_path: Any) -> None:
+    from qontext import api
+    from qontext.serve.mcp import build
+    from qontext.serve.verb import open_service
+
+    rows = [{"_id": f"d{n}", "title": f"Long {n}", "text": f"boat {n} " + "word " * 9_000} for n in range(12)]
+    (tmp_path / "docs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    passages = api.split(tmp_path / "docs.jsonl", keep=True, workers=1, out=tmp_path / "passages")
+    api.index(passages, backend="bm25", out=tmp_path / "long")
+    service = open_service(world.config(str(tmp_path / "long")))
+
+    async def main() -> None:
+        async with connected(build(service)) as client:
+            found = (await client.call_tool("search", {"question": "boat", "k": 12})).structured_content[
+                "results"
+            ]
+            assert len(found) == 12 and all(len(r["text"]) <= TEXT_CHARACTERS + 2 for r in found)
+            assert sum(len(r["text"]) for r in found) < ANSWER_CHARACTERS + 12 * 200
+            read = (await client.call_tool("read", {"document": "d1"})).structured_content
+            assert len(read["text"]) <= ANSWER_CHARACTERS + 2 and read["text"].endswith("…")
+
+    asyncio.run(main())
+    service.close()

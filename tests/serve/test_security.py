@@ -1,0 +1,150 @@
+"""Who is refused: other hosts and origins, missing tokens, addresses beyond this machine, paths in names."""
+
+from __future__ import annotations
+
+import pytest
+from tests.serve.conftest import Running, Serve, World
+
+from qontext.frame import log
+from qontext.frame.errors import QontextError
+from qontext.serve.listen import is_loopback, policy_of
+from qontext.serve.security import Policy, host_name
+from qontext.serve.web import safe_target
+
+TOKEN = "a-token-of-many-characters"
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "[::2]:80"]
+)
+def test_other_hosts_are_refused(site: Running, host: str) -> None:
+    answer = site.http.get("/", headers={"Host": host})
+    assert answer.status_code in (400, 403), host
+    assert site.http.get("/", headers={"Host": "localhost:1"}).status_code == 200
+
+
+def test_other_origins_are_refused(site: Running) -> None:
+    for origin in ("http://evil.example", "null", "http://localhost:9"):
+        answer = site.http.post("/v1/search", json={"query": "boat"}, headers={"Origin": origin})
+        assert answer.status_code == 403
+    own = site.http.post("/v1/search", json={"query": "boat"}, headers={"Origin": site.url})
+    assert own.status_code == 200
+    assert not any(name.lower().startswith("access-control") for name in own.headers)
+
+
+def test_answers_carry_the_headers_that_protect_pages(site: Running) -> None:
+    for path in ("/", "/v1/models", "/nothing", "/static/script.js"):
+        headers = site.http.get(path).headers
+        assert "script-src 'self'" in headers["content-security-policy"]
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_no_page_has_scripts_or_styles_inside(site: Running) -> None:
+    for path in ("/?q=boat", "/compare", "/queries", "/runs", "/docs", "/document?id=north/report-0.txt"):
+        text = site.http.get(path).text
+        assert "<script src=" in text and "<script>" not in text
+        assert "style=" not in text and "onclick" not in text and "javascript:" not in text
+
+
+def test_text_of_documents_and_requests_is_escaped(site: Running) -> None:
+    page = site.http.get("/document", params={"id": "north/report-0.txt"}).text
+    assert "alert(1)" in page and "<script>alert" not in page
+    for field in ("q", "document", "system", "like", "query", "folder"):
+        page = site.http.get("/", params={field: '"><script>alert(2)</script>'}).text
+        assert "<script>alert" not in page
+
+
+@pytest.mark.parametrize(
+    "path", ["/static/../api.py", "/static/..%2fapi.py", "/static/app.py", "/static/%2e%2e/api.py"]
+)
+def test_only_two_files_are_static(site: Running, path: str) -> None:
+    assert site.http.get(path).status_code == 404
+
+
+@pytest.mark.parametrize("name", ["../index/passages", "/etc", "..", ".", "steps/bm25-a/../bm25-b", "%2e%2e"])
+def test_names_of_runs_are_no_paths(site: Running, name: str) -> None:
+    assert site.http.get("/runs/show", params={"run": name}).status_code == 404
+    assert site.http.get("/runs/show", params={"run": "steps/bm25-a"}).status_code == 200
+
+
+def test_a_token_is_asked_for(serve: Serve) -> None:
+    http = serve("bm25", policy=Policy(token=TOKEN)).http
+    assert http.get("/healthz").status_code == 200
+    for path in ("/v1/models", "/metrics", "/openapi.json", "/runs", "/mcp", "/healthz/", "/static"):
+        assert http.get(path).status_code == 401, path
+    for header in (
+        "Bearer wrong",
+        f"Basic {TOKEN}",
+        "Bearer",
+        f"Bearer {TOKEN}x",
+        "Bearer \xff".encode("latin-1"),
+    ):
+        assert http.get("/v1/models", headers={"Authorization": header}).status_code == 401
+    assert http.get("/v1/models", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
+    assert http.post("/v1/search", json={"query": "boat"}).status_code == 401
+
+
+def test_people_sign_in_with_the_token(serve: Serve) -> None:
+    http = serve("bm25", policy=Policy(token=TOKEN)).http
+    sent = http.get("/?q=boat&k=5", headers={"Accept": "text/html"})
+    assert sent.status_code == 303 and sent.headers["location"].startswith("/login?next=%2F%3Fq%3Dboat")
+    form = http.get(sent.headers["location"]).text
+    assert 'value="/?q=boat&amp;k=5"' in form
+    assert http.post("/login", data={"token": "wrong", "next": "/"}).status_code == 401
+    answer = http.post("/login", data={"token": TOKEN, "next": "/?q=boat"})
+    assert answer.status_code == 303 and answer.headers["location"] == "/?q=boat"
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie and "SameSite=strict" in cookie and TOKEN not in cookie
+    assert http.get("/?q=boat").status_code == 200
+    http.cookies.clear()
+    http.cookies.set("qontext_session", "0" * 64)
+    assert http.get("/?q=boat").status_code == 401
+
+
+@pytest.mark.parametrize(
+    "target", ["//evil.example", "https://evil.example", "/\\evil.example", "", "/a\nb", "evil"]
+)
+def test_signing_in_leads_nowhere_else(target: str) -> None:
+    assert safe_target(target) == "/"
+    assert safe_target("/runs?a=1") == "/runs?a=1"
+
+
+def test_listening_beyond_this_machine_needs_a_token() -> None:
+    with pytest.raises(QontextError, match="needs a token"):
+        policy_of("0.0.0.0", (), {})
+    with pytest.raises(QontextError, match="shorter than 16"):
+        policy_of("0.0.0.0", (), {"QONTEXT_TOKEN": "short"})
+    assert policy_of("0.0.0.0", (), {"QONTEXT_TOKEN": TOKEN}) == Policy(None, TOKEN)
+    hosts = policy_of("127.0.0.1", ("Search.Example",), {}).hosts
+    assert hosts is not None and "search.example" in hosts and "localhost" in hosts
+    assert [is_loopback(h) for h in ("127.0.0.2", "::1", "localhost", "0.0.0.0", "::", "example.org")] == [
+        True, True, True, False, False, False,
+    ]  # fmt: skip
+    assert [host_name(h) for h in ("a:1", "A", "[::1]:80", "::1", "a.b")] == ["a", "a", "::1", "::1", "a.b"]
+
+
+def test_queries_are_in_no_log(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    log.show(log.DETAIL)
+    secret = "zanzibar"
+    quiet = serve("bm25")
+    quiet.http.get("/", params={"q": secret})
+    quiet.http.post("/v1/search", json={"query": secret})
+    quiet.stop()
+    said = capsys.readouterr()
+    assert "POST /v1/search 200" in said.err and secret not in said.err + said.out
+    loud = serve("bm25", log_queries=True)
+    loud.http.post("/v1/search", json={"query": secret})
+    assert secret in capsys.readouterr().err
+
+
+def test_a_long_address_is_refused(site: Running) -> None:
+    assert site.http.get("/", params={"q": "a" * 40_000}).status_code == 414
+    assert site.http.get("/", params={"q": "a" * 25_000}).status_code == 400
+
+
+def test_world_has_no_index_with_a_clash(world: World) -> None:
+    from qontext.serve.verb import open_service
+
+    with pytest.raises(QontextError, match="two directories have the name 'mine'"):
+        open_service(world.config("mine", "mine=vectors"))

@@ -1,0 +1,42 @@
+"""A file where the output directory should be: one sentence with its name, and the file stays as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from qontext import api
+from qontext.frame.errors import QontextError
+
+RECIPE = """
+[split]
+source = "{0}"
+max_tokens = 16
+[evaluate]
+run = "{0}"
+qrels = "{0}"
+"""
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["the file", "in the file"])
+@pytest.mark.parametrize("verb", ["split", "beir", "sweep", "run", "adapt", "demo", "evaluate"])
+def test_a_file_in_place_of_the_directory(tmp_path: Path, verb: str, inside: bool) -> None:
+    documents, recipe, file = tmp_path / "docs.jsonl", tmp_path / "recipe.toml", tmp_path / "precious"
+    documents.write_text('{"_id": "a", "text": "Some words."}\n')
+    recipe.write_text(RECIPE.format(documents))
+    file.write_text("kept")
+    arguments = {
+        "sweep": (recipe,),
+        "run": (recipe,),
+        "beir": ("bm25",),
+        "demo": (),
+        "evaluate": (documents, documents),
+    }
+    settings = {"grid": ["split.max_tokens=16,32"]} if verb == "sweep" else {}
+    with pytest.raises(QontextError) as error:
+        getattr(api, verb)(
+            *arguments.get(verb, (documents,)), out=str(file / "made" if inside else file), **settings
+        )
+    assert "precious" in str(error.value) and "Errno" not in str(error.value)
+    assert file.read_text() == "kept"

@@ -1,0 +1,242 @@
+"""A method, a generator, an index and a source from outside the package: the files of docs/extending.md, through the real
+command line, by ``module:Class`` and by the entry points of an installed package."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from qontext import cli
+from qontext.frame import stages
+from qontext.frame.artifacts import open_artifact
+from qontext.frame.config import Options
+from qontext.frame.kinds import Kinds
+from qontext.pretrain.objectives import METHODS
+
+DOCS = Path(__file__).parents[1] / "docs" / "extending.md"
+KINDS = ("bag", "openings", "brute", "verses")
+GROUPS = ("qontext.objectives", "qontext.generators", "qontext.indexes", "qontext.sources")
+CLASSES = ("bag:Bag", "openings:Openings", "brute:Brute", "verses:Verses")
+POEM = [
+    f"The {n}th verse speaks of {a} and {b}. It ends with {c}."
+    for n, (a, b, c) in enumerate(
+        [("rivers", "stones", "boats"), ("winter", "bread", "mills"), ("lamps", "stairs", "bells")] * 4
+    )
+]
+
+
+def write_modules(folder: Path) -> None:
+    """The documented files, each under the name in its first line."""
+    blocks = re.findall(r"```python\n# (\w+)\.py\n(.*?)```", DOCS.read_text("utf-8"), re.DOTALL)
+    assert [name for name, _ in blocks] == list(KINDS)
+    for name, text in blocks:
+        (folder / f"{name}.py").write_text(text)
+
+
+def install(folder: Path) -> None:
+    """What an installed package looks like: its modules and a folder that describes it, with its entry points."""
+    write_modules(folder)
+    about = folder / "verse_tools-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: verse-tools\nVersion: 1.0\n")
+    points = (f"[{g}]\n{n} = {c}\n" for g, n, c in zip(GROUPS, KINDS, CLASSES))
+    (about / "entry_points.txt").write_text("\n".join(points))
+
+
+def run_commands(commands: list[str], folder: Path, *paths: Path) -> str:
+    """Run command lines of `qontext` in one new process; the current directory is not on its path by itself."""
+    code = textwrap.dedent(f"""
+        from qontext import cli
+        for line in {commands!r}:
+            try:
+                cli.app(line.split())
+            except SystemExit as left:
+                assert not left.code, (line, left.code)
+    """)
+    search = os.pathsep.join([*map(str, paths), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": search, "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def read_run(path: Path) -> list[float]:
+    """The scores: passages that are nearly as good may change places."""
+    return [float(line.split()[4]) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("way", ["module:Class", "entry points"])
+def test_every_kind_from_outside_the_package(tmp_path: Path, way: str) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "poem.txt").write_text("\n".join(POEM))
+    if way == "entry points":
+        (tmp_path / "site").mkdir()
+        install(tmp_path / "site")
+        paths, (method, generator, index, source) = [tmp_path / "site"], KINDS
+    else:
+        write_modules(work)
+        paths, (method, generator, index, source) = [], CLASSES
+    said = run_commands(
+        [
+            f"split {source}:poem.txt --out passages -q",
+            f"generate passages --generator {generator} --words 4 --out queries -q",
+            "train-tokenizer passages --vocabulary 120 --out tokenizer -q",
+            f"pretrain passages --method {method} --share 0.5 --bag-weight 2 --encoder tiny --tokenizer tokenizer "
+            "--steps 2 --batch-size 4 --max-tokens 24 --device cpu --precision fp32 --workers 1 --out encoder -q",
+            "encode passages --encoder encoder --device cpu --precision fp32 --out vectors -q",
+            f"index vectors --backend {index} --out index -q",
+            "search index --queries queries --k 3 --device cpu --precision fp32 --out own -q",
+            "search vectors --queries queries --k 3 --device cpu --precision fp32 --out exact -q",
+            f"pretrain --help --method {method}",
+        ],
+        work,
+        *paths,
+    )
+    made = {name: open_artifact(work / name) for name in ("passages", "queries", "encoder", "index")}
+    assert made["passages"].summary["passages"] == len(POEM)
+    assert made["queries"].summary["queries"] == len(POEM)
+    assert made["queries"].config["words"] == 4 and made["index"].config["backend"] == index
+    settings = made["encoder"].config
+    assert (settings["method"], settings["share"], settings["bag_weight"]) == (method, 0.5, 2)
+    assert "temperature" not in settings
+    assert list(made["encoder"].summary[method]["losses"]) == ["bag"]
+    own, exact = (read_run(work / name / "run.trec") for name in ("own", "exact"))
+    assert len(own) == 3 * len(POEM) and own == pytest.approx(exact, rel=1e-5)
+    assert f"Settings of {method}" in said and "--bag-weight" in said and "--temperature" not in said
+    # What the source reads has a fingerprint of its own: a change is noticed.
+    (work / "poem.txt").write_text("\n".join(POEM[:-1]))
+    with pytest.raises(AssertionError, match="the content of source"):
+        run_commands([f"split {source}:poem.txt --out passages -q"], work, *paths)
+
+
+BROKEN = {
+    "syntax.py": "class Odd(:\n",
+    "fails.py": "raise RuntimeError('no licence')\n",
+    "needs.py": "import a_package_that_is_not_there\n",
+    "plain.py": "class Odd: pass\n",
+    "taken.py": """
+        from qontext.frame.config import Options
+        from qontext.pretrain.objectives.base import Objective
+        class OddOptions(Options):
+            lr: float = 1.0
+            \"\"\"Taken.\"\"\"
+        class Odd(Objective):
+            Options = OddOptions
+    """,
+    "loose.py": """
+        from qontext.pretrain.objectives.base import Objective
+        class Odd(Objective):
+            Options = dict
+    """,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nowhere:Odd", "cannot be imported: there is no module 'nowhere'. Install the package that contains nowhere, or"),
+        ("needs:Odd", "there is no module 'a_package_that_is_not_there'. Install a_package_that_is_not_there, which"),
+        ("plain:Even", r"plain\.py: the module plain has no Even.*Correct the name after the colon"),
+        ("plain:Odd", r"is not a subclass of qontext\.pretrain\.objectives\.base\.Objective"),
+        ("syntax:Odd", r"syntax\.py:1: the method 'syntax:Odd' cannot be imported: SyntaxError"),
+        ("fails:Odd", r"fails\.py:1: the method 'fails:Odd' cannot be imported: RuntimeError: no licence"),
+        ("taken:Odd", "has an option 'lr', which is already the name of a setting. Rename the option"),
+        ("loose:Odd", r"the Options of the method 'loose:Odd' are not a subclass of qontext\.frame\.config\.Options"),
+        (":Odd", "is not of the form module:Class"),
+        ("condensor", "unknown method 'condensor'.*Did you mean 'condenser'"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, said: str
+) -> None:
+    for file, text in BROKEN.items():
+        (tmp_path / file).write_text(textwrap.dedent(text))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for module in BROKEN:
+        monkeypatch.delitem(sys.modules, module.removesuffix(".py"), raising=False)
+    for more in ([], ["--help"]):
+        done = CliRunner().invoke(cli.app, ["pretrain", "p", "--out", "o", "--method", name, *more])
+        assert done.exit_code == 2 and not done.stdout, done.output
+        (line,) = done.stderr.splitlines()
+        assert re.search(said, line), line
+
+
+def test_a_broken_entry_point_names_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path)
+    (tmp_path / "bag.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "bag", raising=False)
+    assert METHODS.names()[-1] == "bag"
+    done = CliRunner().invoke(cli.app, ["pretrain", "p", "--out", "o", "--method", "bag"])
+    (line,) = done.stderr.splitlines()
+    assert done.exit_code == 2 and "bag.py:1: the method 'bag:Bag' cannot be imported: ZeroDivision" in line
+    assert line.endswith("Update verse-tools 1.0, or uninstall it.")
+
+
+def tables() -> dict[str, tuple[str, str, Kinds]]:
+    found: dict[str, tuple[str, str, Kinds]] = {}
+    for verb in stages.VERBS:
+        for field, table in stages.load(verb).config.kinds.items():
+            found[f"{verb} --{field}"] = (verb, field, table)
+    return found
+
+
+@pytest.mark.parametrize("where", tables())
+def test_each_kind_shows_and_records_its_own_options_and_no_others(where: str) -> None:
+    verb, field, table = tables()[where]
+    general = CliRunner(env={"COLUMNS": "400"}).invoke(cli.app, [verb, "--help-all"]).output
+    assert f"qontext {verb} --help --{field} NAME" in general
+    options: dict[str, type[Any]] = {name: table.options(name) for name in table.own}
+    for name, own in options.items():
+        assert issubclass(own, Options) and table.own[name].about in " ".join(general.split())
+        flag = [f"--{field}", name] if name != "t5" else [f"--{field}={name}"]
+        done = CliRunner(env={"COLUMNS": "400"}).invoke(cli.app, [verb, "--help-all", *flag])
+        listed = done.output.partition("\nArguments\n")[2]  # after the examples
+        said = " ".join(listed.split())
+        for other, theirs in options.items():
+            for option, info in theirs.model_fields.items():
+                shown = re.search(rf"--{option.replace('_', '-')}\b(?!-)", listed) is not None
+                assert shown == (option in own.model_fields), (name, other, option)
+                if other == name:
+                    assert info.description and " ".join(info.description.split()) in said, (name, option)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("pretrain p --out o --method mlm --window 5", "window is not read by the method 'mlm', only by cot-mae"),
+        ("pretrain p --out o --window=5", "window is not read by the method 'cocondenser', only by cot-mae"),
+        ("pretrain p --out o --method mlm --no-mask-same-document", "mask_same_document is not read by the method"),
+        ("index v --out o --backend bm25 --lists 5", "lists is not read by the backend 'bm25', only by faiss-ivfpq"),
+        ("generate p --out o --generator keyphrase --chat-model x", "chat_model is not read by the generator"),
+        ("filter q --passages p --out o --by overlap --top 5", "top is not read by the judge 'overlap', only by"),
+    ],
+)  # fmt: skip
+def test_an_option_of_another_kind_is_refused(line: str, said: str) -> None:
+    done = CliRunner().invoke(cli.app, line.split())
+    assert done.exit_code == 2 and said in done.stderr and len(done.stderr.splitlines()) == 1, done.output
+
+
+def test_a_recipe_checks_the_options_of_its_kinds(tmp_path: Path) -> None:
+    (tmp_path / "r.toml").write_text('[pretrain]\npassages = "p"\nmethod = "mlm"\nwindow = 3\n')
+    done = CliRunner().invoke(cli.app, ["run", str(tmp_path / "r.toml"), "--dry-run"])
+    assert "window is not read by the method 'mlm', only by cot-mae" in done.stderr
+    (tmp_path / "r.toml").write_text('[pretrain]\npassages = "p"\nmethod = "mlm"\nwinow = 3\n')
+    done = CliRunner().invoke(cli.app, ["run", str(tmp_path / "r.toml"), "--dry-run"])
+    assert "unknown setting of [pretrain] in r.toml 'winow'" in json.dumps(done.stderr)

@@ -1,0 +1,103 @@
+"""`import qontext`: fast, typed, and with the names that the README uses."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import qontext
+from qontext import Bm25, Hit, Passage, QontextError, Run, Searcher, compare, evaluate, load_qrels
+
+TEXTS = ["The mill grinds flour.", "The boat crosses the river.", "The baker bakes bread of flour."]
+
+
+def test_the_import_is_light() -> None:
+    """A name is imported when it is used; until then nothing heavy is loaded."""
+    code = "import sys; before = set(sys.modules); import qontext; print(sorted(sys.modules.keys() - before))"
+    loaded = ast.literal_eval(subprocess.check_output([sys.executable, "-c", code], text=True))
+    assert {name for name in loaded if name.partition(".")[0] not in sys.stdlib_module_names} == {"qontext"}
+    assert {"asyncio", "inspect", "pathlib"}.isdisjoint(loaded)
+
+
+def test_every_name_is_public_documented_and_has_an_example() -> None:
+    assert dir(qontext) == sorted([*qontext.__all__, "__version__", "api"])
+    for name in qontext.__all__:
+        value = getattr(qontext, name)
+        assert value.__name__ == name and value.__module__.startswith("qontext.") and value.__doc__
+    with pytest.raises(AttributeError, match="no attribute 'Sercher'"):
+        _ = qontext.Sercher  # type: ignore[attr-defined]
+
+
+def test_functions_stay_functions_after_their_modules_are_imported() -> None:
+    code = "import qontext.evaluation.compare, qontext; print(qontext.evaluate, qontext.compare)"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).count("<function ") == 2
+
+
+def test_a_searcher_in_memory() -> None:
+    search = Searcher.build(TEXTS)
+    assert [hit.id for hit in search("who grinds flour?", k=5)] == ["0", "2"]
+    assert search("mill") == search.search("mill") and search("zebra") == []
+    named = Searcher.build(
+        [Passage("a", "Mill", "It grinds flour.", "book"), Passage("b", "", "A boat.", "b")]
+    )
+    (hit,) = named("the mill")
+    assert (hit.id, hit.document, hit.title, hit.text) == ("a", "book", "Mill", "It grinds flour.")
+    with pytest.raises(QontextError, match=r"not the string 'docs.jsonl'.*load_passages"):
+        Searcher.build("docs.jsonl")
+    with pytest.raises(QontextError, match="'a' occurs twice"):
+        Searcher.build([Passage("a", "", "stone", "a"), Passage("a", "", "river", "a")])
+
+
+def test_a_run_is_written_and_read(tmp_path: Path) -> None:
+    run = Run.of([Hit("q 1", "p1", 0.1), Hit("q 1", "p2", 1 / 3), Hit("q2", "p1", -1e-30)])
+    run.write(tmp_path / "a.trec")
+    assert dict(Run.read(tmp_path / "a.trec")) == dict(run) and repr(run) == "Run of 2 queries and 3 hits"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.trec"]
+
+
+def test_bm25_of_texts_and_of_passages_with_ids() -> None:
+    by_number = Bm25.build(TEXTS).search({"q": "flour"}, 5)
+    by_name = Bm25.build(TEXTS, ["x", "y", "z"]).search({"q": "flour"}, 5)
+    assert [hit.passage for hit in by_number["q"]] == ["0", "2"]
+    assert [hit.passage for hit in by_name["q"]] == ["x", "z"]
+    for ids in (["x"], ["a", "b", "c", "d"]):
+        with pytest.raises(QontextError, match=f"ids|{len(ids)}"):
+            Bm25.build(TEXTS, ids)
+
+
+def test_evaluate_takes_objects_and_files(tmp_path: Path) -> None:
+    run = Run.of([Hit("q1", "p1", 2.0), Hit("q1", "p2", 1.0)])
+    run.write(tmp_path / "run.trec")
+    (tmp_path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tp2\t1\nq2\tp9\t1\n")
+    qrels = load_qrels(tmp_path / "qrels.tsv")
+    assert qrels == {"q1": {"p2": 1}, "q2": {"p9": 1}}
+    scores = evaluate(run, qrels, ["MRR@10", "R@1"])
+    assert scores.means == {"MRR@10": 0.25, "R@1": 0.0}
+    assert repr(scores) == "Scores of 2 queries: MRR@10 0.2500, R@1 0.0000"
+    from_files = evaluate(tmp_path / "run.trec", tmp_path / "qrels.tsv", "MRR@10, R@1")
+    assert from_files.means == scores.means
+    assert "nDCG@10" in evaluate(run, qrels).means
+    with pytest.raises(QontextError, match="no query of the run is judged"):
+        evaluate(run, {"other": {"p1": 1}})
+    with pytest.raises(QontextError, match="no judgements"):
+        evaluate(run, {})
+
+
+def test_compare_tests_every_pair() -> None:
+    dice = np.random.default_rng(0)
+    qrels = {f"q{n}": {"p": 1} for n in range(30)}
+    runs = {
+        name: Run.of([Hit(q, p, float(dice.random() + lift * (p == "p"))) for q in qrels for p in ("p", "x")])
+        for name, lift in (("none", 0.0), ("some", 0.2), ("much", 2.0))
+    }
+    pairs = compare(runs, qrels, "MRR@10 Judged@10", permutations=500)
+    assert [(pair.a, pair.b) for pair in pairs] == [("none", "some"), ("none", "much"), ("some", "much")]
+    assert {pair.measure for pair in pairs} == {"MRR@10"}
+    assert pairs[1].difference.mean > 0 and pairs[1].is_significant()
+    with pytest.raises(QontextError, match="at least two systems"):
+        compare({"one": runs["none"]}, qrels)

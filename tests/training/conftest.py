@@ -1,0 +1,5 @@
+"""Encoders to train: those that the tests of models make."""
+
+from tests.models.conftest import bert, checkpoint
+
+__all__ = ["bert", "checkpoint"]

@@ -1,0 +1,163 @@
+"""The shipped recipes of published runs have the published settings, resolved as the stages resolve them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qontext.evaluation.published import named
+from qontext.pretrain.config import PretrainConfig
+from qontext.workflow import recipe
+from qontext.workflow.tables import find_recipe, missing_inputs, read_tables, shipped
+
+
+def given(name: str) -> tuple[str, ...]:
+    """Values for the inputs that a recipe needs."""
+    tables = read_tables(find_recipe(name))
+    return tuple(f"inputs.{asked}=given" for asked in missing_inputs(tables))
+
+
+def steps(name: str) -> dict[str, Any]:
+    """The configurations of a recipe's steps, their defaults included."""
+    return {step.name: step.configure(Path("runs")) for step in recipe.read_recipe(name, given(name)).steps}
+
+
+def settings(name: str, verb: str) -> Any:
+    """The configuration of a recipe's step."""
+    read = recipe.read_recipe(name, given(name)).steps
+    (step,) = (step for step in read if step.stage.verb == verb and not step.name.endswith("-1"))
+    return step.configure(Path("runs"))
+
+
+def spans_per_step(config: PretrainConfig) -> int:
+    """How many texts the encoder reads per step."""
+    layout = config.layout()
+    return config.batch_size * (2 if layout.encode == "both" else 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "spans", "steps", "lr", "length", "short", "masks"),
+    [
+        # Gao & Callan 2021: batch 1,024, 8 epochs
+        ("condenser", 1024, None, 1e-4, 128, 0.10, 0.15),
+        # Wu et al. 2022, section 4.1; released: 512 documents × 2
+        ("cot-mae-msmarco", 1024, 1_200_000, 1e-4, 128, 0.15, 0.30),
+        # Wu et al. 2023, sections 4.1 and 4.4; released: 2,048 pairs, corpus "s15"
+        ("cocondenser-msmarco", 2 * 2048, 120_000, 1e-4, 144, 0.15, 0.15),
+        ("cocondenser-2022-msmarco", 2 * 2048, 120_000, 1e-4, 144, 0.15, 0.15),
+        ("qac-cocondenser-msmarco", 2 * 2048, 120_000, 1e-4, 144, 0.15, 0.15),
+        ("cot-mae-50k-msmarco", 2 * 16_384, 50_000, 4e-4, 144, 0.15, 0.30),
+        ("qac-cot-mae-msmarco", 16_384, 50_000, 4e-4, 144, 0.15, 0.30),
+    ],
+)
+def test_pretraining(
+    name: str, spans: int, steps: int | None, lr: float, length: int, short: float, masks: float
+) -> None:
+    config, split = settings(name, "pretrain"), settings(name, "split")
+    assert (spans_per_step(config), config.steps, config.lr) == (spans, steps, lr)
+    assert (config.warmup, config.weight_decay, config.seed) == (0.1, 0.01, 42)
+    assert config.max_tokens == split.max_tokens == length
+    assert split.short_span_probability == short
+    assert config.layout().encoder_rate == masks
+    if config.method == "cot-mae":
+        assert config.layout().decoder_rate == 0.45
+        assert config.options("method").layers(2) == 2
+    assert config.epochs == (8 if name == "condenser" else 1)
+    assert config.anchors == (
+        "documents" if name in ("cot-mae-msmarco", "cocondenser-2022-msmarco") else "passages"
+    )
+
+
+CONTEXTS = {("pretrain", "context"), ("pretrain", "queries")}
+QUERIES = {("generate", key) for key in ("verb", "passages", "generator", "per_passage")}
+
+
+@pytest.mark.parametrize(
+    ("base", "other", "different"),
+    [
+        ("cocondenser-msmarco", "qac-cocondenser-msmarco", CONTEXTS | QUERIES),
+        ("cot-mae-50k-msmarco", "qac-cot-mae-msmarco", CONTEXTS | QUERIES),
+        ("qac-cot-mae-msmarco", "qac-cot-mae-autoregressive-msmarco", {("pretrain", "decoder")}),
+        ("cot-mae-50k-msmarco", "mlm-msmarco", {("pretrain", "method"), ("pretrain", "context")}),
+        ("cot-mae-50k-msmarco", "retromae-msmarco", {("pretrain", "method"), ("pretrain", "context")}),
+        (
+            "cot-mae-50k-msmarco",
+            "cot-mae-msmarco",
+            {("split", "max_tokens")}
+            | {("pretrain", key) for key in ("anchors", "steps", "batch_size", "lr", "max_tokens")},
+        ),
+        (
+            "msmarco-finetune-cocondenser",
+            "bert-msmarco",
+            {("retriever-1", "encoder"), ("retriever-2", "encoder")},
+        ),
+    ],
+)
+def test_the_arms_of_a_comparison_differ_in_what_is_compared(
+    base: str, other: str, different: set[tuple[str, str]]
+) -> None:
+    """Setting by setting, over all steps; an input is a setting of its steps."""
+    one, two = (flat(name) for name in (base, other))
+    found = {key for key in one.keys() | two.keys() if one.get(key) != two.get(key)}
+    assert found == different
+
+
+def flat(name: str) -> dict[tuple[str, str], Any]:
+    """(step, setting) → value of a recipe, as written, with inputs in their places."""
+    read = recipe.read_recipe(name, given(name)).steps
+    return {
+        (step.name, key): value
+        for step in read
+        for key, value in {"verb": step.stage.verb, **step.settings}.items()
+    }
+
+
+def test_both_arms_read_their_contexts() -> None:
+    for arm, context in (("cocondenser", "rand"), ("cot-mae-50k", "near+olap+rand")):
+        assert settings(f"{arm}-msmarco", "pretrain").context_name() == context
+    for arm in ("qac-cocondenser", "qac-cot-mae"):
+        assert settings(f"{arm}-msmarco", "pretrain").context_name() == "query"
+
+
+@pytest.mark.parametrize("name", [path.stem for path in shipped() if "msmarco" in path.stem])
+def test_from_passages_to_the_measures_of_the_paper(name: str) -> None:
+    made = steps(name)
+    for stage in ("1", "2"):
+        assert {"MRR@10", "Success@50", "Success@1000"} <= set(made[f"score-{stage}"].measures.split())
+        for year in ("19", "20"):
+            assert made[f"score-{stage}-dl{year}"].qrels == f"trec-dl-20{year}"
+        assert made[f"groups-{stage}"].depth == 200 == made["bm25-train"].k == made["run-1-train"].k
+        assert made[f"run-{stage}"].k == 1_000
+    one, two = made["retriever-1"], made["retriever-2"]
+    assert one.model_copy(update={"groups": two.groups}) == two, "both start from the same encoder"
+    assert (one.groups, two.groups) == ("runs/groups-1", "runs/groups-2")
+    trained = "pretrain" in made
+    assert (one.encoder == "runs/pretrain") is trained
+
+
+def test_what_a_recipe_reproduces_is_published() -> None:
+    for path in shipped():
+        for system in recipe.describe_recipe(path.stem).published:
+            assert named(system), f"{path.stem}: {system}"
+
+
+@pytest.mark.parametrize(
+    ("name", "lr", "batch", "epochs", "passages", "lengths", "untied"),
+    [
+        # Wu et al. 2023, section 4.2; epochs as released
+        ("msmarco-finetune", 2e-5, 64, 3, 16, (32, 144), False),
+        # Gao & Callan 2022, section 4.2.1
+        ("msmarco-finetune-cocondenser", 5e-6, 64, 3, 8, (32, 128), False),
+        # Karpukhin et al. 2020
+        ("dpr-finetune", 1e-5, 128, 40, 2, (256, 256), True),
+    ],
+)
+def test_fine_tuning(
+    name: str, lr: float, batch: int, epochs: int, passages: int, lengths: tuple[int, int], untied: bool
+) -> None:
+    config = settings(name, "finetune")
+    assert (config.lr, config.batch_size, config.epochs, config.steps) == (lr, batch, epochs, None)
+    assert (config.passages_per_query, config.untied) == (passages, untied)
+    assert (config.query_length, config.passage_length) == lengths
