@@ -16,7 +16,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from qontext import api, log, machine
+from qontext import api
+from qontext.frame import log, machine
 
 
 def main() -> None:

@@ -22,10 +22,10 @@ import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer, __version__
 
-from qontext import machine
-from qontext.collection import read_passages
-from qontext.engine.precision import has_bf16, resolve_device
-from qontext.retrieve.retriever import Retriever
+from qontext.data.collection import read_passages
+from qontext.frame import machine
+from qontext.models.precision import has_bf16, resolve_device
+from qontext.models.retriever import Retriever
 
 
 def main() -> None:

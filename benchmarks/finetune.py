@@ -8,7 +8,7 @@ other passages as negatives. Both sides are whole training loops as users run th
 `SentenceTransformerTrainer` with `MultipleNegativesRankingLoss`, and with its cached variant against our gradient
 cache. They take turns in one process, a few steps each; the first step of every turn is left out, and medians of the
 others are compared. 256 tokens is the bundled model's own limit, 144 that of query-as-context on MS MARCO. `mini` is
-the preset, newly initialised with the first model's tokenizer. The trainer needs the package accelerate besides.
+the preset, newly initialized with the first model's tokenizer. The trainer needs the package accelerate besides.
 `--cpu-time` counts the processor time of a single thread, which stays fair on a machine that others use. Writes
 finetune.json beside this file.
 """
@@ -39,20 +39,21 @@ from sentence_transformers.sentence_transformer.losses import (
 )
 from transformers import TrainerCallback
 
-from qontext import log, machine
-from qontext.artifacts import Workdir
-from qontext.collection import load_collection
-from qontext.engine.distributed import join
-from qontext.engine.encoder import load_encoder
-from qontext.engine.loop import train
-from qontext.engine.precision import has_bf16
-from qontext.engine.presets import PRESETS
-from qontext.finetune.batches import RetrieverPlan, Turns, prepare
+from qontext.data.collection import load_collection
+from qontext.finetune.batches import RetrieverPlan
 from qontext.finetune.config import FinetuneConfig
 from qontext.finetune.examples import read_examples
 from qontext.finetune.objective import BiEncoder
 from qontext.finetune.run import resolve_layout
-from qontext.finetune.texts import tokenize
+from qontext.frame import log, machine
+from qontext.frame.artifacts import Workdir
+from qontext.models.encoder import load_encoder
+from qontext.models.precision import has_bf16
+from qontext.models.presets import PRESETS
+from qontext.training.distributed import join
+from qontext.training.loop import train
+from qontext.training.sampler import EpochSampler
+from qontext.training.texts import tokenize
 
 Turn = Callable[[], list[float]]
 """Trains a few steps; gives the seconds of each but the first."""
@@ -113,7 +114,7 @@ def bundled() -> str:
 
 
 def started(model: str, tokenizer: str, scratch: Path) -> str:
-    """The model's folder; a preset is initialised into one that both sides load."""
+    """The model's folder; a preset is initialized into one that both sides load."""
     if model not in PRESETS:
         return model
     folder = scratch / model
@@ -202,29 +203,27 @@ def ours(
     encoder = load_encoder(folder)
     queries = tokenize(enumerate(examples.texts), len(examples), encoder.tokenizer, config.query_length)
     passages = tokenize(examples.contents(source), len(examples.number), encoder.tokenizer, length)
-    examples.settle(passages.key)
+    examples.attach_passage_keys(passages.key)
     pooling, similarity = resolve_layout(config)
     model = BiEncoder(encoder, pooling, similarity, 0.05 if similarity == "cosine" else 1.0)
     plan = RetrieverPlan(
         examples,
         queries,
         passages,
-        Turns(len(examples), options.batch, config.seed),
+        EpochSampler(len(examples), options.batch, config.seed),
         1,
-        config.tokens_at_a_time(group.device),
+        config.token_budget(group.device),
         encoder.tokenizer.pad_token_id,
     )
-    settings = config.loop(options.steps + 1, group.device, "on" if cached else "off")
-    clock = Clock()
-
-    def mark(step: int) -> dict[str, Any]:
-        clock.mark()
-        return {}
+    clock: Any = Clock()
 
     def turn() -> list[float]:
         clock.marks.clear()
-        with tempfile.TemporaryDirectory(dir=scratch) as work:
-            train(model, plan, settings, group, Workdir(Path(work)), phase="p", prepare=prepare, every=mark)
+        with tempfile.TemporaryDirectory(dir=scratch) as folder:
+            work = Workdir(Path(folder))
+            cache: Any = "on" if cached else "off"
+            steps = options.steps + 1
+            train(model, plan, config, group, work, steps=steps, phase="p", cache=cache, evaluations=clock)
         return clock.between()
 
     return turn
@@ -243,6 +242,14 @@ class Clock(TrainerCallback):
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
         self.mark()
+
+    def after(self, step: int, metrics: Any) -> bool:
+        """In place of evaluations during our training."""
+        self.mark()
+        return False
+
+    def finish(self) -> dict[str, Any]:
+        return {}
 
     def between(self) -> list[float]:
         return [later - earlier for earlier, later in zip(self.marks, islice(self.marks, 1, None))]

@@ -51,10 +51,11 @@ def main() -> None:
     import torch
     import transformers
 
-    from qontext import log
-    from qontext.collection import Passage
-    from qontext.queries.generate import GenerateConfig
-    from qontext.queries.t5 import open_generator
+    from qontext.data.collection import Passage
+    from qontext.frame import log
+    from qontext.queries.engines import T5
+    from qontext.queries.generators import Task
+    from qontext.queries.t5 import T5Options
 
     torch.set_num_threads(options.threads)
     log.verbosity = -1
@@ -67,10 +68,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["XDG_CACHE_HOME"] = scratch
         make_model(Path(scratch) / "model")
-        same = {"passages": "-", "model": f"{scratch}/model", "max_new_tokens": options.tokens}
+        task = Task("-", 5, 42)
+        same = {"model": f"{scratch}/model", "max_new_tokens": options.tokens}
         engines = {
-            "transformers fp32": open_generator(GenerateConfig(**same, device="cpu", precision="fp32")),
-            "ctranslate2 int8": open_generator(GenerateConfig(**same, device="cpu", engine="ctranslate2")),
+            "transformers fp32": T5.open(T5Options(**same, device="cpu", precision="fp32"), task),
+            "ctranslate2 int8": T5.open(T5Options(**same, device="cpu", engine="ctranslate2"), task),
         }
         for _ in range(options.rounds):
             for name, generator in engines.items():

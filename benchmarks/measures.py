@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from qontext import machine
-from qontext.evaluate.measures import measure, parse, recall_by_depth
-from qontext.evaluate.significance import difference
-from qontext.retrieve.runs import Run, read_run, write_run
+from qontext.data.runs import Run, read_run, write_run
+from qontext.evaluation.measures import measure, parse, recall_by_depth
+from qontext.evaluation.significance import difference
+from qontext.frame import machine
 
 MEASURES = "MRR@10 Success@50 R@1000 nDCG@10 MAP"
 PASSAGES = 8_841_823

@@ -1,6 +1,6 @@
 """Pre-training speed against the plain way (`pretrain_baseline`), on the same model, pairs and number format.
 
-    python benchmarks/pretrain.py --data ../shared/data/squad_pool --tokenizer FOLDER
+    python benchmarks/pretrain.py --data DATA/squad_pool --tokenizer FOLDER
 
 Passages of at most 144 tokens and real questions of about 12. Steps of both are taken in turn in one process, the
 median step is reported; batches are prepared within the step, not beside it, for both. Data preparation is timed
@@ -21,21 +21,21 @@ import numpy as np
 import torch
 from pretrain_baseline import BaselineCoCondenser, BaselineCotMae, Collator
 
-from qontext import api, log, machine, records
-from qontext.collection import load_collection
+from qontext import api
 from qontext.contexts import Context
 from qontext.contexts.base import Sources, match_queries
 from qontext.corpus.store import open_store
-from qontext.engine.distributed import join
-from qontext.engine.encoder import load_encoder
-from qontext.engine.loop import LoopSettings
-from qontext.engine.precision import autocast, has_bf16
-from qontext.engine.stepper import Stepper
+from qontext.data import records
+from qontext.data.collection import load_collection
+from qontext.frame import log, machine
+from qontext.models.encoder import load_encoder
+from qontext.models.precision import autocast, has_bf16
 from qontext.pretrain.batches import BatchPlan
 from qontext.pretrain.config import PretrainConfig
 from qontext.pretrain.masking import Vocabulary
-from qontext.pretrain.objectives import method
-from qontext.pretrain.run import prepare
+from qontext.training.distributed import join
+from qontext.training.optimizer import Optimizer
+from qontext.training.step import Stepper
 
 MAX_TOKENS = 144
 
@@ -109,14 +109,21 @@ def compare(
 ) -> dict[str, Any]:
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[form]
     group = join("cpu")
-    config = PretrainConfig(passages="", method=name, queries="q", encoder=preset, batch_size=options.batch)
+    settings = {
+        "passages": "p",
+        "method": name,
+        "queries": "q",
+        "encoder": preset,
+        "batch_size": options.batch,
+    }
+    config = PretrainConfig.make(settings, where="benchmark")
     encoder = load_encoder(preset, tokenizer=options.tokenizer)
-    ours = method(name)(encoder, config).train()
+    ours = config.objective(encoder).train()
     words = Vocabulary.of(encoder.tokenizer)
     anchors = np.flatnonzero(sources.query_counts > 0)
     plan = BatchPlan(
         sources,
-        method(name).layout(config),
+        config.layout(),
         Context("query", sources),
         words,
         anchors,
@@ -125,10 +132,8 @@ def compare(
         8192,
         42,
     )
-    settings = LoopSettings(1000, 1e-4, 0.1, "linear", 0.01, 1.0, dtype, "auto", 60, 20)
-    fresh = {"step": 0, "skipped": 0, "passages": 0}
-    optimizer = torch.optim.AdamW(ours.parameters(), lr=1e-4, fused=True)
-    run = Stepper(ours, optimizer, settings, group, prepare, fresh)
+    optimizer = Optimizer(ours, config, 1000, dtype, group.device)
+    run = Stepper(ours, optimizer, group, dtype, cache="auto")
 
     plain_encoder = load_encoder(preset, tokenizer=options.tokenizer)
     plain = {"cocondenser": BaselineCoCondenser, "cot-mae": BaselineCotMae}[name](plain_encoder.model).train()

@@ -1,6 +1,6 @@
 """Peak memory of coCondenser with the gradient cache, as the batch grows.
 
-    python benchmarks/pretrain_memory.py --data ../shared/data/squad_pool --tokenizer FOLDER
+    python benchmarks/pretrain_memory.py --data DATA/squad_pool --tokenizer FOLDER
 
 Each batch size runs in a process of its own, for a step;
 `ru_maxrss` is what the system saw at most. A batch of B spans is B / 2 pairs. Writes pretrain_memory.json.
@@ -17,7 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from qontext import api, log, machine
+from qontext import api
+from qontext.frame import log, machine
 
 
 def main() -> None:

@@ -23,8 +23,9 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from qontext import artifacts, machine, records
-from qontext.engine.precision import has_bf16, resolve_device
+from qontext.data import records
+from qontext.frame import artifacts, machine
+from qontext.models.precision import has_bf16, resolve_device
 from qontext.retrieve.index.exact import ExactIndex
 from qontext.retrieve.vectors import Vectors, open_vectors
 

@@ -1,6 +1,6 @@
 """How fast documents are split and passages tokenised on one core, and how memory grows with the corpus.
 
-    python benchmarks/split.py ../shared/data/wiki_unlabeled/docs.jsonl.gz [--tokenizer MODEL] [--out benchmarks/split.json]
+    python benchmarks/split.py DATA/wiki_unlabeled/docs.jsonl.gz [--tokenizer MODEL] [--out benchmarks/split.json]
 
 Speed: processor time of one process (`--workers 1`), which stays fair on a machine that others use, in MB of text
 (UTF-8, without the JSON around it) a second; the median of interleaved repetitions. Memory: the largest resident
@@ -19,11 +19,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from qontext import machine
+from qontext.frame import machine
 
 CHILD = """
 import json, resource, sys, time
-from qontext import api, log
+from qontext import api
+from qontext.frame import log
 verb, source, out, settings = sys.argv[1:4] + [json.loads(sys.argv[4])]
 log.verbosity = -1
 started = time.process_time()
