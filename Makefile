@@ -1,17 +1,40 @@
 # Two commands for a newcomer: `make demo` and `make test`. Both install what they need into .venv, with pinned versions.
+# `make test` computes the same on every processor: all tests in fp32, then those of numbers in bf16, emulated if need be.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # pip, not uv or poetry: constraints.txt pins what the tests ran with.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check install clean
+.PHONY: demo test test-oldest hostile kills check install clean
 
 demo: $(VENV)/demo-installed
 	$(BIN)/qontext demo --out runs/demo
 
 test: check
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 QONTEXT_AUTO_PRECISION=fp32 $(BIN)/pytest -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 QONTEXT_AUTO_PRECISION=bf16 $(BIN)/pytest -n 2 --dist worksteal -m numeric
+
+# The same with the lowest versions that pyproject.toml declares, in an environment of its own. torch is the largest of
+# them: `make test-oldest TORCH=2.13.0` takes another one, such as a build for CPUs that is at hand. Suites that test
+# processes rather than libraries are left out.
+TORCH ?= $(shell sed -n 's/^ *"torch>=\(.*\)",/\1/p' pyproject.toml)
+OLDEST := .venv-oldest
+
+test-oldest:
+	$(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python tests/oldest.py | sed 's/^torch==.*/torch==$(TORCH)/' > $(OLDEST)/constraints.txt
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(OLDEST)/constraints.txt -e '.[dev]'
+	OMP_NUM_THREADS=1 QONTEXT_AUTO_PRECISION=fp32 $(OLDEST)/bin/pytest -n 2 --dist worksteal \
+	  --ignore=tests/kills --ignore=tests/hostile --ignore=tests/examples --ignore=tests/adapt
+
+# Every hostile command line and file, and pairs of them: an hour or so on two cores. `make test` runs a sample.
+hostile: install
+	HOSTILE=all OMP_NUM_THREADS=1 $(BIN)/pytest tests/hostile -n 2 --dist worksteal
+
+# Every command is killed at many moments, not only at two: about half an hour.
+kills: install
+	QONTEXT_KILLS=12 OMP_NUM_THREADS=1 $(BIN)/pytest tests/kills
 
 check: install
 	$(BIN)/ruff check .
@@ -36,4 +59,4 @@ $(VENV)/dev-installed: $(VENV)/python pyproject.toml constraints.txt
 	touch $@ $(VENV)/demo-installed
 
 clean:
-	rm -rf $(VENV) runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
