@@ -214,6 +214,7 @@ def ours(
         1,
         config.token_budget(group.device),
         encoder.tokenizer.pad_token_id,
+        config.grid(group.device),
     )
     clock: Any = Clock()
 

@@ -29,6 +29,7 @@ from qontext.data import records
 from qontext.data.collection import load_collection
 from qontext.frame import log, machine
 from qontext.models.encoder import load_encoder
+from qontext.models.packing import grid_for
 from qontext.models.precision import autocast, has_bf16
 from qontext.pretrain.batches import BatchPlan
 from qontext.pretrain.config import PretrainConfig
@@ -131,6 +132,7 @@ def compare(
         options.batch,
         8192,
         42,
+        grid=grid_for(group.device, dtype),
     )
     optimizer = Optimizer(ours, config, 1000, dtype, group.device)
     run = Stepper(ours, optimizer, group, dtype, cache="auto")

@@ -73,13 +73,13 @@ def test_logits_are_computed_where_something_is_predicted_and_nowhere_else(
     config = configure(method="condenser")
     trained, plan = config.objective(encoder), plan_of(config)
     sizes: list[int] = []
-    real = encoder.mlm_logits
+    real = encoder.mlm_loss
 
-    def counted(hidden: Any) -> Any:
+    def counted(hidden: Any, *rest: Any) -> Any:
         sizes.append(hidden.numel() // encoder.hidden_size)
-        return real(hidden)
+        return real(hidden, *rest)
 
-    monkeypatch.setattr(encoder, "mlm_logits", counted)
+    monkeypatch.setattr(encoder, "mlm_loss", counted)
     (batch,) = plan(0).micro
     trained(batch)
     assert sizes == 2 * [len(batch.encoder.labels)]

@@ -27,7 +27,7 @@ def keys(rows: int, step: int = 0) -> U64:
 def drawn(*shapes: tuple[int, ...], p: float = 0.1, step: int = 0) -> list[Tensor]:
     """The masks of one forward pass, one after the other."""
     with drawn_for(keys(shapes[0][0], step)):
-        return [draw_kept(shape, p, CPU) for shape in shapes]
+        return [draw_kept(shape, p, CPU).bool() for shape in shapes]
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
@@ -91,7 +91,7 @@ def test_a_mask_depends_on_the_row_and_the_place_and_not_on_the_shape() -> None:
         (whole,), (part,) = drawn(wide), drawn(narrow)
         assert torch.equal(whole[tuple(map(slice, narrow))], part)
         with drawn_for(keys(6)[[4, 1]]):
-            assert torch.equal(draw_kept((2, *wide[1:]), 0.1, CPU), whole[[4, 1]])
+            assert torch.equal(draw_kept((2, *wide[1:]), 0.1, CPU).bool(), whole[[4, 1]])
 
 
 def test_large_masks_are_drawn_in_blocks_that_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:

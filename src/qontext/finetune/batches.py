@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from qontext.finetune.examples import Examples
-from qontext.models.packing import Ints, pack_by_tokens
+from qontext.models.packing import FINE, Grid, Ints, pack_by_tokens
 from qontext.training.batch import Batch, Rows, Tensors
 from qontext.training.randomness import hashed
 from qontext.training.sampler import EpochSampler
@@ -56,6 +56,7 @@ class RetrieverPlan:
     per_query: int
     micro_tokens: int
     pad_id: int
+    grid: Grid = FINE
 
     def __call__(self, step: int) -> Batch:
         numbers, epoch, first = self.sampler(step)
@@ -87,11 +88,15 @@ class RetrieverPlan:
             for rows in self._cut(self.passages, passages)
         ]
         micro = [
-            Texts(*texts.pad(of[rows], self.pad_id), texts is self.queries, row_keys=row_keys[all_rows])
+            Texts(
+                *texts.pad(of[rows], self.pad_id, self.grid),
+                texts is self.queries,
+                row_keys=row_keys[all_rows],
+            )
             for texts, of, rows, all_rows in cuts
         ]
         order = np.concatenate([all_rows for *_, all_rows in cuts])
         return Batch(micro, len(passages) * self.sampler.world, keys[torch.from_numpy(order)])
 
     def _cut(self, texts: TokenizedTexts, numbers: Ints) -> list[Ints]:
-        return pack_by_tokens(texts.length[numbers], None, self.micro_tokens)
+        return pack_by_tokens(texts.length[numbers], None, self.micro_tokens, self.grid)

@@ -24,6 +24,7 @@ def run(config: FinetuneConfig, work: Workdir) -> dict[str, Any]:
     from qontext.training.loop import train
 
     group = join(config.device)
+    config = config.settled(work, group.device)
     teacher = read_run(config.teacher) if config.teacher else None
     examples, source = read_examples(config.groups, config.split, config.passages, teacher)
     pooling, similarity = resolve_layout(config)
@@ -156,7 +157,8 @@ def _plan(
     examples.attach_passage_keys(passages.key)
     per_query = examples.passages_per_visit(config.passages_per_query)
     budget = config.token_budget(group.device)
-    return RetrieverPlan(examples, queries, passages, sampler, per_query, budget, tokenizer.pad_token_id)
+    grid, pad_id = config.grid(group.device), tokenizer.pad_token_id
+    return RetrieverPlan(examples, queries, passages, sampler, per_query, budget, pad_id, grid)
 
 
 def _passages(

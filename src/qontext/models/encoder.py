@@ -22,6 +22,7 @@ from qontext.models.families import Family, Shared, family_of
 from qontext.models.load import new_model, read_model, seeded
 from qontext.models.locate import locate
 from qontext.models.precision import keep_fp32
+from qontext.models.prediction import weighted_cross_entropy
 from qontext.models.presets import PRESETS, preset_config
 from qontext.models.save import Pooling, Similarity, save_model
 from qontext.models.tokenizer import check_fit, check_tokenizer, load_tokenizer
@@ -97,7 +98,13 @@ class Encoder(nn.Module):
 
     def mlm_logits(self, hidden_KH: Tensor) -> Tensor:
         """φ: vocabulary logits [K, V] of any gathered positions."""
-        return self.family.mlm(self.model, hidden_KH)
+        logits: Tensor = self.model.get_output_embeddings()(self.family.transform(self.model, hidden_KH))
+        return logits
+
+    def mlm_loss(self, hidden_KH: Tensor, labels_K: Tensor, weights_K: Tensor) -> Tensor:
+        """Σ weight · CE(φ(h), label)."""
+        transformed_KH = self.family.transform(self.model, hidden_KH)
+        return weighted_cross_entropy(transformed_KH, self.model.get_output_embeddings(), labels_K, weights_K)
 
     def fresh_layers(self, n: int, copy_from: tuple[int, ...] | None = None, seed: int = 0) -> Layers:
         """`n` more layers of the backbone's type: newly initialized, or copies of the layers `copy_from`.

@@ -31,8 +31,8 @@ class Family:
     embed: Callable[[Any, Tensor], Tensor]
     """(backbone, ids_NT) → h^0, the full embedding output."""
 
-    mlm: Callable[[Any, Tensor], Tensor]
-    """(model with MLM head, hidden_KH) → logits_KV."""
+    transform: Callable[[Any, Tensor], Tensor]
+    """(model with MLM head, hidden_KH) → the input of its last layer, which has an output for each vocabulary entry."""
 
     prepare: Callable[[Any, Shared, Tensor, Tensor | None], Step]
     """(config, shared, h^0, mask_NT) → a function that applies one layer. Shared inputs of all layers are
@@ -163,15 +163,18 @@ def _positions_projected(backbone: Any) -> Tensor:
     return backbone.embeddings_project(table) if hasattr(backbone, "embeddings_project") else table
 
 
-def _mlm_distilbert(model: Any, hidden_KH: Tensor) -> Any:
-    transformed = model.vocab_layer_norm(model.activation(model.vocab_transform(hidden_KH)))
-    return model.vocab_projector(transformed)
+def _transform_distilbert(model: Any, hidden_KH: Tensor) -> Any:
+    return model.vocab_layer_norm(model.activation(model.vocab_transform(hidden_KH)))
+
+
+def _transform_roberta(model: Any, hidden_KH: Tensor) -> Any:
+    return model.lm_head.layer_norm(nn.functional.gelu(model.lm_head.dense(hidden_KH)))
 
 
 _ROBERTA = Family(
     layers="encoder.layer",
     embed=_embed,
-    mlm=lambda model, hidden: model.lm_head(hidden),
+    transform=_transform_roberta,
     prepare=_absolute,
     reserved_positions=lambda config: config.pad_token_id + 1,
 )
@@ -180,7 +183,7 @@ FAMILIES: dict[str, Family] = {
     "bert": Family(
         layers="encoder.layer",
         embed=_embed,
-        mlm=lambda model, hidden: model.cls(hidden),
+        transform=lambda model, hidden: model.cls.predictions.transform(hidden),
         prepare=_absolute,
     ),
     "roberta": _ROBERTA,
@@ -189,7 +192,7 @@ FAMILIES: dict[str, Family] = {
     "distilbert": Family(
         layers="transformer.layer",
         embed=_embed,
-        mlm=_mlm_distilbert,
+        transform=_transform_distilbert,
         prepare=_absolute,
         dropouts=("dropout", "attention_dropout"),
         activation="activation",
@@ -198,14 +201,14 @@ FAMILIES: dict[str, Family] = {
     "electra": Family(
         layers="encoder.layer",
         embed=_embed_projected,
-        mlm=lambda model, hidden: model.generator_lm_head(model.generator_predictions(hidden)),
+        transform=lambda model, hidden: model.generator_predictions(hidden),
         prepare=_absolute,
         positions=_positions_projected,
     ),
     "mpnet": Family(
         layers="encoder.layer",
         embed=_embed,
-        mlm=lambda model, hidden: model.lm_head(hidden),
+        transform=_transform_roberta,
         prepare=_relative,
         shared=("encoder.relative_attention_bias",),
         reserved_positions=lambda config: 2,  # MPNet's padding id is always 1
@@ -213,7 +216,7 @@ FAMILIES: dict[str, Family] = {
     "modernbert": Family(
         layers="layers",
         embed=_embed,
-        mlm=lambda model, hidden: model.decoder(model.head(hidden)),
+        transform=lambda model, hidden: model.head(hidden),
         prepare=_rotary,
         shared=("rotary_emb", "final_norm"),
         fresh=_fresh_modernbert,

@@ -5,18 +5,42 @@ Inference processes the longest first, and texts of one length together.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
-PAD_TO = 8
+T = TypeVar("T", int, Ints)
 _TOO_LARGE = 1 << 40
 
 
-def pack_by_tokens(tokens: Ints, also: Ints | None, budget: int) -> list[Ints]:
-    """Rows sorted by length and split into rectangles of at most `budget` tokens (but at least one row), with
+class Grid(NamedTuple):
+    """The shapes that rectangles may have: widths are multiples of `width`, and numbers of rows multiples of `rows`,
+    except in one rectangle of a batch."""
+
+    width: int
+    rows: int
+
+    def padded(self, tokens: T) -> T:
+        """The padded width for texts with this number of tokens."""
+        return -(-tokens // self.width) * self.width
+
+
+FINE = Grid(8, 1)
+COARSE = Grid(32, 8)
+"""For bf16 on a CPU: the library compiles a kernel for each new shape of a matrix product, which takes several times as
+long as the product itself."""
+
+
+def grid_for(device: torch.device, dtype: torch.dtype) -> Grid:
+    """The grid for computing in this format on this device."""
+    return COARSE if device.type == "cpu" and dtype == torch.bfloat16 else FINE
+
+
+def pack_by_tokens(tokens: Ints, also: Ints | None, budget: int, grid: Grid = FINE) -> list[Ints]:
+    """Rows sorted by length and split into rectangles of at most `budget` tokens (but at least the grid's rows), with
     minimal total size; an additional rectangle must save `budget / 32` tokens of padding.
 
     `tokens` [N] are the rows' lengths, including special tokens; `also` those of a decoder's texts, which
@@ -24,28 +48,27 @@ def pack_by_tokens(tokens: Ints, also: Ints | None, budget: int) -> list[Ints]:
     after the best split of the first j.
     """
     order = np.lexsort((also, tokens)) if also is not None else np.argsort(tokens, kind="stable")
-    wide = padded_width(tokens[order])
-    beside = padded_width(also[order]) if also is not None else np.zeros_like(wide)
+    wide = grid.padded(tokens[order])
+    beside = grid.padded(also[order]) if also is not None else np.zeros_like(wide)
     best = np.zeros(len(order) + 1)
     begin = np.zeros(len(order) + 1, np.int64)
-    for end in range(1, len(order) + 1):
-        lowest = max(0, end - max(1, budget // int(wide[end - 1])))
-        widest = wide[end - 1] + np.maximum.accumulate(beside[lowest:end][::-1])[::-1]
-        area = (end - np.arange(lowest, end)) * widest
+    for end in sorted({*range(grid.rows, len(order), grid.rows), len(order)}):
+        least = (end - 1) // grid.rows * grid.rows
+        begins = np.arange(least, max(0, end - max(1, budget // int(wide[end - 1]))) - 1, -grid.rows)[::-1]
+        begins = begins if len(begins) else np.array([least])
+        widest = (
+            wide[end - 1] + np.maximum.accumulate(beside[begins[0] : end][::-1])[::-1][begins - begins[0]]
+        )
+        area = (end - begins) * widest
         area[:-1] = np.where(area[:-1] > budget, _TOO_LARGE, area[:-1])
-        total = best[lowest:end] + area + budget / 32
-        begin[end] = lowest + int(total.argmin())
+        total = best[begins] + area + budget / 32
+        begin[end] = begins[total.argmin()]
         best[end] = total.min()
     cuts, end = [], len(order)
     while end:
         cuts.append(order[begin[end] : end])
         end = int(begin[end])
     return cuts[::-1]
-
-
-def padded_width(tokens: Ints) -> Ints:
-    """The padded width for texts with this number of tokens, rounded for the hardware."""
-    return -(-tokens // PAD_TO) * PAD_TO
 
 
 def pad(rows: Sequence[Any], fill: int, width: int | None = None) -> tuple[Ints, NDArray[np.bool_]]:
@@ -57,18 +80,22 @@ def pad(rows: Sequence[Any], fill: int, width: int | None = None) -> tuple[Ints,
     return padded, mask
 
 
-def batches_by_length(lengths: Ints, tokens: int) -> Iterator[Ints]:
+def batches_by_length(lengths: Ints, tokens: int, grid: Grid = FINE) -> Iterator[Ints]:
     """Row numbers of batches of at most `tokens` tokens, padding included, longest texts first.
 
-    A batch holds texts of one length as long as these fill at least half of it.
+    With a fine grid, a batch holds texts of one length as long as these fill at least half of it. With a coarse one, all
+    batches of a width have the same number of rows, but for the last.
     """
     order = np.argsort(-lengths, kind="stable")
     start = 0
     while start < len(order):
         longest = max(int(lengths[order[start]]), 1)
         stop = start + max(1, tokens // longest)
-        same = int(np.searchsorted(-lengths[order], -longest, side="right"))
-        if same < stop and (same - start) * longest * 2 >= tokens:
-            stop = same
+        if grid.rows > 1:
+            stop = start + max(1, tokens // int(grid.padded(longest)) // grid.rows) * grid.rows
+        else:
+            same = int(np.searchsorted(-lengths[order], -longest, side="right"))
+            if same < stop and (same - start) * longest * 2 >= tokens:
+                stop = same
         yield order[start : min(stop, len(order))]
         start = stop

@@ -26,7 +26,7 @@ from qontext.models.first_token import compute_first_token_alone
 from qontext.models.layout import QUERY_FOLDER, Kind, read_layout
 from qontext.models.load import quiet
 from qontext.models.locate import locate
-from qontext.models.packing import batches_by_length, pad
+from qontext.models.packing import batches_by_length, grid_for, pad
 from qontext.models.pooling import POOLINGS
 from qontext.models.precision import Precision, autocast, keep_fp32, resolve_device, resolve_precision
 from qontext.models.tokenizer import check_vocabulary, load_tokenizer
@@ -65,6 +65,7 @@ class Retriever:
         self._of_queries: Retriever | None = None
         self.device = resolve_device(device)
         self.dtype = resolve_precision(precision, self.device)
+        self.grid = grid_for(self.device, self.dtype)
         self.layout = read_layout(locate(name), pooling=pooling)
         if self.layout.pooling not in POOLINGS:
             raise QontextError(
@@ -131,7 +132,7 @@ class Retriever:
         lengths = np.array([len(ids) for ids in tokens])
         waiting: list[tuple[Any, Tensor]] = []
         with torch.inference_mode():
-            for rows in batches_by_length(lengths, self.batch_tokens):
+            for rows in batches_by_length(lengths, self.batch_tokens, self.grid):
                 waiting.append((rows, self._forward([tokens[row] for row in rows])))
                 if len(waiting) > 1:  # the device computes one batch while the other is copied
                     _store(vectors, *waiting.pop(0))
@@ -148,7 +149,9 @@ class Retriever:
         return vectors
 
     def _forward(self, tokens: list[Any]) -> Tensor:
-        padded, mask = pad(tokens, self.tokenizer.pad_token_id or 0)
+        longest = max(len(ids) for ids in tokens)
+        width = None if self.grid.rows == 1 else min(self.grid.padded(longest), max(self.max_length, longest))
+        padded, mask = pad(tokens, self.tokenizer.pad_token_id or 0, width)
         ids_NT = torch.from_numpy(padded).to(self.device, non_blocking=True)
         mask_NT = torch.from_numpy(mask).to(self.device, non_blocking=True)
         attention = None if mask.all() else mask_NT.long()

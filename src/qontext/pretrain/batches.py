@@ -20,7 +20,7 @@ from torch import Tensor
 from qontext.contexts import Context
 from qontext.contexts.base import Ints, Slices, Sources
 from qontext.frame.errors import QontextError
-from qontext.models.packing import pack_by_tokens
+from qontext.models.packing import FINE, Grid, pack_by_tokens
 from qontext.pretrain.masking import Vocabulary
 from qontext.pretrain.texts import FlatTexts, Prepared, Text
 from qontext.training.batch import Batch, Rows, Tensors
@@ -102,6 +102,7 @@ class BatchPlan:
     rank: int = 0
     world: int = 1
     neighbours: int = 1
+    grid: Grid = FINE
 
     @property
     def choices(self) -> int:
@@ -176,12 +177,13 @@ class BatchPlan:
     def _cut(
         self, encoder: Prepared, decoder: Prepared | None, pair: Ints, document: Ints, row_keys: U64
     ) -> Batch:
-        cuts = pack_by_tokens(encoder.widths(), decoder.widths() if decoder else None, self.micro_tokens)
+        beside = decoder.widths() if decoder else None
+        cuts = pack_by_tokens(encoder.widths(), beside, self.micro_tokens, self.grid)
         widest = self.sources.max_tokens + 2
         micro = [
             MicroBatch(
-                encoder.pad(rows, self.words, widest),
-                decoder.pad(rows, self.words, widest) if decoder else None,
+                encoder.pad(rows, self.words, widest, self.grid),
+                decoder.pad(rows, self.words, widest, self.grid) if decoder else None,
                 row_keys=row_keys[rows],
             )
             for rows in cuts

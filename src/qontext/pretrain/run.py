@@ -19,6 +19,7 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
     from qontext.training.distributed import join
 
     group = join(config.device)
+    config = config.settled(work, group.device)
     if config.batch_size % group.world:
         raise QontextError(
             f"the batch size {config.batch_size} cannot be divided among {group.world} processes"
@@ -33,6 +34,7 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
         )
     chosen, options, common = method(config.method), config.options("method"), config.common()
     layout = chosen.layout(options, common)
+    check_layout(layout, config.method, config.context)
     sources = open_sources(
         config.passages,
         config.queries if reads_queries(config.context_name()) else None,
@@ -66,6 +68,18 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
     if group.is_first:
         _save(config, encoder, objective, summary, work)
     return summary if group.is_first else {}
+
+
+def check_layout(layout: Any, method: str, context: str | None) -> None:
+    from qontext.pretrain.batches import Layout
+
+    if not isinstance(layout, Layout):
+        raise QontextError(
+            f"layout of the method {method} returned a {type(layout).__name__}",
+            remedy="Return a qontext.pretrain.batches.Layout.",
+        )
+    if context and not layout.needs_context:
+        raise QontextError(f"the method {method} reads no context", remedy="Remove --context.")
 
 
 def _take_head(config: PretrainConfig, objective: Any, *, is_first: bool) -> None:
@@ -113,6 +127,7 @@ def _plan(
         rank=group.rank,
         world=group.world,
         neighbours=config.neighbours,
+        grid=config.grid(group.device),
     )
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from qontext.contexts.base import Ints
-from qontext.models.packing import padded_width
+from qontext.models.packing import Grid
 from qontext.pretrain.masking import Vocabulary, choose_words, corrupt
 from qontext.training.batch import Tensors
 from qontext.training.randomness import U64, hashed
@@ -97,10 +97,10 @@ class Prepared:
         np.add.at(total, row, mixed)
         return (total >> np.uint64(1)).astype(np.int64)
 
-    def pad(self, rows: Ints, words: Vocabulary, widest: int) -> Text:
+    def pad(self, rows: Ints, words: Vocabulary, widest: int, grid: Grid) -> Text:
         """The rows as a padded rectangle: [CLS] text [SEP] [PAD] …, at most `widest` wide, as positions may end there."""
         lengths = self.lengths[rows]
-        width = min(int(padded_width(self.widths()[rows]).max()), widest)
+        width = min(int(grid.padded(self.widths()[rows]).max()), widest)
         begins = (np.cumsum(self.lengths) - self.lengths)[rows]
         place = np.repeat(begins - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
         row = np.repeat(np.arange(len(rows)), lengths)

@@ -15,6 +15,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from qontext.frame.errors import QontextError
 from qontext.training.distributed import Group
 from qontext.training.randomness import U64
 
@@ -105,6 +106,24 @@ class TrainableModel(nn.Module):
     def contrast(self, vectors_MH: Tensor, keys: Any, rows: slice) -> Losses:
         """The contrastive losses of rows against all rows: named shares of the batch's loss."""
         raise NotImplementedError
+
+
+def check(output: Any, model: TrainableModel) -> Output:
+    """What `forward` returned; refused if the loop cannot train with it."""
+    name = f"forward of {type(model).__name__} returned"
+    if not isinstance(output, Output):
+        raise QontextError(f"{name} a {type(output).__name__}", remedy="Return an Output with named losses.")
+    for loss, value in output.losses.items():
+        if not isinstance(value, Tensor) or value.ndim:
+            kind = f"shape {list(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+            raise QontextError(
+                f"{name} the loss {loss!r} as {kind}", remedy="A loss is a tensor with one number."
+            )
+    if model.contrastive and not isinstance(output.vectors, Tensor):
+        raise QontextError(
+            f"{name} no vectors, which a contrastive method needs", remedy="Set Output.vectors."
+        )
+    return output
 
 
 def prepare(batch: Batch, group: Group) -> tuple[list[Rows], Any]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field
 
+from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Advanced, Machine, Seed, StageConfig
+
+if TYPE_CHECKING:
+    from qontext.models.packing import Grid
 
 
 class TrainingConfig(StageConfig):
@@ -60,6 +64,19 @@ class TrainingConfig(StageConfig):
     def token_budget(self, device: Any) -> int:
         """The token budget per micro-batch on this device."""
         return self.micro_tokens or (65_536 if device.type == "cuda" else 8_192)
+
+    def settled(self, work: Workdir, device: Any) -> Self:
+        """These settings with the format, never `auto`, to compute `work` in."""
+        from qontext.models.precision import settle_precision
+
+        return self.model_copy(update={"precision": settle_precision(work, self.precision, device)})
+
+    def grid(self, device: Any) -> Grid:
+        """The shapes of micro-batches in these settings' format."""
+        from qontext.models.packing import grid_for
+        from qontext.models.precision import resolve_precision
+
+        return grid_for(device, resolve_precision(self.precision, device))
 
     def steps_over(self, examples: int) -> int:
         """The number of steps, derived from the epochs if not set."""

@@ -1,7 +1,9 @@
 """Memory: out-of-memory errors with a remedy, and returning freed memory to the system.
 
-glibc keeps freed memory for later allocations. Micro-batches of many shapes fragment it, so that the process
-grows with the number of micro-batches although only one is in memory at a time.
+glibc returns large freed blocks to the system at once; the next allocation then has to fetch and clear every page again,
+which takes a fifth of a training step. During training, freed memory is therefore kept for later allocations.
+Micro-batches of many shapes fragment it, so that the process grows with the number of micro-batches although only one is
+in memory at a time: between them, it is returned.
 """
 
 from __future__ import annotations
@@ -15,6 +17,9 @@ from functools import cache
 import torch
 
 from qontext.frame.errors import QontextError
+
+# Numbers of the settings in glibc's malloc.h.
+_MMAP_MAX, _TRIM_THRESHOLD, _LARGEST = -4, -1, 2**31 - 1
 
 
 @contextlib.contextmanager
@@ -32,22 +37,30 @@ def out_of_memory_as_sentence(step: int) -> Iterator[None]:
         ) from None
 
 
+def keep_freed_memory() -> None:
+    """Let this process keep the pages of freed memory; no effect if the C library is not glibc."""
+    if (choose := _libc("mallopt")) is not None:
+        choose(_MMAP_MAX, 0)
+        choose(_TRIM_THRESHOLD, _LARGEST)
+
+
 def return_freed_memory() -> bool:
     """Return the pages of freed memory to the system; returns True if there were any.
 
     Takes some hundredths of a second for gigabytes, and as much again when the memory is next used: suitable
     between micro-batches, not between operations.
     """
-    trim = _trim()
+    trim = _libc("malloc_trim")
     return trim is not None and bool(trim(0))
 
 
 @cache
-def _trim() -> Callable[[int], int] | None:
+def _libc(name: str) -> Callable[..., int] | None:
+    """A function of glibc."""
     if not sys.platform.startswith("linux"):
         return None
     try:
-        found: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
+        found: Callable[..., int] = getattr(ctypes.CDLL(None), name)
     except (OSError, AttributeError):  # not glibc
         return None
     return found

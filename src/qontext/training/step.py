@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -10,12 +11,13 @@ from torch import Tensor
 
 from qontext.frame.errors import QontextError
 from qontext.models.precision import autocast
+from qontext.models.prediction import weights_do_not_change
 from qontext.training import gradient_cache
-from qontext.training.batch import Batch, Losses, Rows, TrainableModel, prepare
+from qontext.training.batch import Batch, Losses, Rows, TrainableModel, check, prepare
 from qontext.training.counters import Counters
 from qontext.training.distributed import Group
 from qontext.training.dropout import drawn_for, use_cheap_dropout
-from qontext.training.memory import out_of_memory_as_sentence, return_freed_memory
+from qontext.training.memory import keep_freed_memory, out_of_memory_as_sentence, return_freed_memory
 from qontext.training.optimizer import Optimizer
 
 Cache = Literal["auto", "on", "off"]
@@ -42,6 +44,7 @@ class Stepper:
         self.counters = Counters(group, state)
         optimizer.load(state)
         if group.device.type == "cpu":
+            keep_freed_memory()
             use_cheap_dropout(model)
 
     def step(self, step: int, batch: Batch) -> None:
@@ -55,7 +58,19 @@ class Stepper:
     def backward(self, batch: Batch) -> Losses:
         """Accumulate the gradients of this rank's share; returns its share of the losses."""
         micro, keys = prepare(batch, self.group)
-        return self._backward_contrasted(micro, keys) if self.model.contrastive else self._backward(micro)
+        with weights_do_not_change():
+            if not self.model.contrastive:
+                return self._backward(micro)
+            # Micro-batches that are back-propagated together share the weights that autocast rounds.
+            shared = contextlib.nullcontext() if self._cached(micro) else self._autocast()
+            with shared:
+                return self._backward_contrasted(micro, keys)
+
+    def _autocast(self) -> contextlib.AbstractContextManager[object]:
+        return autocast(self.group.device, self.dtype)
+
+    def _cached(self, micro: list[Rows]) -> bool:
+        return self.cache == "on" or (self.cache == "auto" and len(micro) > CACHE_ABOVE)
 
     def _backward(self, micro: list[Rows]) -> Losses:
         total: Losses = {}
@@ -73,21 +88,25 @@ class Stepper:
             micro,
             self._forward,
             self._represent,
-            lambda vectors, rows: self.model.contrast(vectors, keys, rows),
+            lambda vectors, rows: self._contrast(vectors, keys, rows),
             self.group,
-            cached=self.cache == "on" or (self.cache == "auto" and many),
+            cached=self._cached(micro),
             scale=self.optimizer.scale,
             between=return_freed_memory if tidy else lambda: None,
         )
 
-    def _forward(self, rows: Rows) -> tuple[Losses, Tensor]:
-        with drawn_for(rows.row_keys), autocast(self.group.device, self.dtype):
-            output = self.model(rows)
+    def _forward(self, rows: Rows) -> tuple[Losses, Any]:
+        with drawn_for(rows.row_keys), self._autocast():
+            output = check(self.model(rows), self.model)
         return output.losses, output.vectors
 
     def _represent(self, rows: Rows) -> Tensor:
-        with drawn_for(rows.row_keys), autocast(self.group.device, self.dtype):
+        with drawn_for(rows.row_keys), self._autocast():
             return self.model.represent(rows)
+
+    def _contrast(self, vectors: Tensor, keys: Any, rows: slice) -> Losses:
+        with autocast(self.group.device, torch.float32):
+            return self.model.contrast(vectors, keys, rows)
 
     def report(self, step: int) -> dict[str, Any]:
         """The means since the last report. Stops a training whose losses are not finite."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from qontext.frame.damage import damaged, read_array
-from qontext.models.packing import Ints, padded_width
+from qontext.models.packing import FINE, Grid, Ints
 
 BLOCK = 16_384
 _ARRAYS = ("ids", "begin", "length", "key")
@@ -31,10 +31,10 @@ class TokenizedTexts:
     length: Ints
     key: Ints
 
-    def pad(self, numbers: Ints, pad_id: int) -> tuple[Tensor, Tensor]:
+    def pad(self, numbers: Ints, pad_id: int, grid: Grid = FINE) -> tuple[Tensor, Tensor]:
         """Tokens [N, T] of these texts, and their attention mask [N, T]."""
         lengths = self.length[numbers]
-        width = int(padded_width(lengths).max())
+        width = int(grid.padded(lengths).max())
         row = np.repeat(np.arange(len(numbers)), lengths)
         column = np.arange(len(row)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         padded = np.full((len(numbers), width), pad_id, np.int64)

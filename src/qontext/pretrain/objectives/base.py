@@ -36,6 +36,8 @@ class Phase(NamedTuple):
 class Objective(TrainableModel):
     """Base class of the methods. Modules trained besides the encoder are registered under `head`."""
 
+    REQUIRED: ClassVar[tuple[str, ...]] = ("layout", "forward")
+    """What a method must define."""
     Options: ClassVar[type[config.Options]] = config.Options
     """The options of the method, besides `Common`."""
     default_context: ClassVar[str] = "rand"
@@ -91,9 +93,7 @@ class Objective(TrainableModel):
     def predict(self, hidden_NTH: Tensor, text: Text) -> Tensor:
         """Σ weight · CE(φ(h), label) over the predicted positions; φ is only computed there."""
         gathered_KH = hidden_NTH.flatten(0, 1)[text.positions]
-        logits_KV = self.encoder.mlm_logits(gathered_KH)
-        losses_K = F.cross_entropy(logits_KV.float(), text.labels, reduction="none")
-        return (losses_K * text.weights).sum()
+        return self.encoder.mlm_loss(gathered_KH, text.labels, text.weights)
 
 
 def with_first(first_NH: Tensor, rest_NTH: Tensor) -> Tensor:

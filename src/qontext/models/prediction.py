@@ -1,0 +1,103 @@
+"""Cross-entropy over a vocabulary, for tokens that are predicted from hidden states.
+
+    L = Σ_k w_k · (log Σ_v exp(z_kv) − z_k,label)        z = h Wᵀ + b
+    ∂L/∂z_kv = w_k · (softmax(z)_kv − [v = label])
+
+The scores of all predicted tokens are the largest matrices of a training. On a CPU, they are computed in blocks of
+rows, and each block's gradient at once, so that a block is read and written only a few times. PyTorch's own
+functions would take four times as long beside the matrix products.
+
+Shapes: K predicted tokens, H hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+SCORES_PER_BLOCK = 1 << 24
+"""Scores per block: 64 MiB."""
+
+
+def weighted_cross_entropy(
+    hidden_KH: Tensor, output: nn.Linear, labels_K: Tensor, weights_K: Tensor
+) -> Tensor:
+    """Σ weight · CE(output(hidden), label), in the format of the surrounding autocast; sums are in fp32."""
+    if hidden_KH.device.type != "cpu":
+        losses_K = F.cross_entropy(output(hidden_KH).float(), labels_K, reduction="none")
+        return (losses_K * weights_K).sum()
+    form = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else hidden_KH.dtype
+    with torch.autocast("cpu", enabled=False):
+        matrix, bias = (
+            rounded(output.weight, form),
+            None if output.bias is None else rounded(output.bias, form),
+        )
+        loss: Tensor = _InBlocks.apply(hidden_KH.to(form), matrix, bias, labels_K, weights_K)  # type: ignore[no-untyped-call]
+    return loss
+
+
+class _InBlocks(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, matrix: Tensor, bias: Tensor | None, labels: Tensor, weights: Tensor
+    ) -> Tensor:
+        train = any(ctx.needs_input_grad[:3])
+        of_hidden, of_matrix, of_bias = torch.empty_like(hidden), None, weights.new_zeros(len(matrix))
+        loss = weights.new_zeros(())
+        rows = max(1, SCORES_PER_BLOCK // len(matrix))
+        for begin in range(0, len(hidden), rows):
+            some = slice(begin, begin + rows)
+            scores = F.linear(hidden[some], matrix, bias).float()
+            scores -= scores.amax(1, keepdim=True)
+            own = scores.gather(1, labels[some, None])
+            totals = scores.exp_().sum(1, keepdim=True)
+            loss += ((totals.log() - own)[:, 0] * weights[some]).sum()
+            if train:
+                scores *= weights[some, None] / totals
+                scores.scatter_add_(1, labels[some, None], -weights[some, None])
+                gradient = scores.to(hidden.dtype)
+                of_hidden[some] = gradient @ matrix
+                part = gradient.T @ hidden[some]
+                of_matrix = part if of_matrix is None else of_matrix.float().add_(part)
+                of_bias += scores.sum(0)
+        if train:
+            gradients = (of_hidden, torch.zeros_like(matrix) if of_matrix is None else of_matrix, of_bias)
+            ctx.save_for_backward(*(one.to(hidden.dtype) for one in gradients))
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        by = gradients[0]
+        scaled = ctx.saved_tensors if by.numpy() == 1 else [saved * by for saved in ctx.saved_tensors]
+        return (*(one if wanted else None for one, wanted in zip(scaled, ctx.needs_input_grad)), None, None)
+
+
+class _Shared:
+    """The rounded weights of the current step; None outside of one."""
+
+    copies: dict[tuple[int, torch.dtype, bool], Tensor] | None = None
+
+
+@contextlib.contextmanager
+def weights_do_not_change() -> Iterator[None]:
+    """Context in which a weight is rounded once, however often it is used. An update of weights ends it."""
+    _Shared.copies = {}
+    try:
+        yield
+    finally:
+        _Shared.copies = None
+
+
+def rounded(weight: Tensor, form: torch.dtype) -> Tensor:
+    """The weight in this format, as part of the graph."""
+    if weight.dtype == form or _Shared.copies is None:
+        return weight.to(form)
+    key = id(weight), form, torch.is_grad_enabled()
+    if key not in _Shared.copies:
+        _Shared.copies[key] = weight.to(form)
+    return _Shared.copies[key]
