@@ -255,7 +255,11 @@ def test_debug_shows_where(qontext: Qontext) -> None:
     assert "Traceback" in done.stderr and done.stderr.splitlines()[-1].startswith("error: ")
 
 
-def test_a_fault_of_ours_is_told_from_a_fault_of_the_input(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_fault_of_ours_is_told_from_a_fault_of_the_input(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qontext.frame.kinds._FOREIGN", {})  # classes that other tests have loaded
+
     def fault() -> None:
         raise RuntimeError("oops")
 

@@ -137,11 +137,13 @@ BROKEN = {
             \"\"\"Taken.\"\"\"
         class Odd(Objective):
             Options = OddOptions
+            layout = forward = None
     """,
     "loose.py": """
         from qontext.pretrain.objectives.base import Objective
         class Odd(Objective):
             Options = dict
+            layout = forward = None
     """,
 }
 

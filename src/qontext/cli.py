@@ -19,7 +19,7 @@ import typer
 from typer.core import TyperCommand
 
 from qontext import __version__
-from qontext.frame import disk, interrupts, launch, log, stages
+from qontext.frame import disk, interrupts, kinds, launch, log, stages
 from qontext.frame.errors import QontextError, shorten
 from qontext.frame.help import ADVANCED, GENERAL, HELP_ALL, MACHINE, HelpCommand, HelpGroup
 from qontext.frame.stages import VERBS
@@ -217,6 +217,9 @@ def run_guarded(action: Callable[[], None], *, debug: bool) -> None:
     except Exception as error:
         if debug:
             raise
+        if (foreign := kinds.explained(error)) is not None:
+            log.say(f"error: {foreign}")
+            raise typer.Exit(2) from None
         log.say(
             f"internal error: {type(error).__name__}: {error}\n"
             "This is a bug in Qontext. Run the command again with --debug for the traceback, and report it."

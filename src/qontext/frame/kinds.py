@@ -14,9 +14,11 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
+from inspect import getattr_static
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +94,53 @@ def _load(kinds: Kinds, name: str) -> Any:
             place=offered or None,
             remedy="See docs/extending.md.",
         )
+    _FOREIGN[where] = kind
+    if missing := _missing(kind, base):
+        raise QontextError(
+            f"the {kinds.noun} {where!r} has no {missing}",
+            place=_file_of(kind),
+            remedy=f"{base.__qualname__} says what it takes and returns; see docs/extending.md.",
+        )
     return kind
+
+
+_FOREIGN: dict[str, type] = {}
+"""The classes from outside the package that this process has loaded, by their names."""
+
+
+def _missing(kind: type, base: type) -> str | None:
+    """A method that the base class leaves to its subclasses, and this one does not define."""
+    abstract = getattr(base, "__abstractmethods__", frozenset()) | set(getattr(base, "REQUIRED", ()))
+    return next(
+        (name for name in sorted(abstract) if getattr_static(kind, name) is getattr_static(base, name)), None
+    )
+
+
+def explained(error: Exception) -> QontextError | None:
+    """An error in the code of a class from outside the package, or beside one, as a sentence; None if there is no such
+    class."""
+    if not _FOREIGN:
+        return None
+    files = {_file_of(kind): where for where, kind in _FOREIGN.items()}
+    what = f"{type(error).__name__}: {first_line(error)}"
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename in files:
+            return QontextError(
+                f"{files[frame.filename]} failed: {what}",
+                place=f"{frame.filename}:{frame.lineno}",
+                remedy="This code is not part of Qontext. --debug shows the traceback.",
+            )
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return QontextError(
+        f"{what}, after a call of {', '.join(_FOREIGN)}",
+        place=f"{last.filename}:{last.lineno}",
+        remedy="Check that it takes and returns what docs/extending.md says; if it does, this is a bug in Qontext. "
+        "--debug shows the traceback.",
+    )
+
+
+def _file_of(kind: type) -> str | None:
+    return getattr(sys.modules.get(kind.__module__), "__file__", None)
 
 
 def _import(kinds: Kinds, where: str, offered: str) -> Any:

@@ -18,7 +18,7 @@ from qontext.frame.damage import read_array
 from qontext.frame.errors import QontextError
 from qontext.frame.stages import Stage
 from qontext.retrieve.answers import PROMPT
-from qontext.retrieve.index import How, Index
+from qontext.retrieve.index import How, Index, check_found
 from qontext.retrieve.index.lexical import Bm25Options
 from qontext.retrieve.inputs import select_passages, select_queries
 from qontext.retrieve.searcher import Answer, is_adapted
@@ -110,7 +110,7 @@ def run(config: SearchConfig, work: Workdir) -> dict[str, Any]:
     rows = _rows(config, index)
     with log.progress("search", len(index.ids), "passages") as advance:
         index.advance = advance
-        numbers, scores = index.search(asked, config.k, rows)
+        numbers, scores = check_found(index.search(asked, config.k, rows), index, len(asked), config.k)
     if index.is_shared and work.world > 1:
         merged = _merge(numbers, scores, work, config.k)
         if merged is None:

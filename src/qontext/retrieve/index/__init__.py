@@ -15,6 +15,7 @@ import numpy as np
 
 from qontext.frame import config
 from qontext.frame.artifacts import Artifact, Workdir
+from qontext.frame.errors import QontextError
 from qontext.frame.kinds import Kind, Kinds
 from qontext.retrieve.vectors import Vectors
 
@@ -112,3 +113,26 @@ class Backend(ABC):
     @abstractmethod
     def load(cls, artifact: Artifact) -> Index:
         """Open what `build` wrote: `artifact.path` is the directory, `artifact.config` has the options."""
+
+
+def check_found(found: Any, index: Index, queries: int, k: int) -> tuple[Array, Array]:
+    """What `search` returned; refused if it is not what the contract says."""
+    name = f"search of {type(index).__name__} returned"
+    try:
+        numbers, scores = found
+        forms = np.asarray(numbers), np.asarray(scores)
+    except (TypeError, ValueError):
+        raise QontextError(f"{name} no pair of arrays", remedy="Return (places, scores).") from None
+    if forms[0].dtype.kind not in "iu" or forms[1].dtype.kind != "f":
+        kinds = " and ".join(str(form.dtype) for form in forms)
+        raise QontextError(
+            f"{name} arrays of {kinds}", remedy="Return places, as integers, then scores, as floats."
+        )
+    shape = forms[0].shape
+    if shape != forms[1].shape or len(shape) != 2 or shape[0] != queries or shape[1] > k:
+        shapes = " and ".join(str(list(form.shape)) for form in forms)
+        raise QontextError(
+            f"{name} arrays of shapes {shapes}, expected [{queries}, {k}]",
+            remedy="Fill a row with fewer results with -1.",
+        )
+    return forms

@@ -26,7 +26,8 @@ class IndexConfig(StageConfig):
 def run(config: IndexConfig, work: Workdir) -> dict[str, Any]:
     backend, options = BACKENDS.load(config.backend), config.options("backend")
     if backend.reads == "texts":
-        return {"passages": backend.build(read_passages(config.source), work, options, lambda passages: None)}
+        count = backend.build(read_passages(config.source), work, options, lambda passages: None)
+        return {"passages": _checked(count, config.backend)}
     from qontext.frame.origins import rebased
     from qontext.retrieve.vectors import open_vectors, write_ids
 
@@ -39,10 +40,20 @@ def run(config: IndexConfig, work: Workdir) -> dict[str, Any]:
     with work.write("ids.parquet") as path:
         write_ids(path, vectors.ids)
     return {
-        "passages": passages,
+        "passages": _checked(passages, config.backend),
         "dimension": vectors.dimension,
         "encoder": rebased(vectors.encoder, vectors.artifact.path, work.path),
     }
+
+
+def _checked(count: Any, backend: str) -> int:
+    """What `build` returned; refused if it is not a number."""
+    if not isinstance(count, int):
+        raise QontextError(
+            f"build of the backend {backend} returned a {type(count).__name__}",
+            remedy="Return the number of passages.",
+        )
+    return count
 
 
 STAGE = Stage(

@@ -1,0 +1,112 @@
+"""Mistakes in a class from outside the package: a sentence that names the class, or its file and line, not a bug of ours."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from qontext import api
+
+HEAD = """
+import numpy as np, torch
+from qontext.pretrain.batches import Layout
+from qontext.pretrain.objectives.base import Objective, Output
+from qontext.retrieve.index import Backend, Index
+"""
+METHOD = """
+class Mine(Objective):
+    @staticmethod
+    def layout(options, common):
+        return {layout}
+    def forward(self, rows):
+        {forward}
+"""
+LOSS = "loss = self.encoder(rows.encoder.ids, rows.encoder.mask)[0].sum(); "
+LAYOUT = 'Layout("anchor", "nothing", 0.15)'
+BACKEND = """
+class Found(Index):
+    ids = np.array(["p00", "p01", "p02"])
+    dimension = 128
+    def search(self, queries, k, rows=None):
+        {search}
+class Mine(Backend):
+    @classmethod
+    def build(cls, source, work, options, advance):
+        {build}
+    {load}
+"""
+LOAD = "load = classmethod(lambda cls, artifact: Found())"
+
+
+def method(forward: str, layout: str = LAYOUT) -> str:
+    return METHOD.format(layout=layout, forward=forward)
+
+
+METHODS = {
+    "no forward": (method("").replace("    def forward(self, rows):\n", ""), "'mine:Mine' has no forward"),
+    "a tensor": (method(LOSS + "return loss"), "forward of Mine returned a Tensor"),
+    "a float": (method(LOSS + 'return Output({"a": 1.0})'), "the loss 'a' as a float"),
+    "a row of losses": (method('return Output({"a": torch.ones(3)})'), "as shape [3]"),
+    "a layout of its own": (method(LOSS, '("anchor", 0.1)'), "mine:Mine returned a tuple"),
+    "a typing error": (method("return lose"), "mine.py:12: mine:Mine failed: NameError: name 'lose'"),
+    "an unused context": (method(LOSS), "the method mine:Mine reads no context"),
+}
+
+
+@pytest.fixture(scope="module")
+def passages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("mistakes")
+    rows = [{"_id": f"p{n:02d}", "text": f"The {n}th mill grinds flour by the river."} for n in range(24)]
+    (folder / "corpus.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return api.split(folder / "corpus.jsonl", keep=True, out=folder / "passages", workers=1).path
+
+
+def run(folder: Path, *arguments: str) -> str:
+    """The error of a command whose current directory is `folder`."""
+    command = [sys.executable, "-m", "qontext", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    assert "internal error" not in done.stderr and "Traceback" not in done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method(name: str, tmp_path: Path, passages: Path, minilm: Path) -> None:
+    code, message = METHODS[name]
+    (tmp_path / "mine.py").write_text(HEAD + code)
+    context = ["--context", "rand"] if name == "an unused context" else []
+    settings = ["--encoder", "tiny", "--tokenizer", str(minilm), "--batch-size", "4", "--steps", "1"]
+    said = run(
+        tmp_path, "pretrain", str(passages), "--method", "mine:Mine", *settings, *context, "--out", "out"
+    )
+    assert message in said
+
+
+BACKENDS = {
+    "no load": ("return [[0]], [[1.0]]", "return 3", "", "'mine:Mine' has no load"),
+    "build returns nothing": ("return [[0]], [[1.0]]", "pass", LOAD, "returned a NoneType"),
+    "swapped": ("return np.ones((1, 2), np.float32), np.zeros((1, 2), int)", "return 3", LOAD, "of float32 and int64"),
+    "one array": ("return np.zeros((1, 2))[0, 0]", "return 3", LOAD, "search of Found returned no pair"),
+    "of another shape": ("return np.zeros((7, 2), int), np.ones((7, 2))", "return 3", LOAD, "expected [1, 2]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_an_index(name: str, tmp_path: Path, passages: Path) -> None:
+    search, build, load, message = BACKENDS[name]
+    code = HEAD + BACKEND.format(search=search, build=build, load=load) + '    reads = "texts"\n'
+    (tmp_path / "mine.py").write_text(
+        code.replace("class Found(Index):\n", 'class Found(Index):\n    reads = "texts"\n')
+    )
+    (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "flour"}\n')
+    index = ["index", str(passages), "--backend", "mine:Mine", "--out", "index"]
+    if name in ("no load", "build returns nothing"):
+        assert message in run(tmp_path, *index)
+        return
+    subprocess.run([sys.executable, "-m", "qontext", *index], cwd=tmp_path, check=True, capture_output=True)
+    said = run(tmp_path, "search", "index", "--queries", "queries.jsonl", "--k", "2", "--out", "run")
+    assert message in said
