@@ -1,6 +1,6 @@
 """How fast exact search is, against faiss-cpu's `IndexFlatIP`, with the same results.
 
-    python benchmarks/search.py [--passages 50000] [--queries 2000] [--dimensions 384] [--k 100] [--repeats 5]
+    python benchmarks/search.py [--sizes 100000 500000 1000000] [--queries 1024] [--dimensions 384] [--k 100] [--repeats 5]
 
 Random unit vectors, all in memory for faiss and memory-mapped from disk for ours. Repetitions are interleaved, one
 of each in turn, and medians compared; the first of each is a warm-up.
@@ -33,13 +33,13 @@ from qontext.retrieve.vectors import Vectors, open_vectors
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     for name, default in (
-        ("passages", 50_000),
-        ("queries", 2_000),
+        ("queries", 1_024),
         ("dimensions", 384),
         ("k", 100),
         ("repeats", 5),
     ):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[100_000, 500_000, 1_000_000])
     parser.add_argument("--out", type=Path, default=Path("benchmarks/search.json"))
     parser.add_argument("--cpu-time", action="store_true")
     settings = parser.parse_args()
@@ -47,9 +47,27 @@ def main() -> None:
     if settings.cpu_time:
         torch.set_num_threads(1)
         faiss.omp_set_num_threads(1)
+    sizes = [measure(size, settings, clock) for size in settings.sizes]
+    result = {
+        "what": "exact inner-product search; medians of interleaved repetitions",
+        "baseline": f"faiss-cpu {faiss.__version__} IndexFlatIP, {faiss.omp_get_max_threads()} threads, fp32",
+        **{name: getattr(settings, name) for name in ("queries", "dimensions", "k")},
+        "sizes": sizes,
+        "bf16": "measured"
+        if has_bf16(resolve_device())
+        else "not measured: this processor has no bf16 units",
+        "clock": "processor time of one thread" if settings.cpu_time else "wall",
+        "threads": torch.get_num_threads(),
+        "machine": machine.describe(),
+    }
+    settings.out.write_text(json.dumps(result, indent=2) + "\n")
+    print(json.dumps(result, indent=2))
+
+
+def measure(size: int, settings: argparse.Namespace, clock: Callable[[], float]) -> dict[str, Any]:
+    """The times of searching this number of vectors."""
     rng = np.random.default_rng(0)
-    passages, queries = (_unit(rng, n, settings.dimensions) for n in (settings.passages, settings.queries))
-    device = resolve_device()
+    passages, queries = (_unit(rng, n, settings.dimensions) for n in (size, settings.queries))
     flat = faiss.IndexFlatIP(settings.dimensions)
     flat.add(passages)
     with tempfile.TemporaryDirectory() as folder:
@@ -58,7 +76,7 @@ def main() -> None:
             "faiss_flat": lambda: flat.search(queries, settings.k)[::-1],
             "qontext_fp32": lambda: ExactIndex(vectors).search(queries, settings.k),
         }
-        if has_bf16(device):
+        if has_bf16(resolve_device()):
             low = ExactIndex(vectors, scoring=torch.bfloat16)
             contestants["qontext_bf16"] = lambda: low.search(queries, settings.k)
         seconds: dict[str, list[float]] = {name: [] for name in contestants}
@@ -70,10 +88,8 @@ def main() -> None:
                 if repeat:
                     seconds[name].append(clock() - started)
     medians = {name: statistics.median(times) for name, times in seconds.items()}
-    result = {
-        "what": "exact inner-product search; medians of interleaved repetitions",
-        "baseline": f"faiss-cpu {faiss.__version__} IndexFlatIP, {faiss.omp_get_max_threads()} threads, fp32",
-        **{name: getattr(settings, name) for name in ("passages", "queries", "dimensions", "k")},
+    return {
+        "passages": size,
         "seconds": {name: [round(t, 3) for t in times] for name, times in seconds.items()},
         "median_seconds": {name: round(t, 3) for name, t in medians.items()},
         "speedup": {n: round(medians["faiss_flat"] / t, 3) for n, t in medians.items() if n != "faiss_flat"},
@@ -84,13 +100,7 @@ def main() -> None:
         "greatest_difference_of_scores": {
             name: float(np.abs(scores - found["faiss_flat"][1]).max()) for name, (_, scores) in found.items()
         },
-        "bf16": "measured" if has_bf16(device) else "not measured: this processor has no bf16 units",
-        "clock": "processor time of one thread" if settings.cpu_time else "wall",
-        "threads": torch.get_num_threads(),
-        "machine": machine.describe(),
     }
-    settings.out.write_text(json.dumps(result, indent=2) + "\n")
-    print(json.dumps(result, indent=2))
 
 
 def _unit(rng: np.random.Generator, rows: int, dimensions: int) -> Any:

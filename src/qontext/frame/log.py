@@ -202,7 +202,9 @@ def show_rows(title: str, rows: list[dict[str, Any]]) -> None:
 
 def _add_rows(table: Any, rows: dict[str, Any], indent: str) -> None:
     for name, value in rows.items():
-        label = indent + name.replace("_", " ")
+        label = indent + (
+            name if ":" in name else name.replace("_", " ")
+        )  # the name of a class is shown as it is
         if isinstance(value, dict):
             table.add_row(label, "")
             _add_rows(table, value, indent + "  ")

@@ -11,10 +11,14 @@ from typing import Any
 
 _LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "bm25s", "faiss", "ctranslate2")
 
+_UNITS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
+
 
 @cache
 def _hardware() -> dict[str, Any]:
     found: dict[str, Any] = {"system": f"{platform.system()} {platform.machine()}", "processor": _processor()}
+    if units := _units():
+        found["units"] = units
     found["cores"] = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     with_memory = hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names
     if with_memory:
@@ -35,6 +39,16 @@ def _processor() -> str:
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or "unknown"
+
+
+def _units() -> list[str]:
+    """The processor's units for matrix products, by their names on Linux."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        flags = next(line.partition(":")[2].split() for line in lines if line.startswith("flags"))
+    except (OSError, StopIteration):
+        return []
+    return [unit for unit in _UNITS if unit in flags]
 
 
 def _gpus() -> list[str]:

@@ -5,11 +5,13 @@ Inference processes the longest first, and texts of one length together.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import torch
 
 Ints = NDArray[np.int64]
 T = TypeVar("T", int, Ints)
@@ -36,6 +38,8 @@ long as the product itself."""
 
 def grid_for(device: torch.device, dtype: torch.dtype) -> Grid:
     """The grid for computing in this format on this device."""
+    import torch
+
     return COARSE if device.type == "cpu" and dtype == torch.bfloat16 else FINE
 
 

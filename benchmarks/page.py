@@ -1,0 +1,109 @@
+"""Write the tables of docs/performance.md from the JSON files beside this script.
+
+    python benchmarks/page.py
+
+A figure on that page is thus one that was measured. Text outside of the tables is written by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs" / "performance.md"
+Rows = list[list[str]]
+
+
+def main() -> None:
+    PAGE.write_text(filled(PAGE.read_text("utf-8")), "utf-8")
+
+
+def filled(page: str) -> str:
+    """The page with its tables made anew. A table stands between ``<!-- NAME -->`` and ``<!-- end -->``."""
+    return re.sub(
+        r"(<!-- (\w+) -->\n).*?(<!-- end -->)", lambda m: m[1] + table(m[2]) + m[3], page, flags=re.DOTALL
+    )
+
+
+def table(name: str) -> str:
+    content = json.loads((HERE / f"{name}.json").read_text("utf-8"))
+    head, *rows = TABLES[name](content)
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines) + f"\n{machine(content)}\n"
+
+
+def machine(content: dict[str, Any]) -> str:
+    """Where it was measured, as a sentence."""
+    on = content["machine"]
+    units = [unit for unit in ("amx_bf16", "avx512_bf16") if unit in on.get("units", [])]
+    versions = ", ".join(f"{name} {version}" for name, version in on["versions"].items())
+    return f"{on['cores']} cores, {on['processor']}, {' and '.join(units) or 'no bf16 units'}; {versions}."
+
+
+def pretrain(content: dict[str, Any]) -> Rows:
+    head = [
+        "method",
+        "encoder",
+        "format",
+        "pairs/s",
+        "the plain way",
+        "ratio",
+        "to the plain way in fp32",
+        "to ours in fp32",
+    ]
+    return [head] + [
+        [
+            row["method"], row["preset"], row["format"], f"{row['ours pairs/s']:.1f}", f"{row['plain pairs/s']:.1f}",
+            f"{row['ratio']:.1f}", f"{row['ratio to the plain way in fp32']:.1f}", f"{row['ratio to ours in fp32']:.2f}",
+        ]
+        for row in content["rows"]
+    ]  # fmt: skip
+
+
+def finetune(content: dict[str, Any]) -> Rows:
+    losses = {"MultipleNegativesRankingLoss": "plain", "CachedMultipleNegativesRankingLoss": "cached"}
+    head = ["longest passage", "loss", "format", "pairs/s", content["baseline"].split(",")[0], "ratio"]
+    return [head] + [
+        [
+            f"{row['passage length']} tokens", losses[row["baseline's loss"]], row["format"],
+            f"{row['qontext pairs/s']:.1f}", f"{row['sentence_transformers pairs/s']:.1f}", f"{row['ratio']:.2f}",
+        ]
+        for row in content["rows"]
+    ]  # fmt: skip
+
+
+def encode(content: dict[str, Any]) -> Rows:
+    base = content["baseline"].split(" encode")[0]
+    rows = [["program", "tokens/s", "ratio", "least cosine to the baseline"]]
+    for name, speed in content["tokens_per_second"].items():
+        ratio, cosine = content["speedup"].get(name, 1.0), content["least_cosine"][name]
+        shown = base if name == "sentence_transformers" else name.replace("_", " ")
+        rows.append([shown, f"{speed:,}", f"{ratio:.2f}", f"{cosine:.5f}"])
+    return rows
+
+
+def search(content: dict[str, Any]) -> Rows:
+    rows = [["vectors", "program", "seconds", "ratio", "same results"]]
+    for size in content["sizes"]:
+        for name, seconds in size["median_seconds"].items():
+            ratio, same = size["speedup"].get(name, 1.0), size["same_top_k"][name]
+            shown = content["baseline"].split(",")[0] if name == "faiss_flat" else name.replace("_", " ")
+            rows.append(
+                [f"{size['passages']:,}", shown, f"{seconds:.2f}", f"{ratio:.2f}", f"{100 * same:.1f} %"]
+            )
+    return rows
+
+
+TABLES: dict[str, Callable[[dict[str, Any]], Rows]] = {
+    "pretrain": pretrain,
+    "finetune": finetune,
+    "encode": encode,
+    "search": search,
+}
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""The figures of docs/performance.md are those of the files that the benchmarks wrote."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture
+def page() -> Any:
+    spec = importlib.util.spec_from_file_location("page", BENCHMARKS / "page.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_tables_are_those_that_the_script_writes(page: Any) -> None:
+    text = page.PAGE.read_text("utf-8")
+    assert page.filled(text) == text
+    assert text.count("<!-- end -->") == len(page.TABLES)
+
+
+def test_another_figure_is_another_table(page: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = json.loads((BENCHMARKS / "encode.json").read_text("utf-8"))
+    content["tokens_per_second"]["qontext_fp32"] = 123_456
+    (tmp_path / "encode.json").write_text(json.dumps(content))
+    monkeypatch.setattr(page, "HERE", tmp_path)
+    assert "| 123,456 |" in page.filled("<!-- encode -->\n<!-- end -->")
