@@ -52,8 +52,8 @@ def pretrain(content: dict[str, Any]) -> Rows:
         "pairs/s",
         "the plain way",
         "ratio",
-        "to the plain way in fp32",
-        "to ours in fp32",
+        "against the plain way in fp32",
+        "against ours in fp32",
     ]
     return [head] + [
         [

@@ -11,6 +11,7 @@ import torch
 from tests.tiny import Server
 
 from qontext.models.encoder import load_encoder
+from qontext.models.packing import FINE, Grid
 from qontext.training import gradient_cache
 from qontext.training.batch import prepare
 from qontext.training.distributed import Group
@@ -105,8 +106,8 @@ def test_small_rectangles_give_the_gradient_of_one_padded_batch_with_dropout_on(
     context = "query" if name == "cot-mae" else "rand"
     trained = objective(0.1, method=name, context=context, batch_size=16, **settings)
     found = []
-    for micro_tokens in (100_000, 150):
-        batch = plan_of(trained.config, micro_tokens=micro_tokens)(0)
+    for micro_tokens, grid in ((100_000, FINE), (150, FINE), (150, Grid(32, 3))):
+        batch = plan_of(trained.config, micro_tokens=micro_tokens, grid=grid)(0)
         trained.zero_grad()
         if trained.contrastive:
             found.append(gradients(trained, batch, cached=False))
@@ -121,7 +122,8 @@ def test_small_rectangles_give_the_gradient_of_one_padded_batch_with_dropout_on(
             (total, {n: p.grad.clone() for n, p in trained.named_parameters() if p.grad is not None})
         )
         assert (len(batch.micro) == 1) == (micro_tokens == 100_000)
-    equal(*found)
+    equal(found[0], found[1])
+    equal(found[0], found[2])
 
 
 def test_micro_batches_keep_to_their_budget_and_hold_every_row_once(

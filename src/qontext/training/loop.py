@@ -22,6 +22,7 @@ from qontext.training.batch import Batch, TrainableModel
 from qontext.training.config import TrainingConfig
 from qontext.training.distributed import Group
 from qontext.training.early_stop import Evaluations
+from qontext.training.memory import return_freed_memory
 from qontext.training.metrics import Metrics
 from qontext.training.optimizer import Optimizer
 from qontext.training.prefetch import Prefetched
@@ -83,6 +84,7 @@ def train(
             if stopped:
                 break
     model.eval()
+    return_freed_memory()
     if metrics is not None:
         metrics.close()
     summary = run.summary()

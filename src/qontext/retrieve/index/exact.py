@@ -62,7 +62,6 @@ class ExactIndex(StoredVectors):
         best = _Best(len(queries), kept, k, self.device)
         width = 4_096 if self.device.type != "cpu" else 1_024
         room = torch.empty(width * _BLOCK, dtype=self.scoring, device=self.device)
-        in_fp32 = None if self.scoring == torch.float32 else torch.empty_like(room, dtype=torch.float32)
         with torch.inference_mode():
             for numbers_B, block_BD in self._blocks(rows):
                 block = _padded(block_BD.to(self.scoring))
@@ -71,8 +70,6 @@ class ExactIndex(StoredVectors):
                     some = _padded(queries[start : start + width].to(self.scoring))
                     product = room[: len(some) * len(block)].view(len(some), len(block))
                     torch.mm(some, block.T, out=product)
-                    if in_fp32 is not None:
-                        product = in_fp32[: product.numel()].view_as(product).copy_(product)
                     scores_QB = product[: min(width, len(queries) - start)]
                     scores_QB[:, len(numbers_B) :] = -torch.inf
                     best.offer(slice(start, start + len(scores_QB)), scores_QB, numbers)
@@ -144,23 +141,23 @@ class _Best:
         self.scores[rows], self.numbers[rows] = new_scores, new_numbers
 
     def _promising(self, scores_QB: Tensor, numbers_B: Tensor, least_Q1: Tensor) -> tuple[Tensor, Tensor]:
-        """All scores of the block that may be among the best k, and their numbers: [Q, C], filled up with -inf.
+        """All scores of the block that may be among the best k, in fp32, and their numbers: [Q, C], filled up with -inf.
 
         These are at least the worst so far (`least_Q1`), and at least the k-th greatest maximum of a group. After a
         few blocks hardly one is.
         """
         queries, width = scores_QB.shape
         if width % _GROUP or width // _GROUP < self.k:
-            return scores_QB, numbers_B.expand_as(scores_QB)
+            return scores_QB.float(), numbers_B.expand_as(scores_QB)
         # Column c is in group c % groups, so that maxima of groups are maxima of whole rows of memory.
         grouped = scores_QB.view(queries, _GROUP, -1)
-        greatest = grouped.amax(1)
+        greatest = grouped.amax(1).float()
         hopeful = torch.nonzero((greatest >= least_Q1).flatten())[:, 0] if least_Q1.isfinite().all() else None
         if hopeful is None or len(hopeful) > queries * self.k:
             least_Q1 = torch.maximum(least_Q1, greatest.topk(self.k).values[:, -1:])
             hopeful = torch.nonzero((greatest >= least_Q1).flatten())[:, 0]
         query, group = hopeful // greatest.shape[1], hopeful % greatest.shape[1]
-        members = grouped[query, :, group]
+        members = grouped[query, :, group].float()
         entry, step = torch.nonzero(members >= least_Q1[query], as_tuple=True)
         query = query[entry]
         counts = query.bincount(minlength=queries)
