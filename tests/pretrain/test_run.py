@@ -122,7 +122,7 @@ def test_a_condenser_head_is_taken_up(
         ({}, True),
         ({"condenser_steps": 2}, False),
         ({"head_weight": 0}, False),
-        ({"method": "condenser"}, False),
+        ({"method": "condenser", "context": None, "queries": None}, False),
     ],
     ids=lambda value: "-".join(value) or "plain" if isinstance(value, dict) else "",
 )

@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file
 from tests.tiny import free_port, save_bert
 
@@ -184,7 +185,9 @@ def test_two_processes_train_one_generator(labelled, tmp_path):
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     weights, theirs = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
-    assert max((weights[name] - theirs[name]).abs().max() for name in weights) < 1e-4
+    # AdamW turns the sign of a gradient near zero into a whole step, so single weights may differ by one; a step is 5e-3.
+    differences = torch.cat([(weights[name] - theirs[name]).abs().flatten() for name in weights])
+    assert differences.mean() < 1e-5 and differences.max() < 5e-3
     assert one.summary["parameters"] == open_artifact(tmp_path / "two").summary["parameters"]
 
 
