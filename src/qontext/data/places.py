@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from qontext.data import records
-from qontext.data.collection import Passage, read_passages
 from qontext.frame.damage import damaged, opening
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from qontext.data.collection import Passage
 
 SEPARATOR = " › "
 """Between the parts of a path of headings, in titles and in places."""
@@ -50,6 +50,11 @@ class Place(NamedTuple):
 def find_passages(source: Path | str, ids: Collection[str]) -> dict[str, tuple[Passage, Place]]:
     """The passages with these ids, and their places. Only the id column is scanned; other columns are read
     for hits only."""
+    import pyarrow.parquet as pq
+
+    from qontext.data import records
+    from qontext.data.collection import Passage, read_passages
+
     path = Path(source)
     if not ids:
         return {}
@@ -88,6 +93,10 @@ def parsed(metadata: str, source: Path) -> dict[str, Any]:
 
 def read_columns(source: Path | str) -> Iterator[tuple[Path, pa.RecordBatch]]:
     """(file, rows) of a table of passages, with the columns `id`, `title`, `doc` and its place columns."""
+    import pyarrow as pa
+
+    from qontext.data import records
+
     for part in records.parquet_parts(source):
         there = records.open_parquet(part).schema_arrow.names
         schema = pa.schema([*records.PASSAGES, *(field for field in records.PLACES if field.name in there)])
