@@ -665,7 +665,7 @@ def demo(
     out: str | Path = 'runs/demo',
     source: str | Path | Artifact = 'pydocs:',
     passages: int = 2000,
-    budget: str = '8m',
+    budget: str = '5m',
 ) -> dict[str, Any]:
     """Run the pipeline on text that is already on this machine."""
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from qontext.adapt.plan import PASSES, USED_SHARE, Plan, make_plan
-from qontext.adapt.rates import Rates
+from qontext.adapt.rates import STAGE_SECONDS, Rates
 from qontext.adapt.recipes import serving_recipe, training_recipe
 from qontext.adapt.request import Request, parse_budget
 from qontext.adapt.survey import Survey
@@ -65,11 +65,11 @@ def test_steps_are_what_the_rate_makes_of_the_time_that_is_left() -> None:
     made = plan(5_000, 20)
     left = USED_SHARE * 20 * MINUTE - made.expected
     assert 0 <= left < made.batch / RATES.trained, "not one step more fits"
-    assert made.seconds["train"] == pytest.approx(5.0 + made.steps * 32 / 20)
+    assert made.seconds["train"] == pytest.approx(2 * STAGE_SECONDS + made.steps * 32 / 20)
 
 
 def test_without_time_for_training_the_note_says_how_much_would_do() -> None:
-    made = plan(5_000, 2)
+    made = plan(5_000, 1)
     assert not made.trains and made.finetune_steps == 0 and "train" not in made.seconds
     (note,) = (note for note in made.notes if "minutes would suffice" in note)
     minutes = int(note.split()[-4])
@@ -136,7 +136,7 @@ def seconds_taken(made: Plan, speed: Callable[[float], float]) -> tuple[float, i
         for _ in range(round(seconds)):
             now += 1 / speed(now)
 
-    vectors = 2.5 + made.pool / RATES.encoded
+    vectors = STAGE_SECONDS + made.pool / RATES.encoded
     work(sum(made.seconds[part] for part in ("split", "generate", "hold_out", "filter")) + vectors)
     most, after = made.limits["pretrain"]["most_steps"], made.limits["pretrain"]["steps_after"]
     limit = Limit(60 * made.limits["pretrain"]["minutes"], int(most), now, int(after))
