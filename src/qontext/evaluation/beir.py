@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from qontext.data.collection import load_collection, write_qrels
-from qontext.evaluation.datasets import BENCHMARKS, FORUMS, Benchmark, Unavailable, remote_dataset
 from qontext.evaluation.published import BEIR_SETS, ROWS
 from qontext.evaluation.tables import Cell, Row, Table, to_csv, to_latex, to_markdown
 from qontext.frame import artifacts, execution, log, stages
@@ -20,6 +18,9 @@ from qontext.frame.disk import require_no_file
 from qontext.frame.errors import QontextError, choose
 from qontext.frame.inputs import digest_of
 from qontext.frame.stages import Pipeline
+
+if TYPE_CHECKING:
+    from qontext.evaluation.datasets import Benchmark, Unavailable
 
 MEASURE = "nDCG@10"
 
@@ -55,6 +56,9 @@ class BeirConfig(StageConfig):
 
 
 def run(settings: BeirConfig) -> dict[str, Any]:
+    from qontext.data.collection import load_collection
+    from qontext.evaluation.datasets import Unavailable
+
     root = Path(settings.out)
     if not settings.sets:
         raise QontextError("no set is specified", remedy="Name one with --sets.")
@@ -103,6 +107,8 @@ def run(settings: BeirConfig) -> dict[str, Any]:
 
 def _folders(settings: BeirConfig, name: str) -> Iterator[tuple[str, Path | Benchmark]]:
     """The parts of a set, each with its folder, or with the benchmark to download."""
+    from qontext.evaluation.datasets import BENCHMARKS, FORUMS
+
     local = Path(settings.data_root).expanduser() / name if settings.data_root else None
     if settings.data_root:
         existing(settings.data_root, "the folder of the sets")
@@ -151,6 +157,9 @@ def _do(verb: str, place: Path, settings: dict[str, Any]) -> Artifact:
 
 def fetch(benchmark: Benchmark, folder: Path) -> Path:
     """Write a set of ir_datasets as a folder in BEIR's layout; finished parts are not downloaded again."""
+    from qontext.data.collection import write_qrels
+    from qontext.evaluation.datasets import remote_dataset
+
     work = Workdir(folder)
     if all(work.has(name) for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv")):
         return folder

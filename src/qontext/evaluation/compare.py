@@ -8,21 +8,18 @@ import re
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from qontext.data.collection import read_passages, read_queries
-from qontext.data.runs import read_run
-from qontext.evaluation import checks
-from qontext.evaluation.answers import is_questions
-from qontext.evaluation.comparison import Change, Pair, System, compare_systems, largest_changes, tops
-from qontext.evaluation.datasets import load_judgements
 from qontext.evaluation.evaluate import score, threshold
 from qontext.frame import log
 from qontext.frame.config import Input, Seed, StageConfig
 from qontext.frame.errors import QontextError
 from qontext.frame.stages import Report
+
+if TYPE_CHECKING:
+    from qontext.evaluation.comparison import Change, Pair, System
 
 _ENDING = re.compile(r"(\.(trec|run|txt|tsv|res))?(\.(gz|zst|xz))?$")
 _SHOWN = 160  # characters of a passage in the table of examples
@@ -61,6 +58,12 @@ class CompareConfig(StageConfig):
 
 
 def run(settings: CompareConfig) -> dict[str, Any]:
+    from qontext.data.runs import read_run
+    from qontext.evaluation import checks
+    from qontext.evaluation.answers import is_questions
+    from qontext.evaluation.comparison import System, compare_systems, largest_changes, tops
+    from qontext.evaluation.datasets import load_judgements
+
     named = [find_runs(text) for text in settings.runs]
     names = system_names([name for name, _ in named], [paths for _, paths in named])
     if len(named) < 2:
@@ -138,6 +141,8 @@ def system_names(given: Sequence[str], paths: Sequence[Sequence[str]]) -> list[s
 
 
 def _texts(settings: CompareConfig, changes: Sequence[Change]) -> tuple[dict[str, str], dict[str, str]]:
+    from qontext.data.collection import read_passages, read_queries
+
     folder = settings.data or (settings.qrels if Path(settings.qrels).is_dir() else None)
     if folder is None or not changes:
         return {}, {}

@@ -64,6 +64,7 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
         layout = kind.layout(options, common)
         plan = _plan(config, number, layout, encoder, sources, context, anchors, documents, group)
         summary[name] = _train(objective, plan, phase_steps, config, group, work, name)
+        summary["steps"] = summary[name].pop("steps", steps)
     group.wait()
     if group.is_first:
         _save(config, encoder, objective, summary, work)
@@ -136,6 +137,8 @@ def _train(
 ) -> dict[str, Any]:
     from qontext.training.loop import train
 
+    if name != config.method:  # the time limit is for the main phase, which is the last one
+        config = config.model_copy(update={"minutes": None})
     if config.compile == "on" or (config.compile == "auto" and group.device.type == "cuda"):
         objective.encoder.compile(dynamic=True)
     evaluations = _evaluations(objective, steps, config, group, work, name) if config.probe else None

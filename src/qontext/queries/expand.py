@@ -7,23 +7,20 @@ their place.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import Field
 
-from qontext.data import records
-from qontext.data.passage import Passage
-from qontext.data.rows import PassageRows
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input
 from qontext.frame.errors import QontextError
 from qontext.frame.parts import Made, Part, Parts, PartsConfig, slices
 from qontext.frame.stages import Stage
 
+if TYPE_CHECKING:
+    from qontext.data.passage import Passage
+
 PART = 65_536
-_SENTENCES = pa.schema([records.PASSAGES.field("sentences")])
 
 
 class ExpandConfig(PartsConfig):
@@ -39,6 +36,8 @@ class Expand(Parts[ExpandConfig]):
     unit = "passages"
 
     def __init__(self, config: ExpandConfig, work: Workdir) -> None:
+        from qontext.data.rows import PassageRows
+
         super().__init__(config, work)
         self.passages = PassageRows(config.passages)
 
@@ -46,6 +45,8 @@ class Expand(Parts[ExpandConfig]):
         return slices(self.passages.count(), PART, lambda number: f"part-{number:05d}.parquet")
 
     def open(self) -> None:
+        from qontext.data import records
+
         self.of: dict[str, list[str]] = {}
         columns = ["passage", "query"]
         for batch in records.read_table(self.config.queries, records.QUERIES, columns=columns):
@@ -56,6 +57,8 @@ class Expand(Parts[ExpandConfig]):
         return self.passages.read(part.first, part.last)
 
     def make(self, part: Part, content: list[Passage]) -> dict[str, int]:
+        from qontext.data import records
+
         rows = list(_rows(content, self.of, self.config.at_most))
         with self.work.write(part.name) as path:
             records.write_table(path, records.table_of(rows, records.PASSAGES))
@@ -63,9 +66,15 @@ class Expand(Parts[ExpandConfig]):
         return {}
 
     def finish(self, made: Made) -> dict[str, Any]:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        from qontext.data import records
+
+        sentences = pa.schema([records.PASSAGES.field("sentences")])
         expanded = appended = 0
         for part in made.parts:
-            table = records.read_part(self.work.path / part.name, _SENTENCES)
+            table = records.read_part(self.work.path / part.name, sentences)
             queries = pc.subtract(pc.list_value_length(table["sentences"]), 1)
             expanded += pc.sum(pc.greater(queries, 0)).as_py()
             appended += pc.sum(queries).as_py()

@@ -9,8 +9,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from qontext.data.collection import read_passages
-from qontext.finetune.negatives.draws import sample_names
 from qontext.frame import artifacts, log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, Machine, Seed
@@ -20,7 +18,6 @@ from qontext.frame.stages import Stage
 from qontext.retrieve.answers import PROMPT
 from qontext.retrieve.index import How, Index, check_found
 from qontext.retrieve.index.lexical import Bm25Options
-from qontext.retrieve.inputs import select_passages, select_queries
 from qontext.retrieve.searcher import Answer, is_adapted
 
 RUN = "run.trec"
@@ -145,6 +142,9 @@ def _adapted(config: SearchConfig, work: Workdir) -> dict[str, Any]:
 
 
 def _queries(config: SearchConfig) -> dict[str, str]:
+    from qontext.finetune.negatives.draws import sample_names
+    from qontext.retrieve.inputs import select_queries
+
     queries = select_queries(config.data, config.split, config.queries)
     if config.limit is not None:
         queries = {name: queries[name] for name in sample_names(queries, config.limit, config.seed)}
@@ -171,6 +171,7 @@ def _written(found: Any, tag: str, queries: dict[str, str], started: float, work
 
 def _rows(config: SearchConfig, index: Any) -> Any:
     """Which passages of the index meet the conditions; None without conditions."""
+    from qontext.retrieve.inputs import select_passages
     from qontext.retrieve.where import mask, passages_of
 
     if not config.where:
@@ -183,8 +184,10 @@ def _rows(config: SearchConfig, index: Any) -> Any:
 
 def _open(config: SearchConfig, work: Workdir) -> tuple[Index, dict[str, str] | None]:
     """The index to search, and the encoder of its vectors."""
+    from qontext.data.collection import read_passages
     from qontext.retrieve.index.lexical import LexicalIndex
     from qontext.retrieve.index.load import open_index
+    from qontext.retrieve.inputs import select_passages
 
     if config.index is not None:
         how = How(config.device, config.scoring, work.rank, work.world)

@@ -7,19 +7,21 @@ import os
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeFloat
 from typing_extensions import TypedDict
 
-from qontext.data.collection import Passage
 from qontext.data.places import Place, find_passages
 from qontext.frame.artifacts import is_artifact, open_artifact
 from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
 from qontext.retrieve.base import Answer as Answer
 from qontext.retrieve.base import BaseSearcher
-from qontext.retrieve.where import Mask, mask
+
+if TYPE_CHECKING:
+    from qontext.data.collection import Passage
+    from qontext.retrieve.where import Mask
 
 ADAPTED, DENSE = "adapted.json", "dense"
 SYSTEMS = {
@@ -123,6 +125,8 @@ class Searcher(BaseSearcher):
 
     def _rows(self, where: tuple[str, ...], index: Any) -> Mask | None:
         """Which passages of an index meet the conditions; the last result is cached."""
+        from qontext.retrieve.where import mask
+
         if not where:
             return None
         if self._where != where:

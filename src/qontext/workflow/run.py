@@ -13,6 +13,7 @@ from qontext.frame.errors import QontextError, choose
 from qontext.frame.inputs import check_input, named_inputs
 from qontext.frame.parts import PartsConfig, Place
 from qontext.frame.stages import Pipeline
+from qontext.training.config import TrainingConfig
 from qontext.workflow.recipe import Recipe, Step, read_recipe
 from qontext.workflow.scores import show_scores
 
@@ -74,7 +75,7 @@ def run_recipe(
     `on` is where steps that consist of parts run, unless they have that setting themselves.
     """
     check(recipe, root, until)
-    rows = []
+    rows, spent = [], 0.0
     for number, step in enumerate(recipe.steps, 1):
         state, why = _state(step, root)
         heading = f"[{number}/{len(recipe.steps)}] {step.name}"
@@ -84,8 +85,9 @@ def run_recipe(
         if state == "done":
             artifact = artifacts.open_artifact(root / step.name)
         else:
-            settings = _placed(step.configure(root), on)
+            settings = _timed(_placed(step.configure(root), on), spent)
             artifact = execution.execute(step.stage, settings, root / step.name, overwrite=True)
+        spent += float(artifact.meta["made"]["seconds"])
         rows.append(
             {
                 "step": step.name,
@@ -104,6 +106,14 @@ def run_recipe(
 def _placed(settings: StageConfig, on: str) -> StageConfig:
     if isinstance(settings, PartsConfig) and "on" not in settings.model_fields_set:
         return settings.model_copy(update={"on": on})
+    return settings
+
+
+def _timed(settings: StageConfig, spent: float) -> StageConfig:
+    """The settings of a training that shares a time limit with the rest of the recipe; `spent` is what its earlier steps
+    took, in seconds."""
+    if isinstance(settings, TrainingConfig) and settings.steps_after is not None:
+        return settings.model_copy(update={"minutes_before": spent / 60})
     return settings
 
 

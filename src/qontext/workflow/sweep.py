@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from qontext.evaluation.tables import to_csv, to_latex, to_markdown
 from qontext.frame import artifacts, log
@@ -21,9 +21,11 @@ from qontext.frame.config import Action, Input, StageConfig, parse_assignment
 from qontext.frame.errors import QontextError
 from qontext.frame.parts import Place
 from qontext.frame.stages import Pipeline
-from qontext.workflow.ablation import Combination, ablation_table, arms_of, compare_arms, read_scores
 from qontext.workflow.recipe import Recipe, Step, read_recipe
 from qontext.workflow.run import check, plan, run_recipe
+
+if TYPE_CHECKING:
+    from qontext.workflow.ablation import Combination
 
 
 class SweepConfig(StageConfig):
@@ -57,6 +59,8 @@ class Sweep:
 
 
 def run(settings: SweepConfig) -> dict[str, Any]:
+    from qontext.workflow.ablation import ablation_table, arms_of, compare_arms, read_scores
+
     axes = [parse_axis(text) for text in settings.grid]
     sweep = expand(settings.recipe, settings.set, axes)
     root = Path(settings.out)

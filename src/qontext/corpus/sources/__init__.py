@@ -9,12 +9,6 @@ import re
 from pathlib import Path
 
 from qontext.corpus.sources.base import FieldNames, Problem, Source
-from qontext.corpus.sources.files import Files, walk
-from qontext.corpus.sources.formats import ENDINGS, format_of, is_installed
-from qontext.corpus.sources.jsonl import JsonLines
-from qontext.corpus.sources.lines import check_encoding, ending, read_lines
-from qontext.corpus.sources.parquet import Parquet
-from qontext.corpus.sources.tsv import Tsv
 from qontext.data.compression import SUFFIXES
 from qontext.frame.disk import explained, require_regular
 from qontext.frame.errors import QontextError, missing_extra
@@ -44,6 +38,9 @@ _SHARDS = (".jsonl", ".tsv", ".parquet")
 
 def open_source(uri: str, *, fields: FieldNames, encoding: str = "utf-8") -> Source:
     """The documents at a path or URI. At most the first line is read."""
+    from qontext.corpus.sources.files import Files
+    from qontext.corpus.sources.lines import check_encoding, ending
+
     check_encoding(encoding)
     if found := _scheme(uri):
         kind, rest = found
@@ -76,6 +73,10 @@ def _scheme(uri: str) -> tuple[str, str] | None:
 
 def _open_folder(path: Path, fields: FieldNames, encoding: str) -> Source:
     """BEIR's corpus file, or shards of one format, or documents of any format. Hidden files are ignored."""
+    from qontext.corpus.sources.files import Files, walk
+    from qontext.corpus.sources.formats import format_of, is_installed
+    from qontext.corpus.sources.lines import ending
+
     corpus = next((path / name for name in _BEIR if (path / name).is_file()), None)
     if corpus:
         return _open_files(str(path), [corpus], fields, encoding)
@@ -100,6 +101,13 @@ def _open_folder(path: Path, fields: FieldNames, encoding: str) -> Source:
 
 
 def _open_files(name: str, files: list[Path], fields: FieldNames, encoding: str) -> Source:
+    from qontext.corpus.sources.files import Files
+    from qontext.corpus.sources.formats import ENDINGS, format_of, is_installed
+    from qontext.corpus.sources.jsonl import JsonLines
+    from qontext.corpus.sources.lines import ending
+    from qontext.corpus.sources.parquet import Parquet
+    from qontext.corpus.sources.tsv import Tsv
+
     kind = ending(files[0])
     if kind in (".jsonl", ".json"):
         return JsonLines(name, files, fields, encoding)
@@ -116,6 +124,8 @@ def _open_files(name: str, files: list[Path], fields: FieldNames, encoding: str)
 
 def _is_table(path: Path, encoding: str) -> bool:
     """Whether a .txt file is tab-separated, rather than a text."""
+    from qontext.corpus.sources.lines import read_lines
+
     first = next((line for _, line in read_lines(path, encoding, lambda amount: None)), "")
     return isinstance(first, str) and "\t" in first
 

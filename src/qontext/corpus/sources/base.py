@@ -5,9 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
-from qontext.data.records import Document
+if TYPE_CHECKING:
+    from qontext.data.records import Document
+
 
 Kind = Literal[
     "broken JSON",

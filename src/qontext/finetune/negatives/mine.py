@@ -8,23 +8,18 @@ a seed of the query, independently of other queries.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import numpy as np
-import pyarrow as pa
 from pydantic import Field
 
-from qontext.data import records
-from qontext.data.collection import check_qrels
-from qontext.data.runs import Run, read_run
-from qontext.finetune.negatives.draws import Corpus, generator, sample_names
-from qontext.finetune.negatives.groups import GROUPS, Group, read_candidates
 from qontext.frame import log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, Seed, StageConfig
 from qontext.frame.errors import QontextError
 from qontext.frame.stages import Stage
-from qontext.retrieve.inputs import judgements, select_passages, select_queries
+
+if TYPE_CHECKING:
+    from qontext.data.runs import Run
 
 _ROWS_PER_PART = 65_536
 
@@ -122,6 +117,15 @@ class Report:
 
 
 def run(config: MineConfig, work: Workdir) -> dict[str, Any]:
+    import pyarrow as pa
+
+    from qontext.data import records
+    from qontext.data.collection import check_qrels
+    from qontext.data.runs import read_run
+    from qontext.finetune.negatives.draws import Corpus, sample_names
+    from qontext.finetune.negatives.groups import GROUPS, Group, read_candidates
+    from qontext.retrieve.inputs import judgements, select_passages, select_queries
+
     queries = select_queries(config.data, None, config.queries)
     qrels = judgements(config.qrels, config.split)
     drawn = None
@@ -183,6 +187,8 @@ def _from_run(
     config: MineConfig,
     report: Report,
 ) -> list[str]:
+    from qontext.finetune.negatives.draws import generator
+
     if query not in one:
         report.not_in_run += 1
         return []
@@ -205,6 +211,8 @@ def _from_run(
 def _filtered(
     hard: list[str], known: dict[str, float], positives: list[str], config: MineConfig, report: Report
 ) -> list[str]:
+    import numpy as np
+
     limit = np.inf if config.max_score is None else config.max_score
     if config.margin is not None:
         best = max((known[p] for p in positives if p in known), default=None)
