@@ -160,8 +160,9 @@ def _notes(seen: Survey, tokenizer: Any) -> list[str]:
     if seen.duplicates > 0.05:
         notes.append(f"{seen.duplicates:.0%} of the documents repeat another one, word for word.")
     if seen.unusable:
-        records = "1 record" if seen.unusable == 1 else f"{seen.unusable:,} records"
-        notes.append(f"{records} are invalid and will be skipped.")
+        documents = "1 document is" if seen.unusable == 1 else f"{seen.unusable:,} documents are"
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in seen.problems.items())
+        notes.append(f"{documents} left out: {kinds}.")
     if seen.unread:
         notes.append(f"{unread(seen.unread)}.")
     return notes
