@@ -161,7 +161,7 @@ def _notes(seen: Survey, tokenizer: Any) -> list[str]:
         notes.append(f"{seen.duplicates:.0%} of the documents repeat another one, word for word.")
     if seen.unusable:
         documents = "1 document is" if seen.unusable == 1 else f"{seen.unusable:,} documents are"
-        kinds = ", ".join(f"{count:,} {kind}" for kind, count in seen.problems.items())
+        kinds = ", ".join(f"{count:,} × {kind}" for kind, count in seen.problems.items())
         notes.append(f"{documents} left out: {kinds}.")
     if seen.unread:
         notes.append(f"{unread(seen.unread)}.")

@@ -48,7 +48,7 @@ FORMATS: dict[str, Format] = {
 _OF_ENDING = {suffix: name for name, kind in FORMATS.items() for suffix in kind.endings}
 
 
-_TEXTS = frozenset(
+TEXTS = frozenset(
     "authors bugs changelog changes contributing copying copyright credits faq history install licence license news notes "
     "readme thanks todo".split()
 )
@@ -58,7 +58,7 @@ _TEXTS = frozenset(
 def format_of(path: Path) -> str | None:
     """The name of the format for a file, by its extension or, without one, by its name; None if unknown."""
     name, _, rest = plain_name(path).lower().partition(".")
-    if rest in ("", "debian") and name in _TEXTS:
+    if rest in ("", "debian") and name in TEXTS:
         return "text"
     return _OF_ENDING.get(ending(path))
 
