@@ -113,7 +113,7 @@ def _plan(
     plan = make_plan(request, survey, measured, dimension)
     plan = replace(plan, notes=[*notes, *plan.notes])
     request = request if plan.finetune_steps else request.without_training_on_labels()
-    show_plan(request, survey, plan, root)
+    show_plan(request, survey, plan, None if aside else root / state.RECIPE)
     result = {"out": str(root), **asdict(plan), "expected_seconds": round(plan.expected, 1)}
     if aside:
         log.note(f"{root} contains a result or an unfinished run, which is kept: the plan is only shown.")

@@ -18,8 +18,8 @@ from qontext.workflow.adapted import show_scores, shown_labels
 SAMPLES = 3
 
 
-def show_plan(request: Request, seen: Survey, plan: Plan, root: Path) -> None:
-    """Show the plan in ten lines, then notes."""
+def show_plan(request: Request, seen: Survey, plan: Plan, recipe: Path | None) -> None:
+    """Show the plan in ten lines, then notes; `recipe` is the file to which it is written."""
     about = "" if seen.exact else "about "
     passages = f"{about}{plan.passages:,}" + (" (as in the source)" if seen.keep else "")
     per_document = "" if seen.keep else f", {plan.passages / max(1, seen.documents):.1f} per document"
@@ -47,7 +47,7 @@ def show_plan(request: Request, seen: Survey, plan: Plan, root: Path) -> None:
         )
         + ", ".join(f"{part.replace('_', ' ')} {log.duration(took)}" for part, took in plan.seconds.items()),
         "disk": f"{plan.disk / 2**30:.1f} GiB",
-        "recipe": str(root / RECIPE),
+        "recipe": None if recipe is None else str(recipe),
     }
     log.show_table("Plan", {name: row for name, row in rows.items() if row is not None})
     for note in plan.notes:
