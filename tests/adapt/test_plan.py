@@ -184,8 +184,8 @@ def test_a_recipe_is_read_as_it_was_built(tmp_path: Path, changes: dict[str, Any
     made = make_plan(request, survey(5_000), RATES, 384)
     for recipe in (
         training_recipe(request, made),
-        serving_recipe(request, Path("model"), None, None),
-        serving_recipe(request, Path("model"), "vectors", {"source": "@vectors", "backend": "faiss-hnsw"}),
+        serving_recipe(request, "model", None, None),
+        serving_recipe(request, "model", "vectors", {"source": "@vectors", "backend": "faiss-hnsw"}),
     ):
         file = tmp_path / "recipe.toml"
         file.write_text(recipe.dump(), encoding="utf-8")
@@ -208,6 +208,24 @@ def test_what_is_trained_is_measured_and_the_rest_is_left_out() -> None:
     assert "pretrain" not in untrained and "adapted-vectors" not in untrained
     assert [name for name in untrained if name.startswith("score-")] == [
         "score-bm25-generated", "score-start-generated", "score-hybrid-start-generated"]  # fmt: skip
+
+
+def test_labels_that_are_not_trained_on_all_measure() -> None:
+    judged = {"train": 12, "dev": 6, "test": 12}
+    divided = replace(REQUEST, labelled=12, judged=judged, divided=True, **LABELS)
+    request = divided.without_training_on_labels()
+    assert request.judged == {"test": 30} and request.splits == ("test", "generated")
+    made = plan(5_000, 1, labelled=12, **LABELS)
+    assert not made.finetune_steps
+    untrained = steps(training_recipe(request, made))
+    assert untrained["holdout"]["split_labels"] is False and "hybrid-start-dev" not in untrained
+    assert untrained["hybrid-start-test"]["weights"] == [0.7, 0.3]
+    assert (
+        "split_labels"
+        not in steps(training_recipe(divided, plan(5_000, 120, labelled=320, **LABELS)))["holdout"]
+    )
+    own = replace(divided, divided=False)  # the labels have splits
+    assert own.without_training_on_labels() == own
 
 
 @pytest.mark.parametrize(

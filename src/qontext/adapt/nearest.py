@@ -72,7 +72,7 @@ class Choice(NamedTuple):
         return {"source": "@vectors", "backend": self.backend, **self.options, **replaced}
 
 
-def measure(root: Path, questions: list[str], read_tokens: int, device: str) -> dict[str, Any]:
+def measure(root: Path, model: str, questions: list[str], read_tokens: int, device: str) -> dict[str, Any]:
     """Recall of the index against exact search, and seconds for a question of both, one at a time."""
     import numpy as np
 
@@ -84,7 +84,7 @@ def measure(root: Path, questions: list[str], read_tokens: int, device: str) -> 
     questions = questions[:: max(1, len(questions) // QUESTIONS)][:QUESTIONS]
     exact = ScanIndex(open_vectors(root / "index" / "vectors"))
     place = root / "index" / DENSE
-    retriever = Retriever(str(root / "model"), device=device, max_length=read_tokens)
+    retriever = Retriever(model, device=device, max_length=read_tokens)
     asked = retriever.encode(questions, "query")
     best, exact_seconds = _timed(exact, asked)
     about: dict[str, Any] = {

@@ -118,7 +118,8 @@ def make_plan(request: Request, survey: Survey, rates: Rates, dimension: int) ->
         notes += [] if filtering else ["there is no time to filter the generated queries."]
         if request.labelled and not finetuning.steps:
             notes.append(
-                f"{request.labelled} labelled questions, or the budget, are not sufficient for training on them."
+                f"{request.labelled} labelled questions, or the budget, are not sufficient for training on them"
+                + ("; all labels are used for evaluation." if request.divided else ".")
             )
     else:
         finetuning = Finetuning()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from qontext.adapt.plan import FINETUNED_PASSAGES, Plan
@@ -29,12 +28,12 @@ def training_recipe(request: Request, plan: Plan) -> Recipe:
     )
 
 
-def serving_recipe(request: Request, model: Path, reuse: str | None, dense: dict[str, Any] | None) -> Recipe:
+def serving_recipe(request: Request, model: str, reuse: str | None, dense: dict[str, Any] | None) -> Recipe:
     """The recipe for an index of all documents; `reuse` names earlier vectors, `dense` has the settings of an index of
     the vectors."""
-    vectors = {"encoder": str(model), "max_length": request.read_tokens, "reuse": reuse}
+    vectors = {"encoder": model, "max_length": request.read_tokens, "reuse": reuse}
     steps = (
-        Step.of("passages", _splitting(request, str(model)), verb="split"),
+        Step.of("passages", _splitting(request, model), verb="split"),
         Step.of("vectors", {"texts": "@passages", **vectors}, verb="encode"),
         Step.of(
             "bm25",
@@ -77,6 +76,7 @@ def _preparing(request: Request, plan: Plan) -> Iterator[Step]:
         "labels": request.labels,
         "pool": max(plan.pool, 1_000),
         "max_labels": request.max_labels,
+        "split_labels": False if request.labels and not request.divided else None,
         "least_labels": plan.finetune_batch if request.labelled and plan.finetune_steps else None,
         "seed": request.pretrain["seed"],
     }

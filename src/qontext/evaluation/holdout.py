@@ -49,6 +49,9 @@ class HoldoutConfig(StageConfig):
     pool: int = Field(100_000, ge=1)
     """Maximum number of passages to search: the judged ones, and others drawn from the collection."""
 
+    split_labels: bool = True
+    """Divide labels without splits into train, dev and test. Otherwise, all of them are for evaluation."""
+
     max_labels: int | None = Field(None, ge=1)
     """Maximum number of labelled training queries, drawn with the seed."""
 
@@ -161,7 +164,7 @@ def _divide(config: HoldoutConfig, out: set[str], work: Workdir) -> tuple[dict[s
 
 
 def _split_labels(labels: Labels, document: dict[str, str], config: HoldoutConfig) -> dict[str, Qrels]:
-    """train, dev and test: existing splits, or new ones."""
+    """train, dev and test: existing splits, or new ones, or only test."""
     from qontext.data.labels import measured_sizes
 
     if labels.are_split:
@@ -169,6 +172,8 @@ def _split_labels(labels: Labels, document: dict[str, str], config: HoldoutConfi
         if "test" not in splits:
             last = "dev" if "dev" in splits else next(name for name in splits if name != "train")
             splits["test"] = splits.pop(last)
+    elif not config.split_labels:
+        splits = {"test": dict(next(iter(labels.splits.values())))}
     else:
         (everything,) = labels.splits.values()
         splits = _divided(

@@ -81,7 +81,7 @@ class Encode(Parts[EncodeConfig]):
             max_length=config.max_length,
             batch_tokens=config.batch_tokens,
         ).of(config.kind)
-        self.properties = _properties(self.retriever, config.storage)
+        self.properties = properties_of(self.retriever, config.storage)
         self.earlier = Earlier(config.reuse, config.kind, self.properties)
         self.dtype = np.dtype("float16" if config.storage == "fp16" else "float32")
         self.rows = _Queries(config.texts) if config.kind == "query" else _Passages(config.texts)
@@ -165,7 +165,7 @@ def _count(config: EncodeConfig, *, check: bool) -> int:
     return refuse_repeated_ids(config.texts) if check else PassageRows(config.texts).count()
 
 
-def _properties(retriever: Any, storage: str) -> dict[str, Any]:
+def properties_of(retriever: Any, storage: str) -> dict[str, Any]:
     """The settings that determine vectors, for the summary and for reuse."""
     import torch
 

@@ -56,7 +56,8 @@ class SearchConfig(Bm25Options):
     --where: passages with the metadata, if the index's own passages no longer exist."""
 
     encoder: Annotated[str | None, Input()] = None
-    """Encoder for the queries. Default: the one that encoded the passages."""
+    """Encoder for the queries. Default: the one that encoded the passages. For a directory of `adapt`: an unchanged copy of
+    its encoder, if that is no longer where it was."""
 
     untied: bool = False
     """Accept an --encoder other than that of the passages: the query half of an untied pair."""
@@ -122,7 +123,7 @@ def _answers(config: SearchConfig) -> dict[str, Any]:
     from qontext.retrieve import answers
     from qontext.retrieve.searcher import Searcher
 
-    searcher = Searcher(config.index or "", device=config.device)
+    searcher = Searcher(config.index or "", device=config.device, encoder=config.encoder)
     k = config.k if "k" in config.model_fields_set else answers.SHOWN
     if config.question is not None and config.question != answers.PROMPT:
         return {"answers": answers.answer(searcher, config.question, k, config.where)}
@@ -137,7 +138,8 @@ def _adapted(config: SearchConfig, work: Workdir) -> dict[str, Any]:
     if work.rank:
         return {}
     started = time.monotonic()
-    searcher, queries = Searcher(config.index, device=config.device), _queries(config)
+    searcher = Searcher(config.index, device=config.device, encoder=config.encoder)
+    queries = _queries(config)
     return _written(searcher.run(queries, config.k, config.where), searcher.system, queries, started, work)
 
 

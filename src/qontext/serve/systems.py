@@ -21,7 +21,7 @@ from qontext.frame.inputs import find
 from qontext.retrieve.base import CANDIDATES
 from qontext.retrieve.index import How
 from qontext.retrieve.index.load import open_index, open_searchable
-from qontext.retrieve.searcher import dense_index, is_adapted, read_adapted
+from qontext.retrieve.searcher import dense_index, is_adapted, model_of, read_adapted
 from qontext.retrieve.where import Mask, passages_of
 from qontext.serve.models import Encoder, Kind, Reranker
 from qontext.serve.passages import Filter, Passages
@@ -120,7 +120,7 @@ class Opener:
     def _open_adapted(self, name: str, root: Path) -> list[System]:
         about = read_adapted(root)
         passages = self._read(str(root / "index" / "passages"))
-        encoder = self._encoder(str(root / "model"), about["read_tokens"], about["read_tokens"])
+        encoder = self._encoder(model_of(root), about["read_tokens"], about["read_tokens"])
         bm25, _ = open_index(root / "index" / "bm25")
         dense, _ = open_index(dense_index(root), How(device=self.device))
         words, vectors = _rank(bm25, passages), _rank(dense, passages, encoder)
