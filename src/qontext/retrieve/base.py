@@ -12,6 +12,7 @@ from qontext.data.collection import Passage
 from qontext.data.places import Place
 from qontext.data.runs import Run
 from qontext.frame.errors import QontextError
+from qontext.retrieve.index import check_found
 from qontext.retrieve.where import Mask
 
 CANDIDATES = 100
@@ -87,7 +88,8 @@ class BaseSearcher:
     def _dense(self, queries: Mapping[str, str], k: int, where: tuple[str, ...]) -> Run:
         encoder, index = self._dense_parts(len(queries))
         vectors = encoder.encode(list(queries.values()), "query")
-        numbers, scores = index.search(vectors, k, self._rows(where, index))
+        rows = self._rows(where, index)
+        numbers, scores = check_found(index.search(vectors, k, rows), index, len(queries), k)
         there = numbers >= 0
         codes = np.broadcast_to(np.arange(len(queries))[:, None], there.shape)[there]
         return Run.from_codes(codes, list(queries), numbers[there], index.ids, scores[there])
