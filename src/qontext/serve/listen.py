@@ -127,6 +127,7 @@ def make_server(app: Any, announce: Callable[[], None] = lambda: None) -> Any:
             http=Connection,
             h11_max_incomplete_event_size=HEADER_LIMIT,
             log_config=None,
+            log_level="error",
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=GRACE_SECONDS,
