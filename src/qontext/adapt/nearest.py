@@ -10,7 +10,7 @@ from qontext.frame import artifacts
 from qontext.frame.config import Options
 from qontext.frame.errors import QontextError
 from qontext.frame.kinds import Kind, Kinds
-from qontext.retrieve.index import BACKENDS
+from qontext.retrieve.index import BACKENDS, check_found
 from qontext.retrieve.searcher import DENSE
 
 SLOW = 0.1
@@ -113,7 +113,7 @@ def _timed(index: Any, questions_QD: Any) -> tuple[list[list[int]], float]:
     import numpy as np
 
     answers, seconds = [], []
-    index.search(questions_QD[:1], DEPTH)  # whatever is loaded once
+    check_found(index.search(questions_QD[:1], DEPTH), index, 1, DEPTH)  # this loads what is loaded once
     for question in questions_QD:
         started = time.perf_counter()
         numbers, _ = index.search(question[None], DEPTH)

@@ -88,10 +88,12 @@ class BaseSearcher:
         import numpy as np
 
         from qontext.data.runs import Run
+        from qontext.retrieve.index import check_found
 
         encoder, index = self._dense_parts(len(queries))
         vectors = encoder.encode(list(queries.values()), "query")
-        numbers, scores = index.search(vectors, k, self._rows(where, index))
+        rows = self._rows(where, index)
+        numbers, scores = check_found(index.search(vectors, k, rows), index, len(queries), k)
         there = numbers >= 0
         codes = np.broadcast_to(np.arange(len(queries))[:, None], there.shape)[there]
         return Run.from_codes(codes, list(queries), numbers[there], index.ids, scores[there])

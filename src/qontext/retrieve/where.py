@@ -29,7 +29,7 @@ from qontext.frame.inputs import find
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
-_CONDITION = re.compile(r"([^=!<>]+?)\s*(!=|<=|>=|=|<|>)\s*(.*)", re.DOTALL)
+_CONDITION = re.compile(r"([^=!<>]+)(!=|<=|>=|=|<|>)(.*)", re.DOTALL)
 _ORDER: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
