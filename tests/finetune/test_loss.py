@@ -142,6 +142,13 @@ def test_infonce_beside_a_teacher_has_its_own_weight_and_temperature() -> None:
     assert found == pytest.approx(expected, rel=1e-6)
 
 
+def test_a_teachers_probabilities_instead_of_its_logits() -> None:
+    vectors, known = batch(*BATCH)
+    found = losses("kl", Terms(teacher_scores="probabilities", teacher_temperature=0.3), vectors, known)
+    chances = Keys(**{**vars(known), "teacher": 1 / (1 + (-known.teacher).exp()) / 0.3})
+    assert found == pytest.approx({"kl": loss("kl", vectors, chances).item()}, rel=1e-6)
+
+
 @pytest.mark.parametrize("similarity", ["dot", "cosine"])
 @pytest.mark.parametrize("kind", ["contrastive", "kl", "margin-mse"])
 def test_matryoshka_is_the_mean_over_cut_vectors(kind: str, similarity: str) -> None:

@@ -107,6 +107,9 @@ class FinetuneConfig(LabelledConfig):
     teacher_temperature: Annotated[float, Advanced()] = Field(1.0, gt=0)
     """With --distill kl: what the teacher's scores are divided by before their softmax."""
 
+    teacher_scores: Annotated[Literal["logits", "probabilities"], Advanced()] = "logits"
+    """With --distill kl: take the softmax of the teacher's scores, or of their logistic function, between 0 and 1."""
+
     contrastive_weight: Annotated[float, Advanced()] = Field(0.0, ge=0)
     """With --teacher: weight of the contrastive loss, added to that of the teacher."""
 
@@ -149,6 +152,7 @@ class FinetuneConfig(LabelledConfig):
             raise QontextError("passage_weight is not read with a teacher")
         if not self.teacher:
             needed = {"teacher_temperature": 1.0, "contrastive_weight": 0.0, "margin_bins": None}
+            needed |= {"teacher_scores": "logits"}
             for name, default in needed.items():
                 if getattr(self, name) != default:
                     raise QontextError(f"{name} needs --teacher")
@@ -164,6 +168,7 @@ class FinetuneConfig(LabelledConfig):
             self.dimensions,
             self.passage_weight,
             self.teacher_temperature,
+            self.teacher_scores,
             self.contrastive_weight,
             self.contrastive_temperature,
         )

@@ -44,6 +44,9 @@ class Terms:
     teacher_temperature: float = 1.0
     """What the teacher's scores are divided by before their softmax."""
 
+    teacher_scores: Literal["logits", "probabilities"] = "logits"
+    """What the softmax is of: the teacher's scores, or their logistic function."""
+
     contrastive_weight: float = 0.0
     """Weight of InfoNCE beside a teacher's loss."""
 
@@ -110,7 +113,9 @@ class BiEncoder(TrainableModel):
             losses["margin_mse"] = margin_mse(scores_QP, passages.teacher, own_QP, positive_QP)
         elif self.loss == "kl":
             scores_QP = (similar_QP / self.temperature).masked_fill(left_out_QP, -torch.inf)
-            losses["kl"] = divergence(scores_QP, passages.teacher / terms.teacher_temperature, own_QP)
+            teacher_P = passages.teacher
+            teacher_P = teacher_P.sigmoid() if terms.teacher_scores == "probabilities" else teacher_P
+            losses["kl"] = divergence(scores_QP, teacher_P / terms.teacher_temperature, own_QP)
         if self.loss == "contrastive" or terms.contrastive_weight > 0:
             weight = 1 - terms.passage_weight if self.loss == "contrastive" else terms.contrastive_weight
             scores_QP = similar_QP / (terms.contrastive_temperature or self.temperature)

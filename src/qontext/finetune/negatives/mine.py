@@ -15,7 +15,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from qontext.data import records
-from qontext.data.collection import check_qrels
+from qontext.data.collection import Qrels, check_qrels
 from qontext.data.runs import Run, read_run
 from qontext.finetune.negatives.draws import Corpus, generator, sample_names
 from qontext.finetune.negatives.groups import GROUPS, Group, read_candidates
@@ -36,7 +36,8 @@ class MineConfig(StageConfig):
 
     qrels: Annotated[str, Input(positional=True)]
     """Training judgements: a file or a BEIR folder. Every query in them gets a group. Generated queries are
-    accepted, too: the relevant passage of each is the one from which it was generated."""
+    accepted, too: the relevant passage of each is the one from which it was generated. With --positives-share, a
+    cross-encoder's run instead of judgements."""
 
     also: Annotated[tuple[str, ...], Input()] = ()
     """Additional runs to take negatives from, such as BM25's."""
@@ -85,6 +86,10 @@ class MineConfig(StageConfig):
     min_grade: int = Field(1, ge=1)
     """Minimum grade of a positive."""
 
+    positives_share: float | None = Field(None, gt=0, le=1)
+    """Label queries without judgements by a cross-encoder (RocketQA): a passage is a positive if it has at least this share
+    of the softmax over the query's scores, such as 0.9. QRELS is then a run from `rerank`."""
+
     limit: int | None = Field(None, ge=1)
     """Maximum number of queries, drawn with the seed. Default: all."""
 
@@ -123,7 +128,10 @@ class Report:
 
 def run(config: MineConfig, work: Workdir) -> dict[str, Any]:
     queries = select_queries(config.data, None, config.queries)
-    qrels = judgements(config.qrels, config.split)
+    if config.positives_share is None:
+        qrels = judgements(config.qrels, config.split)
+    else:
+        qrels = confident(read_run(config.qrels), config.positives_share)
     drawn = None
     if config.passages or config.data:
         drawn = Corpus(select_passages(config.data, config.passages), config.seed)
@@ -172,6 +180,17 @@ def run(config: MineConfig, work: Workdir) -> dict[str, Any]:
         with work.write(f"groups-{part:05d}.parquet") as path:
             records.write_table(path, pa.Table.from_pylist(rows, schema=GROUPS))
     return report.summary([len(group.negatives) for group in groups])
+
+
+def confident(scored: Run, share: float) -> Qrels:
+    """Each query's passages that have at least this share of the softmax over its scores."""
+    qrels: Qrels = {}
+    for query in scored:
+        passages, scores = scored.results(query)
+        shares = np.exp(scores - scores.max())
+        shares /= shares.sum()
+        qrels[query] = {passage: 1 for passage, own in zip(passages, shares.tolist()) if own >= share}
+    return qrels
 
 
 def _from_run(
