@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from qontext.finetune.batches import Keys
-from qontext.finetune.objective import BiEncoder
+from qontext.finetune.objective import BiEncoder, Terms
 
 NAN = math.nan
 
@@ -112,3 +112,55 @@ def test_a_student_that_agrees_with_its_teacher_has_nothing_to_learn() -> None:
         found.backward()
         assert found.item() == pytest.approx(0.0, abs=1e-6)
         assert vectors.grad is not None and vectors.grad.abs().max().item() < 1e-6
+
+
+def losses(
+    kind: Any, terms: Terms, vectors: torch.Tensor, known: Keys, similarity: str = "dot"
+) -> dict[str, float]:
+    model = BiEncoder(Bare(), "cls", similarity, 1.0, kind, None, terms)  # type: ignore[arg-type]
+    return {name: value.item() for name, value in model.contrast(vectors, known, slice(None)).items()}
+
+
+def test_pair_keeps_the_positive_closer_to_its_query_than_to_other_passages() -> None:
+    found = losses("contrastive", Terms(passage_weight=0.25), *batch(*BATCH))
+    # Positive 0 = (2, 1) with query 0: 2; with (1, 3): 5; (0.5, 1.5): 2.5; (0, 0): 0. Positive 1 = (0.5, 1.5) with query 1:
+    # 1.5; with (2, 1): 2.5; (1, 3): 5; (3, 0.5): 2.25. False negatives are left out, as in InfoNCE.
+    centered = (nll(2, 5, 2.5, 0) + nll(1.5, 2.5, 5, 2.25)) / 2
+    infonce = loss("contrastive", *batch(*BATCH)).item()
+    assert found == pytest.approx({"contrastive": 0.75 * infonce, "passages": 0.25 * centered}, rel=1e-6)
+
+
+def test_infonce_beside_a_teacher_has_its_own_weight_and_temperature() -> None:
+    terms = Terms(teacher_temperature=0.5, contrastive_weight=0.1, contrastive_temperature=2.0)
+    found = losses("kl", terms, *batch(*BATCH))
+    vectors, known = batch(*BATCH)
+    sharper = Keys(**{**vars(known), "teacher": known.teacher * 2})
+    expected = {
+        "kl": loss("kl", vectors, sharper).item(),
+        "contrastive": 0.1 * loss("contrastive", vectors, known, tau=2.0).item(),
+    }
+    assert found == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_teachers_probabilities_instead_of_its_logits() -> None:
+    vectors, known = batch(*BATCH)
+    found = losses("kl", Terms(teacher_scores="probabilities", teacher_temperature=0.3), vectors, known)
+    chances = Keys(**{**vars(known), "teacher": 1 / (1 + (-known.teacher).exp()) / 0.3})
+    assert found == pytest.approx({"kl": loss("kl", vectors, chances).item()}, rel=1e-6)
+
+
+@pytest.mark.parametrize("similarity", ["dot", "cosine"])
+@pytest.mark.parametrize("kind", ["contrastive", "kl", "margin-mse"])
+def test_matryoshka_is_the_mean_over_cut_vectors(kind: str, similarity: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    _, known = batch(*BATCH)
+    vectors = torch.randn(len(BATCH), 8, generator=generator)
+    if similarity == "cosine":
+        vectors = torch.nn.functional.normalize(vectors, dim=1)
+    each = []
+    for width in (2, 5, 8):
+        part = vectors[:, :width]
+        part = torch.nn.functional.normalize(part, dim=1) if similarity == "cosine" else part
+        each.append(loss(kind, part, known).item())
+    (found,) = losses(kind, Terms(dimensions=(2, 5)), vectors, known, similarity).values()
+    assert found == pytest.approx(sum(each) / 3, rel=1e-5)

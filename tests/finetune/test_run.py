@@ -140,6 +140,38 @@ def test_a_student_comes_closer_to_its_teacher(
 
 
 @pytest.mark.numeric
+def test_a_student_of_short_vectors_in_batches_of_similar_queries(
+    finetune: Finetune, scores: Path, tmp_path: Path
+) -> None:
+    """TAS-B's batches and margins, InfoNCE beside the teacher's loss, and Matryoshka, together."""
+    settings = {"clusters": 3, "margin_bins": 2, "dimensions": (8, 32), "passages_per_query": 2}
+    settings |= {"contrastive_weight": 0.1, "contrastive_temperature": 20.0, "temperature": 10.0}
+    made = finetune(tmp_path / "out", teacher=str(scores), distill="margin-mse", steps=30, **settings)
+    lines = [line["losses"] for line in read(made.path / "logs/metrics.jsonl") if "losses" in line]
+    assert lines[0].keys() == {"margin_mse", "contrastive"}
+    assert lines[-1]["margin_mse"] < lines[0]["margin_mse"]
+    assert not (made.path / "cache").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"clusters": 15}, "clusters = 15, but there are only 14 queries"),
+        ({"dimensions": (128,)}, "dimensions = 128, but the encoder's vectors have 128"),
+        ({"dimensions": (8, 8)}, "dimensions must be different numbers from 1"),
+        ({"margin_bins": 5}, "margin_bins needs --teacher"),
+        ({"contrastive_weight": 0.1}, "contrastive_weight needs --teacher"),
+    ],
+    ids=str,
+)
+def test_settings_that_cannot_work_are_told(
+    finetune: Finetune, tmp_path: Path, settings: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(QontextError, match=said):
+        finetune(tmp_path / "out", **settings)
+
+
+@pytest.mark.numeric
 def test_a_labelled_folder_is_trained_on_without_hard_negatives(
     finetune: Finetune, beir: Path, tmp_path: Path
 ) -> None:

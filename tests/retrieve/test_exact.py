@@ -9,7 +9,7 @@ import torch
 
 from qontext.frame.artifacts import Artifact
 from qontext.frame.errors import QontextError
-from qontext.retrieve.index.exact import ExactIndex, _Best
+from qontext.retrieve.index.exact import Best, ExactIndex
 from qontext.retrieve.index.scan import ScanIndex
 from qontext.retrieve.vectors import open_vectors
 
@@ -121,7 +121,7 @@ def test_blocks_offered_in_turn_leave_the_greatest(width: int, k: int) -> None:
     """Scores are small whole numbers, so that nearly everything ties."""
     scores = torch.from_numpy(np.random.default_rng(width).integers(0, 9, (3, 4 * width)).astype(np.float32))
     numbers = torch.from_numpy(np.random.default_rng(k).permutation(4 * width))
-    best = _Best(3, k, k, torch.device("cpu"))
+    best = Best(3, k, k, torch.device("cpu"))
     for start in range(0, 4 * width, width):
         best.offer(slice(0, 3), scores[:, start : start + width].clone(), numbers[start : start + width])
     found, values = best.ranked()

@@ -25,6 +25,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "scan": ("scan", {}),
     "faiss-hnsw": ("faiss-hnsw", {}),
     "faiss-ivfpq": ("faiss-ivfpq", {"code_bytes": 16, "lists": 4, "probes": 4}),
+    "int8": ("int8", {}),
+    "int8-codes": ("int8", {"rescore": "none"}),
+    "binary": ("binary", {"oversample": 20}),
     "milvus-lite": ("milvus", {}),
     "milvus-server": ("milvus", {"collection": "contract", "kind": "HNSW", "neighbours": 8, "effort": 100}),
     "postgres-hnsw": ("postgres", {"table": "contract hnsw"}),
@@ -38,7 +41,14 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 That of a Milvus server runs in `test_milvus_server.py`, so that one module starts the server."""
 PACKAGES = {"faiss-hnsw": "faiss", "faiss-ivfpq": "faiss", "milvus": "milvus_lite"}
-RECALL = {"faiss-hnsw": 0.95, "faiss-ivfpq": 0.5, "milvus-server": 0.95, "postgres-hnsw": 0.95}
+RECALL = {
+    "int8-codes": 0.9,
+    "binary": 0.9,
+    "faiss-hnsw": 0.95,
+    "faiss-ivfpq": 0.5,
+    "milvus-server": 0.95,
+    "postgres-hnsw": 0.95,
+}
 """Of the best ten, at least; 1 where nothing stands."""
 ROWS, DIMENSIONS = 600, 16
 
@@ -124,7 +134,10 @@ def test_the_nearest_of_some_passages_are_those_of_all_without_the_others(
     assert numbers.shape == scores.shape == (5, min(10, rows.sum()))
     assert rows[numbers].all()
     found = [[index.ids[n] for n in row] for row in numbers]
-    if backend == "faiss-ivfpq":  # its scores are of compressed vectors: those that it gives itself
+    if backend in (
+        "faiss-ivfpq",
+        "int8-codes",
+    ):  # its scores are of compressed vectors: those that it gives itself
         everything, _ = index.search(queries, ROWS)
         expected = [[index.ids[n] for n in row if n >= 0 and rows[n]][:10] for row in everything]
     else:

@@ -133,3 +133,22 @@ def test_a_run_over_other_passages_is_told(beir: Path, tmp_path: Path) -> None:
     (tmp_path / "run").write_text("q0 Q0 stranger 1 1 x\n")
     with pytest.raises(QontextError, match="names the passage 'stranger'"):
         mined(tmp_path / "run", beir, tmp_path / "g")
+
+
+def test_queries_without_judgements_are_labelled_by_a_cross_encoder(beir: Path, tmp_path: Path) -> None:
+    """q0: shares .90, .09 and .01; q1: no passage has half; q2: one passage alone has all."""
+    scores = {
+        "q0": {"p03": 4.5, "p01": 2.2, "p02": 0.0},
+        "q1": {"p05": 1.0, "p06": 1.0, "p07": 0.9},
+        "q2": {"p09": -3.0},
+    }
+    rows = [f"{q} Q0 {p} 1 {score} x\n" for q, own in scores.items() for p, score in own.items()]
+    (tmp_path / "scored").write_text("".join(rows))
+    settings = {"data": beir, "scores": tmp_path / "scored", "margin": 4.0}
+    made = api.mine(
+        tmp_path / "scored", tmp_path / "scored", positives_share=0.5, out=tmp_path / "g", **settings
+    )
+    groups = {group.query: group for group in read_groups(made.path)}
+    assert {name: group.positives for name, group in groups.items()} == {"q0": ["p03"], "q2": ["p09"]}
+    assert groups["q0"].negatives == ["p02"], "the other is within the margin of the positive"
+    assert made.summary["queries_without_positives"] == 1

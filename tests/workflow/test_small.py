@@ -62,7 +62,9 @@ def run(name: str, data: Path, out: Path, *changes: str) -> dict[str, Any]:
 def test_from_passages_to_scores(name: str, data: Path, out: Path) -> None:
     result = run(name, data, out)
     scores = {row["system"]: row for row in result["scores"]}
-    assert scores.keys() == {"score-1", "score-2"}, "and nothing published is beside so small a run"
+    assert {"score-1", "score-2"} <= scores.keys() <= {"score-1", "score-2", "score-3"}, (
+        "and nothing published is beside so small a run"
+    )
     assert all({"MRR@10", "Success@50", "Success@1000"} <= row.keys() for row in scores.values())
 
 

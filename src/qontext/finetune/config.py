@@ -11,6 +11,7 @@ from qontext.frame.errors import QontextError
 from qontext.training.config import TrainingConfig
 
 if TYPE_CHECKING:
+    from qontext.finetune.objective import Terms
     from qontext.training.early_stop import Schedule
 
 
@@ -103,6 +104,33 @@ class FinetuneConfig(LabelledConfig):
     """Distillation loss: KL divergence from the teacher's distribution over a query's own passages, or
     margin-MSE on score differences to the positive."""
 
+    teacher_temperature: Annotated[float, Advanced()] = Field(1.0, gt=0)
+    """With --distill kl: what the teacher's scores are divided by before their softmax."""
+
+    teacher_scores: Annotated[Literal["logits", "probabilities"], Advanced()] = "logits"
+    """With --distill kl: take the softmax of the teacher's scores, or of their logistic function, between 0 and 1."""
+
+    contrastive_weight: Annotated[float, Advanced()] = Field(0.0, ge=0)
+    """With --teacher: weight of the contrastive loss, added to that of the teacher."""
+
+    contrastive_temperature: Annotated[float | None, Advanced()] = Field(None, gt=0)
+    """Temperature of the contrastive loss, if it differs from --temperature."""
+
+    passage_weight: Annotated[float, Advanced()] = Field(0.0, ge=0, lt=1)
+    """Without --teacher: share of PAIR's passage-centered loss, which keeps the positive more similar to the query than
+    to other passages. Published: 0.1, in a first stage."""
+
+    dimensions: tuple[int, ...] = ()
+    """Train these numbers of first dimensions to be vectors, too (Matryoshka), such as 64 and 128. May be repeated. They
+    are used with 'qontext encode --dimensions'."""
+
+    clusters: Annotated[int | None, Advanced()] = Field(None, ge=2)
+    """Fill each batch from one of this many clusters of similar queries (TAS-B), whose passages are hard negatives of each
+    other's queries."""
+
+    margin_bins: Annotated[int | None, Advanced()] = Field(None, ge=2)
+    """With --teacher: draw negatives evenly from this many bins of the teacher's margin to the positive (TAS-B)."""
+
     gradient_cache: Annotated[Literal["auto", "on", "off"], Advanced()] = "auto"
     """Compute the gradient in two passes, with memory independent of the batch size. Auto: if a batch has
     more than 8 micro-batches."""
@@ -120,4 +148,27 @@ class FinetuneConfig(LabelledConfig):
             raise QontextError(
                 "distillation compares passages of a query: set passages_per_query to 2 or more"
             )
+        if self.teacher and self.passage_weight:
+            raise QontextError("passage_weight is not read with a teacher")
+        if not self.teacher:
+            needed = {"teacher_temperature": 1.0, "contrastive_weight": 0.0, "margin_bins": None}
+            needed |= {"teacher_scores": "logits"}
+            for name, default in needed.items():
+                if getattr(self, name) != default:
+                    raise QontextError(f"{name} needs --teacher")
+        if min(self.dimensions, default=1) < 1 or len(set(self.dimensions)) < len(self.dimensions):
+            raise QontextError("dimensions must be different numbers from 1")
         return self
+
+    def terms(self) -> Terms:
+        """What is added to the loss."""
+        from qontext.finetune.objective import Terms
+
+        return Terms(
+            self.dimensions,
+            self.passage_weight,
+            self.teacher_temperature,
+            self.teacher_scores,
+            self.contrastive_weight,
+            self.contrastive_temperature,
+        )

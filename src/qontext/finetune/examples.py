@@ -52,6 +52,7 @@ class Examples:
         self.texts: list[str] = []
         self.rows: list[Example] = []
         self.has_teacher = teacher is not None
+        self.margin_bins: int | None = None
         self.unscored = self.without_negatives = 0
         self.known: Ints = np.empty((0, 0), np.int64)
         self.passage_keys: Ints = np.empty(0, np.int64)
@@ -166,7 +167,8 @@ class Examples:
     def visit(self, number: int, epoch: int, per_visit: int, seed: int) -> tuple[Ints, Floats]:
         """The passages [C] of a visit, the positive first, and the teacher's scores [C]; NaN where there is none.
 
-        Where there are too few negatives, the rest are drawn from all passages.
+        Where there are too few negatives, the rest are drawn from all passages. With `margin_bins`, negatives are drawn
+        evenly from bins of the teacher's margin.
         """
         row, wanted = self.rows[number], per_visit - 1
         turn = np.argsort(hashed(seed, "positives", row.key, np.arange(len(row.positives))), kind="stable")
@@ -174,11 +176,26 @@ class Examples:
         order = np.argsort(hashed(seed, "negatives", row.key, np.arange(len(row.negatives))), kind="stable")
         shown = np.arange(min(wanted, len(order)))
         picked = order[(shown + epoch * wanted) % max(len(order), 1)]
+        if self.margin_bins and len(order):
+            margins = row.positive_scores[first] - row.negative_scores
+            picked = _evenly(margins, self.margin_bins, len(shown), (seed, row.key, epoch))
         random = below(len(self.number), seed, "random", row.key, epoch, np.arange(wanted - len(shown)))
         passages = np.concatenate([[row.positives[first]], row.negatives[picked], random])
         none = np.full(len(random), np.nan, np.float32)
         scores = np.concatenate([row.positive_scores[[first]], row.negative_scores[picked], none])
         return passages.astype(np.int64), scores
+
+
+def _evenly(margins: Floats, bins: int, count: int, key: tuple[int, int, int]) -> Ints:
+    """`count` places in `margins`, each from a bin that is drawn first. Bins have equal widths; empty ones are left out."""
+    width = max((margins.max() - margins.min()) / bins, np.finfo(np.float32).tiny)
+    bin_of = np.minimum((margins - margins.min()) // width, bins - 1)
+    order = np.argsort(bin_of, kind="stable")
+    _, begins, sizes = np.unique(bin_of[order], return_index=True, return_counts=True)
+    draws = np.arange(count)
+    chosen = below(len(begins), key[0], "bin", *key[1:], draws)
+    places: Ints = order[begins[chosen] + below(sizes[chosen], key[0], "place in bin", *key[1:], draws)]
+    return places
 
 
 def _scores(passages: list[str], scores: Mapping[str, float]) -> Floats:

@@ -5,14 +5,18 @@
     KL      = Σ_p T(p) · (log T(p) - log softmax_p s(q, p))      T = softmax of the teacher's scores over the query's
                                                                   own passages, 0 at all others
     margin-MSE = mean over the query's own negatives of ( (s(q, p⁺) - s(q, p)) - (t(p⁺) - t(p)) )²
+    PAIR    = (1 - α) · InfoNCE + α · -log  exp(s(q, p⁺)) / ( exp(s(q, p⁺)) + Σ_{p ≠ p⁺} exp(s(p⁺, p)) )
+    Matryoshka = the mean of the loss over vectors cut to their first d dimensions, for several d
 
 Each is a mean over queries. Sums over p exclude false negatives: passages with the text of a positive of the
 query, except the positive of this visit. (Wu et al. 2023, equation 12; Gao & Callan 2022, equations 15 and
-16, with the direction of the KL in which a target of 0 is defined; Hofstätter et al. 2020.)
+16, with the direction of the KL in which a target of 0 is defined; Hofstätter et al. 2020; Ren et al. 2021; Kusupati
+et al. 2022.)
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -25,6 +29,29 @@ from qontext.models.pooling import POOLINGS
 from qontext.training.batch import Output, TrainableModel
 
 Loss = Literal["contrastive", "kl", "margin-mse"]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What may be added to the loss."""
+
+    dimensions: tuple[int, ...] = ()
+    """Numbers of first dimensions that are trained to be vectors, too."""
+
+    passage_weight: float = 0.0
+    """α of PAIR."""
+
+    teacher_temperature: float = 1.0
+    """What the teacher's scores are divided by before their softmax."""
+
+    teacher_scores: Literal["logits", "probabilities"] = "logits"
+    """What the softmax is of: the teacher's scores, or their logistic function."""
+
+    contrastive_weight: float = 0.0
+    """Weight of InfoNCE beside a teacher's loss."""
+
+    contrastive_temperature: float | None = None
+    """Its own temperature, if it has one."""
 
 
 class BiEncoder(TrainableModel):
@@ -40,11 +67,12 @@ class BiEncoder(TrainableModel):
         temperature: float,
         loss: Loss = "contrastive",
         query_encoder: Encoder | None = None,
+        terms: Terms = Terms(),
     ) -> None:
         super().__init__()
         self.encoder, self.query_encoder = encoder, query_encoder
         self.pooling, self.similarity = pooling, similarity
-        self.temperature, self.loss = temperature, loss
+        self.temperature, self.loss, self.terms = temperature, loss, terms
 
     def forward(self, rows: Texts) -> Output:
         return Output(vectors=self.represent(rows))
@@ -61,23 +89,49 @@ class BiEncoder(TrainableModel):
 
     def contrast(self, vectors_MH: Tensor, keys: Keys, rows: slice) -> dict[str, Tensor]:
         """The share of the loss of the queries in `rows`, from all ranks' vectors [M, H] and keys."""
-        mine = keys[rows]
-        asked, passages = keys[rows][mine.is_query], keys[~keys.is_query]
-        scores_QP = vectors_MH[rows][mine.is_query] @ vectors_MH[~keys.is_query].T / self.temperature
+        whole = vectors_MH.shape[1]
+        widths, total = (*self.terms.dimensions, whole), dict[str, Tensor]()
+        for width in widths:
+            part = vectors_MH[:, :width]
+            if self.similarity == "cosine" and width < whole:
+                part = F.normalize(part, dim=1)
+            for name, loss in self._losses(part, keys, rows).items():
+                total[name] = total[name] + loss / len(widths) if name in total else loss / len(widths)
+        return total
+
+    def _losses(self, vectors_MH: Tensor, keys: Keys, rows: slice) -> dict[str, Tensor]:
+        mine, terms, total = keys[rows], self.terms, keys.is_query.sum()
+        asked, passages = mine[mine.is_query], keys[~keys.is_query]
+        passages_PH = vectors_MH[~keys.is_query]
+        similar_QP = vectors_MH[rows][mine.is_query] @ passages_PH.T
         own_QP = asked.query[:, None] == passages.query
         positive_QP = own_QP & passages.is_positive
-        total = keys.is_query.sum()
+        left_out_QP = is_known_positive(asked.known, passages.text) & ~positive_QP
+        losses = {}
         if self.loss == "margin-mse":
-            loss = margin_mse(scores_QP, passages.teacher, own_QP, positive_QP)
-        else:
-            scores_QP = scores_QP.masked_fill(
-                is_known_positive(asked.known, passages.text) & ~positive_QP, -torch.inf
-            )
-            if self.loss == "kl":
-                loss = divergence(scores_QP, passages.teacher, own_QP)
-            else:
-                loss = F.cross_entropy(scores_QP, positive_QP.int().argmax(1), reduction="sum")
-        return {self.loss.replace("-", "_"): loss / total}
+            scores_QP = similar_QP / self.temperature
+            losses["margin_mse"] = margin_mse(scores_QP, passages.teacher, own_QP, positive_QP)
+        elif self.loss == "kl":
+            scores_QP = (similar_QP / self.temperature).masked_fill(left_out_QP, -torch.inf)
+            teacher_P = passages.teacher
+            teacher_P = teacher_P.sigmoid() if terms.teacher_scores == "probabilities" else teacher_P
+            losses["kl"] = divergence(scores_QP, teacher_P / terms.teacher_temperature, own_QP)
+        if self.loss == "contrastive" or terms.contrastive_weight > 0:
+            weight = 1 - terms.passage_weight if self.loss == "contrastive" else terms.contrastive_weight
+            scores_QP = similar_QP / (terms.contrastive_temperature or self.temperature)
+            scores_QP = scores_QP.masked_fill(left_out_QP, -torch.inf)
+            losses["contrastive"] = weight * cross_entropy(scores_QP, positive_QP)
+        if terms.passage_weight > 0:
+            between_QP = passages_PH[positive_QP.int().argmax(1)] @ passages_PH.T
+            scores_QP = torch.where(positive_QP, similar_QP, between_QP) / self.temperature
+            scores_QP = scores_QP.masked_fill(left_out_QP, -torch.inf)
+            losses["passages"] = terms.passage_weight * cross_entropy(scores_QP, positive_QP)
+        return {name: loss / total for name, loss in losses.items()}
+
+
+def cross_entropy(scores_QP: Tensor, positive_QP: Tensor) -> Tensor:
+    """Σ over queries of -log softmax of the scores at the positive."""
+    return F.cross_entropy(scores_QP, positive_QP.int().argmax(1), reduction="sum")
 
 
 def is_known_positive(known_QK: Tensor, text_P: Tensor) -> Tensor:

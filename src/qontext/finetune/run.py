@@ -36,7 +36,10 @@ def run(config: FinetuneConfig, work: Workdir) -> dict[str, Any]:
     steps = config.steps_over(len(examples))
     loss = config.distill if config.teacher else "contrastive"
     temperature = config.temperature or (1.0 if similarity == "dot" else 0.05)
-    model = BiEncoder(encoder, pooling, similarity, temperature, loss, query_encoder).to(group.device)
+    check_dimensions(config.dimensions, encoder.hidden_size)
+    model = BiEncoder(encoder, pooling, similarity, temperature, loss, query_encoder, config.terms()).to(
+        group.device
+    )
     summary: dict[str, Any] = {
         "queries": len(examples),
         "passages": len(examples.number),
@@ -122,6 +125,13 @@ def check_length(name: str, value: int, most: int, encoder: str) -> None:
         raise QontextError(f"{name} = {value}, but the encoder's limit is {most} tokens", place=encoder)
 
 
+def check_dimensions(dimensions: tuple[int, ...], whole: int) -> None:
+    if max(dimensions, default=0) >= whole:
+        raise QontextError(
+            f"dimensions = {max(dimensions)}, but the encoder's vectors have {whole}: name smaller numbers"
+        )
+
+
 def _evaluations(
     config: FinetuneConfig, model: Any, tokenizer: Any, group: Any, work: Workdir, steps: int
 ) -> Any:
@@ -148,10 +158,15 @@ def _plan(
 ) -> Any:
     """The batches of queries and their passages."""
     from qontext.finetune.batches import RetrieverPlan
+    from qontext.finetune.clusters import ClusteredSampler, query_clusters
     from qontext.training.sampler import EpochSampler
     from qontext.training.texts import tokenize
 
-    sampler = EpochSampler(len(examples), config.batch_size, config.seed, group.rank, group.world)
+    places = len(examples), config.batch_size, config.seed, group.rank, group.world
+    sampler = EpochSampler(*places)
+    if config.clusters:
+        sampler = ClusteredSampler(*places, clusters=query_clusters(config, examples.texts, group, work))
+    examples.margin_bins = config.margin_bins
     queries = tokenize(enumerate(examples.texts), len(examples.texts), tokenizer, config.query_length)
     passages = _passages(config, examples, source, tokenizer, group, work)
     examples.attach_passage_keys(passages.key)

@@ -46,7 +46,8 @@ class Retriever:
         or mps. precision: Number format of matrix products; auto is bf16 if the hardware supports it, else
         fp32. pooling: Pooling for a folder that does not define it: cls, mean, max or lasttoken. max_length:
         Maximum tokens of a text; longer texts are truncated. Default: the encoder's limit. batch_tokens:
-        Tokens per batch, including padding.
+        Tokens per batch, including padding. dimensions: Cut vectors to their first dimensions, as an encoder trained
+        with 'finetune --dimensions' allows. Default: all.
     """
 
     def __init__(
@@ -58,10 +59,11 @@ class Retriever:
         pooling: str | None = None,
         max_length: int | None = None,
         batch_tokens: int | None = None,
+        dimensions: int | None = None,
     ) -> None:
         name = os.fspath(name)
         self._settings: dict[str, Any] = {"device": device, "precision": precision, "pooling": pooling}
-        self._settings |= {"max_length": max_length, "batch_tokens": batch_tokens}
+        self._settings |= {"max_length": max_length, "batch_tokens": batch_tokens, "dimensions": dimensions}
         self._of_queries: Retriever | None = None
         self.device = resolve_device(device)
         self.dtype = resolve_precision(precision, self.device)
@@ -84,6 +86,19 @@ class Retriever:
         # A GPU needs large batches; a CPU is fastest while a batch fits its caches.
         self.batch_tokens = batch_tokens or (65_536 if self.device.type != "cpu" else 2_048)
         self.dimension = self.dense[-1].dimension if self.dense else int(self.model.config.hidden_size)
+        if dimensions is not None:
+            self.cut(dimensions)
+
+    def cut(self, dimensions: int) -> None:
+        """Return only the first dimensions of vectors from now on."""
+        if not 1 <= dimensions <= self.dimension:
+            raise QontextError(
+                f"dimensions = {dimensions}, but the encoder's vectors have {self.dimension}",
+                place=self.layout.transformer,
+            )
+        self.dimension = self._settings["dimensions"] = dimensions
+        if self._of_queries is not None:
+            self._of_queries.cut(dimensions)
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray[Any, Any]:
         """Encode queries, with the query prompt if the model has one: [N, D]."""
@@ -160,6 +175,7 @@ class Retriever:
         out_ND = POOLINGS[self.layout.pooling](hidden_NTH.float(), mask_NT)
         for layer in self.dense:
             out_ND = layer(out_ND)
+        out_ND = out_ND[:, : self.dimension]
         return nn.functional.normalize(out_ND, dim=1) if self.layout.normalize else out_ND
 
     def _longest(self, wanted: int | None, name: str) -> int:

@@ -39,6 +39,10 @@ class EncodeConfig(PartsConfig):
     pooling: Literal["cls", "mean", "max", "lasttoken"] | None = None
     """Pooling of tokens to a vector. Default: from the encoder's folder, else CLS."""
 
+    dimensions: int | None = Field(None, ge=1)
+    """Keep only the first dimensions of the vectors: smaller, for an encoder trained with 'finetune --dimensions'.
+    Queries are cut alike in search. Default: all."""
+
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
     """Number format of the computation; auto is bf16 if the hardware supports it, else fp32."""
 
@@ -80,6 +84,7 @@ class Encode(Parts[EncodeConfig]):
             pooling=config.pooling,
             max_length=config.max_length,
             batch_tokens=config.batch_tokens,
+            dimensions=config.dimensions,
         ).of(config.kind)
         self.properties = properties_of(self.retriever, config.storage)
         self.earlier = Earlier(config.reuse, config.kind, self.properties)

@@ -217,6 +217,8 @@ def _encoded(
     name = _query_encoder(config, encoder)
     precision = settle_precision(work, config.precision, resolve_device(device))
     retriever = Retriever(name, device=device, precision=precision, max_length=config.max_length)
+    if index.dimension < retriever.dimension and not config.untied:
+        retriever.cut(index.dimension)  # as the passages, whose encoder it is
     if retriever.dimension != index.dimension:
         raise QontextError(
             f"the encoder has {retriever.dimension} dimensions, the index has {index.dimension}",

@@ -12,12 +12,23 @@ Array = np.ndarray[Any, Any]
 
 
 class Encoder:
-    """Texts → vectors and token counts. Passages are truncated at the same length as those of the index."""
+    """Texts → vectors and token counts. Passages are truncated at the same length as those of the index, vectors to its
+    dimensions."""
 
-    def __init__(self, path: str, *, device: str, precision: Any, lengths: dict[Kind, int | None]) -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        device: str,
+        precision: Any,
+        lengths: dict[Kind, int | None],
+        dimensions: int | None = None,
+    ) -> None:
         from qontext.models.retriever import Retriever
 
         self._retriever = Retriever(path, device=device, precision=precision)
+        if dimensions is not None and dimensions < self._retriever.dimension:
+            self._retriever.cut(dimensions)
         self.dimension = self._retriever.dimension
         self._lengths = {kind: lengths[kind] or self._retriever.of(kind).max_length for kind in lengths}
 

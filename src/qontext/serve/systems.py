@@ -80,7 +80,7 @@ class Opener:
 
     def __post_init__(self) -> None:
         self._passages: dict[str, Passages] = {}
-        self._encoders: dict[tuple[str, int | None, int | None], Encoder] = {}
+        self._encoders: dict[tuple[str, int | None, int | None, int | None], Encoder] = {}
 
     def open_all(self, directories: Sequence[str]) -> list[System]:
         """The systems of all directories, each as DIR or NAME=DIR."""
@@ -113,7 +113,7 @@ class Opener:
             return [System(name, _label(artifact), passages, rank, analyzer=_analyzer(index))]
         remedy = "Restore it, or encode the passages again."
         encoder_path = find(entry, artifact.path, "the encoder of the passages", remedy=remedy)
-        encoder = self._encoder(encoder_path, None, _passage_length(artifact))
+        encoder = self._encoder(encoder_path, None, _passage_length(artifact), index.dimension)
         if encoder.dimension != index.dimension:
             raise QontextError(
                 f"the encoder has {encoder.dimension} dimensions, the index has {index.dimension}",
@@ -147,14 +147,18 @@ class Opener:
             self._passages[path] = Passages.read(path)
         return self._passages[path]
 
-    def _encoder(self, path: str, query: int | None, passage: int | None) -> Encoder:
-        key = (path, query, passage)
+    def _encoder(
+        self, path: str, query: int | None, passage: int | None, dimensions: int | None = None
+    ) -> Encoder:
+        """The encoder whose vectors have at most this many dimensions."""
+        key = (path, query, passage, dimensions)
         if key not in self._encoders:
             self._encoders[key] = Encoder(
                 path,
                 device=self.device,
                 precision=self.precision,
                 lengths={"query": query, "passage": passage},
+                dimensions=dimensions,
             )
         return self._encoders[key]
 

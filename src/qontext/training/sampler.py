@@ -38,4 +38,8 @@ class EpochSampler:
         epoch, within = divmod(step, self.examples // self.batch_size)
         first, last = (self.batch_size * r // self.world for r in (self.rank, self.rank + 1))
         places = np.arange(first, last) + within * self.batch_size
-        return permuted(places, self.examples, self.seed, epoch), epoch, first
+        return self.order(places, epoch), epoch, first
+
+    def order(self, places: Ints, epoch: int) -> Ints:
+        """The examples at these places of an epoch."""
+        return permuted(places, self.examples, self.seed, epoch)

@@ -19,6 +19,7 @@ from qontext.frame.errors import QontextError
 from qontext.frame.stages import Stage
 
 if TYPE_CHECKING:
+    from qontext.data.collection import Qrels
     from qontext.data.runs import Run
 
 _ROWS_PER_PART = 65_536
@@ -31,7 +32,8 @@ class MineConfig(StageConfig):
 
     qrels: Annotated[str, Input(positional=True)]
     """Training judgements: a file or a BEIR folder. Every query in them gets a group. Generated queries are
-    accepted, too: the relevant passage of each is the one from which it was generated."""
+    accepted, too: the relevant passage of each is the one from which it was generated. With --positives-share, a
+    cross-encoder's run instead of judgements."""
 
     also: Annotated[tuple[str, ...], Input()] = ()
     """Additional runs to take negatives from, such as BM25's."""
@@ -80,6 +82,10 @@ class MineConfig(StageConfig):
     min_grade: int = Field(1, ge=1)
     """Minimum grade of a positive."""
 
+    positives_share: float | None = Field(None, gt=0, le=1)
+    """Label queries without judgements by a cross-encoder (RocketQA): a passage is a positive if it has at least this share
+    of the softmax over the query's scores, such as 0.9. QRELS is then a run from `rerank`."""
+
     limit: int | None = Field(None, ge=1)
     """Maximum number of queries, drawn with the seed. Default: all."""
 
@@ -127,7 +133,10 @@ def run(config: MineConfig, work: Workdir) -> dict[str, Any]:
     from qontext.retrieve.inputs import judgements, select_passages, select_queries
 
     queries = select_queries(config.data, None, config.queries)
-    qrels = judgements(config.qrels, config.split)
+    if config.positives_share is None:
+        qrels = judgements(config.qrels, config.split)
+    else:
+        qrels = confident(read_run(config.qrels), config.positives_share)
     drawn = None
     if config.passages or config.data:
         drawn = Corpus(select_passages(config.data, config.passages), config.seed)
@@ -176,6 +185,19 @@ def run(config: MineConfig, work: Workdir) -> dict[str, Any]:
         with work.write(f"groups-{part:05d}.parquet") as path:
             records.write_table(path, pa.Table.from_pylist(rows, schema=GROUPS))
     return report.summary([len(group.negatives) for group in groups])
+
+
+def confident(scored: Run, share: float) -> Qrels:
+    """Each query's passages that have at least this share of the softmax over its scores."""
+    import numpy as np
+
+    qrels: Qrels = {}
+    for query in scored:
+        passages, scores = scored.results(query)
+        shares = np.exp(scores - scores.max())
+        shares /= shares.sum()
+        qrels[query] = {passage: 1 for passage, own in zip(passages, shares.tolist()) if own >= share}
+    return qrels
 
 
 def _from_run(

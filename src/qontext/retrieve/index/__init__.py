@@ -31,6 +31,8 @@ BACKENDS = Kinds(
         "bm25": Kind("qontext.retrieve.index.lexical:Bm25Backend", "by words"),
         "faiss-hnsw": Kind("qontext.retrieve.index.faiss:Hnsw", "a graph: fast, as large as the vectors"),
         "faiss-ivfpq": Kind("qontext.retrieve.index.faiss:IvfPq", "compressed vectors: small, less exact"),
+        "int8": Kind("qontext.retrieve.index.quantized:Int8", "8-bit codes, the best scored again: a quarter of the memory"),
+        "binary": Kind("qontext.retrieve.index.quantized:Binary", "1-bit codes, the best scored again: 3 % of the memory"),
         "milvus": Kind("qontext.retrieve.index.milvus:Milvus", "a local file or a server, for what outgrows one machine"),
         "postgres": Kind("qontext.retrieve.index.postgres:Postgres", "a table in PostgreSQL with pgvector"),
     },

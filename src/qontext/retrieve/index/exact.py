@@ -61,16 +61,16 @@ class ExactIndex(StoredVectors):
             return np.empty((len(queries_QD), 0), np.int64), np.empty((len(queries_QD), 0), np.float32)
         kept = k if self.scoring == torch.float32 else min(3 * k + 100, count)
         queries = torch.from_numpy(np.ascontiguousarray(queries_QD, np.float32)).to(self.device)
-        best = _Best(len(queries), kept, k, self.device)
+        best = Best(len(queries), kept, k, self.device)
         width = 4_096 if self.device.type != "cpu" else 1_024
         room = torch.empty(width * _BLOCK, dtype=self.scoring, device=self.device)
         with torch.inference_mode():
             for numbers_B, block_BD in self._blocks(rows):
-                block = _padded(block_BD.to(self.scoring))
+                block = padded(block_BD.to(self.scoring))
                 numbers = pad(numbers_B, (0, len(block) - len(numbers_B)), value=-1)
                 for start in range(0, len(queries), width):
                     some = queries[start : start + width].to(self.scoring)
-                    some = _padded(some, _FEW if len(some) < _MULTIPLE else _MULTIPLE)
+                    some = padded(some, _FEW if len(some) < _MULTIPLE else _MULTIPLE)
                     product = room[: len(some) * len(block)].view(len(some), len(block))
                     torch.mm(some, block.T, out=product)
                     scores_QB = product[: min(width, len(queries) - start)]
@@ -94,7 +94,7 @@ class ExactIndex(StoredVectors):
                     self.vectors.check_rows(these, block.isfinite().all(1).cpu().numpy())
                 yield torch.from_numpy(these).to(self.device), block
 
-    def _rescored(self, queries_QD: Tensor, coarse: _Best, rows: Array | None) -> Array:
+    def _rescored(self, queries_QD: Tensor, coarse: Best, rows: Array | None) -> Array:
         """[Q, C] the survivors' scores in fp32."""
         # Where each passage stands in the order of the blocks.
         place = torch.empty(len(self.vectors), dtype=torch.int64, device=self.device)
@@ -114,7 +114,7 @@ class ExactIndex(StoredVectors):
         return scores
 
 
-class _Best:
+class Best:
     """The best `k` (score, number) pairs of each query so far; of equal scores the smaller number stays.
 
     Where the scores are not the last word, equal ones are put in order only if they are as good as place `needed`: few
@@ -213,6 +213,6 @@ def _tensor(rows: Array) -> Tensor:
         return torch.from_numpy(rows)
 
 
-def _padded(rows_ND: Tensor, multiple: int = _MULTIPLE) -> Tensor:
+def padded(rows_ND: Tensor, multiple: int = _MULTIPLE) -> Tensor:
     missing = -len(rows_ND) % multiple
     return pad(rows_ND, (0, 0, 0, missing)) if missing else rows_ND

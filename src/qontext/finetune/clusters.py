@@ -1,0 +1,93 @@
+"""Batches of similar queries: each from one of k clusters of the queries' vectors (TAS-B; Hofstätter et al. 2021).
+
+    c(q) = argmin_c |v_q - μ_c|²,    μ_c = mean of the v_q of cluster c,    repeated from random queries as means
+
+The vectors are those of the encoder that is fine-tuned, before the training. An epoch visits every query once: clusters in
+a random order, the queries of a cluster in a random order, cut into batches, the batches in a random order. Only a batch
+at the border of two clusters has queries of both. (The paper draws a cluster for each batch, and queries from it.)
+
+Shapes: Q queries, D dimensions, C clusters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from qontext.finetune.config import FinetuneConfig
+from qontext.frame import log
+from qontext.frame.artifacts import Workdir
+from qontext.frame.damage import read_array
+from qontext.frame.errors import QontextError
+from qontext.models.packing import Ints
+from qontext.training.randomness import hashed, permuted
+from qontext.training.sampler import EpochSampler
+
+FILE = "cache/clusters.npy"
+ROUNDS = 20
+_BLOCK = 16_384
+
+
+@dataclass(frozen=True)
+class ClusteredSampler(EpochSampler):
+    """The queries of each step for this rank; `clusters` [Q] are the numbers of their clusters."""
+
+    clusters: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    _orders: dict[int, Ints] = field(default_factory=dict)
+
+    def order(self, places: Ints, epoch: int) -> Ints:
+        if epoch not in self._orders:
+            self._orders.clear()
+            self._orders[epoch] = self._order(epoch)
+        return self._orders[epoch][places]
+
+    def _order(self, epoch: int) -> Ints:
+        """All queries of an epoch's whole batches."""
+        cluster = hashed(self.seed, "cluster", self.clusters, epoch)
+        query = hashed(self.seed, "query of cluster", np.arange(self.examples), epoch)
+        count = self.examples // self.batch_size
+        batches = np.lexsort((query, cluster))[: count * self.batch_size].reshape(count, -1)
+        numbers: Ints = batches[permuted(np.arange(count), count, self.seed, epoch)].reshape(-1)
+        return numbers
+
+
+def query_clusters(config: FinetuneConfig, queries: list[str], group: Any, work: Workdir) -> Ints:
+    """[Q] the cluster of each query, computed by rank 0, read by all."""
+    from qontext.models.retriever import Retriever
+
+    assert config.clusters is not None
+    if config.clusters > len(queries):
+        raise QontextError(
+            f"clusters = {config.clusters:,}, but there are only {len(queries):,} queries",
+            remedy=f"Set --clusters to at most {len(queries):,}.",
+        )
+    if group.is_first and not work.has(FILE):
+        retriever = Retriever(config.encoder, device=str(group.device), max_length=config.query_length)
+        vectors = torch.from_numpy(retriever.encode(queries, "query")).to(group.device)
+        clusters = k_means(vectors, config.clusters, config.seed).cpu().numpy()
+        log.note(f"{len(np.unique(clusters)):,} clusters of {len(queries):,} queries.")
+        with work.write(FILE) as path, path.open("wb") as file:
+            np.save(file, clusters, allow_pickle=False)
+    group.wait()
+    return read_array(work.path / FILE, "i", shape=(len(queries),), mapped=False)
+
+
+def k_means(vectors_QD: Tensor, clusters: int, seed: int) -> Tensor:
+    """[Q] the cluster of each vector. An empty cluster keeps its mean."""
+    start = permuted(np.arange(clusters), len(vectors_QD), seed, 0)
+    means_CD = vectors_QD[torch.from_numpy(start).to(vectors_QD.device)]
+    found = torch.full((len(vectors_QD),), -1, device=vectors_QD.device)
+    for _ in range(ROUNDS):
+        squares_C = means_CD.square().sum(1) / 2
+        nearest = [(part @ means_CD.T - squares_C).argmax(1) for part in vectors_QD.split(_BLOCK)]
+        before, found = found, torch.cat(nearest)
+        if found.equal(before):
+            break
+        sums_CD = torch.zeros_like(means_CD).index_add_(0, found, vectors_QD)
+        counts_C1 = found.bincount(minlength=clusters)[:, None]
+        means_CD = torch.where(counts_C1 > 0, sums_CD / counts_C1.clamp(min=1), means_CD)
+    return found

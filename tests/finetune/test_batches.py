@@ -1,0 +1,62 @@
+"""Which queries and negatives a batch has, where that is not left to chance alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from qontext.data.records import Hit
+from qontext.data.runs import Run
+from qontext.finetune.clusters import ClusteredSampler, k_means
+from qontext.finetune.examples import Examples
+from qontext.finetune.negatives.groups import Group
+
+
+def test_k_means_finds_what_lies_together() -> None:
+    generator = torch.Generator().manual_seed(0)
+    centers = torch.eye(4) * 10
+    truth = torch.arange(200) % 4
+    vectors = centers[truth] + torch.randn(200, 4, generator=generator)
+    for seed in range(5):
+        found = k_means(vectors, 4, seed)
+        pairs = {(int(a), int(b)) for a, b in zip(truth, found)}
+        if len(pairs) == 4:  # two means may start in one cluster
+            break
+    assert len({a for a, _ in pairs}) == len({b for _, b in pairs}) == len(pairs) == 4
+    assert k_means(vectors, 7, 3).equal(k_means(vectors, 7, 3))
+
+
+def test_a_batch_has_queries_of_one_cluster_and_an_epoch_has_all_queries() -> None:
+    clusters = np.arange(120) % 5
+    sampler = ClusteredSampler(120, 8, seed=1, clusters=clusters)
+    orders = []
+    for epoch in range(2):
+        batches = [sampler(epoch * 15 + step)[0] for step in range(15)]
+        orders.append(np.concatenate(batches))
+        assert sorted(orders[-1].tolist()) == list(range(120))
+        pure = [len(set(clusters[batch].tolist())) == 1 for batch in batches]
+        assert sum(pure) == 15, "24 queries of a cluster are three batches"
+        order = [int(clusters[batch[0]]) for batch in batches]
+        assert order != sorted(order), "batches of a cluster are spread over the epoch"
+    assert orders[0].tolist() != orders[1].tolist()
+    halves = [ClusteredSampler(120, 8, 1, rank, 2, clusters=clusters)(3)[0] for rank in (0, 1)]
+    assert np.concatenate(halves).tolist() == sampler(3)[0].tolist()
+
+
+def test_negatives_are_drawn_evenly_from_bins_of_the_margin() -> None:
+    """97 negatives are easy (margin near 10), 2 hard (near 0), 1 in between: each bin is drawn as often."""
+    scores = [*np.linspace(0, 0.5, 97), 9.9, 9.8, 5.0]
+    names = [f"n{k}" for k in range(len(scores))]
+    hits = [Hit("q", "p", 10.0), *(Hit("q", name, float(score)) for name, score in zip(names, scores))]
+    examples = Examples([Group("q", "a question", ["p"], names)], "test", Run.of(hits))
+    examples.attach_passage_keys(np.arange(101))
+
+    def margins() -> list[float]:
+        return [10 - float(score) for epoch in range(300) for score in examples.visit(0, epoch, 2, 42)[1][1:]]
+
+    assert np.mean(np.array(margins()) > 9) > 0.9
+    examples.margin_bins = 10
+    drawn = np.array(margins())
+    shares = [np.mean(drawn < 1), np.mean((drawn > 4) & (drawn < 6)), np.mean(drawn > 9)]
+    assert all(abs(share - 1 / 3) < 0.08 for share in shares), shares
+    assert drawn.tolist() == margins()
