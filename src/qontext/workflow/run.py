@@ -12,7 +12,7 @@ from qontext.frame.config import Action, Input, StageConfig
 from qontext.frame.errors import QontextError, choose
 from qontext.frame.inputs import check_input, named_inputs
 from qontext.frame.parts import PartsConfig, Place
-from qontext.frame.stages import Pipeline
+from qontext.frame.stages import Pipeline, Stage
 from qontext.workflow.recipe import Recipe, Step, read_recipe
 from qontext.workflow.scores import show_scores
 
@@ -81,24 +81,30 @@ def run_recipe(
         reason = "already done" if state == "done" else "" if why == ABSENT else why
         log.note(f"{heading}: {reason}" if reason else heading)
         started = time.monotonic()
-        if state == "done":
-            artifact = artifacts.open_artifact(root / step.name)
-        else:
-            settings = _placed(step.configure(root), on)
-            artifact = execution.execute(step.stage, settings, root / step.name, overwrite=True)
+        summary = _run(step, root, on, done=state == "done")
         rows.append(
             {
                 "step": step.name,
                 "state": "done before" if state == "done" else "done now",
                 "why": why,
                 "seconds": round(time.monotonic() - started, 1),
-                "path": str(artifact.path),
-                "summary": artifact.summary,
+                "path": str(root / step.name),
+                "summary": summary,
             }
         )
         if step.name == until:
             break
     return rows
+
+
+def _run(step: Step, root: Path, on: str, *, done: bool) -> Any:
+    """Run a step, if it is not done; returns its summary."""
+    if done:
+        return artifacts.open_artifact(root / step.name).summary
+    settings = _placed(step.configure(root), on)
+    if not isinstance(step.stage, Stage):
+        return step.stage.run(settings)
+    return execution.execute(step.stage, settings, root / step.name, overwrite=True).summary
 
 
 def _placed(settings: StageConfig, on: str) -> StageConfig:
@@ -135,8 +141,7 @@ class RunConfig(StageConfig):
 
 def run(settings: RunConfig) -> dict[str, Any]:
     recipe = read_recipe(settings.recipe, settings.set, small=settings.small)
-    name = Path(settings.recipe).stem + ("-small" if settings.small else "")
-    root = Path(settings.out or Path("runs") / name)
+    root = Path(settings.out or run_folder(settings.recipe, settings.small))
     if settings.until is not None:
         choose(settings.until, [step.name for step in recipe.steps], "step")
     if settings.dry_run:
@@ -156,7 +161,14 @@ def run(settings: RunConfig) -> dict[str, Any]:
     return {**result, "scores": show_scores(recipe, rows, beside=not settings.small)}
 
 
+def run_folder(recipe: str, small: bool) -> Path:
+    """The default output directory of a recipe or sweep."""
+    return Path("runs") / (Path(recipe).stem + ("-small" if small else ""))
+
+
 def _state(step: Step, root: Path) -> tuple[str, str]:
+    if not isinstance(step.stage, Stage):
+        return "will run", "shows its result each time"
     claim = execution.claim_of(step.stage, step.configure(root))
     found, made = computed.state(root / step.name, claim)
     if found == "done":
