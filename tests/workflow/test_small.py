@@ -18,6 +18,7 @@ SWEEPS = [path.stem for path in shipped_sweeps()]
 TINY = {
     "pretrain": {"steps": 2, "batch_size": 4},
     "finetune": {"steps": 2, "batch_size": 4},
+    "train-reranker": {"steps": 2, "batch_size": 4},
     "train-tokenizer": {"vocabulary": 300},
 }
 """Verb → settings that are smaller still."""

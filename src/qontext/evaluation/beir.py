@@ -59,12 +59,7 @@ def run(settings: BeirConfig) -> dict[str, Any]:
     if not settings.sets:
         raise QontextError("no set is specified", remedy="Name one with --sets.")
     require_no_file(root)
-    # All folders are checked before the first search, so that a misspelled name is an error at once.
-    folders = {Path(name).name: dict(_folders(settings, name)) for name in settings.sets}
-    for folder in (
-        source for parts in folders.values() for source in parts.values() if isinstance(source, Path)
-    ):
-        choose(settings.split, load_collection(folder).splits, f"split of {folder}")
+    folders = folders_of(settings)
     if settings.retriever != "bm25":
         digest_of(settings.retriever, "retriever")
     work = artifacts.open_root(root)
@@ -99,6 +94,17 @@ def run(settings: BeirConfig) -> dict[str, Any]:
         "average": sum(scores.values()) / len(scores),
         "missing": list(missing),
     }
+
+
+def folders_of(settings: BeirConfig) -> dict[str, dict[str, Path | Benchmark]]:
+    """The parts of each set. All folders are checked before the first search, so that a misspelled name is an error at
+    once.
+    """
+    folders = {Path(name).name: dict(_folders(settings, name)) for name in settings.sets}
+    for parts in folders.values():
+        for folder in (source for source in parts.values() if isinstance(source, Path)):
+            choose(settings.split, load_collection(folder).splits, f"split of {folder}")
+    return folders
 
 
 def _folders(settings: BeirConfig, name: str) -> Iterator[tuple[str, Path | Benchmark]]:

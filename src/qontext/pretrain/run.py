@@ -66,7 +66,7 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
             objective.head = before.head
         layout = kind.layout(options, common)
         plan = _plan(config, number, layout, encoder, sources, context, anchors, documents, group)
-        keep = _snapshots(config, encoder, phase_steps, group, work) if number == len(phases) - 1 else None
+        keep = _snapshots(config, encoder, phase_steps, group, work, is_last=number == len(phases) - 1)
         summary[name] = _train(objective, plan, phase_steps, config, group, work, name, keep)
     group.wait()
     if group.is_first:
@@ -136,11 +136,11 @@ def _plan(
 
 
 def _snapshots(
-    config: PretrainConfig, encoder: Any, steps: int, group: Any, work: Workdir
-) -> Callable[[int], None] | None:
-    """A function that keeps the encoder after some of the steps; None if there are no snapshots."""
-    if not config.snapshots or not group.is_first:
-        return None
+    config: PretrainConfig, encoder: Any, steps: int, group: Any, work: Workdir, *, is_last: bool
+) -> Callable[[int], None]:
+    """A function that keeps the encoder after some of the steps of the last phase."""
+    if not config.snapshots or not group.is_first or not is_last:
+        return lambda step: None
     if config.snapshots > steps:
         raise QontextError(f"snapshots = {config.snapshots}, but the training has {steps} steps")
     numbers = {round(steps * n / config.snapshots): n for n in range(1, config.snapshots + 1)}
@@ -162,7 +162,7 @@ def _train(
     group: Any,
     work: Workdir,
     name: str,
-    keep: Callable[[int], None] | None,
+    keep: Callable[[int], None],
 ) -> dict[str, Any]:
     from qontext.training.loop import train
 

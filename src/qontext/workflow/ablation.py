@@ -56,18 +56,29 @@ class Comparison:
         }
 
 
-def read_scores(steps: Mapping[str, str], root: Path) -> Scores:
-    """The scores of one combination. With several evaluations, measures are prefixed with the step."""
-    made: dict[str, Artifact] = {
-        name: open_artifact(root / label) for name, label in steps.items() if is_artifact(root / label)
+def read_scores(
+    labels: Mapping[Combination, Mapping[str, str]], root: Path
+) -> list[tuple[Combination, Scores]]:
+    """The scores of every combination. If one has several evaluations, measures are prefixed with the step."""
+    found = {
+        combination: {
+            name: made
+            for name, label in steps.items()
+            if is_artifact(root / label) and (made := open_artifact(root / label)).verb == "evaluate"
+        }
+        for combination, steps in labels.items()
     }
-    evaluations = {name: artifact for name, artifact in made.items() if artifact.verb == "evaluate"}
+    several = any(len(evaluations) > 1 for evaluations in found.values())
+    return [(combination, _scores(evaluations, several)) for combination, evaluations in found.items()]
+
+
+def _scores(evaluations: Mapping[str, Artifact], several: bool) -> Scores:
     values: dict[str, Floats] = {}
     queries: dict[str, Sequence[str]] = {}
     main = []
     for name, artifact in evaluations.items():
         own, columns = per_query(artifact)
-        prefix = "" if len(evaluations) == 1 else f"{name}: "
+        prefix = f"{name}: " if several else ""
         values |= {prefix + measure: column for measure, column in columns.items()}
         queries |= {prefix + measure: own for measure in columns}
         main.append(prefix + next(iter(columns)))

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 from qontext.frame import artifacts, computed, execution, log
 from qontext.frame.config import Action, Input, StageConfig
 from qontext.frame.errors import QontextError, choose
-from qontext.frame.inputs import check_input, named_inputs
 from qontext.frame.parts import PartsConfig, Place
 from qontext.frame.stages import Pipeline, Stage
+from qontext.workflow.look import problems_of
 from qontext.workflow.recipe import Recipe, Step, read_recipe
 from qontext.workflow.scores import show_scores
 
@@ -43,13 +43,8 @@ def _problems(step: Step, root: Path) -> Iterator[str]:
     except QontextError as error:
         yield error.message
         return
-    coming = step.reads(root)
-    for field, value in named_inputs(configured):
-        if value not in coming:
-            try:
-                check_input(value, field)
-            except QontextError as error:
-                yield f"{step.stage.verb} (step {step.name!r}): {error.message} ({error.place or value})"
+    for problem, place in problems_of(configured, step.reads(root)):
+        yield f"{step.stage.verb} (step {step.name!r}): {problem} ({place})"
 
 
 def plan(recipe: Recipe, root: Path) -> Iterator[tuple[Step, str, str]]:

@@ -97,7 +97,7 @@ def _results(
     sweep: Sweep, axes: Sequence[Axis], root: Path, work: Workdir, *, beside: bool
 ) -> dict[str, Any]:
     """Write and show the table, the published figures and the examples."""
-    cells = [(combination, read_scores(steps, root)) for combination, steps in sweep.labels.items()]
+    cells = read_scores(sweep.labels, root)
     arms = arms_of(cells)
     comparisons = compare_arms(arms)
     table = ablation_table([name for name, _ in axes], arms, comparisons)
