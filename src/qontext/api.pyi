@@ -254,6 +254,7 @@ def pretrain(
     anchors: Literal['passages', 'documents'] = 'passages',
     neighbours: int = 1,
     gradient_cache: Literal['auto', 'on', 'off'] = 'auto',
+    snapshots: int = 0,
     probe: str | Path | Artifact | None = None,
     probe_every: int = 500,
     probe_split: str = 'dev',
@@ -602,13 +603,14 @@ def beir(
 def sweep(
     recipe: str | Path | Artifact,
     *,
-    grid: Sequence[str],
-    out: str | Path,
+    grid: Sequence[str] = (),
+    out: str | Path | None = None,
     set: Sequence[str] = (),
+    small: bool = False,
     on: str = 'local',
     dry_run: bool = False,
 ) -> dict[str, Any]:
-    """Run a recipe over a grid of settings."""
+    """Run a recipe over settings, or a shipped sweep."""
 
 def report(
     runs: Sequence[str | Path | Artifact],
@@ -679,7 +681,7 @@ def recipes(
     *,
     small: bool = False,
 ) -> dict[str, Any]:
-    """List the shipped recipes, or show one."""
+    """List the shipped recipes and sweeps, or show one."""
 
 def demo(
     *,

@@ -47,7 +47,8 @@ class SplitConfig(StageConfig):
     installed Python packages."""
 
     keep: bool = False
-    """Keep the passages and ids of the source (BEIR, DPR, MS MARCO passages, paragraphs)."""
+    """Keep the passages and ids of the source (BEIR, DPR, MS MARCO passages, paragraphs); a document of MS MARCO is kept
+    as one passage."""
 
     max_tokens: int = Field(144, ge=3, le=100_000)
     """Maximum passage length in tokens, including two special tokens (144 in query-as-context, 128 in CoT-MAE)."""
@@ -113,7 +114,7 @@ def run(config: SplitConfig, work: Workdir) -> dict[str, Any]:
         config.id_field, config.title_field, config.text_field, config.paragraphs_field, config.doc_field
     )
     source = open_source(config.source, fields=names, encoding=config.encoding)
-    if config.keep and not source.has_passages:
+    if config.keep and not source.has_ids:
         raise QontextError(
             f"{source.name} has documents, not passages, so there is nothing to keep",
             place=config.source,

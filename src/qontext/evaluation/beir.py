@@ -34,7 +34,7 @@ class BeirConfig(StageConfig):
 
     sets: tuple[str, ...] = BEIR_SETS
     """Sets to evaluate on. Default: the 14 of the published table. cqadupstack is the mean of its 12 forums.
-    With --data-root, any folder in it."""
+    With --data-root, any folder in it. The path of a folder in BEIR's layout is a set, too."""
 
     data_root: str | None = None
     """A folder with one folder in BEIR's layout per set. Missing sets are downloaded."""
@@ -56,19 +56,13 @@ class BeirConfig(StageConfig):
 
 
 def run(settings: BeirConfig) -> dict[str, Any]:
-    from qontext.data.collection import load_collection
     from qontext.evaluation.datasets import Unavailable
 
     root = Path(settings.out)
     if not settings.sets:
         raise QontextError("no set is specified", remedy="Name one with --sets.")
     require_no_file(root)
-    # All folders are checked before the first search, so that a misspelled name is an error at once.
-    folders = {name: dict(_folders(settings, name)) for name in settings.sets}
-    for folder in (
-        source for parts in folders.values() for source in parts.values() if isinstance(source, Path)
-    ):
-        choose(settings.split, load_collection(folder).splits, f"split of {folder}")
+    folders = folders_of(settings)
     if settings.retriever != "bm25":
         digest_of(settings.retriever, "retriever")
     work = artifacts.open_root(root)
@@ -105,10 +99,26 @@ def run(settings: BeirConfig) -> dict[str, Any]:
     }
 
 
+def folders_of(settings: BeirConfig) -> dict[str, dict[str, Path | Benchmark]]:
+    """The parts of each set. All folders are checked before the first search, so that a misspelled name is an error at
+    once.
+    """
+    from qontext.data.collection import load_collection
+
+    folders = {Path(name).name: dict(_folders(settings, name)) for name in settings.sets}
+    for parts in folders.values():
+        for folder in (source for source in parts.values() if isinstance(source, Path)):
+            choose(settings.split, load_collection(folder).splits, f"split of {folder}")
+    return folders
+
+
 def _folders(settings: BeirConfig, name: str) -> Iterator[tuple[str, Path | Benchmark]]:
     """The parts of a set, each with its folder, or with the benchmark to download."""
     from qontext.evaluation.datasets import BENCHMARKS, FORUMS
 
+    if Path(name).name != name and Path(name).is_dir():
+        yield Path(name).name, Path(name)
+        return
     local = Path(settings.data_root).expanduser() / name if settings.data_root else None
     if settings.data_root:
         existing(settings.data_root, "the folder of the sets")

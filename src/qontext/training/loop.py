@@ -44,11 +44,12 @@ def train(
     phase: str,
     cache: Cache = "off",
     evaluations: Evaluations | None = None,
+    after_step: Callable[[int], None] = lambda done: None,
 ) -> dict[str, Any]:
     """Train `model` for the remaining steps; returns a summary.
 
     `phase` names this training among several in one directory. With `cache`, contrastive gradients are
-    computed in two passes. `evaluations` run during training, and may stop it.
+    computed in two passes. `evaluations` run during training, and may stop it; `after_step` gets the steps done.
     """
     run, state = _resume(model, config, group, work, steps, phase, cache)
     done = int(state["step"])
@@ -77,6 +78,7 @@ def train(
                     metrics.write(done, values)
                 advance(0, _in_words(values))
             advance(1)
+            after_step(done)
             stopped = evaluations.after(done, metrics, pace.last) if evaluations else False
             interrupted = group.any(stop.requested)
             due = time.monotonic() - saved > 60 * config.checkpoint_minutes

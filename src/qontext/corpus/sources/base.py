@@ -70,15 +70,19 @@ class FieldNames:
 class Source(ABC):
     """A stream of documents: memory does not grow with their number.
 
-    `has_passages` is True if its records are, or may be used as, passages with their own ids.
+    `has_passages` is True if its records are, or may be used as, passages with their own ids; `has_ids` if they are
+    documents with ids that judgements may name, which can be kept as long passages.
     `bytes_read` of `bytes_total` is the progress of `documents()`; for compressed files, compressed bytes.
     """
 
     unread: Mapping[str, int]
     """The number of files that are not read, by extension."""
 
-    def __init__(self, name: str, *, has_passages: bool, bytes_total: int | None = None) -> None:
+    def __init__(
+        self, name: str, *, has_passages: bool, has_ids: bool = False, bytes_total: int | None = None
+    ) -> None:
         self.name, self.has_passages, self.bytes_total = name, has_passages, bytes_total
+        self.has_ids = has_passages or has_ids
         self.bytes_read = 0
         self.unread = {}
 

@@ -27,13 +27,13 @@ _ROWS_PER_PART = 65_536
 
 class MineConfig(StageConfig):
     run: Annotated[str, Input(positional=True)]
-    """A run over the training queries, MS MARCO's qidpidtriples file, or sentence-transformers'
-    msmarco-hard-negatives.jsonl.gz."""
+    """A run over the training queries, MS MARCO's qidpidtriples file, sentence-transformers'
+    msmarco-hard-negatives.jsonl.gz, or DPR's biencoder-nq-train.json."""
 
     qrels: Annotated[str, Input(positional=True)]
-    """Training judgements: a file or a BEIR folder. Every query in them gets a group. Generated queries are
-    accepted, too: the relevant passage of each is the one from which it was generated. With --positives-share, a
-    cross-encoder's run instead of judgements."""
+    """Training judgements: a file or a BEIR folder, or DPR's training file. Every query in them gets a group. Generated
+    queries are accepted, too: the relevant passage of each is the one from which it was generated. With
+    --positives-share, a cross-encoder's run instead of judgements."""
 
     also: Annotated[tuple[str, ...], Input()] = ()
     """Additional runs to take negatives from, such as BM25's."""
