@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qontext.frame import log
 from qontext.frame.artifacts import Workdir
@@ -12,10 +12,12 @@ from qontext.frame.errors import QontextError
 from qontext.frame.stages import Stage
 from qontext.pretrain.config import PretrainConfig
 
+if TYPE_CHECKING:
+    from qontext.models.encoder import Encoder
+
 
 def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
     from qontext.contexts import Context, reads_queries
-    from qontext.models.encoder import load_encoder
     from qontext.pretrain.data import choose_anchors, open_sources
     from qontext.pretrain.objectives import method
     from qontext.training.distributed import join
@@ -26,14 +28,7 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
         raise QontextError(
             f"the batch size {config.batch_size} cannot be divided among {group.world} processes"
         )
-    encoder = load_encoder(
-        config.encoder, tokenizer=config.tokenizer, seed=config.seed, dropout=config.dropout
-    )
-    if config.max_tokens > encoder.max_length:
-        raise QontextError(
-            f"max_tokens = {config.max_tokens}, but the encoder's limit is {encoder.max_length} tokens",
-            place=config.encoder,
-        )
+    encoder = _encoder(config)
     chosen, options, common = method(config.method), config.options("method"), config.common()
     layout = chosen.layout(options, common)
     check_layout(layout, config.method, config.context, chosen.context_remedy)
@@ -75,6 +70,20 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
     if group.is_first:
         _save(config, encoder, objective, summary, work)
     return summary if group.is_first else {}
+
+
+def _encoder(config: PretrainConfig) -> Encoder:
+    from qontext.models.encoder import load_encoder
+
+    encoder = load_encoder(
+        config.encoder, tokenizer=config.tokenizer, seed=config.seed, dropout=config.dropout
+    )
+    if config.max_tokens > encoder.max_length:
+        raise QontextError(
+            f"max_tokens = {config.max_tokens}, but the encoder's limit is {encoder.max_length} tokens",
+            place=config.encoder,
+        )
+    return encoder
 
 
 def check_layout(layout: Any, method: str, context: str | None, remedy: str = "Remove --context.") -> None:

@@ -73,10 +73,7 @@ def train(
             if pace.after(done):
                 run.optimizer.steps = pace.last
             if done % config.log_every == 0 or done == pace.last:
-                values = run.report(done)
-                if metrics is not None:
-                    metrics.write(done, values)
-                advance(0, _in_words(values))
+                advance(0, _reported(run, done, metrics))
             advance(1)
             after_step(done)
             stopped = evaluations.after(done, metrics, pace.last) if evaluations else False
@@ -95,6 +92,14 @@ def train(
     if metrics is not None:
         metrics.close()
     return run.summary() | pace.summary() | (evaluations.finish() if evaluations else {})
+
+
+def _reported(run: Stepper, done: int, metrics: Metrics | None) -> str:
+    """The values since the last report, written, and in words."""
+    values = run.report(done)
+    if metrics is not None:
+        metrics.write(done, values)
+    return _in_words(values)
 
 
 def _resume(

@@ -21,6 +21,7 @@ from qontext.frame.stages import Stage
 if TYPE_CHECKING:
     from qontext.data.collection import Qrels
     from qontext.data.runs import Run
+    from qontext.finetune.negatives.groups import Group
 
 _ROWS_PER_PART = 65_536
 
@@ -123,13 +124,10 @@ class Report:
 
 
 def run(config: MineConfig, work: Workdir) -> dict[str, Any]:
-    import pyarrow as pa
-
-    from qontext.data import records
     from qontext.data.collection import check_qrels
     from qontext.data.runs import read_run
     from qontext.finetune.negatives.draws import Corpus, sample_names
-    from qontext.finetune.negatives.groups import GROUPS, Group, read_candidates
+    from qontext.finetune.negatives.groups import Group, read_candidates
     from qontext.retrieve.inputs import judgements, select_passages, select_queries
 
     queries = select_queries(config.data, None, config.queries)
@@ -180,11 +178,20 @@ def run(config: MineConfig, work: Workdir) -> dict[str, Any]:
         )
     if report.lacking:
         log.warn(f"{len(report.lacking):,} of {len(groups):,} queries lack hard negatives.")
+    _write(groups, work)
+    return report.summary([len(group.negatives) for group in groups])
+
+
+def _write(groups: list[Group], work: Workdir) -> None:
+    import pyarrow as pa
+
+    from qontext.data import records
+    from qontext.finetune.negatives.groups import GROUPS
+
     for part, start in enumerate(range(0, len(groups), _ROWS_PER_PART)):
         rows = [group._asdict() for group in groups[start : start + _ROWS_PER_PART]]
         with work.write(f"groups-{part:05d}.parquet") as path:
             records.write_table(path, pa.Table.from_pylist(rows, schema=GROUPS))
-    return report.summary([len(group.negatives) for group in groups])
 
 
 def confident(scored: Run, share: float) -> Qrels:
