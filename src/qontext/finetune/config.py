@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -152,7 +152,11 @@ class FinetuneConfig(LabelledConfig):
         if self.teacher and self.passage_weight:
             raise QontextError("passage_weight is not read with a teacher")
         if not self.teacher:
-            needed = {"teacher_temperature": 1.0, "contrastive_weight": 0.0, "margin_bins": None}
+            needed: dict[str, Any] = {
+                "teacher_temperature": 1.0,
+                "contrastive_weight": 0.0,
+                "margin_bins": None,
+            }
             needed |= {"teacher_scores": "logits"}
             for name, default in needed.items():
                 if getattr(self, name) != default:
