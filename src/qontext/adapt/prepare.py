@@ -41,7 +41,7 @@ def prepare(config: AdaptConfig) -> tuple[Request, Survey, list[str], int]:
     read = (
         positions if longest > 256 else min(positions, max(64, longest)) if seen.keep else min(positions, 256)
     )
-    splits, labelled, judged, divided = _splits(config)
+    splits, labelled, judged, divided = _splits(config.labels, config.max_labels)
     if config.max_labels is not None and not labelled:
         notes.append("there are no labelled questions to train on; --max-labels has no effect.")
     device = resolve_device("auto").type
@@ -54,8 +54,10 @@ def prepare(config: AdaptConfig) -> tuple[Request, Survey, list[str], int]:
             labelled=labelled,
             max_labels=config.max_labels if labelled else None,
             encoder=config.encoder,
-            generate=_generator(config, device),
-            pretrain=_objective(config, layout, min(LONGEST_TRAINED, read)),
+            generate=_generator(
+                config.generator, config.generator_model, config.endpoint, config.seed, device
+            ),
+            pretrain=_objective(config.encoder, layout, min(LONGEST_TRAINED, read), config.seed),
             max_tokens=PASSAGE_TOKENS if not seen.keep else min(LONGEST_TRAINED, read),
             read_tokens=read,
             budget=budget,
@@ -73,12 +75,12 @@ def prepare(config: AdaptConfig) -> tuple[Request, Survey, list[str], int]:
     )
 
 
-def _objective(config: AdaptConfig, layout: Any, max_tokens: int) -> dict[str, Any]:
+def _objective(encoder: str, layout: Any, max_tokens: int, seed: int) -> dict[str, Any]:
     """coCondenser on (passage, query) pairs, with the encoder's similarity. Training of a retriever continues
     without a new head; a plain language model gets the papers' objective, [CLS] and the Condenser head.
     """
-    settings: dict[str, Any] = {"encoder": config.encoder, "method": "cocondenser", "max_tokens": max_tokens}
-    settings |= {"seed": config.seed, "dropout": 0.0}
+    settings: dict[str, Any] = {"encoder": encoder, "method": "cocondenser", "max_tokens": max_tokens}
+    settings |= {"seed": seed, "dropout": 0.0}
     if layout.pooling == "mean":
         settings |= {"vector": "mean", "similarity": "cosine", "temperature": 0.05, "lr": 5e-5}
         settings |= {"head_weight": 0.0, "late_mlm_weight": 0.0}
@@ -90,23 +92,22 @@ def _objective(config: AdaptConfig, layout: Any, max_tokens: int) -> dict[str, A
     return settings
 
 
-def _generator(config: AdaptConfig, device: str) -> dict[str, Any]:
+def _generator(kind: str, model: str | None, endpoint: str | None, seed: int, device: str) -> dict[str, Any]:
     from qontext.queries.t5 import DEFAULT_MODEL
 
-    kind = config.generator
     if kind == "auto":
-        kind = "t5" if device == "cuda" and _at_hand(config.generator_model or DEFAULT_MODEL) else "keyphrase"
-    settings: dict[str, Any] = {"generator": kind, "seed": config.seed}
+        kind = "t5" if device == "cuda" and _at_hand(model or DEFAULT_MODEL) else "keyphrase"
+    settings: dict[str, Any] = {"generator": kind, "seed": seed}
     generator = GENERATORS.load(kind)
     options = generator.Options.model_fields
-    if generator.model_option and config.generator_model:
-        settings[generator.model_option] = config.generator_model
+    if generator.model_option and model:
+        settings[generator.model_option] = model
     elif generator.model_option and options[generator.model_option].get_default() is None:
         raise QontextError(
             f"the generator {kind} needs the name of a model", remedy="Give --generator-model."
         )
-    if config.endpoint and "endpoint" in options:
-        settings["endpoint"] = config.endpoint
+    if endpoint and "endpoint" in options:
+        settings["endpoint"] = endpoint
     return settings
 
 
@@ -118,12 +119,12 @@ def _at_hand(model: str) -> bool:
     return True
 
 
-def _splits(config: AdaptConfig) -> tuple[tuple[str, ...], int, dict[str, int], bool]:
+def _splits(source: str | None, max_labels: int | None) -> tuple[tuple[str, ...], int, dict[str, int], bool]:
     """The splits to evaluate (dev first, to choose weights on), the number of labelled queries to train on, the number of
     labelled queries by split, and whether they have to be divided."""
-    if config.labels is None:
+    if source is None:
         return ("generated",), 0, {}, False
-    labels = read_labels(config.labels)
+    labels = read_labels(source)
     count = {name: len(qrels) for name, qrels in labels.splits.items()}
     if labels.are_split:
         dev = ("dev",) if "dev" in count and "test" in count else ()
@@ -132,10 +133,10 @@ def _splits(config: AdaptConfig) -> tuple[tuple[str, ...], int, dict[str, int], 
             count["test"] = count.pop(last)
     else:
         (everything,) = count.values()
-        test, dev_size = measured_sizes(everything, config.labels)
+        test, dev_size = measured_sizes(everything, source)
         count, dev = {"train": everything - test - dev_size, "dev": dev_size, "test": test}, ("dev",)
     trained = count.get("train", 0)
-    trained = min(trained, config.max_labels or trained)
+    trained = min(trained, max_labels or trained)
     return (*dev, "test", "generated"), trained, count, not labels.are_split
 
 

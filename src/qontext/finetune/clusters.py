@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qontext.finetune.config import FinetuneConfig
 from qontext.frame import log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.damage import read_array
@@ -55,23 +54,24 @@ class ClusteredSampler(EpochSampler):
         return numbers
 
 
-def query_clusters(config: FinetuneConfig, queries: list[str], group: Any, work: Workdir) -> Ints:
+def query_clusters(
+    encoder: str, queries: list[str], clusters: int, group: Any, work: Workdir, *, longest: int, seed: int
+) -> Ints:
     """[Q] the cluster of each query, computed by rank 0, read by all."""
     from qontext.models.retriever import Retriever
 
-    assert config.clusters is not None
-    if config.clusters > len(queries):
+    if clusters > len(queries):
         raise QontextError(
-            f"clusters = {config.clusters:,}, but there are only {len(queries):,} queries",
+            f"clusters = {clusters:,}, but there are only {len(queries):,} queries",
             remedy=f"Set --clusters to at most {len(queries):,}.",
         )
     if group.is_first and not work.has(FILE):
-        retriever = Retriever(config.encoder, device=str(group.device), max_length=config.query_length)
+        retriever = Retriever(encoder, device=str(group.device), max_length=longest)
         vectors = torch.from_numpy(retriever.encode(queries, "query")).to(group.device)
-        clusters = k_means(vectors, config.clusters, config.seed).cpu().numpy()
-        log.note(f"{len(np.unique(clusters)):,} clusters of {len(queries):,} queries.")
+        own = k_means(vectors, clusters, seed).cpu().numpy()
+        log.note(f"{len(np.unique(own)):,} clusters of {len(queries):,} queries.")
         with work.write(FILE) as path, path.open("wb") as file:
-            np.save(file, clusters, allow_pickle=False)
+            np.save(file, own, allow_pickle=False)
     group.wait()
     return read_array(work.path / FILE, "i", shape=(len(queries),), mapped=False)
 

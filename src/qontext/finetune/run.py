@@ -29,7 +29,9 @@ def run(config: FinetuneConfig, work: Workdir) -> dict[str, Any]:
     examples, source = read_examples(config.groups, config.split, config.passages, teacher)
     pooling, similarity = resolve_layout(config)
     encoder = load_encoder(config.encoder, seed=config.seed, dropout=config.dropout)
-    query_encoder = load_query_encoder(config)
+    query_encoder = load_query_encoder(
+        config.encoder, untied=config.untied, seed=config.seed, dropout=config.dropout
+    )
     check_length("passage_length", config.passage_length, encoder.max_length, config.encoder)
     check_length("query_length", config.query_length, encoder.max_length, config.encoder)
     plan = _plan(config, examples, source, encoder.tokenizer, group, work)
@@ -165,7 +167,11 @@ def _plan(
     places = len(examples), config.batch_size, config.seed, group.rank, group.world
     sampler = EpochSampler(*places)
     if config.clusters:
-        sampler = ClusteredSampler(*places, clusters=query_clusters(config, examples.texts, group, work))
+        of = query_clusters(
+            config.encoder, examples.texts, config.clusters, group, work,
+            longest=config.query_length, seed=config.seed,
+        )  # fmt: skip
+        sampler = ClusteredSampler(*places, clusters=of)
     examples.margin_bins = config.margin_bins
     queries = tokenize(enumerate(examples.texts), len(examples.texts), tokenizer, config.query_length)
     passages = _passages(config, examples, source, tokenizer, group, work)
