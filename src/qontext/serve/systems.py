@@ -29,6 +29,7 @@ from qontext.serve.passages import Filter, Passages
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 RERANK_DEPTH = 50
+SERVED = "Give the output of 'qontext adapt', 'qontext encode' or 'qontext index'."
 Array = np.ndarray[Any, Any]
 
 
@@ -105,7 +106,13 @@ class Opener:
                 place=path,
                 remedy="Run its 'qontext adapt' again.",
             )
-        artifact = open_searchable(path)
+        try:
+            artifact = open_searchable(path)
+        except QontextError as error:
+            is_other = error.message.startswith("not searchable")
+            raise QontextError(
+                error.message, place=error.place, remedy=SERVED if is_other else error.remedy
+            ) from None
         index, entry = open_index(path, How(device=self.device))
         passages = self._read(self.passages or passages_of(artifact))
         if entry is None:
