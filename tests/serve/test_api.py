@@ -43,6 +43,14 @@ def test_several_queries_are_answered_in_order(site: Running) -> None:
     assert [hit["passage"] for hit in both[1]["hits"]] == [hit["passage"] for hit in alone["hits"]]
 
 
+def test_many_results_are_those_of_few(site: Running) -> None:
+    many = search(site, query=["engine", "boat"], k=200, system="vectors")["results"]
+    for result in many:
+        few = search(site, query=result["query"], k=10, system="vectors")["results"][0]["hits"]
+        assert len(result["hits"]) == 200
+        assert [hit | {"score": 0} for hit in result["hits"][:10]] == [hit | {"score": 0} for hit in few]
+
+
 def test_every_system_can_be_named(site: Running) -> None:
     names = [m["id"] for m in site.http.get("/v1/models").json()["data"] if "search" in m["capabilities"]]
     assert names == [
@@ -171,6 +179,7 @@ BAD: dict[str, tuple[str, Any, int]] = {
     "long query": ("/v1/search", {"query": "a" * 1_000_000}, 422),
     "k of zero": ("/v1/search", {"query": "a", "k": 0}, 422),
     "huge k": ("/v1/search", {"query": "a", "k": 10**9}, 422),
+    "many results": ("/v1/search", {"query": ["a"] * 11, "k": 1_000}, 422),
     "k of text": ("/v1/search", {"query": "a", "k": "5"}, 422),
     "unknown system": ("/v1/search", {"query": "a", "system": "nothing"}, 404),
     "system of a path": ("/v1/search", {"query": "a", "system": "../../etc/passwd"}, 404),
@@ -195,6 +204,22 @@ def test_bad_requests_are_answered_with_a_sentence(site: Running, case: str) -> 
     assert answer.status_code == status, answer.text
     error = answer.json()["error"]
     assert error["message"] and len(error["message"]) < 1000 and error["type"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("/v1/search", {"query": ["a", " "]}, "query.1: is empty"),
+        ("/v1/search", {"query": ["a", 5]}, "query.1: input should be a valid string"),
+        ("/v1/search", {"query": ""}, "query: is empty"),
+        ("/v1/search", {"query": []}, "query: list should have at least 1 item after validation, not 0"),
+        ("/v1/search", {"query": "a", "k": 0}, "k: input should be greater than or equal to 1"),
+        ("/v1/search", {"query": ["a"] * 64, "k": 500}, "the request: asks for more than 10,000 passages"),
+        ("/v1/rerank", {"query": "a", "documents": ["a", {}]}, "documents.1.text: field required"),
+    ],
+)
+def test_a_bad_request_is_told_what_is_wrong(site: Running, path: str, body: Any, message: str) -> None:
+    assert site.http.post(path, json=body).json()["error"]["message"].startswith(message)
 
 
 RAW = {

@@ -119,6 +119,11 @@ def test_nothing_but_the_protocol_is_on_stdout(world: World) -> None:
     assert "Serving MCP" in said and "boat" not in said
 
 
+def test_no_stream_is_held_open_on_which_nothing_is_sent(site: Running) -> None:
+    with site.http.stream("GET", "/mcp", headers={"Accept": "text/event-stream"}) as answer:
+        assert answer.status_code == 405
+
+
 def test_the_token_guards_mcp_too(serve: Serve) -> None:
     import httpx2
     from mcp.client.streamable_http import streamable_http_client

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 from fastapi import APIRouter, Request
-from fastapi.responses import PlainTextResponse
+from fastapi.responses import PlainTextResponse, Response
+from starlette.concurrency import run_in_threadpool
 
 from qontext.frame.errors import QontextError
 from qontext.serve.errors import Unknown
@@ -32,9 +33,11 @@ from qontext.serve.schemas import (
     SearchResult,
     Usage,
 )
-from qontext.serve.service import Service
+from qontext.serve.service import Found, Service
 from qontext.serve.systems import Hit, System
 
+AT_ONCE = 100
+"""Hits that are put together without a thread; meanwhile no other request is read."""
 router = APIRouter(responses=ERRORS)
 _SUFFIXES: dict[str, Kind] = {"-query": "query", "-passage": "passage"}
 _KINDS: dict[str, Kind] = {
@@ -48,19 +51,17 @@ def service_of(request: Request) -> Service:
     return service
 
 
-@router.post("/v1/search")
-async def search(body: SearchRequest, request: Request) -> SearchResponse:
+@router.post("/v1/search", response_model=SearchResponse)
+async def search(body: SearchRequest, request: Request) -> Response:
     """The best passages for one or several queries."""
     service = service_of(request)
     system = service.system(body.system)
     queries = [body.query] if isinstance(body.query, str) else body.query
     only = Filter(body.folder, body.document, tuple(body.where))
     found = await service.search(system, queries, body.k, only)
-    results = [
-        SearchResult(query=query, hits=[_hit(system, rank, hit) for rank, hit in enumerate(hits, 1)])
-        for query, hits in zip(queries, found.hits)
-    ]
-    return SearchResponse(system=system.name, seconds=round(found.seconds, 6), results=results)
+    if len(queries) * body.k <= AT_ONCE:
+        return _searched(system, queries, found)
+    return await run_in_threadpool(_searched, system, queries, found)
 
 
 @router.post("/v1/embeddings", response_model_exclude_none=True)
@@ -131,6 +132,15 @@ async def metrics(request: Request) -> PlainTextResponse:
     service = service_of(request)
     text = service.metrics.text(service.batcher.waiting, service.batcher.capacity)
     return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _searched(system: System, queries: list[str], found: Found) -> Response:
+    results = [
+        SearchResult(query=query, hits=[_hit(system, rank, hit) for rank, hit in enumerate(hits, 1)])
+        for query, hits in zip(queries, found.hits)
+    ]
+    answer = SearchResponse(system=system.name, seconds=round(found.seconds, 6), results=results)
+    return Response(answer.model_dump_json(), media_type="application/json")
 
 
 def _hit(system: System, rank: int, hit: Hit) -> SearchHit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import traceback
 from collections.abc import AsyncIterator
@@ -24,6 +25,8 @@ from qontext.serve.service import Service
 from qontext.serve.web import is_page, render
 
 FAILED = "internal error; see the server log for details"
+_FORMS = ("string_type", "list_type", "model_attributes_type")
+_FIELD = re.compile("(?!str$)[a-z_]+")
 ABOUT = "Search in a collection, and its models."
 
 
@@ -121,9 +124,15 @@ async def _refused(request: Request, error: Any) -> Response:
 
 
 async def _invalid(request: Request, error: Any) -> Response:
-    """One sentence for the first problem; the request is not quoted."""
-    first = error.errors()[0]
-    place = [str(part) for part in first["loc"][1:] if not str(part).startswith(("constrained", "function-"))]
+    """One sentence for the first problem; the request is not quoted.
+
+    A field that takes one or several values has a problem with either form: that of the form that was sent counts.
+    """
+    problems = error.errors()
+    of_field = [problem for problem in problems if problem["loc"][:2] == problems[0]["loc"][:2]]
+    first = max(of_field, key=lambda problem: (problem["type"] not in _FORMS, len(problem["loc"])))
+    # Names of types are left out.
+    place = [str(part) for part in first["loc"][1:] if isinstance(part, int) or _FIELD.fullmatch(part)]
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "json_invalid":
         return answer(request, 400, "the request is not valid JSON")

@@ -98,12 +98,16 @@ def build(service: Service) -> Any:
 
 
 def routes(server: Any) -> list[Any]:
-    """The routes of the HTTP transport. Hosts, origins and tokens are checked before."""
+    """The routes of the HTTP transport. Hosts, origins and tokens are checked before.
+
+    Only POST: a GET would hold a stream open on which this server has nothing to send.
+    """
     from mcp.server.transport_security import TransportSecuritySettings
+    from starlette.routing import Route
 
     checked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
     app = server.streamable_http_app(stateless_http=True, json_response=True, transport_security=checked)
-    return list(app.routes)
+    return [Route(route.path, endpoint=route.endpoint, methods=["POST"]) for route in app.routes]
 
 
 @contextlib.contextmanager

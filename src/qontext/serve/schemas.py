@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 LONGEST_QUERY, LONGEST_TEXT, LONGEST_CONDITION = 20_000, 200_000, 2_000
 """Characters."""
 MOST_QUERIES, MOST_TEXTS, MOST_DOCUMENTS, MOST_RESULTS, MOST_CONDITIONS = 64, 2_048, 1_000, 1_000, 20
+MOST_HITS = 10_000
+"""Results of all queries of a request."""
 
 
 def _utf8(text: str) -> str:
@@ -23,8 +25,9 @@ def _filled(text: str) -> str:
     return _utf8(text)
 
 
-Query = Annotated[str, Field(max_length=LONGEST_QUERY), AfterValidator(_filled)]
-Text = Annotated[str, Field(max_length=LONGEST_TEXT), AfterValidator(_filled)]
+_FILLED: dict[str, Any] = {"minLength": 1, "pattern": r"\S"}
+Query = Annotated[str, Field(max_length=LONGEST_QUERY, json_schema_extra=_FILLED), AfterValidator(_filled)]
+Text = Annotated[str, Field(max_length=LONGEST_TEXT, json_schema_extra=_FILLED), AfterValidator(_filled)]
 Name = Annotated[str, Field(max_length=200), AfterValidator(_utf8)]
 Id = Annotated[str, Field(max_length=2_000), AfterValidator(_utf8)]
 Condition = Annotated[str, Field(max_length=LONGEST_CONDITION), AfterValidator(_utf8)]
@@ -49,6 +52,12 @@ class SearchRequest(Body):
     """Return only passages of this document."""
     where: Annotated[list[Condition], Field(max_length=MOST_CONDITIONS)] = []
     """Conditions on the metadata, all of which must hold, such as `date>=2024` or `author=Ada|Grace`."""
+
+    @model_validator(mode="after")
+    def _not_too_many(self) -> SearchRequest:
+        if isinstance(self.query, list) and len(self.query) * self.k > MOST_HITS:
+            raise ValueError(f"asks for more than {MOST_HITS:,} passages: lower k, or send fewer queries")
+        return self
 
 
 class SearchHit(BaseModel):

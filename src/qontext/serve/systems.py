@@ -24,11 +24,13 @@ from qontext.retrieve.index.load import open_index, open_searchable
 from qontext.retrieve.searcher import dense_index, is_adapted, model_of, read_adapted
 from qontext.retrieve.where import Mask, passages_of
 from qontext.serve.errors import Failed
+from qontext.serve.held import held
 from qontext.serve.models import Encoder, Kind, Reranker
 from qontext.serve.passages import Filter, Passages
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 RERANK_DEPTH = 50
+SERVED = "Give the output of 'qontext adapt', 'qontext encode' or 'qontext index'."
 Array = np.ndarray[Any, Any]
 
 
@@ -105,8 +107,15 @@ class Opener:
                 place=path,
                 remedy="Run its 'qontext adapt' again.",
             )
-        artifact = open_searchable(path)
+        try:
+            artifact = open_searchable(path)
+        except QontextError as error:
+            is_other = error.message.startswith("not searchable")
+            raise QontextError(
+                error.message, place=error.place, remedy=SERVED if is_other else error.remedy
+            ) from None
         index, entry = open_index(path, How(device=self.device))
+        index = held(index)
         passages = self._read(self.passages or passages_of(artifact))
         if entry is None:
             rank = _rank(index, passages)
@@ -127,7 +136,7 @@ class Opener:
         encoder = self._encoder(model_of(root), about["read_tokens"], about["read_tokens"])
         bm25, _ = open_index(root / "index" / "bm25")
         dense, _ = open_index(dense_index(root), How(device=self.device))
-        words, vectors = _rank(bm25, passages), _rank(dense, passages, encoder)
+        words, vectors = _rank(bm25, passages), _rank(held(dense), passages, encoder)
         both = _hybrid(words, vectors, about["weights"], passages)
         kept = "the original encoder" if about.get("encoder") == "start" else "the adapted encoder"
         parts = {
