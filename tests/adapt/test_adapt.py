@@ -202,6 +202,36 @@ def test_a_dry_run_leaves_a_finished_result_alone(adapted: Any, small_encoder: P
     assert {path: path.read_bytes() for path in adapted.out.glob("*.*") if path.is_file()} == before
 
 
+def test_a_finished_result_keeps_its_settings(
+    write_documents: Callable[..., Path],
+    small_encoder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """An update without the options of the first run is an update, even if their files are gone."""
+    documents = [
+        {"_id": f"d{n}", "title": "", "text": f"Room {n} has a lamp of {n} candles."} for n in range(5)
+    ]
+    labels = tmp_path / "labels.jsonl"
+    rows = [{"query": f"which room has {n} candles", "document": f"d{n}"} for n in range(5)]
+    labels.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    out = tmp_path / "made"
+    made = adapt(write_documents(documents), out, small_encoder, labels=labels, seed=7)
+    assert made["labels"] == {"test": 5}, "nothing was trained, so all labels measure"
+    capsys.readouterr()
+    again = api.adapt(write_documents(documents), out=out)
+    assert again["verdict"] == json.loads(json.dumps(made["verdict"]))
+    said = capsys.readouterr().err
+    assert f"keeps what it was made with: --labels {labels}, --budget 90s, --seed 7." in said
+    labels.unlink()
+    documents[0]["text"] = "Room 0 is dark."
+    found = api.adapt(write_documents(documents), out=out)
+    assert found["updated"] and found["encoded_now"] == 1
+    assert "another request" not in capsys.readouterr().err
+    api.adapt(write_documents(documents), out=out, seed=8, labels=None, budget="2m", dry_run=True)
+    assert "budget was '90s' and is now '2m'; seed was 7 and is now 8" in capsys.readouterr().err
+
+
 def test_another_budget_makes_another_plan_and_says_so(
     reports: Path, small_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

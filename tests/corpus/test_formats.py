@@ -307,6 +307,12 @@ def test_docx_by_styles(tmp_path: Path) -> None:
     assert json.loads(found.metadata)["author"] == "Ann"
 
 
+def test_what_follows_a_table_of_contents_is_not_part_of_it(tmp_path: Path) -> None:
+    links = "".join(f"<li><a href='#{n}'>Section {n}</a></li>" for n in range(4))
+    page = f"<h1>Guide</h1><h2>Table of contents</h2><ul>{links}</ul><h3>Install</h3><p>A hammer and a nail.</p>"
+    assert sections(read(write(tmp_path / "a.html", page))) == [(("Install",), "A hammer and a nail.")]
+
+
 def test_epub_in_the_order_of_its_spine(tmp_path: Path) -> None:
     chapters = {"z": "<h1>One</h1><p>First.</p><h2>Part</h2><p>More.</p>", "a": "<h1>Two</h1><p>Last.</p>"}
     found = read(make.epub(tmp_path / "b.epub", chapters))

@@ -75,6 +75,16 @@ def test_levels_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
         assert bool(shown.out) == (level <= log.NOTE)
 
 
+def test_a_message_is_shown_once_where_files_are_read_twice(capsys: pytest.CaptureFixture[str]) -> None:
+    log.show(log.NOTE)
+    with log.without_repeats():
+        for _ in range(2):
+            log.warn("left out: %s", "a.pdf")
+            log.note("one")
+    log.note("one")
+    assert capsys.readouterr().err == "warning: left out: a.pdf\none\none\n"
+
+
 def test_warnings_only_is_taken_back(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError), log.warnings_only():
         log.note("inside")

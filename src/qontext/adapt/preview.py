@@ -44,7 +44,7 @@ class Changes(NamedTuple):
 
 
 def preview_update(
-    config: AdaptConfig, root: Path, before: Planned, aside: Path, *, can_train: bool
+    config: AdaptConfig, root: Path, before: Planned, aside: Path, absent: list[str]
 ) -> dict[str, Any] | None:
     """Show what an update would do; None if it would train again, which takes a plan. Files are written to `aside`."""
     about = read_adapted(root)
@@ -62,7 +62,7 @@ def preview_update(
             passages = execution.execute(splitting.stage, splitting.configure(aside), aside / "passages").path
     changes = _changes(root, passages, model, request, is_encoded=states["vectors"][1] == "done")
     share = serving.new_share(root, passages)
-    is_again = trains_again(share, can_train=can_train)
+    is_again = trains_again(share, absent)
     is_copied = config.copy_model and "reference" in about
     is_current = all(state == "done" for _, state in states.values()) and choice.backend == was.backend
     _show(
@@ -73,7 +73,7 @@ def preview_update(
         model,
         is_copied,
     )
-    for sentence in about_share(share, trained=before.plan.trains, can_train=can_train):
+    for sentence in about_share(share, absent, trained=before.plan.trains):
         log.note(sentence)
     if is_again:
         return None

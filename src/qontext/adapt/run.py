@@ -11,27 +11,29 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from qontext.adapt.config import AdaptConfig
-from qontext.frame import artifacts, disk, execution, log, origins, scratch
+from qontext.frame import artifacts, disk, execution, log, scratch
 from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
-from qontext.frame.inputs import digest_of
 from qontext.frame.stages import Pipeline
 
 
 def run(config: AdaptConfig) -> dict[str, Any]:
     try:
-        return _run(config, Path(config.out))
+        with log.without_repeats():
+            return _run(config, Path(config.out))
     except OSError as error:
         disk.raise_disk_error(error, Path(config.out))
 
 
 def _run(config: AdaptConfig, root: Path) -> dict[str, Any]:
     from qontext.adapt import state
+    from qontext.adapt.kept import with_kept
 
     started = time.monotonic()
     disk.require_no_file(root)
@@ -42,7 +44,7 @@ def _run(config: AdaptConfig, root: Path) -> dict[str, Any]:
         aside = (
             Path(held.enter_context(tempfile.TemporaryDirectory(prefix="qontext-"))) if is_preview else None
         )
-        config, absent = _with_encoder(config, root, before)
+        config, absent = with_kept(config, root, before)
         config = _with_documents(config, aside or root)
         claim = _claim(config, root, absent)
         if not config.dry_run:
@@ -57,7 +59,7 @@ def _run(config: AdaptConfig, root: Path) -> dict[str, Any]:
                 differences = artifacts.differences(before.claim, claim)
                 log.note(f"{root} has a plan for another request: {differences}.")
             return _plan(config, root, claim, started, aside)
-        return _go_on(config, root, claim, before, started, aside, can_train=absent is None)
+        return _go_on(config, root, claim, before, started, aside, list(absent))
 
 
 def _go_on(
@@ -67,25 +69,25 @@ def _go_on(
     before: Any,
     started: float,
     aside: Path | None,
-    *,
-    can_train: bool,
+    absent: list[str],
 ) -> dict[str, Any]:
-    """The same request again: resume its plan, update the index, or show what either would do."""
+    """The same request again: resume its plan, update the index, or show what either would do. Without the `absent`
+    inputs, nothing is trained."""
     from qontext.adapt import preview, state, update
 
     is_finished = (root / state.ADAPTED).is_file()
     documents = claim["inputs"]["documents"]["digest"]
-    action = update.next_action(root, before, documents, is_encoder_absent=not can_train)
+    action = update.next_action(root, before, documents, is_complete=not absent)
     result = None
     if aside and is_finished:
-        result = preview.preview_update(config, root, before, aside, can_train=can_train)
+        result = preview.preview_update(config, root, before, aside, absent)
     elif aside and action == "resume":
         result = preview.preview_steps(root)
     elif action == "resume" and not config.dry_run:
         planned = state.renamed(before, claim, _names(config), Workdir(root))
         result = _carry_out(config, root, planned, started)
     elif action == "update":
-        result = update.run(config, root, claim, before, started, can_train=can_train)
+        result = update.run(config, root, claim, before, started, absent)
     return _plan(config, root, claim, started, aside) if result is None else result
 
 
@@ -203,34 +205,11 @@ def _seconds(path: str) -> float:
     return float(artifacts.open_artifact(path).meta["made"]["seconds"])
 
 
-def _with_encoder(config: AdaptConfig, root: Path, before: Any) -> tuple[AdaptConfig, dict[str, Any] | None]:
-    """The encoder of the settings, else that of the finished directory, else the default one. Also, if it is no longer
-    there, what the plan says of it: a directory with its own model is updated without it."""
-    from qontext.adapt import state
-    from qontext.models.reference import default_encoder
-
-    if config.encoder is not None:
-        return config, None
-    name = default_encoder()
-    entry = before.claim["inputs"].get("encoder") if before and (root / state.ADAPTED).is_file() else None
-    absent = None
-    if entry is not None and entry["digest"].startswith("name:"):
-        name = entry["path"]
-    elif entry is not None:
-        there = next((str(place) for place in origins.places(entry, root) if place.exists()), None)
-        if there is not None:
-            name = there
-        elif not Path(name).is_dir() or digest_of(name, "encoder") != entry["digest"]:
-            name, absent = entry["path"], entry
-    return config.model_copy(update={"encoder": name}), absent
-
-
-def _claim(config: AdaptConfig, root: Path, absent: dict[str, Any] | None) -> dict[str, Any]:
-    """The claim, with the recorded digest of an encoder that is no longer there."""
-    if absent is None:
-        return execution.claim_of(ADAPT, config, root)
-    claim = execution.claim_of(ADAPT, config.model_copy(update={"encoder": None}), root)
-    claim = {**claim, "inputs": {**claim["inputs"], "encoder": absent}}
+def _claim(config: AdaptConfig, root: Path, absent: Mapping[str, Any]) -> dict[str, Any]:
+    """The claim, with the recorded digests of inputs that are no longer there."""
+    present = config.model_copy(update=dict.fromkeys(absent))
+    claim = execution.claim_of(ADAPT, present, root)
+    claim = {**claim, "inputs": {**claim["inputs"], **absent}}
     return {**claim, "key": artifacts.key_of(claim)}
 
 

@@ -20,11 +20,12 @@ RETRAIN_ABOVE, MENTION_ABOVE = 0.5, 0.1
 """Shares of new passages above which adapt trains again, or suggests --retrain."""
 
 
-def next_action(root: Path, before: Planned, documents: str, *, is_encoder_absent: bool) -> str:
-    """What the same request does with the directory: "resume" its plan, "update" its index, or "plan" anew."""
+def next_action(root: Path, before: Planned, documents: str, *, is_complete: bool) -> str:
+    """What the same request does with the directory: "resume" its plan, "update" its index, or "plan" anew. It is
+    `is_complete` if all inputs of the plan are still there."""
     is_finished = (root / ADAPTED).is_file()
     is_cleaned = is_finished and not (root / STEPS).exists()
-    has_steps = not is_cleaned and not (is_finished and is_encoder_absent)
+    has_steps = not is_cleaned and (is_complete or not is_finished)
     if before.documents == documents and has_steps and not _is_updated(root, documents):
         return "resume"
     return "update" if is_finished else "plan"
@@ -43,8 +44,7 @@ def run(
     claim: dict[str, Any],
     before: Planned,
     started: float,
-    *,
-    can_train: bool,
+    absent: list[str],
 ) -> dict[str, Any] | None:
     """Index the documents with the existing model; None if so many passages are new that it has to be trained again."""
     about, work = read_adapted(root), Workdir(root)
@@ -60,16 +60,18 @@ def run(
         log.note(sentence)
     work.write_json(ADAPTED, about)
     share = serving.new_share(root, root / INDEX / "passages")
-    for sentence in about_share(share, trained=before.plan.trains, can_train=can_train):
+    for sentence in about_share(share, absent, trained=before.plan.trains):
         log.note(sentence)
-    if trains_again(share, can_train=can_train):
+    if trains_again(share, absent):
         return None
     replace(before, claim=claim).write(work)
     vectors = artifacts.open_artifact(root / INDEX / "vectors").summary
+    split = artifacts.open_artifact(root / INDEX / "passages").summary
     row: dict[str, Any] = {
         "passages": vectors["texts"],
         "encoded_now": vectors["encoded_now"],
         "reused": vectors["reused"],
+        **{name: split[name] for name in ("skipped", "not_read") if name in split},
         "seconds_now": round(time.monotonic() - started, 1),
     }
     log.show_table(f"Updated {root / INDEX}", row)
@@ -77,21 +79,22 @@ def run(
     return {"out": str(root), "updated": True, "new_share": new_share, **about, "model": model, **row}
 
 
-def trains_again(share: float | None, *, can_train: bool) -> bool:
-    return can_train and share is not None and share > RETRAIN_ABOVE
+def trains_again(share: float | None, absent: list[str]) -> bool:
+    return not absent and share is not None and share > RETRAIN_ABOVE
 
 
-def about_share(share: float | None, *, trained: bool, can_train: bool) -> list[str]:
+def about_share(share: float | None, absent: list[str], *, trained: bool) -> list[str]:
     """What to say about the share of new passages; if nothing was trained, only that there is a new plan."""
     if share is None:
         return []
     if not trained:
         again = ["More than half of the passages are new: making a new plan."]
-        return again if trains_again(share, can_train=can_train) else []
+        return again if trains_again(share, absent) else []
     sentences = [f"{share:.0%} of the passages are new since the model was trained."]
     if share > RETRAIN_ABOVE:
-        without = "The encoder that it was trained from is no longer there: to train again, pass --encoder."
-        sentences.append("This is more than half: training again." if can_train else without)
+        named = " and ".join(f"--{name}" for name in absent)
+        without = f"To train again, pass {named}: what it was trained with is no longer there."
+        sentences.append(without if absent else "This is more than half: training again.")
     elif share > MENTION_ABOVE:
         sentences.append("Use --retrain to train on them, too.")
     return sentences

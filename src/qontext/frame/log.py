@@ -92,6 +92,26 @@ def warnings_only() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def without_repeats() -> Iterator[None]:
+    """Inside this context, a message is shown once, for work that reads the same files several times."""
+    seen: set[str] = set()
+
+    def is_new(record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        if record.levelno < NOTE:
+            return True
+        is_repeat = text in seen
+        seen.add(text)
+        return not is_repeat
+
+    logger.addFilter(is_new)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_new)
+
+
+@contextlib.contextmanager
 def progress(what: str, total: float | None, unit: str = "") -> Iterator[Callable[..., None]]:
     """A progress bar with rate and ETA; yields `advance(amount)`, or `advance(amount, "additional text")`.
 

@@ -37,6 +37,11 @@ _BOILERPLATE = re.compile(
     re.IGNORECASE,
 )
 _HEADINGS = {f"h{n}": n for n in range(1, 7)}
+_CONTENTS = re.compile(
+    r"(?:table of )?contents:?|(?:on|in) this (?:page|article|section)|inhalt(?:sverzeichnis)?|sommaire|table des matières",
+    re.IGNORECASE,
+)
+"""Headings of a table of contents, which is left out: what follows is not part of it."""
 _BLOCKS = frozenset((
     "p", "div", "section", "article", "main", "header", "ul", "ol", "dl", "li", "dt", "dd", "table", "thead",
     "tbody", "tr", "blockquote", "figure", "figcaption", "details", "summary", "address", "hr", "body", "center",
@@ -179,7 +184,7 @@ def _blocks(root: Any, *, strict: bool) -> Iterator[Block]:
                 yield from flush()
                 name = collapse("".join(_shown(element))).rstrip("¶#§ ").strip()
                 path = [above for above in path if above[0] < _HEADINGS[tag]]
-                path += [(_HEADINGS[tag], name[:200])] if name else []
+                path += [(_HEADINGS[tag], name[:200])] if name and not _CONTENTS.fullmatch(name) else []
                 words.append(element.tail or "")
                 continue
             if tag == "pre":

@@ -1,0 +1,69 @@
+"""What a finished directory keeps: the settings and inputs with which it was made, unless others are given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from qontext.adapt.config import AdaptConfig
+from qontext.adapt.state import ADAPTED, Planned
+from qontext.corpus.docset import is_documentation
+from qontext.frame import log
+from qontext.frame.inputs import digest_of
+from qontext.frame.origins import places
+from qontext.models.reference import default_encoder
+
+Entry = Mapping[str, str]
+
+
+def with_kept(
+    config: AdaptConfig, root: Path, before: Planned | None
+) -> tuple[AdaptConfig, dict[str, Entry]]:
+    """The configuration with them, or with the default encoder; and the recorded inputs that are no longer there: a
+    directory is updated without those that it does not need."""
+    if before is None or not (root / ADAPTED).is_file():
+        return config.model_copy(update={"encoder": config.encoder or default_encoder()}), {}
+    kept: dict[str, Any] = {
+        name: value
+        for name, value in before.claim["config"].items()
+        if name in type(config).model_fields
+        and name not in config.model_fields_set
+        and getattr(config, name) != value
+    }
+    found, absent = _inputs(config, root, before.claim["inputs"])
+    told = {**found, **kept}
+    told.pop("encoder", None)
+    if told:
+        named = ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in told.items())
+        log.note(f"{root} keeps what it was made with: {named}.")
+    encoder = found.get("encoder") or config.encoder or default_encoder()
+    return config.model_copy(update={**found, **kept, "encoder": encoder}), absent
+
+
+def _inputs(
+    config: AdaptConfig, root: Path, recorded: Mapping[str, Entry]
+) -> tuple[dict[str, str], dict[str, Entry]]:
+    """The inputs that are not given where they are now, and those that are not there."""
+    names = ["encoder", "reranker", *([] if is_documentation(config.documents) else ["labels"])]
+    found: dict[str, str] = {}
+    absent: dict[str, Entry] = {}
+    for name in names:
+        given = name in config.model_fields_set and (name != "encoder" or config.encoder is not None)
+        if given or name not in recorded:
+            continue
+        entry = recorded[name]
+        there = [str(place) for place in places(entry, root) if place.exists()]
+        if entry["digest"].startswith("name:") or there:
+            found[name] = there[0] if there else entry["path"]
+        elif name == "encoder" and _is_default(entry):
+            found[name] = default_encoder()
+        else:
+            found[name], absent[name] = entry["path"], entry
+    return found, absent
+
+
+def _is_default(entry: Entry) -> bool:
+    """Whether it is the default encoder, which may be installed elsewhere now."""
+    default = default_encoder()
+    return Path(default).is_dir() and digest_of(default, "encoder") == entry["digest"]
