@@ -14,6 +14,7 @@ import zstandard
 
 from qontext import api
 from qontext.corpus.sources import FieldNames, Problem, open_source
+from qontext.data.collection import Passage, read_passages
 from qontext.data.records import Document
 from qontext.frame.errors import QontextError
 
@@ -142,6 +143,23 @@ def test_msmarco_documents_keep_title_and_text_apart(tmp_path: Path) -> None:
         Document("D1", "A title", "The body.", f"{path}:1", metadata='{"url": "http://x/y"}'),
         Document("D2", "", "More.", f"{path}:2", metadata='{"url": "http://z"}'),
     ]
+
+
+def test_documents_that_judgements_name_keep_their_ids(tmp_path: Path) -> None:
+    """Split, a document is D1#0, D1#1 …; kept, it is D1."""
+    path = write(tmp_path / "msmarco-docs.tsv", b"D1\thttp://x/y\tA title\tThe body. It ends.\n")
+    made = api.split(path, keep=True, max_tokens=5, out=tmp_path / "kept")
+    assert list(read_passages(made.path)) == [Passage("D1", "A title", "The body. It ends.", "D1")]
+    parts = api.split(path, max_tokens=6, out=tmp_path / "split")
+    assert [passage.id for passage in read_passages(parts.path)] == ["D1#0", "D1#1"]
+
+
+def test_msmarco_passages_with_titles(tmp_path: Path) -> None:
+    source = open_source(str(write(tmp_path / "para.tsv", b"0\tA title\tThe text.\n")), fields=FieldNames())
+    assert source.has_passages
+    (found,) = source.documents()
+    assert isinstance(found, Document)
+    assert (found.id, found.title, found.passages) == ("0", "A title", (("0", "The text."),))
 
 
 def test_dpr_passages_of_one_title_are_a_document_and_are_unquoted(tmp_path: Path) -> None:

@@ -344,3 +344,12 @@ def test_a_text_that_names_special_tokens_holds_none(tmp_path: Path) -> None:
     ids = store.open_store(made.path).ids
     special = Tokenizer.from_file(f"{MINILM}/tokenizer.json").get_added_tokens_decoder()
     assert len(ids) > 12 and not set(ids.tolist()) & set(special)
+
+
+def test_a_tokenizer_that_was_replaced_is_read_again(tmp_path: Path) -> None:
+    """Several trainings in one process may write theirs at the same place."""
+    found = []
+    for vocabulary in ({"a": 0, "[UNK]": 1}, {"a": 0, "[UNK]": 1, "longer": 2}):
+        Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]")).save(str(tmp_path / "tokenizer.json"))
+        found.append(counting.load_tokenizer(str(tmp_path)).get_vocab_size())
+    assert found == [2, 3]

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from qontext.data.collection import check_qrels, load_collection, read_passages, read_qrels, read_queries
+from qontext.data.collection import (
+    Passage,
+    check_qrels,
+    load_collection,
+    read_passages,
+    read_qrels,
+    read_queries,
+)
 from qontext.frame.errors import QontextError
 
 CORPUS = '{"_id": "p1", "title": "T", "text": "one", "doc_id": "d"}\n\n{"_id": 2, "text": "two"}\n'
@@ -25,6 +32,27 @@ def zipped(path: Path, text: str) -> None:
 
 def squeezed(path: Path, text: str) -> None:
     Path(f"{path}.zst").write_bytes(zstandard.compress(text.encode()))
+
+
+@pytest.mark.parametrize(
+    ("line", "title", "text"),
+    [
+        ("D1\tA text", "", "A text"),
+        ("D1\tA title\tA text", "A title", "A text"),
+        ("D1\t\tA text", "", "A text"),
+        ("D1\thttps://x.org\tA title\tA text", "A title", "A text"),
+    ],
+)
+def test_passages_and_documents_in_tsv_files_without_a_header(
+    tmp_path: Path, line: str, title: str, text: str
+) -> None:
+    """MS MARCO's passages, RocketQA's with titles, and MS MARCO's documents."""
+    path = tmp_path / "corpus.tsv"
+    path.write_text(f"{line}\n")
+    assert list(read_passages(path)) == [Passage("D1", title, text, "D1")]
+    path.write_text(f"{line}\n{line}\tmore\n")
+    with pytest.raises(QontextError, match=r":2: has . columns, expected id<tab>.*text$"):
+        list(read_passages(path))
 
 
 @pytest.mark.parametrize("write", [plain, zipped, squeezed])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,6 +93,29 @@ def test_training_files_are_read_piece_by_piece(
     assert len(found) == 20
     assert found[19][1:] == ("19", 'who asks 19, and "why"?', ("person 19", "nobody"))
     assert list(read_queries(path))[-1] == "19"
+
+
+def test_the_passages_of_a_training_file(tmp_path: Path) -> None:
+    """The two published spellings of a passage's id; a question without positives is left out, and keeps its number."""
+    rows: list[dict[str, Any]] = [
+        {**training_questions(1)[0], "positive_ctxs": [{"passage_id": "1"}, {"psg_id": 2}],
+         "hard_negative_ctxs": [{"psg_id": 3}, {"psg_id": 2}, {"psg_id": 3}]},
+        {**training_questions(1)[0], "positive_ctxs": []},
+        {**training_questions(1)[0], "positive_ctxs": [{"passage_id": "4"}], "hard_negative_ctxs": []},
+    ]  # fmt: skip
+    path = tmp_path / "biencoder-trivia-train.json"
+    path.write_text(json.dumps(rows))
+    assert dpr.is_training_file(path)
+    first, second = dpr.labelled(path)
+    assert first == ("0", 'who asks 0, and "why"?', ["1", "2"], ["3"])
+    assert (second[0], second[2:]) == ("2", (["4"], []))
+    for wrong, said in (
+        ({"positive_ctxs": None}, "question 1: expected a list of passages as 'positive_ctxs'"),
+        ({"hard_negative_ctxs": [{"text": "x"}]}, "the passage_id in 'hard_negative_ctxs' is missing"),
+    ):
+        path.write_text(json.dumps([{**rows[0], **wrong}]))
+        with pytest.raises(QontextError, match=said):
+            list(dpr.labelled(path))
 
 
 def test_a_list_that_was_cut_off_is_told(tmp_path: Path) -> None:

@@ -69,6 +69,21 @@ def test_two_systems(collection: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert "28/1/1" in capsys.readouterr().out
 
 
+def test_the_first_passages_of_all_systems_side_by_side(
+    collection: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rank = {"a": ranks(1, {"q3": 2}), "b": ranks(1), "c": ranks(1, {"q3": 3, "q4": 2})}
+    runs = [write_run(tmp_path / f"{name}.trec", of) for name, of in rank.items()]
+    found = compare(*runs, qrels=collection, measures="MRR@10")
+    (example,) = found["examples"]  # q4 is the same in the first two
+    assert [(row["system"], row["right"], row["passage"]) for row in example["first"]] == [
+        ("a", False, "q3-wrong1"), ("b", True, "q3-right"), ("c", False, "q3-wrong1"),
+    ]  # fmt: skip
+    assert [round(row["value"], 3) for row in example["first"]] == [0.5, 1, 0.333]
+    assert example["first"][2]["text"] == "text of q3-wrong1"
+    assert capsys.readouterr().out.count("text of q3-wrong1") == 2
+
+
 def test_seeds_are_averaged_and_their_spread_is_told(collection: Path, tmp_path: Path) -> None:
     for i, rank in enumerate((1, 2, 4)):
         write_run(tmp_path / f"seed{i}" / "run.trec", ranks(rank))

@@ -68,7 +68,7 @@ def in_help() -> dict[str, list[Example]]:
 
 def in_recipes() -> dict[str, list[Example]]:
     """Recipe → the commands in its comments."""
-    texts = {path.stem: path.read_text() for path in sorted(SHIPPED.glob("*.toml"))}
+    texts = {path.stem: path.read_text() for path in sorted(SHIPPED.rglob("*.toml"))}
     return {
         name: [Example(line) for line in re.findall(r"^# (qontext .*)", text, re.M)]
         for name, text in texts.items()

@@ -42,6 +42,23 @@ def test_killed_it_is_resumed_in_its_format_on_a_machine_of_another_kind(
     assert made.digest == whole.digest
 
 
+def test_snapshots_are_kept_and_survive_a_kill(
+    corpus: Path, tmp_path: Path, start: Callable[..., Running]
+) -> None:
+    out, settings = tmp_path / "killed", {"steps": 12, "snapshots": 3}
+    whole = train(corpus, tmp_path / "whole", **settings)
+    running = start(out, "--snapshots", "3")
+    running.kill_when(lambda: (out / "snapshots" / "2").exists())
+    assert train(corpus, out, **settings).digest == whole.digest
+    folders = [whole.path / "snapshots" / name for name in ("1", "2", "3")] + [whole.path]
+    first, _, last, final = (load_file(folder / "model.safetensors") for folder in folders)
+    assert all(torch.equal(last[name], final[name]) for name in final)
+    assert not all(torch.equal(first[name], final[name]) for name in final)
+    assert sorted(path.name for path in (whole.path / "snapshots").iterdir()) == ["1", "2", "3"]
+    with pytest.raises(QontextError, match="snapshots = 13, but the training has 12 steps"):
+        train(corpus, tmp_path / "more", steps=12, snapshots=13)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_and_the_same_command_goes_on(
     tmp_path: Path, number: signal.Signals, start: Callable[..., Running]

@@ -111,6 +111,28 @@ def test_published_files_are_read_directly(beir: Path, tmp_path: Path) -> None:
     assert groups["q0"].negatives == ["p01", "p02", "p03"]
 
 
+def test_dpr_s_training_file_has_judgements_questions_and_negatives(
+    run: Path, beir: Path, tmp_path: Path
+) -> None:
+    rows = [
+        {"question": f"question {n}", "answers": ["x"], "positive_ctxs": [{"passage_id": f"p0{n}"}],
+         "hard_negative_ctxs": [{"passage_id": "p40"}, {"passage_id": "p41"}]}
+        for n in range(2)
+    ]  # fmt: skip
+    train = tmp_path / "biencoder-nq-train.json"
+    train.write_text(json.dumps(rows))
+    (tmp_path / "other").write_text("0 Q0 p50 1 2 x\n0 Q0 p00 2 1 x\n1 Q0 p51 1 2 x\n")
+    made = api.mine(
+        tmp_path / "other", train, also=(str(train),), queries=train, passages=beir, out=tmp_path / "groups"
+    )
+    first, second = read_groups(made.path)
+    assert first == Group("0", "question 0", ["p00"], ["p50", "p40", "p41"])
+    assert second.negatives == ["p51", "p40", "p41"]
+    assert list(read_groups(train)) == [
+        Group(str(n), f"question {n}", [f"p0{n}"], ["p40", "p41"]) for n in (0, 1)
+    ]
+
+
 @pytest.mark.parametrize(
     ("qrels", "said"),
     [

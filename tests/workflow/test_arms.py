@@ -48,6 +48,8 @@ evaluate.relevant = 1
 [sweep."judged twice"]
 recipe.extends = ["base.toml", "again.toml"]
 recipe.title = "ignored"
+search.b = 0.0
+search.k1 = 8.0
 
 [small]
 recipe.arms = ["no length", "judged twice"]

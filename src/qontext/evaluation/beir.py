@@ -116,7 +116,8 @@ def _folders(settings: BeirConfig, name: str) -> Iterator[tuple[str, Path | Benc
     """The parts of a set, each with its folder, or with the benchmark to download."""
     from qontext.evaluation.datasets import BENCHMARKS, FORUMS
 
-    if Path(name).name != name and Path(name).is_dir():
+    known = [n.removeprefix("beir/") for n in BENCHMARKS if n.startswith("beir/")]
+    if name not in known and (Path(name).name != name or not settings.data_root) and Path(name).is_dir():
         yield Path(name).name, Path(name)
         return
     local = Path(settings.data_root).expanduser() / name if settings.data_root else None
@@ -128,7 +129,6 @@ def _folders(settings: BeirConfig, name: str) -> Iterator[tuple[str, Path | Benc
     elif local and local.is_dir():
         yield name, local
     else:
-        known = [n.removeprefix("beir/") for n in BENCHMARKS if n.startswith("beir/")]
         entry = BENCHMARKS[f"beir/{choose(name, known, 'set')}"]
         for part in entry.parts or (entry.name,):
             here = (

@@ -254,7 +254,6 @@ SWEEP = Pipeline(
     config=SweepConfig,
     run=run,
     examples="""
-        qontext sweep cot-mae-table-5
         qontext sweep cot-mae-table-5 --small --set inputs.data=data
         qontext sweep recipe.toml --grid finetune.lr=1e-5,2e-5,5e-5 --out runs/rates
         qontext sweep recipe.toml --grid pretrain.method=mlm,condenser --grid pretrain.seed=1,2,3 --out runs/methods
