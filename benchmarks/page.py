@@ -98,11 +98,27 @@ def search(content: dict[str, Any]) -> Rows:
     return rows
 
 
+def serve(content: dict[str, Any]) -> Rows:
+    shown = {
+        "qontext": "Qontext, vectors",
+        "qontext_bm25": "Qontext, BM25",
+        "fastapi_sentence_transformers": "sentence-transformers in plain FastAPI",
+    }
+    rows = [["server", "clients", "answers/s", "p50", "p95", "p99", "failed"]]
+    for name, title in shown.items():
+        for clients, load in content[name].items():
+            times = [f"{load[part]:.0f} ms" for part in ("p50", "p95", "p99")]
+            failed = sum(count for status, count in load["statuses"].items() if status != "200")
+            rows.append([title, clients, f"{load['answers_per_second']:.0f}", *times, str(failed)])
+    return rows
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], Rows]] = {
     "pretrain": pretrain,
     "finetune": finetune,
     "encode": encode,
     "search": search,
+    "serve": serve,
 }
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """How fast a server answers: latencies and throughput at several numbers of clients, its memory, and another server.
 
     python benchmarks/serve.py MODEL PASSAGES [--clients 1 8 64] [--requests 600] [--soak 10000] [--queries FILE]
-        [--out benchmarks/serve.json]
+        [--infinity PATH] [--out benchmarks/serve.json]
 
 The passages are encoded once. The server is `qontext serve` in a process of its own; clients are threads of this one, and
 ask one question after the other. Beside it, the same model and the same exact search behind plain FastAPI and
 sentence-transformers, one request at a time, as tutorials have it. Every answer counts; 429 is what a full queue says.
+With --infinity, the program `infinity_emb` of an environment of its own, its vectors of questions are measured beside ours;
+it does not search.
 The soak sends many requests through 8 clients and compares the server's memory at its beginning with that at its end.
 """
 
@@ -71,6 +73,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=600)
     parser.add_argument("--soak", type=int, default=10_000)
     parser.add_argument("--precision", default="auto")
+    parser.add_argument("--infinity", type=Path, help="the program infinity_emb")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/serve.json"))
     settings = parser.parse_args()
     queries = _queries(settings.queries, settings.passages)
@@ -102,6 +105,15 @@ def main() -> None:
                 result["fastapi_sentence_transformers"][clients] = load(
                     url, queries, clients, settings.requests, {}
                 )
+        if settings.infinity is not None:
+            compared = {"qontext_vectors": serve, "infinity_vectors": infinity(settings)}
+            for name, command in compared.items():
+                result[name] = {}
+                with running(command) as (url, _):
+                    for clients in settings.clients:
+                        result[name][clients] = load(
+                            url, queries, clients, settings.requests, {"model": "vectors"}, "/v1/embeddings"
+                        )
     result["machine"] = machine.describe()
     settings.out.write_text(json.dumps(result, indent=2) + "\n")
     print(json.dumps(result, indent=2))
@@ -120,7 +132,7 @@ def running(command: list[str]) -> Iterator[tuple[str, int]]:
             raise SystemExit(f"the server did not start: {command}")
         drain = threading.Thread(target=process.stderr.read, daemon=True)
         drain.start()
-        for _ in range(200):
+        for _ in range(1_200):
             try:
                 httpx.post(f"{match[1]}/v1/search", json={"query": "a"}, timeout=60)
                 break
@@ -132,7 +144,23 @@ def running(command: list[str]) -> Iterator[tuple[str, int]]:
         process.wait()
 
 
-def load(url: str, queries: list[str], clients: int, requests: int, fixed: dict[str, Any]) -> dict[str, Any]:
+def infinity(settings: argparse.Namespace) -> list[str]:
+    """The command of an infinity server of the model, under the name that it has in ours."""
+    port = _free_port()
+    command = f'echo at http://127.0.0.1:{port} >&2; exec "$@"'
+    program = [str(settings.infinity), "v2", "--model-id", settings.model, "--served-model-name", "vectors"]
+    program += ["--engine", "torch", "--device", "cpu", "--url-prefix", "/v1", "--port", str(port)]
+    return ["sh", "-c", command, "sh", *program, "--host", "127.0.0.1", "--no-bettertransformer"]
+
+
+def load(
+    url: str,
+    queries: list[str],
+    clients: int,
+    requests: int,
+    fixed: dict[str, Any],
+    path: str = "/v1/search",
+) -> dict[str, Any]:
     """Latencies and throughput of so many requests, shared by the clients."""
     seconds: list[float] = []
     statuses: Counter[str] = Counter()
@@ -146,10 +174,11 @@ def load(url: str, queries: list[str], clients: int, requests: int, fixed: dict[
                     number = next(waiting, None)
                 if number is None:
                     return
-                body = {"query": queries[number % len(queries)], "k": 10, **fixed}
+                query = queries[number % len(queries)]
+                asked = {"query": query, "k": 10} if path == "/v1/search" else {"input": query}
                 started = time.perf_counter()
                 try:
-                    status = str(http.post("/v1/search", json=body).status_code)
+                    status = str(http.post(path, json={**asked, **fixed}).status_code)
                 except httpx.HTTPError as error:
                     status = type(error).__name__
                 with lock:

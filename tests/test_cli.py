@@ -75,7 +75,7 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 def test_no_verbs_help_imports_what_it_does_not_need() -> None:
-    heavy = ("torch", "transformers", "rich", "lxml", "matplotlib")
+    heavy = ("torch", "transformers", "numpy", "pyarrow", "rich", "lxml", "matplotlib")
     found = loaded_by([[verb, "--help"] for verb in stages.VERBS], heavy)
     assert found == {f"{verb} --help": [] for verb in stages.VERBS}
 

@@ -5,11 +5,21 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from qontext import api
+from qontext.adapt import nearest
+from qontext.data.collection import Passage
+from qontext.frame.errors import QontextError
+from qontext.retrieve.base import BaseSearcher
+from qontext.retrieve.index import Index
+from qontext.serve import systems
+from qontext.serve.passages import Passages
 
 HEAD = """
 import numpy as np, torch
@@ -110,3 +120,48 @@ def test_an_index(name: str, tmp_path: Path, passages: Path) -> None:
     subprocess.run([sys.executable, "-m", "qontext", *index], cwd=tmp_path, check=True, capture_output=True)
     said = run(tmp_path, "search", "index", "--queries", "queries.jsonl", "--k", "2", "--out", "run")
     assert message in said
+
+
+class Half(Index):
+    """Returns places without scores."""
+
+    ids = np.array(["p0", "p1"], object)
+    dimension = 4
+
+    def search(self, queries: Any, k: int, rows: Any = None) -> Any:
+        return np.zeros((len(queries), k), np.int64)
+
+
+class Encoder:
+    def encode(self, texts: Any, kind: str) -> Any:
+        return np.zeros((len(texts), 4), np.float32)
+
+
+class OneIndex(BaseSearcher):
+    system = "adapted"
+
+    def _dense_parts(self, queries: int) -> Any:
+        return Encoder(), Half()
+
+    def _rows(self, where: Any, index: Any) -> Any:
+        return None
+
+
+def served(question: str) -> Any:
+    passages = Passages([Passage("p0", "", "a", "d"), Passage("p1", "", "b", "d")], "passages")
+    return systems._rank(Half(), passages)([question], 2, "query", None)
+
+
+SEARCHES: dict[str, Callable[[str], Any]] = {
+    "the searcher of what adapt wrote": lambda question: OneIndex().run({"q": question}, 2),
+    "its comparison with exact search": lambda question: nearest._timed(
+        Half(), Encoder().encode([question], "")
+    ),
+    "the server": served,
+}
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_all_searches_check_what_an_index_returns(name: str) -> None:
+    with pytest.raises(QontextError, match="search of Half returned no pair of arrays"):
+        SEARCHES[name]("flour")

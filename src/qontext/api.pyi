@@ -116,6 +116,10 @@ def train_generator(
     epochs: float | None = None,
     batch_size: int = 32,
     lr: float = 0.001,
+    minutes: float | None = None,
+    most_steps: int | None = None,
+    steps_after: int | None = None,
+    minutes_before: float = 0.0,
     warmup: float = 0.05,
     schedule: Literal['linear', 'cosine', 'constant'] = 'linear',
     weight_decay: float = 0.01,
@@ -204,6 +208,7 @@ def holdout(
     share: float = 0.1,
     questions: int = 500,
     pool: int = 100000,
+    split_labels: bool = True,
     max_labels: int | None = None,
     least_labels: int = 0,
     seed: int = 42,
@@ -219,6 +224,10 @@ def pretrain(
     epochs: float = 1.0,
     batch_size: int = 256,
     lr: float = 0.0001,
+    minutes: float | None = None,
+    most_steps: int | None = None,
+    steps_after: int | None = None,
+    minutes_before: float = 0.0,
     warmup: float = 0.1,
     schedule: Literal['linear', 'cosine', 'constant'] = 'linear',
     weight_decay: float = 0.01,
@@ -245,6 +254,7 @@ def pretrain(
     anchors: Literal['passages', 'documents'] = 'passages',
     neighbours: int = 1,
     gradient_cache: Literal['auto', 'on', 'off'] = 'auto',
+    snapshots: int = 0,
     probe: str | Path | Artifact | None = None,
     probe_every: int = 500,
     probe_split: str = 'dev',
@@ -310,6 +320,10 @@ def finetune(
     epochs: float = 3.0,
     batch_size: int = 64,
     lr: float = 2e-05,
+    minutes: float | None = None,
+    most_steps: int | None = None,
+    steps_after: int | None = None,
+    minutes_before: float = 0.0,
     warmup: float = 0.1,
     schedule: Literal['linear', 'cosine', 'constant'] = 'linear',
     weight_decay: float = 0.01,
@@ -362,6 +376,10 @@ def train_reranker(
     epochs: float = 3.0,
     batch_size: int = 64,
     lr: float = 3e-05,
+    minutes: float | None = None,
+    most_steps: int | None = None,
+    steps_after: int | None = None,
+    minutes_before: float = 0.0,
     warmup: float = 0.1,
     schedule: Literal['linear', 'cosine', 'constant'] = 'linear',
     weight_decay: float = 0.01,
@@ -585,13 +603,14 @@ def beir(
 def sweep(
     recipe: str | Path | Artifact,
     *,
-    grid: Sequence[str],
-    out: str | Path,
+    grid: Sequence[str] = (),
+    out: str | Path | None = None,
     set: Sequence[str] = (),
+    small: bool = False,
     on: str = 'local',
     dry_run: bool = False,
 ) -> dict[str, Any]:
-    """Run a recipe over a grid of settings."""
+    """Run a recipe over settings, or a shipped sweep."""
 
 def report(
     runs: Sequence[str | Path | Artifact],
@@ -622,6 +641,7 @@ def adapt(
     processes: int | None = None,
     index: Literal['exact', 'faiss-hnsw', 'faiss-ivfpq', 'int8', 'binary', 'milvus', 'postgres'] | str | None = None,
     on: str = 'local',
+    copy_model: bool = False,
     retrain: bool = False,
     dry_run: bool = False,
     seed: int = 42,
@@ -661,14 +681,14 @@ def recipes(
     *,
     small: bool = False,
 ) -> dict[str, Any]:
-    """List the shipped recipes, or show one."""
+    """List the shipped recipes and sweeps, or show one."""
 
 def demo(
     *,
     out: str | Path = 'runs/demo',
     source: str | Path | Artifact = 'pydocs:',
     passages: int = 2000,
-    budget: str = '8m',
+    budget: str = '5m',
 ) -> dict[str, Any]:
     """Run the pipeline on text that is already on this machine."""
 

@@ -65,7 +65,8 @@ def test_documents_become_a_retriever_that_loads_everywhere_and_answers(
         row["state"] == "done"
         for row in api.run(out / "recipe.toml", out=out / "steps", dry_run=True)["steps"]
     )
-    vectors = SentenceTransformer(str(out / "model"), device="cpu").encode(["a bell in a storm"])
+    assert (out / "model").exists() == (found["encoder"] == "adapted")
+    vectors = SentenceTransformer(found["model"], device="cpu").encode(["a bell in a storm"])
     assert vectors.shape == (1, 16)
     answers = Searcher(out).search("Which year was the bell of Corrie 12 repaired?", k=3)
     assert [answer.rank for answer in answers] == [1, 2, 3]
@@ -95,12 +96,21 @@ def test_documents_added_changed_and_deleted_are_indexed_without_training(
 ) -> None:
     out = adapted.out
     before = [report(number) for number in range(30)]
-    model = (out / "model" / "model.safetensors").read_bytes()
+    model = Path(adapted.result["model"])
+    weights = (model / "model.safetensors").read_bytes()
     after = [*before[1:29], report(40)]  # two gone, one new …
     after[5] = {**after[5], "text": "Nothing is known of this lighthouse but its name."}  # … and one changed
+    files = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    shown = adapt(write_documents(after), out, small_encoder, dry_run=True)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == files
     found = adapt(write_documents(after), out, small_encoder)
     assert found["updated"]
-    assert (out / "model" / "model.safetensors").read_bytes() == model
+    assert (model / "model.safetensors").read_bytes() == weights
+    assert shown["documents"] == {"new": 1, "changed": 1, "unchanged": 27, "removed": 2}
+    assert (shown["to_encode"], shown["reused"]) == (found["encoded_now"], found["reused"])
+    assert not shown["is_current"] and not shown["training"] and shown["new_share"] == found["new_share"]
+    same = adapt(write_documents(after), out, small_encoder, dry_run=True)
+    assert same["is_current"] and same["documents"]["unchanged"] == 29 and same["to_encode"] == 0
     fresh = sum(passage.doc in ("report-40", after[5]["_id"]) for passage in _passages(out))
     assert found["encoded_now"] == fresh > 0
     assert found["reused"] == found["passages"] - fresh
@@ -110,9 +120,14 @@ def test_documents_added_changed_and_deleted_are_indexed_without_training(
     assert not documents & {"report-0", "report-29"}
     assert not (out / "index.before").exists()
     # Most documents are others: that is another collection, and the model is trained anew.
-    again = adapt(write_documents([report(number) for number in range(60, 90)]), out, small_encoder)
+    others = write_documents([report(number) for number in range(60, 90)])
+    assert adapt(others, out, small_encoder, dry_run=True)["steps"] > 0, (
+        "that training happens again is shown"
+    )
+    again = adapt(others, out, small_encoder)
     assert "updated" not in again
-    assert (out / "model" / "model.safetensors").read_bytes() != model or again["encoder"] == "start"
+    new = Path(again["model"]) / "model.safetensors"
+    assert new.read_bytes() != weights or again["encoder"] == "start"
 
 
 def test_a_cleaned_directory_answers_and_updates_as_before(
@@ -339,6 +354,34 @@ def test_a_single_document_is_indexed_and_said_to_be_too_little(
     found = adapt(file, tmp_path / "made", small_encoder)
     assert found["encoder"] == "start"
     assert Searcher(tmp_path / "made").search("lamp")[0].document == "only"
+
+
+def test_an_encoder_that_was_not_changed_is_copied_only_if_asked(
+    write_documents: Callable[..., Path], small_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, encoder = tmp_path / "made", Path(shutil.copytree(small_encoder, tmp_path / "encoder"))
+    documents = [{"_id": "only", "title": "", "text": "One short document about a single lamp."}]
+    file = write_documents(documents)
+    found = adapt(file, out, encoder)
+    assert found["model"] == str(encoder) and not (out / "model").exists()
+    shown = adapt(file, out, encoder, copy_model=True, dry_run=True)
+    assert not shown["is_current"] and not (out / "model").exists()
+    # Moved with another name for the same encoder: nothing has to be encoded.
+    kept = encoder.rename(tmp_path / "kept")
+    with pytest.raises(QontextError, match="the encoder of this directory is not found"):
+        Searcher(out).search("lamp")
+    with pytest.raises(QontextError, match="the encoder of this directory is not found"):
+        api.adapt(file, out=out, budget="90s")
+    found = adapt(file, out, kept)
+    assert found["model"] == str(kept) and Searcher(out).search("lamp")
+    found = adapt(file, out, kept, copy_model=True)
+    assert found["model"] == str(out / "model") and "reference" not in found
+    # Complete in itself: it is searched and updated where there is no such encoder.
+    shutil.rmtree(kept)
+    documents.append({"_id": "new", "title": "", "text": "Another document about a bell."})
+    found = api.adapt(write_documents(documents), out=out, budget="90s")
+    assert found["updated"] and found["encoded_now"] == 1 and found["model"] == str(out / "model")
+    assert Searcher(out).search("bell", 1)[0].document == "new"
 
 
 def test_one_passage_per_document(

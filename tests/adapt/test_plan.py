@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,12 @@ from typing import Any
 import pytest
 
 from qontext.adapt.plan import PASSES, USED_SHARE, Plan, make_plan
-from qontext.adapt.rates import Rates
+from qontext.adapt.rates import STAGE_SECONDS, Rates
 from qontext.adapt.recipes import serving_recipe, training_recipe
 from qontext.adapt.request import Request, parse_budget
 from qontext.adapt.survey import Survey
 from qontext.frame.errors import QontextError
+from qontext.training.pace import Limit, Pace
 from qontext.workflow.recipe import Recipe, read_recipe
 
 RATES = Rates(trained=20, encoded=100, generated=2_000, scored=50)
@@ -63,11 +65,11 @@ def test_steps_are_what_the_rate_makes_of_the_time_that_is_left() -> None:
     made = plan(5_000, 20)
     left = USED_SHARE * 20 * MINUTE - made.expected
     assert 0 <= left < made.batch / RATES.trained, "not one step more fits"
-    assert made.seconds["train"] == pytest.approx(5.0 + made.steps * 32 / 20)
+    assert made.seconds["train"] == pytest.approx(2 * STAGE_SECONDS + made.steps * 32 / 20)
 
 
 def test_without_time_for_training_the_note_says_how_much_would_do() -> None:
-    made = plan(5_000, 2)
+    made = plan(5_000, 1)
     assert not made.trains and made.finetune_steps == 0 and "train" not in made.seconds
     (note,) = (note for note in made.notes if "minutes would suffice" in note)
     minutes = int(note.split()[-4])
@@ -125,6 +127,48 @@ def test_processes_on_gpus_share_the_work_and_divide_the_batches() -> None:
     assert plan(20_000, 60, processes=4).seconds["measure"] == plan(20_000, 60).seconds["measure"]
 
 
+def seconds_taken(made: Plan, speed: Callable[[float], float]) -> tuple[float, int]:
+    """The plan carried out on a machine that is `speed` times as fast as expected at each second: total time, and steps."""
+    now = 0.0
+
+    def work(seconds: float) -> None:
+        nonlocal now
+        for _ in range(round(seconds)):
+            now += 1 / speed(now)
+
+    vectors = STAGE_SECONDS + made.pool / RATES.encoded
+    work(sum(made.seconds[part] for part in ("split", "generate", "hold_out", "filter")) + vectors)
+    most, after = made.limits["pretrain"]["most_steps"], made.limits["pretrain"]["steps_after"]
+    limit = Limit(60 * made.limits["pretrain"]["minutes"], int(most), now, int(after))
+    pace, done = Pace(made.steps, limit, clock=lambda: now), 0
+    while done < pace.last:
+        now += made.batch / RATES.trained / speed(now)
+        done += 1
+        pace.revise(done)
+    work(made.seconds["measure"] - vectors + made.seconds["serve"] + made.seconds.get("fine_tune", 0.0))
+    return now, done
+
+
+@pytest.mark.parametrize("factor", [1 / 3, 3])
+@pytest.mark.parametrize("change", [0.0, 0.1, 0.3, 0.5, 0.6])
+@pytest.mark.parametrize("minutes", [15, 30, 240])
+def test_a_budget_is_kept_on_a_machine_that_becomes_faster_or_slower(
+    minutes: float, change: float, factor: float
+) -> None:
+    budget = minutes * MINUTE
+    made = plan(round(800 * minutes), minutes)
+    took, steps = seconds_taken(made, lambda now: factor if now >= change * budget else 1.0)
+    assert 0.85 * budget <= took <= 1.15 * budget
+    assert (steps > made.steps) == (factor > 1)
+    assert seconds_taken(made, lambda now: 1.0)[1] == made.steps, "at the expected speed, nothing is revised"
+
+
+def test_more_than_six_passes_are_not_made_of_time_that_is_left() -> None:
+    made = plan(1_000, 30)
+    took, steps = seconds_taken(made, lambda now: 3.0)
+    assert steps == made.steps == made.limits["pretrain"]["most_steps"] and took < made.expected
+
+
 def steps(recipe: Recipe) -> dict[str, dict[str, Any]]:
     return {step.name: {"verb": step.stage.verb, **step.settings} for step in recipe.steps}
 
@@ -140,8 +184,8 @@ def test_a_recipe_is_read_as_it_was_built(tmp_path: Path, changes: dict[str, Any
     made = make_plan(request, survey(5_000), RATES, 384)
     for recipe in (
         training_recipe(request, made),
-        serving_recipe(request, Path("model"), None, None),
-        serving_recipe(request, Path("model"), "vectors", {"source": "@vectors", "backend": "faiss-hnsw"}),
+        serving_recipe(request, "model", None, None),
+        serving_recipe(request, "model", "vectors", {"source": "@vectors", "backend": "faiss-hnsw"}),
     ):
         file = tmp_path / "recipe.toml"
         file.write_text(recipe.dump(), encoding="utf-8")
@@ -164,6 +208,24 @@ def test_what_is_trained_is_measured_and_the_rest_is_left_out() -> None:
     assert "pretrain" not in untrained and "adapted-vectors" not in untrained
     assert [name for name in untrained if name.startswith("score-")] == [
         "score-bm25-generated", "score-start-generated", "score-hybrid-start-generated"]  # fmt: skip
+
+
+def test_labels_that_are_not_trained_on_all_measure() -> None:
+    judged = {"train": 12, "dev": 6, "test": 12}
+    divided = replace(REQUEST, labelled=12, judged=judged, divided=True, **LABELS)
+    request = divided.without_training_on_labels()
+    assert request.judged == {"test": 30} and request.splits == ("test", "generated")
+    made = plan(5_000, 1, labelled=12, **LABELS)
+    assert not made.finetune_steps
+    untrained = steps(training_recipe(request, made))
+    assert untrained["holdout"]["split_labels"] is False and "hybrid-start-dev" not in untrained
+    assert untrained["hybrid-start-test"]["weights"] == [0.7, 0.3]
+    assert (
+        "split_labels"
+        not in steps(training_recipe(divided, plan(5_000, 120, labelled=320, **LABELS)))["holdout"]
+    )
+    own = replace(divided, divided=False)  # the labels have splits
+    assert own.without_training_on_labels() == own
 
 
 @pytest.mark.parametrize(

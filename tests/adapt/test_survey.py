@@ -65,6 +65,8 @@ def test_files_of_formats_count_as_documents_and_others_as_not_read(tmp_path: Pa
     (tmp_path / "a.html").write_text("<title>A</title><nav>Home</nav><p>The mill grinds flour.</p>")
     (tmp_path / "b.md").write_text("# B\n\nA boat.")
     (tmp_path / "c.png").write_bytes(b"x")
+    (tmp_path / "d.txt").write_bytes(b"\xff")
     seen = survey(str(tmp_path))
     assert (seen.documents, seen.keep, dict(seen.unread)) == (2, False, {".png": 1})
+    assert (seen.unusable, seen.problems) == (1, {"wrong encoding": 1})
     assert [passage.text for passage in seen.sample] == ["The mill grinds flour.", "A boat."]

@@ -348,6 +348,24 @@ def laughs() -> str:
     return f"<!DOCTYPE x [{''.join(lines)}]><x>&a9;</x>"
 
 
+def test_compressed_documents(tmp_path: Path) -> None:
+    pdf = make.pdf(tmp_path / "r.pdf", [["Some words about the mill."] * 9])
+    book = make.epub(tmp_path / "b.epub", {"a": "<h1>One</h1><p>First.</p>"})
+    mail = write(tmp_path / "m.mbox", "From a@b\nSubject: The mill\n\nIt grinds flour.\n")
+    for file in (pdf, book, mail):
+        packed = write(tmp_path / f"{file.name}.gz", gzip.compress(file.read_bytes()))
+        assert read(packed).blocks == read(file).blocks
+
+
+def test_a_readme_is_titled_by_its_folder(tmp_path: Path) -> None:
+    expected = {"README": "README", "zlib/README": "zlib README", "zlib/guide.txt": "guide"}
+    for name in expected:
+        (tmp_path / "docs" / name).parent.mkdir(parents=True, exist_ok=True)
+        write(tmp_path / "docs" / name, b"Words.")
+    found = open_source(str(tmp_path / "docs"), fields=FieldNames()).documents()
+    assert {d.id: d.title for d in found if isinstance(d, Document)} == expected
+
+
 def unreadable(folder: Path) -> dict[str, str]:
     """Files that cannot be read, and for each what is said of it."""
     make.pdf(folder / "scan.pdf", [[], []])

@@ -265,6 +265,30 @@ def test_one_text_file_and_one_table_with_the_same_ending(tmp_path: Path) -> Non
     ] == [("v1.2.md.gz", "v1.2", "x")]
 
 
+def test_texts_without_an_ending(tmp_path: Path) -> None:
+    for name in ("README", "zlib/copyright", "NEWS.Debian", "CHANGES.gz", "data", "README.png", "notes.xyz"):
+        write(tmp_path / name, gzip.compress(b"Words.") if name.endswith(".gz") else b"Words.")
+    source = open_source(str(tmp_path), fields=FieldNames())
+    assert [d.id for d in read(tmp_path)] == ["CHANGES.gz", "NEWS.Debian", "README", "zlib/copyright"]
+    assert source.unread == {"no ending": 1, ".png": 1, ".xyz": 1}
+    assert read(tmp_path / "README")[0].content == "Words."
+
+
+@pytest.mark.parametrize(
+    ("records", "ids", "unread"),
+    [(1, ["a.md", "b/c.txt"], {".jsonl": 1}), (9, ["r"] * 9, {".md": 1, ".txt": 1})],
+)
+def test_a_folder_holds_documents_or_records_whichever_are_larger(
+    tmp_path: Path, records: int, ids: list[str], unread: dict[str, int]
+) -> None:
+    write(tmp_path / "few.jsonl", b'{"_id": "r", "text": "Some words."}\n' * records)
+    write(tmp_path / "a.md", b"Some words, and some more of them.")
+    write(tmp_path / "b" / "c.txt", b"Some words, and some more of them.")
+    source = open_source(str(tmp_path), fields=FieldNames())
+    assert [d.id for d in read(tmp_path)] == ids
+    assert source.unread == unread
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -58,7 +58,7 @@ def held(tmp_path: Path, source: Artifact, labels: Path, **settings: Any) -> dic
 
 
 def planned(source: Path, labels: Path, **settings: Any) -> tuple[tuple[str, ...], int]:
-    return _splits(AdaptConfig(documents=str(source), labels=str(labels), **settings))
+    return _splits(AdaptConfig(documents=str(source), labels=str(labels), **settings))[:2]
 
 
 def test_queries_of_other_programs_are_conformed_or_refused(tmp_path: Path) -> None:
@@ -194,3 +194,11 @@ def test_labels_that_were_generated_queries_once_keep_their_text(tmp_path: Path)
         QontextError, match=f"the id '{query}' of a labelled query is also the id of a generated query"
     ):
         api.holdout(source.path, queries, labels=labels, out=tmp_path / "again")
+
+
+def test_labels_can_all_be_for_evaluation(tmp_path: Path) -> None:
+    source = passages(tmp_path, 40)
+    labels = pairs(tmp_path, [f"d{n}" for n in range(40)])
+    assert {
+        name: len(qrels) for name, qrels in held(tmp_path, source, labels, split_labels=False).items()
+    } == {"test": 40}

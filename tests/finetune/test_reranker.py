@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -73,6 +74,41 @@ def test_it_learns_and_both_libraries_load_it(train: Train, tmp_path: Path) -> N
             for pair in pairs
         ]
     assert np.abs(ours - theirs).max() < 1e-5
+
+
+@pytest.mark.parametrize(("name", "changes"), [
+    ("Ernie", {}),
+    ("Deberta", {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]}),
+    ("DebertaV2", {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "type_vocab_size": 0}),
+])  # fmt: skip
+def test_architectures_that_are_no_encoders_here(
+    train: Train, start: Path, tmp_path: Path, name: str, changes: dict[str, Any]
+) -> None:
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(start)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    config = getattr(transformers, f"{name}Config")(vocab_size=len(tokenizer), **sizes, **changes)
+    torch.manual_seed(0)
+    getattr(transformers, f"{name}Model")(config).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    made = train(tmp_path / "out", encoder=str(tmp_path / "model"), steps=2, dropout=0.0)
+    assert np.isfinite(losses(made)).all()
+    assert load_config(made.path)["hidden_dropout_prob"] == 0
+    scores = CrossEncoder(str(made.path), device="cpu").score([("chapter 3", "Chapter 3 river"), ("a", "b")])
+    assert scores[0] != scores[1]
+
+
+def test_an_unknown_architecture_is_refused_by_name(train: Train, start: Path, tmp_path: Path) -> None:
+    shutil.copytree(start, tmp_path / "model")
+    config = load_config(tmp_path / "model") | {"model_type": "gpt2"}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(QontextError, match="'gpt2' is not a supported architecture of rerankers"):
+        train(tmp_path / "out", encoder=str(tmp_path / "model"))
+
+
+def load_config(folder: Path) -> Any:
+    return json.loads((folder / "config.json").read_text())
 
 
 @pytest.mark.parametrize(("precision", "close"), [("fp32", 1e-5), ("bf16", 1e-3)])

@@ -128,3 +128,41 @@ def test_running_out_of_memory_names_the_settings_to_lower(
     monkeypatch.setattr(Encoder, "forward", greedy)
     with pytest.raises(QontextError, match=r"out of memory at step 1.*--micro-tokens"):
         train(corpus, tmp_path / "out", method="mlm")
+
+
+def test_steps_that_a_time_limit_revised_are_the_same_after_a_kill(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between a revision and the next checkpoint, and resumed on a machine of another speed."""
+    from qontext.training.pace import Pace
+
+    settings: dict[str, Any] = {
+        "method": "mlm",
+        "steps": 8,
+        "minutes": 5,
+        "most_steps": 12,
+        "checkpoint_minutes": 0,
+    }
+    revised = {3: 10}
+
+    def revise(self: Pace, done: int) -> bool:
+        self.last = revised.get(done, self.last)
+        return done in revised
+
+    monkeypatch.setattr(Pace, "revise", revise)
+    whole = train(corpus, tmp_path / "whole", **settings)
+    assert whole.summary["steps"] == 10 and whole.config["minutes"] == 5
+
+    def killed(*arguments: Any) -> None:
+        if arguments[-1]["step"] == 3:
+            raise RuntimeError("killed")
+        save(*arguments)
+
+    save = checkpoint.save
+    monkeypatch.setattr(checkpoint, "save", killed)
+    with pytest.raises(RuntimeError, match="killed"):
+        train(corpus, tmp_path / "killed", **settings)
+    monkeypatch.setattr(checkpoint, "save", save)
+    revised = {2: 4, 3: 5}
+    made = train(corpus, tmp_path / "killed", **settings)
+    assert made.summary["steps"] == 10 and made.digest == whole.digest

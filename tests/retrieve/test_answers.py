@@ -16,6 +16,8 @@ from qontext import api, cli
 from qontext.data.places import Place
 from qontext.data.runs import read_run
 from qontext.frame.errors import QontextError
+from qontext.models import reference
+from qontext.models.reference import refer
 from qontext.retrieve.searcher import Searcher
 
 PAGES = {
@@ -220,3 +222,49 @@ def test_passages_without_places_are_answers_without_one(adapted: Path, tmp_path
         from qontext.retrieve.where import matching_ids, parse
 
         matching_ids(parse(["lang=de"]), tmp_path / "old.parquet")
+
+
+@pytest.fixture
+def referring(adapted: Path, tmp_path: Path) -> Path:
+    """The same directory with its encoder beside it, in tree/encoder, and not in its folder `model`."""
+    root = Path(shutil.copytree(adapted, tmp_path / "tree" / "runs"))
+    encoder = (root / "model").rename(tmp_path / "tree" / "encoder")
+    about = json.loads((root / "adapted.json").read_text())
+    (root / "adapted.json").write_text(json.dumps({**about, "reference": refer(str(encoder), root)}))
+    return root
+
+
+def test_an_encoder_elsewhere_is_found_after_a_move(adapted: Path, referring: Path, tmp_path: Path) -> None:
+    expected = Searcher(adapted).search("who grinds flour?")
+    assert Searcher(referring).search("who grinds flour?") == expected
+    alone = Path(shutil.copytree(referring, tmp_path / "alone"))
+    assert Searcher(alone).model == str(referring.parent / "encoder")
+    (tmp_path / "tree").rename(tmp_path / "moved")
+    moved = tmp_path / "moved" / "runs"
+    assert Searcher(moved).search("who grinds flour?") == expected
+    assert Searcher(moved).model == str(tmp_path / "moved" / "encoder")
+
+
+def test_an_encoder_that_is_gone_is_named_again(
+    referring: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = (referring.parent / "encoder").rename(tmp_path / "kept")
+    code, said = call(referring, "who grinds flour?")
+    assert code == 2 and "is not found at" in said and "--encoder" in said
+    assert CliRunner().invoke(cli.app, ["show", str(referring)]).exit_code == 0
+    assert call(referring, "who grinds flour?", "--encoder", encoder)[0] == 0
+    assert Searcher(referring, encoder=str(encoder)).search("who grinds flour?")
+    monkeypatch.setattr(reference, "default_encoder", lambda: str(encoder))  # the package on another machine
+    assert Searcher(referring).model == str(encoder)
+
+
+@pytest.mark.parametrize("is_given", [False, True])
+def test_another_encoder_is_refused(referring: Path, is_given: bool) -> None:
+    encoder = referring.parent / "encoder"
+    (encoder / "README.md").write_text("A card does not change an encoder.")
+    assert call(referring, "who grinds flour?")[0] == 0
+    with (encoder / "tokenizer_config.json").open("a") as file:
+        file.write(" ")
+    code, said = call(referring, "who grinds flour?", *(["--encoder", encoder] if is_given else []))
+    assert code == 2 and ("is not the encoder of" if is_given else "has changed") in said
+    assert "unchanged copy" in said

@@ -87,6 +87,21 @@ def test_low_precision_leaves_the_first_of_many_equal_passages(make_vectors: Cal
     np.testing.assert_allclose(scores, (other @ other.T).item(), rtol=1e-6)
 
 
+@pytest.mark.parametrize("count", [1, 3, 8, 20, 64])
+def test_few_questions_find_what_many_find_and_equal_passages_stay_in_order(
+    make_vectors: Callable[..., Artifact], count: int
+) -> None:
+    """A question alone is a product of another shape than a hundred."""
+    dice = np.random.default_rng(6)
+    different, questions = (dice.standard_normal((n, DIMENSIONS)).astype(np.float32) for n in (40, 100))
+    array = np.repeat(different, ROWS // 40, 0)[dice.permutation(ROWS)]
+    index = ExactIndex(open_vectors(make_vectors("v", shards(array, [2_000])).path), device="cpu")
+    numbers, scores = index.search(questions, 120)
+    few = index.search(questions[:count], 120)
+    np.testing.assert_array_equal(few[0], numbers[:count])
+    np.testing.assert_allclose(few[1], scores[:count], rtol=1e-5)
+
+
 def test_it_equals_faiss_flat(
     make_vectors: Callable[..., Artifact], array: np.ndarray, queries: np.ndarray
 ) -> None:

@@ -12,7 +12,10 @@ from tests.tiny import write_lines
 
 from qontext import api
 
-HEAVY = {"torch", "transformers", "bm25s", "numba", "scipy", "matplotlib", "sentence_transformers"}
+HEAVY = {
+    *("torch", "transformers", "bm25s", "numba", "scipy", "pandas", "pyarrow.dataset", "matplotlib"),
+    "sentence_transformers",
+}
 ASKED = """
 import json, sys
 from qontext.cli import main

@@ -84,6 +84,12 @@ def found(where: list[str], passages: Path) -> list[int]:
     return sorted(int(id[1:]) for id in ids[mask(where, ids, passages)])
 
 
+def test_long_text_is_soon_known_to_be_no_condition() -> None:
+    for text in ("a" + " " * 300_000 + "b", "a " * 150_000, " ! " * 100_000):
+        with pytest.raises(QontextError, match="is not a condition"):
+            parse([text])
+
+
 def test_a_mask_has_the_passages_that_fulfil_all_conditions(passages: Path) -> None:
     assert found(["lang=de", "n>=30"], passages) == [31, 33, 35, 37, 39]
     assert found(["lang!=de", "n<4"], passages) == [0, 2]

@@ -1,16 +1,11 @@
-"""A study as people take part in it: links, votes, double submits, tabs, kills, results."""
+"""A study as people take part in it: links, votes, double submits, tabs, results."""
 
 from __future__ import annotations
 
 import csv
 import json
-import os
-import random
 import re
-import signal
-import sqlite3
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +13,6 @@ from typing import Any
 import httpx
 import pytest
 from tests.serve.browser import DESK, PHONE, Person, chromium
-from tests.serve.command import Command
 from tests.serve.conftest import Running, World, start
 
 from qontext import api
@@ -26,8 +20,6 @@ from qontext.frame.errors import QontextError
 from qontext.serve.annotate.store import Store
 from qontext.serve.annotate.verb import AnnotateConfig, make_app, open_study
 from qontext.serve.security import Policy
-
-KILLS = 2 * int(os.environ.get("QONTEXT_KILLS", "2"))
 
 
 def config(world: World, out: Path, **settings: Any) -> AnnotateConfig:
@@ -154,63 +146,6 @@ def test_export_writes_results_and_the_signals_beside_them(world: World, tmp_pat
     assert found["kinds"]["passage-query"]["rate"] is None
     assert set(found["signals"]) == {"BM25 finds the passage, top 10", "overlap ≥ 0.5", "reranker ≥ 0.5"}
     assert found["signals"]["overlap ≥ 0.5"]["passage-query"] == 1  # keyphrases are words of their passages
-
-
-class Voter(threading.Thread):
-    """Someone who votes at random until the server is gone; knows which votes were acknowledged."""
-
-    def __init__(self, url: str, name: str, key: str, numbers: list[int], seed: str) -> None:
-        super().__init__()
-        self.url, self.voter, self.key, self.numbers, self.dice = url, name, key, numbers, random.Random(seed)
-        self.acknowledged: dict[int, str] = {}
-        self.unanswered: tuple[int, str] | None = None
-
-    def run(self) -> None:
-        with httpx.Client(base_url=self.url, timeout=30) as client:
-            while True:
-                number, verdict = self.dice.choice(self.numbers), self.dice.choice(["high", "low"])
-                try:
-                    answer = client.post(f"/a/{self.key}", data={"pair": number, "verdict": verdict})
-                except httpx.HTTPError:
-                    self.unanswered = number, verdict
-                    return
-                assert answer.status_code == 303
-                self.acknowledged[number] = verdict
-
-
-def test_kills_lose_no_vote_and_count_none_twice(world: World, tmp_path: Path, command: Any) -> None:
-    """A server is killed again and again while five people vote; what was acknowledged is there, once."""
-    root, dice = tmp_path / "study", random.Random(0)
-    arguments = (world / "passages", world / "queries", "--documents", 24, "--out", root, "--port", 0)
-    expected: dict[tuple[str, int], str] = {}
-    for kill in range(KILLS):
-        running: Command = command("annotate", *arguments)
-        url = running.url()
-        study = open_study(config(world, root, documents=24), root)
-        voters = [
-            Voter(url, a.name, a.key, [pair.number for pair in study.order(a)], f"{kill} {a.name}")
-            for a in study.annotators[:5]
-        ]
-        for voter in voters:
-            voter.start()
-        time.sleep(dice.uniform(0.05, 0.6))
-        running.process.send_signal(signal.SIGKILL)
-        running.process.wait()
-        for voter in voters:
-            voter.join()
-            expected |= {(voter.voter, number): verdict for number, verdict in voter.acknowledged.items()}
-        with sqlite3.connect(root / "votes.sqlite") as connection:
-            rows = connection.execute("SELECT annotator, pair, verdict FROM votes").fetchall()
-        kept = {(name, number): verdict for name, number, verdict in rows}
-        assert len(kept) == len(rows)
-        # A vote on its way when the server was killed may have been kept without an acknowledgement.
-        for voter in voters:
-            if voter.unanswered is not None:
-                number, verdict = voter.unanswered
-                if kept.get((voter.voter, number)) == verdict:
-                    expected[voter.voter, number] = verdict
-        assert kept == expected
-    assert expected
 
 
 def test_two_people_annotate_in_browsers(study: Running) -> None:

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from tests.serve.conftest import Serve
 
-from qontext.serve.batching import Batcher, Overloaded, TimedOut
+from qontext.serve.batching import LARGEST, Batcher, Overloaded, TimedOut
 
 
 class Gate:
@@ -47,6 +47,42 @@ def test_jobs_that_wait_are_computed_together() -> None:
         gate.open.set()
         assert await asyncio.gather(first, *others, apart) == [[2], [4, 24], [6, 26], [10]]
         assert gate.batches == [[1], [2, 12, 3, 13], [5]]
+        batcher.close()
+
+    asyncio.run(main())
+
+
+def test_a_large_job_is_computed_in_parts_between_which_others_have_their_turn() -> None:
+    async def main() -> None:
+        gate, batcher = Gate(), Batcher(10, 30)
+        first = asyncio.create_task(batcher.run("a", gate, [1]))
+        await _entered(gate)
+        large = asyncio.create_task(batcher.run("a", gate, list(range(LARGEST + 5))))
+        while batcher.waiting < 1:
+            await asyncio.sleep(0.01)
+        other = asyncio.create_task(batcher.run("b", gate, ["c"]))
+        while batcher.waiting < 2:
+            await asyncio.sleep(0.01)
+        gate.open.set()
+        found = await asyncio.gather(first, large, other)
+        assert found == [[2], [2 * n for n in range(LARGEST + 5)], ["cc"]]
+        assert [len(batch) for batch in gate.batches] == [1, LARGEST, 1, 5] and gate.batches[2] == ["c"]
+        batcher.close()
+
+    asyncio.run(main())
+
+
+def test_the_rest_of_a_job_that_is_late_is_not_computed() -> None:
+    async def main() -> None:
+        gate, batcher = Gate(), Batcher(10, 0.3)
+        with pytest.raises(TimedOut):
+            await batcher.run("a", gate, list(range(LARGEST + 5)))
+        gate.open.set()
+        batcher.seconds = 30
+        assert await batcher.run("b", gate, ["c"]) == ["cc"]
+        while batcher.waiting:
+            await asyncio.sleep(0.01)
+        assert [len(batch) for batch in gate.batches] == [LARGEST, 1]
         batcher.close()
 
     asyncio.run(main())

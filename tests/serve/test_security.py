@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
+from dataclasses import replace
+from typing import Any
+
+import httpx
 import pytest
 from tests.serve.conftest import Running, Serve, World
 
 from qontext.frame import log
 from qontext.frame.errors import QontextError
+from qontext.serve import listen
 from qontext.serve.listen import is_loopback, policy_of
-from qontext.serve.security import Policy, host_name
+from qontext.serve.security import Guard, Policy, host_name
 from qontext.serve.web import safe_target
 
 TOKEN = "a-token-of-many-characters"
@@ -148,3 +155,107 @@ def test_world_has_no_index_with_a_clash(world: World) -> None:
 
     with pytest.raises(QontextError, match="two directories have the name 'mine'"):
         open_service(world.config("mine", "mine=vectors"))
+
+
+def test_cookies_of_other_servers_on_this_machine_do_not_matter(serve: Serve) -> None:
+    http = serve("bm25", policy=Policy(token=TOKEN)).http
+    session = Policy(token=TOKEN).session()
+    for cookie in (f'a[b]="1; qontext_session={session}', f"x; ;=; \u00e9=1;qontext_session={session} ; z=1"):
+        assert http.get("/v1/models", headers={"Cookie": cookie.encode("latin-1")}).status_code == 200, cookie
+    for cookie in ("", "qontext_session", f"other={session}", f"qontext_session={session}x"):
+        assert http.get("/v1/models", headers={"Cookie": cookie}).status_code == 401, cookie
+
+
+def test_behind_tls_the_session_is_not_sent_without_it(serve: Serve) -> None:
+    http = serve("bm25", policy=Policy(token=TOKEN)).http
+    for scheme in ("http", "https"):
+        answer = http.post("/login", data={"token": TOKEN}, headers={"X-Forwarded-Proto": scheme})
+        assert ("Secure" in answer.headers["set-cookie"]) == (scheme == "https")
+
+
+def test_a_token_that_no_header_can_hold_is_refused() -> None:
+    for token in ("\u00fc" * 20, "a b\tc" * 9, "\udcff" * 20):
+        with pytest.raises(QontextError, match="headers cannot hold"):
+            policy_of("0.0.0.0", (), {"QONTEXT_TOKEN": token})
+
+
+def test_a_log_with_queries_has_a_line_for_each(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    log.show(log.NOTE)
+    serve("bm25", log_queries=True).http.post("/v1/search", json={"query": ["a\nStopped.", "\x1b[2Jb"]})
+    assert "bm25: 'a\\nStopped.'\nbm25: '\\x1b[2Jb'\n" in capsys.readouterr().err
+
+
+def test_whoever_sends_no_request_is_disconnected(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listen, "HEADER_SECONDS", 0.2)
+    address = httpx.URL(serve("bm25").url)
+    whole = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    for sent, answers in ((b"", 0), (b"GET / HTTP/1.1\r\nHost: ", 0), (whole, 1), (whole + b"GET / HT", 1)):
+        with socket.create_connection((address.host, address.port or 80)) as connection:
+            connection.sendall(sent)
+            received = b"".join(iter(lambda: connection.recv(65_536), b""))  # until the server closes it
+            assert received.count(b" 200 OK") == answers, sent
+
+
+def test_headers_are_limited(site: Running) -> None:
+    address = httpx.URL(site.url)
+    with socket.create_connection((address.host, address.port or 80)) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 20_000)
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 400")
+
+
+def test_half_a_request_is_not_processed() -> None:
+    called: list[str] = []
+    messages = iter([{"type": "http.request", "body": b"a", "more_body": True}, {"type": "http.disconnect"}])
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        called.append(scope["path"])
+
+    async def receive() -> Any:
+        return next(messages)
+
+    async def send(message: Any) -> None:
+        called.append(message["type"])
+
+    scope = {"type": "http", "method": "POST", "path": "/a", "query_string": b""}
+    asyncio.run(Guard(app, Policy())({**scope, "headers": [(b"host", b"localhost")]}, receive, send))
+    assert not called
+
+
+def test_a_form_is_small(site: Running) -> None:
+    for path, size, status in (("/login", 66_000, 413), ("/login", 60_000, 303), ("/v1/search", 66_000, 422)):
+        assert site.http.post(path, content=b"a" * size).status_code == status
+        parts = (b"a" * 6_000 for _ in range(size // 6_000))
+        try:
+            assert site.http.post(path, content=parts).status_code == status
+        except httpx.WriteError:  # it was refused while it was being sent
+            assert status == 413
+
+
+def test_a_page_takes_as_many_conditions_as_the_api(site: Running) -> None:
+    for where in ("year=2000;" * 21, "a" * 2_001):
+        answer = site.http.get("/", params={"q": "boat", "where": where})
+        assert answer.status_code == 400 and "conditions" in answer.text
+    assert site.http.get("/", params={"q": "boat", "where": "year=2000;" * 20}).status_code == 200
+
+
+def test_clients_do_not_learn_where_files_are(site: Running, world: World) -> None:
+    answer = site.http.post("/v1/search", json={"query": "boat", "where": ["nothing=1"]})
+    assert answer.status_code == 400 and str(world.folder) not in answer.text
+
+
+def test_an_index_that_fails_is_an_error_of_the_server(
+    serve: Serve, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log.show(log.NOTE)
+    running = serve("bm25")
+
+    def rank(*arguments: Any) -> Any:
+        raise QontextError("search of Mine returned no pair of arrays", place="/a/secret/place")
+
+    running.service.systems["bm25"] = replace(running.service.default, rank=rank)
+    for answer in (
+        running.http.post("/v1/search", json={"query": "boat"}),
+        running.http.get("/", params={"q": "boat"}),
+    ):
+        assert answer.status_code == 500 and "secret" not in answer.text
+    assert "/a/secret/place: search of Mine returned no pair" in capsys.readouterr().err

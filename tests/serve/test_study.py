@@ -11,6 +11,7 @@ from qontext.frame.errors import QontextError
 from qontext.serve.annotate.results import fleiss_kappa, majority, results, to_csv, wilson
 from qontext.serve.annotate.store import Store, Vote
 from qontext.serve.annotate.study import KINDS, Study, design, read, write
+from qontext.serve.errors import Failed
 
 SIGNALS: Any = {"passage-passage": {"overlap": False}, "passage-query": {"overlap": True}}
 
@@ -132,3 +133,21 @@ def test_a_vote_replaces_its_earlier_one_and_counts_once(tmp_path: Path) -> None
     (tmp_path / "broken" / "votes.sqlite").write_bytes(b"x" * 5_000)
     with pytest.raises(QontextError, match="cannot be written or read"):
         Store(tmp_path / "broken")
+
+
+def test_a_vote_that_is_not_stored_is_an_error_of_the_server_and_later_votes_are_stored(
+    tmp_path: Path,
+) -> None:
+    store = Store(tmp_path)
+    pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
+    store._connection.execute(f"PRAGMA max_page_count = {pages}")  # as if the disk was full
+    with pytest.raises(Failed, match="full"):
+        for number in range(10_000):
+            store.vote("A1", number, "high")
+    before = store.votes()
+    with pytest.raises(Failed, match="full"):
+        store.vote("A1", 10_000, "high")
+    store._connection.execute(f"PRAGMA max_page_count = {pages + 100}")
+    store.vote("A1", 10_000, "high")
+    assert [vote.pair for vote in store.votes()] == [*(vote.pair for vote in before), 10_000]
+    store.close()

@@ -271,7 +271,7 @@ def test_every_shipped_recipe_can_be_read() -> None:
         asked = [name for name in row["needs"].split(", ") if name]
         steps = recipe.read_recipe(row["name"], tuple(f"inputs.{name}=pydocs:" for name in asked)).steps
         assert steps and row["title"]
-        assert all(isinstance(step.stage, stages.Stage) for step in steps)
+        assert all(isinstance(step.stage, stages.Stage) or step.stage.verb in recipe.LAST for step in steps)
 
 
 @pytest.mark.parametrize("name", ["../../b", "/abs", ".", "", "a/b", "two\\nlines", "n" * 300])

@@ -10,6 +10,7 @@ import pytest
 from qontext.evaluation.published import named
 from qontext.pretrain.config import PretrainConfig
 from qontext.workflow import recipe
+from qontext.workflow.scores import published_rows
 from qontext.workflow.tables import find_recipe, missing_inputs, read_tables, shipped
 
 
@@ -98,6 +99,20 @@ QUERIES = {("generate", key) for key in ("verb", "passages", "generator", "per_p
             | {("pretrain", key) for key in ("anchors", "steps", "batch_size", "lr", "max_tokens")},
         ),
         (
+            "cocondenser-2022-msmarco",
+            "cocondenser-soft-msmarco",
+            {
+                ("reranker", key)
+                for key in ("verb", "groups", "passages", "encoder", "batch_size", "candidates")
+            }
+            | {("teacher", key) for key in ("verb", "run", "reranker", "data")}
+            | {("retriever-2", "teacher"), ("retriever-2", "distill")},
+        ),
+        ("cot-mae-msmarco", "cot-mae-800k-msmarco", {("pretrain", "steps")}),
+        ("cocondenser-beir", "qac-cocondenser-beir", CONTEXTS | QUERIES),
+        ("cot-mae-50k-beir", "qac-cot-mae-beir", CONTEXTS | QUERIES),
+        ("cocondenser-nq", "cocondenser-triviaqa", set()),
+        (
             "msmarco-finetune-cocondenser",
             "bert-msmarco",
             {("retriever-1", "encoder"), ("retriever-2", "encoder")},
@@ -130,7 +145,19 @@ def test_both_arms_read_their_contexts() -> None:
         assert settings(f"{arm}-msmarco", "pretrain").context_name() == "query"
 
 
-@pytest.mark.parametrize("name", [path.stem for path in shipped() if "msmarco" in path.stem])
+TWO_STAGES = [
+    path.stem
+    for path in shipped()
+    if "msmarco" in path.stem
+    and "score-2-dl20" in {step.name for step in recipe.describe_recipe(path.stem).steps}
+]
+
+
+def test_the_recipes_of_both_stages() -> None:
+    assert len(TWO_STAGES) == 17 and {"msmarco-finetune", "qac-cot-mae-msmarco"} <= set(TWO_STAGES)
+
+
+@pytest.mark.parametrize("name", TWO_STAGES)
 def test_from_passages_to_the_measures_of_the_paper(name: str) -> None:
     made = steps(name)
     for stage in ("1", "2"):
@@ -140,7 +167,8 @@ def test_from_passages_to_the_measures_of_the_paper(name: str) -> None:
         assert made[f"groups-{stage}"].depth == 200 == made["bm25-train"].k == made["run-1-train"].k
         assert made[f"run-{stage}"].k == 1_000
     one, two = made["retriever-1"], made["retriever-2"]
-    assert one.model_copy(update={"groups": two.groups}) == two, "both start from the same encoder"
+    own = {"groups": two.groups, "teacher": two.teacher}
+    assert one.model_copy(update=own) == two, "both start from the same encoder"
     assert (one.groups, two.groups) == ("runs/groups-1", "runs/groups-2")
     trained = "pretrain" in made
     assert (one.encoder == "runs/pretrain") is trained
@@ -148,8 +176,10 @@ def test_from_passages_to_the_measures_of_the_paper(name: str) -> None:
 
 def test_what_a_recipe_reproduces_is_published() -> None:
     for path in shipped():
-        for system in recipe.describe_recipe(path.stem).published:
+        described = recipe.describe_recipe(path.stem)
+        for system in described.published:
             assert named(system), f"{path.stem}: {system}"
+        assert bool(published_rows(described)) == bool(described.published), path.stem
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.tiny import WORDS, write_collection
@@ -12,14 +11,14 @@ from tests.tiny import WORDS, write_collection
 from qontext import api
 from qontext.frame.errors import QontextError
 from qontext.workflow.recipe import read_recipe
-from qontext.workflow.tables import read_tables, shipped
+from qontext.workflow.tables import find_recipe, read_arms, read_tables, shipped, shipped_sweeps
 
-MSMARCO = [
-    path.stem for path in shipped() if path.stem.endswith("-msmarco") or path.stem.startswith("msmarco")
-]
+RECIPES = [path.stem for path in shipped()]
+SWEEPS = [path.stem for path in shipped_sweeps()]
 TINY = {
     "pretrain": {"steps": 2, "batch_size": 4},
     "finetune": {"steps": 2, "batch_size": 4},
+    "train-reranker": {"steps": 2, "batch_size": 4},
     "train-tokenizer": {"vocabulary": 300},
 }
 """Verb → settings that are smaller still."""
@@ -48,32 +47,34 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("small-runs") / "out"
 
 
-def run(name: str, data: Path, out: Path, *changes: str) -> dict[str, Any]:
-    given = f"inputs.data={data}"
-    changes = (given, *changes)
-    for step in read_recipe(name, (given,), small=True).steps:
+def tiny(name: str, data: Path, arm: str | None = None) -> tuple[str, ...]:
+    """The settings of a run: the labelled set, and fewer steps than in the small profile."""
+    given: tuple[str, ...] = (f"inputs.data={data}",)
+    for step in read_recipe(name, given, small=True, arm=arm).steps:
         for key, value in TINY.get(step.stage.verb, {}).items():
-            changes += (f"{step.name}.{key}={value}",)
-    result: dict[str, Any] = api.run(name, small=True, set=changes, out=str(out))
-    return result
+            given += (f"{step.name}.{key}={value}",)
+    return given
 
 
-@pytest.mark.parametrize("name", MSMARCO)
-def test_from_passages_to_scores(name: str, data: Path, out: Path) -> None:
-    result = run(name, data, out)
-    scores = {row["system"]: row for row in result["scores"]}
-    assert {"score-1", "score-2"} <= scores.keys() <= {"score-1", "score-2", "score-3"}, (
-        "and nothing published is beside so small a run"
-    )
-    assert all({"MRR@10", "Success@50", "Success@1000"} <= row.keys() for row in scores.values())
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_runs_whole_and_ends_with_scores(name: str, data: Path, out: Path) -> None:
+    result = api.run(name, small=True, set=tiny(name, data), out=str(out))
+    assert result["scores"] and not any(row["system"].startswith("published") for row in result["scores"])
+    for row in result["scores"]:
+        measured = {key: value for key, value in row.items() if "@" in key}
+        assert measured and all(0 <= value <= 100 for value in measured.values())
 
 
-def test_every_recipe_of_a_paper_s_row_has_a_small_profile() -> None:
-    for path in shipped():
-        if path.stem in MSMARCO:
-            recipe = read_recipe(path.stem, ("inputs.data=data",), small=True)
-            assert {"start", "score-1", "score-2"} <= {step.name for step in recipe.steps}
-            assert not any("dl19" in step.name for step in recipe.steps)
+@pytest.mark.parametrize("name", SWEEPS)
+def test_a_sweep_runs_whole_and_ends_with_a_table(name: str, data: Path, out: Path) -> None:
+    arms = read_arms(find_recipe(name), small=True)
+    given = [set(tiny(name, data, arm)) for arm in arms]
+    result = api.sweep(name, small=True, set=tuple(sorted(set.union(*given))), out=str(out))
+    assert [row["settings"] for row in result["combinations"]] == [{"arm": arm} for arm in arms]
+    measured = [{key for key in row["measures"] if "MRR@10" in key} for row in result["combinations"]]
+    assert len(arms) > 1 and all(measured), "every arm is measured"
+    assert result["published"] == []
+    assert (out / "sweep.md").read_text().count("\n| ") > len(arms)
 
 
 def test_a_recipe_without_a_small_profile(tmp_path: Path) -> None:

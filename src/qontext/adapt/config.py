@@ -32,7 +32,7 @@ class AdaptConfig(StageConfig):
     """Maximum number of labelled questions to train on."""
 
     encoder: Annotated[str | None, Input()] = None
-    """Initial encoder: a folder or a Hub name. Default: all-MiniLM-L6-v2."""
+    """Initial encoder: a folder or a Hub name. Default: that of a finished --out, else all-MiniLM-L6-v2."""
 
     reranker: Annotated[str | None, Input()] = None
     """Cross-encoder as a teacher: a folder or a Hub name. Its scores replace labels, or refine them
@@ -64,11 +64,14 @@ class AdaptConfig(StageConfig):
     """Where passages are tokenized, encoded and given queries: local, ray, HOST:PORT or ray://HOST:PORT; see
     'qontext encode'."""
 
+    copy_model: Annotated[bool, Action()] = False
+    """Copy the encoder to --out even if it was not changed, so that --out can be moved to another machine."""
+
     retrain: Annotated[bool, Action()] = False
     """Train again, even if only the documents changed."""
 
     dry_run: Annotated[bool, Action()] = False
-    """Only survey the documents and show the plan."""
+    """Only survey the documents and show the plan; of a finished --out, show what an update would do."""
 
     seed: Seed = 42
     """Random seed."""

@@ -28,7 +28,7 @@ class DemoConfig(StageConfig):
     passages: int = Field(2000, ge=10)
     """Approximate number of passages to read."""
 
-    budget: str = "8m"
+    budget: str = "5m"
     """Approximate time budget."""
 
 

@@ -1,4 +1,4 @@
-"""The model folder that `adapt` writes, with its card."""
+"""The encoder that `adapt` recommends: a model folder with its card, or a reference to a model that was not changed."""
 
 from __future__ import annotations
 
@@ -8,21 +8,60 @@ from pathlib import Path
 from qontext import __version__
 from qontext.adapt.request import Request
 from qontext.adapt.verdict import Verdict
-from qontext.frame.artifacts import CARD, CLAIM, META, Workdir
-from qontext.models.locate import locate
+from qontext.frame.artifacts import CARD, Workdir
+from qontext.models.reference import TRAINING_ONLY, Reference, folder_of, model_digest, refer, resolve
+from qontext.retrieve.searcher import MODEL
 from qontext.retrieve.searcher import SYSTEMS as NAMES
 
-NOT_COPIED = (META, CLAIM, "logs", "checkpoints", "cache", "head.safetensors")
+
+def hand_over(source: str, work: Workdir, card: str, *, copied: bool) -> tuple[str, Reference | None]:
+    """Copy the encoder to the folder `model`, or refer to it: its name from now on, and the reference. A copy that is
+    already there is kept up to date."""
+    if is_copied(source, work.path):
+        work.write_text(f"{MODEL}/{CARD}", card)
+    elif copied:
+        copy_model(source, work, card)
+    else:
+        return source, refer(source, work.path)
+    return str(work.path / MODEL), None
+
+
+def hand_over_again(
+    given: str | None, reference: Reference | None, work: Workdir, card: str, *, copied: bool
+) -> tuple[str, Reference | None]:
+    """The same for a finished directory; `given` names the encoder where it is now."""
+    model = current(given, reference, work.path)
+    return (model, None) if reference is None else hand_over(model, work, card, copied=copied)
+
+
+def current(given: str | None, reference: Reference | None, root: Path) -> str:
+    """The encoder of a finished directory."""
+    if reference is None:
+        return str(root / MODEL)
+    is_there = given is not None and ("beside" not in reference or Path(given).exists())
+    return resolve(reference, root, given if is_there else None)
+
+
+def is_copied(source: str, root: Path) -> bool:
+    """Whether the folder `model` is a copy of this encoder."""
+    folder = root / MODEL
+    return folder.is_dir() and model_digest(folder) == model_digest(folder_of(source))
+
+
+def remove_copy(root: Path, reference: Reference | None) -> None:
+    """Remove the folder of an earlier encoder, once the directory refers to another one."""
+    if reference is not None:
+        shutil.rmtree(root / MODEL, ignore_errors=True)
 
 
 def copy_model(source: str, work: Workdir, card: str) -> None:
     """Copy the encoder's folder, without files only needed for training, to the folder `model`, with this
     card; atomic."""
-    with work.write_folder("model") as folder:
+    with work.write_folder(MODEL) as folder:
         shutil.copytree(
-            locate(source),
+            folder_of(source),
             folder,
-            ignore=lambda folder, names: [name for name in names if name in NOT_COPIED],
+            ignore=lambda folder, names: [name for name in names if name in TRAINING_ONLY],
             dirs_exist_ok=True,
         )
         (folder / CARD).write_text(card, encoding="utf-8")

@@ -10,7 +10,7 @@ from qontext.frame import artifacts
 from qontext.frame.config import Options
 from qontext.frame.errors import QontextError
 from qontext.frame.kinds import Kind, Kinds
-from qontext.retrieve.index import BACKENDS
+from qontext.retrieve.index import BACKENDS, check_found
 from qontext.retrieve.searcher import DENSE
 
 SLOW = 0.1
@@ -72,7 +72,7 @@ class Choice(NamedTuple):
         return {"source": "@vectors", "backend": self.backend, **self.options, **replaced}
 
 
-def measure(root: Path, questions: list[str], read_tokens: int, device: str) -> dict[str, Any]:
+def measure(root: Path, model: str, questions: list[str], read_tokens: int, device: str) -> dict[str, Any]:
     """Recall of the index against exact search, and seconds for a question of both, one at a time."""
     import numpy as np
 
@@ -84,7 +84,7 @@ def measure(root: Path, questions: list[str], read_tokens: int, device: str) -> 
     questions = questions[:: max(1, len(questions) // QUESTIONS)][:QUESTIONS]
     exact = ScanIndex(open_vectors(root / "index" / "vectors"))
     place = root / "index" / DENSE
-    retriever = Retriever(str(root / "model"), device=device, max_length=read_tokens)
+    retriever = Retriever(model, device=device, max_length=read_tokens)
     asked = retriever.encode(questions, "query")
     best, exact_seconds = _timed(exact, asked)
     about: dict[str, Any] = {
@@ -113,7 +113,7 @@ def _timed(index: Any, questions_QD: Any) -> tuple[list[list[int]], float]:
     import numpy as np
 
     answers, seconds = [], []
-    index.search(questions_QD[:1], DEPTH)  # whatever is loaded once
+    check_found(index.search(questions_QD[:1], DEPTH), index, 1, DEPTH)  # this loads what is loaded once
     for question in questions_QD:
         started = time.perf_counter()
         numbers, _ = index.search(question[None], DEPTH)

@@ -46,6 +46,8 @@ class Plan:
     seconds: dict[str, float]
     disk: int
     notes: list[str] = field(default_factory=list)
+    limits: dict[str, dict[str, float]] = field(default_factory=dict)
+    """The settings with which the trainings end on time, by the steps of the recipe."""
 
     @property
     def trains(self) -> bool:
@@ -70,6 +72,7 @@ class Finetuning:
     steps: int = 0
     batch: int = 0
     seconds: float = 0.0
+    most: int = 0
 
 
 def make_plan(request: Request, survey: Survey, rates: Rates, dimension: int) -> Plan:
@@ -86,17 +89,19 @@ def make_plan(request: Request, survey: Survey, rates: Rates, dimension: int) ->
     filtering = STAGE_SECONDS + searching_by_words(QUERIES_PER_PASSAGE * passages, passages)
     if filtering > FILTERED_SHARE * request.budget:  # it leaves out but two queries of a hundred
         filtering = 0.0
-    left = USED_SHARE * request.budget - sum(seconds.values()) - filtering - 2 * STAGE_SECONDS
+    usable = USED_SHARE * request.budget - rates.seconds
+    left = usable - sum(seconds.values()) - filtering - 2 * STAGE_SECONDS
     batch = _batch(passages, processes, request.device)
     finetuning = _finetuning_size(request, passages, processes, left, together)
     trained = min((left - finetuning.seconds) * together.trained, PASSES * passages)
     steps = int(trained / batch)
-    notes = []
+    notes, limits = [], {}
     if passages < FEWEST:
         notes.append(f"{passages} passages are too few for training: the encoder will not be changed.")
         steps = 0
     elif steps < FEWEST_STEPS:
-        needed = (sum(seconds.values()) + filtering + 60 * batch / together.trained) / USED_SHARE
+        needed = sum(seconds.values()) + filtering + 60 * batch / together.trained + rates.seconds
+        needed /= USED_SHARE
         notes.append(
             f"the budget is too small to train the encoder; {needed / 60:.0f} minutes would suffice."
         )
@@ -107,19 +112,39 @@ def make_plan(request: Request, survey: Survey, rates: Rates, dimension: int) ->
         seconds |= {"filter": filtering} if filtering else {}
         seconds["train"] = 2 * STAGE_SECONDS + steps * batch / together.trained
         seconds |= {"fine_tune": finetuning.seconds} if finetuning.steps else {}
+        # The original encoder's vectors are computed before the training.
+        after = seconds["measure"] - STAGE_SECONDS - pool / together.encoded + seconds["serve"]
+        limits = _limits(usable, passages, batch, after, finetuning, together)
         notes += [] if filtering else ["there is no time to filter the generated queries."]
         if request.labelled and not finetuning.steps:
             notes.append(
-                f"{request.labelled} labelled questions, or the budget, are not sufficient for training on them."
+                f"{request.labelled} labelled questions, or the budget, are not sufficient for training on them"
+                + ("; all labels are used for evaluation." if request.divided else ".")
             )
     else:
         finetuning = Finetuning()
     if pool < passages:
         notes.append(f"evaluated on {pool:,} of the passages; the index contains all.")
     disk = round(2.5 * survey.characters + 4 * dimension * (2 * pool + passages)) + 400_000_000
-    return Plan(
-        passages, pool, batch, steps, finetuning.steps, finetuning.batch, processes, seconds, disk, notes
-    )
+    sizes = (passages, pool, batch, steps, finetuning.steps, finetuning.batch, processes)
+    return Plan(*sizes, seconds, disk, notes, limits)
+
+
+def _limits(
+    usable: float, passages: int, batch: int, after: float, finetuning: Finetuning, rates: Rates
+) -> dict[str, dict[str, float]]:
+    """The settings of the trainings whose steps are revised if the machine becomes faster or slower: the time limit, the
+    number of steps above which more brings little, and what follows, in steps. `after` is what follows both, in
+    seconds."""
+
+    def limited(most: int, later: float, passages_per_step: int) -> dict[str, float]:
+        steps_after = round(later * rates.trained / passages_per_step)
+        return {"minutes": round(usable / 60, 2), "most_steps": most, "steps_after": steps_after}
+
+    limits = {"pretrain": limited(PASSES * passages // batch, after + finetuning.seconds, batch)}
+    if finetuning.steps:
+        limits["finetune"] = limited(finetuning.most, after, finetuning.batch * FINETUNED_PASSAGES)
+    return limits
 
 
 def _rates_together(rates: Rates, passages: int, processes: int, generator: str) -> Rates:
@@ -176,4 +201,6 @@ def _finetuning_size(
         step += searching_by_words(batch, passages)
     visits = 3 * request.labelled or passages
     steps = int(max(0.0, min((0.4 * left - around) / step, visits / batch)))
-    return Finetuning(steps, batch, around + steps * step) if steps else Finetuning()
+    # What a cross-encoder has to score is drawn for the planned steps.
+    most = steps if request.reranker else visits // batch
+    return Finetuning(steps, batch, around + steps * step, most) if steps else Finetuning()

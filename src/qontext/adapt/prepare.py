@@ -41,7 +41,7 @@ def prepare(config: AdaptConfig) -> tuple[Request, Survey, list[str], int]:
     read = (
         positions if longest > 256 else min(positions, max(64, longest)) if seen.keep else min(positions, 256)
     )
-    splits, labelled = _splits(config)
+    splits, labelled, judged, divided = _splits(config)
     if config.max_labels is not None and not labelled:
         notes.append("there are no labelled questions to train on; --max-labels has no effect.")
     device = resolve_device("auto").type
@@ -64,6 +64,8 @@ def prepare(config: AdaptConfig) -> tuple[Request, Survey, list[str], int]:
             language=seen.language,
             reranker=config.reranker,
             processes=config.processes or (torch.cuda.device_count() if device == "cuda" else 1),
+            judged=judged,
+            divided=divided,
         ),
         seen,
         notes,
@@ -116,19 +118,25 @@ def _at_hand(model: str) -> bool:
     return True
 
 
-def _splits(config: AdaptConfig) -> tuple[tuple[str, ...], int]:
-    """The splits to evaluate (dev first, to choose weights on), and the number of labelled queries to train on."""
+def _splits(config: AdaptConfig) -> tuple[tuple[str, ...], int, dict[str, int], bool]:
+    """The splits to evaluate (dev first, to choose weights on), the number of labelled queries to train on, the number of
+    labelled queries by split, and whether they have to be divided."""
     if config.labels is None:
-        return ("generated",), 0
+        return ("generated",), 0, {}, False
     labels = read_labels(config.labels)
     count = {name: len(qrels) for name, qrels in labels.splits.items()}
     if labels.are_split:
-        trained = count.get("train", 0)
         dev = ("dev",) if "dev" in count and "test" in count else ()
+        if "test" not in count:  # as `holdout` does
+            last = "dev" if "dev" in count else next(name for name in count if name != "train")
+            count["test"] = count.pop(last)
     else:
         (everything,) = count.values()
-        trained, dev = everything - sum(measured_sizes(everything, config.labels)), ("dev",)
-    return (*dev, "test", "generated"), min(trained, config.max_labels or trained)
+        test, dev_size = measured_sizes(everything, config.labels)
+        count, dev = {"train": everything - test - dev_size, "dev": dev_size, "test": test}, ("dev",)
+    trained = count.get("train", 0)
+    trained = min(trained, config.max_labels or trained)
+    return (*dev, "test", "generated"), trained, count, not labels.are_split
 
 
 def _longest(seen: Survey, tokenizer: Any) -> int:
@@ -152,8 +160,9 @@ def _notes(seen: Survey, tokenizer: Any) -> list[str]:
     if seen.duplicates > 0.05:
         notes.append(f"{seen.duplicates:.0%} of the documents repeat another one, word for word.")
     if seen.unusable:
-        records = "1 record" if seen.unusable == 1 else f"{seen.unusable:,} records"
-        notes.append(f"{records} are invalid and will be skipped.")
+        documents = "1 document is" if seen.unusable == 1 else f"{seen.unusable:,} documents are"
+        kinds = ", ".join(f"{count:,} × {kind}" for kind, count in seen.problems.items())
+        notes.append(f"{documents} left out: {kinds}.")
     if seen.unread:
         notes.append(f"{unread(seen.unread)}.")
     return notes

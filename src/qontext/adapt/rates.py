@@ -18,13 +18,15 @@ from qontext.frame import log
 from qontext.frame.scratch import scratch
 from qontext.queries.generators import GENERATORS
 
-TRAINED, ENCODED, STEPS, BATCH = 64, 192, 4, 16
+TRAINED, ENCODED, STEPS, BATCH = 64, 192, 3, 32
+"""Passages that are trained on and encoded, and steps of a batch as large as the real one: with smaller ones, what a step
+costs in itself weighs more."""
 FEWEST = 8
 """Minimum number of passages for training; below it, nothing is timed."""
 SPLIT_CHARACTERS, BM25_PASSAGES, KEYPHRASE_PASSAGES = 1_500_000, 15_000, 2_500
 """Conservative rates per second on one core, for parts that take too little time to be measured."""
-STAGE_SECONDS = 2.5
-"""Fixed seconds of a stage: imports, loading a model, writing."""
+STAGE_SECONDS = 1.0
+"""Fixed seconds of a stage, after others in the same process: loading a model, writing."""
 
 
 def searching_by_words(queries: int, passages: int) -> float:

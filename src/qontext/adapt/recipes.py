@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from qontext.adapt.plan import FINETUNED_PASSAGES, Plan
@@ -18,7 +17,7 @@ DENSE_WEIGHT = 0.3
 
 def training_recipe(request: Request, plan: Plan) -> Recipe:
     """The recipe for queries, training and evaluation of all systems."""
-    steps = [*_preparing(request, plan)]
+    steps = [*_preparing(request, plan), _encoding(request, "start", request.encoder)]
     if plan.trains:
         steps += _pretraining(request, plan)
         steps += _finetuning(request, plan) if plan.finetune_steps else []
@@ -29,12 +28,12 @@ def training_recipe(request: Request, plan: Plan) -> Recipe:
     )
 
 
-def serving_recipe(request: Request, model: Path, reuse: str | None, dense: dict[str, Any] | None) -> Recipe:
+def serving_recipe(request: Request, model: str, reuse: str | None, dense: dict[str, Any] | None) -> Recipe:
     """The recipe for an index of all documents; `reuse` names earlier vectors, `dense` has the settings of an index of
     the vectors."""
-    vectors = {"encoder": str(model), "max_length": request.read_tokens, "reuse": reuse}
+    vectors = {"encoder": model, "max_length": request.read_tokens, "reuse": reuse}
     steps = (
-        Step.of("passages", _splitting(request, str(model)), verb="split"),
+        Step.of("passages", _splitting(request, model), verb="split"),
         Step.of("vectors", {"texts": "@passages", **vectors}, verb="encode"),
         Step.of(
             "bm25",
@@ -77,6 +76,7 @@ def _preparing(request: Request, plan: Plan) -> Iterator[Step]:
         "labels": request.labels,
         "pool": max(plan.pool, 1_000),
         "max_labels": request.max_labels,
+        "split_labels": False if request.labels and not request.divided else None,
         "least_labels": plan.finetune_batch if request.labelled and plan.finetune_steps else None,
         "seed": request.pretrain["seed"],
     }
@@ -90,7 +90,7 @@ def _pretraining(request: Request, plan: Plan) -> Iterator[Step]:
             {"queries": "@holdout/queries", "passages": "@split"},
             comment="drop queries that do not retrieve their passage with BM25",
         )
-    sized = {"batch_size": plan.batch, "steps": plan.steps}
+    sized = {"batch_size": plan.batch, "steps": plan.steps, **plan.limits.get("pretrain", {})}
     yield Step.of("pretrain", {"passages": "@split", "queries": plan.queries, **request.pretrain, **sized})
 
 
@@ -132,6 +132,7 @@ def _finetuning_settings(request: Request, plan: Plan, passages: str) -> dict[st
         "encoder": "@pretrain",
         "steps": plan.finetune_steps,
         "batch_size": plan.finetune_batch,
+        **plan.limits.get("finetune", {}),
         "passages_per_query": FINETUNED_PASSAGES,
         "passage_length": request.max_tokens,
         "query_length": 48,
@@ -144,19 +145,23 @@ def _finetuning_settings(request: Request, plan: Plan, passages: str) -> dict[st
 
 def _measuring(request: Request, plan: Plan) -> Iterator[Step]:
     """Search and evaluate with every system, on generated questions and, with labels, on real ones."""
-    encoders = {"start": request.encoder}
+    encoders = ["start"]
     if plan.trains:
-        encoders["adapted"] = "@finetune" if plan.finetune_steps else "@pretrain"
-    for system, encoder in encoders.items():
-        encoding = {"texts": "@holdout/measured", "encoder": encoder, "max_length": request.read_tokens}
-        yield Step.of(f"{system}-vectors", encoding, verb="encode")
+        encoders.append("adapted")
+        yield _encoding(request, "adapted", "@finetune" if plan.finetune_steps else "@pretrain")
     for split in request.splits:
-        yield from _searching(request, split, list(encoders))
+        yield from _searching(request, split, encoders)
         if split == "dev":
             continue
         for system in systems(plan.trains):
             scoring = {"run": f"@{system}-{split}", "qrels": "@holdout/measured", "split": split}
             yield Step.of(f"score-{system}-{split}", {**scoring, "measures": MEASURES}, verb="evaluate")
+
+
+def _encoding(request: Request, system: str, encoder: str) -> Step:
+    """Vectors of the passages for evaluation."""
+    encoding = {"texts": "@holdout/measured", "encoder": encoder, "max_length": request.read_tokens}
+    return Step.of(f"{system}-vectors", encoding, verb="encode")
 
 
 def _searching(request: Request, split: str, encoders: list[str]) -> Iterator[Step]:

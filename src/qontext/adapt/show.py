@@ -13,13 +13,13 @@ from qontext.adapt.survey import Survey
 from qontext.adapt.verdict import Verdict
 from qontext.corpus.sources.files import unread
 from qontext.frame import log
-from qontext.workflow.adapted import show_scores
+from qontext.workflow.adapted import show_scores, shown_labels
 
 SAMPLES = 3
 
 
-def show_plan(request: Request, seen: Survey, plan: Plan, root: Path) -> None:
-    """Show the plan in ten lines, then notes."""
+def show_plan(request: Request, seen: Survey, plan: Plan, recipe: Path | None) -> None:
+    """Show the plan in ten lines, then notes; `recipe` is the file to which it is written."""
     about = "" if seen.exact else "about "
     passages = f"{about}{plan.passages:,}" + (" (as in the source)" if seen.keep else "")
     per_document = "" if seen.keep else f", {plan.passages / max(1, seen.documents):.1f} per document"
@@ -37,9 +37,7 @@ def show_plan(request: Request, seen: Survey, plan: Plan, root: Path) -> None:
         + (f": {plan.finetune_steps:,} steps on its scores" if plan.finetune_steps else ": not enough time")
         if request.reranker
         else None,
-        "labels": f"{plan.finetune_steps:,} steps of fine-tuning on {request.labelled:,} questions"
-        if plan.finetune_steps and request.labelled
-        else ("for evaluation only" if request.labels else "none: evaluated on generated questions"),
+        "labels": _labels(request, plan),
         "measuring": f"{', '.join(s for s in request.splits if s != 'dev')} questions, among {plan.pool:,} passages",
         "time": f"{log.duration(plan.expected)}, "
         + (
@@ -49,11 +47,20 @@ def show_plan(request: Request, seen: Survey, plan: Plan, root: Path) -> None:
         )
         + ", ".join(f"{part.replace('_', ' ')} {log.duration(took)}" for part, took in plan.seconds.items()),
         "disk": f"{plan.disk / 2**30:.1f} GiB",
-        "recipe": str(root / RECIPE),
+        "recipe": None if recipe is None else str(recipe),
     }
     log.show_table("Plan", {name: row for name, row in rows.items() if row is not None})
     for note in plan.notes:
         log.warn(note[0].upper() + note[1:])
+
+
+def _labels(request: Request, plan: Plan) -> str:
+    if not request.labels:
+        return "none: evaluated on generated questions"
+    if not (plan.finetune_steps and request.labelled):
+        return f"{request.judged.get('test', 0):,} questions, for evaluation only"
+    judged = {**request.judged, "train": request.labelled}
+    return f"{plan.finetune_steps:,} steps of fine-tuning; {shown_labels(judged)}"
 
 
 def show_verdict(verdict: Verdict, searching: Mapping[str, Any], root: Path) -> None:
@@ -63,24 +70,24 @@ def show_verdict(verdict: Verdict, searching: Mapping[str, Any], root: Path) -> 
     _show_samples(root, verdict.split)
 
 
-def show_built(
-    root: Path, passages: int, left_out: Mapping[str, Mapping[str, int]], expected: float, seconds: float
-) -> None:
-    """Show the results; `left_out` has the unusable records and files, by kind."""
-    built: dict[str, Any] = {"passages": passages}
-    if "skipped" in left_out:
-        built["left_out"] = ", ".join(
-            f"{n:,} × {kind.replace('_', ' ')}" for kind, n in left_out["skipped"].items()
+def show_built(root: Path, built: Mapping[str, Any], expected: float, seconds: float) -> None:
+    """Show the results, with the unusable records and files by kind."""
+    rows: dict[str, Any] = {"passages": built["passages"]}
+    if "labels" in built:
+        rows["labels"] = shown_labels(built["labels"])
+    if "skipped" in built:
+        rows["left_out"] = ", ".join(
+            f"{n:,} × {kind.replace('_', ' ')}" for kind, n in built["skipped"].items()
         )
-    if "not_read" in left_out:
-        built["not_read"] = unread(left_out["not_read"])
-    built |= {
+    if "not_read" in built:
+        rows["not_read"] = unread(built["not_read"])
+    rows |= {
         "expected": log.duration(expected),
         "took": log.duration(seconds),
-        "model": str(root / "model"),
-        "report": str(root / "report" / "report.html"),
+        "model": built["model"],
+        "report": built["report"],
     }
-    log.show_table("Results", built)
+    log.show_table("Results", rows)
     log.note(
         "\nNext steps:\n"
         f'  Search:                      qontext search {root} "a question"\n'

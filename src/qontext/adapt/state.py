@@ -45,6 +45,7 @@ class PlanShape(TypedDict):
     seconds: dict[str, NonNegativeFloat]
     disk: NonNegativeInt
     notes: list[str]
+    limits: NotRequired[dict[str, dict[str, NonNegativeFloat]]]
 
 
 class PlannedShape(TypedDict):

@@ -86,6 +86,8 @@ class Survey:
     sample: tuple[Passage, ...]
     unread: Mapping[str, int] = field(default_factory=dict)
     """The number of files that are not read, by extension."""
+    problems: Mapping[str, int] = field(default_factory=dict)
+    """The number of unusable documents by kind of problem."""
 
     @property
     def language_name(self) -> str:
@@ -105,11 +107,12 @@ def survey(source: str, *, labelled: bool = False) -> Survey:
     started = time.monotonic()
     opened = open_source(source, fields=FieldNames())
     documents: list[Document] = []
-    characters = unusable = 0
+    characters = 0
+    problems: Counter[str] = Counter()
     stream = opened.documents()
     for item in stream:
         if isinstance(item, Problem):
-            unusable += 1
+            problems[item.kind] += 1
             continue
         documents.append(item)
         characters += len(item.content)
@@ -140,8 +143,9 @@ def survey(source: str, *, labelled: bool = False) -> Survey:
         language=language_of(texts[:: max(1, len(texts) // 200)]),
         words_per_document=round(sum(lengths) / count),
         duplicates=1 - len(hashes) / len(texts),
-        unusable=unusable,
+        unusable=problems.total(),
         unread=dict(opened.unread),
+        problems=dict(problems.most_common()),
         seconds=time.monotonic() - started,
         sample=tuple(_sample(records, whole=are_passages)),
     )

@@ -34,16 +34,22 @@ def counter(tokenizer: str) -> Counter:
     return lambda sentences: [len(e) for e in loaded.encode_batch_fast(sentences, add_special_tokens=False)]
 
 
-@functools.lru_cache(maxsize=4)
 def load_tokenizer(name: str) -> Any:
     """A `tokenizers.Tokenizer` without truncation or padding, from a folder, a tokenizer.json or the Hub."""
+    path = Path(name).expanduser()
+    file = path if path.is_file() else hub.locate(name, "tokenizer") / "tokenizer.json"
+    status = file.stat() if file.is_file() else None
+    return _load(file, (status.st_mtime_ns, status.st_size, status.st_ino) if status else None)
+
+
+@functools.lru_cache(maxsize=4)
+def _load(file: Path, version: tuple[int, ...] | None) -> Any:
+    """The tokenizer in this version of the file; None: there is no file, only a vocabulary beside it."""
     from tokenizers import Tokenizer
 
     # There is one process per core already: threads inside each would compete for the cores.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    path = Path(name).expanduser()
-    file = path if path.is_file() else hub.locate(name, "tokenizer") / "tokenizer.json"
-    if not file.is_file():
+    if version is None:
         tokenizer = _convert(file.parent)
     else:
         try:

@@ -12,21 +12,20 @@ The result has BEIR's layout: corpus.jsonl.gz, queries.jsonl.gz, qrels/dev.tsv, 
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 from pydantic import Field
 
 from qontext.corpus.sources import FieldNames, fingerprint, open_source
 from qontext.corpus.sources.docstrings import split_summary
-from qontext.data.collection import write_qrels
 from qontext.data.lines import write_jsonl
-from qontext.data.records import Document
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, Seed, StageConfig
 from qontext.frame.errors import QontextError
 from qontext.frame.stages import Stage
-from qontext.training.randomness import uniform
+
+if TYPE_CHECKING:
+    from qontext.data.records import Document
 
 FEWEST_WORDS, MOST_WORDS = 4, 25
 
@@ -51,6 +50,12 @@ def is_documentation(source: str) -> bool:
 
 
 def run(config: DocsetConfig, work: Workdir) -> dict[str, Any]:
+    import numpy as np
+
+    from qontext.data.collection import write_qrels
+    from qontext.data.records import Document
+    from qontext.training.randomness import uniform
+
     if not is_documentation(config.source):
         raise QontextError(
             "a labelled set can only be built from docstrings", place=config.source, remedy="Give pydocs:"
@@ -89,6 +94,10 @@ def run(config: DocsetConfig, work: Workdir) -> dict[str, Any]:
 
 def _sample(documents: list[Document], config: DocsetConfig) -> list[Document]:
     """Complete modules, drawn until there are enough passages, in source order."""
+    import numpy as np
+
+    from qontext.training.randomness import uniform
+
     if config.passages is None:
         return documents
     order = np.argsort(uniform(config.seed, "docset module", np.arange(len(documents))))

@@ -14,33 +14,30 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import pyarrow as pa
 from pydantic import Field
 
 from qontext.corpus import counting, parallel
-from qontext.corpus.sections import title_of
 from qontext.corpus.sentences import SPLITTERS, pieces
 from qontext.corpus.sources import FieldNames, Problem, Source, fingerprint, open_source
 from qontext.corpus.sources.base import UNREADABLE
-from qontext.corpus.sources.files import unread
-from qontext.corpus.texts import Splitting, spans_of, texts_of
-from qontext.data import records
-from qontext.data.records import PASSAGES, PLACES, Document
-from qontext.data.seen import SeenIds
 from qontext.frame import log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, Machine, Seed, StageConfig
 from qontext.frame.errors import QontextError
 from qontext.frame.stages import Stage
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from qontext.data.records import Document
+    from qontext.data.seen import SeenIds
+
 RECORDS_PER_BLOCK, BLOCKS_PER_PART = 128, 32
 _COUNTS = b"qontext.counts"
 MOST_NAMED = 20
 """Maximum number of skipped files to name; beyond that, only their number is shown (all names with -v)."""
-COLUMNS = pa.schema([*PASSAGES, *PLACES])
-"""The output columns: passages and their places."""
 
 
 class SplitConfig(StageConfig):
@@ -50,7 +47,8 @@ class SplitConfig(StageConfig):
     installed Python packages."""
 
     keep: bool = False
-    """Keep the passages and ids of the source (BEIR, DPR, MS MARCO passages, paragraphs)."""
+    """Keep the passages and ids of the source (BEIR, DPR, MS MARCO passages, paragraphs); a document of MS MARCO is kept
+    as one passage."""
 
     max_tokens: int = Field(144, ge=3, le=100_000)
     """Maximum passage length in tokens, including two special tokens (144 in query-as-context, 128 in CoT-MAE)."""
@@ -107,11 +105,16 @@ class Batch:
 
 
 def run(config: SplitConfig, work: Workdir) -> dict[str, Any]:
+    import pyarrow as pa
+
+    from qontext.corpus.sources.files import unread
+    from qontext.data import records
+
     names = FieldNames(
         config.id_field, config.title_field, config.text_field, config.paragraphs_field, config.doc_field
     )
     source = open_source(config.source, fields=names, encoding=config.encoding)
-    if config.keep and not source.has_passages:
+    if config.keep and not source.has_ids:
         raise QontextError(
             f"{source.name} has documents, not passages, so there is nothing to keep",
             place=config.source,
@@ -147,6 +150,12 @@ def run(config: SplitConfig, work: Workdir) -> dict[str, Any]:
 
 def split_block(block: Batch, config: SplitConfig) -> tuple[pa.Table, Counter[str]]:
     """Documents → passages and counts; pure, so that it can run in any process."""
+    import pyarrow as pa
+
+    from qontext.corpus.sections import title_of
+    from qontext.corpus.texts import Splitting, spans_of, texts_of
+    from qontext.data.records import PASSAGES, PLACES
+
     rows: dict[str, list[Any]] = {name: [] for name in (*PASSAGES.names, *PLACES.names)}
     how = Splitting(
         config.keep,
@@ -187,11 +196,13 @@ def split_block(block: Batch, config: SplitConfig) -> tuple[pa.Table, Counter[st
         tokens=sum(rows["tokens"]),
         overlong=sum(rows["overlong"]),
     )
-    return pa.table(rows, schema=COLUMNS), block.counts + made
+    return pa.table(rows, schema=pa.schema([*PASSAGES, *PLACES])), block.counts + made
 
 
 def _blocks(source: Source, config: SplitConfig, advance: Callable[[float], None]) -> Iterator[Batch]:
     """The source's records in blocks of fixed size, without unusable ones."""
+    from qontext.data.seen import SeenIds
+
     seen, left_out, items, read = SeenIds(), itertools.count(), source.documents(), 0
     while batch := list(itertools.islice(items, RECORDS_PER_BLOCK)):
         advance(source.bytes_read - read)
@@ -203,6 +214,8 @@ def _usable(
     batch: list[Document | Problem], seen: SeenIds, left_out: Iterator[int], config: SplitConfig
 ) -> Batch:
     """Skip and count unusable records, or stop at one. `left_out` counts unreadable files."""
+    from qontext.data.records import Document
+
     block = Batch()
 
     def reject(problem: Problem) -> None:

@@ -5,22 +5,21 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-from numpy.typing import NDArray
 from pydantic import Field
 
-from qontext.corpus import counting, parallel, store
-from qontext.data import records
-from qontext.data.rows import TableRows
+from qontext.corpus import counting, parallel
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, Machine
 from qontext.frame.errors import QontextError
 from qontext.frame.parts import Made, Part, Parts, PartsConfig, slices
 from qontext.frame.stages import Stage
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
 
 TEXTS_PER_CHUNK, TEXTS_PER_BLOCK = 65_536, 1024
 Texts = list[tuple[str, list[int]]]
@@ -44,6 +43,9 @@ class Tokens(Parts[TokensConfig]):
     unit = "texts"
 
     def __init__(self, config: TokensConfig, work: Workdir) -> None:
+        from qontext.data import records
+        from qontext.data.rows import TableRows
+
         super().__init__(config, work)
         if config.tokenizer == counting.WORDS:
             raise QontextError(
@@ -63,6 +65,8 @@ class Tokens(Parts[TokensConfig]):
         counting.load_tokenizer(self.config.tokenizer)  # so that a bad one is an error here, not in a process
 
     def make(self, part: Part, content: None) -> dict[str, int]:
+        from qontext.corpus import store
+
         starts = range(part.first, part.last, TEXTS_PER_BLOCK)
         blocks = (self._texts(start, min(start + TEXTS_PER_BLOCK, part.last)) for start in starts)
         tokenize = functools.partial(_tokenize, tokenizer=self.config.tokenizer)
@@ -74,6 +78,8 @@ class Tokens(Parts[TokensConfig]):
         return {}
 
     def finish(self, made: Made) -> dict[str, Any]:
+        from qontext.corpus import store
+
         tokenizer = counting.load_tokenizer(self.config.tokenizer)
         vocabulary = tokenizer.get_vocab_size(with_added_tokens=True)
         groups, names = _groups(self.config.texts, self.kind)
@@ -112,10 +118,14 @@ def vocabulary_hash(tokenizer: Any) -> str:
 
 
 def _tokenize(texts: Texts, tokenizer: str) -> dict[str, NDArray[Any]]:
+    from qontext.corpus import store
+
     return store.tokenize(texts, counting.load_tokenizer(tokenizer))
 
 
 def _join(parts: list[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+    import numpy as np
+
     shifts = np.cumsum([0, *(len(part["ids"]) for part in parts)])
     for part, shift in zip(parts, shifts):
         part["sentences"] = part["sentences"] + shift
@@ -124,6 +134,8 @@ def _join(parts: list[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
 
 def _kind(texts: str) -> str:
     """ "passages" or "queries", by the columns."""
+    from qontext.data import records
+
     part = records.parquet_parts(texts)[0]
     names = records.open_parquet(part).schema_arrow.names
     if {"passage", "query"} <= set(names):
@@ -142,6 +154,12 @@ def _with_title(title: str, text: str, sentences: list[int]) -> tuple[str, list[
 
 def _groups(texts: str, kind: str) -> tuple[NDArray[np.int64], pa.Array]:
     """The start of each document's passages (each passage's queries), and the names of the store."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from qontext.data import records
+
     schema = records.QUERIES if kind == "queries" else records.PASSAGES
     column = "passage" if kind == "queries" else "doc"
     name = "passage" if kind == "queries" else "id"
@@ -166,6 +184,8 @@ def _groups(texts: str, kind: str) -> tuple[NDArray[np.int64], pa.Array]:
 
 def _counted(names: pa.Array) -> tuple[pa.Array, pa.Array]:
     """Each distinct name, and whether it occurs more than once."""
+    import pyarrow.compute as pc
+
     counts = pc.value_counts(names)
     return counts.field("values"), pc.greater(counts.field("counts"), 1)
 

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from qontext.data import records
 from qontext.frame import log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, StageConfig
@@ -37,6 +36,8 @@ class TrainTokenizerConfig(StageConfig):
 
 def run(config: TrainTokenizerConfig, work: Workdir) -> dict[str, Any]:
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+    from qontext.data import records
 
     def wordpiece(vocabulary: dict[str, int]) -> Any:
         model = models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100)
@@ -99,6 +100,8 @@ def train(tokenizer: Any, config: TrainTokenizerConfig, advance: Callable[[int],
 
 
 def _texts(passages: str, advance: Callable[[int], None]) -> Iterator[list[str]]:
+    from qontext.data import records
+
     for batch in records.read_table(passages, records.PASSAGES, columns=["title", "text"]):
         advance(len(batch))
         for name in ("title", "text"):

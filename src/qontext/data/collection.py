@@ -84,8 +84,8 @@ def load_collection(folder: Path | str) -> Collection:
 
 
 def read_passages(source: Path | str) -> Iterator[Passage]:
-    """The passages of a `split` artifact, a Parquet file, a BEIR folder or corpus file, ``id<tab>text``, or DPR's
-    ``id<tab>text<tab>title``.
+    """The passages of a `split` artifact, a Parquet file, a BEIR folder or corpus file, or a TSV file: ``id text``, ``id
+    title text`` (RocketQA's MS MARCO), ``id url title text`` (MS MARCO's documents), or DPR's with its header.
 
     Ids are not checked for duplicates here, since passages are streamed; indexing checks them.
     """
@@ -100,9 +100,9 @@ def read_passages(source: Path | str) -> Iterator[Passage]:
             id = unescape(_filled(text_of_id, place, "id"))
             yield Passage(id, title, text, id)
     elif _ends_well(path, ".tsv"):
-        for place, (text_of_id, text) in _tab_separated(path, 2, "id<tab>text"):
+        for place, (text_of_id, *_, title, text) in _passage_rows(path):
             id = unescape(_filled(text_of_id, place, "id"))
-            yield Passage(id, "", text, id)
+            yield Passage(id, title, text, id)
     else:
         yield from (passage for passage, _ in _json_passages(path))
 
@@ -246,6 +246,20 @@ def _parquet_queries(path: Path) -> Iterator[tuple[str, str, str]]:
                 number += 1
                 place = f"{part}: row {number}"
                 yield place, _filled(id, place, "id", blank=True), text
+
+
+_LAYOUTS = {2: "id<tab>text", 3: "id<tab>title<tab>text", 4: "id<tab>url<tab>title<tab>text"}
+"""The TSV files of passages and documents without a header, by their number of columns."""
+
+
+def _passage_rows(path: Path) -> Iterator[tuple[str, list[str]]]:
+    """(place, [id, …, title, text]) of each line, in the layout of the first one."""
+    first = next((line for line in read_lines(path) if line.strip()), "")
+    count = first.count("\t") + 1
+    for place, fields in _tab_separated(
+        path, count if count in _LAYOUTS else 2, _LAYOUTS.get(count, _LAYOUTS[2])
+    ):
+        yield place, fields if count > 2 else [fields[0], "", fields[1]]
 
 
 def _tab_separated(path: Path, count: int, expected: str) -> Iterator[tuple[str, list[str]]]:

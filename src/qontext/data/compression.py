@@ -9,8 +9,6 @@ import lzma
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from qontext.frame.errors import QontextError
 
 LONGEST_LINE = 256 << 20
@@ -48,9 +46,10 @@ def _decompressed(file: io.BufferedReader) -> Any:
     if kind == "xz":
         return lzma.open(file, "rb")
     if kind == "zstd":
-        return pa.CompressedInputStream(
-            file, "zstd"
-        )  # zstandard's own reader takes half a frame for a whole one
+        import pyarrow as pa
+
+        # zstandard's own reader takes half a frame for a whole one
+        return pa.CompressedInputStream(file, "zstd")
     return file
 
 

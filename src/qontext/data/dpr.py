@@ -3,7 +3,8 @@
 - ``psgs_w100.tsv``: passages, with the header ``id text title``, quoted as a CSV writer does.
 - ``nq-test.qa.csv``, ``trivia-test.qa.csv.gz``: ``question<tab>['answer', …]``, quoted likewise. They have no
   ids: the line number, from 0, is the id, as in runs produced from them.
-- ``biencoder-nq-dev.json``: one list of questions with answers and passages, too large to read at once.
+- ``biencoder-nq-train.json``, ``biencoder-trivia-train.json``, and ``-dev``: one list of questions with answers and the ids
+  of positive and negative passages, too large to read at once.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from qontext.data.compression import plain_name
+from qontext.data.ids import id_of
 from qontext.data.lines import check_characters, read_lines
 from qontext.frame.errors import QontextError
 
@@ -56,6 +58,31 @@ def questions(path: Path) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
     rows = _from_json(path) if plain_name(path).endswith(".json") else _from_csv(path)
     for number, (place, text, answers) in enumerate(rows):
         yield place, str(number), *checked(text, answers, place)
+
+
+def is_training_file(path: Path) -> bool:
+    """Whether a file is a list of questions with passages."""
+    return path.is_file() and plain_name(path).endswith(".json") and is_questions(path)
+
+
+def labelled(path: Path) -> Iterator[tuple[str, str, list[str], list[str]]]:
+    """(id, question, positives, hard negatives) of each question; one without positives is left out, as DPR does. The ids
+    of questions are those of `questions`."""
+    for number, (place, row) in enumerate(_objects(path)):
+        text, _ = checked(row.get("question"), row.get("answers"), place)
+        positives, negatives = (
+            _ids(row.get(name), name, place) for name in ("positive_ctxs", "hard_negative_ctxs")
+        )
+        if positives:
+            yield str(number), text, positives, [id for id in negatives if id not in positives]
+
+
+def _ids(passages: object, name: str, place: str) -> list[str]:
+    """The ids of a list of passages."""
+    if not isinstance(passages, list) or not all(isinstance(passage, dict) for passage in passages):
+        raise QontextError(f"expected a list of passages as {name!r}", place=place)
+    ids = (passage.get("passage_id", passage.get("psg_id")) for passage in passages)
+    return list(dict.fromkeys(id_of(id, place, f"passage_id in {name!r}") for id in ids))
 
 
 def checked(text: object, answers: object, place: str) -> tuple[str, tuple[str, ...]]:
@@ -126,13 +153,18 @@ def _from_csv(path: Path) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _from_json(path: Path) -> Iterator[tuple[str, Any, Any]]:
+    for place, row in _objects(path):
+        yield place, row.get("question"), row.get("answers")
+
+
+def _objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(place, question) for each question of a list."""
     for number, row in enumerate(_items(path), start=1):
         place = f"{path}, question {number}"
         if not isinstance(row, dict):
             raise QontextError("expected an object with question and answers", place=place)
-        question, answers = row.get("question"), row.get("answers")
-        check_characters([question, answers], place)
-        yield place, question, answers
+        check_characters([row.get("question"), row.get("answers")], place)
+        yield place, row
 
 
 def _items(path: Path) -> Iterator[Any]:

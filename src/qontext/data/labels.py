@@ -130,7 +130,9 @@ def to_passages(labels: Labels, passages: Iterator[Passage], place: str) -> tupl
         splits[name] = found
     if lost:
         log.warn(
-            f"{place}: {len(lost):,} labels have ids that are not in these documents, such as {lost[0]!r}; "
+            f"{place}: 1 label has an id that is not in these documents, {lost[0]!r}; it is ignored."
+            if len(lost) == 1
+            else f"{place}: {len(lost):,} labels have ids that are not in these documents, such as {lost[0]!r}; "
             "they are ignored."
         )
     return Labels(labels.queries, splits), document

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from qontext.data import records
-from qontext.data.collection import Passage, read_passages
 from qontext.frame.damage import damaged, opening
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from qontext.data.collection import Passage
 
 SEPARATOR = " › "
 """Between the parts of a path of headings, in titles and in places."""
@@ -50,22 +50,43 @@ class Place(NamedTuple):
 def find_passages(source: Path | str, ids: Collection[str]) -> dict[str, tuple[Passage, Place]]:
     """The passages with these ids, and their places. Only the id column is scanned; other columns are read
     for hits only."""
+    import pyarrow.compute as pc
+
+    from qontext.data import records
+    from qontext.data.collection import Passage, read_passages
+
     path = Path(source)
     if not ids:
         return {}
     if not is_table(path):
         wanted = {*ids}
         return {p.id: (p, Place()) for p in read_passages(path) if p.id in wanted}
-    found = {}
+    found, wanted_ids = {}, _strings(ids)
     for part in records.parquet_parts(path):
-        there = records.open_parquet(part).schema_arrow.names
+        file = records.open_parquet(part)
+        there = file.schema_arrow.names
         columns = ["id", "title", "text", "doc", *(name for name in records.PLACES.names if name in there)]
+        rows: list[dict[str, Any]] = []
         with opening(part, "a readable Parquet file with passages"):
-            table = pq.read_table(part, columns=columns, filters=[("id", "in", list(ids))])
-        for row in table.to_pylist():
+            # Not `read_table` with a filter, which imports PyArrow's data sets.
+            for group in range(file.num_row_groups):
+                is_wanted = pc.is_in(file.read_row_group(group, ["id"])["id"], wanted_ids)
+                if pc.any(is_wanted).as_py():
+                    rows += file.read_row_group(group, columns).filter(is_wanted).to_pylist()
+        for row in rows:
             passage = Passage(row.pop("id"), row.pop("title"), row.pop("text"), row.pop("doc"))
             found[passage.id] = (passage, place_of(row, part))
     return found
+
+
+def _strings(texts: Collection[str]) -> pa.StringArray:
+    """The texts as an array. (`pyarrow.array` imports pandas where it is installed.)"""
+    import numpy as np
+    import pyarrow as pa
+
+    encoded = [text.encode() for text in texts]
+    offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
+    return pa.StringArray.from_buffers(len(encoded), pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded)))
 
 
 def place_of(row: Mapping[str, Any], source: Path) -> Place:
@@ -88,6 +109,10 @@ def parsed(metadata: str, source: Path) -> dict[str, Any]:
 
 def read_columns(source: Path | str) -> Iterator[tuple[Path, pa.RecordBatch]]:
     """(file, rows) of a table of passages, with the columns `id`, `title`, `doc` and its place columns."""
+    import pyarrow as pa
+
+    from qontext.data import records
+
     for part in records.parquet_parts(source):
         there = records.open_parquet(part).schema_arrow.names
         schema = pa.schema([*records.PASSAGES, *(field for field in records.PLACES if field.name in there)])

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from qontext.data.collection import load_collection, write_qrels
-from qontext.evaluation.datasets import BENCHMARKS, FORUMS, Benchmark, Unavailable, remote_dataset
 from qontext.evaluation.published import BEIR_SETS, ROWS
 from qontext.evaluation.tables import Cell, Row, Table, to_csv, to_latex, to_markdown
 from qontext.frame import artifacts, execution, log, stages
@@ -20,6 +18,9 @@ from qontext.frame.disk import require_no_file
 from qontext.frame.errors import QontextError, choose
 from qontext.frame.inputs import digest_of
 from qontext.frame.stages import Pipeline
+
+if TYPE_CHECKING:
+    from qontext.evaluation.datasets import Benchmark, Unavailable
 
 MEASURE = "nDCG@10"
 
@@ -33,7 +34,7 @@ class BeirConfig(StageConfig):
 
     sets: tuple[str, ...] = BEIR_SETS
     """Sets to evaluate on. Default: the 14 of the published table. cqadupstack is the mean of its 12 forums.
-    With --data-root, any folder in it."""
+    With --data-root, any folder in it. The path of a folder in BEIR's layout is a set, too."""
 
     data_root: str | None = None
     """A folder with one folder in BEIR's layout per set. Missing sets are downloaded."""
@@ -55,16 +56,13 @@ class BeirConfig(StageConfig):
 
 
 def run(settings: BeirConfig) -> dict[str, Any]:
+    from qontext.evaluation.datasets import Unavailable
+
     root = Path(settings.out)
     if not settings.sets:
         raise QontextError("no set is specified", remedy="Name one with --sets.")
     require_no_file(root)
-    # All folders are checked before the first search, so that a misspelled name is an error at once.
-    folders = {name: dict(_folders(settings, name)) for name in settings.sets}
-    for folder in (
-        source for parts in folders.values() for source in parts.values() if isinstance(source, Path)
-    ):
-        choose(settings.split, load_collection(folder).splits, f"split of {folder}")
+    folders = folders_of(settings)
     if settings.retriever != "bm25":
         digest_of(settings.retriever, "retriever")
     work = artifacts.open_root(root)
@@ -101,8 +99,26 @@ def run(settings: BeirConfig) -> dict[str, Any]:
     }
 
 
+def folders_of(settings: BeirConfig) -> dict[str, dict[str, Path | Benchmark]]:
+    """The parts of each set. All folders are checked before the first search, so that a misspelled name is an error at
+    once.
+    """
+    from qontext.data.collection import load_collection
+
+    folders = {Path(name).name: dict(_folders(settings, name)) for name in settings.sets}
+    for parts in folders.values():
+        for folder in (source for source in parts.values() if isinstance(source, Path)):
+            choose(settings.split, load_collection(folder).splits, f"split of {folder}")
+    return folders
+
+
 def _folders(settings: BeirConfig, name: str) -> Iterator[tuple[str, Path | Benchmark]]:
     """The parts of a set, each with its folder, or with the benchmark to download."""
+    from qontext.evaluation.datasets import BENCHMARKS, FORUMS
+
+    if Path(name).name != name and Path(name).is_dir():
+        yield Path(name).name, Path(name)
+        return
     local = Path(settings.data_root).expanduser() / name if settings.data_root else None
     if settings.data_root:
         existing(settings.data_root, "the folder of the sets")
@@ -151,6 +167,9 @@ def _do(verb: str, place: Path, settings: dict[str, Any]) -> Artifact:
 
 def fetch(benchmark: Benchmark, folder: Path) -> Path:
     """Write a set of ir_datasets as a folder in BEIR's layout; finished parts are not downloaded again."""
+    from qontext.data.collection import write_qrels
+    from qontext.evaluation.datasets import remote_dataset
+
     work = Workdir(folder)
     if all(work.has(name) for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv")):
         return folder

@@ -6,23 +6,20 @@ import dataclasses
 import itertools
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from qontext.data.collection import read_passages, read_queries
-from qontext.data.runs import read_run
-from qontext.evaluation import checks
-from qontext.evaluation.answers import is_questions
-from qontext.evaluation.comparison import Change, Pair, System, compare_systems, largest_changes, tops
-from qontext.evaluation.datasets import load_judgements
 from qontext.evaluation.evaluate import score, threshold
 from qontext.frame import log
 from qontext.frame.config import Input, Seed, StageConfig
 from qontext.frame.errors import QontextError
 from qontext.frame.stages import Report
+
+if TYPE_CHECKING:
+    from qontext.evaluation.comparison import Change, First, Pair, System
 
 _ENDING = re.compile(r"(\.(trec|run|txt|tsv|res))?(\.(gz|zst|xz))?$")
 _SHOWN = 160  # characters of a passage in the table of examples
@@ -51,7 +48,8 @@ class CompareConfig(StageConfig):
     of --qrels."""
 
     examples: Annotated[int, Field(ge=0)] = 5
-    """Number of queries to show with the largest gains and losses between the first two systems."""
+    """Number of queries to show with the largest gains and losses between the first two systems, each with the first
+    passage of every system."""
 
     permutations: Annotated[int, Field(ge=100)] = 10_000
     """Number of draws of the randomization test and of the bootstrap."""
@@ -61,6 +59,12 @@ class CompareConfig(StageConfig):
 
 
 def run(settings: CompareConfig) -> dict[str, Any]:
+    from qontext.data.runs import read_run
+    from qontext.evaluation import checks
+    from qontext.evaluation.answers import is_questions
+    from qontext.evaluation.comparison import System, compare_systems, largest_changes, side_by_side, tops
+    from qontext.evaluation.datasets import load_judgements
+
     named = [find_runs(text) for text in settings.runs]
     names = system_names([name for name, _ in named], [paths for _, paths in named])
     if len(named) < 2:
@@ -90,21 +94,27 @@ def run(settings: CompareConfig) -> dict[str, Any]:
     # The share of judged results is not a quality measure, so it is shown but not tested.
     tested = [measure for measure in measures if not measure.startswith("Judged")]
     pairs = compare_systems(systems, tested, permutations=settings.permutations, seed=settings.seed)
-    changes = largest_changes(
-        queries,
-        systems[0].per_query(measures[0]),
-        systems[1].per_query(measures[0]),
-        *(tops(found, judged.qrels, threshold(judged, settings.relevant)) for found in first_runs[:2]),
-        count=settings.examples,
-    )
-    texts = _texts(settings, changes)
-    _show(systems, measures, pairs, changes, texts)
+    firsts = [tops(found, judged.qrels, threshold(judged, settings.relevant)) for found in first_runs]
+    values = [system.per_query(measures[0]) for system in systems]
+    changes = largest_changes(queries, values[0], values[1], firsts[0], firsts[1], count=settings.examples)
+    shown = dict(zip(names, zip(values, firsts)))
+    examples = side_by_side([change.query for change in changes], queries, shown)
+    folder = settings.data or (settings.qrels if Path(settings.qrels).is_dir() else None)
+    texts = texts_of(folder, examples)
+    _show(systems, measures, pairs)
+    if examples:
+        log.show_rows("The largest gains and losses", example_rows(examples, measures[0], texts))
     return {
         "queries": len(queries),
         "benchmark": judged.benchmark.name if judged.benchmark else None,
         "systems": [_system_row(system, measures) for system in systems],
         "pairs": [dataclasses.asdict(pair) for pair in pairs],
-        "examples": [dataclasses.asdict(change) | _example_texts(change, texts) for change in changes],
+        "examples": [
+            dataclasses.asdict(change)
+            | _example_texts(change, texts)
+            | {"first": examples_as_json(examples[change.query], texts)}
+            for change in changes
+        ],
     }
 
 
@@ -137,18 +147,29 @@ def system_names(given: Sequence[str], paths: Sequence[Sequence[str]]) -> list[s
     raise QontextError("two of the systems have the same name", remedy="Use NAME=PATH to distinguish them.")
 
 
-def _texts(settings: CompareConfig, changes: Sequence[Change]) -> tuple[dict[str, str], dict[str, str]]:
-    folder = settings.data or (settings.qrels if Path(settings.qrels).is_dir() else None)
-    if folder is None or not changes:
+Texts = tuple[dict[str, str], dict[str, str]]
+"""The texts of queries and of passages."""
+
+
+def texts_of(data: str | None, examples: Mapping[str, Sequence[First]]) -> Texts:
+    """The texts of the examples' queries and passages, from a labelled folder."""
+    from qontext.data.collection import read_passages, read_queries
+
+    if data is None or not examples:
         return {}, {}
-    wanted = {top for change in changes for top in (change.top_a, change.top_b)}
+    wanted = {first.passage for row in examples.values() for first in row}
     passages = {
-        p.id: " — ".join(filter(None, (p.title, p.text))) for p in read_passages(folder) if p.id in wanted
+        p.id: " — ".join(filter(None, (p.title, p.text))) for p in read_passages(data) if p.id in wanted
     }
-    return read_queries(folder), passages
+    return read_queries(data), passages
 
 
-def _example_texts(change: Change, texts: tuple[dict[str, str], dict[str, str]]) -> dict[str, str | None]:
+def examples_as_json(row: Sequence[First], texts: Texts) -> list[dict[str, Any]]:
+    """The first passages of all systems for a query, with their texts."""
+    return [dataclasses.asdict(first) | {"text": texts[1].get(first.passage or "")} for first in row]
+
+
+def _example_texts(change: Change, texts: Texts) -> dict[str, str | None]:
     queries, passages = texts
     return {
         "query_text": queries.get(change.query),
@@ -171,8 +192,6 @@ def _show(
     systems: Sequence[System],
     measures: Sequence[str],
     pairs: Sequence[Pair],
-    changes: Sequence[Change],
-    texts: tuple[dict[str, str], dict[str, str]],
 ) -> None:
     log.show_rows(
         "Means" + (" ± standard deviation over seeds" if any(len(s.seeds) > 1 for s in systems) else ""),
@@ -192,32 +211,27 @@ def _show(
             for pair in pairs
         ],
     )
-    if changes:
-        _show_examples(systems, measures[0], changes, texts)
 
 
-def _show_examples(systems: Sequence[System], measure: str, changes: Sequence[Change], texts: Any) -> None:
+def example_rows(examples: Mapping[str, Sequence[First]], measure: str, texts: Texts) -> list[dict[str, Any]]:
+    """A row for each query and system: its value, and its first passage, marked if relevant."""
     queries, passages = texts
     rows = []
-    for change in changes:
-        heading = f"{queries.get(change.query, change.query)}"
-        for system, value, top, is_right in (
-            (systems[0].name, change.a, change.top_a, change.right_a),
-            (systems[1].name, change.b, change.top_b, change.right_b),
-        ):
-            text = "no results" if top is None else passages.get(top, top)
-            short = textwrap.shorten(text, _SHOWN, placeholder=" …")
+    for query, row in examples.items():
+        heading = queries.get(query, query)
+        for first in row:
+            text = "no results" if first.passage is None else passages.get(first.passage, first.passage)
             rows.append(
                 {
                     "query": heading,
-                    "system": system,
-                    measure: f"{value:.3f}",
-                    "": "✓" if is_right else "✗",
-                    "first_passage": short,
+                    "system": first.system,
+                    measure: f"{first.value:.3f}",
+                    "": "✓" if first.right else "✗",
+                    "first_passage": textwrap.shorten(text, _SHOWN, placeholder=" …"),
                 }
             )
             heading = ""
-    log.show_rows("The largest gains and losses", rows)
+    return rows
 
 
 def with_spread(mean: float, spread: float | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,6 +80,35 @@ class Change:
     right_b: bool
 
 
+@dataclass(frozen=True)
+class First:
+    """A system's value for a query, its first passage and the relevance of that."""
+
+    system: str
+    value: float
+    passage: str | None
+    right: bool
+
+
+Tops = Mapping[str, tuple[str, bool]]
+"""query → its first passage, and whether that is judged relevant."""
+
+
+def side_by_side(
+    wanted: Sequence[str], queries: Sequence[str], systems: Mapping[str, tuple[Floats, Tops]]
+) -> dict[str, list[First]]:
+    """query → the first passage of every system, for the wanted ones of the queries; `systems` are their values and
+    their first passages."""
+    place = {query: i for i, query in enumerate(queries)}
+    return {
+        query: [
+            First(name, float(values[place[query]]), *tops.get(query, (None, False)))
+            for name, (values, tops) in systems.items()
+        ]
+        for query in wanted
+    }
+
+
 def tops(run: Run, qrels: Qrels, relevant: int) -> dict[str, tuple[str, bool]]:
     """query → its first passage, and whether that is judged relevant."""
     first = {query: run.rows(q)[0][0] for q, query in enumerate(run.queries)}
@@ -90,8 +119,8 @@ def largest_changes(
     queries: Sequence[str],
     a: Floats,
     b: Floats,
-    tops_a: dict[str, tuple[str, bool]],
-    tops_b: dict[str, tuple[str, bool]],
+    tops_a: Tops,
+    tops_b: Tops,
     *,
     count: int,
 ) -> list[Change]:

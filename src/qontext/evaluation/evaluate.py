@@ -7,23 +7,20 @@ and ``curves.json`` (recall by depth), which `report` reads.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
-import pyarrow as pa
 from pydantic import Field
 
-from qontext.data.collection import read_passages
-from qontext.data.records import write_table
-from qontext.data.runs import Run, read_run
-from qontext.evaluation import answers, checks, measures, neighbourhood
-from qontext.evaluation.datasets import Benchmark, Judged, load_judgements
-from qontext.evaluation.kernels import Floats
-from qontext.evaluation.measures import DEPTHS, Scores
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, StageConfig
 from qontext.frame.errors import QontextError
 from qontext.frame.stages import Stage
+
+if TYPE_CHECKING:
+    from qontext.data.runs import Run
+    from qontext.evaluation.datasets import Benchmark, Judged
+    from qontext.evaluation.kernels import Floats
+    from qontext.evaluation.measures import Scores
 
 NEIGHBOURS = (50, 100)  # the n of nb-recall^n@k, as published
 
@@ -57,6 +54,13 @@ class EvaluateConfig(StageConfig):
 
 
 def run(settings: EvaluateConfig, work: Workdir) -> dict[str, Any]:
+    import pyarrow as pa
+
+    from qontext.data.records import write_table
+    from qontext.data.runs import read_run
+    from qontext.evaluation import answers, checks
+    from qontext.evaluation.measures import DEPTHS
+
     checks.check_kinds(settings.run, settings.qrels)
     found = read_run(settings.run)
     if Path(settings.qrels).is_file() and answers.is_questions(Path(settings.qrels)):
@@ -80,6 +84,8 @@ def run(settings: EvaluateConfig, work: Workdir) -> dict[str, Any]:
 
 def score(found: Run, judged: Judged, names: str = "", relevant: int | None = None) -> tuple[Scores, Run]:
     """Score a run with the benchmark's conventions; returns the scores and the run as scored."""
+    from qontext.evaluation import measures
+
     benchmark = judged.benchmark
     lowest = threshold(judged, relevant)
     if benchmark and benchmark.drops_self:
@@ -96,6 +102,9 @@ def threshold(judged: Judged, asked: int | None) -> int:
 def _by_judgements(
     settings: EvaluateConfig, found: Run
 ) -> tuple[Scores, dict[str, list[float]], Benchmark | None]:
+    from qontext.evaluation import checks, measures
+    from qontext.evaluation.datasets import load_judgements
+
     judged = load_judgements(settings.qrels, split=settings.split)
     checks.check_ids(found, judged.qrels, settings.run, judged.place)
     checks.note_grades(judged, settings.relevant)
@@ -107,6 +116,12 @@ def _by_judgements(
 def _by_answers(
     settings: EvaluateConfig, found: Run
 ) -> tuple[Scores, dict[str, list[float]], Benchmark | None]:
+    import numpy as np
+
+    from qontext.data.collection import read_passages
+    from qontext.evaluation import answers, checks
+    from qontext.evaluation.measures import DEPTHS, Scores
+
     if settings.passages is None:
         raise QontextError("finding answers needs --passages", remedy="Add --passages.")
     questions = answers.read_questions(settings.qrels)
@@ -125,6 +140,8 @@ def _by_answers(
 
 
 def _answer_cutoff(name: str) -> int:
+    from qontext.evaluation.measures import DEPTHS
+
     head, _, depth = name.partition("@")
     if head != "Answer" or not depth.isdigit() or not 1 <= int(depth) <= max(DEPTHS):
         raise QontextError(
@@ -134,6 +151,11 @@ def _answer_cutoff(name: str) -> int:
 
 
 def _foreseen(first: Run, second: Run, scores: Scores) -> dict[str, list[float]]:
+    import numpy as np
+
+    from qontext.evaluation import neighbourhood
+    from qontext.evaluation.measures import DEPTHS
+
     judged = set(scores.queries)
     kept = [query in judged for query in second.queries]
     curves = {}
@@ -145,6 +167,10 @@ def _foreseen(first: Run, second: Run, scores: Scores) -> dict[str, list[float]]
 
 def _without_self(found: Run) -> Run:
     """The run without results that are the query itself."""
+    import numpy as np
+
+    from qontext.data.runs import Run
+
     query_codes = found.row_queries()
     queries = np.array(found.queries, dtype=object)
     keep = found.ids[found.codes] != queries[query_codes]

@@ -13,21 +13,19 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import Field
 
-from qontext.data import records
-from qontext.data.collection import Passage, Qrels, passage_row, read_passages, write_qrels
-from qontext.data.labels import Labels, measured_sizes, read_labels, to_passages
 from qontext.data.lines import write_jsonl
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, Seed, StageConfig
 from qontext.frame.errors import QontextError
 from qontext.frame.stages import Stage
-from qontext.training.randomness import uniform
+
+if TYPE_CHECKING:
+    from qontext.data.collection import Passage, Qrels
+    from qontext.data.labels import Labels
 
 FEW_DOCUMENTS = 20
 
@@ -51,6 +49,9 @@ class HoldoutConfig(StageConfig):
     pool: int = Field(100_000, ge=1)
     """Maximum number of passages to search: the judged ones, and others drawn from the collection."""
 
+    split_labels: bool = True
+    """Divide labels without splits into train, dev and test. Otherwise, all of them are for evaluation."""
+
     max_labels: int | None = Field(None, ge=1)
     """Maximum number of labelled training queries, drawn with the seed."""
 
@@ -62,6 +63,9 @@ class HoldoutConfig(StageConfig):
 
 
 def run(config: HoldoutConfig, work: Workdir) -> dict[str, Any]:
+    from qontext.data.collection import read_passages, write_qrels
+    from qontext.data.labels import read_labels, to_passages
+
     total, held, rule = _held_out(config)
     asked: dict[str, tuple[str, str]] = {}
     summary: dict[str, Any] = {"passages": total, "held_out_passages": len(held), "held_out_by": rule}
@@ -109,6 +113,8 @@ def run(config: HoldoutConfig, work: Workdir) -> dict[str, Any]:
 def _held_out(config: HoldoutConfig) -> tuple[int, set[str], str]:
     """The number of passages, the held-out ones, and the unit of holding out: documents, or passages if there
     are few documents. The one with the lowest hash is always held out."""
+    from qontext.data.collection import read_passages
+
     total, documents, last = 0, 0, None
     for passage in read_passages(config.passages):
         total, documents, last = total + 1, documents + (passage.doc != last), passage.doc
@@ -130,6 +136,11 @@ def _held_out(config: HoldoutConfig) -> tuple[int, set[str], str]:
 
 def _divide(config: HoldoutConfig, out: set[str], work: Workdir) -> tuple[dict[str, tuple[str, str]], int]:
     """Write the training queries; returns the passages and queries for evaluation by id, one query per passage."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from qontext.data import records
+
     assert config.queries is not None
     by_passage: dict[str, list[str]] = {}
     tables = []
@@ -153,12 +164,16 @@ def _divide(config: HoldoutConfig, out: set[str], work: Workdir) -> tuple[dict[s
 
 
 def _split_labels(labels: Labels, document: dict[str, str], config: HoldoutConfig) -> dict[str, Qrels]:
-    """train, dev and test: existing splits, or new ones."""
+    """train, dev and test: existing splits, or new ones, or only test."""
+    from qontext.data.labels import measured_sizes
+
     if labels.are_split:
         splits = {name: dict(qrels) for name, qrels in labels.splits.items() if qrels}
         if "test" not in splits:
             last = "dev" if "dev" in splits else next(name for name in splits if name != "train")
             splits["test"] = splits.pop(last)
+    elif not config.split_labels:
+        splits = {"test": dict(next(iter(labels.splits.values())))}
     else:
         (everything,) = labels.splits.values()
         splits = _divided(
@@ -193,6 +208,8 @@ def _divided(
 
 def _write_corpus(path: Path, config: HoldoutConfig, wanted: set[str], total: int) -> int:
     """The judged passages, and as many others as fit, drawn by a hash of their ids."""
+    from qontext.data.collection import passage_row, read_passages
+
     odds = max(0.0, config.pool - len(wanted)) / total
     count = 0
 
@@ -212,6 +229,8 @@ def _write_corpus(path: Path, config: HoldoutConfig, wanted: set[str], total: in
 
 def _chance(seed: int, what: str, name: str) -> float:
     """A number in [0, 1) that belongs to a name."""
+    from qontext.training.randomness import uniform
+
     return float(uniform(seed, what, zlib.crc32(name.encode())))
 
 

@@ -7,11 +7,6 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from qontext import __version__
-from qontext.data.collection import load_collection
-from qontext.evaluation.contents import DIFFERENCE_COLUMNS, RESULT_COLUMNS, contents
-from qontext.evaluation.gather import gather
-from qontext.evaluation.page import to_markdown_page, to_page
-from qontext.evaluation.plots import png_bytes
 from qontext.evaluation.tables import to_csv, to_latex
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, StageConfig
@@ -47,6 +42,12 @@ class ReportConfig(StageConfig):
 
 
 def run(settings: ReportConfig, work: Workdir) -> dict[str, Any]:
+    from qontext.data.collection import load_collection
+    from qontext.evaluation.contents import DIFFERENCE_COLUMNS, RESULT_COLUMNS, contents
+    from qontext.evaluation.gather import gather
+    from qontext.evaluation.page import to_markdown_page, to_page
+    from qontext.evaluation.plots import png_bytes
+
     if settings.data is not None:
         load_collection(settings.data)  # even where there is nothing to show examples of
     labels = dict(_label(text) for text in settings.label)

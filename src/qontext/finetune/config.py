@@ -19,7 +19,8 @@ class LabelledConfig(TrainingConfig):
     """Settings of any training on queries with positives and negatives."""
 
     groups: Annotated[str, Input(positional=True)]
-    """Training groups from 'qontext mine', or a BEIR folder, whose queries only have positives."""
+    """Training groups from 'qontext mine', or DPR's biencoder-nq-train.json, or a BEIR folder, whose queries only have
+    positives."""
 
     passages: Annotated[str | None, Input()] = None
     """Passages of the groups: output of `split`, Parquet, a BEIR folder or corpus file. Not needed if groups

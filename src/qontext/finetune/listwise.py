@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,14 +121,12 @@ def load_classifier(name: str, seed: int, dropout: float | None) -> tuple[Any, A
     """
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
-    from qontext.models.families import family_of
-
     directory = locate(name)
     try:
         settings = AutoConfig.from_pretrained(str(directory), trust_remote_code=False, num_labels=1)
-        family = family_of(settings, str(directory))
+        rates, reserved = _classifier(settings, str(directory))
         if dropout is not None:
-            for rate in (*family.dropouts, "classifier_dropout"):
+            for rate in rates:
                 setattr(settings, rate, dropout)
         with seeded(seed), quiet():
             model = AutoModelForSequenceClassification.from_pretrained(
@@ -146,4 +145,29 @@ def load_classifier(name: str, seed: int, dropout: float | None) -> tuple[Any, A
     tokenizer = load_tokenizer(directory)
     check_tokenizer(tokenizer, directory)
     check_vocabulary(tokenizer, model.get_input_embeddings().num_embeddings, directory)
-    return model, tokenizer, int(settings.max_position_embeddings) - family.reserved_positions(settings)
+    return model, tokenizer, int(settings.max_position_embeddings) - reserved
+
+
+CLASSIFIERS = {
+    "ernie": ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"),
+    "deberta": ("hidden_dropout_prob", "attention_probs_dropout_prob", "pooler_dropout", "cls_dropout"),
+    "deberta-v2": ("hidden_dropout_prob", "attention_probs_dropout_prob", "pooler_dropout", "cls_dropout"),
+}
+"""Architectures that are no encoders here, but whose sequence classifiers train (DeBERTa-v3 is a deberta-v2), with the
+configuration keys of their dropout rates."""
+
+
+def _classifier(settings: Any, place: str) -> tuple[Sequence[str], int]:
+    """The configuration keys of the dropout rates, and the rows of the position table that no token can have."""
+    from qontext.models.families import FAMILIES, family_of
+
+    if settings.model_type in CLASSIFIERS and not getattr(settings, "is_decoder", False):
+        return CLASSIFIERS[settings.model_type], 0
+    if settings.model_type not in FAMILIES:
+        raise QontextError(
+            f"{settings.model_type!r} is not a supported architecture of rerankers",
+            place=place,
+            remedy=f"Supported architectures: {', '.join([*FAMILIES, *CLASSIFIERS])}.",
+        )
+    family = family_of(settings, place)
+    return (*family.dropouts, "classifier_dropout"), family.reserved_positions(settings)

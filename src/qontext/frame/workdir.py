@@ -7,8 +7,9 @@ import functools
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ class Workdir:
     writer: str = "0"
     rank: int = 0
     world: int = 1
+    opened: float = field(default_factory=time.monotonic, compare=False, repr=False)
+    """When this process began to work on it, in seconds of the monotonic clock."""
 
     def has(self, name: str) -> bool:
         """Whether the part exists (and is complete, since parts appear by rename)."""

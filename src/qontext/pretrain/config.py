@@ -76,6 +76,10 @@ class PretrainConfig(TrainingConfig):
     """Compute the contrastive gradient in two passes, with memory independent of the batch size. Auto: if a
     batch has more than 8 micro-batches."""
 
+    snapshots: Annotated[int, Advanced()] = Field(0, ge=0, le=1000)
+    """Keep the encoder this many times during training, at equal distances: snapshots/1, snapshots/2 … of the result;
+    the last one is the encoder at the end."""
+
     probe: Annotated[str | None, Input()] = None
     """A labelled set (BEIR folder) on which retrieval without fine-tuning is evaluated during training."""
 

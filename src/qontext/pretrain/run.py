@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from qontext.frame import log
 from qontext.frame.artifacts import Workdir
@@ -10,10 +12,12 @@ from qontext.frame.errors import QontextError
 from qontext.frame.stages import Stage
 from qontext.pretrain.config import PretrainConfig
 
+if TYPE_CHECKING:
+    from qontext.models.encoder import Encoder
+
 
 def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
     from qontext.contexts import Context, reads_queries
-    from qontext.models.encoder import load_encoder
     from qontext.pretrain.data import choose_anchors, open_sources
     from qontext.pretrain.objectives import method
     from qontext.training.distributed import join
@@ -24,14 +28,7 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
         raise QontextError(
             f"the batch size {config.batch_size} cannot be divided among {group.world} processes"
         )
-    encoder = load_encoder(
-        config.encoder, tokenizer=config.tokenizer, seed=config.seed, dropout=config.dropout
-    )
-    if config.max_tokens > encoder.max_length:
-        raise QontextError(
-            f"max_tokens = {config.max_tokens}, but the encoder's limit is {encoder.max_length} tokens",
-            place=config.encoder,
-        )
+    encoder = _encoder(config)
     chosen, options, common = method(config.method), config.options("method"), config.common()
     layout = chosen.layout(options, common)
     check_layout(layout, config.method, config.context, chosen.context_remedy)
@@ -57,7 +54,8 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
     if context is not None:
         summary["context"] = config.context_name()
     objective: Any = None
-    for number, (name, kind, phase_steps) in enumerate(chosen.phases(config.method, options, steps)):
+    phases = list(chosen.phases(config.method, options, steps))
+    for number, (name, kind, phase_steps) in enumerate(phases):
         before, objective = objective, kind(encoder, options, common).to(group.device)
         if before is None:
             _take_head(config, objective, is_first=group.is_first)
@@ -65,11 +63,27 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
             objective.head = before.head
         layout = kind.layout(options, common)
         plan = _plan(config, number, layout, encoder, sources, context, anchors, documents, group)
-        summary[name] = _train(objective, plan, phase_steps, config, group, work, name)
+        keep = _snapshots(config, encoder, phase_steps, group, work, is_last=number == len(phases) - 1)
+        summary[name] = _train(objective, plan, phase_steps, config, group, work, name, keep)
+        summary["steps"] = summary[name].pop("steps", steps)
     group.wait()
     if group.is_first:
         _save(config, encoder, objective, summary, work)
     return summary if group.is_first else {}
+
+
+def _encoder(config: PretrainConfig) -> Encoder:
+    from qontext.models.encoder import load_encoder
+
+    encoder = load_encoder(
+        config.encoder, tokenizer=config.tokenizer, seed=config.seed, dropout=config.dropout
+    )
+    if config.max_tokens > encoder.max_length:
+        raise QontextError(
+            f"max_tokens = {config.max_tokens}, but the encoder's limit is {encoder.max_length} tokens",
+            place=config.encoder,
+        )
+    return encoder
 
 
 def check_layout(layout: Any, method: str, context: str | None, remedy: str = "Remove --context.") -> None:
@@ -133,11 +147,39 @@ def _plan(
     )
 
 
+def _snapshots(
+    config: PretrainConfig, encoder: Any, steps: int, group: Any, work: Workdir, *, is_last: bool
+) -> Callable[[int], None]:
+    """A function that keeps the encoder after some of the steps of the last phase."""
+    if not config.snapshots or not group.is_first or not is_last:
+        return lambda step: None
+    if config.snapshots > steps:
+        raise QontextError(f"snapshots = {config.snapshots}, but the training has {steps} steps")
+    numbers = {round(steps * n / config.snapshots): n for n in range(1, config.snapshots + 1)}
+
+    def keep(step: int) -> None:
+        name = f"snapshots/{numbers.get(step)}"
+        if step in numbers and not work.has(name):  # there is one after the checkpoint of a resumed run
+            with work.write_folder(name) as folder:
+                _save_encoder(config, encoder, folder)
+
+    return keep
+
+
 def _train(
-    objective: Any, plan: Any, steps: int, config: PretrainConfig, group: Any, work: Workdir, name: str
+    objective: Any,
+    plan: Any,
+    steps: int,
+    config: PretrainConfig,
+    group: Any,
+    work: Workdir,
+    name: str,
+    keep: Callable[[int], None],
 ) -> dict[str, Any]:
     from qontext.training.loop import train
 
+    if name != config.method:  # the time limit is for the main phase, which is the last one
+        config = config.model_copy(update={"minutes": None})
     if config.compile == "on" or (config.compile == "auto" and group.device.type == "cuda"):
         objective.encoder.compile(dynamic=True)
     evaluations = _evaluations(objective, steps, config, group, work, name) if config.probe else None
@@ -151,6 +193,7 @@ def _train(
         phase=name,
         cache=config.gradient_cache,
         evaluations=evaluations,
+        after_step=keep,
     )
 
 
@@ -180,15 +223,17 @@ def _save(
 
     encoder.to("cpu")
     with work.write_folder(".") as folder:
-        encoder.save(
-            folder, max_length=config.max_tokens, pooling=config.vector, similarity=config.similarity
-        )
+        _save_encoder(config, encoder, folder)
         save_head(objective, folder)
         card = model_card(config, summary, has_head=bool(objective.head_parameters()))
         (folder / "README.md").write_text(card, encoding="utf-8")
     metrics.plot(work)
     checkpoint.remove(work, "checkpoints")
     remove_cache(work)
+
+
+def _save_encoder(config: PretrainConfig, encoder: Any, folder: Path) -> None:
+    encoder.save(folder, max_length=config.max_tokens, pooling=config.vector, similarity=config.similarity)
 
 
 STAGE = Stage(

@@ -1,29 +1,34 @@
 """Document expansion: passages with their queries appended, so that BM25 finds them by words that they do not contain.
 
-Nogueira and Lin, "From doc2query to docTTTTTquery". The result has the columns of passages and can be used in
-their place.
+Nogueira and Lin, "From doc2query to docTTTTTquery". The result has the columns of passages, with their places and metadata,
+and can be used in their place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import Field
 
-from qontext.data import records
-from qontext.data.passage import Passage
-from qontext.data.rows import PassageRows
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input
 from qontext.frame.errors import QontextError
 from qontext.frame.parts import Made, Part, Parts, PartsConfig, slices
 from qontext.frame.stages import Stage
 
+if TYPE_CHECKING:
+    from qontext.data.passage import Passage
+    from qontext.data.rows import PassageRows, TableRows
+
 PART = 65_536
-_SENTENCES = pa.schema([records.PASSAGES.field("sentences")])
+
+
+class _Rows(NamedTuple):
+    """Passages, and the values of their place columns; none if their files have no such columns."""
+
+    passages: list[Passage]
+    places: Mapping[str, list[Any]]
 
 
 class ExpandConfig(PartsConfig):
@@ -39,33 +44,57 @@ class Expand(Parts[ExpandConfig]):
     unit = "passages"
 
     def __init__(self, config: ExpandConfig, work: Workdir) -> None:
+        from qontext.data.rows import PassageRows
+
         super().__init__(config, work)
         self.passages = PassageRows(config.passages)
+        self.places = _places(self.passages)
 
     def plan(self) -> list[Part]:
         return slices(self.passages.count(), PART, lambda number: f"part-{number:05d}.parquet")
 
     def open(self) -> None:
+        from qontext.data import records
+
         self.of: dict[str, list[str]] = {}
         columns = ["passage", "query"]
         for batch in records.read_table(self.config.queries, records.QUERIES, columns=columns):
             for passage, query in zip(*(batch[name].to_pylist() for name in columns)):
                 self.of.setdefault(passage, []).append(query)
 
-    def read(self, part: Part) -> list[Passage]:
-        return self.passages.read(part.first, part.last)
+    def read(self, part: Part) -> _Rows:
+        passages = self.passages.read(part.first, part.last)
+        if self.places is None:
+            return _Rows(passages, {})
+        batches = self.places.read(part.first, part.last)
+        names = self.places.schema.names
+        return _Rows(passages, {name: [v for b in batches for v in b[name].to_pylist()] for name in names})
 
-    def make(self, part: Part, content: list[Passage]) -> dict[str, int]:
-        rows = list(_rows(content, self.of, self.config.at_most))
+    def make(self, part: Part, content: _Rows) -> dict[str, int]:
+        import pyarrow as pa
+
+        from qontext.data import records
+
+        rows = list(_rows(content.passages, self.of, self.config.at_most))
+        table = records.table_of(rows, records.PASSAGES)
+        for name, values in content.places.items():
+            field = records.PLACES.field(name)
+            table = table.append_column(field, pa.array(values, field.type))
         with self.work.write(part.name) as path:
-            records.write_table(path, records.table_of(rows, records.PASSAGES))
+            records.write_table(path, table)
         self.advance(len(rows))
         return {}
 
     def finish(self, made: Made) -> dict[str, Any]:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        from qontext.data import records
+
+        sentences = pa.schema([records.PASSAGES.field("sentences")])
         expanded = appended = 0
         for part in made.parts:
-            table = records.read_part(self.work.path / part.name, _SENTENCES)
+            table = records.read_part(self.work.path / part.name, sentences)
             queries = pc.subtract(pc.list_value_length(table["sentences"]), 1)
             expanded += pc.sum(pc.greater(queries, 0)).as_py()
             appended += pc.sum(queries).as_py()
@@ -76,6 +105,18 @@ class Expand(Parts[ExpandConfig]):
                 remedy="Check that they belong together.",
             )
         return {"passages": made.parts[-1].last, "expanded": expanded, "queries_appended": appended}
+
+
+def _places(passages: PassageRows) -> TableRows | None:
+    """The place columns that all files of the passages have."""
+    from qontext.data import records
+    from qontext.data.rows import TableRows
+
+    if passages.table is None:
+        return None
+    there = [{*records.open_parquet(file).schema_arrow.names} for file in passages.table.files]
+    names = [name for name in records.PLACES.names if all(name in columns for columns in there)]
+    return TableRows(passages.source, records.PLACES, names) if names else None
 
 
 def _rows(passages: list[Passage], of: dict[str, list[str]], most: int | None) -> Iterator[dict[str, Any]]:
@@ -102,4 +143,5 @@ STAGE = Stage(
         qontext expand queries --passages passages --out expanded
         qontext expand filtered --passages passages --at-most 20 --out expanded
     """,
+    format=2,
 )

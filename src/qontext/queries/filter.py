@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import json
 from itertools import accumulate
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-import numpy as np
-import pyarrow as pa
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from qontext.data import records
 from qontext.frame import log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input
@@ -24,9 +21,12 @@ from qontext.frame.parts import Made, Part, Parts, PartsConfig
 from qontext.frame.stages import Stage
 from qontext.queries.judges import JUDGES, Collection
 from qontext.queries.judges import Part as Judged
-from qontext.queries.lookup import Lookup
-from qontext.queries.searchers import remove_vectors
-from qontext.queries.words import Array
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from qontext.queries.lookup import Lookup
+    from qontext.queries.words import Array
 
 FOOTER = b"qontext"
 
@@ -62,10 +62,14 @@ class Filter(Parts[FilterConfig]):
     unit = "queries"
 
     def __init__(self, config: FilterConfig, work: Workdir) -> None:
+        from qontext.data import records
+
         super().__init__(config, work)
         self.files = records.parquet_parts(config.queries)
 
     def plan(self) -> list[Part]:
+        from qontext.data import records
+
         sizes = [records.open_parquet(file).metadata.num_rows for file in self.files]
         return [
             Part(number, f"part-{number:05d}.parquet", last - size, last, size)
@@ -73,11 +77,15 @@ class Filter(Parts[FilterConfig]):
         ]
 
     def open(self) -> None:
+        from qontext.queries.lookup import Lookup
+
         self.passages = Lookup(self.config.passages)
         collection = Collection(self.config.queries, self.passages)
         self.judge = JUDGES.load(self.config.by).open(self.config.options("by"), collection, self.work)
 
     def make(self, part: Part, content: None) -> dict[str, int]:
+        from qontext.data import records
+
         file = self.files[part.number]
         table = records.read_whole(file, records.QUERIES)
         ids, rows = look_up(table, self.passages, str(file), part.first)
@@ -88,12 +96,16 @@ class Filter(Parts[FilterConfig]):
         return {}
 
     def finish(self, made: Made) -> dict[str, Any]:
+        from qontext.queries.searchers import remove_vectors
+
         remove_vectors(self.work)
         return _summarize(self.config, self.work, [part.name for part in made.parts])
 
 
 def look_up(table: pa.Table, passages: Lookup, place: str, first: int) -> tuple[list[str], Judged]:
     """The passage ids of a part's queries, and the part as input of judges."""
+    import numpy as np
+
     names = table["passage"].to_pylist()
     found = passages.find(names)
     if unknown := next((id for id in names if id not in found), None):
@@ -115,6 +127,9 @@ def look_up(table: pa.Table, passages: Lookup, place: str, first: int) -> tuple[
 
 def _kept(table: pa.Table, scores: dict[str, Array], owner: Array, ids: list[str], least: int) -> pa.Table:
     """The rows of the part that are kept, with their scores; the counts go into the footer."""
+    import numpy as np
+    import pyarrow as pa
+
     for name, column in scores.items():
         if name in table.column_names:
             table = table.drop_columns([name])
@@ -137,6 +152,8 @@ def _kept(table: pa.Table, scores: dict[str, Array], owner: Array, ids: list[str
 
 
 def _summarize(config: FilterConfig, work: Workdir, names: list[str]) -> dict[str, Any]:
+    from qontext.data import records
+
     counts = [records.read_footer(work.path / name, FOOTER, Counts) for name in names]
 
     def total(name: str) -> float:

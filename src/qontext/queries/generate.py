@@ -9,22 +9,22 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-import pyarrow as pa
 from pydantic import Field
 
-from qontext.data import records
-from qontext.data.collection import Passage
-from qontext.data.rows import PassageRows
 from qontext.frame import computed
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, Seed
 from qontext.frame.errors import QontextError
 from qontext.frame.parts import Made, Part, Parts, PartsConfig, slices
 from qontext.frame.stages import Stage
-from qontext.queries.cleaning import clean
 from qontext.queries.generators import GENERATORS, Generator, Task
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from qontext.data.collection import Passage
 
 FOOTER = b"qontext"
 
@@ -53,6 +53,8 @@ class Generate(Parts[GenerateConfig]):
     unit = "queries"
 
     def __init__(self, config: GenerateConfig, work: Workdir) -> None:
+        from qontext.data.rows import PassageRows
+
         super().__init__(config, work)
         self.kind, self.options = GENERATORS.load(config.generator), config.options("generator")
         self.passages = PassageRows(config.passages)
@@ -76,6 +78,8 @@ class Generate(Parts[GenerateConfig]):
         return self.passages.read(part.first, part.last)
 
     def make(self, part: Part, content: list[Passage]) -> dict[str, int]:
+        from qontext.data import records
+
         table = _make_part(self.generator, content, self.config.per_passage, self.advance)
         with self.work.write(part.name) as path:
             records.write_table(path, table)
@@ -96,6 +100,11 @@ def part_name(part: int) -> str:
 
 def _make_part(generator: Generator, passages: list[Passage], per_passage: int, advance: Any) -> pa.Table:
     """The part's rows in passage order, with the counts in the footer."""
+    import pyarrow as pa
+
+    from qontext.data import records
+    from qontext.queries.cleaning import clean
+
     generator.tally = tally = Counter[str]()
     kept: list[list[str]] = [[] for _ in passages]
     full = [i for i, passage in enumerate(passages) if passage.text.strip()]
@@ -115,6 +124,8 @@ def _make_part(generator: Generator, passages: list[Passage], per_passage: int, 
 
 def _count(parts: list[Path]) -> tuple[Counter[str], int]:
     """The totals of the parts' footers, and the number of queries."""
+    from qontext.data import records
+
     tally: Counter[str] = Counter()
     queries = 0
     for part in parts:

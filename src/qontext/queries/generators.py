@@ -11,11 +11,13 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from qontext.data.collection import Passage
 from qontext.frame import config
 from qontext.frame.kinds import Kind, Kinds
+
+if TYPE_CHECKING:
+    from qontext.data.collection import Passage
 
 GENERATORS = Kinds(
     "generator",

@@ -9,20 +9,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self
 
-import numpy as np
 from pydantic import Field, model_validator
 
-from qontext.data import records
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, Machine, Options
 from qontext.frame.errors import QontextError
 from qontext.frame.kinds import Kind, Kinds
-from qontext.queries import signals
-from qontext.queries.lookup import Lookup
-from qontext.queries.words import READ_CHARACTERS, Array
 
 if TYPE_CHECKING:
+    from qontext.queries.lookup import Lookup
     from qontext.queries.searchers import Dense, Lexical
+    from qontext.queries.words import Array
 
 
 class Part(NamedTuple):
@@ -95,6 +92,8 @@ class ByOverlap(Judge):
         return cls(options.at_least, options.at_most)
 
     def __call__(self, part: Part) -> dict[str, Array]:
+        from qontext.queries import signals
+
         shares = signals.overlap(part.queries, [part.contents[n] for n in part.owner.tolist()])
         return {"overlap": shares, "score": shares, "passed": (shares >= self.low) & (shares <= self.high)}
 
@@ -129,6 +128,8 @@ class ByReranker(Judge):
         return cls(open_reranker(str(options.reranker), options.device, work), options.at_least)
 
     def __call__(self, part: Part) -> dict[str, Array]:
+        from qontext.queries import signals
+
         chance = signals.probabilities(
             self.reranker, part.queries, [part.contents[n] for n in part.owner.tolist()]
         )
@@ -162,6 +163,8 @@ class ByRetrieval(Judge):
         return cls(forward, max(options.depth, options.top), options.top)
 
     def __call__(self, part: Part) -> dict[str, Array]:
+        from qontext.queries import signals
+
         ranks = signals.rank(part.queries, part.numbers[part.owner], self.forward, self.depth)
         return {"rank": ranks, "score": reciprocal(ranks), "passed": (ranks > 0) & (ranks <= self.top)}
 
@@ -174,6 +177,8 @@ class Mutual(Judge):
 
     @classmethod
     def open(cls, options: RetrievalOptions, collection: Collection, work: Workdir) -> Judge:
+        from qontext.data import records
+
         retriever = open_retriever(options.retriever, options.device, work)
         forward = _forward(retriever, collection, work)
         texts, total = _queries(collection.queries), records.count_rows(collection.queries)
@@ -181,6 +186,11 @@ class Mutual(Judge):
         return cls(forward, backward, max(options.depth, options.top), options.top)
 
     def __call__(self, part: Part) -> dict[str, Array]:
+        import numpy as np
+
+        from qontext.queries import signals
+        from qontext.queries.words import READ_CHARACTERS
+
         mine = np.arange(part.first, part.first + len(part.queries))
         asked = known(self.backward, part.queries, mine)
         ranks = signals.rank(asked, part.numbers[part.owner], self.forward, self.depth)
@@ -241,9 +251,13 @@ def known(collection: Lexical | Dense, texts: list[str], numbers: Array) -> Any:
 
 def reciprocal(ranks: Array) -> Array:
     """Reciprocal rank: 1 for rank 1, 1/2 for rank 2, …, 0 for rank 0."""
+    import numpy as np
+
     return np.where(ranks > 0, 1.0 / np.maximum(ranks, 1), 0.0).astype(np.float32)
 
 
 def _queries(source: str) -> Iterator[str]:
+    from qontext.data import records
+
     for batch in records.read_table(source, records.QUERIES, columns=["query"]):
         yield from batch["query"].to_pylist()

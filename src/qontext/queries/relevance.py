@@ -9,21 +9,19 @@ favors contexts that repeat rare words), so compare within a column, not across.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 from pydantic import Field
 
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, Machine, Seed, StageConfig
 from qontext.frame.stages import Stage
-from qontext.queries import signals
-from qontext.queries.draw import draw_pairs
 from qontext.queries.judges import open_reranker, open_retriever, open_searcher
-from qontext.queries.lookup import Lookup
-from qontext.queries.searchers import Dense, Lexical, Rows, Searcher, remove_vectors
-from qontext.queries.words import Array
-from qontext.training.randomness import hashed
+
+if TYPE_CHECKING:
+    from qontext.queries.lookup import Lookup
+    from qontext.queries.searchers import Searcher
+    from qontext.queries.words import Array
 
 KINDS = {
     "passage_passage": "passage-passage",
@@ -61,6 +59,12 @@ class RelevanceConfig(StageConfig):
 
 
 def run(config: RelevanceConfig, work: Workdir) -> dict[str, Any]:
+    import numpy as np
+
+    from qontext.queries.draw import draw_pairs
+    from qontext.queries.lookup import Lookup
+    from qontext.queries.searchers import remove_vectors
+
     passages = Lookup(config.passages)
     pairs = draw_pairs(config.queries, config.passages, passages, config.documents, config.seed)
     anchors = np.array([pair.passage for pair in pairs])
@@ -109,6 +113,8 @@ class _Search:
         )
 
     def backward(self, contexts: list[str]) -> Searcher:
+        from qontext.queries.searchers import Dense, Lexical, Rows
+
         if self.retriever is None:
             return Lexical(contexts, len(contexts))
         return Dense(self.retriever, Rows([self.retriever.encode(contexts, "query")]), "passage")
@@ -124,6 +130,10 @@ def _signals(
     hide: Array | None,
 ) -> dict[str, Array]:
     """[N] of true and false for each signal."""
+    import numpy as np
+
+    from qontext.queries import signals
+
     found = {"overlap": signals.overlap(contexts, passages) >= config.overlap}
     for search in searches:
         there = signals.rank(contexts, anchors, search.forward, config.top, hide=hide) > 0
@@ -148,6 +158,10 @@ def _labels(config: RelevanceConfig) -> dict[str, str]:
 
 def with_interval(related: Array, seed: int) -> dict[str, float]:
     """The share, and the 95 % interval of its bootstrap over pairs."""
+    import numpy as np
+
+    from qontext.training.randomness import hashed
+
     N = len(related)
     rows = hashed(seed, "bootstrap", np.arange(DRAWS)[:, None], np.arange(N)[None, :]) % np.uint64(N)
     low, high = np.percentile(related[rows.astype(np.int64)].mean(axis=1), [2.5, 97.5])
@@ -171,6 +185,7 @@ def _share(cell: dict[str, float]) -> str:
 
 
 def _plot(table: Table, pairs: int, labels: dict[str, str], path: Path) -> None:
+    import numpy as np
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -11,7 +11,6 @@ from qontext.frame import log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input
 from qontext.frame.stages import Stage
-from qontext.queries.t5 import SETTINGS_FILE, Source
 from qontext.training.config import TrainingConfig
 
 
@@ -121,6 +120,7 @@ def _generator(config: TrainGeneratorConfig, pairs: list[Any]) -> Any:
     """The model to train, as its architecture is trained."""
     from qontext.models import causal
     from qontext.queries.new_model import from_model, from_scratch
+    from qontext.queries.t5 import Source
     from qontext.queries.trainable import Shape
     from qontext.queries.trainable_causal import TrainableCausal
     from qontext.queries.trainable_seq2seq import TrainableSeq2Seq
@@ -191,6 +191,7 @@ def _save(config: TrainGeneratorConfig, generator: Any, dev_pairs: list[Any], wo
     import torch
 
     from qontext.models.load import quiet
+    from qontext.queries.t5 import SETTINGS_FILE
     from qontext.training import checkpoint, metrics
 
     generator.model.to("cpu")

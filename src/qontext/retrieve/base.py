@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from qontext.data.collection import Passage
 from qontext.data.places import Place
-from qontext.data.runs import Run
 from qontext.frame.errors import QontextError
-from qontext.retrieve.where import Mask
+
+if TYPE_CHECKING:
+    from qontext.data.collection import Passage
+    from qontext.data.runs import Run
+    from qontext.retrieve.where import Mask
 
 CANDIDATES = 100
 """Minimum hits of each system for fusion."""
@@ -85,9 +85,15 @@ class BaseSearcher:
         return self._fused(runs, k) if len(runs) > 1 else runs[0].top(k)
 
     def _dense(self, queries: Mapping[str, str], k: int, where: tuple[str, ...]) -> Run:
+        import numpy as np
+
+        from qontext.data.runs import Run
+        from qontext.retrieve.index import check_found
+
         encoder, index = self._dense_parts(len(queries))
         vectors = encoder.encode(list(queries.values()), "query")
-        numbers, scores = index.search(vectors, k, self._rows(where, index))
+        rows = self._rows(where, index)
+        numbers, scores = check_found(index.search(vectors, k, rows), index, len(queries), k)
         there = numbers >= 0
         codes = np.broadcast_to(np.arange(len(queries))[:, None], there.shape)[there]
         return Run.from_codes(codes, list(queries), numbers[there], index.ids, scores[there])

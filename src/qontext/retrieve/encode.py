@@ -12,9 +12,6 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from qontext.data import records
-from qontext.data.collection import read_queries
-from qontext.data.rows import PassageRows, refuse_repeated_ids
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, Machine
 from qontext.frame.errors import QontextError
@@ -89,7 +86,7 @@ class Encode(Parts[EncodeConfig]):
             batch_tokens=config.batch_tokens,
             dimensions=config.dimensions,
         ).of(config.kind)
-        self.properties = _properties(self.retriever, config.storage)
+        self.properties = properties_of(self.retriever, config.storage)
         self.earlier = Earlier(config.reuse, config.kind, self.properties)
         self.dtype = np.dtype("float16" if config.storage == "fp16" else "float32")
         self.rows = _Queries(config.texts) if config.kind == "query" else _Passages(config.texts)
@@ -145,6 +142,8 @@ class _Block(NamedTuple):
 
 class _Passages:
     def __init__(self, source: str) -> None:
+        from qontext.data.rows import PassageRows
+
         self.rows = PassageRows(source)
 
     def read(self, first: int, last: int) -> list[tuple[str, str]]:
@@ -153,6 +152,8 @@ class _Passages:
 
 class _Queries:
     def __init__(self, source: str) -> None:
+        from qontext.data.collection import read_queries
+
         self.rows = list(read_queries(source).items())
 
     def read(self, first: int, last: int) -> list[tuple[str, str]]:
@@ -161,12 +162,15 @@ class _Queries:
 
 def _count(config: EncodeConfig, *, check: bool) -> int:
     """How many texts there are; with `check`, after it is known that no id occurs twice."""
+    from qontext.data.collection import read_queries
+    from qontext.data.rows import PassageRows, refuse_repeated_ids
+
     if config.kind == "query":
         return len(read_queries(config.texts))
     return refuse_repeated_ids(config.texts) if check else PassageRows(config.texts).count()
 
 
-def _properties(retriever: Any, storage: str) -> dict[str, Any]:
+def properties_of(retriever: Any, storage: str) -> dict[str, Any]:
     """The settings that determine vectors, for the summary and for reuse."""
     import torch
 
@@ -188,6 +192,8 @@ def _write(work: Workdir, number: int, ids: list[str], hashes: Any, vectors: Any
     """One block: its ids with the hashes of their texts, then its vectors."""
     import numpy as np
     import pyarrow as pa
+
+    from qontext.data import records
 
     if not np.isfinite(vectors).all():
         raise QontextError("a vector does not fit fp16", place=source, remedy="Use --storage fp32.")

@@ -12,18 +12,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import numpy as np
 from pydantic import Field, FiniteFloat
 
-from qontext.data.collection import read_qrels
-from qontext.data.runs import Run, read_run, write_run
 from qontext.frame import artifacts
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, StageConfig
 from qontext.frame.errors import QontextError
 from qontext.frame.stages import Stage
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from qontext.data.runs import Run
 
 Method = Literal["rrf", "minmax", "zscore"]
 RUN = "run.trec"
@@ -59,6 +61,8 @@ class FuseConfig(StageConfig):
 
 
 def run(config: FuseConfig, work: Workdir) -> dict[str, Any]:
+    from qontext.data.runs import read_run, write_run
+
     runs = [read_run(path) for path in config.runs]
     rows = Rows(runs, config.method, config.rank_constant)
     found: dict[str, Any] = {}
@@ -78,6 +82,8 @@ class Rows:
     """
 
     def __init__(self, runs: Sequence[Run], method: Method, rank_constant: float) -> None:
+        import numpy as np
+
         self.queries = list(dict.fromkeys(itertools.chain.from_iterable(runs)))
         self.ids = np.array(sorted(set().union(*(r.ids.tolist() for r in runs))), dtype=object)
         number = {query: q for q, query in enumerate(self.queries)}
@@ -92,6 +98,10 @@ class Rows:
         self.scores = [_comparable(one, method, rank_constant) for one in runs]
 
     def fused(self, weights: Sequence[float], k: int) -> Run:
+        import numpy as np
+
+        from qontext.data.runs import Run
+
         total = np.zeros(len(self.pairs))
         for weight, group, scores in zip(weights, self.groups, self.scores):
             total[group] += weight * scores
@@ -101,6 +111,9 @@ class Rows:
 
 def tuned(rows: Rows, config: FuseConfig) -> tuple[tuple[float, ...], dict[str, Any]]:
     """The weights on the grid, with sum one, that maximize the measure; of equal ones, the most even."""
+    import numpy as np
+
+    from qontext.data.collection import read_qrels
     from qontext.evaluation.measures import measure, parse
 
     if config.weights or config.weights_from:
@@ -138,6 +151,8 @@ def _given_weights(config: FuseConfig) -> tuple[float, ...]:
 
 def _comparable(one: Run, method: Method, rank_constant: float) -> np.ndarray[Any, Any]:
     """[R] the normalized score of each row of the run."""
+    import numpy as np
+
     if method == "rrf":
         ranked: np.ndarray[Any, Any] = 1.0 / (rank_constant + 1 + one.row_ranks())
         return ranked

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from qontext.data import records
+from qontext.data import dpr, records
 from qontext.data.collection import Qrels, generated_id, load_collection, read_qrels, read_queries
 from qontext.frame.errors import QontextError
 
@@ -31,11 +31,13 @@ def select_passages(data: str | None, passages: str | None) -> str:
 
 
 def judgements(source: str, split: str) -> Qrels:
-    """The judgements of a file, of a folder's split, or of generated queries.
+    """The judgements of a file, of a folder's split, of DPR's training file, or of generated queries.
 
     The relevant passage of a generated query is the one from which it was generated.
     """
     path = Path(source).expanduser()
+    if dpr.is_training_file(path):
+        return {id: dict.fromkeys(positives, 1) for id, _, positives, _ in dpr.labelled(path)}
     if any(path.glob("corpus.jsonl*")):
         return load_collection(path).qrels(split)
     if path.suffix != ".parquet" and not any(path.glob("*.parquet")):

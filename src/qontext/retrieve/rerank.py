@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from qontext.data.collection import read_passages
 from qontext.frame import artifacts
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, Machine
@@ -21,7 +20,6 @@ from qontext.frame.damage import read_array
 from qontext.frame.errors import QontextError
 from qontext.frame.parts import Made, Part, Parts, PartsConfig
 from qontext.frame.stages import Stage
-from qontext.retrieve.inputs import select_passages, select_queries
 
 RUN, BLOCK = "run.trec", 64
 
@@ -181,6 +179,9 @@ def _with_rest(reranked: Any, run: Any, k: int) -> Any:
 def _texts(config: RerankConfig, top: Any) -> tuple[dict[str, str], dict[str, str]]:
     """The texts of only the run's queries and passages."""
     import numpy as np
+
+    from qontext.data.collection import read_passages
+    from qontext.retrieve.inputs import select_passages, select_queries
 
     queries = select_queries(config.data, None, config.queries)
     if unknown := next((query for query in top.queries if query not in queries), None):

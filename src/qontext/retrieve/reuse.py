@@ -55,11 +55,19 @@ class Earlier:
         order = np.argsort(found, kind="stable")
         self.hashes, self.places = found[order], places[order]
 
+    def knows(self, hashes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Which texts are known, [N] bool."""
+        if self.vectors is None:
+            return np.zeros(len(hashes), bool)
+        at = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
+        known: np.ndarray[Any, Any] = self.hashes[at] == hashes
+        return known
+
     def rows(self, hashes: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """Which texts are known, [N] bool, and their vectors."""
+        known = self.knows(hashes)
         if self.vectors is None:
-            return np.zeros(len(hashes), bool), np.zeros((0, 0), np.float32)
-        at = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
-        known = self.hashes[at] == hashes
+            return known, np.zeros((0, 0), np.float32)
+        at = np.searchsorted(self.hashes, hashes)
         found = [self.vectors.parts[part][row] for part, row in self.places[at[known]]]
         return known, np.stack(found).astype(np.float32) if found else np.zeros((0, 0), np.float32)

@@ -9,8 +9,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from qontext.data.collection import read_passages
-from qontext.finetune.negatives.draws import sample_names
 from qontext.frame import artifacts, log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, Machine, Seed
@@ -20,7 +18,6 @@ from qontext.frame.stages import Stage
 from qontext.retrieve.answers import PROMPT
 from qontext.retrieve.index import How, Index, check_found
 from qontext.retrieve.index.lexical import Bm25Options
-from qontext.retrieve.inputs import select_passages, select_queries
 from qontext.retrieve.searcher import Answer, is_adapted
 
 RUN = "run.trec"
@@ -59,7 +56,8 @@ class SearchConfig(Bm25Options):
     --where: passages with the metadata, if the index's own passages no longer exist."""
 
     encoder: Annotated[str | None, Input()] = None
-    """Encoder for the queries. Default: the one that encoded the passages."""
+    """Encoder for the queries. Default: the one that encoded the passages. For a directory of `adapt`: an unchanged copy of
+    its encoder, if that is no longer where it was."""
 
     untied: bool = False
     """Accept an --encoder other than that of the passages: the query half of an untied pair."""
@@ -125,7 +123,7 @@ def _answers(config: SearchConfig) -> dict[str, Any]:
     from qontext.retrieve import answers
     from qontext.retrieve.searcher import Searcher
 
-    searcher = Searcher(config.index or "", device=config.device)
+    searcher = Searcher(config.index or "", device=config.device, encoder=config.encoder)
     k = config.k if "k" in config.model_fields_set else answers.SHOWN
     if config.question is not None and config.question != answers.PROMPT:
         return {"answers": answers.answer(searcher, config.question, k, config.where)}
@@ -140,11 +138,15 @@ def _adapted(config: SearchConfig, work: Workdir) -> dict[str, Any]:
     if work.rank:
         return {}
     started = time.monotonic()
-    searcher, queries = Searcher(config.index, device=config.device), _queries(config)
+    searcher = Searcher(config.index, device=config.device, encoder=config.encoder)
+    queries = _queries(config)
     return _written(searcher.run(queries, config.k, config.where), searcher.system, queries, started, work)
 
 
 def _queries(config: SearchConfig) -> dict[str, str]:
+    from qontext.finetune.negatives.draws import sample_names
+    from qontext.retrieve.inputs import select_queries
+
     queries = select_queries(config.data, config.split, config.queries)
     if config.limit is not None:
         queries = {name: queries[name] for name in sample_names(queries, config.limit, config.seed)}
@@ -171,6 +173,7 @@ def _written(found: Any, tag: str, queries: dict[str, str], started: float, work
 
 def _rows(config: SearchConfig, index: Any) -> Any:
     """Which passages of the index meet the conditions; None without conditions."""
+    from qontext.retrieve.inputs import select_passages
     from qontext.retrieve.where import mask, passages_of
 
     if not config.where:
@@ -183,8 +186,10 @@ def _rows(config: SearchConfig, index: Any) -> Any:
 
 def _open(config: SearchConfig, work: Workdir) -> tuple[Index, dict[str, str] | None]:
     """The index to search, and the encoder of its vectors."""
+    from qontext.data.collection import read_passages
     from qontext.retrieve.index.lexical import LexicalIndex
     from qontext.retrieve.index.load import open_index
+    from qontext.retrieve.inputs import select_passages
 
     if config.index is not None:
         how = How(config.device, config.scoring, work.rank, work.world)

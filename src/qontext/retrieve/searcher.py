@@ -7,21 +7,24 @@ import os
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
 
 from pydantic import Field, NonNegativeFloat
 from typing_extensions import TypedDict
 
-from qontext.data.collection import Passage
 from qontext.data.places import Place, find_passages
 from qontext.frame.artifacts import is_artifact, open_artifact
 from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
+from qontext.models.reference import Reference, folder_of, model_digest, resolve
 from qontext.retrieve.base import Answer as Answer
 from qontext.retrieve.base import BaseSearcher
-from qontext.retrieve.where import Mask, mask
 
-ADAPTED, DENSE = "adapted.json", "dense"
+if TYPE_CHECKING:
+    from qontext.data.collection import Passage
+    from qontext.retrieve.where import Mask
+
+ADAPTED, DENSE, MODEL = "adapted.json", "dense", "model"
 SYSTEMS = {
     "bm25": "BM25 (by words)",
     "start": "the original encoder",
@@ -41,6 +44,8 @@ class Adapted(TypedDict):
     system: Literal["bm25", "start", "adapted", "hybrid-start", "hybrid"]
     weights: tuple[NonNegativeFloat, NonNegativeFloat]
     read_tokens: Annotated[int, Field(ge=3)]
+    reference: NotRequired[Reference]
+    """The encoder, if it is not in the folder `model`."""
 
 
 def read_adapted(root: Path) -> dict[str, Any]:
@@ -49,6 +54,24 @@ def read_adapted(root: Path) -> dict[str, Any]:
     except QontextError as error:
         raise QontextError(error.message, place=error.place, remedy=REPEAT) from None
     return about
+
+
+def model_of(root: Path, given: str | None = None) -> str:
+    """The encoder of a directory of `adapt`: its folder `model`, or the model that it refers to, unchanged. `given`
+    names a copy of it elsewhere."""
+    about = read_adapted(root)
+    if "reference" in about:
+        return resolve(about["reference"], root, given)
+    folder = root / MODEL
+    if not folder.is_dir():
+        raise QontextError(
+            "the folder of the encoder is missing",
+            place=folder,
+            remedy="Restore it, or run the same 'qontext adapt' again.",
+        )
+    if given is not None:
+        return resolve({"path": str(folder), "digest": model_digest(folder)}, root, given)
+    return str(folder)
 
 
 def dense_index(root: Path) -> Path:
@@ -71,8 +94,10 @@ class Searcher(BaseSearcher):
     1 ...
     2 ...
 
-    Args: directory: Output directory of `qontext adapt`. device: Device of the encoder: auto, cpu, cuda,
-    cuda:N or mps.
+    Args:
+        directory: Output directory of `qontext adapt`.
+        device: Device of the encoder: auto, cpu, cuda, cuda:N or mps.
+        encoder: An unchanged copy of the encoder, if it is no longer where `adapt` found it.
     """
 
     @classmethod
@@ -100,8 +125,10 @@ class Searcher(BaseSearcher):
 
         return InMemory(passages, encoder, device)
 
-    def __init__(self, directory: str | os.PathLike[str], *, device: str = "auto") -> None:
-        self.root, self.device = Path(directory), device
+    def __init__(
+        self, directory: str | os.PathLike[str], *, device: str = "auto", encoder: str | None = None
+    ) -> None:
+        self.root, self.device, self._given = Path(directory), device, encoder
         if not is_adapted(self.root):
             raise QontextError(
                 f"not a finished 'qontext adapt' directory: it has no {ADAPTED}",
@@ -123,6 +150,8 @@ class Searcher(BaseSearcher):
 
     def _rows(self, where: tuple[str, ...], index: Any) -> Mask | None:
         """Which passages of an index meet the conditions; the last result is cached."""
+        from qontext.retrieve.where import mask
+
         if not where:
             return None
         if self._where != where:
@@ -166,14 +195,19 @@ class Searcher(BaseSearcher):
         return open_vectors(self.root / "index" / "vectors")
 
     @cached_property
+    def model(self) -> str:
+        """The encoder: a folder or a Hub name."""
+        return model_of(self.root, self._given)
+
+    @cached_property
     def _light(self) -> Any:
         """The encoder in NumPy; None if it needs torch."""
         from qontext.models.light import open_light
 
-        return open_light(self.root / "model", self.read_tokens) if self.device in ("auto", "cpu") else None
+        return open_light(folder_of(self.model), self.read_tokens) if self.device in ("auto", "cpu") else None
 
     @cached_property
     def _retriever(self) -> Any:
         from qontext.models.retriever import Retriever
 
-        return Retriever(str(self.root / "model"), device=self.device, max_length=self.read_tokens)
+        return Retriever(self.model, device=self.device, max_length=self.read_tokens)

@@ -56,7 +56,7 @@ class Vectors:
     def ids(self) -> np.ndarray[Any, Any]:
         """[P] all ids, ascending, as Python strings."""
         ids = np.empty(len(self), object)
-        ids[self._numbers] = pa.chunked_array(self.part_ids).to_numpy()
+        ids[self._numbers] = as_objects(pa.chunked_array(self.part_ids))
         return ids
 
     @cached_property
@@ -146,8 +146,12 @@ def write_ids(path: Path, ids: np.ndarray[Any, Any]) -> None:
 
 def read_ids(folder: Path) -> np.ndarray[Any, Any]:
     """[P] the ids of an index, in order of their numbers."""
-    ids: np.ndarray[Any, Any] = _ids(folder / "ids.parquet").to_numpy(zero_copy_only=False)
-    return ids
+    return as_objects(_ids(folder / "ids.parquet"))
+
+
+def as_objects(texts: pa.Array | pa.ChunkedArray) -> np.ndarray[Any, Any]:
+    """The texts as an array of strings. (PyArrow's own conversion imports pandas where it is installed.)"""
+    return np.array(texts.to_pylist(), dtype=object)
 
 
 def _ids(file: Path, rows: int | None = None) -> pa.Array:

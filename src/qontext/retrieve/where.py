@@ -7,6 +7,7 @@ several conditions, all must hold. NAME is a field of the metadata, or `file`, `
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import operator
 import re
@@ -28,7 +29,7 @@ from qontext.frame.inputs import find
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
-_CONDITION = re.compile(r"([^=!<>]+?)\s*(!=|<=|>=|=|<|>)\s*(.*)", re.DOTALL)
+_CONDITION = re.compile(r"([^=!<>]+)(!=|<=|>=|=|<|>)(.*)", re.DOTALL)
 _ORDER: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
@@ -176,8 +177,12 @@ def passages_of(artifact: Artifact) -> str:
             entry: Any = artifact.inputs.take(name, InputEntry)
             remedy = "Name them with --passages."
             path = find(entry, artifact.path, "the passages of the index", remedy=remedy)
-            if is_artifact(path) and (above := open_artifact(path)).verb in ("encode", "expand"):
+            above = open_artifact(path) if is_artifact(path) else None
+            if above is not None and above.verb == "encode":
                 return passages_of(above)
+            if above is not None and above.verb == "expand":
+                with contextlib.suppress(QontextError):  # the original passages are no longer there
+                    return passages_of(above)
             return path
     raise QontextError(
         "does not record its passages", place=artifact.path, remedy="Name them with --passages."

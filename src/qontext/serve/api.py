@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse
 
 from qontext.frame.errors import QontextError
+from qontext.serve.errors import Unknown
 from qontext.serve.models import Kind
 from qontext.serve.passages import Filter
 from qontext.serve.schemas import (
@@ -31,7 +32,7 @@ from qontext.serve.schemas import (
     SearchResult,
     Usage,
 )
-from qontext.serve.service import Service, Unknown
+from qontext.serve.service import Service
 from qontext.serve.systems import Hit, System
 
 router = APIRouter(responses=ERRORS)

@@ -17,12 +17,13 @@ from qontext import __version__
 from qontext.frame import log
 from qontext.frame.errors import QontextError
 from qontext.serve import api
-from qontext.serve.batching import Overloaded, TimedOut
+from qontext.serve.errors import Failed, ServeError
 from qontext.serve.metrics import Metrics
 from qontext.serve.security import Guard, Policy, error_body
-from qontext.serve.service import Service, Unknown
+from qontext.serve.service import Service
 from qontext.serve.web import is_page, render
 
+FAILED = "internal error; see the server log for details"
 ABOUT = "Search in a collection, and its models."
 
 
@@ -112,11 +113,11 @@ def answer(request: Request, status: int, message: str, param: str | None = None
 
 
 async def _refused(request: Request, error: Any) -> Response:
-    if isinstance(error, Overloaded):
-        return answer(request, 429, str(error), **{"Retry-After": "1"})
-    if isinstance(error, TimedOut):
-        return answer(request, 503, str(error), **{"Retry-After": "1"})
-    return answer(request, 404 if isinstance(error, Unknown) else 400, str(error))
+    status = error.status if isinstance(error, ServeError) else 400
+    if isinstance(error, Failed):
+        log.warn(f"a request failed: {error}")
+        return answer(request, status, FAILED)
+    return answer(request, status, str(error), **({"Retry-After": "1"} if status in (429, 503) else {}))
 
 
 async def _invalid(request: Request, error: Any) -> Response:
@@ -136,4 +137,4 @@ async def _http_error(request: Request, error: Any) -> Response:
 
 async def _failed(request: Request, error: Exception) -> Response:
     log.warn("a request failed: " + "".join(traceback.format_exception(error)))
-    return answer(request, 500, "internal error; see the server log for details")
+    return answer(request, 500, FAILED)

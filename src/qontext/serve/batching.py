@@ -13,20 +13,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from qontext.frame.errors import QontextError
+from qontext.serve.errors import Overloaded, TimedOut
 
 LARGEST = 64
-"""Items of a batch, unless one job has more."""
+"""Items of a batch. A job with more is computed in several batches, between which other jobs have their turn."""
 
 Function = Callable[[list[Any]], Sequence[Any]]
-
-
-class Overloaded(QontextError):
-    """The queue is full."""
-
-
-class TimedOut(QontextError):
-    """The answer was not ready in time."""
 
 
 @dataclass(eq=False)
@@ -35,6 +27,14 @@ class _Job:
     function: Function
     items: list[Any]
     future: Future[list[Any]] = field(default_factory=Future)
+    results: list[Any] = field(default_factory=list)
+    """Those of the first items."""
+    is_abandoned: bool = False
+    """Whether nobody waits for the results anymore."""
+
+
+_Part = tuple[_Job, list[Any]]
+"""A job, and the items of it that are computed next."""
 
 
 class Batcher:
@@ -63,17 +63,16 @@ class Batcher:
             raise TimedOut(
                 f"the answer was not ready within {self.seconds:g} seconds", remedy="Try again later."
             ) from None
-
-    def run_blocking(self, key: Hashable, function: Function, items: list[Any]) -> list[Any]:
-        """The same for callers that are threads."""
-        return self._enqueue(_Job(key, function, items)).future.result(self.seconds)
+        finally:
+            job.is_abandoned = True
 
     def close(self) -> None:
         """Refuse new jobs, cancel waiting ones and let the thread end."""
         with self._changed:
             self._is_closed = True
             for job in self._jobs:
-                job.future.cancel()
+                if not job.future.cancel():  # some of its items are computed
+                    job.future.set_exception(_overloaded())
             self._jobs.clear()
             self._changed.notify()
         self._thread.join(timeout=self.seconds)
@@ -81,38 +80,50 @@ class Batcher:
     def _enqueue(self, job: _Job) -> _Job:
         with self._changed:
             if self._is_closed or len(self._jobs) >= self.capacity:
-                raise Overloaded("the server is busy", remedy="Try again in a second.")
+                raise _overloaded()
             self._jobs.append(job)
             self._changed.notify()
         return job
 
     def _work(self) -> None:
         while batch := self._next():
-            items = [item for job in batch for item in job.items]
+            items = [item for _, part in batch for item in part]
             self._observe(len(items))
             try:
-                results = list(batch[0].function(items))
+                results = list(batch[0][0].function(items))
                 assert len(results) == len(items)
             except Exception as error:
                 self._each_alone(batch, error)
                 continue
-            for job in batch:
-                job.future.set_result(results[: len(job.items)])
-                del results[: len(job.items)]
+            for job, part in batch:
+                self._add(job, results[: len(part)])
+                del results[: len(part)]
 
-    def _each_alone(self, batch: list[_Job], error: Exception) -> None:
+    def _each_alone(self, batch: list[_Part], error: Exception) -> None:
         """After an error in a batch, only the jobs that cause it fail."""
         if len(batch) == 1:
-            batch[0].future.set_exception(error)
+            batch[0][0].future.set_exception(error)
             return
-        for job in batch:
+        for job, part in batch:
             try:
-                job.future.set_result(list(job.function(job.items)))
+                self._add(job, list(job.function(part)))
             except Exception as own:
                 job.future.set_exception(own)
 
-    def _next(self) -> list[_Job]:
-        """The job that has waited longest and those with its key; none once the batcher is closed."""
+    def _add(self, job: _Job, results: list[Any]) -> None:
+        """Finish the job with these results, or put it at the end of the queue if it has more items."""
+        job.results += results
+        if len(job.results) == len(job.items):
+            job.future.set_result(job.results)
+            return
+        with self._changed:
+            if self._is_closed:
+                job.future.set_exception(_overloaded())
+            else:
+                self._jobs.append(job)
+
+    def _next(self) -> list[_Part]:
+        """Items of the job that has waited longest and of those with its key; none once the batcher is closed."""
         with self._changed:
             while True:
                 while not self._jobs and not self._is_closed:
@@ -120,12 +131,18 @@ class Batcher:
                 if self._is_closed:
                     return []
                 key, size = self._jobs[0].key, 0
-                batch: list[_Job] = []
+                batch: list[_Part] = []
                 for job in list(self._jobs):
-                    if job.key == key and (not batch or size + len(job.items) <= LARGEST):
+                    part = job.items[len(job.results) :][:LARGEST]
+                    if job.key == key and size + len(part) <= LARGEST:
                         self._jobs.remove(job)
-                        if job.future.set_running_or_notify_cancel():
-                            batch.append(job)
-                            size += len(job.items)
+                        is_wanted = job.future.running() or job.future.set_running_or_notify_cancel()
+                        if is_wanted and not job.is_abandoned:
+                            batch.append((job, part))
+                            size += len(part)
                 if batch:
                     return batch
+
+
+def _overloaded() -> Overloaded:
+    return Overloaded("the server is busy", remedy="Try again in a second.")

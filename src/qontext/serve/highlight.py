@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
 
 from qontext.frame.errors import QontextError
@@ -20,11 +22,8 @@ class Stretch(NamedTuple):
 
 def highlight(text: str, query: str, analyzer: str = "english") -> list[Stretch]:
     """The text in segments; words with the stem of a query word are marked."""
-    try:
-        term = term_of(analyzer)
-    except QontextError:
-        term = term_of("plain")
-    wanted = {stem for word in _WORD.findall(query.lower()) if (stem := term(word))}
+    term = _term_of(analyzer)
+    wanted = _stems(query, analyzer)
     stretches: list[Stretch] = []
     end = 0
     for match in _WORD.finditer(text):
@@ -33,6 +32,20 @@ def highlight(text: str, query: str, analyzer: str = "english") -> list[Stretch]
             end = match.end()
     stretches.append(Stretch(text[end:], False))
     return [stretch for stretch in stretches if stretch.text]
+
+
+def _term_of(analyzer: str) -> Callable[[str], str]:
+    try:
+        return term_of(analyzer)
+    except QontextError:
+        return term_of("plain")
+
+
+@lru_cache(maxsize=8)
+def _stems(query: str, analyzer: str) -> frozenset[str]:
+    """The stems of a query's words; a page has many texts and one query."""
+    term = _term_of(analyzer)
+    return frozenset(stem for word in _WORD.findall(query.lower()) if (stem := term(word)))
 
 
 def snippet(text: str, query: str, analyzer: str = "english") -> list[Stretch]:

@@ -17,6 +17,8 @@ from qontext.serve.security import LOOPBACK, TOKEN, Policy
 
 GRACE_SECONDS = 10
 """Seconds for running requests to finish after a signal."""
+HEADER_SECONDS, HEADER_LIMIT = 30, 64 * 1024
+"""Seconds and bytes within which the address and the headers of a request are sent."""
 
 
 def policy_of(host: str, allowed: Sequence[str], environment: Mapping[str, str]) -> Policy:
@@ -25,6 +27,11 @@ def policy_of(host: str, allowed: Sequence[str], environment: Mapping[str, str])
     if token is not None and len(token) < 16:
         raise QontextError(
             f"the token in {TOKEN} is shorter than 16 characters", remedy="Choose a longer one."
+        )
+    if token is not None and not (token.isascii() and token.isprintable()):
+        raise QontextError(
+            f"the token in {TOKEN} contains characters that headers cannot hold",
+            remedy="Choose one of ASCII letters, digits and punctuation.",
         )
     if not is_loopback(host) and token is None:
         raise QontextError(
@@ -72,6 +79,27 @@ def bind(host: str, port: int) -> Iterator[sockets.socket]:
 def make_server(app: Any, announce: Callable[[], None] = lambda: None) -> Any:
     """A server for the application; `announce` is called when it answers. Setting `should_exit` ends it."""
     import uvicorn
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Connection(H11Protocol):
+        """Closed if no request begins in time, so that slow clients cannot hold all connections."""
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self.limit = self.loop.call_later(HEADER_SECONDS, self.give_up)
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            self.limit.cancel()
+            self.limit = self.loop.call_later(HEADER_SECONDS, self.give_up)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self.limit.cancel()
+            super().connection_lost(exc)
+
+        def give_up(self) -> None:
+            if self.cycle is None or self.cycle.response_complete:
+                self.transport.close()
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: Any = None) -> None:
@@ -96,7 +124,10 @@ def make_server(app: Any, announce: Callable[[], None] = lambda: None) -> Any:
     return Server(
         uvicorn.Config(
             app,
+            http=Connection,
+            h11_max_incomplete_event_size=HEADER_LIMIT,
             log_config=None,
+            log_level="error",
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=GRACE_SECONDS,

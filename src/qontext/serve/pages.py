@@ -13,13 +13,13 @@ from fastapi.responses import RedirectResponse, Response
 from qontext.data.collection import Passage
 from qontext.frame.errors import QontextError
 from qontext.serve.api import service_of
-from qontext.serve.batching import Overloaded, TimedOut
+from qontext.serve.errors import ServeError, Unknown
 from qontext.serve.highlight import Stretch, highlight, snippet
 from qontext.serve.models import Kind
 from qontext.serve.passages import Filter
-from qontext.serve.schemas import LONGEST_QUERY
+from qontext.serve.schemas import LONGEST_CONDITION, LONGEST_QUERY, MOST_CONDITIONS
 from qontext.serve.security import COOKIE
-from qontext.serve.service import Found, Service, Unknown
+from qontext.serve.service import Found, Service
 from qontext.serve.systems import Hit, System
 from qontext.serve.web import page, safe_target, static, url
 
@@ -74,7 +74,7 @@ async def search(request: Request) -> Response:
     k = asked["k"] + (own is not None)
     try:
         found = await asyncio.gather(*(service.search(system, [text], k, only, kind) for system in systems))
-    except (Overloaded, TimedOut):
+    except ServeError:
         raise
     except QontextError as error:  # a condition on an unknown field
         return page("search.html", request, 400, **{**empty, "error": str(error)})
@@ -84,7 +84,7 @@ async def search(request: Request) -> Response:
 
 
 @router.get("/document")
-async def document(request: Request) -> Response:
+def document(request: Request) -> Response:
     """All passages of a document."""
     service, values = service_of(request), request.query_params
     id, query = values.get("id", ""), values.get("q", "")[:LONGEST_QUERY]
@@ -106,7 +106,8 @@ async def queries(request: Request) -> Response:
 async def compare(request: Request) -> Response:
     """The first result of each system for each labelled query."""
     service, values = service_of(request), request.query_params
-    systems = [service.system(name) for name in values.getlist("system")] or list(service.systems.values())
+    names = dict.fromkeys(values.getlist("system")) or service.systems
+    systems = [service.system(name) for name in names]
     number = _whole(values.get("page"), 1, 1, 1_000_000)
     rows, pages = _page(list(service.labels.queries.items()), number)
     found = await asyncio.gather(
@@ -149,7 +150,8 @@ async def login(request: Request) -> Response:
         return page("login.html", request, 401, target=target, is_wrong=True)
     answer = RedirectResponse(target, 303)
     if policy.token is not None:
-        answer.set_cookie(COOKIE, policy.session(), httponly=True, samesite="strict", path="/")
+        is_tls = request.url.scheme == "https"  # as a proxy on this machine says
+        answer.set_cookie(COOKIE, policy.session(), httponly=True, samesite="strict", secure=is_tls)
     return answer
 
 
@@ -202,6 +204,10 @@ def _text(service: Service, system: System, asked: dict[str, Any]) -> tuple[str,
         asked["q"] = service.labels.queries[asked["query"]]
     if len(asked["q"]) > LONGEST_QUERY:
         raise QontextError(f"the query is longer than {LONGEST_QUERY:,} characters")
+    if len(asked["where"]) > MOST_CONDITIONS or any(len(text) > LONGEST_CONDITION for text in asked["where"]):
+        raise QontextError(
+            f"more than {MOST_CONDITIONS} conditions, or one of more than {LONGEST_CONDITION:,} characters"
+        )
     return asked["q"], None
 
 

@@ -139,7 +139,10 @@ class Passages:
             accepted &= below.to_numpy(zero_copy_only=False)[self._codes]
         if conditions:
             ids = self._ids.to_numpy(zero_copy_only=False)
-            accepted &= mask(conditions, ids, self.name)
+            try:
+                accepted &= mask(conditions, ids, self.name)
+            except QontextError as error:  # clients do not learn where files are
+                raise QontextError(error.message, remedy=error.remedy) from None
         return accepted
 
     @cached_property

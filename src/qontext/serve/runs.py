@@ -13,7 +13,7 @@ from typing import Any
 
 from qontext.frame.artifacts import META, Artifact, open_artifact
 from qontext.frame.errors import QontextError
-from qontext.serve.service import Unknown
+from qontext.serve.errors import Unknown
 from qontext.training import metrics
 
 DEPTH, MOST = 4, 1_000

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
-LONGEST_QUERY, LONGEST_TEXT = 20_000, 200_000
+LONGEST_QUERY, LONGEST_TEXT, LONGEST_CONDITION = 20_000, 200_000, 2_000
 """Characters."""
 MOST_QUERIES, MOST_TEXTS, MOST_DOCUMENTS, MOST_RESULTS, MOST_CONDITIONS = 64, 2_048, 1_000, 1_000, 20
 
@@ -27,6 +27,7 @@ Query = Annotated[str, Field(max_length=LONGEST_QUERY), AfterValidator(_filled)]
 Text = Annotated[str, Field(max_length=LONGEST_TEXT), AfterValidator(_filled)]
 Name = Annotated[str, Field(max_length=200), AfterValidator(_utf8)]
 Id = Annotated[str, Field(max_length=2_000), AfterValidator(_utf8)]
+Condition = Annotated[str, Field(max_length=LONGEST_CONDITION), AfterValidator(_utf8)]
 
 
 class Body(BaseModel):
@@ -46,7 +47,7 @@ class SearchRequest(Body):
     """Return only passages of documents in this folder."""
     document: Id | None = None
     """Return only passages of this document."""
-    where: Annotated[list[Id], Field(max_length=MOST_CONDITIONS)] = []
+    where: Annotated[list[Condition], Field(max_length=MOST_CONDITIONS)] = []
     """Conditions on the metadata, all of which must hold, such as `date>=2024` or `author=Ada|Grace`."""
 
 

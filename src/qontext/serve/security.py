@@ -11,14 +11,13 @@ import hashlib
 import hmac
 import json
 from dataclasses import dataclass, field
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import quote
 
 TOKEN, COOKIE = "QONTEXT_TOKEN", "qontext_session"
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
-BODY_LIMIT, QUERY_LIMIT = 4 * 1024 * 1024, 32 * 1024
-"""Bytes."""
+BODY_LIMIT, FORM_LIMIT, QUERY_LIMIT = 4 * 1024 * 1024, 64 * 1024, 32 * 1024
+"""Bytes of a request to the API, of a form, which may need no token, and of an address."""
 BODY_SECONDS = 30
 HEADERS = (
     (
@@ -65,13 +64,8 @@ class Policy:
         scheme, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
         if scheme.lower() == "bearer" and self.accepts(token.strip()):
             return True
-        try:
-            cookies = SimpleCookie(headers.get(b"cookie", b"").decode("latin-1"))
-        except CookieError:
-            return False
-        return COOKIE in cookies and hmac.compare_digest(
-            cookies[COOKIE].value.encode(), self.session().encode()
-        )
+        session = _cookies(headers.get(b"cookie", b"").decode("latin-1")).get(COOKIE, "")
+        return hmac.compare_digest(session.encode(), self.session().encode())
 
 
 def host_name(host: str) -> str:
@@ -79,6 +73,12 @@ def host_name(host: str) -> str:
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()
     return host.rpartition(":")[0].lower() if host.count(":") == 1 else host.lower()
+
+
+def _cookies(header: str) -> dict[str, str]:
+    """The cookies in a header. Those of other servers on the same host may have any form."""
+    pairs = (pair.partition("=") for pair in header.split(";"))
+    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 class Guard:
@@ -103,13 +103,16 @@ class Guard:
         headers = dict(scope["headers"])
         refusal = self._refusal(scope, headers)
         if refusal is None and scope["method"] in ("POST", "PUT", "PATCH", "DELETE"):
+            limit = _limit(scope["path"])
             try:
-                body = await asyncio.wait_for(_body(receive), BODY_SECONDS)
+                body = await asyncio.wait_for(_body(receive, limit), BODY_SECONDS)
+            except ConnectionError:  # there is nobody to answer
+                return
             except TimeoutError:
                 refusal = 408, "the request was not sent in time"
             else:
                 if body is None:
-                    refusal = 413, f"the request is larger than {BODY_LIMIT:,} bytes"
+                    refusal = 413, f"the request is larger than {limit:,} bytes"
                 else:
                     receive = _replayed(body, receive)
         if refusal is None:
@@ -127,9 +130,9 @@ class Guard:
             return 403, "the request comes from a page of another site"
         if len(scope["query_string"]) > QUERY_LIMIT or len(scope["path"]) > QUERY_LIMIT:
             return 414, f"the URL is longer than {QUERY_LIMIT:,} characters"
-        length = headers.get(b"content-length", b"0")
-        if length.isdigit() and (len(length) > 12 or int(length) > BODY_LIMIT):
-            return 413, f"the request is larger than {BODY_LIMIT:,} bytes"
+        length, limit = headers.get(b"content-length", b"0"), _limit(scope["path"])
+        if length.isdigit() and (len(length) > 12 or int(length) > limit):
+            return 413, f"the request is larger than {limit:,} bytes"
         if self.policy.needs_token(scope["path"]) and not self.policy.is_signed_in(headers):
             return 401, "a token is needed: send it as 'Authorization: Bearer TOKEN'"
         return None
@@ -159,15 +162,20 @@ def error_body(status: int, message: str, param: str | None = None) -> dict[str,
     return {"error": {"message": message, "type": kind, "param": param, "code": None}}
 
 
-async def _body(receive: Any) -> bytes | None:
-    """The complete body of a request; None if it is too large."""
+def _limit(path: str) -> int:
+    """The maximum number of bytes of a request's body."""
+    return BODY_LIMIT if path.startswith(("/v1/", "/mcp")) else FORM_LIMIT
+
+
+async def _body(receive: Any, limit: int) -> bytes | None:
+    """The complete body of a request; None if it is too large. Half a request is not processed."""
     body = bytearray()
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            return bytes(body)
+            raise ConnectionError
         body += message.get("body", b"")
-        if len(body) > BODY_LIMIT:
+        if len(body) > limit:
             return None
         if not message.get("more_body", False):
             return bytes(body)

@@ -13,16 +13,13 @@ from qontext.data.collection import Passage, Qrels
 from qontext.frame import log
 from qontext.frame.errors import QontextError
 from qontext.serve.batching import Batcher
+from qontext.serve.errors import Unknown
 from qontext.serve.metrics import Metrics
 from qontext.serve.models import Encoder, Kind, Reranker
 from qontext.serve.passages import Filter
 from qontext.serve.systems import Hit, System, reranked
 
 Array = np.ndarray[Any, Any]
-
-
-class Unknown(QontextError):
-    """There is no system, model, document or passage with that name."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +90,8 @@ class Service:
         """The best k passages for each text."""
         started = time.perf_counter()
         if self.log_queries:
-            log.note("\n".join(f"{system.name}: {text}" for text in texts))
+            for text in texts:  # quoted, so that each is one line of the log, whatever is in it
+                log.note(f"{system.name}: {text!r}")
         hits = await self.batcher.run(
             ("search", system.name, k, only, kind),
             lambda items: system.search(items, k, only, kind),

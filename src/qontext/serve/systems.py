@@ -19,10 +19,11 @@ from qontext.frame.artifacts import Artifact, open_artifact
 from qontext.frame.errors import QontextError
 from qontext.frame.inputs import find
 from qontext.retrieve.base import CANDIDATES
-from qontext.retrieve.index import How
+from qontext.retrieve.index import How, check_found
 from qontext.retrieve.index.load import open_index, open_searchable
-from qontext.retrieve.searcher import dense_index, is_adapted, read_adapted
+from qontext.retrieve.searcher import dense_index, is_adapted, model_of, read_adapted
 from qontext.retrieve.where import Mask, passages_of
+from qontext.serve.errors import Failed
 from qontext.serve.models import Encoder, Kind, Reranker
 from qontext.serve.passages import Filter, Passages
 
@@ -62,7 +63,10 @@ class System:
         accepted = self.passages.mask(only) if only else None
         if accepted is not None and not accepted.any():
             return [[] for _ in texts]
-        return self.rank(texts, min(k, len(self.passages)), kind, accepted)
+        try:
+            return self.rank(texts, min(k, len(self.passages)), kind, accepted)
+        except QontextError as error:  # not a mistake of the client: conditions were checked above
+            raise Failed(error.message, place=error.place, remedy=error.remedy) from error
 
 
 @dataclass
@@ -120,7 +124,7 @@ class Opener:
     def _open_adapted(self, name: str, root: Path) -> list[System]:
         about = read_adapted(root)
         passages = self._read(str(root / "index" / "passages"))
-        encoder = self._encoder(str(root / "model"), about["read_tokens"], about["read_tokens"])
+        encoder = self._encoder(model_of(root), about["read_tokens"], about["read_tokens"])
         bm25, _ = open_index(root / "index" / "bm25")
         dense, _ = open_index(dense_index(root), How(device=self.device))
         words, vectors = _rank(bm25, passages), _rank(dense, passages, encoder)
@@ -188,7 +192,8 @@ def _rank(index: Any, passages: Passages, encoder: Encoder | None = None) -> Ran
 
     def rank(texts: Sequence[str], k: int, kind: Kind, accepted: Mask | None) -> list[Ranking]:
         queries: Any = texts if encoder is None else encoder.encode(texts, kind)[0]
-        numbers, scores = index.search(queries, k, None if accepted is None else accepted[numbers_of])
+        rows = None if accepted is None else accepted[numbers_of]
+        numbers, scores = check_found(index.search(queries, k, rows), index, len(texts), k)
         return _rankings(numbers_of[numbers], scores, numbers >= 0)
 
     return rank

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NotRequired
 
 import torch
-from pydantic import NonNegativeInt
+from pydantic import NonNegativeFloat, NonNegativeInt
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from typing_extensions import TypedDict
@@ -32,6 +32,7 @@ class State(TypedDict):
     losses: NotRequired[dict[str, float]]
     scaler: NotRequired[dict[str, Any]]
     stopped: NotRequired[bool]
+    elapsed: NotRequired[NonNegativeFloat]
 
 
 _NAME = re.compile(r"step-(\d{8})")

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Advanced, Machine, Seed, StageConfig
+from qontext.frame.errors import QontextError
 
 if TYPE_CHECKING:
     from qontext.models.packing import Grid
+    from qontext.training.pace import Limit
 
 
 class TrainingConfig(StageConfig):
@@ -24,6 +26,19 @@ class TrainingConfig(StageConfig):
     batch_size: int
     lr: float
     # Each training has defaults of its own for these three.
+
+    minutes: Annotated[float | None, Advanced()] = Field(None, gt=0)
+    """Time limit in minutes. The number of steps is revised while the training runs, so that it ends on time."""
+
+    most_steps: Annotated[int | None, Advanced()] = Field(None, ge=1)
+    """With --minutes: maximum number of steps, on a faster machine than expected. Default: those of --steps."""
+
+    steps_after: Annotated[int | None, Advanced()] = Field(None, ge=0)
+    """With --minutes: the limit is that of a whole recipe, of which the rest takes as long as this many steps of the
+    training."""
+
+    minutes_before: Annotated[float, Machine()] = Field(0.0, ge=0)
+    """With --steps-after: minutes that the recipe has taken before this training. In a recipe, it is known."""
 
     warmup: Annotated[float, Advanced()] = Field(0.1, ge=0, le=1)
     """Share of the steps for learning-rate warmup."""
@@ -60,6 +75,26 @@ class TrainingConfig(StageConfig):
 
     track: Annotated[Literal["none", "tensorboard", "trackio"], Machine()] = "none"
     """Also log to TensorBoard or trackio (extra: track)."""
+
+    @model_validator(mode="after")
+    def _has_a_limit(self) -> Self:
+        if self.minutes is None and not (self.most_steps is self.steps_after is None):
+            raise QontextError("most_steps and steps_after need --minutes")
+        return self
+
+    def identity(self) -> dict[str, Any]:
+        """Without a time limit, its settings are omitted."""
+        omitted = ("minutes", "most_steps", "steps_after") if self.minutes is None else ()
+        return {name: value for name, value in super().identity().items() if name not in omitted}
+
+    def limit(self, steps: int) -> Limit | None:
+        """The time limit of a training of so many steps."""
+        from qontext.training.pace import Limit
+
+        if self.minutes is None:
+            return None
+        before, most = 60 * self.minutes_before, self.most_steps or steps
+        return Limit(60 * self.minutes, most, before, self.steps_after or 0)
 
     def token_budget(self, device: Any) -> int:
         """The token budget per micro-batch on this device."""

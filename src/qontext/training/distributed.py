@@ -72,6 +72,10 @@ class Group:
         dist.all_reduce(said)
         return bool(said)
 
+    def of_first(self, value: int) -> int:
+        """The first rank's value."""
+        return int(self.sum(torch.tensor(value if self.is_first else 0)))
+
     def wait(self) -> None:
         """Wait for all ranks."""
         if self.world > 1:

@@ -62,9 +62,10 @@ class Evaluations:
         if self.group.is_first:
             self.before = read_json(self.work.path / file, dict[str, float])
 
-    def after(self, step: int, metrics: Metrics | None) -> bool:
-        """Called after each step, on every rank. Returns True if the training should stop."""
-        if step % self.schedule.every and step != self.schedule.last:
+    def after(self, step: int, metrics: Metrics | None, last: int | None = None) -> bool:
+        """Called after each step, on every rank. Returns True if the training should stop. `last` is the last step, if
+        it is another one now than the schedule's."""
+        if step % self.schedule.every and step != (last or self.schedule.last):
             return False
         stop = torch.zeros((), device=self.group.device)
         if self.group.is_first:

@@ -25,6 +25,7 @@ from qontext.training.early_stop import Evaluations
 from qontext.training.memory import return_freed_memory
 from qontext.training.metrics import Metrics
 from qontext.training.optimizer import Optimizer
+from qontext.training.pace import Pace, Paced
 from qontext.training.prefetch import Prefetched
 from qontext.training.step import FRESH, Cache, Stepper
 
@@ -43,52 +44,62 @@ def train(
     phase: str,
     cache: Cache = "off",
     evaluations: Evaluations | None = None,
+    after_step: Callable[[int], None] = lambda done: None,
 ) -> dict[str, Any]:
     """Train `model` for the remaining steps; returns a summary.
 
     `phase` names this training among several in one directory. With `cache`, contrastive gradients are
-    computed in two passes. `evaluations` run during training, and may stop it.
+    computed in two passes. `evaluations` run during training, and may stop it; `after_step` gets the steps done.
     """
     run, state = _resume(model, config, group, work, steps, phase, cache)
     done = int(state["step"])
+    pace = _pace(config, steps, group, work, phase, state)
+    run.optimizer.steps = pace.last
     metrics = Metrics(work, done, config.track, phase) if group.is_first else None
     saved = time.monotonic()
     # A run that stopped early and was killed before it finished remains stopped.
-    last = done if state.get("stopped") else steps
+    end = done if state.get("stopped") else pace.end(done)
 
     model.train()
     with (
         _progress(phase, steps, group) as advance,
         StopRequests() as stop,
-        Prefetched(_pinned(plan, group), done, last) as batches,
+        Prefetched(_pinned(plan, group), done, end) as batches,
     ):
         advance(done)
         for step, batch in batches:
             run.step(step, batch)
             done = step + 1
-            if done % config.log_every == 0 or done == last:
-                values = run.report(done)
-                if metrics is not None:
-                    metrics.write(done, values)
-                advance(0, _in_words(values))
+            if pace.after(done):
+                run.optimizer.steps = pace.last
+            if done % config.log_every == 0 or done == pace.last:
+                advance(0, _reported(run, done, metrics))
             advance(1)
-            stopped = evaluations.after(done, metrics) if evaluations else False
+            after_step(done)
+            stopped = evaluations.after(done, metrics, pace.last) if evaluations else False
             interrupted = group.any(stop.requested)
             due = time.monotonic() - saved > 60 * config.checkpoint_minutes
-            if done == last or stopped or interrupted or group.any(due):
-                _save(run, work, phase, {**run.state(done), "stopped": stopped})
+            if done == pace.last or stopped or interrupted or group.any(due):
+                _save(run, work, phase, {**run.state(done), "stopped": stopped, **pace.state()})
                 saved = time.monotonic()
             if interrupted:
                 log.note(f"{phase}: saved at step {done:,}; run the same command again to resume.")
                 raise KeyboardInterrupt
-            if stopped:
+            if stopped or done == pace.last:
                 break
     model.eval()
     return_freed_memory()
     if metrics is not None:
         metrics.close()
-    summary = run.summary()
-    return summary | (evaluations.finish() if evaluations else {})
+    return run.summary() | pace.summary() | (evaluations.finish() if evaluations else {})
+
+
+def _reported(run: Stepper, done: int, metrics: Metrics | None) -> str:
+    """The values since the last report, written, and in words."""
+    values = run.report(done)
+    if metrics is not None:
+        metrics.write(done, values)
+    return _in_words(values)
 
 
 def _resume(
@@ -107,6 +118,14 @@ def _resume(
     if state["step"] and group.is_first:
         log.note(f"{phase}: resuming at step {state['step']:,} of {steps:,}.")
     return Stepper(model, optimizer, group, dtype, cache=cache, state=state), state
+
+
+def _pace(
+    config: TrainingConfig, steps: int, group: Group, work: Workdir, phase: str, state: Mapping[str, Any]
+) -> Paced:
+    """The number of steps, and the time limit, if any."""
+    earlier = float(state.get("elapsed", 0.0)) + time.monotonic() - work.opened
+    return Paced(Pace(steps, config.limit(steps), elapsed=earlier), group, work, phase, int(state["step"]))
 
 
 def _save(run: Stepper, work: Workdir, phase: str, state: dict[str, Any]) -> None:

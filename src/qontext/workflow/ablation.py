@@ -14,7 +14,7 @@ from qontext.evaluation.gather import per_query
 from qontext.evaluation.kernels import Floats
 from qontext.evaluation.significance import Difference, difference, holm
 from qontext.evaluation.tables import Cell, Row, Table
-from qontext.frame.artifacts import Artifact, open_artifact
+from qontext.frame.artifacts import Artifact, is_artifact, open_artifact
 
 Combination = tuple[str, ...]
 """One value per grid setting, as written: ("pretrain.steps=2000", "finetune.lr=1e-5")."""
@@ -56,16 +56,29 @@ class Comparison:
         }
 
 
-def read_scores(steps: Mapping[str, str], root: Path) -> Scores:
-    """The scores of one combination. With several evaluations, measures are prefixed with the step."""
-    made: dict[str, Artifact] = {name: open_artifact(root / label) for name, label in steps.items()}
-    evaluations = {name: artifact for name, artifact in made.items() if artifact.verb == "evaluate"}
+def read_scores(
+    labels: Mapping[Combination, Mapping[str, str]], root: Path
+) -> list[tuple[Combination, Scores]]:
+    """The scores of every combination. If one has several evaluations, measures are prefixed with the step."""
+    found = {
+        combination: {
+            name: made
+            for name, label in steps.items()
+            if is_artifact(root / label) and (made := open_artifact(root / label)).verb == "evaluate"
+        }
+        for combination, steps in labels.items()
+    }
+    several = any(len(evaluations) > 1 for evaluations in found.values())
+    return [(combination, _scores(evaluations, several)) for combination, evaluations in found.items()]
+
+
+def _scores(evaluations: Mapping[str, Artifact], several: bool) -> Scores:
     values: dict[str, Floats] = {}
     queries: dict[str, Sequence[str]] = {}
     main = []
     for name, artifact in evaluations.items():
         own, columns = per_query(artifact)
-        prefix = "" if len(evaluations) == 1 else f"{name}: "
+        prefix = f"{name}: " if several else ""
         values |= {prefix + measure: column for measure, column in columns.items()}
         queries |= {prefix + measure: own for measure in columns}
         main.append(prefix + next(iter(columns)))
@@ -95,7 +108,7 @@ def compare_arms(arms: Mapping[Combination, Sequence[Scores]]) -> list[Compariso
     for key, seeds in others:
         for measure in first[0].main:
             asked = first[0].queries[measure]
-            if all(scores.queries[measure] == asked for scores in (*first, *seeds)):
+            if all(scores.queries.get(measure) == asked for scores in (*first, *seeds)):
                 a, b = (_system(s, measure).per_query(measure) for s in (first, seeds))
                 rows.append((key, measure, len(asked), difference(a, b)))
     corrected = holm([row[3].p for row in rows])
@@ -115,7 +128,8 @@ def ablation_table(
     kept = [name for name in axes if not is_seed(name)]
     scores = next(iter(arms.values()))[0]
     several = len(scores.main) > 1
-    columns = [*kept, *scores.values, "n"]
+    measures = list(dict.fromkeys(measure for seeds in arms.values() for measure in seeds[0].values))
+    columns = [*kept, *measures, "n"]
     if comparisons:
         columns += [
             heading
@@ -127,10 +141,11 @@ def ablation_table(
     by_arm = {(row.arm, row.measure): row for row in comparisons}
     for key, seeds in arms.items():
         cells = [Cell(part.partition("=")[2], is_text=True) for part in key]
-        for measure in scores.values:
-            text = with_spread(*_system(seeds, measure).mean(measure))
+        for measure in measures:
+            has_it = measure in seeds[0].values
+            text = with_spread(*_system(seeds, measure).mean(measure)) if has_it else "–"
             cells.append(Cell(text, is_best=best.get(measure) == key))
-        cells.append(Cell("/".join(str(len(seeds[0].queries[measure])) for measure in scores.main)))
+        cells.append(Cell("/".join(str(len(seeds[0].queries[measure])) for measure in seeds[0].main)))
         for measure in scores.main if comparisons else ():
             row = by_arm.get((key, measure))
             cells += [Cell("–"), Cell("–")] if row is None else _difference_cells(row)
@@ -154,7 +169,8 @@ def _best(
     arms: Mapping[Combination, Sequence[Scores]], comparisons: Sequence[Comparison], measure: str
 ) -> Combination | None:
     """The arm with the highest mean, if significant."""
-    best = max(arms, key=lambda key: _system(arms[key], measure).mean(measure)[0])
+    compared = [key for key, seeds in arms.items() if measure in seeds[0].values]
+    best = max(compared, key=lambda key: _system(arms[key], measure).mean(measure)[0])
     first = next(iter(arms))
     rows = [row for row in comparisons if row.measure == measure]
     if best == first:

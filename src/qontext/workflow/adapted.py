@@ -11,10 +11,11 @@ from typing import Any
 from qontext.evaluation.compare import format_p
 from qontext.frame import log
 from qontext.frame.artifacts import open_artifact
-from qontext.retrieve.searcher import ADAPTED, SYSTEMS, read_adapted
+from qontext.frame.errors import QontextError
+from qontext.retrieve.searcher import ADAPTED, SYSTEMS, model_of, read_adapted
 
 FOLDERS = {
-    "model": "the encoder; needed for search and updates",
+    "model": "a copy of the encoder; needed for search and updates",
     "index": "passages, vectors and BM25; needed for search and updates",
     "report": "the results as a page; can be deleted",
     "steps": "the steps of training; only needed to train again; can be deleted ('qontext clean')",
@@ -35,8 +36,9 @@ def show_adapted(root: Path) -> dict[str, Any]:
     rows: dict[str, Any] = {
         "verdict": " ".join(sentences) or f"Search with {SYSTEMS[about['system']]}.",
         "system": SYSTEMS[about["system"]],
-        "model": f"{root / 'model'}, up to {about['read_tokens']} tokens",
+        "model": f"{_model(root, about)}, up to {about['read_tokens']} tokens",
         "passages": f"{passages['passages']:,} of {passages['documents']:,} documents",
+        "labels": shown_labels(about.get("labels", {})),
         "not_read": passages.get("not_read"),
         "skipped": passages.get("skipped"),
         "age": _age(age),
@@ -60,6 +62,20 @@ def show_adapted(root: Path) -> dict[str, Any]:
         "age_seconds": round(age),
         "bytes": folders,
     }
+
+
+def _model(root: Path, about: Mapping[str, Any]) -> str:
+    """Where the encoder is, or why it cannot be used."""
+    try:
+        return model_of(root) + (" (not changed, so not copied)" if "reference" in about else "")
+    except QontextError as error:
+        return f"{error.message} ({error.remedy})" if error.remedy else error.message
+
+
+def shown_labels(judged: Mapping[str, int]) -> str:
+    """The use of labelled questions, by split."""
+    uses = {"train": "for training", "dev": "for choosing weights", "test": "for evaluation"}
+    return ", ".join(f"{judged[split]:,} {use}" for split, use in uses.items() if judged.get(split))
 
 
 def show_scores(verdict: Mapping[str, Any]) -> None:

@@ -1,7 +1,8 @@
-"""`qontext recipes`: list the shipped recipes, or show one."""
+"""`qontext recipes`: list the shipped recipes and sweeps, or show one."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 from qontext.frame import log
@@ -9,19 +10,33 @@ from qontext.frame.config import Input, StageConfig
 from qontext.frame.stages import Report
 from qontext.workflow.recipe import Recipe, describe_recipe
 from qontext.workflow.scores import published_rows
-from qontext.workflow.tables import INPUTS, SHIPPED, find_recipe, missing_inputs, read_tables, shipped
+from qontext.workflow.tables import (
+    INPUTS,
+    SHIPPED,
+    find_recipe,
+    missing_inputs,
+    read_arms,
+    read_tables,
+    shipped,
+    shipped_sweeps,
+)
 
 
 class RecipesConfig(StageConfig):
     recipe: Annotated[str | None, Input(positional=True, by_content=False)] = None
-    """Recipe to show, including everything that it extends: a name or a TOML file. Default: list all."""
+    """Recipe or sweep to show, including everything that it extends: a name or a TOML file. Default: list all."""
 
     small: bool = False
     """Show the recipe's small profile."""
 
 
 def run(settings: RecipesConfig) -> dict[str, Any]:
-    return _list() if settings.recipe is None else _show(settings.recipe, settings.small)
+    if settings.recipe is None:
+        return _list()
+    file = find_recipe(settings.recipe)
+    if arms := read_arms(file, small=settings.small):
+        return _show_sweep(settings.recipe, arms, settings.small)
+    return _show(settings.recipe, settings.small)
 
 
 def _list() -> dict[str, Any]:
@@ -32,8 +47,46 @@ def _list() -> dict[str, Any]:
         needs = ", ".join(missing_inputs(read_tables(file)))
         rows.append({"name": file.stem, "title": recipe.title, "needs": needs, "published": _main(recipe)})
     log.show_rows("Recipes", rows)
-    log.note("Show one: qontext recipes NAME. Run one: qontext run NAME --set inputs.documents=…")
-    return {"folder": str(SHIPPED), "recipes": [{**row, "steps": steps[row["name"]]} for row in rows]}
+    sweeps = [_sweep(file) for file in shipped_sweeps()]
+    log.show_rows("Sweeps", sweeps)
+    log.note(
+        "Show one: qontext recipes NAME. Run a recipe: qontext run NAME --set inputs.documents=…; a sweep: "
+        "qontext sweep NAME."
+    )
+    return {
+        "folder": str(SHIPPED),
+        "recipes": [{**row, "steps": steps[row["name"]]} for row in rows],
+        "sweeps": sweeps,
+    }
+
+
+def _sweep(file: Path) -> dict[str, Any]:
+    """The row of a sweep."""
+    arms = read_arms(file)
+    needs = dict.fromkeys(name for arm in arms for name in missing_inputs(read_tables(file, arm=arm)))
+    title = describe_recipe(str(file), arm=arms[0]).title
+    return {"name": file.stem, "title": title, "needs": ", ".join(needs), "arms": len(arms)}
+
+
+def _show_sweep(name: str, arms: list[str], small: bool) -> dict[str, Any]:
+    """Show each arm with what it reproduces, and the recipe of the first arm."""
+    file = find_recipe(name)
+    recipes = {arm: describe_recipe(name, small=small, arm=arm) for arm in arms}
+    tables = [read_tables(file, small=small, arm=arm) for arm in arms]
+    first = recipes[arms[0]]
+    if log.is_shown():
+        with log.results():
+            print(f"# The arm {arms[0]!r}\n\n{first.dump()}")
+    rows = [{"arm": arm, "published": "" if small else _main(recipe)} for arm, recipe in recipes.items()]
+    log.show_rows("Arms", rows)
+    return {
+        "name": name,
+        "title": first.title,
+        "file": str(file),
+        "needs": list(dict.fromkeys(needed for table in tables for needed in missing_inputs(table))),
+        "cost": first.cost,
+        "arms": [{**row, "recipe": recipes[row["arm"]].dump()} for row in rows],
+    }
 
 
 def _show(name: str, small: bool) -> dict[str, Any]:
@@ -75,5 +128,6 @@ RECIPES = Report(
     examples="""
         qontext recipes
         qontext recipes cot-mae-msmarco
+        qontext recipes cot-mae-table-5
     """,
 )

@@ -12,6 +12,8 @@
     [tokens]
     passages = "@split"         # the directory that the step `split` wrote; @step/part is a part of it
 
+The last steps may be `beir` and `compare`, whose results no other step reads.
+
 A step only runs again if its settings or the content of its inputs changed. For recipes that extend others,
 see `tables`.
 """
@@ -28,7 +30,7 @@ from typing import Any
 from qontext.frame import stages
 from qontext.frame.config import StageConfig
 from qontext.frame.errors import QontextError, choose
-from qontext.frame.stages import Stage
+from qontext.frame.stages import Command, Pipeline, Stage
 from qontext.workflow.tables import (
     INPUTS,
     RECIPE,
@@ -36,9 +38,13 @@ from qontext.workflow.tables import (
     find_recipe,
     flat,
     missing_inputs,
+    read_arms,
     read_tables,
     steps_of,
 )
+
+LAST = ("beir", "compare")
+"""Verbs of steps that are no stages: they show a result, which no other step reads."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,7 @@ class Step:
     """One table of a recipe: a name, a stage and its settings, still with `@step` references."""
 
     name: str
-    stage: Stage[Any]
+    stage: Stage[Any] | Command[Any]
     settings: dict[str, Any]
     comment: str = field(default="", compare=False)
 
@@ -73,6 +79,8 @@ class Step:
     def configure(self, root: Path) -> StageConfig:
         """The configuration, with references turned into the directories under `root`."""
         settings = {name: _resolve(value, root) for name, value in self.settings.items()}
+        if isinstance(self.stage, Pipeline):
+            settings["out"] = str(root / self.name)
         return self.stage.config.make(settings, where=f"{self.stage.verb} (step {self.name!r})")  # type: ignore[no-any-return]
 
     def renamed(self, names: Mapping[str, str]) -> Step:
@@ -89,8 +97,12 @@ class Recipe:
     comment: str = ""
     published: tuple[str, ...] = ()
     """The published systems that it reproduces, by their names in `evaluation.published`."""
+    benchmarks: tuple[str, ...] = ()
+    """The benchmarks on which these are shown; empty: all."""
     cost: str = ""
     """The cost at full size."""
+    examples: str = ""
+    """As a sweep: the evaluation with examples of queries, for which the first passage of every arm is shown."""
     inputs: Mapping[str, Any] = field(default_factory=dict)
     """The inputs that steps refer to."""
 
@@ -99,6 +111,7 @@ class Recipe:
         lines = [f"# {self.comment}", ""] if self.comment else []
         lines += ["[recipe]", f"title = {_toml(self.title)}"]
         lines += [f"published = {_toml(self.published)}"] if self.published else []
+        lines += [f"benchmarks = {_toml(self.benchmarks)}"] if self.benchmarks else []
         lines += [f"cost = {_toml(self.cost)}"] if self.cost else []
         lines += (
             ["", "[inputs]", *(f"{key} = {_toml(v)}" for key, v in self.inputs.items())]
@@ -116,26 +129,38 @@ class Recipe:
         return "\n".join(lines)
 
 
-def read_recipe(path: str, changes: tuple[str, ...] = (), *, small: bool = False) -> Recipe:
-    """Parse and check a recipe: a file, or the name of a shipped one. `changes` are ``step.field=value``."""
+def read_recipe(
+    path: str, changes: tuple[str, ...] = (), *, small: bool = False, arm: str | None = None
+) -> Recipe:
+    """Parse and check a recipe: a file, or the name of a shipped one. `changes` are ``step.field=value``; `arm` is one
+    of a sweep.
+    """
     file = find_recipe(path)
-    tables = read_tables(file, small=small, changes=changes)
+    if arm is None and read_arms(file):
+        raise QontextError(
+            "is a sweep, which has a recipe for each of its arms",
+            place=file,
+            remedy=f"Run: qontext sweep {path}",
+        )
+    tables = read_tables(file, small=small, changes=changes, arm=arm)
     if missing := missing_inputs(tables):
         raise QontextError(
             f"the recipe needs a value for {', '.join(map(repr, missing))}",
             place=file,
             remedy=f"Add: {' '.join(f'--set inputs.{name}=…' for name in missing)}",
         )
-    inputs = tables[INPUTS]
+    inputs = {name: _fill(value, tables[INPUTS], file) for name, value in tables[INPUTS].items()}
     for table in steps_of(tables).values():
         table.update({key: _fill(value, inputs, file) for key, value in table.items() if key != "verb"})
     return _recipe(tables | {INPUTS: {}}, file)
 
 
-def describe_recipe(path: str, changes: tuple[str, ...] = (), *, small: bool = False) -> Recipe:
+def describe_recipe(
+    path: str, changes: tuple[str, ...] = (), *, small: bool = False, arm: str | None = None
+) -> Recipe:
     """The recipe with references to its inputs, which may have no value."""
     file = find_recipe(path)
-    return _recipe(read_tables(file, small=small, changes=changes), file)
+    return _recipe(read_tables(file, small=small, changes=changes, arm=arm), file)
 
 
 def _recipe(tables: Tables, file: Path) -> Recipe:
@@ -145,13 +170,14 @@ def _recipe(tables: Tables, file: Path) -> Recipe:
         settings = {key: value for key, value in table.items() if key != "verb" and value is not None}
         verb = choose(str(table.get("verb", name)), stages.VERBS, f"verb (of step {name!r} in {file.name})")
         stage = stages.load(verb)
-        if not isinstance(stage, Stage):
+        if not isinstance(stage, Stage) and verb not in LAST:
             raise QontextError(
                 f"the verb {verb!r} is not a stage, so it cannot be a step of a recipe", place=file
             )
         step = Step(name, stage, settings)
+        readable = [s.name for s in steps if isinstance(s.stage, Stage)]
         for needed in step.upstream():
-            choose(needed, [s.name for s in steps], f"earlier step, read by [{name}],")
+            choose(needed, readable, f"earlier step, read by [{name}],")
         stage.config.accepting(settings, f"[{name}] in {file.name}")
         steps.append(step)
     if not steps:
@@ -162,7 +188,9 @@ def _recipe(tables: Tables, file: Path) -> Recipe:
         tuple(steps),
         str(file),
         published=tuple(map(str, flat([about.get("published", [])]))),
+        benchmarks=tuple(map(str, flat([about.get("benchmarks", [])]))),
         cost=str(about.get("cost", "")),
+        examples=str(about.get("examples", "")),
         inputs=tables[INPUTS],
     )
 

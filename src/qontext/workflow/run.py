@@ -10,9 +10,10 @@ from typing import Annotated, Any
 from qontext.frame import artifacts, computed, execution, log
 from qontext.frame.config import Action, Input, StageConfig
 from qontext.frame.errors import QontextError, choose
-from qontext.frame.inputs import check_input, named_inputs
 from qontext.frame.parts import PartsConfig, Place
-from qontext.frame.stages import Pipeline
+from qontext.frame.stages import Pipeline, Stage
+from qontext.training.config import TrainingConfig
+from qontext.workflow.look import problems_of
 from qontext.workflow.recipe import Recipe, Step, read_recipe
 from qontext.workflow.scores import show_scores
 
@@ -43,13 +44,8 @@ def _problems(step: Step, root: Path) -> Iterator[str]:
     except QontextError as error:
         yield error.message
         return
-    coming = step.reads(root)
-    for field, value in named_inputs(configured):
-        if value not in coming:
-            try:
-                check_input(value, field)
-            except QontextError as error:
-                yield f"{step.stage.verb} (step {step.name!r}): {error.message} ({error.place or value})"
+    for problem, place in problems_of(configured, step.reads(root)):
+        yield f"{step.stage.verb} (step {step.name!r}): {problem} ({place})"
 
 
 def plan(recipe: Recipe, root: Path) -> Iterator[tuple[Step, str, str]]:
@@ -74,26 +70,23 @@ def run_recipe(
     `on` is where steps that consist of parts run, unless they have that setting themselves.
     """
     check(recipe, root, until)
-    rows = []
+    rows, spent = [], 0.0
     for number, step in enumerate(recipe.steps, 1):
         state, why = _state(step, root)
         heading = f"[{number}/{len(recipe.steps)}] {step.name}"
         reason = "already done" if state == "done" else "" if why == ABSENT else why
         log.note(f"{heading}: {reason}" if reason else heading)
         started = time.monotonic()
-        if state == "done":
-            artifact = artifacts.open_artifact(root / step.name)
-        else:
-            settings = _placed(step.configure(root), on)
-            artifact = execution.execute(step.stage, settings, root / step.name, overwrite=True)
+        summary, seconds = _run(step, root, on, spent, done=state == "done")
+        spent += seconds
         rows.append(
             {
                 "step": step.name,
                 "state": "done before" if state == "done" else "done now",
                 "why": why,
                 "seconds": round(time.monotonic() - started, 1),
-                "path": str(artifact.path),
-                "summary": artifact.summary,
+                "path": str(root / step.name),
+                "summary": summary,
             }
         )
         if step.name == until:
@@ -101,9 +94,30 @@ def run_recipe(
     return rows
 
 
+def _run(step: Step, root: Path, on: str, spent: float, *, done: bool) -> tuple[Any, float]:
+    """Run a step, if it is not done; returns its summary, and the seconds that it took, now or before."""
+    if done:
+        artifact = artifacts.open_artifact(root / step.name)
+    else:
+        settings = _timed(_placed(step.configure(root), on), spent)
+        if not isinstance(step.stage, Stage):
+            started = time.monotonic()
+            return step.stage.run(settings), time.monotonic() - started
+        artifact = execution.execute(step.stage, settings, root / step.name, overwrite=True)
+    return artifact.summary, float(artifact.meta["made"]["seconds"])
+
+
 def _placed(settings: StageConfig, on: str) -> StageConfig:
     if isinstance(settings, PartsConfig) and "on" not in settings.model_fields_set:
         return settings.model_copy(update={"on": on})
+    return settings
+
+
+def _timed(settings: StageConfig, spent: float) -> StageConfig:
+    """The settings of a training that shares a time limit with the rest of the recipe; `spent` is what its earlier steps
+    took, in seconds."""
+    if isinstance(settings, TrainingConfig) and settings.steps_after is not None:
+        return settings.model_copy(update={"minutes_before": spent / 60})
     return settings
 
 
@@ -135,8 +149,7 @@ class RunConfig(StageConfig):
 
 def run(settings: RunConfig) -> dict[str, Any]:
     recipe = read_recipe(settings.recipe, settings.set, small=settings.small)
-    name = Path(settings.recipe).stem + ("-small" if settings.small else "")
-    root = Path(settings.out or Path("runs") / name)
+    root = Path(settings.out or run_folder(settings.recipe, settings.small))
     if settings.until is not None:
         choose(settings.until, [step.name for step in recipe.steps], "step")
     if settings.dry_run:
@@ -156,7 +169,14 @@ def run(settings: RunConfig) -> dict[str, Any]:
     return {**result, "scores": show_scores(recipe, rows, beside=not settings.small)}
 
 
+def run_folder(recipe: str, small: bool) -> Path:
+    """The default output directory of a recipe or sweep."""
+    return Path("runs") / (Path(recipe).stem + ("-small" if small else ""))
+
+
 def _state(step: Step, root: Path) -> tuple[str, str]:
+    if not isinstance(step.stage, Stage):
+        return "will run", "shows its result each time"
     claim = execution.claim_of(step.stage, step.configure(root))
     found, made = computed.state(root / step.name, claim)
     if found == "done":

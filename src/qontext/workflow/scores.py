@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,22 +23,36 @@ def show_scores(recipe: Recipe, rows: Sequence[dict[str, Any]], *, beside: bool)
         for row in rows
         if row["step"] in evaluating
     ]
+    zero_shot = {step.name for step in recipe.steps if step.stage.verb == "beir"}
+    scores += [
+        {"system": row["step"], "benchmark": f"beir/{name}", **_percent({row["summary"]["measure"]: value})}
+        for row in rows
+        if row["step"] in zero_shot
+        for name, value in row["summary"]["sets"].items()
+    ]
     if scores and beside:
         scores += published_rows(recipe)
     if scores:
-        columns = list(dict.fromkeys(key for row in scores for key in row))
-        log.show_rows("Scores, × 100", [{key: row.get(key) for key in columns} for row in scores])
+        log.show_rows("Scores, × 100", aligned(scores))
     return scores
 
 
 def published_rows(recipe: Recipe) -> list[dict[str, Any]]:
-    """A row for each benchmark of the published systems that the recipe reproduces."""
+    """A row for each published system and benchmark that the recipe reproduces."""
+    shown = recipe.benchmarks or ("*",)
     return [
         {"system": f"published: {row.system}", "benchmark": benchmark, **figures}
         for system in recipe.published
         for row in published.named(system)
         for benchmark, figures in row.figures.items()
+        if any(fnmatch.fnmatch(benchmark, pattern) for pattern in shown)
     ]
+
+
+def aligned(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with the columns of all of them."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    return [{key: row.get(key) for key in columns} for row in rows]
 
 
 def _percent(measures: dict[str, float]) -> dict[str, float]:

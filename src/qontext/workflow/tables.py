@@ -1,8 +1,9 @@
-"""The tables of a recipe file: extended recipes, the small profile, replacements.
+"""The tables of a recipe file: extended recipes, the arms of a sweep, the small profile, replacements.
 
 [recipe]
-extends = "base"            # a shipped recipe or a file beside this one; a list of them is read from left to right
-without = ["filter"]        # steps of it to leave out
+extends = "base"            # a shipped recipe or a file beside this one; a list of them is read from left to right;
+                            # { recipe = "base", steps = ["split"] } takes only these steps of it
+without = ["filter"]        # steps of it to leave out; score-* is a pattern
 
 [pretrain]                  # a step of the extended recipe: only these settings are replaced
 context = "rand"
@@ -11,13 +12,17 @@ queries = ""                # back to the default
 [generate]                  # a new step: it comes before the first step that needs it, or at the end
 passages = "@split"
 
-[small]                     # replacements of the small profile, by the same rules
+[sweep."two layers"]        # an arm of a sweep: what it changes, by the same rules; with `recipe.extends` from another start
+pretrain.decoder_layers = 2
+
+[small]                     # replacements of the small profile, by the same rules, after those of an arm
 pretrain.steps = 20
 """
 
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -27,18 +32,21 @@ from qontext.frame import config
 from qontext.frame.errors import QontextError, choose
 
 SHIPPED = Path(__file__).parent.parent / "recipes"
-RECIPE, INPUTS, SMALL = RESERVED = ("recipe", "inputs", "small")
+RECIPE, INPUTS, SMALL, SWEEP = RESERVED = ("recipe", "inputs", "small", "sweep")
 """The tables that are not steps."""
-ABOUT = ("title", "extends", "without", "published", "cost")
-"""The keys of [recipe]."""
+ABOUT = ("title", "extends", "without", "published", "benchmarks", "cost", "arms", "examples")
+"""The keys of [recipe]. `published` systems are shown on `benchmarks` (default: all). Of a sweep, `arms` are those that
+are run, and `examples` is the evaluation of which it shows examples."""
 
 Tables = dict[str, dict[str, Any]]
 
 
-def read_tables(file: Path, *, small: bool = False, changes: tuple[str, ...] = ()) -> Tables:
-    """The tables of a recipe with everything that it extends. [recipe] and [inputs] are always present,
-    [small] never."""
-    tables = _read(file, ())
+def read_tables(
+    file: Path, *, small: bool = False, changes: tuple[str, ...] = (), arm: str | None = None
+) -> Tables:
+    """The tables of a recipe, or of an arm of a sweep, with everything that it extends. [recipe] and [inputs] are
+    always present, [small] and [sweep] never."""
+    tables = _read(file, (), arm)
     profile = tables[SMALL]
     if small:
         if not profile:
@@ -48,10 +56,19 @@ def read_tables(file: Path, *, small: bool = False, changes: tuple[str, ...] = (
                 remedy="Add a [small] table, or remove --small.",
             )
         tables = _extended(tables, profile, file)
-    del tables[SMALL]
+    del tables[SMALL], tables[SWEEP]
     for change in changes:
         _apply(change, tables, file)
     return tables
+
+
+def read_arms(file: Path, *, small: bool = False) -> list[str]:
+    """The names of a sweep's arms; none if the file is a recipe."""
+    own = _parsed(file)
+    arms = own.get(SWEEP, {})
+    about = {**own.get(RECIPE, {}), **(own.get(SMALL, {}).get(RECIPE, {}) if small else {})}
+    chosen = _names(about, "arms", file)
+    return [choose(name, arms, f"arm of {file.name}") for name in chosen] or list(arms)
 
 
 def find_recipe(name: str, folder: Path = Path()) -> Path:
@@ -62,12 +79,18 @@ def find_recipe(name: str, folder: Path = Path()) -> Path:
             return file
     if file.suffix or len(Path(name).parts) > 1:
         config.existing(file, "the recipe")
-    return SHIPPED / f"{choose(name, [p.stem for p in shipped()], 'recipe')}.toml"
+    known = {path.stem: path for path in (*shipped(), *shipped_sweeps())}
+    return known[choose(name, known, "recipe")]
 
 
 def shipped() -> list[Path]:
     """The files of the recipes that come with the package, by name."""
     return sorted(SHIPPED.glob("*.toml"), key=lambda path: path.stem)
+
+
+def shipped_sweeps() -> list[Path]:
+    """The files of the sweeps that come with the package, by name."""
+    return sorted((SHIPPED / "sweeps").glob("*.toml"), key=lambda path: path.stem)
 
 
 def steps_of(tables: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -83,7 +106,9 @@ def missing_inputs(tables: Tables) -> list[str]:
         for value in flat(table.values())
         if isinstance(value, str)
     }
-    return [name for name, value in tables[INPUTS].items() if value == "" and f"${name}" in used]
+    given = tables[INPUTS]
+    used |= {value for name, value in given.items() if f"${name}" in used and isinstance(value, str)}
+    return [name for name, value in given.items() if value == "" and f"${name}" in used]
 
 
 def flat(values: Any) -> Iterator[Any]:
@@ -92,21 +117,22 @@ def flat(values: Any) -> Iterator[Any]:
         yield from value if isinstance(value, list | tuple) else [value]
 
 
-def _read(file: Path, readers: tuple[Path, ...]) -> Tables:
-    """The tables of a file and of what it extends; `readers` are the files that extend it."""
+def _read(file: Path, readers: tuple[Path, ...], arm: str | None = None) -> Tables:
+    """The tables of a file, or of an arm of it, and of what it extends; `readers` are the files that extend it."""
     if file.resolve() in readers:
         raise QontextError(
             "the recipe extends itself", place=file, remedy="Remove one of the `extends` entries."
         )
     own = _parsed(file)
-    about = own.get(RECIPE, {})
-    for key in about:
+    chosen = {} if arm is None else own[SWEEP][choose(arm, own.get(SWEEP, {}), f"arm of {file.name}")]
+    abouts = own.get(RECIPE, {}), chosen.get(RECIPE, {})
+    for key in (key for about in abouts for key in about):
         choose(key, ABOUT, f"key of [recipe] in {file.name}")
     tables: Tables = {name: {} for name in RESERVED}
-    for name in _names(about, "extends", file):
+    for name, steps in _bases({**abouts[0], **abouts[1]}, file):
         base = _read(find_recipe(name, file.parent), (*readers, file.resolve()))
-        tables = _extended(tables, base, file)
-    return _extended(tables, own, file)
+        tables = _extended(tables, base if steps is None else _part(base, steps, file), file)
+    return _extended(_extended(tables, own, file), chosen, file)
 
 
 def _parsed(file: Path) -> Tables:
@@ -115,9 +141,22 @@ def _parsed(file: Path) -> Tables:
         tables = config.parse_toml(file.read_text(encoding="utf-8-sig"))
     except ValueError as error:
         raise QontextError(f"not a valid recipe: {error}", place=file) from None
-    profile = tables.get(SMALL, {})
-    inner = profile.items() if isinstance(profile, dict) else ()
-    for name, table in [*tables.items(), *inner]:
+    _check_names(tables, file)
+    _check_names(tables.get(SMALL, {}), file)
+    for arm, changes in tables.get(SWEEP, {}).items():
+        if not isinstance(changes, dict) or not 0 < len(arm) <= 100:
+            raise QontextError(
+                f"the arm {arm[:100]!r} of [sweep] must be a table with a name of at most 100 characters",
+                place=file,
+            )
+        _check_names(changes, file)
+        _check_names(changes.get(SMALL, {}), file)
+    return tables
+
+
+def _check_names(tables: Mapping[str, Any], file: Path) -> None:
+    """Every value is a table, with a name that a directory can have."""
+    for name, table in tables.items():
         if not isinstance(table, dict):
             raise QontextError(f"{name!r} must be a table, such as [split], not a value", place=file)
         if not re.fullmatch(r"\w[\w.,=+-]{0,199}", name):
@@ -126,25 +165,54 @@ def _parsed(file: Path) -> Tables:
                 place=file,
                 remedy="Use at most 200 letters, digits, - and _.",
             )
-    return tables
 
 
 def _extended(base: Tables, own: Mapping[str, Any], file: Path) -> Tables:
     """The tables of `base`, overridden by those of `own`."""
     about = own.get(RECIPE, {})
-    dropped = _names(about, "without", file)
-    for name in dropped:
-        choose(name, steps_of(base), f"step to leave out of {file.name}")
+    dropped = _dropped(_names(about, "without", file), list(steps_of(base)), file)
     kept = {name: table for name, table in steps_of(base).items() if name not in dropped}
     profile = {name: table for name, table in base[SMALL].items() if name not in dropped}
+    if unneeded := profile.get(RECIPE, {}).get("without"):
+        left = [name for name in unneeded if name not in dropped]
+        profile[RECIPE] = {**profile[RECIPE], "without": left}
     tables: Tables = {
         RECIPE: {**base[RECIPE], **{k: v for k, v in about.items() if k not in ("extends", "without")}},
         INPUTS: {**base[INPUTS], **own.get(INPUTS, {})},
         SMALL: _small(profile, own.get(SMALL, {})),
+        SWEEP: {},
     }
     new = {name: dict(table) for name, table in steps_of(own).items() if name not in kept}
     steps = {name: _replaced(table, steps_of(own).get(name, {})) for name, table in kept.items()} | new
     return tables | {name: steps[name] for name in _order(list(kept), list(new), steps, tables[INPUTS])}
+
+
+def _part(base: Tables, steps: list[str], file: Path) -> Tables:
+    """Some steps of a recipe, with the inputs that they refer to."""
+    for name in steps:
+        choose(name, steps_of(base), f"step to take into {file.name}")
+    kept = {name: table for name, table in steps_of(base).items() if name in steps}
+    profile = {name: table for name, table in base[SMALL].items() if name in steps}
+    used = {
+        v[1:] for table in (*kept.values(), *profile.values()) for v in flat(table.values()) if _is_input(v)
+    }
+    given, small = (
+        {k: v for k, v in found.items() if k in used} for found in (base[INPUTS], base[SMALL].get(INPUTS, {}))
+    )
+    return {RECIPE: {}, INPUTS: given, SMALL: {INPUTS: small, **profile}, SWEEP: {}, **kept}
+
+
+def _is_input(value: Any) -> bool:
+    return isinstance(value, str) and value.startswith("$")
+
+
+def _dropped(patterns: list[str], steps: list[str], file: Path) -> set[str]:
+    """The steps to leave out, by name or by a pattern such as score-*; each names at least one."""
+    dropped: set[str] = set()
+    for pattern in patterns:
+        found = fnmatch.filter(steps, pattern)
+        dropped |= {*found} if found else {choose(pattern, steps, f"step to leave out of {file.name}")}
+    return dropped
 
 
 def _small(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
@@ -187,6 +255,19 @@ def _names(about: Mapping[str, Any], key: str, file: Path) -> list[str]:
     if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
         raise QontextError(f"{key} must be a name or a list of names, not {value!r}", place=file)
     return names
+
+
+def _bases(about: Mapping[str, Any], file: Path) -> list[tuple[str, list[str] | None]]:
+    """The recipes that [recipe] extends, each with the steps that are taken; None: all."""
+    value = about.get("extends", [])
+    found: list[tuple[str, list[str] | None]] = []
+    for base in value if isinstance(value, list) else [value]:
+        if isinstance(base, dict) and {*base} == {"recipe", "steps"}:
+            (name,), steps = _names(base, "recipe", file), _names(base, "steps", file)
+            found.append((name, steps))
+        else:
+            found += [(name, None) for name in _names({"extends": base}, "extends", file)]
+    return found
 
 
 def _apply(change: str, tables: Tables, file: Path) -> None:

@@ -6,15 +6,10 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
 from qontext.corpus.sources.base import FieldNames, Problem, Source
-from qontext.corpus.sources.files import Files, walk
-from qontext.corpus.sources.formats import ENDINGS, format_of, is_installed
-from qontext.corpus.sources.jsonl import JsonLines
-from qontext.corpus.sources.lines import check_encoding, ending, read_lines
-from qontext.corpus.sources.parquet import Parquet
-from qontext.corpus.sources.tsv import Tsv
 from qontext.data.compression import SUFFIXES
 from qontext.frame.disk import explained, require_regular
 from qontext.frame.errors import QontextError, missing_extra
@@ -44,6 +39,9 @@ _SHARDS = (".jsonl", ".tsv", ".parquet")
 
 def open_source(uri: str, *, fields: FieldNames, encoding: str = "utf-8") -> Source:
     """The documents at a path or URI. At most the first line is read."""
+    from qontext.corpus.sources.files import Files
+    from qontext.corpus.sources.lines import check_encoding, ending
+
     check_encoding(encoding)
     if found := _scheme(uri):
         kind, rest = found
@@ -75,23 +73,25 @@ def _scheme(uri: str) -> tuple[str, str] | None:
 
 
 def _open_folder(path: Path, fields: FieldNames, encoding: str) -> Source:
-    """BEIR's corpus file, or shards of one format, or documents of any format. Hidden files are ignored."""
+    """BEIR's corpus file, or shards of one format, or documents of any format: whichever of the last two have more bytes.
+    Hidden files are ignored."""
+    from qontext.corpus.sources.files import Files, walk
+    from qontext.corpus.sources.formats import format_of, is_installed
+    from qontext.corpus.sources.lines import ending
+
     corpus = next((path / name for name in _BEIR if (path / name).is_file()), None)
     if corpus:
         return _open_files(str(path), [corpus], fields, encoding)
-    files = sorted(f for f in path.iterdir() if f.is_file() and not f.name.startswith("."))
-    kinds = sorted({ending(file) for file in files} & {*_SHARDS})
-    if len(kinds) > 1:
-        raise QontextError(
-            f"contains files of several formats ({', '.join(kinds)})",
-            place=path,
-            remedy="Name one of the files, or move files of the same format into their own folder.",
-        )
-    if kinds:
-        return _open_files(str(path), [f for f in files if ending(f) == kinds[0]], fields, encoding)
+    others = [file for file in walk(path) if isinstance(file, Path) and file.is_file()]
+    files = sorted(
+        f for f in path.iterdir() if f.is_file() and not f.name.startswith(".") and ending(f) in _SHARDS
+    )
+    documents = [file for file in others if format_of(file) is not None]
+    if files and _size(files) >= _size(documents):
+        return _open_shards(path, files, others, fields, encoding)
     if (path / "dataset_info.json").is_file() or (path / "dataset_dict.json").is_file():
         raise QontextError("was saved by the datasets library", place=path, remedy=f"Use hf:{path}.")
-    formats = {format_of(file) for file in walk(path) if isinstance(file, Path)} - {None}
+    formats = {format_of(file) for file in documents}
     if any(is_installed(name) for name in formats if name is not None):
         return Files(str(path), path, encoding)
     if formats:
@@ -99,7 +99,37 @@ def _open_folder(path: Path, fields: FieldNames, encoding: str) -> Source:
     raise QontextError("contains no file in a supported format", place=path, remedy=UNDERSTOOD)
 
 
+def _open_shards(
+    path: Path, files: list[Path], others: list[Path], fields: FieldNames, encoding: str
+) -> Source:
+    """Files of records, and the number of the other files in their folder."""
+    from qontext.corpus.sources.lines import ending
+
+    kinds = sorted({ending(file) for file in files})
+    if len(kinds) > 1:
+        raise QontextError(
+            f"contains files of several formats ({', '.join(kinds)})",
+            place=path,
+            remedy="Name one of the files, or move files of the same format into their own folder.",
+        )
+    source = _open_files(str(path), files, fields, encoding)
+    read = {*files}
+    source.unread = dict(Counter(ending(f) or "no ending" for f in others if f not in read).most_common())
+    return source
+
+
+def _size(files: list[Path]) -> int:
+    return sum(file.stat().st_size for file in files)
+
+
 def _open_files(name: str, files: list[Path], fields: FieldNames, encoding: str) -> Source:
+    from qontext.corpus.sources.files import Files
+    from qontext.corpus.sources.formats import format_of, is_installed
+    from qontext.corpus.sources.jsonl import JsonLines
+    from qontext.corpus.sources.lines import ending
+    from qontext.corpus.sources.parquet import Parquet
+    from qontext.corpus.sources.tsv import Tsv
+
     kind = ending(files[0])
     if kind in (".jsonl", ".json"):
         return JsonLines(name, files, fields, encoding)
@@ -107,8 +137,8 @@ def _open_files(name: str, files: list[Path], fields: FieldNames, encoding: str)
         return Tsv(name, files, fields, encoding)
     if kind == ".parquet":
         return Parquet(name, files, fields)
-    if kind in ENDINGS:
-        if not is_installed(str(format_of(files[0]))):
+    if (name_of_format := format_of(files[0])) is not None:
+        if not is_installed(name_of_format):
             raise missing_extra("pypdfium2", "docs", "Reading PDF files")
         return Files(name, files[0], encoding)
     raise QontextError(f"unsupported file extension: {kind or 'none'}", place=name, remedy=UNDERSTOOD)
@@ -116,6 +146,8 @@ def _open_files(name: str, files: list[Path], fields: FieldNames, encoding: str)
 
 def _is_table(path: Path, encoding: str) -> bool:
     """Whether a .txt file is tab-separated, rather than a text."""
+    from qontext.corpus.sources.lines import read_lines
+
     first = next((line for _, line in read_lines(path, encoding, lambda amount: None)), "")
     return isinstance(first, str) and "\t" in first
 

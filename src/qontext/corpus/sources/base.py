@@ -5,9 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
-from qontext.data.records import Document
+if TYPE_CHECKING:
+    from qontext.data.records import Document
+
 
 Kind = Literal[
     "broken JSON",
@@ -68,15 +70,19 @@ class FieldNames:
 class Source(ABC):
     """A stream of documents: memory does not grow with their number.
 
-    `has_passages` is True if its records are, or may be used as, passages with their own ids.
+    `has_passages` is True if its records are, or may be used as, passages with their own ids; `has_ids` if they are
+    documents with ids that judgements may name, which can be kept as long passages.
     `bytes_read` of `bytes_total` is the progress of `documents()`; for compressed files, compressed bytes.
     """
 
     unread: Mapping[str, int]
     """The number of files that are not read, by extension."""
 
-    def __init__(self, name: str, *, has_passages: bool, bytes_total: int | None = None) -> None:
+    def __init__(
+        self, name: str, *, has_passages: bool, has_ids: bool = False, bytes_total: int | None = None
+    ) -> None:
         self.name, self.has_passages, self.bytes_total = name, has_passages, bytes_total
+        self.has_ids = has_passages or has_ids
         self.bytes_read = 0
         self.unread = {}
 

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from qontext.corpus import parallel
 from qontext.corpus.sources.base import Problem, Source
-from qontext.corpus.sources.formats import FORMATS, format_of, is_installed, reader
+from qontext.corpus.sources.formats import FORMATS, TEXTS, format_of, is_installed, reader
 from qontext.corpus.sources.formats.base import Text, Unreadable
 from qontext.corpus.sources.lines import ending
 from qontext.data.metadata import as_json
@@ -136,9 +136,12 @@ def _document(text: Text, file: Path, name: str, kind: str) -> Document:
     parent = PurePosixPath(name).parent.as_posix()
     metadata = {"folder": "" if parent == "." else parent, "format": kind, **text.metadata}
     id = f"{name}#{text.name}" if text.name else name
+    title = text.title
+    if title.lower() in TEXTS and metadata["folder"]:  # a README says little without its folder
+        title = f"{PurePosixPath(name).parent.name} {title}"
     return Document(
         _writable(id),
-        _writable(text.title),
+        _writable(title),
         "",
         str(file),
         blocks=tuple(map(_clean, text.blocks)),

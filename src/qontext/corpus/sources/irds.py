@@ -42,7 +42,7 @@ class IrDatasets(Source):
             ) from None
         if not self.dataset.has_docs():
             raise QontextError("this data set has no documents", place=uri)
-        super().__init__(uri, has_passages=not name.startswith("msmarco-document"))
+        super().__init__(uri, has_passages=not name.startswith("msmarco-document"), has_ids=True)
 
     @classmethod
     def open(cls, uri: str, rest: str, fields: FieldNames) -> IrDatasets:

@@ -1,6 +1,7 @@
 """Tab-separated files, in the layouts of published collections, detected from the first line.
 
 - ``id text``: passages (MS MARCO's collection.tsv), no header.
+- ``id title text``: passages with titles (RocketQA's MS MARCO), no header.
 - ``id url title body``: documents (MS MARCO's msmarco-docs.tsv), no header.
 - a header with the column names, as in DPR's psgs_w100.tsv (``id text title``), where consecutive passages
   of one title are a document. Such files are written by a CSV writer, so they may quote.
@@ -20,7 +21,8 @@ from qontext.data.ids import unescape
 from qontext.data.records import Document, repeated
 from qontext.frame.errors import QontextError
 
-_PASSAGES, _DOCUMENTS, _DPR = ["id", "text"], ["id", "url", "title", "text"], ["id", "text", "title"]
+_PASSAGES, _TITLED, _DOCUMENTS = ["id", "text"], ["id", "title", "text"], ["id", "url", "title", "text"]
+_DPR = ["id", "text", "title"]
 
 
 class Tsv(Source):
@@ -40,6 +42,7 @@ class Tsv(Source):
         super().__init__(
             name,
             has_passages=self.columns != _DOCUMENTS,
+            has_ids=True,
             bytes_total=sum(file.stat().st_size for file in files),
         )
         self.files, self.encoding = files, encoding
@@ -93,11 +96,11 @@ def _header(line: str, names: Fields) -> list[str] | None:
 
 def _layout(line: str, place: str) -> list[str]:
     found = line.count("\t") + 1 if line else 0
-    for layout in (_PASSAGES, _DOCUMENTS):
+    for layout in (_PASSAGES, _TITLED, _DOCUMENTS):
         if len(layout) == found or not line:
             return layout
     raise QontextError(
         f"its first line has {found} columns and is not a header with an id and a text column",
         place=place,
-        remedy="Expected the columns 'id text' or 'id url title body', or a header such as 'id text title'.",
+        remedy="Expected 'id text', 'id title text' or 'id url title body', or a header such as 'id text title'.",
     )

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from qontext.data import records
+from qontext.data import dpr, records
 from qontext.data.compression import plain_name
 from qontext.data.ids import id_of, unescape
 from qontext.data.lines import read_jsonl, read_lines
@@ -36,13 +36,17 @@ class Group(NamedTuple):
 
 
 def read_groups(source: Path | str) -> Iterator[Group]:
-    """The groups that `mine` wrote, in order."""
+    """The groups that `mine` wrote, or the questions of DPR's training file, in order."""
     path = Path(source).expanduser()
+    if dpr.is_training_file(path):
+        yield from map(Group._make, dpr.labelled(path))
+        return
     if path.is_file() and path.suffix != ".parquet":
         raise QontextError(
             "are not training groups, which are Parquet files",
             place=path,
-            remedy="Create them with 'qontext mine RUN QRELS', or name a folder in BEIR's layout to train on its positives.",
+            remedy="Create them with 'qontext mine RUN QRELS', or name a folder in BEIR's layout, to train on its "
+            "positives, or DPR's biencoder-nq-train.json.",
         )
     for batch in records.read_table(source, GROUPS, columns=GROUPS.names):
         yield from map(Group, *(batch.column(name).to_pylist() for name in GROUPS.names))
@@ -66,9 +70,12 @@ def read_candidates(path: Path | str) -> Run:
 
     - MS MARCO's ``qidpidtriples.*.tsv[.gz]``: query id, positive id, negative id;
     - sentence-transformers' ``msmarco-hard-negatives.jsonl.gz``: ``{"qid", "pos", "neg": {system: [ids]}}``; the
-      systems' lists are taken in turn, best first.
+      systems' lists are taken in turn, best first;
+    - DPR's ``biencoder-nq-train.json``: the hard negatives of each question.
     """
     name = plain_name(path)
+    if dpr.is_training_file(Path(path)):
+        return _ranked({id: dict.fromkeys(hard) for id, _, _, hard in dpr.labelled(Path(path))}, path)
     if name.endswith(".jsonl"):
         return _ranked(_hard_negatives(Path(path)), path)
     if name.endswith(".tsv"):

@@ -8,36 +8,33 @@ a seed of the query, independently of other queries.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import numpy as np
-import pyarrow as pa
 from pydantic import Field
 
-from qontext.data import records
-from qontext.data.collection import Qrels, check_qrels
-from qontext.data.runs import Run, read_run
-from qontext.finetune.negatives.draws import Corpus, generator, sample_names
-from qontext.finetune.negatives.groups import GROUPS, Group, read_candidates
 from qontext.frame import log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, Seed, StageConfig
 from qontext.frame.errors import QontextError
 from qontext.frame.stages import Stage
-from qontext.retrieve.inputs import judgements, select_passages, select_queries
+
+if TYPE_CHECKING:
+    from qontext.data.collection import Qrels
+    from qontext.data.runs import Run
+    from qontext.finetune.negatives.groups import Group
 
 _ROWS_PER_PART = 65_536
 
 
 class MineConfig(StageConfig):
     run: Annotated[str, Input(positional=True)]
-    """A run over the training queries, MS MARCO's qidpidtriples file, or sentence-transformers'
-    msmarco-hard-negatives.jsonl.gz."""
+    """A run over the training queries, MS MARCO's qidpidtriples file, sentence-transformers'
+    msmarco-hard-negatives.jsonl.gz, or DPR's biencoder-nq-train.json."""
 
     qrels: Annotated[str, Input(positional=True)]
-    """Training judgements: a file or a BEIR folder. Every query in them gets a group. Generated queries are
-    accepted, too: the relevant passage of each is the one from which it was generated. With --positives-share, a
-    cross-encoder's run instead of judgements."""
+    """Training judgements: a file or a BEIR folder, or DPR's training file. Every query in them gets a group. Generated
+    queries are accepted, too: the relevant passage of each is the one from which it was generated. With
+    --positives-share, a cross-encoder's run instead of judgements."""
 
     also: Annotated[tuple[str, ...], Input()] = ()
     """Additional runs to take negatives from, such as BM25's."""
@@ -127,6 +124,12 @@ class Report:
 
 
 def run(config: MineConfig, work: Workdir) -> dict[str, Any]:
+    from qontext.data.collection import check_qrels
+    from qontext.data.runs import read_run
+    from qontext.finetune.negatives.draws import Corpus, sample_names
+    from qontext.finetune.negatives.groups import Group, read_candidates
+    from qontext.retrieve.inputs import judgements, select_passages, select_queries
+
     queries = select_queries(config.data, None, config.queries)
     if config.positives_share is None:
         qrels = judgements(config.qrels, config.split)
@@ -175,15 +178,26 @@ def run(config: MineConfig, work: Workdir) -> dict[str, Any]:
         )
     if report.lacking:
         log.warn(f"{len(report.lacking):,} of {len(groups):,} queries lack hard negatives.")
+    _write(groups, work)
+    return report.summary([len(group.negatives) for group in groups])
+
+
+def _write(groups: list[Group], work: Workdir) -> None:
+    import pyarrow as pa
+
+    from qontext.data import records
+    from qontext.finetune.negatives.groups import GROUPS
+
     for part, start in enumerate(range(0, len(groups), _ROWS_PER_PART)):
         rows = [group._asdict() for group in groups[start : start + _ROWS_PER_PART]]
         with work.write(f"groups-{part:05d}.parquet") as path:
             records.write_table(path, pa.Table.from_pylist(rows, schema=GROUPS))
-    return report.summary([len(group.negatives) for group in groups])
 
 
 def confident(scored: Run, share: float) -> Qrels:
     """Each query's passages that have at least this share of the softmax over its scores."""
+    import numpy as np
+
     qrels: Qrels = {}
     for query in scored:
         passages, scores = scored.results(query)
@@ -202,6 +216,8 @@ def _from_run(
     config: MineConfig,
     report: Report,
 ) -> list[str]:
+    from qontext.finetune.negatives.draws import generator
+
     if query not in one:
         report.not_in_run += 1
         return []
@@ -224,6 +240,8 @@ def _from_run(
 def _filtered(
     hard: list[str], known: dict[str, float], positives: list[str], config: MineConfig, report: Report
 ) -> list[str]:
+    import numpy as np
+
     limit = np.inf if config.max_score is None else config.max_score
     if config.margin is not None:
         best = max((known[p] for p in positives if p in known), default=None)

@@ -9,17 +9,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from qontext.frame import config
 from qontext.frame.artifacts import Artifact, Workdir
 from qontext.frame.errors import QontextError
 from qontext.frame.kinds import Kind, Kinds
-from qontext.retrieve.vectors import Vectors
 
-Array = np.ndarray[Any, Any]
+if TYPE_CHECKING:
+    import numpy as np
+
+    from qontext.retrieve.vectors import Vectors
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
 
 BACKENDS = Kinds(
     "backend",
@@ -119,6 +121,8 @@ class Backend(ABC):
 
 def check_found(found: Any, index: Index, queries: int, k: int) -> tuple[Array, Array]:
     """What `search` returned; refused if it is not what the contract says."""
+    import numpy as np
+
     name = f"search of {type(index).__name__} returned"
     try:
         numbers, scores = found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar
 
-from qontext.data.collection import read_passages
 from qontext.frame import log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, StageConfig
@@ -24,6 +23,8 @@ class IndexConfig(StageConfig):
 
 
 def run(config: IndexConfig, work: Workdir) -> dict[str, Any]:
+    from qontext.data.collection import read_passages
+
     backend, options = BACKENDS.load(config.backend), config.options("backend")
     if backend.reads == "texts":
         count = backend.build(read_passages(config.source), work, options, lambda passages: None)

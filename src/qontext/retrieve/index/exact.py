@@ -24,6 +24,8 @@ from qontext.retrieve.vectors import Vectors
 _MULTIPLE = 64
 """Blocks are padded to multiples of this, so that every score comes from the same inner loop of the matrix
 product: equal passages then get equal scores, wherever they stand."""
+_FEW = 8
+"""Fewer queries than `_MULTIPLE` are padded to multiples of this: one question costs as much as its rows."""
 _GROUP = 16
 """Scores of which only the greatest is looked at first."""
 _BLOCK = 16_384
@@ -67,7 +69,8 @@ class ExactIndex(StoredVectors):
                 block = padded(block_BD.to(self.scoring))
                 numbers = pad(numbers_B, (0, len(block) - len(numbers_B)), value=-1)
                 for start in range(0, len(queries), width):
-                    some = padded(queries[start : start + width].to(self.scoring))
+                    some = queries[start : start + width].to(self.scoring)
+                    some = padded(some, _FEW if len(some) < _MULTIPLE else _MULTIPLE)
                     product = room[: len(some) * len(block)].view(len(some), len(block))
                     torch.mm(some, block.T, out=product)
                     scores_QB = product[: min(width, len(queries) - start)]
@@ -210,6 +213,6 @@ def _tensor(rows: Array) -> Tensor:
         return torch.from_numpy(rows)
 
 
-def padded(rows_ND: Tensor) -> Tensor:
-    missing = -len(rows_ND) % _MULTIPLE
+def padded(rows_ND: Tensor, multiple: int = _MULTIPLE) -> Tensor:
+    missing = -len(rows_ND) % multiple
     return pad(rows_ND, (0, 0, 0, missing)) if missing else rows_ND

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from pydantic import Field
 
-from qontext.data.collection import Passage
 from qontext.frame.artifacts import Artifact, Workdir
 from qontext.frame.config import Options
-from qontext.retrieve.bm25 import Bm25
 from qontext.retrieve.index import Array, Backend, Index
-from qontext.retrieve.vectors import read_ids
+
+if TYPE_CHECKING:
+    from qontext.data.collection import Passage
+    from qontext.retrieve.bm25 import Bm25
 
 FOLDER = "bm25"
 
@@ -42,6 +42,8 @@ class LexicalIndex(Index):
     @classmethod
     def of(cls, passages: Iterable[Passage], *, k1: float, b: float, analyzer: str) -> LexicalIndex:
         """An index of the passages in memory."""
+        from qontext.retrieve.bm25 import Bm25
+
         return cls(Bm25.build(passages, k1=k1, b=b, analyzer=analyzer))
 
     @property
@@ -49,6 +51,8 @@ class LexicalIndex(Index):
         return self.bm25.ids
 
     def search(self, queries: Sequence[str], k: int, rows: Array | None = None) -> tuple[Array, Array]:
+        import numpy as np
+
         numbers, scores = self.bm25.top(queries, k, rows)
         return np.where(scores > 0, numbers, -1).astype(np.int64), scores
 
@@ -59,6 +63,9 @@ class Bm25Backend(Backend):
 
     @classmethod
     def build(cls, source: Any, work: Workdir, options: Bm25Options, advance: Callable[[int], None]) -> int:
+        from qontext.retrieve.bm25 import Bm25
+        from qontext.retrieve.vectors import read_ids
+
         if not work.has(FOLDER):
             bm25 = Bm25.build(source, k1=options.k1, b=options.b, analyzer=options.analyzer)
             with work.write_folder(FOLDER) as folder:
@@ -67,4 +74,6 @@ class Bm25Backend(Backend):
 
     @classmethod
     def load(cls, artifact: Artifact) -> LexicalIndex:
+        from qontext.retrieve.bm25 import Bm25
+
         return LexicalIndex(Bm25.load(artifact.path / FOLDER))

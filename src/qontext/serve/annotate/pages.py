@@ -11,8 +11,8 @@ from starlette.concurrency import run_in_threadpool
 from qontext.serve.annotate.results import results, to_csv
 from qontext.serve.annotate.store import VERDICTS, Store
 from qontext.serve.annotate.study import KINDS, Annotator, Study
+from qontext.serve.errors import Unknown
 from qontext.serve.pages import form_of, static_file
-from qontext.serve.service import Unknown
 from qontext.serve.web import page, url
 
 router = APIRouter(include_in_schema=False)

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from qontext.frame.errors import QontextError, first_line
+from qontext.frame.errors import first_line
+from qontext.serve.errors import Failed
 
 Verdict = Literal["high", "low"]
 VERDICTS: tuple[Verdict, ...] = ("high", "low")
@@ -89,16 +90,19 @@ class Store:
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             yield self._connection
+            self._connection.execute("COMMIT")
         except BaseException:
-            self._connection.execute("ROLLBACK")
+            if (
+                self._connection.in_transaction
+            ):  # SQLite itself ends it after some errors, such as a full disk
+                self._connection.execute("ROLLBACK")
             raise
-        self._connection.execute("COMMIT")
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as error:
-            raise QontextError(
+            raise Failed(
                 f"the votes cannot be written or read: {first_line(error)}", place=self.path
             ) from None

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from qontext.corpus.sources.formats.base import Reader
 from qontext.corpus.sources.lines import ending
+from qontext.data.compression import plain_name
 
 
 class Format(NamedTuple):
@@ -45,11 +46,20 @@ FORMATS: dict[str, Format] = {
 }
 
 _OF_ENDING = {suffix: name for name, kind in FORMATS.items() for suffix in kind.endings}
-ENDINGS = frozenset(_OF_ENDING)
+
+
+TEXTS = frozenset(
+    "authors bugs changelog changes contributing copying copyright credits faq history install licence license news notes "
+    "readme thanks todo".split()
+)
+"""Names of text files without an extension, or with Debian's."""
 
 
 def format_of(path: Path) -> str | None:
-    """The name of the format for a file, by its extension; None if unknown."""
+    """The name of the format for a file, by its extension or, without one, by its name; None if unknown."""
+    name, _, rest = plain_name(path).lower().partition(".")
+    if rest in ("", "debian") and name in TEXTS:
+        return "text"
     return _OF_ENDING.get(ending(path))
 
 

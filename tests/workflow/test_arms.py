@@ -1,0 +1,183 @@
+"""A sweep of named arms: each is a recipe with its own changes, from the same or another start."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from qontext import api
+from qontext.frame.artifacts import open_artifact
+from qontext.frame.errors import QontextError
+from qontext.workflow.sweep import SweepConfig, axes_of, expand
+
+BASE = """
+[inputs]
+data = ""
+[search]
+data = "$data"
+bm25 = true
+[evaluate]
+run = "@search"
+qrels = "$data"
+measures = "MRR@10"
+"""
+SWEEP = """
+[recipe]
+extends = "base.toml"
+title = "BM25 by its settings"
+examples = "evaluate"
+
+[search]
+k = 2
+
+[sweep."no length, saturated"]
+search.b = 0.0
+search.k1 = 0.0
+
+[sweep."no length"]
+search.b = 0.0
+search.k1 = 9.0
+
+[sweep."the same"]
+search.b = 0.0
+search.k1 = 9.0
+evaluate.relevant = 1
+
+[sweep."judged twice"]
+recipe.extends = ["base.toml", "again.toml"]
+recipe.title = "ignored"
+
+[small]
+recipe.arms = ["no length", "judged twice"]
+search.k = 1
+"""
+AGAIN = """
+[again]
+verb = "evaluate"
+run = "@search"
+qrels = "$data"
+"""
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> str:
+    data = tmp_path / "data"
+    (data / "qrels").mkdir(parents=True)
+    (data / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\ta\t1\nr\tc\t1\n")
+    texts = {"a": "cat cat cat cat cat cat", "b": "cat sat mat", "c": "dogs bark", "d": "a mat"}
+    (data / "corpus.jsonl").write_text(
+        "".join(json.dumps({"_id": i, "text": t}) + "\n" for i, t in texts.items())
+    )
+    (data / "queries.jsonl").write_text('{"_id": "q", "text": "cat sat"}\n{"_id": "r", "text": "dogs"}\n')
+    (tmp_path / "base.toml").write_text(BASE.replace('data = ""', f"data = {json.dumps(str(data))}", 1))
+    (tmp_path / "again.toml").write_text(AGAIN)
+    (tmp_path / "s.toml").write_text(SWEEP)
+    return str(tmp_path / "s.toml")
+
+
+def steps(recipe: str, **settings: object) -> list[str]:
+    config = SweepConfig.make({"recipe": recipe, **settings}, where="sweep")
+    return [
+        step.name for step in expand(recipe, config.set, axes_of(config), small=config.small).recipe.steps
+    ]
+
+
+def test_arms_share_what_is_the_same(sweep: str) -> None:
+    assert steps(sweep) == [
+        "search--arm=no-length-saturated",
+        "evaluate--arm=no-length-saturated",
+        "search--arm=no-length",
+        "evaluate--arm=no-length",
+        "evaluate--arm=the-same",  # its search is that of the arm before
+        "search--arm=judged-twice",
+        "evaluate--arm=judged-twice",
+        "again",
+    ]
+    assert len(steps(sweep, small=True)) == 5
+
+
+def test_arms_and_a_grid(sweep: str) -> None:
+    made = steps(sweep, small=True, grid=("search.b=0.5,1",))
+    assert "search--arm=no-length--b=0.5" in made and "again--b=1" in made
+
+
+def test_a_table_and_the_first_passages_side_by_side(sweep: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    result = api.sweep(sweep, out=out)
+    rows = {row["settings"]["arm"]: row["measures"] for row in result["combinations"]}
+    assert list(rows) == ["no length, saturated", "no length", "the same", "judged twice"]
+    # Saturated, "cat" counts once: b wins. With k1 = 9, six cats outweigh "sat".
+    assert (rows["no length, saturated"]["evaluate: MRR@10"], rows["no length"]["evaluate: MRR@10"]) == (
+        0.75,
+        1,
+    )
+    assert open_artifact(out / "search--arm=no-length").config["k"] == 2
+    assert {"evaluate: MRR@10", "again: MAP"} <= rows["judged twice"].keys(), "named after the steps"
+    (example,) = result["examples"]
+    assert example["text"] == "cat sat"
+    shown = [(first["system"], first["passage"], first["right"]) for first in example["first"]]
+    assert shown[:2] == [("no length, saturated", "b", False), ("no length", "a", True)] and len(shown) == 4
+    written = (out / "examples.md").read_text()
+    assert written.index("no length, saturated | cat sat mat") < written.index("no length | cat cat cat")
+
+
+def test_a_change_of_a_step_that_some_arms_lack(sweep: str, tmp_path: Path) -> None:
+    api.sweep(sweep, out=tmp_path / "out", set=("again.relevant=1", "search.k=1"), small=True)
+    assert open_artifact(tmp_path / "out" / "again").config["relevant"] == 1
+    with pytest.raises(QontextError, match=r"unknown step of s\.toml 'agian'. .*Did you mean 'again'"):
+        api.sweep(sweep, out=tmp_path / "out", set=("agian.relevant=2",))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            'recipe.arms = ["no length", "judged twice"]',
+            'recipe.arms = ["other"]',
+            "unknown arm of s.toml 'other'",
+        ),
+        ("search.k1 = 0.0", "search.k2 = 0.0", "unknown setting of .*'k2'"),
+        ("search.k1 = 0.0", "serch.k1 = 0.0", "unknown verb .*'serch'"),
+        ('recipe.title = "ignored"', 'recipe.titel = "x"', "unknown key of .recipe. in s.toml 'titel'"),
+        ("search.k1 = 0.0", "x = 1", "'x' must be a table"),
+        ('examples = "evaluate"', 'examples = "score"', "unknown step with examples 'score'"),
+    ],
+)
+def test_arms_that_cannot_be_are_told(sweep: str, tmp_path: Path, old: str, new: str, said: str) -> None:
+    text = Path(sweep).read_text()
+    assert old in text
+    Path(sweep).write_text(text.replace(old, new, 1))
+    with pytest.raises(QontextError, match=said):
+        api.sweep(sweep, out=tmp_path / "out", small="arms" in old)
+
+
+def test_a_sweep_is_no_recipe_and_a_recipe_no_sweep(sweep: str, tmp_path: Path) -> None:
+    with pytest.raises(QontextError, match=r"is a sweep.*Run: qontext sweep"):
+        api.run(sweep, out=str(tmp_path / "out"))
+    with pytest.raises(QontextError, match="nothing to vary"):
+        api.sweep(tmp_path / "base.toml", out=tmp_path / "out")
+
+
+def test_a_sweep_is_shown(sweep: str) -> None:
+    shown = api.recipes(sweep)
+    assert [row["arm"] for row in shown["arms"]] == [
+        "no length, saturated",
+        "no length",
+        "the same",
+        "judged twice",
+    ]
+    assert shown["needs"] == [] and "k1 = 0.0" in shown["arms"][0]["recipe"]
+
+
+def test_some_steps_of_a_recipe(tmp_path: Path, sweep: str) -> None:
+    (tmp_path / "part.toml").write_text(
+        '[recipe]\nextends = [{ recipe = "base.toml", steps = ["search"] }]\n[search]\nb = 0.5\n'
+    )
+    planned = api.run(tmp_path / "part.toml", out=str(tmp_path / "out"), dry_run=True)
+    assert [row["step"] for row in planned["steps"]] == ["search"]
+    text = (tmp_path / "part.toml").read_text()
+    (tmp_path / "part.toml").write_text(text.replace('["search"]', '["serch"]'))
+    with pytest.raises(QontextError, match=r"unknown step to take into part\.toml 'serch'"):
+        api.run(tmp_path / "part.toml", out=str(tmp_path / "out"), dry_run=True)
