@@ -16,6 +16,7 @@ NOT_RUN = {
     "(index|adapt) .*--uri": "needs a server; tests/retrieve has real ones",
     ".*--on ": "starts or needs a Ray cluster; tests/cluster has one",
     "evaluate .* trec-dl-2019": "needs a data set from the network",
+    "mine .*--(margin|positives-share)": "needs a trained cross-encoder; tests/retrieve/test_mine.py has its scores",
     "run .*inputs.topics_2019": "needs MS MARCO; tests/workflow/test_small.py runs the small profile",
     "beir retriever": "needs data sets from the network",
     "adapt (corpus|fairytaleqa|medquad)": "shows how a result was made, on its data",

@@ -128,7 +128,7 @@ def _pretraining(settings: dict[str, Any], micro_tokens: int) -> Setup:
         for n, pair in enumerate(keys.pair.tolist()):
             row = {"pair": pair, **texts[n], "context": contexts[n] if contexts else None}
             if micro.bag:
-                row["bags"] = [micro.bag.labels[micro.bag.rows == n].tolist()]
+                row["bags"] = [micro.bag.labels[micro.bag.texts[micro.bag.rows] == n].tolist()]
             rows.append(row)
     return _setup(trainee, config, config.gradient_cache, batch, rows)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -546,6 +547,23 @@ def test_bag_of_words(
     close(losses_of(objective, batch), expected)
 
 
+def test_the_ranks_shares_of_the_bag_of_words_add_up(
+    configure: Callable[..., Any], plan_of: Callable[..., Any], encoder: Any
+) -> None:
+    """Passages of other ranks have other numbers of words and masked tokens; the loss is that of one process."""
+    config = configure(method="bow", target="both", context="mixed", queries="queries", batch_size=12)
+    objective = config.objective(encoder).eval()
+    whole = losses_of(objective, plan_of(config)(1))
+    batches = [plan_of(config, rank=rank, world=2)(1) for rank in (0, 1)]
+    totals = torch.tensor([batch.predictions for batch in batches])
+    assert totals.shape == (2, 3) and (totals[0] != totals[1]).any()
+    parts = []
+    for batch, own in zip(batches, totals, strict=True):
+        micro = [rows.scaled(own / totals.sum(0)) for rows in batch.micro]
+        parts.append(losses_of(objective, replace(batch, micro=micro, predictions=())))
+    close({name: parts[0][name] + parts[1][name] for name in whole}, whole)
+
+
 def test_the_weight_of_the_bag_of_words_falls_by_half_a_cosine(build: Callable[..., Both]) -> None:
     objective, batch, _ = build(method="bow", bow_weight=2.0, bow_weight_end=0.1)
     (start,) = {losses_of(objective, batch)["bow"].item()}
@@ -572,7 +590,8 @@ def test_a_text_without_ordinary_tokens_has_no_bag() -> None:
     bags = Bags.of([texts([5, 6, 5], [1, 1], [9]), texts([7], [8, 7], [])], rows=4, words=words)
     bag = bags.cut(np.array([3, 1, 0]))
     assert bags.total == 4
-    predicted = list(zip(bag.rows.tolist(), bag.labels.tolist(), bag.weights.tolist()))
+    assert bag.texts.tolist() == [1, 2], "row 3 has no bag, so no logits are computed for it"
+    predicted = list(zip(bag.texts[bag.rows].tolist(), bag.labels.tolist(), bag.weights.tolist()))
     assert predicted == [(1, 7, 0.125), (1, 8, 0.125), (2, 5, 0.125), (2, 6, 0.125), (2, 7, 0.25)]
     assert Bags.of([texts([1], [])], rows=2, words=words).cut(np.array([0, 1])).weights.tolist() == []
 

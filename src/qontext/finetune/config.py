@@ -152,12 +152,8 @@ class FinetuneConfig(LabelledConfig):
         if self.teacher and self.passage_weight:
             raise QontextError("passage_weight is not read with a teacher")
         if not self.teacher:
-            needed: dict[str, Any] = {
-                "teacher_temperature": 1.0,
-                "contrastive_weight": 0.0,
-                "margin_bins": None,
-            }
-            needed |= {"teacher_scores": "logits"}
+            needed: dict[str, object] = {"teacher_temperature": 1.0, "teacher_scores": "logits"}
+            needed |= {"contrastive_weight": 0.0, "margin_bins": None}
             for name, default in needed.items():
                 if getattr(self, name) != default:
                     raise QontextError(f"{name} needs --teacher")

@@ -1,6 +1,6 @@
 """Bags of words: the distinct ordinary tokens of texts, which a vector alone predicts.
 
-Shapes: N texts, K tokens of their bags.
+Shapes: N texts, R of them with a bag, K tokens of their bags.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from qontext.training.batch import Tensors
 
 @dataclass(frozen=True)
 class Bag(Tensors):
-    """What the rows of a micro-batch predict: `rows` [K] a row, `labels` [K] a token of its bag.
+    """What the rows of a micro-batch predict: `texts` [R] are the rows with a bag, `rows` [K] is the place among these of a
+    token, and `labels` [K] the token.
 
     `weights` [K] sum to 1 over the whole batch: every bag weighs the same, and so does every token of a bag.
     """
 
+    texts: Tensor
     rows: Tensor
     labels: Tensor
     weights: Tensor
@@ -52,10 +54,11 @@ class Bags:
 
     def cut(self, rows: Ints) -> Bag:
         """The bags of some rows."""
-        lengths = self.counts[rows]
-        begins = (np.cumsum(self.counts) - self.counts)[rows]
+        texts = np.flatnonzero(self.counts[rows])
+        lengths = self.counts[rows[texts]]
+        begins = (np.cumsum(self.counts) - self.counts)[rows[texts]]
         place = np.repeat(begins - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
-        columns = np.repeat(np.arange(len(rows)), lengths), self.labels[place], self.weights[place]
+        columns = texts, np.repeat(np.arange(len(texts)), lengths), self.labels[place], self.weights[place]
         return Bag(*(torch.from_numpy(column) for column in columns))
 
 

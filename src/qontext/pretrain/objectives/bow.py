@@ -91,7 +91,7 @@ class Bow(Objective):
         if self.options.late_mlm_weight > 0:
             losses["encoder_mlm"] = self.options.late_mlm_weight * self.predict(last, text)
         if self.options.bow_weight > 0:
-            losses["bow"] = self.weight() * bag_loss(self.encoder.mlm_logits(vector), bag)
+            losses["bow"] = self.weight() * bag_loss(self.encoder.mlm_logits(vector[bag.texts]), bag)
         return Output(losses, vector)
 
     def weight(self) -> float:
@@ -103,6 +103,6 @@ class Bow(Objective):
         return contrast(self.options, vectors_MH, keys, rows, is_cosine=self.common.similarity == "cosine")
 
 
-def bag_loss(logits_NV: Tensor, bag: Bag) -> Tensor:
+def bag_loss(logits_RV: Tensor, bag: Bag) -> Tensor:
     """Σ weight · -log softmax(logits)_label: the micro-batch's share of the mean over the batch's bags."""
-    return -(logits_NV.float().log_softmax(1)[bag.rows, bag.labels] * bag.weights).sum()
+    return -(logits_RV.float().log_softmax(1)[bag.rows, bag.labels] * bag.weights).sum()

@@ -48,7 +48,7 @@ class DupMae(RetroMae):
         output = self.reconstruct(last, batch)
         if self.options.token_weight > 0:
             output.losses["token_bag"] = self.options.token_weight * bag_loss(
-                self.highest(last, text.mask), bag
+                self.highest(last[bag.texts], text.mask[bag.texts]), bag
             )
         return output
 

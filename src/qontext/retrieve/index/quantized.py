@@ -62,8 +62,8 @@ class QuantizedIndex(Index):
         return self._ids
 
     def search(self, queries_QD: Array, k: int, rows: Array | None = None) -> tuple[Array, Array]:
-        chosen = np.arange(len(self.codes)) if rows is None else np.flatnonzero(rows)
-        k = min(k, len(chosen))
+        chosen = None if rows is None else np.flatnonzero(rows)
+        k = min(k, len(self.codes) if chosen is None else len(chosen))
         if not k:
             return np.empty((len(queries_QD), 0), np.int64), np.empty((len(queries_QD), 0), np.float32)
         queries = np.ascontiguousarray(queries_QD, np.float32)
@@ -73,14 +73,18 @@ class QuantizedIndex(Index):
         ]
         return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
 
-    def _search(self, queries_QD: Array, k: int, chosen: Array) -> tuple[Array, Array]:
-        kept = k if self.vectors is None else min(self.oversample * k, len(chosen))
+    def _search(self, queries_QD: Array, k: int, chosen: Array | None) -> tuple[Array, Array]:
+        """The best k of the passages `chosen`, or of all."""
+        count = len(self.codes) if chosen is None else len(chosen)
+        kept = k if self.vectors is None else min(self.oversample * k, count)
         best = Best(len(queries_QD), kept, kept, torch.device("cpu"))
         scaled, every = torch.from_numpy(queries_QD * self.steps), slice(0, len(queries_QD))
         with torch.inference_mode():
-            for start in range(0, len(chosen), _BLOCK):
-                numbers = chosen[start : start + _BLOCK]
-                block_BD = padded(torch.from_numpy(self.decode(self.codes[numbers])))
+            for start in range(0, count, _BLOCK):
+                some = slice(start, min(start + _BLOCK, count))
+                numbers = np.arange(some.start, some.stop) if chosen is None else chosen[some]
+                codes = self.codes[some] if chosen is None else self.codes[numbers]
+                block_BD = padded(torch.from_numpy(self.decode(codes)))
                 scores_QB = (scaled @ block_BD.T)[:, : len(numbers)]
                 best.offer(every, scores_QB, torch.from_numpy(numbers))
                 self.advance(len(numbers))
