@@ -92,7 +92,7 @@ class ExactIndex(StoredVectors):
                 block = _tensor(vectors).to(self.device).float()
                 if not block.sum().isfinite():  # one pass; a sum may overflow though its terms are finite
                     self.vectors.check_rows(these, block.isfinite().all(1).cpu().numpy())
-                yield torch.from_numpy(these).to(self.device), block
+                yield _tensor(these).to(self.device), block
 
     def _rescored(self, queries_QD: Tensor, coarse: Best, rows: Array | None) -> Array:
         """[Q, C] the survivors' scores in fp32."""
@@ -102,7 +102,7 @@ class ExactIndex(StoredVectors):
         for numbers, _ in self.vectors.blocks(rank=self.rank, world=self.world):
             numbers = numbers if rows is None else numbers[rows[numbers]]
             begin, end = end, end + len(numbers)
-            place[torch.from_numpy(numbers).to(self.device)] = torch.arange(begin, end, device=self.device)
+            place[_tensor(numbers).to(self.device)] = torch.arange(begin, end, device=self.device)
         place_QC = torch.where(coarse.numbers >= 0, place[coarse.numbers], -1)
         exact = torch.full_like(coarse.scores, -torch.inf)
         end = 0
