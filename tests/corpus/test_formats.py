@@ -309,7 +309,9 @@ def test_docx_by_styles(tmp_path: Path) -> None:
 
 def test_what_follows_a_table_of_contents_is_not_part_of_it(tmp_path: Path) -> None:
     links = "".join(f"<li><a href='#{n}'>Section {n}</a></li>" for n in range(4))
-    page = f"<h1>Guide</h1><h2>Table of contents</h2><ul>{links}</ul><h3>Install</h3><p>A hammer and a nail.</p>"
+    page = (
+        f"<h1>Guide</h1><h2>Table of contents</h2><ul>{links}</ul><h3>Install</h3><p>A hammer and a nail.</p>"
+    )
     assert sections(read(write(tmp_path / "a.html", page))) == [(("Install",), "A hammer and a nail.")]
 
 
