@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -325,3 +326,16 @@ def test_completion_knows_verbs_and_flags(tmp_path: Path, words: str, position: 
     command = [sys.executable, "-c", "from qontext.cli import app; app(prog_name='qontext')"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.stdout.split() == [found]
+
+
+def test_a_configuration_knows_which_settings_were_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A default is not taken for a setting that was asked for, even if it was passed with the same value."""
+    from qontext.frame import execution
+
+    given = []
+    monkeypatch.setattr(execution, "execute", lambda stage, config, out, **more: given.append(config))
+    with contextlib.suppress(AttributeError):  # there is no result
+        cli.app(
+            ["search", "index", "--k", "1000", "--queries", "q.tsv", "--out", "x.trec"], standalone_mode=False
+        )
+    assert given[0].model_fields_set == {"index", "k", "queries"}

@@ -129,7 +129,12 @@ def make_command(
     loaded = stages.load(verb)
     config = loaded.config.with_options(chosen, defaults=defaults)
 
-    def command(**values: Any) -> None:
+    def command(ctx: typer.Context, **values: Any) -> None:
+        is_default = {
+            name for name in values if getattr(ctx.get_parameter_source(name), "name", "") == "DEFAULT"
+        }
+        # Settings that were not passed are left to the configuration, which knows the ones that were.
+        values |= dict.fromkeys(is_default & config.model_fields.keys())
         debug, as_json = values.pop("debug"), values.pop("as_json")
         verbose, quiet = values.pop("verbose"), values.pop("quiet")
         del values["help_all"]
@@ -139,6 +144,7 @@ def make_command(
 
     out = _out_parameters(loaded.needs_out) if isinstance(loaded, stages.Stage) else []
     parameters = [*_field_parameters(config), *out, *_common_parameters()]
+    parameters.append(_parameter("ctx", typer.Context, inspect.Parameter.empty))
     # Parameters without a default first, as Python requires.
     parameters.sort(key=lambda p: p.default is not inspect.Parameter.empty)
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
