@@ -7,6 +7,7 @@ a seed of the query, independently of other queries.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -17,6 +18,7 @@ from pydantic import Field
 from qontext.data import records
 from qontext.data.collection import check_qrels
 from qontext.data.runs import Run, read_run
+from qontext.finetune.negatives.answering import passages_with_answers
 from qontext.finetune.negatives.draws import Corpus, generator, sample_names
 from qontext.finetune.negatives.groups import GROUPS, Group, read_candidates
 from qontext.frame import log
@@ -76,6 +78,10 @@ class MineConfig(StageConfig):
     """Run with the scores for --margin and --max-score, such as a cross-encoder's from `rerank`. Default:
     each run's own scores. Negatives without a score in it are dropped."""
 
+    answers: Annotated[str | None, Input()] = None
+    """Questions with answers, such as DPR's biencoder-nq-train.json: passages that contain an answer are no negatives.
+    Needs --passages."""
+
     random: int = Field(0, ge=0)
     """Negatives per query drawn from all passages."""
 
@@ -100,6 +106,7 @@ class Report:
     not_in_run: int = 0
     positives_removed: int = 0
     filtered: int = 0
+    with_answers: int = 0
     unscored_positive: int = 0
     fewer_than_asked: int = 0
     lacking: list[str] = field(default_factory=list)
@@ -117,6 +124,7 @@ class Report:
             "queries_not_in_a_run": self.not_in_run,
             "positives_removed": self.positives_removed,
             "removed_by_score": self.filtered,
+            **({"removed_by_answer": self.with_answers} if self.with_answers else {}),
             "queries_whose_positive_has_no_score": self.unscored_positive,
         }
 
@@ -134,6 +142,10 @@ def run(config: MineConfig, work: Workdir) -> dict[str, Any]:
         raise QontextError(f"names the query {unknown!r}, which is not in the queries", place=config.qrels)
     runs = [read_candidates(path) for path in (config.run, *config.also)]
     scores = read_run(config.scores) if config.scores else None
+    answering: dict[str, set[str]] = {}
+    if config.answers:
+        source = select_passages(config.data, config.passages)
+        answering = passages_with_answers(runs, config.depth, config.answers, queries, source)
     if config.limit is not None and config.limit < len(qrels):
         qrels = {name: qrels[name] for name in sample_names(qrels, config.limit, config.seed)}
     report, groups = Report(), []
@@ -144,7 +156,8 @@ def run(config: MineConfig, work: Workdir) -> dict[str, Any]:
             continue
         negatives: dict[str, None] = {}
         for number, one in enumerate(runs):
-            negatives.update(dict.fromkeys(_from_run(one, number, query, positives, scores, config, report)))
+            hard = _from_run(one, number, query, positives, answering.get(query, ()), scores, config, report)
+            negatives.update(dict.fromkeys(hard))
         if drawn:
             negatives.update(dict.fromkeys(drawn.near(query, positives, config.in_document)))
             negatives.update(dict.fromkeys(drawn.anywhere(query, positives, config.random)))
@@ -179,6 +192,7 @@ def _from_run(
     number: int,
     query: str,
     positives: list[str],
+    answering: Container[str],
     scores: Run | None,
     config: MineConfig,
     report: Report,
@@ -190,7 +204,9 @@ def _from_run(
     candidates = passages[config.skip : config.depth]
     hard = [passage for passage in candidates if passage not in positives]
     report.positives_removed += len(candidates) - len(hard)
-    kept = hard
+    without = [passage for passage in hard if passage not in answering]
+    report.with_answers += len(hard) - len(without)
+    kept = hard = without
     if config.margin is not None or config.max_score is not None:
         known = dict(zip(passages, own.tolist()))
         if scores is not None:
