@@ -302,6 +302,7 @@ def mine(
     margin: float | None = None,
     max_score: float | None = None,
     scores: str | Path | Artifact | None = None,
+    answers: str | Path | Artifact | None = None,
     random: int = 0,
     in_document: int = 0,
     min_grade: int = 1,

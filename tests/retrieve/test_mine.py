@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from qontext import api
+from qontext.data.collection import read_passages
 from qontext.finetune.negatives.groups import Group, read_groups
 from qontext.frame.errors import QontextError
 
@@ -128,6 +129,17 @@ def test_dpr_s_training_file_has_judgements_questions_and_negatives(
     first, second = read_groups(made.path)
     assert first == Group("0", "question 0", ["p00"], ["p50", "p40", "p41"])
     assert second.negatives == ["p51", "p40", "p41"]
+    rows[0]["answers"] = [next(p.text for p in read_passages(beir) if p.id == "p50").upper()]
+    train.write_text(json.dumps(rows))
+    asked = {"also": (str(train),), "queries": train, "passages": beir, "answers": train}
+    made = api.mine(tmp_path / "other", train, **asked, out=tmp_path / "without-answers")
+    assert next(read_groups(made.path)).negatives == ["p40", "p41"], "p50 has the answer"
+    assert made.summary["removed_by_answer"] == 1
+    (tmp_path / "others.tsv").write_text("another question\t['x']\n")
+    with pytest.raises(QontextError, match="its question '0' is not that of the queries"):
+        api.mine(
+            tmp_path / "other", train, **{**asked, "answers": tmp_path / "others.tsv"}, out=tmp_path / "c"
+        )
     assert list(read_groups(train)) == [
         Group(str(n), f"question {n}", [f"p0{n}"], ["p40", "p41"]) for n in (0, 1)
     ]

@@ -144,6 +144,7 @@ def test_a_change_of_a_step_that_some_arms_lack(sweep: str, tmp_path: Path) -> N
         ("search.k1 = 0.0", "serch.k1 = 0.0", "unknown verb .*'serch'"),
         ('recipe.title = "ignored"', 'recipe.titel = "x"', "unknown key of .recipe. in s.toml 'titel'"),
         ("search.k1 = 0.0", "x = 1", "'x' must be a table"),
+        ('"no length, saturated"', '"no, length"', "two variants of the step 'search' have the same name"),
         ('examples = "evaluate"', 'examples = "score"', "unknown step with examples 'score'"),
     ],
 )

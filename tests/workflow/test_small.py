@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.tiny import WORDS, write_collection
 
 from qontext import api
+from qontext.data.collection import load_collection, read_passages
+from qontext.frame.artifacts import open_artifact
 from qontext.frame.errors import QontextError
 from qontext.workflow.recipe import read_recipe
 from qontext.workflow.tables import find_recipe, read_arms, read_tables, shipped, shipped_sweeps
@@ -75,6 +79,83 @@ def test_a_sweep_runs_whole_and_ends_with_a_table(name: str, data: Path, out: Pa
     assert len(arms) > 1 and all(measured), "every arm is measured"
     assert result["published"] == []
     assert (out / "sweep.md").read_text().count("\n| ") > len(arms)
+
+
+@pytest.fixture(scope="module")
+def start(data: Path, out: Path) -> str:
+    """A tiny encoder with the vocabulary of the passages."""
+    api.run("bert-msmarco", small=True, set=tiny("bert-msmarco", data), out=str(out), until="start")
+    return str(out / "start")
+
+
+def at_full_size(name: str, start: str, out: Path, **inputs: object) -> list[dict[str, Any]]:
+    """The scores of a recipe's own profile, in few steps."""
+    given = (f"inputs.encoder={start}", *(f"inputs.{key}={value}" for key, value in inputs.items()))
+    for step in read_recipe(name, given).steps:
+        if step.stage.verb == "finetune":
+            given += (f"{step.name}.steps=1", f"{step.name}.batch_size=2", f"{step.name}.passage_length=64")
+    scores: list[dict[str, Any]] = api.run(name, set=given, out=str(out))["scores"]
+    return [row for row in scores if not row["system"].startswith("published")]
+
+
+def test_dpr_s_files_as_published(data: Path, start: str, tmp_path: Path) -> None:
+    passages = list(read_passages(data))
+    rows = [f"{p.id}\t{p.text}\t{p.title}" for p in passages]
+    (tmp_path / "psgs_w100.tsv").write_text("\n".join(["id\ttext\ttitle", *rows]) + "\n")
+    first = {p.id: " ".join(p.text.split()[:4]) for p in passages}
+    questions = [
+        {
+            "question": first[p.id], "answers": [first[p.id]],
+            "positive_ctxs": [{"passage_id": p.id}], "hard_negative_ctxs": [{"passage_id": other.id}],
+        }
+        for p, other in zip(passages[:8], passages[8:])
+    ]  # fmt: skip
+    (tmp_path / "biencoder-nq-train.json").write_text(json.dumps(questions))
+    asked = [first[p.id] for p in passages[20:25]]
+    (tmp_path / "nq-test.qa.csv").write_text("".join(f"{text}\t['{text}']\n" for text in asked))
+    files = {"passages": "psgs_w100.tsv", "train": "biencoder-nq-train.json", "test": "nq-test.qa.csv"}
+    inputs = {name: tmp_path / file for name, file in files.items()}
+    scores = at_full_size("dpr-finetune", start, tmp_path / "out", **inputs)
+    assert [row["system"] for row in scores] == ["score-1", "score-2"]
+    assert all(row["Answer@100"] == 100 for row in scores), "of 40 passages, all are found"
+    assert (open_artifact(tmp_path / "out" / "retriever-2").path / "query").is_dir()
+
+
+def test_msmarco_s_documents_as_published(data: Path, start: str, tmp_path: Path) -> None:
+    rows = [f"{p.id}\thttp://x/{p.id}\t{p.title}\t{p.text}\n" for p in read_passages(data)]
+    (tmp_path / "msmarco-docs.tsv").write_text("".join(rows))
+    inputs = {"documents": tmp_path / "msmarco-docs.tsv"}
+    collection = load_collection(data)
+    for split, suffix in (("train", "_train"), ("dev", "")):
+        queries, qrels = collection.queries(split), collection.qrels(split)
+        inputs |= {f"{kind}{suffix}": tmp_path / f"{kind}-{split}.tsv" for kind in ("queries", "qrels")}
+        (tmp_path / f"queries-{split}.tsv").write_text("".join(f"{q}\t{t}\n" for q, t in queries.items()))
+        lines = [f"{query} 0 {passage} 1\n" for query, judged in qrels.items() for passage in judged]
+        (tmp_path / f"qrels-{split}.tsv").write_text("".join(lines))
+    scores = at_full_size("msmarco-documents-finetune", start, tmp_path / "out", **inputs)
+    assert [row["Success@100"] for row in scores] == [100, 100], (
+        "documents are found by the ids of the judgements"
+    )
+
+
+def test_published_negatives_and_beir(data: Path, start: str, tmp_path: Path) -> None:
+    rows = [
+        {"qid": f"q{i}", "pos": [f"p{i}"], "neg": {"bm25": [f"p{i + 20}", f"p{i + 21}"]}} for i in range(15)
+    ]
+    (tmp_path / "hard.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    inputs = {"data": data, "negatives": tmp_path / "hard.jsonl"}
+    (tmp_path / "sets").mkdir()
+    (tmp_path / "sets" / "scifact").symlink_to(data)
+    folder = (f"inputs.{name}={value}" for name, value in {**inputs, "encoder": start}.items())
+    given = (*folder, f"beir.data_root={tmp_path / 'sets'}", 'beir.sets=["scifact"]', "beir.split=dev")
+    small = (
+        "retriever.steps=1",
+        "retriever.batch_size=2",
+        "retriever.passage_length=64",
+        "beir.max_length=64",
+    )
+    result = api.run("beir-finetune", set=(*given, *small), out=str(tmp_path / "out"))
+    assert [row["benchmark"] for row in result["scores"]] == ["beir/scifact"]
 
 
 def test_a_recipe_without_a_small_profile(tmp_path: Path) -> None:

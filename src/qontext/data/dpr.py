@@ -81,7 +81,8 @@ def _ids(passages: object, name: str, place: str) -> list[str]:
     """The ids of a list of passages."""
     if not isinstance(passages, list) or not all(isinstance(passage, dict) for passage in passages):
         raise QontextError(f"expected a list of passages as {name!r}", place=place)
-    ids = (passage.get("passage_id", passage.get("psg_id")) for passage in passages)
+    ids = [passage.get("passage_id", passage.get("psg_id")) for passage in passages]
+    check_characters(ids, place)
     return list(dict.fromkeys(id_of(id, place, f"passage_id in {name!r}") for id in ids))
 
 

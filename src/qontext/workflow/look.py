@@ -15,7 +15,7 @@ from qontext.frame.inputs import check_input, named_inputs
 
 FILES = {
     "data", "queries", "passages", "groups", "run", "also", "index", "texts", "dev", "probe", "teacher", "scores",
-    "next_run",
+    "next_run", "answers",
 }  # fmt: skip
 """The inputs that are files or folders; others may be names of models, sources and benchmarks."""
 SPLITS = {"data": "split", "qrels": "split", "groups": "split", "dev": "dev_split", "probe": "probe_split"}

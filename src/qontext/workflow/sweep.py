@@ -178,6 +178,7 @@ def expand(recipe: str, changes: tuple[str, ...], axes: Sequence[Axis], *, small
             signatures.setdefault(step.name, {})[c] = own[step.name]
     labels: dict[Combination, dict[str, str]] = {c: {} for c in combinations}
     steps: dict[str, Step] = {}
+    variants: dict[str, str] = {}
     for c, made in recipes.items():
         for step in made.steps:
             own_signature = signatures[step.name][c]
@@ -185,6 +186,12 @@ def expand(recipe: str, changes: tuple[str, ...], axes: Sequence[Axis], *, small
             parts = _influences(signatures[step.name], first)
             label = "--".join([step.name, *(_file_name(part, axes) for part in parts)])
             labels[c][step.name] = label
+            if variants.setdefault(label, own_signature) != own_signature:
+                raise QontextError(
+                    f"two variants of the step {step.name!r} have the same name, {label!r}",
+                    place=recipe,
+                    remedy="Give arms names, and settings values, that differ in letters or digits.",
+                )
             steps.setdefault(label, Step(label, step.stage, _renamed(step.settings, labels[c])))
     for place, (name, _) in enumerate(axes):
         if name != ARM and not any(_matters(found, place) for found in signatures.values()):

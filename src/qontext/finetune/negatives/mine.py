@@ -7,6 +7,7 @@ a seed of the query, independently of other queries.
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -21,6 +22,7 @@ from qontext.frame.stages import Stage
 if TYPE_CHECKING:
     from qontext.data.collection import Qrels
     from qontext.data.runs import Run
+    from qontext.finetune.negatives.draws import Corpus
     from qontext.finetune.negatives.groups import Group
 
 _ROWS_PER_PART = 65_536
@@ -74,6 +76,10 @@ class MineConfig(StageConfig):
     """Run with the scores for --margin and --max-score, such as a cross-encoder's from `rerank`. Default:
     each run's own scores. Negatives without a score in it are dropped."""
 
+    answers: Annotated[str | None, Input()] = None
+    """Questions with answers, such as DPR's biencoder-nq-train.json: passages that contain an answer are no negatives.
+    Needs --passages."""
+
     random: int = Field(0, ge=0)
     """Negatives per query drawn from all passages."""
 
@@ -102,6 +108,7 @@ class Report:
     not_in_run: int = 0
     positives_removed: int = 0
     filtered: int = 0
+    with_answers: int = 0
     unscored_positive: int = 0
     fewer_than_asked: int = 0
     lacking: list[str] = field(default_factory=list)
@@ -119,54 +126,38 @@ class Report:
             "queries_not_in_a_run": self.not_in_run,
             "positives_removed": self.positives_removed,
             "removed_by_score": self.filtered,
+            **({"removed_by_answer": self.with_answers} if self.with_answers else {}),
             "queries_whose_positive_has_no_score": self.unscored_positive,
         }
 
 
+@dataclass(frozen=True)
+class Sources:
+    """Where negatives come from. `answering` has, for each query, the passages with an answer, which are no negatives."""
+
+    queries: Mapping[str, str]
+    runs: Sequence[Any]
+    drawn: Corpus | None
+    scores: Run | None
+    answering: Mapping[str, Container[str]]
+
+
 def run(config: MineConfig, work: Workdir) -> dict[str, Any]:
-    from qontext.data.collection import check_qrels
     from qontext.data.runs import read_run
-    from qontext.finetune.negatives.draws import Corpus, sample_names
-    from qontext.finetune.negatives.groups import Group, read_candidates
-    from qontext.retrieve.inputs import judgements, select_passages, select_queries
+    from qontext.finetune.negatives.draws import sample_names
+    from qontext.retrieve.inputs import judgements, select_queries
 
     queries = select_queries(config.data, None, config.queries)
     if config.positives_share is None:
         qrels = judgements(config.qrels, config.split)
     else:
         qrels = confident(read_run(config.qrels), config.positives_share)
-    drawn = None
-    if config.passages or config.data:
-        drawn = Corpus(select_passages(config.data, config.passages), config.seed)
-        check_qrels(qrels, queries, drawn.document, config.qrels)
-    if drawn is None and (config.random or config.in_document):
-        raise QontextError("random and in-document negatives need --passages or --data")
-    if drawn is None and (unknown := next((q for q in qrels if q not in queries), None)):
-        raise QontextError(f"names the query {unknown!r}, which is not in the queries", place=config.qrels)
-    runs = [read_candidates(path) for path in (config.run, *config.also)]
-    scores = read_run(config.scores) if config.scores else None
+    sources = _sources(config, queries, qrels)
     if config.limit is not None and config.limit < len(qrels):
         qrels = {name: qrels[name] for name in sample_names(qrels, config.limit, config.seed)}
-    report, groups = Report(), []
-    for query, judged in qrels.items():
-        positives = [passage for passage, grade in judged.items() if grade >= config.min_grade]
-        if not positives:
-            report.no_positive += 1
-            continue
-        negatives: dict[str, None] = {}
-        for number, one in enumerate(runs):
-            negatives.update(dict.fromkeys(_from_run(one, number, query, positives, scores, config, report)))
-        if drawn:
-            negatives.update(dict.fromkeys(drawn.near(query, positives, config.in_document)))
-            negatives.update(dict.fromkeys(drawn.anywhere(query, positives, config.random)))
-        if drawn and (foreign := next((n for n in negatives if n not in drawn), None)):
-            raise QontextError(
-                f"names the passage {foreign!r}, which is not in the passages", place=config.run
-            )
-        if not negatives:
-            report.lacking.append(query)
-        report.fewer_than_asked += len(negatives) < config.per_query
-        groups.append(Group(query, queries[query], positives, list(negatives)))
+    report = Report()
+    made = [_group(query, judged, sources, config, report) for query, judged in qrels.items()]
+    groups = [group for group in made if group is not None]
     if not groups:
         raise QontextError(
             f"no query has a positive (a grade of {config.min_grade} or more)", place=config.qrels
@@ -180,6 +171,59 @@ def run(config: MineConfig, work: Workdir) -> dict[str, Any]:
         log.warn(f"{len(report.lacking):,} of {len(groups):,} queries lack hard negatives.")
     _write(groups, work)
     return report.summary([len(group.negatives) for group in groups])
+
+
+def _sources(config: MineConfig, queries: Mapping[str, str], qrels: Qrels) -> Sources:
+    """Read all inputs, and check that they belong together."""
+    from qontext.data.collection import check_qrels
+    from qontext.data.runs import read_run
+    from qontext.finetune.negatives.answering import passages_with_answers
+    from qontext.finetune.negatives.draws import Corpus
+    from qontext.finetune.negatives.groups import read_candidates
+    from qontext.retrieve.inputs import select_passages
+
+    drawn = None
+    if config.passages or config.data:
+        drawn = Corpus(select_passages(config.data, config.passages), config.seed)
+        check_qrels(qrels, queries, drawn.document, config.qrels)
+    if drawn is None and (config.random or config.in_document):
+        raise QontextError("random and in-document negatives need --passages or --data")
+    if drawn is None and (unknown := next((q for q in qrels if q not in queries), None)):
+        raise QontextError(f"names the query {unknown!r}, which is not in the queries", place=config.qrels)
+    runs = [read_candidates(path) for path in (config.run, *config.also)]
+    answering: Mapping[str, Container[str]] = {}
+    if config.answers:
+        passages = select_passages(config.data, config.passages)
+        answering = passages_with_answers(runs, config.depth, config.answers, queries, passages)
+    return Sources(queries, runs, drawn, read_run(config.scores) if config.scores else None, answering)
+
+
+def _group(
+    query: str, judged: Mapping[str, int], sources: Sources, config: MineConfig, report: Report
+) -> Group | None:
+    """The query with its positives and negatives; None without a positive."""
+    from qontext.finetune.negatives.groups import Group
+
+    positives = [passage for passage, grade in judged.items() if grade >= config.min_grade]
+    if not positives:
+        report.no_positive += 1
+        return None
+    negatives: dict[str, None] = {}
+    answering, drawn = sources.answering.get(query, ()), sources.drawn
+    for number, one in enumerate(sources.runs):
+        hard = _from_run(one, number, query, positives, answering, sources.scores, config, report)
+        negatives.update(dict.fromkeys(hard))
+    if drawn:
+        negatives.update(dict.fromkeys(drawn.near(query, positives, config.in_document)))
+        negatives.update(dict.fromkeys(drawn.anywhere(query, positives, config.random)))
+        if foreign := next((negative for negative in negatives if negative not in drawn), None):
+            raise QontextError(
+                f"names the passage {foreign!r}, which is not in the passages", place=config.run
+            )
+    if not negatives:
+        report.lacking.append(query)
+    report.fewer_than_asked += len(negatives) < config.per_query
+    return Group(query, sources.queries[query], positives, list(negatives))
 
 
 def _write(groups: list[Group], work: Workdir) -> None:
@@ -212,6 +256,7 @@ def _from_run(
     number: int,
     query: str,
     positives: list[str],
+    answering: Container[str],
     scores: Run | None,
     config: MineConfig,
     report: Report,
@@ -225,7 +270,9 @@ def _from_run(
     candidates = passages[config.skip : config.depth]
     hard = [passage for passage in candidates if passage not in positives]
     report.positives_removed += len(candidates) - len(hard)
-    kept = hard
+    without = [passage for passage in hard if passage not in answering]
+    report.with_answers += len(hard) - len(without)
+    kept = hard = without
     if config.margin is not None or config.max_score is not None:
         known = dict(zip(passages, own.tolist()))
         if scores is not None:
