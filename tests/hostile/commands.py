@@ -76,6 +76,14 @@ COMMANDS: dict[str, Settings] = {
         "passages": "@passages", "queries": "@queries", "context": "query", "encoder": "@encoder", "max_tokens": 24,
         **TRAINING,
     },
+    "pretrain:bow": {
+        "passages": "@passages", "queries": "@queries", "method": "bow", "target": "both", "encoder": "@encoder",
+        "contrastive_weight": 0.5, "max_tokens": 24, **TRAINING,
+    },
+    "pretrain:simlm": {
+        "passages": "@passages", "method": "simlm", "generator": "@encoder", "encoder": "@encoder", "max_tokens": 24,
+        **TRAINING,
+    },
     "mine": MADE["groups"][1],
     "mine:files": {
         "run": "@ranks.trec", "also": ["@run"], "qrels": "@set/qrels/train.tsv", "queries": "@set/queries.jsonl",
@@ -88,10 +96,15 @@ COMMANDS: dict[str, Settings] = {
         "groups": "@groups", "passages": "@passages", "encoder": "@encoder", "passages_per_query": 2,
         "teacher": "@ranks.trec", "dev": "@set", **TRAINING,
     },
+    "finetune:clusters": {
+        "groups": "@groups", "passages": "@passages", "encoder": "@encoder", "passages_per_query": 2, "clusters": 2,
+        "teacher": "@ranks.trec", "margin_bins": 2, "dimensions": [8], "contrastive_weight": 0.1, **TRAINING,
+    },
     "train-reranker": MADE["reranker"][1],
     "encode": MADE["vectors"][1],
     "index": MADE["hnsw"][1],
     "index:bm25": MADE["bm25"][1],
+    "index:int8": {"source": "@vectors", "backend": "int8"},
     "search": {"index": "@vectors", "data": "@set", "k": 5, "device": "cpu", "precision": "fp32"},
     "search:hnsw": {"index": "@hnsw", "queries": "@set/queries.jsonl", "k": 5, "device": "cpu", "precision": "fp32"},
     "search:bm25": {"index": "@bm25", "data": "@set", "split": "test", "k": 5},
