@@ -13,6 +13,7 @@ from qontext.frame.artifacts import Artifact
 from qontext.frame.errors import QontextError
 from qontext.models.retriever import Retriever
 from qontext.retrieve.index.load import open_index
+from qontext.serve.systems import Opener
 
 VECTORS = np.array([[2.54, -1.0, 0.0, 0.5], [-1.27, 0.25, 0.0, -0.75], [0.1, 0.5, 0.0, 1.0]], np.float32)
 QUERY = np.array([[1.0, 2.0, 5.0, 0.5]], np.float32)
@@ -79,10 +80,12 @@ def test_cut_vectors_are_searched_with_cut_queries(
     made = api.encode(beir, encoder=encoder, dimensions=5, precision="fp32", out=tmp_path / "vectors")
     assert made.summary["dimension"] == 5
     index, _ = open_index(made.path)
-    numbers, _ = index.search(found[None], 7)
+    numbers, scores = index.search(found[None], 7)
     (tmp_path / "q.tsv").write_text("q\triver stone\n")
     run = api.search(made, queries=tmp_path / "q.tsv", k=7, precision="fp32", out=tmp_path / "run")
     lines = [line.split()[2] for line in (run.path / "run.trec").read_text().splitlines()]
     assert lines == [str(index.ids[n]) for n in numbers[0]]
+    (system,) = Opener("cpu", "fp32").open("short", str(made.path))
+    assert [hit.score for hit in system.search(["river stone"], 7)[0]] == pytest.approx(scores[0], abs=1e-4)
     with pytest.raises(QontextError, match="dimensions = 17, but the encoder's vectors have 16"):
         api.encode(beir, encoder=encoder, dimensions=17, out=tmp_path / "more")
