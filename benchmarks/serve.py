@@ -6,8 +6,8 @@
 The passages are encoded once. The server is `qontext serve` in a process of its own; clients are threads of this one, and
 ask one question after the other. Beside it, the same model and the same exact search behind plain FastAPI and
 sentence-transformers, one request at a time, as tutorials have it. Every answer counts; 429 is what a full queue says.
-With --infinity, the program `infinity_emb` of an environment of its own, its vectors of questions are measured beside ours;
-it does not search.
+With --infinity, the program of an environment of its own (`pip install 'infinity-emb[server,torch]' 'click<8.2'`), vectors of
+questions are measured beside ours; it does not search.
 The soak sends many requests through 8 clients and compares the server's memory at its beginning with that at its end.
 """
 
@@ -126,7 +126,7 @@ def running(command: list[str]) -> Iterator[tuple[str, int]]:
     assert process.stderr is not None
     try:
         for line in process.stderr:
-            if match := re.search(r"at (http://\S+) ", line):
+            if match := re.search(r"at (http://\S+)\s", line):
                 break
         else:
             raise SystemExit(f"the server did not start: {command}")
@@ -147,7 +147,7 @@ def running(command: list[str]) -> Iterator[tuple[str, int]]:
 def infinity(settings: argparse.Namespace) -> list[str]:
     """The command of an infinity server of the model, under the name that it has in ours."""
     port = _free_port()
-    command = f'echo at http://127.0.0.1:{port} >&2; DO_NOT_TRACK=1 exec "$@"'
+    command = f'echo at http://127.0.0.1:{port} >&2; DO_NOT_TRACK=1 HF_HUB_OFFLINE=1 exec "$@"'
     program = [str(settings.infinity), "v2", "--model-id", settings.model, "--served-model-name", "vectors"]
     program += ["--engine", "torch", "--device", "cpu", "--url-prefix", "/v1", "--port", str(port)]
     return ["sh", "-c", command, "sh", *program, "--host", "127.0.0.1", "--no-bettertransformer"]
