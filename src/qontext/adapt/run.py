@@ -22,6 +22,10 @@ from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
 from qontext.frame.stages import Pipeline
 
+CORRECTED = (
+    "The p of the verdict is corrected over the pairs of systems, that of the tables over all measures, too."
+)
+
 
 def run(config: AdaptConfig) -> dict[str, Any]:
     try:
@@ -188,7 +192,7 @@ def _report(root: Path, title: str, opening: list[str]) -> str:
         title=title,
         data=str(steps / "holdout" / "measured"),
         label=[f"{name}={label}" for name, label in LABELS.items()],
-        opening=opening,
+        opening=[*opening, CORRECTED],
         out=root / "report",
         overwrite=True,
     )
