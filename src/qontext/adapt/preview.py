@@ -18,6 +18,7 @@ from qontext.adapt.state import INDEX, RECIPE, STEPS, Planned
 from qontext.adapt.update import about_share, trains_again
 from qontext.data.collection import read_passages
 from qontext.frame import execution, log
+from qontext.frame.stages import Stage
 from qontext.retrieve.searcher import read_adapted
 from qontext.workflow.recipe import read_recipe
 from qontext.workflow.run import plan
@@ -58,6 +59,7 @@ def preview_update(
     passages = root / INDEX / "passages"
     splitting, state = states["passages"]
     if state != "done":
+        assert isinstance(splitting.stage, Stage)
         with log.warnings_only():
             passages = execution.execute(splitting.stage, splitting.configure(aside), aside / "passages").path
     changes = _changes(root, passages, model, request, is_encoded=states["vectors"][1] == "done")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from qontext.data.collection import read_passages
 from qontext.data.runs import Run
@@ -11,7 +11,7 @@ from qontext.frame.errors import QontextError
 
 
 def passages_with_answers(
-    runs: Sequence[Run], depth: int, answers: str, queries: dict[str, str], passages: str
+    runs: Sequence[Run], depth: int, answers: str, queries: Mapping[str, str], passages: str
 ) -> dict[str, set[str]]:
     """query → those of its first passages in the runs whose text contains an answer. `answers` are questions with
     answers, which must be the queries.
