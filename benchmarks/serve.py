@@ -6,8 +6,8 @@
 The passages are encoded once. The server is `qontext serve` in a process of its own; clients are threads of this one, and
 ask one question after the other. Beside it, the same model and the same exact search behind plain FastAPI and
 sentence-transformers, one request at a time, as tutorials have it. Every answer counts; 429 is what a full queue says.
-With --infinity, the program of an environment of its own (`pip install 'infinity-emb[server,torch]' 'click<8.2'`), vectors of
-questions are measured beside ours; it does not search.
+With --infinity, the program of an environment of its own (`pip install 'infinity-emb[server,torch]' 'click<8.2'`), vectors
+of questions are measured beside ours; it does not search.
 The soak sends many requests through 8 clients and compares the server's memory at its beginning with that at its end.
 """
 
