@@ -117,6 +117,9 @@ def test_a_table_and_the_first_passages_side_by_side(sweep: str, tmp_path: Path)
     )
     assert open_artifact(out / "search--arm=no-length").config["k"] == 2
     assert {"evaluate: MRR@10", "again: MAP"} <= rows["judged twice"].keys(), "named after the steps"
+    first, _, second = (out / "sweep.md").read_text().partition("**Sweep, again**")
+    assert "| arm | MRR@10 | n | difference | p |" in first and first.count("| 2 |") == 4
+    assert "| arm | MRR@10 | nDCG@10 |" in second and second.count("| judged twice |") == 1
     (example,) = result["examples"]
     assert example["text"] == "cat sat"
     shown = [(first["system"], first["passage"], first["right"]) for first in example["first"]]

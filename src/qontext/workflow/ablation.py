@@ -4,7 +4,7 @@ significance."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +119,43 @@ def _system(seeds: Sequence[Scores], measure: str) -> System:
     return System("", [{measure: scores.values[measure]} for scores in seeds])
 
 
+def ablation_tables(
+    axes: Sequence[str],
+    arms: Mapping[Combination, Sequence[Scores]],
+    comparisons: Sequence[Comparison],
+) -> list[Table]:
+    """A table for each evaluation, with the arms that have it."""
+    evaluations = dict.fromkeys(_evaluation(m) for seeds in arms.values() for m in seeds[0].values)
+    tables = []
+    for name in evaluations:
+        own = {key: [_only(scores, name) for scores in seeds] for key, seeds in arms.items()}
+        rows = [
+            replace(c, measure=_measure(c.measure)) for c in comparisons if _evaluation(c.measure) == name
+        ]
+        table = ablation_table(axes, {key: seeds for key, seeds in own.items() if seeds[0].values}, rows)
+        table.caption += f", {name}" if name else ""
+        tables.append(table)
+    return tables
+
+
+def _evaluation(measure: str) -> str:
+    """The step that a measure is prefixed with; empty if there is one evaluation."""
+    return measure.rpartition(": ")[0]
+
+
+def _measure(measure: str) -> str:
+    return measure.rpartition(": ")[2]
+
+
+def _only(scores: Scores, evaluation: str) -> Scores:
+    """The scores of one evaluation, without its name."""
+    return Scores(
+        {_measure(m): values for m, values in scores.values.items() if _evaluation(m) == evaluation},
+        {_measure(m): queries for m, queries in scores.queries.items() if _evaluation(m) == evaluation},
+        [_measure(m) for m in scores.main if _evaluation(m) == evaluation],
+    )
+
+
 def ablation_table(
     axes: Sequence[str],
     arms: Mapping[Combination, Sequence[Scores]],
@@ -126,42 +163,35 @@ def ablation_table(
 ) -> Table:
     """A row per arm. The best is bold where it differs significantly from the first arm; the first, from all others."""
     kept = [name for name in axes if not is_seed(name)]
-    scores = next(iter(arms.values()))[0]
-    several = len(scores.main) > 1
+    main = next(iter(arms.values()))[0].main[0]
     measures = list(dict.fromkeys(measure for seeds in arms.values() for measure in seeds[0].values))
-    columns = [*kept, *measures, "n"]
-    if comparisons:
-        columns += [
-            heading
-            for measure in scores.main
-            for heading in ((f"{measure}: difference", f"{measure}: p") if several else ("difference", "p"))
-        ]
-    table = Table(columns, caption="Sweep")
-    best = {measure: _best(arms, comparisons, measure) for measure in scores.main}
-    by_arm = {(row.arm, row.measure): row for row in comparisons}
+    table = Table([*kept, *measures, "n", *(("difference", "p") if comparisons else ())], caption="Sweep")
+    best = _best(arms, comparisons, main)
+    by_arm = {row.arm: row for row in comparisons}
     for key, seeds in arms.items():
         cells = [Cell(part.partition("=")[2], is_text=True) for part in key]
         for measure in measures:
             has_it = measure in seeds[0].values
             text = with_spread(*_system(seeds, measure).mean(measure)) if has_it else "–"
-            cells.append(Cell(text, is_best=best.get(measure) == key))
-        cells.append(Cell("/".join(str(len(seeds[0].queries[measure])) for measure in seeds[0].main)))
-        for measure in scores.main if comparisons else ():
-            row = by_arm.get((key, measure))
-            cells += [Cell("–"), Cell("–")] if row is None else _difference_cells(row)
+            cells.append(Cell(text, is_best=measure == main and best == key))
+        cells.append(Cell(str(len(seeds[0].queries[seeds[0].main[0]]))))
+        if comparisons:
+            cells += _difference_cells(by_arm.get(key))
         table.rows.append(Row(tuple(cells)))
     if comparisons:
         table.notes.append(
-            f"n: queries. Difference and p: {', '.join(scores.main)} against the first row (paired randomization "
-            "test, Holm-corrected over the rows). Bold: the best, if its difference from the first row, or the "
-            "first row's from all others, has p < .05."
+            f"n: queries. Difference and p: {main} against the first row (paired randomization test, Holm-corrected "
+            "over the rows of all evaluations). Bold: the best, if its difference from the first row, or the first "
+            "row's from all others, has p < .05."
         )
     if len(kept) < len(axes):
         table.notes.append("± is the standard deviation over seeds; tests use each query's mean over them.")
     return table
 
 
-def _difference_cells(row: Comparison) -> list[Cell]:
+def _difference_cells(row: Comparison | None) -> list[Cell]:
+    if row is None:
+        return [Cell("–"), Cell("–")]
     return [Cell(f"{row.difference.mean:+.4f}"), Cell(format_p(row.p))]
 
 

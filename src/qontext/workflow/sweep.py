@@ -97,20 +97,21 @@ def _results(
     sweep: Sweep, axes: Sequence[Axis], root: Path, work: Workdir, *, beside: bool
 ) -> dict[str, Any]:
     """Write and show the table, the published figures and the examples."""
-    from qontext.workflow.ablation import ablation_table, arms_of, compare_arms, read_scores
+    from qontext.workflow.ablation import ablation_tables, arms_of, compare_arms, read_scores
     from qontext.workflow.examples import show_examples
     from qontext.workflow.foreseen import show_foreseen
 
     cells = read_scores(sweep.labels, root)
     arms = arms_of(cells)
     comparisons = compare_arms(arms)
-    table = ablation_table([name for name, _ in axes], arms, comparisons)
-    work.write_text("sweep.md", to_markdown(table))
-    work.write_text("sweep.tex", to_latex(table))
+    tables = ablation_tables([name for name, _ in axes], arms, comparisons)
+    work.write_text("sweep.md", "\n".join(map(to_markdown, tables)))
+    work.write_text("sweep.tex", "\n".join(map(to_latex, tables)))
     names = list(dict.fromkeys(name for _, scores in cells for name in scores.values))
     csv_rows = [[*(part.partition("=")[2] for part in c), *(s.means.get(n) for n in names)] for c, s in cells]
     work.write_text("sweep.csv", to_csv([*(name for name, _ in axes), *names], csv_rows))
-    _show(table)
+    for table in tables:
+        _show(table)
     published = [
         {ARM: name, **row} for name, arm in sweep.arms.items() for row in published_rows(arm) if beside
     ]
