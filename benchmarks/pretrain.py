@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--steps", type=int, default=7)
     options = parser.parse_args()
-    log.verbosity = -1
+    log.show(log.SILENT)
     with tempfile.TemporaryDirectory() as folder:
         sources, texts = read(Path(folder), options)
         formats = ["fp32", *(["bf16"] if has_bf16(torch.device("cpu")) else [])]

@@ -32,7 +32,7 @@ def main() -> None:
     )
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    log.verbosity = -1
+    log.show(log.SILENT)
     if options.child:
         child(Path(options.child), options)
         return

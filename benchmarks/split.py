@@ -26,7 +26,7 @@ import json, resource, sys, time
 from qontext import api
 from qontext.frame import log
 verb, source, out, settings = sys.argv[1:4] + [json.loads(sys.argv[4])]
-log.verbosity = -1
+log.show(log.SILENT)
 started = time.process_time()
 made = getattr(api, verb)(source, out=out, **settings)
 seconds = time.process_time() - started
