@@ -36,7 +36,13 @@ def test_every_method_runs_on_every_architecture(checkpoint: tuple[Path, Any], n
     encoder = load_encoder(str(folder), dropout=0.0)
     name, _, decoder = name.partition(" ")
     settings = {"passages": "passages", "method": name, "batch_size": 4, "context": "rand", "dropout": 0.0}
-    own = {"cot-mae": {"decoder": decoder or "mlm"}, "cocondenser": {"temperature": 10.0}}.get(name, {})
+    options = {
+        "cot-mae": {"decoder": decoder or "mlm"},
+        "cocondenser": {"temperature": 10.0},
+        "simlm": {"generator": str(folder)},
+        "bow": {"target": "both", "contrastive_weight": 0.1, "temperature": 10.0},
+    }
+    own = options.get(name, {})
     config = PretrainConfig.make({**settings, **own}, where="test")
     sources = Sources(store(len(encoder.tokenizer), [9, 14, 5, 20], [2, 2]), 30)
     layout = config.layout()

@@ -62,6 +62,8 @@ PRETRAINING = {
         reference.autoregressive, {"method": "cot-mae", "context": "query", "decoder": "autoregressive"}
     ),
     "retromae": Case(reference.retromae, {"method": "retromae", "decoder_mask": 0.0}),
+    "bow": Case(reference.bow, {"method": "bow"}),
+    "bow, queries": Case(reference.bow, {"method": "bow", "context": "query", "target": "context"}),
 }
 FINETUNING = {
     "infonce": Case(reference.infonce, {"loss": "contrastive", "gradient_cache": "off"}),
@@ -124,7 +126,10 @@ def _pretraining(settings: dict[str, Any], micro_tokens: int) -> Setup:
     for micro, keys in with_keys(batch):
         texts, contexts = _texts(micro.encoder), _texts(micro.decoder) if micro.decoder else None
         for n, pair in enumerate(keys.pair.tolist()):
-            rows.append({"pair": pair, **texts[n], "context": contexts[n] if contexts else None})
+            row = {"pair": pair, **texts[n], "context": contexts[n] if contexts else None}
+            if micro.bag:
+                row["bags"] = [micro.bag.labels[micro.bag.rows == n].tolist()]
+            rows.append(row)
     return _setup(trainee, config, config.gradient_cache, batch, rows)
 
 

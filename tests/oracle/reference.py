@@ -198,6 +198,16 @@ def retromae(w: Weights, rows: Sequence[Row]) -> dict[str, Tensor]:
     return {"encoder_mlm": mean(own), "decoder_mlm": mean(every)}
 
 
+def bow(w: Weights, rows: Sequence[Row]) -> dict[str, Tensor]:
+    """h^L predicts what is masked; φ(h^L[CLS]) each distinct token of its bags, the mean per bag and then over bags."""
+    own, bags = [], []
+    for row in rows:
+        last = encode(w, row["ids"])[-1]
+        own += surprise(w, last, row["predict"])
+        bags += [mean(surprise(w, last, [(0, token) for token in bag])) for bag in row["bags"]]
+    return {"encoder_mlm": mean(own), "bow": mean(bags)}
+
+
 # Fine-tuning: rows are queries (`query`, its number, and `known`, the texts of its positives) and passages (the `query`
 # they came with, whether `positive`, their `text` as a number, the `teacher`'s score or None)
 

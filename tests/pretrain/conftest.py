@@ -79,6 +79,14 @@ def encoder(corpus: Path) -> Encoder:
     return load_encoder("tiny", tokenizer=str(corpus / "tokenizer"), dropout=0.0, seed=1)
 
 
+@pytest.fixture(scope="session")
+def generator(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Another encoder with the same vocabulary, in a folder."""
+    folder = tmp_path_factory.mktemp("generator")
+    load_encoder("tiny", tokenizer=str(corpus / "tokenizer"), dropout=0.0, seed=9).save(folder, max_length=40)
+    return str(folder)
+
+
 @pytest.fixture
 def configure(corpus: Path) -> Callable[..., PretrainConfig]:
     def make(**settings: Any) -> PretrainConfig:

@@ -89,6 +89,17 @@ def test_the_gradient_cache_gives_the_plain_gradient_with_dropout_on(
     )
 
 
+def test_a_generative_and_a_contrastive_loss_on_the_same_pairs(
+    objective: Callable[..., Any], plan_of: Callable[..., Any]
+) -> None:
+    settings = {"target": "context", "contrastive_weight": 0.5, "temperature": 20.0}
+    trained = objective(0.1, method="bow", context="query", batch_size=16, **settings)
+    batch = plan_of(trained.config, micro_tokens=200)(0)
+    plain, cached = (gradients(trained, batch, cached=cached) for cached in (False, True))
+    equal(plain, cached)
+    assert plain[0].keys() == {"encoder_mlm", "bow", "contrastive"}
+
+
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
@@ -98,6 +109,9 @@ def test_the_gradient_cache_gives_the_plain_gradient_with_dropout_on(
         ("cot-mae", {}),
         ("cot-mae", {"decoder": "autoregressive"}),
         ("retromae", {}),
+        ("dupmae", {}),
+        ("seed", {}),
+        ("bow", {"target": "both"}),
     ],
 )
 def test_small_rectangles_give_the_gradient_of_one_padded_batch_with_dropout_on(

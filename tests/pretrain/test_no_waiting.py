@@ -40,6 +40,10 @@ class Watch(TorchDispatchMode):
         {"method": "cot-mae", "context": "query", "decoder": "autoregressive"},
         {"method": "cot-mae", "context": "near"},
         {"method": "retromae"},
+        {"method": "dupmae"},
+        {"method": "seed"},
+        {"method": "simlm"},
+        {"method": "bow", "context": "query", "target": "both", "contrastive_weight": 1.0},
     ],
     ids=lambda settings: f"{settings['method']}-{settings.get('decoder', settings.get('context', ''))}",
 )
@@ -48,9 +52,12 @@ def test_no_step_reads_a_value(
     configure: Callable[..., Any],
     encoder: Any,
     monkeypatch: pytest.MonkeyPatch,
+    generator: str,
     settings: dict[str, Any],
     cache: Cache,
 ) -> None:
+    if settings["method"] == "simlm":
+        settings = {**settings, "generator": generator}
     # On a CPU the library's masks are looked into; what is tested is what runs on a GPU.
     monkeypatch.setattr(families, "_ready_made", lambda config, mask: True)
     config = configure(**settings)

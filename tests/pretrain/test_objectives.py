@@ -47,6 +47,13 @@ def cross_entropies(encoder: Any, hidden_1TH: Tensor, wanted: list[tuple[int, in
     ]
 
 
+def originals(text: Text) -> list[list[int]]:
+    """Each row's ids before masking."""
+    ids = text.ids.clone().view(-1)
+    ids[text.positions] = text.labels
+    return [row[mask].tolist() for row, mask in zip(ids.view_as(text.ids), text.mask)]
+
+
 def mean(values: list[Any]) -> Tensor:
     return torch.stack(values).mean()
 
@@ -247,11 +254,6 @@ def test_cot_mae_reads_each_member_from_the_other(
 ) -> None:
     ((one, keys),) = with_keys(plan_of(configure(method="cot-mae", context="rand"))(0))
 
-    def originals(text: Text) -> list[list[int]]:
-        ids = text.ids.clone().view(-1)
-        ids[text.positions] = text.labels
-        return [row[mask].tolist() for row, mask in zip(ids.view_as(text.ids), text.mask)]
-
     encoded, decoded = originals(one.encoder), originals(one.decoder)
     for n, pair in enumerate(keys.pair.tolist()):
         (m,) = [m for m, other in enumerate(keys.pair.tolist()) if other == pair and m != n]
@@ -380,6 +382,199 @@ def test_retromae_takes_over_the_backbones_positions_norms_and_dropout(
     (gradient,) = torch.autograd.grad(loss(0), encoder.backbone.embeddings.position_embeddings.weight)
     width = int(one.decoder.mask.sum(1).max())
     assert (gradient[1 : width - 1].abs().sum(1) > 0).all() and not gradient[width:].any()
+
+
+def test_dupmae(build: Callable[..., Both], encoder: Any) -> None:
+    """-1/|S| · Σ log softmax(z)_v with z_v = max_j φ(h_j)_v over the tokens after the first, beside RetroMAE's losses."""
+    objective, batch, micro = build(method="dupmae", token_weight=2.0)
+    special, bags = set(encoder.tokenizer.all_special_ids), []
+    for one in micro:
+        for (ids, _), text in zip(rows(one.encoder), originals(one.encoder), strict=True):
+            scores = encoder.mlm_logits(encoder(ids, None)[0][0, 1:]).amax(0).log_softmax(0)
+            bags.append(-mean([scores[v] for v in set(text) - special]))
+    found = losses_of(objective, batch)
+    close({"token_bag": found.pop("token_bag")}, {"token_bag": 2 * mean(bags)})
+    plain, batch, _ = build(method="retromae")
+    close(found, losses_of(plain, batch))
+
+
+def test_the_tokens_logits_of_dupmae_are_computed_a_few_texts_at_a_time(
+    build: Callable[..., Both], encoder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from qontext.pretrain.objectives import dupmae
+
+    objective, _, micro = build(method="dupmae")
+    text = max((one.encoder for one in micro), key=lambda text: len(text.ids))
+    last = encoder(text.ids, text.mask)[0].detach().requires_grad_()
+    found = []
+    for most in (1 << 24, 1):
+        monkeypatch.setattr(dupmae, "SCORES_PER_BLOCK", most)
+        highest = objective.highest(last, text.mask)
+        (gradient,) = torch.autograd.grad(highest.square().sum(), last)
+        found.append((highest, gradient))
+        assert not gradient[:, 0].any(), "the first token predicts nothing here"
+        assert not gradient[~text.mask].any()
+    assert found[0][0].allclose(found[1][0]) and found[0][1].allclose(found[1][1], atol=1e-5)
+
+
+def test_seed(build: Callable[..., Both], encoder: Any) -> None:
+    """One block, so that a position depends on what it sees alone; the paper's three are the default."""
+    objective, batch, micro = build(method="seed", decoder_layers=1)
+    own, other = [], []
+    for one in micro:
+        for (ids, wanted), (whole, _) in zip(rows(one.encoder), rows(one.decoder), strict=True):
+            last, given = decoder_input(encoder, ids, whole)
+            own += cross_entropies(encoder, last, wanted)
+            for place in range(whole.shape[1] - 1):
+                seen = sorted({0, *range(max(0, place - 1), place + 1)})
+                hidden = objective.head(given[:, seen], None)
+                other += cross_entropies(encoder, hidden, [(len(seen) - 1, int(whole[0, place + 1]))])
+    close(losses_of(objective, batch), {"encoder_mlm": mean(own), "decoder_lm": mean(other)})
+    published, _, _ = build(method="seed")
+    assert len(published.head.blocks) == 3
+
+
+def test_simlm(
+    build: Callable[..., Both], encoder: Any, generator: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objective, batch, micro = build(method="simlm", generator=generator)
+    real, drawn = objective.replaced, []
+
+    def recorded(text: Text) -> Tensor:
+        drawn.append(real(text))
+        return drawn[-1]
+
+    monkeypatch.setattr(objective, "replaced", recorded)
+    found = losses_of(objective, batch)
+    own, other = [], []
+    for one, encoded, decoded in zip(micro, drawn[::2], drawn[1::2], strict=True):
+        for text, ids in ((one.encoder, encoded), (one.decoder, decoded)):
+            assert (text.ids.flatten()[text.masked] == encoder.tokenizer.mask_token_id).all()
+            changed, masked = (
+                set((ids != text.ids).flatten().nonzero()[:, 0].tolist()),
+                set(text.masked.tolist()),
+            )
+            assert changed <= masked and len(changed) > 0.9 * len(masked), "it may draw [MASK] itself"
+        texts = zip(rows(one.encoder), rows(one.decoder), encoded, decoded, strict=True)
+        for (ids, wanted), (whole, all_wanted), a, b in texts:
+            assert len(wanted) == len(all_wanted) == ids.shape[1] - 2
+            last, given = decoder_input(encoder, a[None, : ids.shape[1]], b[None, : whole.shape[1]])
+            own += cross_entropies(encoder, last, wanted)
+            other += cross_entropies(encoder, objective.head(given, None), all_wanted)
+    close(found, {"encoder_rlm": mean(own), "decoder_rlm": mean(other)})
+    for copied, layer in zip(objective.head.layers, encoder.backbone.encoder.layer, strict=True):
+        assert all(p.equal(q) for p, q in zip(copied.parameters(), layer.parameters(), strict=True))
+    assert not any("frozen" in name for name, _ in objective.named_parameters())
+
+
+def test_the_decoder_of_simlm_masks_what_its_encoder_masks_and_more(
+    configure: Callable[..., Any], plan_of: Callable[..., Any], generator: str
+) -> None:
+    plan = plan_of(configure(method="simlm", generator=generator, batch_size=20))
+    (one,) = plan(0).micro
+    masked, more = set(one.encoder.masked.tolist()), set(one.decoder.masked.tolist())
+    tokens = len(one.encoder.positions)
+    assert len(masked) / tokens == pytest.approx(0.3, abs=0.05)
+    assert len(more) / tokens == pytest.approx(0.5, abs=0.05)
+    assert len(masked & more) > 0.9 * len(masked)
+
+
+def test_a_generator_draws_by_its_distribution() -> None:
+    from qontext.pretrain.objectives.simlm import sample
+
+    logits = torch.tensor([0.2, 0.5, 0.3]).log() + 7
+    dice = (torch.arange(1000) + 0.5) / 1000
+    assert sample(logits.expand(1000, 3), dice).bincount().tolist() == [200, 500, 300]
+    assert sample(logits[None], torch.tensor([1.0])).item() == 2
+
+
+@pytest.mark.parametrize(
+    ("target", "context", "contrastive"),
+    [
+        ("passage", "rand", 0.0),
+        ("passage", "query", 1.0),
+        ("context", "query", 0.0),
+        ("context", "near+olap+rand", 0.5),
+        ("both", "mixed", 0.0),
+        ("both", "rand", 1.0),
+    ],
+)
+def test_bag_of_words(
+    build: Callable[..., Both],
+    configure: Callable[..., Any],
+    plan_of: Callable[..., Any],
+    encoder: Any,
+    target: str,
+    context: str,
+    contrastive: float,
+) -> None:
+    """-1/|S| · Σ log softmax(φ(h_x))_v, the mean over bags. A query's vector predicts nothing."""
+    shared = {"context": context, "queries": "queries"}
+    settings = {"target": target, "contrastive_weight": contrastive, "temperature": 20.0, **shared}
+    objective, batch, _ = build(method="bow", **settings)
+    pairs = {}
+    for one, keys in with_keys(plan_of(configure(method="cot-mae", directions="forward", **shared))(1)):
+        members = zip(originals(one.encoder), originals(one.decoder), strict=True)
+        pairs |= dict(zip(keys.pair.tolist(), members, strict=True))
+    special = set(encoder.tokenizer.all_special_ids)
+    own, bags, vectors = [], [], []
+    for one, keys in with_keys(batch):
+        texts = zip(rows(one.encoder), originals(one.encoder), keys.pair.tolist(), strict=True)
+        for (ids, wanted), text, pair in texts:
+            last = encoder(ids, None)[0]
+            own += cross_entropies(encoder, last, wanted)
+            vectors.append(last[0, 0])
+            anchor, other = pairs[pair]
+            if text != anchor and context in ("query", "mixed"):
+                continue
+            other = other if text == anchor else anchor
+            for predicted in {"passage": [text], "context": [other], "both": [text, other]}[target]:
+                tokens = [(0, token) for token in set(predicted) - special]
+                bags.append(mean(cross_entropies(encoder, last, tokens)))
+    expected = {"encoder_mlm": mean(own), "bow": mean(bags)}
+    rows_that_predict = 6 if context in ("query", "mixed") or (target, contrastive) == ("passage", 0) else 12
+    assert len(bags) == rows_that_predict * (2 if target == "both" else 1)
+    if contrastive:
+        pair, text = batch.keys.pair.tolist(), batch.keys.text.tolist()
+        partner = {i: j for i in range(len(pair)) for j in range(len(pair)) if i != j and pair[i] == pair[j]}
+        expected["contrastive"] = contrastive * contrastive_reference(
+            vectors,
+            pair,
+            lambda i, k: text[k] in (text[i], text[partner[i]]),
+            lambda a, b: (a @ b).item() / 20,
+        )
+    close(losses_of(objective, batch), expected)
+
+
+def test_the_weight_of_the_bag_of_words_falls_by_half_a_cosine(build: Callable[..., Both]) -> None:
+    objective, batch, _ = build(method="bow", bow_weight=2.0, bow_weight_end=0.1)
+    (start,) = {losses_of(objective, batch)["bow"].item()}
+    for progress, share in ((0.0, 1.0), (1 / 3, 0.1 + 0.9 * 0.75), (0.5, 0.55), (1.0, 0.1)):
+        objective.progress = progress
+        assert losses_of(objective, batch)["bow"].item() == pytest.approx(share * start, rel=1e-5)
+        assert objective.weight() == pytest.approx(2 * share)
+    only, batch, _ = build(method="bow", target="both", context="rand", late_mlm_weight=0)
+    assert losses_of(only, batch).keys() == {"bow"}
+
+
+def test_a_text_without_ordinary_tokens_has_no_bag() -> None:
+    from qontext.pretrain.bags import Bags
+    from qontext.pretrain.masking import Vocabulary
+    from qontext.pretrain.texts import FlatTexts
+
+    words = Vocabulary(size=10, mask=4, cls=2, sep=3, pad=0, special=(0, 1, 2, 3, 4))
+
+    def texts(*each: list[int]) -> FlatTexts:
+        ids = np.array([token for text in each for token in text], np.int64)
+        lengths = np.array([len(text) for text in each])
+        return FlatTexts(ids, np.ones(len(ids), bool), lengths, np.zeros(len(each), np.uint64))
+
+    bags = Bags.of([texts([5, 6, 5], [1, 1], [9]), texts([7], [8, 7], [])], rows=4, words=words)
+    bag = bags.cut(np.array([3, 1, 0]))
+    assert bags.total == 4
+    predicted = list(zip(bag.rows.tolist(), bag.labels.tolist(), bag.weights.tolist()))
+    assert predicted == [(1, 7, 0.125), (1, 8, 0.125), (2, 5, 0.125), (2, 6, 0.125), (2, 7, 0.25)]
+    assert Bags.of([texts([1], [])], rows=2, words=words).cut(np.array([0, 1])).weights.tolist() == []
 
 
 def test_attention_with_dropout_is_attention() -> None:

@@ -43,6 +43,8 @@ from qontext.pretrain.batches import Layout
             {"method": "cot-mae", "decoder": "autoregressive", "decoder_init": "0,1"},
             "cannot be initialized from the encoder's layers",
         ),
+        ({"method": "bow", "context": "near"}, "bow reads no context.*Set --target context or both"),
+        ({"method": "bow", "late_mlm_weight": 0, "bow_weight": 0}, "all three loss weights are 0"),
         ({"seed": 2**70}, "seed = .*: input should be less than"),
         ({"method": "mlm", "window": 5}, "window is not read by the method 'mlm', only by cot-mae"),
         ({"leer": 1}, "unknown setting of pretrain 'leer'.*Did you mean 'lr'"),

@@ -30,12 +30,19 @@ from qontext.training.metrics import read
         {"method": "cot-mae"},
         {"method": "cot-mae", "decoder": "autoregressive"},
         {"method": "retromae"},
+        {"method": "dupmae"},
+        {"method": "seed"},
+        {"method": "simlm"},
+        {"method": "bow"},
+        {"method": "bow", "target": "context", "context": "query", "contrastive_weight": 0.1},
     ],
     ids=lambda settings: "-".join(str(v) for v in settings.values()),
 )
 def test_every_method_learns_and_leaves_an_encoder_behind(
-    corpus: Path, tmp_path: Path, settings: dict[str, Any]
+    corpus: Path, tmp_path: Path, settings: dict[str, Any], generator: str
 ) -> None:
+    if settings["method"] == "simlm":
+        settings = {**settings, "generator": generator}
     made = train(corpus, tmp_path / "out", steps=24, lr=2e-3, warmup=0.1, **settings)
     lines = [line for line in read(made.path / "logs/metrics.jsonl") if line["phase"] == settings["method"]]
     assert lines[-1]["step"] == 24
@@ -51,7 +58,7 @@ def test_every_method_learns_and_leaves_an_encoder_behind(
         "README.md",
         "logs/loss.png",
     } <= names
-    assert ("head.safetensors" in names) == (settings["method"] != "mlm")
+    assert ("head.safetensors" in names) == (settings["method"] not in ("mlm", "bow"))
     assert not [name for name in names if name.startswith(("checkpoints", "cache"))]
     assert settings["method"] in (made.path / "README.md").read_text()
 

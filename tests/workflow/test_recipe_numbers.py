@@ -82,6 +82,15 @@ QUERIES = {("generate", key) for key in ("verb", "passages", "generator", "per_p
         ("qac-cot-mae-msmarco", "qac-cot-mae-autoregressive-msmarco", {("pretrain", "decoder")}),
         ("cot-mae-50k-msmarco", "mlm-msmarco", {("pretrain", "method"), ("pretrain", "context")}),
         ("cot-mae-50k-msmarco", "retromae-msmarco", {("pretrain", "method"), ("pretrain", "context")}),
+        ("cot-mae-50k-msmarco", "seed-msmarco", {("pretrain", "method"), ("pretrain", "context")}),
+        ("retromae-msmarco", "dupmae-msmarco", {("pretrain", "method")}),
+        (
+            "cot-mae-50k-msmarco",
+            "simlm-msmarco",
+            {("pretrain", key) for key in ("method", "context", "generator")},
+        ),
+        ("cot-mae-50k-msmarco", "bow-msmarco", {("pretrain", "method"), ("pretrain", "context")}),
+        ("qac-cot-mae-msmarco", "qac-bow-msmarco", {("pretrain", "method"), ("pretrain", "target")}),
         (
             "cot-mae-50k-msmarco",
             "cot-mae-msmarco",

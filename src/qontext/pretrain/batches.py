@@ -21,6 +21,7 @@ from qontext.contexts import Context
 from qontext.contexts.base import Ints, Slices, Sources
 from qontext.frame.errors import QontextError
 from qontext.models.packing import FINE, Grid, pack_by_tokens
+from qontext.pretrain.bags import Bag, Bags
 from qontext.pretrain.masking import Vocabulary
 from qontext.pretrain.texts import FlatTexts, Prepared, Text
 from qontext.training.batch import Batch, Rows, Tensors
@@ -33,15 +34,19 @@ class Layout:
 
     `encode`: the anchor alone, or both members of the pair, each a row. `decode`: nothing, the encoded text
     itself, or the pair's other member. What the decoder predicts (`target`): its masked tokens, at their places; the
-    next token, at every place, with nothing masked; or every token at its place, with nothing masked.
-    A batch's loss is the mean over its predicted tokens.
+    next token, at every place, with nothing masked; or every token at its place, with nothing masked. With `restored`,
+    the encoder and the decoder both predict every token, masked or not, and what the encoder masks, the decoder masks too.
+    A batch's loss is the mean over its predicted tokens. `bag`: a row's vector predicts the bag of words of nothing, of
+    the encoded text itself, of the pair's other member, or of both members; with `bag_rows`, only the anchors' do.
     """
 
     encode: Literal["anchor", "both"]
     decode: Literal["nothing", "self", "other"]
     encoder_rate: float
     decoder_rate: float = 0.0
-    target: Literal["masked", "next", "every"] = "masked"
+    target: Literal["masked", "next", "every", "restored"] = "masked"
+    bag: Literal["nothing", "self", "other", "pair"] = "nothing"
+    bag_rows: Literal["encoded", "anchors"] = "encoded"
 
     def __post_init__(self) -> None:
         for name, kind in get_type_hints(Layout).items():
@@ -51,21 +56,25 @@ class Layout:
 
     @property
     def needs_context(self) -> bool:
-        return self.encode == "both" or self.decode == "other"
+        return self.encode == "both" or self.decode == "other" or self.bag in ("other", "pair")
 
 
 @dataclass(frozen=True)
 class MicroBatch(Rows):
-    """Rows: the encoder's texts, and the decoder's, if any."""
+    """Rows: the encoder's texts, and the decoder's and the bags of words, if any."""
 
     encoder: Text
     decoder: Text | None
+    bag: Bag | None = None
 
     def scaled(self, shares: Tensor) -> MicroBatch:
-        encoder, decoder = shares
-        mine = replace(self.encoder, weights=self.encoder.weights * encoder)
-        other = self.decoder and replace(self.decoder, weights=self.decoder.weights * decoder)
-        return replace(self, encoder=mine, decoder=other)
+        encoder, decoder, bag = shares
+        return replace(
+            self,
+            encoder=replace(self.encoder, weights=self.encoder.weights * encoder),
+            decoder=self.decoder and replace(self.decoder, weights=self.decoder.weights * decoder),
+            bag=self.bag and replace(self.bag, weights=self.bag.weights * bag),
+        )
 
 
 @dataclass(frozen=True)
@@ -128,23 +137,22 @@ class BatchPlan:
         # is paired with itself is two members.
         keys = [hashed(self.seed, "row", visit, anchors, number) for number in range(len(members))]
         encoded = Slices.join(members[:repeat])
-        encoder = self._flatten(encoded, np.concatenate(keys[:repeat])).masked(
-            "encoder", self.layout.encoder_rate, self.seed, self.words
-        )
+        encoder = self._masked(encoded, np.concatenate(keys[:repeat]), "encoder", self.layout.encoder_rate)
         decoder = None
         if self.layout.decode != "nothing":
             order = -1 if self.layout.decode == "other" else 1
-            decoded = Slices.join(members[::order][:repeat])
-            flat = self._flatten(decoded, np.concatenate(keys[::order][:repeat]))
-            if self.layout.target == "masked":
-                decoder = flat.masked("decoder", self.layout.decoder_rate, self.seed, self.words)
+            decoded, own = Slices.join(members[::order][:repeat]), np.concatenate(keys[::order][:repeat])
+            if self.layout.target in ("masked", "restored"):
+                decoder = self._masked(decoded, own, "decoder", self.layout.decoder_rate)
             else:
+                flat = self._flatten(decoded, own)
                 decoder = flat.whole(next_token=self.layout.target == "next", words=self.words)
+        bags = self._bags(members, keys) if self.layout.bag != "nothing" else None
         pair = np.tile(first + np.arange(len(anchors)), repeat)
         document = np.tile(self.sources.passages.group_of[anchors].astype(np.int64), repeat)
         member = np.repeat(np.arange(repeat), len(anchors))
         row_keys = hashed(self.seed, "dropout", step, pair, member)
-        return self._cut(encoder, decoder, pair, document, row_keys)
+        return self._cut(encoder, decoder, bags, pair, document, row_keys)
 
     def _anchors(self, step: int) -> tuple[Ints, int, int]:
         """This rank's anchors, the epoch (the number of earlier visits), and the position of the first one in
@@ -159,6 +167,24 @@ class BatchPlan:
             begin, end = self.documents[chosen], self.documents[chosen + 1]
             chosen = begin + below(end - begin, self.seed, "anchor", chosen, epoch)
         return self.anchors[chosen], epoch, first
+
+    def _masked(self, slices: Slices, keys: U64, stream: str, rate: float) -> Prepared:
+        """Texts with this share of masked tokens; draws are independent for each stream."""
+        flat = self._flatten(slices, keys)
+        if self.layout.target == "restored":
+            return flat.restored(rate, self.seed, self.words)
+        return flat.masked(stream, rate, self.seed, self.words)
+
+    def _bags(self, members: list[Slices], keys: list[U64]) -> Bags:
+        """The bags that each row predicts, of texts before masking, as they are cropped."""
+        rows = len(keys[0]) * (2 if self.layout.encode == "both" else 1)
+        repeat = 2 if self.layout.bag_rows == "encoded" and self.layout.encode == "both" else 1
+        orders = {"self": (1,), "other": (-1,), "pair": (1, -1)}[self.layout.bag]
+        texts = [
+            self._flatten(Slices.join(members[::order][:repeat]), np.concatenate(keys[::order][:repeat]))
+            for order in orders
+        ]
+        return Bags.of(texts, rows, self.words)
 
     def _flatten(self, slices: Slices, keys: U64) -> FlatTexts:
         """The tokens of the slices, concatenated; slices longer than the limit are cropped once."""
@@ -175,7 +201,13 @@ class BatchPlan:
         return FlatTexts(ids, starts, lengths, keys)
 
     def _cut(
-        self, encoder: Prepared, decoder: Prepared | None, pair: Ints, document: Ints, row_keys: U64
+        self,
+        encoder: Prepared,
+        decoder: Prepared | None,
+        bags: Bags | None,
+        pair: Ints,
+        document: Ints,
+        row_keys: U64,
     ) -> Batch:
         beside = decoder.widths() if decoder else None
         cuts = pack_by_tokens(encoder.widths(), beside, self.micro_tokens, self.grid)
@@ -184,10 +216,12 @@ class BatchPlan:
             MicroBatch(
                 encoder.pad(rows, self.words, widest, self.grid),
                 decoder.pad(rows, self.words, widest, self.grid) if decoder else None,
+                bags.cut(rows) if bags else None,
                 row_keys=row_keys[rows],
             )
             for rows in cuts
         ]
         order = np.concatenate(cuts)
         keys = Keys(*(torch.from_numpy(column[order]) for column in (pair, encoder.hashes(), document)))
-        return Batch(micro, self.batch_size, keys, (encoder.total, decoder.total if decoder else 1.0))
+        totals = (part.total if part else 1.0 for part in (encoder, decoder, bags))
+        return Batch(micro, self.batch_size, keys, tuple(totals))

@@ -34,7 +34,9 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
         )
     chosen, options, common = method(config.method), config.options("method"), config.common()
     layout = chosen.layout(options, common)
-    check_layout(layout, config.method, config.context)
+    check_layout(layout, config.method, config.context, chosen.context_remedy)
+    if config.queries and not layout.needs_context and group.is_first:
+        log.warn(f"the method {config.method} reads no contexts with these settings: --queries is ignored.")
     sources = open_sources(
         config.passages,
         config.queries if reads_queries(config.context_name()) else None,
@@ -70,7 +72,7 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
     return summary if group.is_first else {}
 
 
-def check_layout(layout: Any, method: str, context: str | None) -> None:
+def check_layout(layout: Any, method: str, context: str | None, remedy: str = "Remove --context.") -> None:
     from qontext.pretrain.batches import Layout
 
     if not isinstance(layout, Layout):
@@ -79,7 +81,7 @@ def check_layout(layout: Any, method: str, context: str | None) -> None:
             remedy="Return a qontext.pretrain.batches.Layout.",
         )
     if context and not layout.needs_context:
-        raise QontextError(f"the method {method} reads no context", remedy="Remove --context.")
+        raise QontextError(f"the method {method} reads no context", remedy=remedy)
 
 
 def _take_head(config: PretrainConfig, objective: Any, *, is_first: bool) -> None:

@@ -26,6 +26,7 @@ class Text(Tensors):
     `positions` [K] index the flattened [N·T]; `labels` [K] are the ids to predict there; `weights` [K] are equal and
     sum to 1 over the whole batch, so that Σ weight · cross entropy is the mean, regardless of micro-batches.
     `words` [N, T] numbers a text's words from 1, 0 at special tokens and padding, if all tokens are to be predicted.
+    `masked` [R] are places like `positions`, where tokens are to be restored, and others are predicted, too.
     """
 
     ids: Tensor
@@ -34,6 +35,7 @@ class Text(Tensors):
     labels: Tensor
     weights: Tensor
     words: Tensor | None = None
+    masked: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,15 @@ class FlatTexts:
         chosen = choose_words(self.word_starts, self.lengths, rate, keys, seed)
         return self._prepared(corrupt(self.ids, chosen, self.lengths, keys, seed, words), chosen, self.ids)
 
+    def restored(self, rate: float, seed: int, words: Vocabulary) -> Prepared:
+        """Mask tokens by [MASK] alone and predict every token. Of two rates, the larger one's masks include almost all
+        of the smaller one's."""
+        chosen = choose_words(self.word_starts, self.lengths, rate, hashed(seed, "restored", self.keys), seed)
+        prepared = self._prepared(
+            np.where(chosen, words.mask, self.ids), np.ones(len(chosen), bool), self.ids
+        )
+        return replace(prepared, masked=chosen)
+
     def whole(self, *, next_token: bool, words: Vocabulary) -> Prepared:
         """Mask nothing. Predict every token at its position, or at the previous one (including the final [SEP])."""
         every = np.ones(len(self.ids), bool)
@@ -67,7 +78,7 @@ class FlatTexts:
 class Prepared:
     """Concatenated, masked texts with their targets (`chosen` tokens, their `labels`). With an `end_label`,
     every prediction moves one position forward, and that label follows the last token. With `word_starts`,
-    padded texts come with the numbers of their words.
+    padded texts come with the numbers of their words. `masked` are the masked tokens, if others are predicted, too.
     """
 
     original: Ints
@@ -77,6 +88,7 @@ class Prepared:
     lengths: Ints
     end_label: int | None = None
     word_starts: NDArray[np.bool_] | None = None
+    masked: NDArray[np.bool_] | None = None
 
     @property
     def total(self) -> float:
@@ -126,6 +138,7 @@ class Prepared:
             None
             if self.word_starts is None
             else self._words(self.word_starts[place], row, column, ids.shape),
+            None if self.masked is None else torch.from_numpy((row * width + column)[self.masked[place]]),
         )
 
     @staticmethod

@@ -95,6 +95,8 @@ class TrainableModel(nn.Module):
     """
 
     contrastive = False
+    progress = 0.0
+    """Share of the steps that are done, for losses whose weight changes during the training."""
 
     def forward(self, rows: Any) -> Output:
         raise NotImplementedError

@@ -49,6 +49,7 @@ class Stepper:
 
     def step(self, step: int, batch: Batch) -> None:
         self.optimizer.set_rate(step)
+        self.model.progress = step / self.optimizer.steps
         with out_of_memory_as_sentence(step + 1):
             losses = self.backward(batch)
             self.group.sum_gradients(self.model)

@@ -29,6 +29,22 @@ METHODS = Kinds(
         "retromae": Kind(
             "qontext.pretrain.objectives.retromae:RetroMae", "a decoder reconstructs the text from [CLS]"
         ),
+        "dupmae": Kind(
+            "qontext.pretrain.objectives.dupmae:DupMae",
+            "retromae, and the tokens predict the text's words together",
+        ),
+        "seed": Kind(
+            "qontext.pretrain.objectives.seed:Seed",
+            "a weak autoregressive decoder reconstructs the text from [CLS]",
+        ),
+        "simlm": Kind(
+            "qontext.pretrain.objectives.simlm:SimLm",
+            "an encoder and a decoder restore the tokens that a generator replaced",
+        ),
+        "bow": Kind(
+            "qontext.pretrain.objectives.bow:Bow",
+            "[CLS] predicts the words of the text, of its context, or both",
+        ),
     },
 )
 

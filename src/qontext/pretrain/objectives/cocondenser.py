@@ -8,17 +8,12 @@ batch's masked tokens with equal weights: a query of 10 tokens counts as much as
 (Equation 5 sums over a span's masked tokens, equation 7 averages these sums over spans.) With queries as
 contexts this is QaC-coCondenser. Gao & Callan 2022, equations 5–7; Wu et al. 2023, section 3.1, for
 query-as-context.
-
-False negatives: a row with the same text as i or as i' is excluded from the sum; with `mask_same_document`, so
-are the other rows of i's document.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import torch
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
@@ -26,21 +21,16 @@ from qontext.frame.errors import QontextError
 from qontext.pretrain.batches import Layout
 from qontext.pretrain.objectives.base import Keys, Phase
 from qontext.pretrain.objectives.condenser import Condenser, Head
+from qontext.pretrain.objectives.contrast import Contrast, contrast
 from qontext.pretrain.objectives.options import Common
 
 
-class CoCondenserOptions(Head):
-    encoder_mask: float = Field(0.15, ge=0, le=1)
-    """Share of masked tokens (at least one token). 0 disables the MLM terms."""
-
+class CoCondenserOptions(Head, Contrast):
     contrastive_weight: float = Field(1.0, ge=0)
     """Weight of the contrastive loss; 0 disables it."""
 
-    temperature: float = Field(1.0, gt=0)
-    """Temperature of the contrastive loss."""
-
-    mask_same_document: bool = False
-    """Do not use other passages of the same document as negatives."""
+    encoder_mask: float = Field(0.15, ge=0, le=1)
+    """Share of masked tokens (at least one token). 0 disables the MLM terms."""
 
     condenser_steps: int = Field(0, ge=0)
     """Number of initial steps with the method condenser, so that the contrastive phase starts with a trained head."""
@@ -75,19 +65,4 @@ class CoCondenser(Condenser):
         )
 
     def contrast(self, vectors_MH: Tensor, keys: Keys, rows: slice) -> dict[str, Tensor]:
-        if self.options.contrastive_weight == 0:
-            return {}
-        if self.common.similarity == "cosine":
-            vectors_MH = F.normalize(vectors_MH, dim=-1)
-        scores_RM = vectors_MH[rows] @ vectors_MH.T / self.options.temperature
-        everyone = torch.arange(len(vectors_MH), device=vectors_MH.device)
-        mine, is_self = keys[rows], everyone[rows][:, None] == everyone
-        is_partner = (mine.pair[:, None] == keys.pair) & ~is_self
-        partner = is_partner.int().argmax(dim=1)
-        same_text = (mine.text[:, None] == keys.text) | (keys.text[partner][:, None] == keys.text)
-        left_out = is_self | (same_text & ~is_partner)
-        if self.options.mask_same_document:
-            left_out |= (mine.document[:, None] == keys.document) & ~is_partner
-        scores_RM = scores_RM.masked_fill(left_out, float("-inf"))
-        loss = F.cross_entropy(scores_RM, partner, reduction="sum") / len(vectors_MH)
-        return {"contrastive": self.options.contrastive_weight * loss}
+        return contrast(self.options, vectors_MH, keys, rows, is_cosine=self.common.similarity == "cosine")

@@ -56,13 +56,17 @@ class RetroMae(Objective):
         return Layout("anchor", "self", options.encoder_mask, target="every")
 
     def forward(self, batch: MicroBatch) -> Output:
+        (last,) = self.encoder(batch.encoder.ids, batch.encoder.mask)
+        return self.reconstruct(last, batch)
+
+    def reconstruct(self, last_NTH: Tensor, batch: MicroBatch) -> Output:
+        """L, from the encoder's last layer."""
         text, whole = batch.encoder, batch.decoder
         assert whole is not None and whole.words is not None
-        (last,) = self.encoder(text.ids, text.mask)
-        vector = self.vector(last, text.mask)
+        vector = self.vector(last_NTH, text.mask)
         losses = {}
         if self.options.late_mlm_weight > 0:
-            losses["encoder_mlm"] = self.options.late_mlm_weight * self.predict(last, text)
+            losses["encoder_mlm"] = self.options.late_mlm_weight * self.predict(last_NTH, text)
         if self.options.head_weight > 0:
             content = with_first(vector, self.encoder.embed(whole.ids))
             visible = self.head.sample(whole.words, whole.mask)
