@@ -31,7 +31,7 @@ HERE = Path(__file__).parent
 MAIN = "MRR@10"
 TITLES = {arm.name: arm.title for arm in ARMS}
 Key = tuple[str, str, str]
-"""A data set, a number of labels, an arm."""
+"""Start and data set, a number of labels, an arm."""
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,18 @@ def read_cells(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(file.read_text("utf-8")) for file in sorted(folder.rglob("*.json"))]
 
 
+def place_of(cell: dict[str, Any]) -> str:
+    """The start and the data set of a cell: what is equal in all cells that are compared."""
+    return f"{cell['scale']}/{cell['set']}"
+
+
 def systems_of(cells: Sequence[dict[str, Any]]) -> dict[Key, System]:
     """What each arm reached; only seeds that were measured on the same questions are comparable."""
     seeds: dict[Key, list[dict[str, Any]]] = defaultdict(list)
     for cell in cells:
         for labels, scores in cell["scores"].items():
             values = {measure: np.array(column) for measure, column in scores["values"].items()}
-            seeds[cell["set"], labels, cell["arm"]].append(values)
+            seeds[place_of(cell), labels, cell["arm"]].append(values)
     return {key: System(TITLES[key[2]], values) for key, values in seeds.items()}
 
 
@@ -146,7 +151,7 @@ def arms_table(systems: dict[Key, System], cells: Sequence[dict[str, Any]], data
         ]
     )
     for arm in ARMS:
-        own = [cell for cell in cells if (cell["set"], cell["arm"]) == (data, arm.name)]
+        own = [cell for cell in cells if (place_of(cell), cell["arm"]) == (data, arm.name)]
         if not own:
             continue
         minutes = (
@@ -187,7 +192,9 @@ def filled(page: str, cells: Sequence[dict[str, Any]]) -> str:
     systems = systems_of(cells)
     tests = tests_of(systems)
     made = {"claims": claims_table(tests), "differences": differences_table(tests)}
-    made |= {data: arms_table(systems, cells, data) for data in {key[0] for key in systems}}
+    made |= {
+        re.sub(r"\W", "_", data): arms_table(systems, cells, data) for data in {key[0] for key in systems}
+    }
     return re.sub(
         r"(<!-- (\w+) -->\n).*?(<!-- end -->)",
         lambda m: m[1] + to_markdown(made.get(m[2], Table([]))) + "\n" + m[3],

@@ -1,7 +1,7 @@
 """Run the cells of the study that are not recorded yet.
 
     python evidence/run.py --data DATA --start MODEL --documents DOCUMENTS [--sets fairytaleqa …] [--arms mlm …]
-        [--seeds 1 …] [--scale full] [--split test] [--work runs/evidence] [--cells evidence/cells]
+        [--seeds 1 …] [--scale minilm] [--split test] [--work runs/evidence] [--cells evidence/cells]
 
 DATA holds labelled sets in BEIR's layout, one per folder; MODEL is made a language model again on DOCUMENTS. Every cell
 is a recipe, so a killed run continues where it was. What a cell measured is written as JSON: its recipe, the values of
@@ -47,19 +47,20 @@ def main() -> None:
         "--arms", nargs="+", default=[arm.name for arm in ARMS], choices=[arm.name for arm in ARMS]
     )
     parser.add_argument("--seeds", nargs="+", type=int, default=[1])
-    parser.add_argument("--scale", default="full", choices=SCALES)
+    parser.add_argument("--scale", default="minilm", choices=SCALES)
     parser.add_argument("--split", default="test")
     parser.add_argument("--work", type=Path, default=Path("runs/evidence"))
     parser.add_argument("--cells", type=Path, default=HERE / "cells")
     options = parser.parse_args()
     log.show(log.NOTE)
     scale = replace(SCALES[options.scale], split=options.split)
-    study = Study.begin(scale, options.start, options.documents, options.data, options.work, options.cells)
+    work = options.work / options.scale
+    study = Study.begin(scale, options.start, options.documents, options.data, work, options.cells)
     chosen = [arm for arm in ARMS if arm.name in options.arms]
     for seed in options.seeds:
         for data in options.sets:
             for arm in chosen:
-                study.run(Cell(data, arm, seed))
+                study.run(Cell(options.scale, data, arm, seed))
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,9 @@ class Study:
     @classmethod
     def begin(cls, scale: Scale, model: str, documents: str, data: Path, work: Path, cells: Path) -> Study:
         """Train the language model, unless that is done."""
-        first = cut(model, scale.layers, work / "cut")
+        first = cut(model, scale.layers, work / "cut") if scale.layers else model
+        if not scale.start_steps:
+            return cls(scale, data, work, cells, first, {})
         steps = start_recipe(scale, first, documents)
         run_recipe(steps, work / "start")
         settings = described(steps, {documents: "DOCUMENTS", first: "MODEL"})
@@ -100,6 +103,7 @@ class Study:
         load, date = os.getloadavg()[0], time.strftime("%Y-%m-%d", time.gmtime())
         rows = run_recipe(steps, work)
         record = {
+            "scale": cell.scale,
             "set": cell.data,
             "arm": cell.arm.name,
             "seed": cell.seed,

@@ -68,33 +68,38 @@ ARMS = (
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is computed. The profile `full` is the study; `small` shows that everything runs."""
+    """What arms start from, and how much is computed. `small` only shows that everything runs."""
 
-    layers: int  # of the encoder that becomes a language model again
-    start_steps: int
-    start_lr: float
-    steps: int
-    batch: int
-    tokens: int
-    lr: float
-    labels: tuple[int, ...]
-    finetune_steps: int
-    finetune_batch: int
-    finetune_passages: int
-    finetune_lr: float
+    title: str
+    layers: int | None = None  # the first ones of the encoder; all, if None
+    start_steps: int = 0  # of training it to predict masked words again; 0: it is used as it comes
+    start_lr: float = 2e-4
+    vector: str = "cls"
+    similarity: str = "dot"
+    temperature: float = 1.0
+    steps: int = 150
+    batch: int = 32
+    tokens: int = 64
+    lr: float = 1e-4
+    labels: tuple[int, ...] = (1_000,)
+    finetune_steps: int = 40
+    finetune_batch: int = 32
+    finetune_passages: int = 2
+    finetune_lr: float = 5e-5
     queries_per_passage: int = 5
     split: str = "test"
 
 
 @dataclass(frozen=True)
 class Cell:
+    scale: str
     data: str
     arm: Arm
     seed: int
 
     @property
     def name(self) -> str:
-        return f"{self.data}/{self.arm.name}-{self.seed}"
+        return f"{self.scale}/{self.data}/{self.arm.name}-{self.seed}"
 
 
 def start_recipe(scale: Scale, model: str, documents: str) -> Recipe:
@@ -146,7 +151,9 @@ def recipe(cell: Cell, scale: Scale, data: str, start: str, gold: str) -> Recipe
             "passages_per_query": scale.finetune_passages,
             "passage_length": scale.tokens,
             "lr": scale.finetune_lr,
-            "pooling": "cls",
+            "pooling": scale.vector,
+            "similarity": scale.similarity,
+            "temperature": scale.temperature,
             "seed": cell.seed,
         }
         steps.append(Step.of(f"finetune-{tag}-{labels}", trained, verb="finetune"))
@@ -184,8 +191,12 @@ def _pretrain(arm: Arm, tag: str, seed: int, scale: Scale, start: str) -> Step:
         "batch_size": scale.batch,
         "max_tokens": scale.tokens,
         "lr": scale.lr,
+        "vector": scale.vector,
+        "similarity": scale.similarity,
         "seed": seed,
     }
+    if arm.settings["method"] == "cocondenser":
+        settings["temperature"] = scale.temperature
     return Step.of(f"pretrain-{tag}", {**settings, **queries, **arm.settings}, verb="pretrain")
 
 
@@ -195,7 +206,7 @@ def _measured(tag: str, labels: int, encoder: str, scale: Scale, data: str) -> I
     texts = {
         "texts": data,
         "encoder": encoder,
-        "pooling": "cls",
+        "pooling": scale.vector,
         "max_length": scale.tokens,
         "storage": "fp16",
     }
@@ -214,36 +225,13 @@ def _measured(tag: str, labels: int, encoder: str, scale: Scale, data: str) -> I
 
 
 SCALES = {
-    "full": Scale(
-        layers=3,
-        start_steps=600,
-        start_lr=2e-4,
-        steps=150,
-        batch=32,
-        tokens=64,
-        lr=1e-4,
-        labels=(1_000,),
-        finetune_steps=40,
-        finetune_batch=32,
-        finetune_passages=2,
-        finetune_lr=5e-5,
-    ),
+    "minilm": Scale("all-MiniLM-L6-v2 as it comes", vector="mean", similarity="cosine", temperature=0.05, lr=5e-5),
+    "language-model": Scale("a language model", start_steps=20_000, steps=5_000, lr=3e-4),
     "small": Scale(
-        layers=1,
-        start_steps=2,
-        start_lr=2e-4,
-        steps=2,
-        batch=8,
-        tokens=32,
-        lr=1e-4,
-        labels=(16,),
-        finetune_steps=2,
-        finetune_batch=8,
-        finetune_passages=2,
-        finetune_lr=5e-5,
-        queries_per_passage=2,
+        "miniature", layers=1, start_steps=2, steps=2, batch=8, tokens=32, labels=(16,), finetune_steps=2,
+        finetune_batch=8, queries_per_passage=2,
     ),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,8 @@ def cells_of(begun: Any, modules: Any, *names: str) -> list[Path]:
     study = modules["study"]
     for arm in study.ARMS:
         if arm.name in names:
-            begun.run(study.Cell("stories", arm, 1))
-    return [begun.cells / "stories" / f"{name}-1.json" for name in names]
+            begun.run(study.Cell("small", "stories", arm, 1))
+    return [begun.cells / "small" / "stories" / f"{name}-1.json" for name in names]
 
 
 def test_a_cell_is_recorded_with_scores_settings_and_times(begun: Any, modules: Any) -> None:
@@ -75,7 +75,9 @@ def test_test_questions_are_in_no_training(begun: Any, modules: Any) -> None:
 def test_every_arm_is_a_recipe_whose_settings_are_accepted(modules: Any, tmp_path: Path) -> None:
     study = modules["study"]
     for arm in study.ARMS:
-        steps = study.recipe(study.Cell("set", arm, 1), study.SCALES["full"], "data", "start", "gold")
+        steps = study.recipe(
+            study.Cell("minilm", "set", arm, 1), study.SCALES["minilm"], "data", "start", "gold"
+        )
         for step in steps.steps:
             step.configure(tmp_path)
 
@@ -89,7 +91,13 @@ def test_every_claim_names_arms(modules: Any) -> None:
 
 def cell(arm: str, values: list[float]) -> dict[str, Any]:
     scores = {"mean": {}, "values": dict.fromkeys(("MRR@10", "nDCG@10", "R@100"), values)}
-    return {"set": "stories", "arm": arm, "scores": {"0": scores}, "seconds": {f"pretrain-{arm}-1": 60.0}}
+    return {
+        "scale": "small",
+        "set": "stories",
+        "arm": arm,
+        "scores": {"0": scores},
+        "seconds": {f"pretrain-{arm}-1": 60.0},
+    }
 
 
 @pytest.mark.parametrize(
