@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # pip, not uv or poetry: constraints.txt pins what the tests ran with.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-oldest hostile kills check install clean
+.PHONY: demo test test-oldest hostile kills evidence check install clean
 
 demo: $(VENV)/demo-installed
 	$(BIN)/qontext demo --out runs/demo
@@ -35,6 +35,11 @@ hostile: install
 # Every command is killed at many moments, not only at two, and so is the server of a study: about half an hour.
 kills: install
 	QONTEXT_KILLS=12 OMP_NUM_THREADS=1 $(BIN)/pytest tests/kills tests/serve/test_vote_kills.py
+
+# The study of docs/evidence.md: runs what is not recorded in evidence/cells, and writes the page.
+evidence: install
+	$(BIN)/python evidence/run.py --data $(DATA) --start $(START) --documents $(DOCUMENTS) --sets $(SETS)
+	$(BIN)/python evidence/page.py
 
 check: install
 	$(BIN)/ruff check .

@@ -1,0 +1,230 @@
+"""Write docs/evidence.md's tables and docs/evidence.html from the cells.
+
+    python evidence/page.py [--cells evidence/cells] [--page docs/evidence.md]
+
+A figure on these pages is thus one that a cell measured. Text between the tables is written by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from study import ARMS, CLAIMS, MEASURES, Claim
+
+from qontext.evaluation import plots
+from qontext.evaluation.compare import format_p, with_spread
+from qontext.evaluation.comparison import System
+from qontext.evaluation.contents import Block, Plot
+from qontext.evaluation.page import to_page
+from qontext.evaluation.significance import Difference, difference, holm
+from qontext.evaluation.tables import Cell, Row, Table, to_markdown
+
+HERE = Path(__file__).parent
+MAIN = "MRR@10"
+TITLES = {arm.name: arm.title for arm in ARMS}
+Key = tuple[str, str, str]
+"""Start and data set, a number of labels, an arm."""
+
+
+@dataclass(frozen=True)
+class Test:
+    """One difference that a claim stands on."""
+
+    claim: Claim
+    data: str
+    labels: str
+    baseline: str
+    candidate: str
+    seeds: int
+    difference: Difference
+    p: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--cells", type=Path, default=HERE / "cells")
+    parser.add_argument("--page", type=Path, default=HERE.parent / "docs" / "evidence.md")
+    options = parser.parse_args()
+    cells = read_cells(options.cells)
+    options.page.write_text(filled(options.page.read_text("utf-8"), cells), "utf-8")
+    options.page.with_suffix(".html").write_text(html(cells), "utf-8")
+
+
+def read_cells(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(file.read_text("utf-8")) for file in sorted(folder.rglob("*.json"))]
+
+
+def place_of(cell: dict[str, Any]) -> str:
+    """The start and the data set of a cell: what is equal in all cells that are compared."""
+    return f"{cell['scale']}/{cell['set']}"
+
+
+def systems_of(cells: Sequence[dict[str, Any]]) -> dict[Key, System]:
+    """What each arm reached; only seeds that were measured on the same questions are comparable."""
+    seeds: dict[Key, list[dict[str, Any]]] = defaultdict(list)
+    for cell in cells:
+        for labels, scores in cell["scores"].items():
+            values = {measure: np.array(column) for measure, column in scores["values"].items()}
+            seeds[place_of(cell), labels, cell["arm"]].append(values)
+    return {key: System(TITLES[key[2]], values) for key, values in seeds.items()}
+
+
+def tests_of(systems: dict[Key, System]) -> list[Test]:
+    """Every difference of every claim for which both arms have cells, p values corrected over all of them."""
+    found = []
+    for claim in CLAIMS:
+        for data, labels in sorted({key[:2] for key in systems if "+" not in key[1]}):
+            for baseline, candidate in claim.pairs:
+                a, b = (systems.get((data, labels, arm)) for arm in (baseline, candidate))
+                if a and b:
+                    seeds = min(len(a.seeds), len(b.seeds))
+                    d = difference(a.per_query(MAIN), b.per_query(MAIN))
+                    found.append((claim, data, labels, baseline, candidate, seeds, d))
+    corrected = holm([row[-1].p for row in found])
+    return [Test(*row, p) for row, p in zip(found, corrected)]
+
+
+def verdict(tests: Sequence[Test], claim: Claim) -> str:
+    """Reproduced if every difference is positive and significant; in part if some are and none is against it."""
+    own = [test for test in tests if test.claim is claim]
+    if not own:
+        return "not tested" + (f": {claim.why_not}" if claim.why_not else "")
+    helps = [test.difference.mean > 0 and test.p < 0.05 for test in own]
+    harms = [test.difference.mean < 0 and test.p < 0.05 for test in own]
+    if all(helps):
+        return "reproduced"
+    if any(helps):
+        return "in part" if not any(harms) else "mixed"
+    return "contradicted at this scale" if any(harms) else "not reproduced at this scale"
+
+
+def claims_table(tests: Sequence[Test]) -> Table:
+    table = Table(["claim", "paper", "verdict", "differences"], is_prose=True)
+    for claim in CLAIMS:
+        texts = [
+            f"{test.data}, {labelled(test.labels)}: {100 * test.difference.mean:+.1f} ({format_p(test.p)})"
+            for test in tests
+            if test.claim is claim
+        ]
+        cells = (claim.text, claim.place, verdict(tests, claim), "; ".join(texts))
+        table.rows.append(Row(tuple(Cell(text, is_text=True) for text in cells)))
+    return table
+
+
+def differences_table(tests: Sequence[Test]) -> Table:
+    columns = ["claim", "baseline", "candidate", "set", "labels", "seeds", MAIN, "difference", "95 %", "p"]
+    table = Table([column for column in columns if column != MAIN])
+    for test in tests:
+        d = test.difference
+        cells = [test.claim.text, TITLES[test.baseline], TITLES[test.candidate], test.data]
+        numbers = [
+            test.labels,
+            str(test.seeds),
+            f"{100 * d.mean:+.1f}",
+            f"{100 * d.low:+.1f} … {100 * d.high:+.1f}",
+        ]
+        row = [Cell(text, is_text=True) for text in cells] + [
+            Cell(text) for text in (*numbers, format_p(test.p))
+        ]
+        table.rows.append(Row(tuple(row)))
+    return table
+
+
+def arms_table(systems: dict[Key, System], cells: Sequence[dict[str, Any]], data: str) -> Table:
+    """A row per arm of a data set."""
+    amounts = amounts_of(systems, data)
+    columns = ["pre-training", "seeds", "minutes"]
+    table = Table(
+        [
+            *columns,
+            *(f"{measure}, {labelled(labels)}" for labels in amounts for measure in measures_of(labels)),
+        ]
+    )
+    for arm in ARMS:
+        own = [cell for cell in cells if (place_of(cell), cell["arm"]) == (data, arm.name)]
+        if not own:
+            continue
+        minutes = (
+            np.mean(
+                [
+                    sum(s for n, s in c["seconds"].items() if n.startswith(f"pretrain-{arm.name}-"))
+                    for c in own
+                ]
+            )
+            / 60
+        )
+        texts = [str(len(own)), f"{minutes:.1f}"]
+        for labels in amounts:
+            system = systems.get((data, labels, arm.name))
+            texts += [with_spread(*system.mean(m)) if system else "–" for m in measures_of(labels)]
+        table.rows.append(Row((Cell(arm.title, is_text=True), *map(Cell, texts))))
+    return table
+
+
+def amounts_of(systems: dict[Key, System], data: str) -> list[str]:
+    """The numbers of labels on a data set, without and with BM25."""
+    found = {labels for name, labels, _ in systems if name == data}
+    return sorted(found, key=lambda labels: (int(labels.partition("+")[0]), labels))
+
+
+def measures_of(labels: str) -> list[str]:
+    """The measures of a column; fused with BM25, the main one is enough."""
+    return [MAIN] if "+" in labels else MEASURES.split()
+
+
+def labelled(labels: str) -> str:
+    number, _, with_bm25 = labels.partition("+")
+    return ("no labels" if number == "0" else f"{int(number):,} labels") + (" + BM25" if with_bm25 else "")
+
+
+def filled(page: str, cells: Sequence[dict[str, Any]]) -> str:
+    """The page with its tables made anew. A table stands between ``<!-- NAME -->`` and ``<!-- end -->``."""
+    systems = systems_of(cells)
+    tests = tests_of(systems)
+    made = {"claims": claims_table(tests), "differences": differences_table(tests)}
+    made |= {
+        re.sub(r"\W", "_", data): arms_table(systems, cells, data) for data in {key[0] for key in systems}
+    }
+    return re.sub(
+        r"(<!-- (\w+) -->\n).*?(<!-- end -->)",
+        lambda m: m[1] + to_markdown(made.get(m[2], Table([]))) + "\n" + m[3],
+        page,
+        flags=re.DOTALL,
+    )
+
+
+def html(cells: Sequence[dict[str, Any]]) -> str:
+    systems = systems_of(cells)
+    tests = tests_of(systems)
+    blocks = [Block("Claims", tables=[claims_table(tests)]), *_sets(systems, cells)]
+    blocks.append(Block("All differences", tables=[differences_table(tests)]))
+    return to_page("Evidence", "The claims of the papers, tested with Qontext on public data", blocks)
+
+
+def _sets(systems: dict[Key, System], cells: Sequence[dict[str, Any]]) -> Iterator[Block]:
+    for data in sorted({key[0] for key in systems}):
+        drawn = []
+        for labels in amounts_of(systems, data):
+            values = {}
+            for arm in ARMS:
+                if system := systems.get((data, labels, arm.name)):
+                    column = system.per_query(MAIN)
+                    d = difference(np.zeros_like(column), column)
+                    values[arm.title] = (d.mean, d.low, d.high)
+            figure = plots.intervals(values, f"{MAIN}, {labelled(labels)}")
+            drawn.append(Plot(f"{data}-{labels}", figure, f"{data}, {labelled(labels)}"))
+        yield Block(data, tables=[arms_table(systems, cells, data)], plots=drawn)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,188 @@
+"""Run the cells of the study that are not recorded yet.
+
+    python evidence/run.py --data DATA --start MODEL --documents DOCUMENTS [--sets fairytaleqa …] [--arms mlm …]
+        [--seeds 1 …] [--scale minilm] [--split test] [--work runs/evidence] [--cells evidence/cells]
+
+DATA holds labelled sets in BEIR's layout, one per folder; MODEL is made a language model again on DOCUMENTS. Every cell
+is a recipe, so a killed run continues where it was. What a cell measured is written as JSON: its recipe, the values of
+each question, seconds per step, and the machine. A cell whose recipe changed is run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from study import ARMS, SCALES, Cell, Scale, recipe, start_recipe
+
+from qontext.data.collection import read_qrels, read_queries
+from qontext.evaluation.gather import per_query
+from qontext.frame import artifacts, log, machine
+from qontext.workflow.recipe import Recipe
+from qontext.workflow.run import run_recipe
+
+HERE = Path(__file__).parent
+LARGE = ("vectors-", "run-", "finetune-")
+"""What is removed when a cell is recorded: it is only read by the cell itself."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--start", required=True)
+    parser.add_argument("--documents", required=True)
+    parser.add_argument("--sets", nargs="+", default=["fairytaleqa"])
+    parser.add_argument(
+        "--arms", nargs="+", default=[arm.name for arm in ARMS], choices=[arm.name for arm in ARMS]
+    )
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1])
+    parser.add_argument("--scale", default="minilm", choices=SCALES)
+    parser.add_argument("--split", default="test")
+    parser.add_argument("--work", type=Path, default=Path("runs/evidence"))
+    parser.add_argument("--cells", type=Path, default=HERE / "cells")
+    options = parser.parse_args()
+    log.show(log.NOTE)
+    scale = replace(SCALES[options.scale], split=options.split)
+    work = options.work / options.scale
+    study = Study.begin(scale, options.start, options.documents, options.data, work, options.cells)
+    chosen = [arm for arm in ARMS if arm.name in options.arms]
+    for seed in options.seeds:
+        for data in options.sets:
+            for arm in chosen:
+                study.run(Cell(options.scale, data, arm, seed))
+
+
+@dataclass(frozen=True)
+class Study:
+    """The places of a study on this machine, and the language model that its arms start from."""
+
+    scale: Scale
+    data: Path
+    work: Path
+    cells: Path
+    start: str
+    start_settings: dict[str, Any]
+
+    @classmethod
+    def begin(cls, scale: Scale, model: str, documents: str, data: Path, work: Path, cells: Path) -> Study:
+        """Train the language model, unless that is done."""
+        first = cut(model, scale.layers, work / "cut") if scale.layers else model
+        if not scale.start_steps:
+            return cls(scale, data, work, cells, first, {})
+        steps = start_recipe(scale, first, documents)
+        run_recipe(steps, work / "start")
+        settings = described(steps, {documents: "DOCUMENTS", first: "MODEL"})
+        return cls(scale, data, work, cells, str(work / "start" / "pretrain"), settings)
+
+    def run(self, cell: Cell) -> None:
+        """Run a cell, unless it is recorded, and record it."""
+        data, work = self.data / cell.data, self.work / cell.data
+        gold = work / "gold.tsv"
+        if cell.arm.source == "gold" and not gold.exists():
+            write_gold(data, gold)
+        steps = recipe(cell, self.scale, str(data), self.start, str(gold))
+        settings = described(steps, {str(data): "DATA", self.start: "START", str(gold): "GOLD"})
+        settings = {"start": self.start_settings, "cell": settings}
+        key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
+        file = self.cells / f"{cell.name}.json"
+        if file.exists() and json.loads(file.read_text("utf-8"))["recipe"] == key:
+            log.note(f"{cell.name}: recorded")
+            return
+        log.note(f"{cell.name}: {len(steps.steps)} steps")
+        load, date = os.getloadavg()[0], time.strftime("%Y-%m-%d", time.gmtime())
+        rows = run_recipe(steps, work)
+        record = {
+            "scale": cell.scale,
+            "set": cell.data,
+            "arm": cell.arm.name,
+            "seed": cell.seed,
+            "recipe": key,
+            "settings": settings,
+            "scores": scores(steps, work),
+            "seconds": {
+                row["step"]: artifacts.open_artifact(row["path"]).meta["made"]["seconds"] for row in rows
+            },
+            "load": round(load, 1),
+            "threads": torch.get_num_threads(),
+            "machine": machine.describe(),
+            "date": date,
+        }
+        write(file, record)
+        for step in steps.steps:
+            if step.name.startswith(LARGE):
+                shutil.rmtree(work / step.name, ignore_errors=True)
+
+
+def cut(model: str, layers: int, folder: Path) -> str:
+    """The encoder with its first layers alone, so that many arms fit into hours of two cores."""
+    if not (folder / "config.json").exists():
+        from transformers import AutoModel, AutoTokenizer
+
+        AutoTokenizer.from_pretrained(model).save_pretrained(folder)
+        AutoModel.from_pretrained(model, num_hidden_layers=layers).save_pretrained(folder)
+    return str(folder)
+
+
+def scores(steps: Recipe, work: Path) -> dict[str, Any]:
+    """Labels of fine-tuning → the mean of each measure, and the values of each question."""
+    found = {}
+    for step in steps.steps:
+        if step.stage.verb == "evaluate":
+            queries, values = per_query(artifacts.open_artifact(work / step.name))
+            found[step.name.rpartition("-")[2]] = {
+                "mean": {measure: float(column.mean()) for measure, column in values.items()},
+                "queries": len(queries),
+                "values": {
+                    measure: [round(float(v), 4) for v in column] for measure, column in values.items()
+                },
+            }
+    return found
+
+
+def described(steps: Recipe, places: Mapping[str, str]) -> dict[str, Any]:
+    """The settings of all steps, with names for the places on this machine."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return [plain(item) for item in value]
+        return places.get(value, value) if isinstance(value, str) else value
+
+    return {
+        step.name: {"verb": step.stage.verb, **{key: plain(value) for key, value in step.settings.items()}}
+        for step in steps.steps
+    }
+
+
+def write_gold(data: Path, file: Path) -> None:
+    """The training questions of a set by the passage that answers them, as queries of that passage."""
+    questions = read_queries(data)
+    rows = [
+        f"{passage}\t{' '.join(questions[query].split())}\n"
+        for query, judged in read_qrels(data / "qrels" / "train.tsv").items()
+        for passage, grade in judged.items()
+        if grade > 0
+    ]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(rows), "utf-8")
+
+
+def write(file: Path, content: Mapping[str, Any]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    fresh = file.with_suffix(".tmp")
+    fresh.write_text(json.dumps(content, ensure_ascii=False) + "\n", "utf-8")
+    fresh.replace(file)
+
+
+if __name__ == "__main__":
+    main()

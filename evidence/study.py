@@ -1,0 +1,276 @@
+"""What is compared: start points, data sets, arms of pre-training, and the fine-tuning that follows.
+
+An arm is a set of settings of `qontext pretrain`; everything else is equal for all arms. A cell is one arm on one
+data set with one seed: it is pre-trained, measured without labels, fine-tuned, and measured again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from qontext.workflow.recipe import Recipe, Step
+
+MEASURES = "MRR@10 nDCG@10 R@100"
+WITH_BM25 = "+bm25"
+BM25 = "bm25"
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One row of the tables. `source` names where its contexts' queries come from, if they are queries;
+    `after` the arm whose encoder it starts from, instead of the language model."""
+
+    name: str
+    title: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    source: str | None = None
+    after: str | None = None
+
+    @property
+    def trains(self) -> bool:
+        return bool(self.settings)
+
+
+def _query(method: str, **more: Any) -> dict[str, Any]:
+    return {"method": method, "context": "query", **more}
+
+
+PASSAGES = "near+olap+rand"
+CONTRASTIVE_ONLY = {"late_mlm_weight": 0.0, "head_weight": 0.0}
+
+ARMS = (
+    Arm(BM25, "BM25"),
+    Arm("none", "no further pre-training"),
+    Arm("mlm", "MLM", {"method": "mlm"}),
+    Arm("condenser", "Condenser", {"method": "condenser"}),
+    Arm("retromae", "RetroMAE", {"method": "retromae"}),
+    Arm("cocondenser-passage", "coCondenser, passage contexts", {"method": "cocondenser", "context": "rand"}),
+    Arm("cocondenser-query", "coCondenser, keyphrases", _query("cocondenser"), "keyphrase"),
+    Arm("cocondenser-gold", "coCondenser, readers' questions", _query("cocondenser"), "gold"),
+    Arm("cocondenser-span", "coCondenser, random spans", _query("cocondenser"), "span"),
+    Arm("cocondenser-filtered", "coCondenser, filtered keyphrases", _query("cocondenser"), "filtered"),
+    Arm("cocondenser-one-query", "coCondenser, one keyphrase", _query("cocondenser", candidates=1), "keyphrase"),
+    Arm("cocondenser-mixed", "coCondenser, keyphrases and passages", _query("cocondenser", context="mixed"), "keyphrase"),
+    Arm("contrastive-query", "contrastive loss alone, keyphrases", _query("cocondenser", **CONTRASTIVE_ONLY), "keyphrase"),
+    Arm("cocondenser-warm", "coCondenser, keyphrases, after Condenser", _query("cocondenser"), "keyphrase", "condenser"),
+    Arm("cot-mae-passage", "CoT-MAE, passage contexts", {"method": "cot-mae", "context": PASSAGES}),
+    Arm("cot-mae-query", "CoT-MAE, keyphrases", _query("cot-mae"), "keyphrase"),
+    Arm("cot-mae-gold", "CoT-MAE, readers' questions", _query("cot-mae"), "gold"),
+    Arm("cot-mae-mixed", "CoT-MAE, keyphrases and passages", _query("cot-mae", context="mixed"), "keyphrase"),
+    Arm("cot-mae-query-autoregressive", "CoT-MAE, keyphrases, autoregressive decoder",
+        _query("cot-mae", decoder="autoregressive"), "keyphrase"),
+    Arm("bow-query", "bag of words, keyphrases", _query("bow", target="context"), "keyphrase"),
+    Arm("bow-passage", "bag of words of the passage", {"method": "bow", "target": "passage"}),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What arms start from, and how much is computed. `small` only shows that everything runs."""
+
+    title: str
+    layers: int | None = None  # the first ones of the encoder; all, if None
+    start_steps: int = 0  # of training it to predict masked words again; 0: it is used as it comes
+    start_lr: float = 2e-4
+    vector: str = "cls"
+    similarity: str = "dot"
+    temperature: float = 1.0
+    steps: int = 150
+    batch: int = 32
+    tokens: int = 64
+    lr: float = 1e-4
+    labels: tuple[int, ...] = (1_000,)
+    finetune_steps: int = 40
+    finetune_batch: int = 32
+    finetune_passages: int = 2
+    finetune_lr: float = 5e-5
+    queries_per_passage: int = 5
+    split: str = "test"
+
+
+@dataclass(frozen=True)
+class Cell:
+    scale: str
+    data: str
+    arm: Arm
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.scale}/{self.data}/{self.arm.name}-{self.seed}"
+
+
+def start_recipe(scale: Scale, model: str, documents: str) -> Recipe:
+    """The plain language model that arms start from: the given encoder, trained to predict masked words again."""
+    return Recipe(
+        "A language model to start from",
+        (
+            Step.of("split", {"source": documents, "tokenizer": model, "max_tokens": scale.tokens}),
+            Step.of(
+                "pretrain",
+                {
+                    "passages": "@split",
+                    "encoder": model,
+                    "method": "mlm",
+                    "steps": scale.start_steps,
+                    "batch_size": scale.batch,
+                    "max_tokens": scale.tokens,
+                    "lr": scale.start_lr,
+                },
+            ),
+        ),
+    )
+
+
+def recipe(cell: Cell, scale: Scale, data: str, start: str, gold: str) -> Recipe:
+    """The steps of a cell. Cells of one data set share the steps that have no arm in their names."""
+    arm, tag = cell.arm, f"{cell.arm.name}-{cell.seed}"
+    words = Step.of("bm25", {"bm25": True, "data": data, "split": scale.split, "k": 100}, verb="search")
+    if arm.name == BM25:
+        scored = {"run": "@bm25", "qrels": data, "split": scale.split, "measures": MEASURES}
+        return Recipe(arm.title, (words, Step.of("score-bm25-1-0", scored, verb="evaluate")))
+    steps = [words, *_shared(arm, scale, data, start, gold)]
+    encoder = start
+    if arm.settings:
+        if arm.after:
+            before = next(other for other in ARMS if other.name == arm.after)
+            steps.append(_pretrain(before, f"{before.name}-{cell.seed}", cell.seed, scale, start))
+            start = f"@pretrain-{before.name}-{cell.seed}"
+        steps.append(_pretrain(arm, tag, cell.seed, scale, start))
+        encoder = f"@pretrain-{tag}"
+    steps += _measured(tag, 0, encoder, scale, data)
+    for labels in scale.labels:
+        trained = {
+            "groups": f"@groups-{labels}",
+            "passages": data,
+            "encoder": encoder,
+            "steps": scale.finetune_steps,
+            "batch_size": min(scale.finetune_batch, labels),
+            "passages_per_query": scale.finetune_passages,
+            "passage_length": scale.tokens,
+            "lr": scale.finetune_lr,
+            "pooling": scale.vector,
+            "similarity": scale.similarity,
+            "temperature": scale.temperature,
+            "seed": cell.seed,
+        }
+        steps.append(Step.of(f"finetune-{tag}-{labels}", trained, verb="finetune"))
+        steps += _measured(tag, labels, f"@finetune-{tag}-{labels}", scale, data)
+    return Recipe(f"{arm.title} on {cell.data}", tuple(steps))
+
+
+def _shared(arm: Arm, scale: Scale, data: str, start: str, gold: str) -> Iterator[Step]:
+    yield Step.of("passages", {"source": data, "keep": True, "tokenizer": start}, verb="split")
+    drawn = {"passages": "@passages", "per_passage": scale.queries_per_passage}
+    if arm.source in ("keyphrase", "filtered", "span"):
+        generator = "span" if arm.source == "span" else "keyphrase"
+        yield Step.of(f"queries-{generator}", {**drawn, "generator": generator}, verb="generate")
+    if arm.source == "filtered":
+        settings = {"queries": "@queries-keyphrase", "passages": "@passages", "keep_at_least": 1}
+        yield Step.of("queries-filtered", settings, verb="filter")
+    if arm.source == "gold":
+        yield Step.of("queries-gold", {**drawn, "generator": "file", "queries": gold}, verb="generate")
+    if scale.labels:
+        of = {"bm25": True, "data": data, "split": "train", "limit": max(scale.labels), "k": 100}
+        yield Step.of("bm25-train", of, verb="search")
+    for labels in scale.labels:
+        mined = {"run": "@bm25-train", "qrels": data, "data": data, "split": "train"}
+        yield Step.of(
+            f"groups-{labels}", {**mined, "depth": 100, "per_query": 8, "limit": labels}, verb="mine"
+        )
+
+
+def _pretrain(arm: Arm, tag: str, seed: int, scale: Scale, start: str) -> Step:
+    queries = {"queries": f"@queries-{arm.source}"} if arm.source else {}
+    settings = {
+        "passages": "@passages",
+        "encoder": start,
+        "steps": scale.steps,
+        "batch_size": scale.batch,
+        "max_tokens": scale.tokens,
+        "lr": scale.lr,
+        "vector": scale.vector,
+        "similarity": scale.similarity,
+        "seed": seed,
+    }
+    if arm.settings["method"] == "cocondenser":
+        settings["temperature"] = scale.temperature
+    return Step.of(f"pretrain-{tag}", {**settings, **queries, **arm.settings}, verb="pretrain")
+
+
+def _measured(tag: str, labels: int, encoder: str, scale: Scale, data: str) -> Iterator[Step]:
+    """Steps that score an encoder on the test questions. Without pre-training for retrieval its vector is [CLS], too."""
+    end = f"{tag}-{labels}"
+    texts = {
+        "texts": data,
+        "encoder": encoder,
+        "pooling": scale.vector,
+        "max_length": scale.tokens,
+        "storage": "fp16",
+    }
+    yield Step.of(f"vectors-{end}", texts, verb="encode")
+    yield Step.of(
+        f"run-{end}",
+        {"index": f"@vectors-{end}", "data": data, "split": scale.split, "k": 100},
+        verb="search",
+    )
+    of = {"run": f"@run-{end}", "qrels": data, "split": scale.split, "measures": MEASURES}
+    yield Step.of(f"score-{end}", of, verb="evaluate")
+    yield Step.of(
+        f"fused-{end}", {"runs": ["@bm25", f"@run-{end}"], "method": "minmax", "k": 100}, verb="fuse"
+    )
+    yield Step.of(f"score-{end}{WITH_BM25}", {**of, "run": f"@fused-{end}"}, verb="evaluate")
+
+
+SCALES = {
+    "minilm": Scale("all-MiniLM-L6-v2 as it comes", vector="mean", similarity="cosine", temperature=0.05, lr=5e-5),
+    "language-model": Scale("a language model", start_steps=20_000, steps=5_000, lr=3e-4),
+    "small": Scale(
+        "miniature", layers=1, start_steps=2, steps=2, batch=8, tokens=32, labels=(16,), finetune_steps=2,
+        finetune_batch=8, queries_per_passage=2,
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a paper says, as differences that must be positive: (baseline, candidate) arms, at numbers of labels. A
+    baseline may be an arm with another number of labels, as arm:labels."""
+
+    text: str
+    place: str
+    pairs: tuple[tuple[str, str], ...] = ()
+    why_not: str = ""  # why nothing here tests it
+
+
+NONE = (("none", "cocondenser-query"), ("none", "cot-mae-query"))
+CLAIMS = (
+    Claim("Queries are better contexts than passages: coCondenser", "Wu et al. 2023, table 1",
+          (("cocondenser-passage", "cocondenser-query"), ("cocondenser-passage", "cocondenser-gold"))),
+    Claim("Queries are better contexts than passages: CoT-MAE", "Wu et al. 2023, table 1",
+          (("cot-mae-passage", "cot-mae-query"), ("cot-mae-passage", "cot-mae-gold"))),
+    Claim("Pre-training with contexts is better than none", "Gao & Callan 2022, table 3; Wu et al. 2022, table 1",
+          (("none", "cocondenser-passage"), ("none", "cot-mae-passage"), *NONE)),
+    Claim("… and better than MLM on the same passages", "the same",
+          (("mlm", "cocondenser-passage"), ("mlm", "cot-mae-passage"), ("mlm", "cocondenser-query"),
+           ("mlm", "cot-mae-query"))),
+    Claim("A Condenser head helps without contexts", "Gao & Callan 2021", (("mlm", "condenser"),)),
+    Claim("Five queries for each passage are better than one", "Wu et al. 2023, table 3",
+          (("cocondenser-one-query", "cocondenser-query"),)),
+    Claim("Queries alone are better than a mixture of queries and passages", "Wu et al. 2023, table 4",
+          (("cocondenser-mixed", "cocondenser-query"), ("cot-mae-mixed", "cot-mae-query"))),
+    Claim("It is the query that counts, not merely a short text of the passage", "Wu et al. 2023, section 1",
+          (("cocondenser-span", "cocondenser-query"), ("cocondenser-span", "cocondenser-gold"))),
+    Claim("More relevant queries are better: filtered ones", "Wu et al. 2023, section 5.3",
+          (("cocondenser-query", "cocondenser-filtered"),)),
+    Claim("MLM is needed beside the contrastive loss", "Gao & Callan 2022, table 4",
+          (("contrastive-query", "cocondenser-query"),)),
+    Claim("A Condenser is the better start for coCondenser", "Gao & Callan 2022, section 3.2",
+          (("cocondenser-query", "cocondenser-warm"),)),
+    Claim("Stage 2, with mined negatives, is better than stage 1", "Gao & Callan 2022, table 5; Wu et al. 2023, table 1",
+          why_not="two stages cost twice the time of a cell; the recipes of the papers have both"),
+    Claim("Soft labels of a cross-encoder help", "Wu et al. 2022, table 2",
+          why_not="needs a cross-encoder trained at scale"),
+)  # fmt: skip

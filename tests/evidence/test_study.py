@@ -1,0 +1,132 @@
+"""The study in miniature: cells run, are recorded once, and the page holds their figures and no others."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.tiny import save_bert, write_inputs
+
+HERE = Path(__file__).resolve().parents[2] / "evidence"
+
+
+@pytest.fixture(scope="module")
+def modules() -> Any:
+    """The study's modules, which are scripts beside each other."""
+    sys.path.insert(0, str(HERE))
+    try:
+        yield {name: importlib.import_module(name) for name in ("study", "run", "page")}
+    finally:
+        sys.path.remove(str(HERE))
+
+
+@pytest.fixture(scope="module")
+def begun(modules: Any, tmp_path_factory: pytest.TempPathFactory, minilm: Path) -> Any:
+    folder = tmp_path_factory.mktemp("study")
+    write_inputs(folder, "stories", {"train": range(20), "test": range(20, 30)})
+    model = save_bert(folder / "bert", minilm)
+    scale = modules["study"].SCALES["small"]
+    documents = str(folder / "docs.jsonl")
+    return modules["run"].Study.begin(scale, str(model), documents, folder, folder / "work", folder / "cells")
+
+
+def cells_of(begun: Any, modules: Any, *names: str) -> list[Path]:
+    study = modules["study"]
+    for arm in study.ARMS:
+        if arm.name in names:
+            begun.run(study.Cell("small", "stories", arm, 1))
+    return [begun.cells / "small" / "stories" / f"{name}-1.json" for name in names]
+
+
+def test_a_cell_is_recorded_with_scores_settings_and_times(begun: Any, modules: Any) -> None:
+    (file,) = cells_of(begun, modules, "cocondenser-gold")
+    record = json.loads(file.read_text())
+    assert set(record["scores"]) == {"0", "16", "0+bm25", "16+bm25"}
+    values = record["scores"]["0"]["values"]["MRR@10"]
+    assert len(values) == record["scores"]["0"]["queries"] == 10
+    assert np.isclose(record["scores"]["0"]["mean"]["MRR@10"], np.mean(values), atol=1e-4)
+    assert record["seconds"]["pretrain-cocondenser-gold-1"] > 0
+    assert str(begun.work) not in file.read_text() and str(begun.data) not in file.read_text()
+
+
+def test_a_recorded_cell_is_not_run_again_unless_its_settings_changed(begun: Any, modules: Any) -> None:
+    (file,) = cells_of(begun, modules, "none")
+    before = file.stat().st_mtime_ns
+    cells_of(begun, modules, "none")
+    assert file.stat().st_mtime_ns == before
+    changed = json.loads(file.read_text()) | {"recipe": "another"}
+    file.write_text(json.dumps(changed))
+    cells_of(begun, modules, "none")
+    assert json.loads(file.read_text())["recipe"] != "another"
+
+
+def test_test_questions_are_in_no_training(begun: Any, modules: Any) -> None:
+    cells_of(begun, modules, "cocondenser-gold")
+    gold = (begun.work / "stories" / "gold.tsv").read_text()
+    assert gold.count("\n") == 20
+    assert "chapter 19 " in gold and "chapter 20 " not in gold
+
+
+def test_every_arm_is_a_recipe_whose_settings_are_accepted(modules: Any, tmp_path: Path) -> None:
+    study = modules["study"]
+    for arm in study.ARMS:
+        steps = study.recipe(
+            study.Cell("minilm", "set", arm, 1), study.SCALES["minilm"], "data", "start", "gold"
+        )
+        for step in steps.steps:
+            step.configure(tmp_path)
+
+
+def test_every_claim_names_arms(modules: Any) -> None:
+    names = {arm.name for arm in modules["study"].ARMS}
+    for claim in modules["study"].CLAIMS:
+        assert {name for pair in claim.pairs for name in pair} <= names
+        assert bool(claim.pairs) != bool(claim.why_not)
+
+
+def cell(arm: str, values: list[float]) -> dict[str, Any]:
+    scores = {"mean": {}, "values": dict.fromkeys(("MRR@10", "nDCG@10", "R@100"), values)}
+    return {
+        "scale": "small",
+        "set": "stories",
+        "arm": arm,
+        "scores": {"0": scores},
+        "seconds": {f"pretrain-{arm}-1": 60.0},
+    }
+
+
+@pytest.mark.parametrize(
+    ("passages", "queries", "gold", "expected"),
+    [
+        (0.2, 0.5, 0.6, "reproduced"),
+        (0.2, 0.5, 0.2, "in part"),
+        (0.4, 0.6, 0.2, "mixed"),
+        (0.4, 0.2, 0.2, "contradicted at this scale"),
+        (0.4, 0.4, 0.4, "not reproduced at this scale"),
+    ],
+)
+def test_a_verdict_follows_from_the_differences(
+    modules: Any, passages: float, queries: float, gold: float, expected: str
+) -> None:
+    page, claim = modules["page"], modules["study"].CLAIMS[0]
+    noise = np.random.default_rng(1).normal(0, 0.01, 100)
+    arms = {"cocondenser-passage": passages, "cocondenser-query": queries, "cocondenser-gold": gold}
+    noise = 0 * noise if expected.startswith("not") else noise
+    cells = [cell(arm, list(mean + noise * i)) for i, (arm, mean) in enumerate(arms.items())]
+    assert page.verdict(page.tests_of(page.systems_of(cells)), claim) == expected
+
+
+def test_without_cells_nothing_is_claimed(modules: Any) -> None:
+    page = modules["page"]
+    assert {page.verdict([], claim).partition(":")[0] for claim in modules["study"].CLAIMS} == {"not tested"}
+
+
+def test_the_committed_page_holds_the_figures_of_the_cells(modules: Any) -> None:
+    page = modules["page"]
+    text = (HERE.parent / "docs" / "evidence.md").read_text("utf-8")
+    assert page.filled(text, page.read_cells(HERE / "cells")) == text
