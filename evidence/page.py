@@ -197,10 +197,14 @@ def filled(page: str, cells: Sequence[dict[str, Any]]) -> str:
     }
     return re.sub(
         r"(<!-- (\w+) -->\n).*?(<!-- end -->)",
-        lambda m: m[1] + to_markdown(made.get(m[2], Table([]))) + "\n" + m[3],
+        lambda m: m[1] + shown(made.get(m[2], Table([]))) + "\n" + m[3],
         page,
         flags=re.DOTALL,
     )
+
+
+def shown(table: Table) -> str:
+    return to_markdown(table) if table.rows else "None is measured yet.\n"
 
 
 def html(cells: Sequence[dict[str, Any]]) -> str:
