@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from qontext import api
 from qontext.evaluation.published import named
 from qontext.workflow.recipe import Recipe, describe_recipe
 from qontext.workflow.scores import published_rows
@@ -118,6 +119,13 @@ def test_the_curves_of_figure_2_share_their_pretrainings() -> None:
     assert [step.settings["encoder"] for step in tuned[:4]] == [
         f"@{trained[0].name}/snapshots/{number}" for number in (1, 2, 3, 4)
     ]
+
+
+def test_the_list_has_the_sweeps() -> None:
+    rows = {row["name"]: row for row in api.recipes()["sweeps"]}
+    assert list(rows) == SWEEPS
+    assert (rows["cot-mae-table-3"]["arms"], rows["cot-mae-figure-2"]["arms"]) == (10, 16)
+    assert "condenser" in rows["qac-table-1"]["needs"] and "condenser" not in rows["cot-mae-table-3"]["needs"]
 
 
 @pytest.mark.parametrize("name", SWEEPS)
