@@ -129,8 +129,8 @@ def test_tsv(tmp_path: Path, content: bytes, place: str, kind: str) -> None:
 
 
 def test_tsv_of_no_known_layout_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "x.tsv").write_text("1\ta\tb\n")
-    with pytest.raises(QontextError, match=r"x.tsv:1: its first line has 3 columns.*id url title body"):
+    (tmp_path / "x.tsv").write_text("1\ta\tb\tc\td\n")
+    with pytest.raises(QontextError, match=r"x.tsv:1: its first line has 5 columns.*id url title body"):
         open_source(str(tmp_path / "x.tsv"), fields=FieldNames())
 
 

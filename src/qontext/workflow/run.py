@@ -13,7 +13,6 @@ from qontext.frame.errors import QontextError, choose
 from qontext.frame.parts import PartsConfig, Place
 from qontext.frame.stages import Pipeline, Stage
 from qontext.training.config import TrainingConfig
-from qontext.workflow.look import problems_of
 from qontext.workflow.recipe import Recipe, Step, read_recipe
 from qontext.workflow.scores import show_scores
 
@@ -39,6 +38,8 @@ def check(recipe: Recipe, root: Path, until: str | None = None) -> None:
 
 def _problems(step: Step, root: Path) -> Iterator[str]:
     """The problems in a step's settings and inputs that can be detected before earlier steps have run."""
+    from qontext.workflow.look import problems_of
+
     try:
         configured = step.configure(root)
     except QontextError as error:
