@@ -12,7 +12,6 @@ import pytest
 
 from qontext import api
 from qontext.adapt.prepare import _splits
-from qontext.adapt.run import AdaptConfig
 from qontext.adapt.together import shared_by
 from qontext.data.collection import load_collection
 from qontext.data.labels import measured_sizes
@@ -57,8 +56,8 @@ def held(tmp_path: Path, source: Artifact, labels: Path, **settings: Any) -> dic
     return {split: measured.qrels(split) for split in measured.splits}
 
 
-def planned(source: Path, labels: Path, **settings: Any) -> tuple[tuple[str, ...], int]:
-    return _splits(AdaptConfig(documents=str(source), labels=str(labels), **settings))[:2]
+def planned(labels: Path) -> tuple[tuple[str, ...], int]:
+    return _splits(str(labels), None)[:2]
 
 
 def test_queries_of_other_programs_are_conformed_or_refused(tmp_path: Path) -> None:
@@ -85,7 +84,7 @@ def test_there_is_always_something_to_train_on_to_tune_on_and_to_measure_with(
     source = passages(tmp_path, documents)
     ids = [f"d{d}" for d in range(documents) for _ in range(each)]
     labels = pairs(tmp_path, ids)
-    splits, trained = planned(tmp_path / "docs.jsonl", labels)
+    splits, trained = planned(labels)
     assert splits == ("dev", "test", "generated")
     for seed in range(8):
         (tmp_path / str(seed)).mkdir()
@@ -112,7 +111,7 @@ def test_one_large_document_does_not_leave_the_test_empty(tmp_path: Path) -> Non
 def test_a_folder_with_a_test_split_alone_measures_with_all_of_it(tmp_path: Path) -> None:
     source = passages(tmp_path, 60)
     labels = folder(tmp_path, {"test": [(f"d{n}", 1) for n in range(60)]})
-    assert planned(tmp_path / "docs.jsonl", labels) == (("test", "generated"), 0)
+    assert planned(labels) == (("test", "generated"), 0)
     found = held(tmp_path, source, labels)
     assert found.keys() == {"test"} and len(found["test"]) == 60
 
@@ -130,7 +129,7 @@ def test_labels_that_judge_nothing_usable_are_told_when_planning(
     tmp_path: Path, splits: dict[str, list[tuple[str, int]]], told: str
 ) -> None:
     with pytest.raises(QontextError, match=told):
-        planned(tmp_path / "docs.jsonl", folder(tmp_path, splits))
+        planned(folder(tmp_path, splits))
 
 
 def test_a_test_split_of_other_documents_is_told(tmp_path: Path) -> None:
