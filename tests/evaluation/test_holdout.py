@@ -56,8 +56,8 @@ def held(tmp_path: Path, source: Artifact, labels: Path, **settings: Any) -> dic
     return {split: measured.qrels(split) for split in measured.splits}
 
 
-def planned(labels: Path, max_labels: int | None = None) -> tuple[tuple[str, ...], int]:
-    return _splits(str(labels), max_labels)[:2]
+def planned(labels: Path) -> tuple[tuple[str, ...], int]:
+    return _splits(str(labels), None)[:2]
 
 
 def test_queries_of_other_programs_are_conformed_or_refused(tmp_path: Path) -> None:

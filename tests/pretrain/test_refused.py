@@ -28,6 +28,7 @@ from qontext.pretrain.batches import Layout
         ({"batch_size": 5000}, "a batch of 5,000 is larger than the corpus.*Set --batch-size to at most"),
         ({"max_tokens": 5000}, "max_tokens = 5000, but the encoder's limit is 512"),
         ({"tokenizer": None}, "starts from scratch and needs a tokenizer"),
+        ({"snapshots": 2, "minutes": 1.0}, "number of steps is not known.*Remove --snapshots or --minutes"),
         ({"device": "cuda"}, "cannot find a CUDA GPU|cuda"),
         (
             {"early_layer_number": 9, "method": "condenser"},

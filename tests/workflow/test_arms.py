@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from qontext import api
-from qontext.frame.artifacts import open_artifact
+from qontext.frame.artifacts import Workdir, open_artifact
 from qontext.frame.errors import QontextError
+from qontext.workflow.examples import show_examples
 from qontext.workflow.sweep import SweepConfig, axes_of, expand
 
 BASE = """
@@ -157,6 +158,12 @@ def test_arms_that_cannot_be_are_told(sweep: str, tmp_path: Path, old: str, new:
     Path(sweep).write_text(text.replace(old, new, 1))
     with pytest.raises(QontextError, match=said):
         api.sweep(sweep, out=tmp_path / "out", small="arms" in old)
+
+
+def test_a_single_arm_has_no_examples(tmp_path: Path) -> None:
+    assert (
+        show_examples("evaluate", {("arm=a",): {"evaluate": "evaluate"}}, tmp_path, Workdir(tmp_path)) == []
+    )
 
 
 def test_a_sweep_is_no_recipe_and_a_recipe_no_sweep(sweep: str, tmp_path: Path) -> None:

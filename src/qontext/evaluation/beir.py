@@ -105,7 +105,14 @@ def folders_of(settings: BeirConfig) -> dict[str, dict[str, Path | Benchmark]]:
     """
     from qontext.data.collection import load_collection
 
-    folders = {Path(name).name: dict(_folders(settings, name)) for name in settings.sets}
+    names: dict[str, str] = {}
+    for name in settings.sets:
+        if names.setdefault(Path(name).name, name) != name:
+            raise QontextError(
+                f"two sets have the same name: {names[Path(name).name]} and {name}",
+                remedy="Rename one of the folders.",
+            )
+    folders = {name: dict(_folders(settings, source)) for name, source in names.items()}
     for parts in folders.values():
         for folder in (source for source in parts.values() if isinstance(source, Path)):
             choose(settings.split, load_collection(folder).splits, f"split of {folder}")

@@ -105,6 +105,11 @@ class PretrainConfig(TrainingConfig):
     def _fits_together(self) -> Self:
         if (self.patience or self.keep == "best") and not self.probe:
             raise QontextError("patience and keep = best need --probe")
+        if self.snapshots and self.minutes is not None:
+            raise QontextError(
+                "with --minutes, the number of steps is not known, so snapshots are not at equal distances",
+                remedy="Remove --snapshots or --minutes.",
+            )
         if self.context is not None:
             from qontext.contexts import rules_of
 

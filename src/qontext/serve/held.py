@@ -15,7 +15,7 @@ from qontext.retrieve.vectors import Vectors
 LARGEST = 1 << 30
 """Bytes of vectors that are held."""
 FEW = 8
-"""Queries that one pass answers faster: a matrix product takes as long for 64 as for one."""
+"""Queries that one pass answers faster than a matrix product, which pads them to a multiple of so many."""
 
 
 class HeldIndex(StoredVectors):

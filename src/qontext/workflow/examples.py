@@ -28,9 +28,9 @@ def show_examples(
 ) -> list[dict[str, Any]]:
     """Show the queries with the largest changes from the first arm to the last, and write them to examples.md.
 
-    `evaluation` is the step whose runs and judgements are shown; empty: no examples.
+    `evaluation` is the step whose runs and judgements are shown; empty: no examples. A single arm has no changes.
     """
-    if not evaluation:
+    if not evaluation or len(labels) < 2:
         return []
     systems: dict[str, tuple[Floats, Tops]] = {}
     queries: list[str] = []
