@@ -54,7 +54,7 @@ def test_what_cannot_be_searched_is_refused_before_anything_is_written(data: Pat
     with pytest.raises(QontextError, match="unknown set 'nowhere'"):
         api.beir("bm25", sets=("scifact", "nowhere"), **asked)
     make_set(tmp_path / "other" / "scifact", {"a": "cat"}, "a")
-    with pytest.raises(QontextError, match="two sets have the same name: scifact and .*other/scifact"):
+    with pytest.raises(QontextError, match=r"two sets have the same name: scifact and .*other/scifact"):
         api.beir("bm25", sets=("scifact", str(tmp_path / "other" / "scifact")), **asked)
     with pytest.raises(QontextError, match="cannot read retriever"):
         api.beir("./nowhere", sets=("scifact",), **asked)
