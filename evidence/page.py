@@ -1,6 +1,6 @@
-"""Write docs/evidence.md's tables and docs/evidence.html from the cells.
+"""Write docs/evidence.md's tables from the cells, and an HTML page with plots.
 
-    python evidence/page.py [--cells evidence/cells] [--page docs/evidence.md]
+    python evidence/page.py [--cells evidence/cells] [--page docs/evidence.md] [--html runs/evidence.html]
 
 A figure on these pages is thus one that a cell measured. Text between the tables is written by hand.
 """
@@ -54,10 +54,12 @@ def main() -> None:
     )
     parser.add_argument("--cells", type=Path, default=HERE / "cells")
     parser.add_argument("--page", type=Path, default=HERE.parent / "docs" / "evidence.md")
+    parser.add_argument("--html", type=Path, default=Path("runs/evidence.html"))
     options = parser.parse_args()
     cells = read_cells(options.cells)
     options.page.write_text(filled(options.page.read_text("utf-8"), cells), "utf-8")
-    options.page.with_suffix(".html").write_text(html(cells), "utf-8")
+    options.html.parent.mkdir(parents=True, exist_ok=True)
+    options.html.write_text(html(cells), "utf-8")
 
 
 def read_cells(folder: Path) -> list[dict[str, Any]]:
@@ -122,8 +124,8 @@ def claims_table(tests: Sequence[Test]) -> Table:
 
 
 def differences_table(tests: Sequence[Test]) -> Table:
-    columns = ["claim", "baseline", "candidate", "set", "labels", "seeds", MAIN, "difference", "95 %", "p"]
-    table = Table([column for column in columns if column != MAIN])
+    columns = ["claim", "baseline", "candidate", "set", "labels", "seeds", "difference", "95 %", "p"]
+    table = Table(columns)
     for test in tests:
         d = test.difference
         cells = [test.claim.text, TITLES[test.baseline], TITLES[test.candidate], test.data]

@@ -28,10 +28,6 @@ class Arm:
     source: str | None = None
     after: str | None = None
 
-    @property
-    def trains(self) -> bool:
-        return bool(self.settings)
-
 
 def _query(method: str, **more: Any) -> dict[str, Any]:
     return {"method": method, "context": "query", **more}

@@ -21,7 +21,7 @@ RETRAIN_ABOVE, MENTION_ABOVE = 0.5, 0.1
 
 
 def next_action(root: Path, before: Planned, documents: str, *, is_complete: bool) -> str:
-    """What the same request does with the directory: "resume" its plan, "update" its index, or "plan" anew. It is
+    """What the same request does with the directory: "resume" its plan, "update" its index, or make a new "plan". It is
     `is_complete` if all inputs of the plan are still there."""
     is_finished = (root / ADAPTED).is_file()
     is_cleaned = is_finished and not (root / STEPS).exists()

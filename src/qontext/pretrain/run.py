@@ -151,10 +151,12 @@ def _snapshots(
     config: PretrainConfig, encoder: Any, steps: int, group: Any, work: Workdir, *, is_last: bool
 ) -> Callable[[int], None]:
     """A function that keeps the encoder after some of the steps of the last phase."""
-    if not config.snapshots or not group.is_first or not is_last:
+    if not config.snapshots or not is_last:
         return lambda step: None
-    if config.snapshots > steps:
+    if config.snapshots > steps:  # on all ranks, so that none waits for another
         raise QontextError(f"snapshots = {config.snapshots}, but the training has {steps} steps")
+    if not group.is_first:
+        return lambda step: None
     numbers = {round(steps * n / config.snapshots): n for n in range(1, config.snapshots + 1)}
 
     def keep(step: int) -> None:

@@ -95,7 +95,7 @@ def train(
 
 
 def _reported(run: Stepper, done: int, metrics: Metrics | None) -> str:
-    """The values since the last report, written, and in words."""
+    """Write the values since the last report, and return them as text for the progress bar."""
     values = run.report(done)
     if metrics is not None:
         metrics.write(done, values)

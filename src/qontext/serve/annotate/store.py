@@ -92,9 +92,8 @@ class Store:
             yield self._connection
             self._connection.execute("COMMIT")
         except BaseException:
-            if (
-                self._connection.in_transaction
-            ):  # SQLite itself ends it after some errors, such as a full disk
+            # SQLite ends the transaction itself after some errors, such as a full disk.
+            if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             raise
 
