@@ -14,7 +14,7 @@ from qontext import api
 from qontext.corpus import split, tokens
 from qontext.frame.artifacts import Artifact
 from qontext.queries import expand
-from qontext.retrieve import encode, rerank
+from qontext.retrieve import encode, rerank, search
 
 SIZES = {"max_position_embeddings": 64, "initializer_range": 0.3}
 COMMANDS: dict[str, dict[str, Any]] = {
@@ -28,6 +28,8 @@ COMMANDS: dict[str, dict[str, Any]] = {
     "rerank": {
         "run": "run", "reranker": ["reranker"], "data": "labelled", "k": 5, "precision": "fp32", "device": "cpu",
     },
+    "search": {"index": "vectors", "data": "labelled", "k": 5, "precision": "fp32", "device": "cpu"},
+    "search words": {"bm25": True, "data": "labelled", "k": 5},
     "filter": {"queries": "queries", "passages": "passages", "by": "retrieval", "retriever": "encoder", "device": "cpu"},
     "expand": {"queries": "queries", "passages": "passages"},
 }  # fmt: skip
@@ -79,6 +81,7 @@ def shrink(set_attribute: Callable[..., None]) -> None:
     set_attribute(tokens, "TEXTS_PER_CHUNK", 32)
     set_attribute(encode, "BLOCK", 16)
     set_attribute(rerank, "BLOCK", 6)
+    set_attribute(search, "BLOCK", 4)
     set_attribute(expand, "PART", 20)
 
 
@@ -100,4 +103,7 @@ def inputs(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Inputs:
         folder / "passages", generator="keyphrase", per_passage=2, part_passages=30, out=folder / "queries"
     )
     api.search(bm25=True, data=folder / "labelled", k=10, out=folder / "run")
+    api.encode(
+        folder / "labelled", encoder=folder / "encoder", precision="fp32", device="cpu", out=folder / "vectors"
+    )
     return Inputs(folder)

@@ -125,6 +125,11 @@ class Parts(ABC, Generic[C]):
         """The summary, once all parts are there."""
 
     @property
+    def uses_gpu(self) -> bool:
+        """Whether a worker takes a GPU, where there are some."""
+        return getattr(self.config, "device", "cpu") != "cpu"
+
+    @property
     def reads_ahead(self) -> bool:
         return type(self).read is not Parts.read
 

@@ -234,6 +234,10 @@ class Milvus(Backend):
                     _stop(options.uri or work.path / DATABASE)
 
     @classmethod
+    def is_for_one_process(cls, artifact: Artifact) -> bool:
+        return _is_lite(artifact.config["uri"])
+
+    @classmethod
     def load(cls, artifact: Artifact) -> MilvusIndex:
         folder, config = artifact.path, artifact.config
         uri, name = config["uri"], config["collection"]
