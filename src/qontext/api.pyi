@@ -290,6 +290,8 @@ def mine(
     qrels: str | Path | Artifact,
     *,
     out: str | Path,
+    on: str = 'local',
+    shard: str | None = None,
     also: Sequence[str | Path | Artifact] = (),
     split: str = 'train',
     data: str | Path | Artifact | None = None,

@@ -12,6 +12,7 @@ from tests.tiny import save_bert, write_inputs
 
 from qontext import api
 from qontext.corpus import split, tokens
+from qontext.finetune.negatives import mine
 from qontext.frame.artifacts import Artifact
 from qontext.queries import expand
 from qontext.retrieve import encode, rerank, search
@@ -30,6 +31,7 @@ COMMANDS: dict[str, dict[str, Any]] = {
     },
     "search": {"index": "vectors", "data": "labelled", "k": 5, "precision": "fp32", "device": "cpu"},
     "search words": {"bm25": True, "data": "labelled", "k": 5},
+    "mine": {"run": "run", "qrels": "labelled", "data": "labelled", "per_query": 3, "random": 2, "split": "train"},
     "filter": {"queries": "queries", "passages": "passages", "by": "retrieval", "retriever": "encoder", "device": "cpu"},
     "expand": {"queries": "queries", "passages": "passages"},
 }  # fmt: skip
@@ -83,6 +85,7 @@ def shrink(set_attribute: Callable[..., None]) -> None:
     set_attribute(rerank, "BLOCK", 6)
     set_attribute(search, "BLOCK", 4)
     set_attribute(expand, "PART", 20)
+    set_attribute(mine, "PART", 6)
 
 
 @pytest.fixture(autouse=True)
@@ -104,6 +107,10 @@ def inputs(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Inputs:
     )
     api.search(bm25=True, data=folder / "labelled", k=10, out=folder / "run")
     api.encode(
-        folder / "labelled", encoder=folder / "encoder", precision="fp32", device="cpu", out=folder / "vectors"
+        folder / "labelled",
+        encoder=folder / "encoder",
+        precision="fp32",
+        device="cpu",
+        out=folder / "vectors",
     )
     return Inputs(folder)
