@@ -11,6 +11,8 @@ def split(
     source: str | Path | Artifact,
     *,
     out: str | Path,
+    on: str = 'local',
+    shard: str | None = None,
     keep: bool = False,
     max_tokens: int = 144,
     short_span_probability: float = 0.0,

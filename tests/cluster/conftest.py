@@ -31,6 +31,7 @@ COMMANDS: dict[str, dict[str, Any]] = {
     },
     "search": {"index": "vectors", "data": "labelled", "k": 5, "precision": "fp32", "device": "cpu"},
     "search words": {"bm25": True, "data": "labelled", "k": 5},
+    "split": {"source": "docs.jsonl", "max_tokens": 40, "on_error": "skip", "workers": 1},
     "mine": {"run": "run", "qrels": "labelled", "data": "labelled", "per_query": 3, "random": 2, "split": "train"},
     "filter": {"queries": "queries", "passages": "passages", "by": "retrieval", "retriever": "encoder", "device": "cpu"},
     "expand": {"queries": "queries", "passages": "passages"},
