@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.tiny import save_bert, write_inputs
 
+import qontext
 from qontext import api
 from qontext.corpus import split, tokens
 from qontext.finetune.negatives import mine
@@ -17,6 +18,8 @@ from qontext.frame.artifacts import Artifact
 from qontext.queries import expand
 from qontext.retrieve import encode, rerank, search
 
+ROOT = Path(__file__).parents[2]
+NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 SIZES = {"max_position_embeddings": 64, "initializer_range": 0.3}
 COMMANDS: dict[str, dict[str, Any]] = {
     "encode": {"texts": "passages", "encoder": "encoder", "precision": "fp32", "device": "cpu"},
@@ -115,3 +118,22 @@ def inputs(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Inputs:
         out=folder / "vectors",
     )
     return Inputs(folder)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A head without cores and three nodes of one core each; this process is connected to them."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{Path(qontext.__file__).parents[1]}:{ROOT}")  # which the nodes inherit
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": 80 * 2**20}
+        started = Cluster(initialize_head=True, head_node_args=head)
+        for _ in range(3):
+            started.add_node(**NODE)
+        ray.init(address=started.address, logging_level="ERROR", log_to_driver=False)
+        yield started
+        ray.shutdown()
+        started.shutdown()
