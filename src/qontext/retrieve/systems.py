@@ -74,10 +74,12 @@ class Indexed:
 def _rows(config: SearchConfig, index: Any) -> Any:
     """Which passages of the index meet the conditions; None without conditions."""
     from qontext.retrieve.inputs import select_passages
-    from qontext.retrieve.where import mask, passages_of
+    from qontext.retrieve.where import mask, parse, passages_of
 
     if not config.where:
         return None
+    if config.passages is None and (rows := index.where(parse(config.where))) is not None:
+        return rows
     passages = config.passages or config.data
     if config.index is not None and config.passages is None:
         passages = passages_of(artifacts.open_artifact(config.index))

@@ -7,7 +7,7 @@ it runs on the vectors themselves.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from qontext.retrieve.vectors import Vectors
+    from qontext.retrieve.where import Condition
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -71,6 +72,10 @@ class Index(ABC):
         """[N] the ids of passages by their numbers, which ascend."""
         names: Array = self.ids[numbers]
         return names
+
+    def where(self, conditions: Sequence[Condition]) -> Any:
+        """What `search` takes as `rows` for these conditions, if the index itself can tell which passages meet them."""
+        return None
 
     @property
     def dimension(self) -> int:
