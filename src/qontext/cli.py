@@ -103,8 +103,8 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(is_set: bool) -> None:
+    if is_set:
         print(f"qontext {__version__}")
         raise typer.Exit
 
@@ -236,7 +236,7 @@ def run_guarded(action: Callable[[], None], *, debug: bool) -> None:
 def _field_parameters(config: Any) -> list[inspect.Parameter]:
     from qontext.frame.config import Action, Advanced, Input, Machine, marked, plain_type
 
-    found = []
+    parameters = []
     # The verb's own settings come first in the help, then its kinds', then what it shares with other verbs.
     annotated = inspect.get_annotations(config.__mro__[1] if config.chosen else config)
     own = [name for name in annotated if name in config.model_fields]
@@ -267,8 +267,8 @@ def _field_parameters(config: Any) -> list[inspect.Parameter]:
             inspect.Parameter.empty if info.is_required() else info.get_default(call_default_factory=True)
         )
         default = list(default) if isinstance(default, tuple) else default
-        found.append(_parameter(name, Annotated[kind, option], default))
-    return found
+        parameters.append(_parameter(name, Annotated[kind, option], default))
+    return parameters
 
 
 def _out_parameters(is_needed: bool) -> list[inspect.Parameter]:

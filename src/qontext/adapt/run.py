@@ -153,9 +153,9 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
     if verdict.system.startswith("hybrid"):
         weights = artifacts.open_artifact(steps / f"{verdict.system}-{verdict.split}").summary["weights"]
     vectors = steps / ("adapted-vectors" if is_adapted else "start-vectors")
-    made = serving.make_index(request, model, root, str(vectors), nearest.Choice.of(config), config.on)
-    searching = update.measured(root, model, request, verdict.split, is_new=bool(made))
-    rows += made
+    index_rows = serving.make_index(request, model, root, str(vectors), nearest.Choice.of(config), config.on)
+    searching = update.measured(root, model, request, verdict.split, is_new=bool(index_rows))
+    rows += index_rows
     labels = artifacts.open_artifact(steps / "holdout").summary.get("labelled_queries")
     about: dict[str, Any] = {
         "system": verdict.system,

@@ -18,15 +18,15 @@ from qontext.workflow.adapted import show_scores, shown_labels
 SAMPLES = 3
 
 
-def show_plan(request: Request, seen: Survey, plan: Plan, recipe: Path | None) -> None:
+def show_plan(request: Request, source: Survey, plan: Plan, recipe: Path | None) -> None:
     """Show the plan in ten lines, then notes; `recipe` is the file to which it is written."""
-    about = "" if seen.exact else "about "
-    passages = f"{about}{plan.passages:,}" + (" (as in the source)" if seen.keep else "")
-    per_document = "" if seen.keep else f", {plan.passages / max(1, seen.documents):.1f} per document"
+    about = "" if source.exact else "about "
+    passages = f"{about}{plan.passages:,}" + (" (as in the source)" if source.keep else "")
+    per_document = "" if source.keep else f", {plan.passages / max(1, source.documents):.1f} per document"
     kind = request.generate["generator"]
     vectors = request.pretrain.get("vector", "cls")
     rows: dict[str, Any] = {
-        "documents": f"{about}{seen.documents:,}, {seen.words_per_document:,} words each, {seen.language_name}",
+        "documents": f"{about}{source.documents:,}, {source.words_per_document:,} words each, {source.language_name}",
         "passages": passages + per_document,
         "encoder": f"{request.encoder} ({vectors} pooling, up to {request.read_tokens} tokens, on {request.device})",
         "queries": f"{kind}, {QUERIES_PER_PASSAGE} per passage",

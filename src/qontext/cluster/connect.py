@@ -50,14 +50,14 @@ def _join(ray: Any, on: str) -> bool:
     """Connect to a cluster that is running; False if `on` names none and there is none on this machine."""
     if on != "ray" and (problem := problem_at(on.removeprefix("ray://"))):  # Ray itself would try for minutes
         raise _refused(on, problem)
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as output:
         try:
-            with _stderr_to(said):
+            with _stderr_to(output):
                 _init(ray, "auto" if on == "ray" else on)
             return True
         except Exception as error:
-            said.seek(0)
-            wrong_token = b"AuthToken" in said.read()
+            output.seek(0)
+            wrong_token = b"AuthToken" in output.read()
             if isinstance(error, ConnectionError) and on == "ray" and not wrong_token:
                 return False
             raise _refused(on, _TOKEN if wrong_token else _reason(error)) from None

@@ -13,7 +13,7 @@ from qontext.corpus import counting, parallel
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, Machine
 from qontext.frame.errors import QontextError
-from qontext.frame.parts import Made, Part, Parts, PartsConfig, slices
+from qontext.frame.parts import Outcome, Part, Parts, PartsConfig, slices
 from qontext.frame.stages import Stage
 
 if TYPE_CHECKING:
@@ -77,15 +77,15 @@ class Tokens(Parts[TokensConfig]):
         store.save_chunk(self.work, part.name, _join(done))
         return {}
 
-    def finish(self, made: Made) -> dict[str, Any]:
+    def finish(self, outcome: Outcome) -> dict[str, Any]:
         from qontext.corpus import store
 
         tokenizer = counting.load_tokenizer(self.config.tokenizer)
         vocabulary = tokenizer.get_vocab_size(with_added_tokens=True)
         groups, names = _groups(self.config.texts, self.kind)
-        chunks = [self.work.path / part.name for part in made.parts]
+        chunks = [self.work.path / part.name for part in outcome.parts]
         store.write_store(self.work, chunks, groups, names, vocabulary)
-        for part in made.parts:
+        for part in outcome.parts:
             self.work.remove(part.name)
         stored = store.load_arrays(self.work.path)
         return {

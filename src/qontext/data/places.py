@@ -59,9 +59,9 @@ def find_passages(source: Path | str, ids: Collection[str]) -> dict[str, tuple[P
     if not ids:
         return {}
     if not is_table(path):
-        wanted = {*ids}
-        return {p.id: (p, Place()) for p in read_passages(path) if p.id in wanted}
-    found, wanted_ids = {}, _strings(ids)
+        requested = {*ids}
+        return {p.id: (p, Place()) for p in read_passages(path) if p.id in requested}
+    passages, wanted_ids = {}, _strings(ids)
     for part in records.parquet_parts(path):
         file = records.open_parquet(part)
         there = file.schema_arrow.names
@@ -75,8 +75,8 @@ def find_passages(source: Path | str, ids: Collection[str]) -> dict[str, tuple[P
                     rows += file.read_row_group(group, columns).filter(is_wanted).to_pylist()
         for row in rows:
             passage = Passage(row.pop("id"), row.pop("title"), row.pop("text"), row.pop("doc"))
-            found[passage.id] = (passage, place_of(row, part))
-    return found
+            passages[passage.id] = (passage, place_of(row, part))
+    return passages
 
 
 def _strings(texts: Collection[str]) -> pa.StringArray:

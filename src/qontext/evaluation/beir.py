@@ -71,12 +71,12 @@ def run(settings: BeirConfig) -> dict[str, Any]:
     for number, (name, parts) in enumerate(folders.items(), 1):
         log.note(f"[{number}/{len(folders)}] {name}")
         try:
-            found = {part: _score(settings, part, folder, root) for part, folder in parts.items()}
+            of_parts = {part: _score(settings, part, folder, root) for part, folder in parts.items()}
         except Unavailable as error:
             log.warn(f"{name} is skipped: {error.message}.")
             missing[name] = error
             continue
-        scores[name] = sum(found.values()) / len(found)
+        scores[name] = sum(of_parts.values()) / len(of_parts)
     if not scores:
         first = next(iter(missing.values()))
         raise QontextError(
@@ -157,9 +157,11 @@ def _score(settings: BeirConfig, name: str, source: Path | Benchmark, root: Path
         encode = {"texts": str(folder), "encoder": settings.retriever, "storage": settings.storage}
         vectors = _do("encode", place, encode | _length(settings))
         search |= {"index": str(vectors.path)} | _length(settings)
-    found = _do("search", place, search)
-    made = _do("evaluate", place, {"run": str(found.path), "qrels": str(folder), "split": settings.split})
-    return float(made.summary.take("measures", dict[str, float])[MEASURE])
+    results = _do("search", place, search)
+    evaluation = _do(
+        "evaluate", place, {"run": str(results.path), "qrels": str(folder), "split": settings.split}
+    )
+    return float(evaluation.summary.take("measures", dict[str, float])[MEASURE])
 
 
 def _length(settings: BeirConfig) -> dict[str, Any]:

@@ -102,12 +102,12 @@ def contents(
             for i, training in enumerate(_by_arm(facts.trainings), start=1)
         ]
         report.blocks.append(Block("Training", plots=drawn))
-    made = Block(
+    provenance = Block(
         "How the results were produced", text=list(machines(facts)), tables=[steps_table(facts, price)]
     )
-    made.details += [(f"Recipe of {root}", text) for root, text in facts.recipes.items()]
-    made.details.append(("Settings of every step", all_settings(facts)))
-    report.blocks.append(made)
+    provenance.details += [(f"Recipe of {root}", text) for root, text in facts.recipes.items()]
+    provenance.details.append(("Settings of every step", all_settings(facts)))
+    report.blocks.append(provenance)
     return report
 
 
@@ -211,10 +211,8 @@ def _examples(section: Section, data: str) -> list[Block]:
     a, b = (by_name[name] for name in names)
     tops_a, tops_b = (tops(run, judged.qrels, section.relevant) for run in runs)
     changes = largest_changes(section.queries, a, b, tops_a, tops_b, count=5)
-    wanted = {top for change in changes for top in (change.top_a, change.top_b)}
-    passages = {
-        p.id: " — ".join(filter(None, (p.title, p.text))) for p in read_passages(data) if p.id in wanted
-    }
+    ids = {top for change in changes for top in (change.top_a, change.top_b)}
+    passages = {p.id: " — ".join(filter(None, (p.title, p.text))) for p in read_passages(data) if p.id in ids}
     table = Table(
         ["Query", "System", section.measures[0], "", "First passage"],
         caption=f"Queries with the largest gains and losses from {names[0]} to {names[1]}",

@@ -75,8 +75,8 @@ def _figure_cell(figure: float | None, best: float | None) -> Cell:
 def _p_from_first(name: str, section: Section, pairs: Sequence[Pair]) -> str:
     """The corrected p of the difference from the first system on the main measure."""
     first, main = section.systems[0].name, section.measures[0]
-    found = (pair.p for pair in pairs if (pair.measure, pair.a, pair.b) == (main, first, name))
-    return next((format_p(p) for p in found), "–")
+    values = (pair.p for pair in pairs if (pair.measure, pair.a, pair.b) == (main, first, name))
+    return next((format_p(p) for p in values), "–")
 
 
 def _notes(section: Section, others: Sequence[published.Row]) -> list[str]:

@@ -156,8 +156,8 @@ class StageConfig(BaseModel):
     @classmethod
     def inputs(cls) -> dict[str, Input]:
         """The input fields, with their marks."""
-        found = {name: marked(cls, name, Input) for name in cls.model_fields}
-        return {name: mark for name, mark in found.items() if mark is not None}
+        marks = {name: marked(cls, name, Input) for name in cls.model_fields}
+        return {name: mark for name, mark in marks.items() if mark is not None}
 
 
 class Options(StageConfig):
@@ -247,21 +247,23 @@ def problem_of_name(text: str, *, is_path: bool = False) -> str:
 
 def _sentence(error: Any, where: str) -> str:
     field = ".".join(str(part) for part in error["loc"]) or "settings"
-    given = "" if error["type"] == "missing" or isinstance(error["input"], dict) else f" = {error['input']!r}"
+    value = "" if error["type"] == "missing" or isinstance(error["input"], dict) else f" = {error['input']!r}"
     message = error["msg"].removeprefix("Value error, ")
-    return f"{where}: {field}{given}: {message[:1].lower()}{message[1:]}"
+    return f"{where}: {field}{value}: {message[:1].lower()}{message[1:]}"
 
 
 def existing(path: Path | str, what: str) -> Path:
     """The path, if a file or folder exists there; else an error that says what was expected."""
-    found = Path(path).expanduser()
+    expanded = Path(path).expanduser()
     try:
-        is_there = found.exists()
+        is_there = expanded.exists()
     except (OSError, ValueError) as error:  # the name is too long or invalid
         raise QontextError(f"{what} is not a valid path: {error}") from None
     if not is_there:
         near = (
-            f"{found.parent} does not exist either" if not found.parent.exists() else "no such file or folder"
+            f"{expanded.parent} does not exist either"
+            if not expanded.parent.exists()
+            else "no such file or folder"
         )
         raise QontextError(f"cannot read {what}: {near}", place=path)
-    return found if found.is_dir() else require_regular(found)
+    return expanded if expanded.is_dir() else require_regular(expanded)

@@ -43,8 +43,8 @@ class HelpGroup(TyperGroup):
         formatter.write("\n".join([*parts, _section(GENERAL, _rows(ctx, self.get_params(ctx)))]))
 
 
-def _show_all(ctx: typer.Context, wanted: bool) -> None:
-    if wanted and not ctx.resilient_parsing:
+def _show_all(ctx: typer.Context, is_set: bool) -> None:
+    if is_set and not ctx.resilient_parsing:
         ctx.meta["help_all"] = True
         typer.echo(ctx.get_help(), color=ctx.color)
         raise typer.Exit

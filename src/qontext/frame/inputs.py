@@ -31,8 +31,8 @@ def digest_of(value: str, field: str, mark: Input | None = None) -> str:
     """
     if mark is not None and not mark.by_content:
         return f"text:{value}"
-    if mark is not None and mark.fingerprint is not None and (found := mark.fingerprint(value)):
-        return found
+    if mark is not None and mark.fingerprint is not None and (digest := mark.fingerprint(value)):
+        return digest
     path = check_input(value, field)
     return fingerprint(path) if path is not None else f"name:{value}"
 

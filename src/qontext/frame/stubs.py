@@ -57,25 +57,25 @@ def _function(verb: str) -> str:
     if not other:
         return "\n".join(written)
     without = [line.replace("out: str | Path,", "out: None = None,") for line in lines]
-    asked = [written[0], *without, f") -> {other}:", help_text, ""]
-    return "\n".join(["@overload", *written, "@overload", *asked])
+    without_out = [written[0], *without, f") -> {other}:", help_text, ""]
+    return "\n".join(["@overload", *written, "@overload", *without_out])
 
 
 def _options(config: type[StageConfig]) -> list[str]:
     """The options of the built-in kinds; where types or defaults differ, their union."""
-    found: dict[str, dict[str, None]] = {}
+    kinds_of: dict[str, dict[str, None]] = {}
     defaults: dict[str, dict[str, None]] = {}
     for table in config.kinds.values():
         for kind in table.own:
             options = table.options(kind)
             for name, info in options.model_fields.items():
                 kinds, _, default = _parameter(options, name).removeprefix(f"{name}: ").partition(" = ")
-                found.setdefault(name, {}).update(dict.fromkeys(kinds.split(" | ")))
+                kinds_of.setdefault(name, {}).update(dict.fromkeys(kinds.split(" | ")))
                 defaults.setdefault(name, {})[default if not info.is_required() else "..."] = None
     return [
         f"{name}: {' | '.join(sorted(kinds, key=lambda kind: kind == 'None'))}"
         f" = {next(iter(defaults[name])) if len(defaults[name]) == 1 else '...'}"
-        for name, kinds in found.items()
+        for name, kinds in kinds_of.items()
     ]
 
 

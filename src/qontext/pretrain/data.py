@@ -54,9 +54,9 @@ def open_sources(
             raise QontextError(f"contains {artifact.summary['kind']}, expected {name}", place=source)
         _check_vocabulary(artifact.summary, encoder, source)
         artifact.parts()
-        found = load_arrays(artifact.path)
-        check_ids(found, encoder.vocab_size, artifact.path)
-        return found
+        arrays = load_arrays(artifact.path)
+        check_ids(arrays, encoder.vocab_size, artifact.path)
+        return arrays
 
     passages = store(passages_path, "passages")
     limit = max_tokens - 2

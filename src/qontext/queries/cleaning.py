@@ -16,14 +16,14 @@ ECHO_SHARE = 0.8
 """A query that repeats more than this share of the passage's characters is an echo."""
 
 
-def clean(made: Iterable[str], passage: Passage, tally: Counter[str]) -> list[str]:
+def clean(generated: Iterable[str], passage: Passage, tally: Counter[str]) -> list[str]:
     """The queries worth keeping, in order; what is dropped is counted in `tally` by reason.
 
     Two queries are equal if they differ only in case, punctuation and white space.
     """
     kept: dict[str, str] = {}
     body: str | None = None
-    for raw in made:
+    for raw in generated:
         query = " ".join(raw.split())
         plain = _plain(query)
         if not plain:

@@ -17,7 +17,7 @@ from qontext.frame import computed
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, Seed
 from qontext.frame.errors import QontextError
-from qontext.frame.parts import Made, Part, Parts, PartsConfig, slices
+from qontext.frame.parts import Outcome, Part, Parts, PartsConfig, slices
 from qontext.frame.stages import Stage
 from qontext.queries.generators import GENERATORS, Generator, Task
 
@@ -85,12 +85,12 @@ class Generate(Parts[GenerateConfig]):
             records.write_table(path, table)
         return {"queries": table.num_rows}
 
-    def finish(self, made: Made) -> dict[str, Any]:
-        tally, queries = _count([self.work.path / part.name for part in made.parts])
-        summary = _summarize(tally, queries, made.parts[-1].last)
+    def finish(self, outcome: Outcome) -> dict[str, Any]:
+        tally, queries = _count([self.work.path / part.name for part in outcome.parts])
+        summary = _summarize(tally, queries, outcome.parts[-1].last)
         summary |= self.kind.report(self.options, tally)
-        if made.counts["queries"]:
-            summary["queries_per_second"] = round(made.counts["queries"] / made.seconds, 1)
+        if outcome.counts["queries"]:
+            summary["queries_per_second"] = round(outcome.counts["queries"] / outcome.seconds, 1)
         return summary
 
 

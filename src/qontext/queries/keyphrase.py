@@ -62,16 +62,16 @@ class Keyphrase(Generator):
         lines = view.lines_of(index)
         if not lines:
             return []
-        made: dict[str, str] = {}
+        queries: dict[str, str] = {}
         # A kind without a new query is skipped; the last round compensates for that.
         for turn in range(view.rounds):
             for number, kind in enumerate(KINDS):
-                if len(made) == self.per_passage:
-                    return [(kind, query) for query, kind in made.items()]
+                if len(queries) == self.per_passage:
+                    return [(kind, query) for query, kind in queries.items()]
                 query = getattr(view, kind)(index, lines, turn * 3 + number % 3, turn)
                 if query:
-                    made.setdefault(query, kind)
-        return [(kind, query) for query, kind in made.items()]
+                    queries.setdefault(query, kind)
+        return [(kind, query) for query, kind in queries.items()]
 
 
 class _View:
@@ -156,8 +156,8 @@ class _View:
 
     def lines_of(self, index: int) -> list[int]:
         """The numbers of the passage's sentences, most salient first."""
-        found: list[int] = self.order[self.first_line[index] : self.first_line[index + 1]].tolist()
-        return found
+        lines: list[int] = self.order[self.first_line[index] : self.first_line[index + 1]].tolist()
+        return lines
 
     def terms(self, index: int, lines: list[int], pick: int, turn: int) -> str:
         tokens, bounds = self.term_tokens[turn]
@@ -230,8 +230,8 @@ def _heaviest(group: Array, weight: Array, most: int) -> Array:
 
 def _among(sorted_values: Array, some: Array) -> Array:
     """[len(sorted_values)] which of the values are among `some`."""
-    found = np.zeros(len(sorted_values), bool)
+    is_among = np.zeros(len(sorted_values), bool)
     place = np.searchsorted(sorted_values, some)
-    some, place = some[place < len(found)], place[place < len(found)]
-    found[place[sorted_values[place] == some]] = True
-    return found
+    some, place = some[place < len(is_among)], place[place < len(is_among)]
+    is_among[place[sorted_values[place] == some]] = True
+    return is_among

@@ -55,21 +55,21 @@ class Condition(NamedTuple):
         if isinstance(value, list):
             return any(self.holds(item) for item in value)
         if self.operator == "=":
-            return any(self._equals(value, wanted.strip()) for wanted in self.value.split("|"))
+            return any(self._equals(value, choice.strip()) for choice in self.value.split("|"))
         return self._compares(value)
 
-    def _equals(self, value: object, wanted: str) -> bool:
+    def _equals(self, value: object, choice: str) -> bool:
         if isinstance(value, bool):
-            return wanted.lower() == str(value).lower()
+            return choice.lower() == str(value).lower()
         if isinstance(value, int | float):
-            number = _number(wanted)
+            number = _number(choice)
             return number is not None and number == value
         text = str(value)
-        if self.name == "folder" and wanted and text.startswith(wanted.rstrip("/") + "/"):
+        if self.name == "folder" and choice and text.startswith(choice.rstrip("/") + "/"):
             return True
-        if "*" in wanted:
-            return fnmatchcase(text, wanted.replace("[", "[[]").replace("?", "[?]"))
-        return text == (wanted.rstrip("/") if self.name == "folder" else wanted)
+        if "*" in choice:
+            return fnmatchcase(text, choice.replace("[", "[[]").replace("?", "[?]"))
+        return text == (choice.rstrip("/") if self.name == "folder" else choice)
 
     def _compares(self, value: object) -> bool:
         compare = _ORDER[self.operator]
@@ -86,12 +86,12 @@ def parse(where: Sequence[str]) -> list[Condition]:
     """The conditions."""
     conditions = []
     for text in where:
-        found = _CONDITION.fullmatch(text.strip())
-        if found is None:
+        match = _CONDITION.fullmatch(text.strip())
+        if match is None:
             raise QontextError(
                 f"--where {text!r} is not a condition", remedy="Use NAME=VALUE, as in --where folder=guide."
             )
-        conditions.append(Condition(found[1].strip(), found[2], found[3].strip()))
+        conditions.append(Condition(match[1].strip(), match[2], match[3].strip()))
     return conditions
 
 

@@ -34,7 +34,7 @@ class Labels:
         return {passage for passage, grade in self.qrels.get(query, {}).items() if grade > 0}
 
 
-class Found(NamedTuple):
+class TimedHits(NamedTuple):
     """The hits of each query, and the duration of the search."""
 
     hits: list[list[Hit]]
@@ -86,7 +86,7 @@ class Service:
 
     async def search(
         self, system: System, texts: list[str], k: int, only: Filter, kind: Kind = "query"
-    ) -> Found:
+    ) -> TimedHits:
         """The best k passages for each text."""
         started = time.perf_counter()
         if self.log_queries:
@@ -97,7 +97,7 @@ class Service:
             lambda items: system.search(items, k, only, kind),
             texts,
         )
-        return Found(hits, time.perf_counter() - started)
+        return TimedHits(hits, time.perf_counter() - started)
 
     async def embed(self, encoder: Encoder, texts: list[str], kind: Kind) -> tuple[Array, int]:
         """([N, D] vectors, tokens read)."""

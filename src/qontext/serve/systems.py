@@ -183,14 +183,14 @@ def reranked(system: System, reranker: Reranker, name: str) -> System:
             for hit in ranking[:RERANK_DEPTH]
         ]
         scores = iter(reranker.scores(pairs).tolist() if pairs else [])
-        found = []
+        reordered = []
         for ranking in rankings:
             scored = [Hit(hit.number, next(scores)) for hit in ranking[:RERANK_DEPTH]]
             scored.sort(key=lambda hit: -hit.score)  # of equal scores, the better rank is first
             # Results without a score follow below the scored ones.
             rest = [Hit(hit.number, -float(place)) for place, hit in enumerate(ranking[RERANK_DEPTH:], 1)]
-            found.append([*scored, *rest][:k])
-        return found
+            reordered.append([*scored, *rest][:k])
+        return reordered
 
     return replace(system, name=name, label=f"{system.label}, reranked by {reranker.name}", rank=rank)
 
@@ -222,12 +222,12 @@ def _hybrid(words: Rank, vectors: Rank, weights: Any, passages: Passages) -> Ran
         depth = max(k, CANDIDATES)
         runs = [_run(part(texts, depth, kind, accepted), passages) for part in (words, vectors)]
         fused = Rows(runs, "zscore", 60).fused(weights, k)
-        found: list[Ranking] = [[] for _ in texts]
+        rankings: list[Ranking] = [[] for _ in texts]
         for query in fused.queries:
             ids, scores = fused.results(query)
             numbers = passages.numbers(np.array(ids, object)).tolist()
-            found[int(query)] = list(map(Hit, numbers, scores.tolist()))
-        return found
+            rankings[int(query)] = list(map(Hit, numbers, scores.tolist()))
+        return rankings
 
     return rank
 

@@ -81,13 +81,13 @@ def plot(work: Workdir) -> None:
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, float]:
-    found: dict[str, float] = {}
+    flattened: dict[str, float] = {}
     for name, value in values.items():
         if isinstance(value, dict):
-            found |= _flat(value, f"{prefix}{name}/")
+            flattened |= _flat(value, f"{prefix}{name}/")
         elif isinstance(value, int | float):
-            found[prefix + name] = value
-    return found
+            flattened[prefix + name] = value
+    return flattened
 
 
 def _tracker(kind: str, path: Path) -> Any:

@@ -68,8 +68,8 @@ def _remove(root: Path, names: list[str]) -> None:
     """
     for name in names:
         for file in (artifacts.META, artifacts.CLAIM):
-            for found in (root / name).glob(f"**/{file}"):
-                locks.refuse_if_written(found.parent)
+            for match in (root / name).glob(f"**/{file}"):
+                locks.refuse_if_written(match.parent)
     work = artifacts.Workdir(root)
     work.sweep(deep=False)
     for name in names:

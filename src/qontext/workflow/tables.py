@@ -106,9 +106,9 @@ def missing_inputs(tables: Tables) -> list[str]:
         for value in flat(table.values())
         if isinstance(value, str)
     }
-    given = tables[INPUTS]
-    used |= {value for name, value in given.items() if f"${name}" in used and isinstance(value, str)}
-    return [name for name, value in given.items() if value == "" and f"${name}" in used]
+    inputs = tables[INPUTS]
+    used |= {value for name, value in inputs.items() if f"${name}" in used and isinstance(value, str)}
+    return [name for name, value in inputs.items() if value == "" and f"${name}" in used]
 
 
 def flat(values: Any) -> Iterator[Any]:
@@ -196,10 +196,11 @@ def _part(base: Tables, steps: list[str], file: Path) -> Tables:
     used = {
         v[1:] for table in (*kept.values(), *profile.values()) for v in flat(table.values()) if _is_input(v)
     }
-    given, small = (
-        {k: v for k, v in found.items() if k in used} for found in (base[INPUTS], base[SMALL].get(INPUTS, {}))
+    inputs, small = (
+        {k: v for k, v in values.items() if k in used}
+        for values in (base[INPUTS], base[SMALL].get(INPUTS, {}))
     )
-    return {RECIPE: {}, INPUTS: given, SMALL: {INPUTS: small, **profile}, SWEEP: {}, **kept}
+    return {RECIPE: {}, INPUTS: inputs, SMALL: {INPUTS: small, **profile}, SWEEP: {}, **kept}
 
 
 def _is_input(value: Any) -> bool:
@@ -210,8 +211,8 @@ def _dropped(patterns: list[str], steps: list[str], file: Path) -> set[str]:
     """The steps to leave out, by name or by a pattern such as score-*; each names at least one."""
     dropped: set[str] = set()
     for pattern in patterns:
-        found = fnmatch.filter(steps, pattern)
-        dropped |= {*found} if found else {choose(pattern, steps, f"step to leave out of {file.name}")}
+        matches = fnmatch.filter(steps, pattern)
+        dropped |= {*matches} if matches else {choose(pattern, steps, f"step to leave out of {file.name}")}
     return dropped
 
 
@@ -260,14 +261,14 @@ def _names(about: Mapping[str, Any], key: str, file: Path) -> list[str]:
 def _bases(about: Mapping[str, Any], file: Path) -> list[tuple[str, list[str] | None]]:
     """The recipes that [recipe] extends, each with the steps that are taken; None: all."""
     value = about.get("extends", [])
-    found: list[tuple[str, list[str] | None]] = []
+    bases: list[tuple[str, list[str] | None]] = []
     for base in value if isinstance(value, list) else [value]:
         if isinstance(base, dict) and {*base} == {"recipe", "steps"}:
             (name,), steps = _names(base, "recipe", file), _names(base, "steps", file)
-            found.append((name, steps))
+            bases.append((name, steps))
         else:
-            found += [(name, None) for name in _names({"extends": base}, "extends", file)]
-    return found
+            bases += [(name, None) for name in _names({"extends": base}, "extends", file)]
+    return bases
 
 
 def _apply(change: str, tables: Tables, file: Path) -> None:

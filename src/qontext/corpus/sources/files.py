@@ -60,8 +60,8 @@ class Files(Source):
         blocks = list(_portions(files))
         tasks = [(block, self.encoding) for block in blocks]
         workers = 0 if several and len(tasks) > 1 else 1
-        for block, found in zip(blocks, parallel.ordered_map(_read_files, tasks, workers)):
-            yield from found
+        for block, items in zip(blocks, parallel.ordered_map(_read_files, tasks, workers)):
+            yield from items
             self.advance(sum(file.stat().st_size for file, _ in block if file.exists()))
 
     def _items(self, root: Path) -> Iterator[File | Problem]:

@@ -38,8 +38,8 @@ class Corpus:
         """`count` passages that are not positives, or all of these."""
         if not count:
             return []
-        wanted = min(count + len(positives), len(self.ids))
-        drawn = generator(self.seed, "random", query).choice(len(self.ids), wanted, replace=False)
+        size = min(count + len(positives), len(self.ids))
+        drawn = generator(self.seed, "random", query).choice(len(self.ids), size, replace=False)
         return [self.ids[i] for i in drawn if self.ids[i] not in positives][:count]
 
 

@@ -156,8 +156,8 @@ def run(config: MineConfig, work: Workdir) -> dict[str, Any]:
     if config.limit is not None and config.limit < len(qrels):
         qrels = {name: qrels[name] for name in sample_names(qrels, config.limit, config.seed)}
     report = Report()
-    made = [_group(query, judged, sources, config, report) for query, judged in qrels.items()]
-    groups = [group for group in made if group is not None]
+    attempts = [_group(query, judged, sources, config, report) for query, judged in qrels.items()]
+    groups = [group for group in attempts if group is not None]
     if not groups:
         raise QontextError(
             f"no query has a positive (a grade of {config.min_grade} or more)", place=config.qrels

@@ -199,10 +199,10 @@ def _dots(queries_QD: Tensor, passages_BD: Tensor, query_N: Tensor, passage_N: T
     begin = pad(query_N.bincount(minlength=len(queries_QD)).cumsum(0), (1, 0))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that sparse tensors are in beta
-        wanted = torch.sparse_csr_tensor(
+        pattern = torch.sparse_csr_tensor(
             begin, passage_N, torch.zeros(len(passage_N)), (len(queries_QD), len(passages_BD))
         )
-        sampled: Tensor = torch.sparse.sampled_addmm(wanted, queries_QD, passages_BD.T, beta=0.0)
+        sampled: Tensor = torch.sparse.sampled_addmm(pattern, queries_QD, passages_BD.T, beta=0.0)
     return sampled.values()
 
 

@@ -42,11 +42,11 @@ async def pair(key: str, request: Request) -> Response:
     annotator = _annotator(study, key)
     cast = {vote.pair: vote.verdict for vote in await run_in_threadpool(store.votes, annotator.name)}
     order = study.order(annotator)
-    wanted = request.query_params.get("pair")
-    if wanted is None:
+    number = request.query_params.get("pair")
+    if number is None:
         shown = next((one for one in order if one.number not in cast), None)
     else:
-        shown = next((one for one in order if str(one.number) == wanted), None)
+        shown = next((one for one in order if str(one.number) == number), None)
         if shown is None:
             raise Unknown("this pair is not one of yours")
     place = order.index(shown) if shown else len(order)
@@ -74,16 +74,16 @@ async def summary(key: str, request: Request) -> Response:
     """Progress, links and results."""
     study, store = _organizer(request, key)
     votes = await run_in_threadpool(store.votes)
-    found = results(study, votes)
+    current = results(study, votes)
     links = {a.name: url(str(request.base_url) + f"a/{a.key}") for a in study.annotators}
     cast: dict[int, list[str]] = {}
     for one in votes:
         cast.setdefault(one.pair, []).append(f"{one.annotator}: {one.verdict}")
-    disputed = [(study.pairs[number], ", ".join(cast[number])) for number in found["disagreements"]]
+    disputed = [(study.pairs[number], ", ".join(cast[number])) for number in current["disagreements"]]
     return page(
         "annotate_results.html",
         request,
-        found=found,
+        results=current,
         links=links,
         key=key,
         kinds=KINDS,

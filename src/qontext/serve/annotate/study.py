@@ -80,11 +80,11 @@ class Study:
 
     def annotator(self, key: str) -> Annotator | None:
         """The annotator with this key, compared in constant time."""
-        found = None
+        owner = None
         for annotator in self.annotators:
             if secrets.compare_digest(annotator.key.encode(), key.encode()):
-                found = annotator
-        return found
+                owner = annotator
+        return owner
 
     def is_organizer(self, key: str) -> bool:
         return secrets.compare_digest(self.organizer.encode(), key.encode())

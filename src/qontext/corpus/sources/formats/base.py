@@ -94,9 +94,9 @@ def decode(content: bytes, declared: str | None, encoding: str) -> str:
     ):
         if content.startswith(mark):
             return content.decode(name, "replace").replace("\0", "")
-    for wanted in (declared, encoding, "cp1252"):
+    for charset in (declared, encoding, "cp1252"):
         try:
-            return content.decode(wanted or encoding).replace("\0", "")
+            return content.decode(charset or encoding).replace("\0", "")
         except (ValueError, LookupError):  # also for invalid names
             continue
     return content.decode("latin-1").replace("\0", "")

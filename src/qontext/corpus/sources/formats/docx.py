@@ -75,19 +75,19 @@ def _levels(opened: zipfile.ZipFile) -> dict[str, int]:
         for part in style.iter():
             kind = _local(part)
             if kind == "name":
-                said = _value(part).lower()
-                if said == "title":
+                label = _value(part).lower()
+                if label == "title":
                     levels[name] = 0
-                elif said.startswith("heading ") and said[8:].isdigit():
-                    levels[name] = int(said[8:])
+                elif label.startswith("heading ") and label[8:].isdigit():
+                    levels[name] = int(label[8:])
             elif kind == "outlineLvl" and _value(part).isdigit() and int(_value(part)) < 9:
                 levels.setdefault(name, int(_value(part)) + 1)
             elif kind == "basedOn":
                 based[name] = _value(part)
     for style_name in based:
-        seen, base = {style_name}, based[style_name]
-        while base in based and base not in levels and base not in seen:
-            seen.add(base)
+        visited, base = {style_name}, based[style_name]
+        while base in based and base not in levels and base not in visited:
+            visited.add(base)
             base = based[base]
         if base in levels:
             levels.setdefault(style_name, levels[base])

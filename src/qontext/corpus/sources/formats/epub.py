@@ -52,12 +52,12 @@ def _is_protected(encryption: bytes) -> bool:
 
 
 def _metadata(package: Any) -> dict[str, Any]:
-    found = {}
+    values = {}
     for key, tag in (("author", "creator"), ("date", "date"), ("language", "language")):
         value = next((collapse(e.text or "") for e in package.iter("{*}" + tag)), "")
         if value:
-            found[key] = value[:10] if key == "date" else value
-    return found
+            values[key] = value[:10] if key == "date" else value
+    return values
 
 
 def _chapters(

@@ -52,11 +52,13 @@ def parse(text: str, above: tuple[str, ...] = (), line: int = 1) -> tuple[str, l
     level. `line` is the number of the text's first line, or 0 if lines have no numbers.
     """
     tokens = _parser().parse(text)
-    found = [(int(t.tag[1]), _plain(tokens[n + 1])) for n, t in enumerate(tokens) if t.type == "heading_open"]
-    levels = [level for level, _ in found]
-    title = found[0][1] if found else ""
-    only = bool(found) and levels.count(levels[0]) == 1 and levels[0] == min(levels)
-    coming = iter(found)
+    titles = [
+        (int(t.tag[1]), _plain(tokens[n + 1])) for n, t in enumerate(tokens) if t.type == "heading_open"
+    ]
+    levels = [level for level, _ in titles]
+    title = titles[0][1] if titles else ""
+    only = bool(titles) and levels.count(levels[0]) == 1 and levels[0] == min(levels)
+    coming = iter(titles)
     path: list[tuple[int, str]] = []
     blocks: list[Block] = []
     cells: list[str] | None = None  # the current table row, and its lines
