@@ -85,17 +85,17 @@ class VerbGroup(HelpGroup):
 
 def chosen_kinds(config: Any, words: list[str]) -> dict[str, str]:
     """The kinds that the command-line arguments choose."""
-    chosen = {}
+    kinds = {}
     for field in config.kinds:
         flag = f"--{field.replace('_', '-')}"
         for word, following in zip(words, [*words[1:], None]):
             if word == "--":
                 break
             if word.startswith(f"{flag}="):
-                chosen[field] = word.partition("=")[2]
+                kinds[field] = word.partition("=")[2]
             elif word == flag and following is not None:
-                chosen[field] = following
-    return chosen
+                kinds[field] = following
+    return kinds
 
 
 app = typer.Typer(
@@ -118,16 +118,14 @@ def options(
     pass
 
 
-def make_command(
-    verb: str, chosen: Mapping[str, str] = MappingProxyType({}), *, defaults: bool = True
-) -> Any:
+def make_command(verb: str, kinds: Mapping[str, str] = MappingProxyType({}), *, defaults: bool = True) -> Any:
     """The typer command of a verb: a function whose signature mirrors the configuration class.
 
     `chosen` names the kinds whose options it includes; with `defaults`, options of the other fields' default
     kinds are included, too.
     """
     loaded = stages.load(verb)
-    config = loaded.config.with_options(chosen, defaults=defaults)
+    config = loaded.config.with_options(kinds, defaults=defaults)
 
     def command(ctx: typer.Context, **values: Any) -> None:
         is_default = {

@@ -24,7 +24,7 @@ def with_kept(
     directory is updated without those that it does not need."""
     if before is None or not (root / ADAPTED).is_file():
         return config.model_copy(update={"encoder": config.encoder or default_encoder()}), {}
-    kept: dict[str, Any] = {
+    settings: dict[str, Any] = {
         name: value
         for name, value in before.claim["config"].items()
         if name in type(config).model_fields
@@ -32,13 +32,13 @@ def with_kept(
         and getattr(config, name) != value
     }
     inputs, absent = _inputs(config, root, before.claim["inputs"])
-    unchanged = {**inputs, **kept}
+    unchanged = {**inputs, **settings}
     unchanged.pop("encoder", None)
     if unchanged:
-        named = ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in unchanged.items())
-        log.note(f"{root} keeps what it was made with: {named}.")
+        flags = ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in unchanged.items())
+        log.note(f"{root} keeps what it was made with: {flags}.")
     encoder = inputs.get("encoder") or config.encoder or default_encoder()
-    return config.model_copy(update={**inputs, **kept, "encoder": encoder}), absent
+    return config.model_copy(update={**inputs, **settings, "encoder": encoder}), absent
 
 
 def _inputs(

@@ -50,8 +50,8 @@ class Choice(NamedTuple):
             return None
         read = CHOICES.options(config.index).model_fields
         settings = {name: getattr(config, name) for name in read if name in config.model_fields_set}
-        if taken := settings.keys() & {"replace", "texts"}:
-            raise QontextError(f"{min(taken)} is set by adapt itself", remedy="Leave it out.")
+        if reserved := settings.keys() & {"replace", "texts"}:
+            raise QontextError(f"{min(reserved)} is set by adapt itself", remedy="Leave it out.")
         return cls(config.index, settings)
 
     @classmethod

@@ -70,22 +70,22 @@ def show_verdict(verdict: Verdict, searching: Mapping[str, Any], root: Path) -> 
     _show_samples(root, verdict.split)
 
 
-def show_built(root: Path, built: Mapping[str, Any], expected: float, seconds: float) -> None:
+def show_built(root: Path, outcome: Mapping[str, Any], expected: float, seconds: float) -> None:
     """Show the results, with the unusable records and files by kind."""
-    rows: dict[str, Any] = {"passages": built["passages"]}
-    if "labels" in built:
-        rows["labels"] = shown_labels(built["labels"])
-    if "skipped" in built:
+    rows: dict[str, Any] = {"passages": outcome["passages"]}
+    if "labels" in outcome:
+        rows["labels"] = shown_labels(outcome["labels"])
+    if "skipped" in outcome:
         rows["left_out"] = ", ".join(
-            f"{n:,} × {kind.replace('_', ' ')}" for kind, n in built["skipped"].items()
+            f"{n:,} × {kind.replace('_', ' ')}" for kind, n in outcome["skipped"].items()
         )
-    if "not_read" in built:
-        rows["not_read"] = unread(built["not_read"])
+    if "not_read" in outcome:
+        rows["not_read"] = unread(outcome["not_read"])
     rows |= {
         "expected": log.duration(expected),
         "took": log.duration(seconds),
-        "model": built["model"],
-        "report": built["report"],
+        "model": outcome["model"],
+        "report": outcome["report"],
     }
     log.show_table("Results", rows)
     log.note(

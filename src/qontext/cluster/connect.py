@@ -34,15 +34,15 @@ def connected(on: str) -> Iterator[Any]:
     if ray.is_initialized():  # by the program that calls this one
         yield ray
         return
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         if not _join(ray, on):
             folder = tempfile.mkdtemp(prefix="qr-")  # short: sockets lie below it
-            held.callback(shutil.rmtree, folder, ignore_errors=True)
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
             log.note("No Ray cluster is running on this machine: starting Ray for this command.")
-            held.callback(ray.shutdown)
+            stack.callback(ray.shutdown)
             _init(ray, "local", include_dashboard=False, object_store_memory=STORE, _temp_dir=folder)
         else:
-            held.callback(ray.shutdown)
+            stack.callback(ray.shutdown)
         yield ray
 
 

@@ -40,21 +40,21 @@ class Outline:
 
     def _stretches(self, tokens: list[int], max_tokens: int) -> Iterator[tuple[int, int, tuple[str, ...]]]:
         """(first sentence, sentence after the last, path) of each section; short ones are joined with the next."""
-        held: tuple[int, int, int, tuple[str, ...]] | None = None
+        stretch: tuple[int, int, int, tuple[str, ...]] | None = None
         for (heading, first, end), path in zip(self.sections, self.paths):
-            if held is not None and sum(tokens[held[0] : end]) + SPECIAL_TOKENS <= max_tokens:
-                shared = _shared(held[3], path)
+            if stretch is not None and sum(tokens[stretch[0] : end]) + SPECIAL_TOKENS <= max_tokens:
+                shared = _shared(stretch[3], path)
                 # A heading that is no longer in the path is kept in the text.
-                held = (held[0], held[1] if shared == held[3] else held[0], end, shared)
+                stretch = (stretch[0], stretch[1] if shared == stretch[3] else stretch[0], end, shared)
             else:
-                if held is not None:
-                    yield held[1:]
-                held = (heading, first, end, path)
-            if (sum(tokens[held[1] : end]) + SPECIAL_TOKENS) * _SHORT >= max_tokens:
-                yield held[1:]
-                held = None
-        if held is not None:
-            yield held[1:]
+                if stretch is not None:
+                    yield stretch[1:]
+                stretch = (heading, first, end, path)
+            if (sum(tokens[stretch[1] : end]) + SPECIAL_TOKENS) * _SHORT >= max_tokens:
+                yield stretch[1:]
+                stretch = None
+        if stretch is not None:
+            yield stretch[1:]
 
     def place(self, begin: int, end: int, headings: tuple[str, ...]) -> Place:
         """The place of text[begin:end]."""

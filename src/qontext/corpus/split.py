@@ -247,9 +247,11 @@ def _usable(
         if all(is_new):
             block.documents.append(document)
         elif any(is_new):
-            kept = tuple(itertools.compress(document.passages, is_new))
+            passages = tuple(itertools.compress(document.passages, is_new))
             metadata = tuple(itertools.compress(document.passage_metadata, is_new))
-            block.documents.append(dataclasses.replace(document, passages=kept, passage_metadata=metadata))
+            block.documents.append(
+                dataclasses.replace(document, passages=passages, passage_metadata=metadata)
+            )
     if config.keep:
         texts = (text for d in block.documents for _, text in d.passages or ((d.id, d.content),))
         block.counts["kept_empty"] = sum(not text.strip() for text in texts)

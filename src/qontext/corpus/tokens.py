@@ -169,8 +169,8 @@ def _groups(texts: str, kind: str) -> tuple[NDArray[np.int64], pa.Array]:
         changed = np.concatenate([[last is None or keys[0] != last], keys[1:] != keys[:-1]])
         starts = np.flatnonzero(changed)
         cuts.append(starts + count)
-        kept = batch.column(name)
-        names.append(kept.take(pa.array(starts)) if kind == "queries" else kept)
+        ids = batch.column(name)
+        names.append(ids.take(pa.array(starts)) if kind == "queries" else ids)
         count, last = count + len(batch), keys[-1]
     joined = pa.chunked_array(names, pa.string()).combine_chunks()
     if kind == "queries" and (repeated := pc.filter(*_counted(joined))):

@@ -148,8 +148,8 @@ def _from_csv(path: Path) -> Iterator[tuple[str, Any, Any]]:
     for place, (question, answers) in _rows(path, 2, "question<tab>['answer', …]"):
         strings = read_list(answers)
         if strings is None:
-            shown = answers if len(answers) < 80 else f"{answers[:80]}…"
-            raise QontextError(f"the answers are {shown!r}, expected a list of strings", place=place)
+            start = answers if len(answers) < 80 else f"{answers[:80]}…"
+            raise QontextError(f"the answers are {start!r}, expected a list of strings", place=place)
         yield place, question, strings
 
 
@@ -170,11 +170,11 @@ def _objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _items(path: Path) -> Iterator[Any]:
     """The items of a JSON list, reading a few MB at a time."""
-    decode, rest, opened = json.JSONDecoder().raw_decode, "", False
+    decode, rest, is_open = json.JSONDecoder().raw_decode, "", False
     for block in _blocks(path):
         rest += block
-        if not opened:
-            opened, rest = True, rest.lstrip().removeprefix("[")
+        if not is_open:
+            is_open, rest = True, rest.lstrip().removeprefix("[")
         at = 0
         while (at := _BETWEEN.match(rest, at).end()) < len(rest):  # type: ignore[union-attr]
             try:

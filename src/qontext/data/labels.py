@@ -89,8 +89,8 @@ def _pairs(path: Path) -> Labels:
 
 
 def _relevant(qrels: Qrels) -> Qrels:
-    kept = {q: {p: grade for p, grade in judged.items() if grade > 0} for q, judged in qrels.items()}
-    return {q: judged for q, judged in kept.items() if judged}
+    positive = {q: {p: grade for p, grade in judged.items() if grade > 0} for q, judged in qrels.items()}
+    return {q: judged for q, judged in positive.items() if judged}
 
 
 def to_passages(labels: Labels, passages: Iterator[Passage], place: str) -> tuple[Labels, dict[str, str]]:
@@ -98,15 +98,15 @@ def to_passages(labels: Labels, passages: Iterator[Passage], place: str) -> tupl
     passage of the document that shares most words with the query. Labels with unknown ids are dropped and
     counted; it is an error if no id is known.
     """
-    named = labels.named
+    targets = labels.named
     document: dict[str, str] = {}
     parts: dict[str, list[Passage]] = {}
     for passage in passages:
-        if passage.id in named:
+        if passage.id in targets:
             document[passage.id] = passage.doc
-        elif passage.doc in named:
+        elif passage.doc in targets:
             parts.setdefault(passage.doc, []).append(passage)
-    lost: list[str] = []
+    unknown: list[str] = []
     splits: dict[str, Qrels] = {}
     for name, qrels in labels.splits.items():
         of_passages: Qrels = {}
@@ -119,7 +119,7 @@ def to_passages(labels: Labels, passages: Iterator[Passage], place: str) -> tupl
                 if id in document:
                     of_passages.setdefault(query, {})[id] = grade
                 else:
-                    lost.append(id)
+                    unknown.append(id)
         if not of_passages and (name != "train" or len(labels.splits) == 1):
             of = "" if name == UNSPLIT else f" of the split {name!r}"
             raise QontextError(
@@ -128,11 +128,11 @@ def to_passages(labels: Labels, passages: Iterator[Passage], place: str) -> tupl
                 remedy=f"The labels contain ids such as {min(id for judged in qrels.values() for id in judged)!r}.",
             )
         splits[name] = of_passages
-    if lost:
+    if unknown:
         log.warn(
-            f"{place}: 1 label has an id that is not in these documents, {lost[0]!r}; it is ignored."
-            if len(lost) == 1
-            else f"{place}: {len(lost):,} labels have ids that are not in these documents, such as {lost[0]!r}; "
+            f"{place}: 1 label has an id that is not in these documents, {unknown[0]!r}; it is ignored."
+            if len(unknown) == 1
+            else f"{place}: {len(unknown):,} labels have ids that are not in these documents, such as {unknown[0]!r}; "
             "they are ignored."
         )
     return Labels(labels.queries, splits), document

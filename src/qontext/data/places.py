@@ -43,8 +43,8 @@ class Place(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         """The known values, by column name."""
-        known = {name: value for name, value in self._asdict().items() if value not in ("", (), None, {})}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in known.items()}
+        fields = {name: value for name, value in self._asdict().items() if value not in ("", (), None, {})}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
 
 
 def find_passages(source: Path | str, ids: Collection[str]) -> dict[str, tuple[Passage, Place]]:
@@ -91,9 +91,11 @@ def _strings(texts: Collection[str]) -> pa.StringArray:
 
 def place_of(row: Mapping[str, Any], source: Path) -> Place:
     """The place in the columns of a row; missing columns are unknown values."""
-    known = {name: value for name, value in row.items() if value is not None}
-    headings = tuple(known.pop("headings", ()))
-    return Place(**{**known, "headings": headings, "metadata": parsed(known.get("metadata") or "{}", source)})
+    fields = {name: value for name, value in row.items() if value is not None}
+    headings = tuple(fields.pop("headings", ()))
+    return Place(
+        **{**fields, "headings": headings, "metadata": parsed(fields.get("metadata") or "{}", source)}
+    )
 
 
 def parsed(metadata: str, source: Path) -> dict[str, Any]:

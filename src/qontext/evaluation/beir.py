@@ -123,8 +123,8 @@ def _folders(settings: BeirConfig, name: str) -> Iterator[tuple[str, Path | Benc
     """The parts of a set, each with its folder, or with the benchmark to download."""
     from qontext.evaluation.datasets import BENCHMARKS, FORUMS
 
-    known = [n.removeprefix("beir/") for n in BENCHMARKS if n.startswith("beir/")]
-    if name not in known and (Path(name).name != name or not settings.data_root) and Path(name).is_dir():
+    sets = [n.removeprefix("beir/") for n in BENCHMARKS if n.startswith("beir/")]
+    if name not in sets and (Path(name).name != name or not settings.data_root) and Path(name).is_dir():
         yield Path(name).name, Path(name)
         return
     local = Path(settings.data_root).expanduser() / name if settings.data_root else None
@@ -136,7 +136,7 @@ def _folders(settings: BeirConfig, name: str) -> Iterator[tuple[str, Path | Benc
     elif local and local.is_dir():
         yield name, local
     else:
-        entry = BENCHMARKS[f"beir/{choose(name, known, 'set')}"]
+        entry = BENCHMARKS[f"beir/{choose(name, sets, 'set')}"]
         for part in entry.parts or (entry.name,):
             here = (
                 Path(settings.data_root).expanduser() / part.removeprefix("beir/")
@@ -199,27 +199,27 @@ def fetch(benchmark: Benchmark, folder: Path) -> Path:
 def beir_table(scores: dict[str, float], missing: tuple[str, ...] = ()) -> Table:
     """Our results and those of published systems by set, and the means over common sets."""
     systems = [row for row in ROWS if any(f"beir/{name}" in row.figures for name in BEIR_SETS)]
-    known = [name for name in scores if name in BEIR_SETS]
-    columns = ["Set", "ours", *((row.system for row in systems) if known else ())]
+    published = [name for name in scores if name in BEIR_SETS]
+    columns = ["Set", "ours", *((row.system for row in systems) if published else ())]
     table = Table(columns, caption=f"{MEASURE} without training on the sets, × 100")
     for name, score in scores.items():
-        figures = [row.figures.get(f"beir/{name}", {}).get(MEASURE) for row in systems] if known else []
+        figures = [row.figures.get(f"beir/{name}", {}).get(MEASURE) for row in systems] if published else []
         table.rows.append(_row(name, 100 * score, figures))
     table.rows.append(
         _row("mean", 100 * sum(scores.values()) / len(scores), [])
-        if not known
-        else _mean(scores, known, systems)
+        if not published
+        else _mean(scores, published, systems)
     )
-    if known:
-        table.notes.append(f"Published: {systems[0].source}. The mean is over its {len(known)} sets.")
+    if published:
+        table.notes.append(f"Published: {systems[0].source}. The mean is over its {len(published)} sets.")
     if missing:
         table.notes.append(f"Not downloaded, and not included in means: {', '.join(missing)}.")
     return table
 
 
-def _mean(scores: dict[str, float], known: list[str], systems: list[Any]) -> Row:
-    means = [sum(row.figures[f"beir/{name}"][MEASURE] for name in known) / len(known) for row in systems]
-    return _row("mean", 100 * sum(scores[name] for name in known) / len(known), means)
+def _mean(scores: dict[str, float], sets: list[str], systems: list[Any]) -> Row:
+    means = [sum(row.figures[f"beir/{name}"][MEASURE] for name in sets) / len(sets) for row in systems]
+    return _row("mean", 100 * sum(scores[name] for name in sets) / len(sets), means)
 
 
 def _row(name: str, ours: float, others: list[float | None] | list[float]) -> Row:

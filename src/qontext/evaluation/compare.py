@@ -65,9 +65,9 @@ def run(settings: CompareConfig) -> dict[str, Any]:
     from qontext.evaluation.comparison import System, compare_systems, largest_changes, side_by_side, tops
     from qontext.evaluation.datasets import load_judgements
 
-    named = [find_runs(text) for text in settings.runs]
-    names = system_names([name for name, _ in named], [paths for _, paths in named])
-    if len(named) < 2:
+    groups = [find_runs(text) for text in settings.runs]
+    names = system_names([name for name, _ in groups], [paths for _, paths in groups])
+    if len(groups) < 2:
         raise QontextError("a comparison needs at least two systems", remedy="Add another run.")
     if Path(settings.qrels).is_file() and is_questions(Path(settings.qrels)):
         raise QontextError(
@@ -78,7 +78,7 @@ def run(settings: CompareConfig) -> dict[str, Any]:
     judged = load_judgements(settings.qrels, split=settings.split)
     checks.note_grades(judged, settings.relevant)
     systems, first_runs, queries = [], [], []
-    for name, (_, paths) in zip(names, named):
+    for name, (_, paths) in zip(names, groups):
         seeds = []
         for path in paths:
             checks.check_kinds(path, settings.qrels)
@@ -97,8 +97,8 @@ def run(settings: CompareConfig) -> dict[str, Any]:
     firsts = [tops(results, judged.qrels, threshold(judged, settings.relevant)) for results in first_runs]
     values = [system.per_query(measures[0]) for system in systems]
     changes = largest_changes(queries, values[0], values[1], firsts[0], firsts[1], count=settings.examples)
-    shown = dict(zip(names, zip(values, firsts)))
-    examples = side_by_side([change.query for change in changes], queries, shown)
+    by_name = dict(zip(names, zip(values, firsts)))
+    examples = side_by_side([change.query for change in changes], queries, by_name)
     folder = settings.data or (settings.qrels if Path(settings.qrels).is_dir() else None)
     texts = texts_of(folder, examples)
     _show(systems, measures, pairs)

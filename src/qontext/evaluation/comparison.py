@@ -95,7 +95,7 @@ Tops = Mapping[str, tuple[str, bool]]
 
 
 def side_by_side(
-    chosen: Sequence[str], queries: Sequence[str], systems: Mapping[str, tuple[Floats, Tops]]
+    examples: Sequence[str], queries: Sequence[str], systems: Mapping[str, tuple[Floats, Tops]]
 ) -> dict[str, list[First]]:
     """query → the first passage of every system, for the wanted ones of the queries; `systems` are their values and
     their first passages."""
@@ -105,7 +105,7 @@ def side_by_side(
             First(name, float(values[place[query]]), *tops.get(query, (None, False)))
             for name, (values, tops) in systems.items()
         ]
-        for query in chosen
+        for query in examples
     }
 
 

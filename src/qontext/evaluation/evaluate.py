@@ -157,11 +157,11 @@ def _foreseen(first: Run, second: Run, scores: Scores) -> dict[str, list[float]]
     from qontext.evaluation.measures import DEPTHS
 
     judged = set(scores.queries)
-    kept = [query in judged for query in second.queries]
+    is_judged = [query in judged for query in second.queries]
     curves = {}
     for n in NEIGHBOURS:
         values = neighbourhood.neighbourhood_recall(first, second, n=n, depths=DEPTHS)
-        curves[f"nb-recall^{n}"] = [float(np.mean(values[k][kept])) for k in DEPTHS]
+        curves[f"nb-recall^{n}"] = [float(np.mean(values[k][is_judged])) for k in DEPTHS]
     return curves
 
 

@@ -206,11 +206,11 @@ def _section(group: Sequence[Artifact], labels: Mapping[str, str]) -> Section:
         runs.setdefault(name, run)
         if (count := _searched(run)) is not None:
             searched[name] = count
-    known = first.summary.get("benchmark")
+    benchmark = first.summary.get("benchmark")
     return Section(
         place=_place(first, "qrels"),
         split=split,
-        benchmark=BENCHMARKS.get(known) if known else None,
+        benchmark=BENCHMARKS.get(benchmark) if benchmark else None,
         queries=queries,
         systems=[System(name, seeds) for name, seeds in by_name.items()],
         curves={
@@ -220,7 +220,7 @@ def _section(group: Sequence[Artifact], labels: Mapping[str, str]) -> Section:
         without_results=without,
         searched=searched,
         runs=runs,
-        relevant=first.config.get("relevant") or (BENCHMARKS[known].relevant if known else 1),
+        relevant=first.config.get("relevant") or (BENCHMARKS[benchmark].relevant if benchmark else 1),
     )
 
 
@@ -267,8 +267,8 @@ def _searched(run: str) -> int | None:
 def _place(artifact: Artifact, name: str) -> str:
     """The current path of the artifact's input; its recorded path, if it is missing."""
     there = [place for place in origins.places(artifact.inputs[name], artifact.path) if place.exists()]
-    named = str(artifact.inputs[name]["path"])
-    return named if not there or Path(named) in there else str(there[0])
+    original = str(artifact.inputs[name]["path"])
+    return original if not there or Path(original) in there else str(there[0])
 
 
 def _plain(name: str) -> str:
@@ -277,8 +277,8 @@ def _plain(name: str) -> str:
         re.sub(r"^(evaluate|evaluation|scores?)[-_.]+|[-_.](evaluate|evaluation|scores?)$", "", p)
         for p in name.split("/")
     ]
-    kept = [part for part in parts if part not in ("evaluate", "evaluation", "scores", "score", "")]
-    return "/".join(kept) or name
+    telling = [part for part in parts if part not in ("evaluate", "evaluation", "scores", "score", "")]
+    return "/".join(telling) or name
 
 
 def _training(path: Path) -> list[Training]:

@@ -66,12 +66,12 @@ def run(config: HoldoutConfig, work: Workdir) -> dict[str, Any]:
     from qontext.data.collection import read_passages, write_qrels
     from qontext.data.labels import read_labels, to_passages
 
-    total, held, rule = _held_out(config)
+    total, held_out, rule = _held_out(config)
     held_queries: dict[str, tuple[str, str]] = {}
-    summary: dict[str, Any] = {"passages": total, "held_out_passages": len(held), "held_out_by": rule}
+    summary: dict[str, Any] = {"passages": total, "held_out_passages": len(held_out), "held_out_by": rule}
     if config.queries is not None:
-        held_queries, kept = _divide(config, held, work)
-        summary |= {"training_queries": kept, "held_out_queries": len(held_queries)}
+        held_queries, training = _divide(config, held_out, work)
+        summary |= {"training_queries": training, "held_out_queries": len(held_queries)}
     judged: dict[str, Qrels] = {"generated": {id: {passage: 1} for id, (passage, _) in held_queries.items()}}
     queries = {id: text for id, (_, text) in held_queries.items()}
     if config.labels is not None:
@@ -122,16 +122,16 @@ def _held_out(config: HoldoutConfig) -> tuple[int, set[str], str]:
         raise QontextError("contains no passages", place=config.passages)
     rule = "documents" if documents >= FEW_DOCUMENTS else "passages"
     share = min(config.share, config.questions / total)
-    held: set[str] = set()
+    held_out: set[str] = set()
     lowest, fallback = 2.0, ""
     for passage in read_passages(config.passages):
         unit = passage.doc if rule == "documents" else passage.id
         chance = _chance(config.seed, "document", unit)
         if chance < share:
-            held.add(passage.id)
+            held_out.add(passage.id)
         elif chance < lowest:
             lowest, fallback = chance, passage.id
-    return total, held or {fallback}, rule
+    return total, held_out or {fallback}, rule
 
 
 def _divide(config: HoldoutConfig, out: set[str], work: Workdir) -> tuple[dict[str, tuple[str, str]], int]:

@@ -52,15 +52,15 @@ def find(run: Run, qrels: Qrels) -> JudgedResults:
     passages = np.array([p for judged in qrels.values() for p in judged], dtype=object)
     # Judged pairs that may be in the run, as (query, code of the passage) in one sortable number.
     place = np.minimum(np.searchsorted(run.ids, passages), len(run.ids) - 1)
-    known = np.flatnonzero(run.ids[place] == passages)
-    pairs = judged_query[known] * len(run.ids) + place[known]
+    in_run = np.flatnonzero(run.ids[place] == passages)
+    pairs = judged_query[in_run] * len(run.ids) + place[in_run]
     order = np.argsort(pairs)
-    pairs, pair_grades = pairs[order], grades[known][order]
+    pairs, pair_grades = pairs[order], grades[in_run][order]
 
     run_query = np.array([number.get(query, -1) for query in run.queries], dtype=np.int64)
     row_query = np.repeat(run_query, np.diff(run.starts))
     is_judged = np.zeros(len(run.ids), dtype=bool)
-    is_judged[place[known]] = True
+    is_judged[place[in_run]] = True
     rows = np.flatnonzero(is_judged[run.codes] & (row_query >= 0))
     keys = row_query[rows] * len(run.ids) + run.codes[rows]
     at = np.minimum(np.searchsorted(pairs, keys), max(len(pairs) - 1, 0))

@@ -72,9 +72,9 @@ def _short(summary: dict[str, Any]) -> str:
     measures = summary.get("measures")
     flat = {**(measures if isinstance(measures, dict) else {}), **summary}
     numbers = [(k, v) for k, v in flat.items() if isinstance(v, int | float) and not isinstance(v, bool)]
-    shown = [(k, v) for k, v in numbers if "second" not in k][:4]
+    first = [(k, v) for k, v in numbers if "second" not in k][:4]
     return ", ".join(
-        f"{k.replace('_', ' ')} {v:,}" if isinstance(v, int) else f"{k} {v:.4g}" for k, v in shown
+        f"{k.replace('_', ' ')} {v:,}" if isinstance(v, int) else f"{k} {v:.4g}" for k, v in first
     )
 
 

@@ -69,9 +69,9 @@ def _answers(
     """Answer recall at 5, 20 and 100 on Natural Questions and TriviaQA."""
     figures_of = {}
     for benchmark, figures in (("nq", nq), ("triviaqa", trivia)):
-        known = {f"Answer@{k}": f for k, f in zip((5, 20, 100), figures) if f is not None}
-        if known:
-            figures_of[benchmark] = known
+        values = {f"Answer@{k}": f for k, f in zip((5, 20, 100), figures) if f is not None}
+        if values:
+            figures_of[benchmark] = values
     return Row(system, source, figures_of)
 
 

@@ -119,9 +119,9 @@ class Examples:
             is_read[number] = True
             yield number, passage.content
         if not is_read.all():
-            lost = [id for id, number in self.number.items() if not is_read[number]]
+            missing = [id for id, number in self.number.items() if not is_read[number]]
             raise QontextError(
-                f"names the passage {lost[0]!r}, which is not in the passages ({len(lost):,} are missing)",
+                f"names the passage {missing[0]!r}, which is not in the passages ({len(missing):,} are missing)",
                 place=self.place,
                 remedy="Check that the groups were mined from these passages.",
             )
@@ -174,12 +174,12 @@ class Examples:
         turn = np.argsort(hashed(seed, "positives", row.key, np.arange(len(row.positives))), kind="stable")
         first = turn[epoch % len(turn)]
         order = np.argsort(hashed(seed, "negatives", row.key, np.arange(len(row.negatives))), kind="stable")
-        shown = np.arange(min(negatives, len(order)))
-        picked = order[(shown + epoch * negatives) % max(len(order), 1)]
+        offsets = np.arange(min(negatives, len(order)))
+        picked = order[(offsets + epoch * negatives) % max(len(order), 1)]
         if self.margin_bins and len(order):
             margins = row.positive_scores[first] - row.negative_scores
-            picked = _evenly(margins, self.margin_bins, len(shown), (seed, row.key, epoch))
-        random = below(len(self.number), seed, "random", row.key, epoch, np.arange(negatives - len(shown)))
+            picked = _evenly(margins, self.margin_bins, len(offsets), (seed, row.key, epoch))
+        random = below(len(self.number), seed, "random", row.key, epoch, np.arange(negatives - len(offsets)))
         passages = np.concatenate([[row.positives[first]], row.negatives[picked], random])
         none = np.full(len(random), np.nan, np.float32)
         scores = np.concatenate([row.positive_scores[[first]], row.negative_scores[picked], none])
@@ -193,8 +193,8 @@ def _evenly(margins: Floats, bins: int, count: int, key: tuple[int, int, int]) -
     order = np.argsort(bin_of, kind="stable")
     _, begins, sizes = np.unique(bin_of[order], return_index=True, return_counts=True)
     draws = np.arange(count)
-    chosen = below(len(begins), key[0], "bin", *key[1:], draws)
-    places: Ints = order[begins[chosen] + below(sizes[chosen], key[0], "place in bin", *key[1:], draws)]
+    bin_drawn = below(len(begins), key[0], "bin", *key[1:], draws)
+    places: Ints = order[begins[bin_drawn] + below(sizes[bin_drawn], key[0], "place in bin", *key[1:], draws)]
     return places
 
 
@@ -217,11 +217,11 @@ def read_examples(
 def _judged(folder: str, split: str) -> Iterator[Group]:
     collection = load_collection(folder)
     qrels, texts = collection.qrels(split), collection.queries(split)
-    left = 0
+    skipped = 0
     for query, judged in qrels.items():
         if positives := [passage for passage, grade in judged.items() if grade > 0]:
             yield Group(query, texts[query], positives, [])
         else:
-            left += 1
-    if left:
-        log.note(f"{left:,} queries of {folder} ({split}) have no relevant passage and are skipped.")
+            skipped += 1
+    if skipped:
+        log.note(f"{skipped:,} queries of {folder} ({split}) have no relevant passage and are skipped.")

@@ -119,10 +119,10 @@ class StageConfig(BaseModel):
         """Raise an error if only kinds that were not chosen read the setting `name`."""
         for field, table in cls.kinds.items():
             info = cls.model_fields[field]
-            chosen = values.get(field) or (None if info.is_required() else info.get_default())
-            if chosen and (readers := table.readers(name)):
+            kind = values.get(field) or (None if info.is_required() else info.get_default())
+            if kind and (readers := table.readers(name)):
                 raise QontextError(
-                    f"{name} is not read by the {table.noun} {chosen!r}, only by {', '.join(readers)}"
+                    f"{name} is not read by the {table.noun} {kind!r}, only by {', '.join(readers)}"
                 )
 
     def options(self, field: str) -> Any:
@@ -173,7 +173,7 @@ class Chosen(NamedTuple):
 
 @functools.cache
 def _with_options(config: type[StageConfig], names: tuple[tuple[str, str], ...]) -> Any:
-    chosen: dict[str, Chosen] = {}
+    kinds: dict[str, Chosen] = {}
     for field, name in names:
         table = config.kinds[field]
         options = table.options(name)
@@ -181,14 +181,14 @@ def _with_options(config: type[StageConfig], names: tuple[tuple[str, str], ...])
             raise QontextError(
                 f"the Options of the {table.noun} {name!r} are not a subclass of qontext.frame.config.Options"
             )
-        if taken := sorted(options.model_fields.keys() & config.model_fields.keys()):
+        if clashes := sorted(options.model_fields.keys() & config.model_fields.keys()):
             raise QontextError(
-                f"the {table.noun} {name!r} has an option {taken[0]!r}, which is already the name of a setting",
+                f"the {table.noun} {name!r} has an option {clashes[0]!r}, which is already the name of a setting",
                 remedy="Rename the option.",
             )
-        chosen[field] = Chosen(name, options)
-    members = {"__module__": config.__module__, "__doc__": config.__doc__, "chosen": chosen}
-    bases = (config, *dict.fromkeys(kind.options for kind in chosen.values()))
+        kinds[field] = Chosen(name, options)
+    members = {"__module__": config.__module__, "__doc__": config.__doc__, "chosen": kinds}
+    bases = (config, *dict.fromkeys(kind.options for kind in kinds.values()))
     return types.new_class(config.__name__, bases, exec_body=lambda body: body.update(members))
 
 

@@ -69,14 +69,14 @@ def execute(stage: Stage[C], settings: C, out: Path | None, *, overwrite: bool =
     place = _place(stage, settings)
     if launch.rank() != 0 and place.shards is None:
         return _follow(stage, settings, out, claim)
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         # One process at a time checks and claims; then each holds its own lock while it works.
         with _finishing(out, place), locks.lock(out, "-claim", wait=True):
             state, earlier = _prepare(out, claim, overwrite=overwrite)
             if state == "done":
                 assert earlier is not None
                 return earlier
-            held.enter_context(locks.lock(out, f"-{place.writer}"))
+            stack.enter_context(locks.lock(out, f"-{place.writer}"))
             if state == "interrupted":
                 assert earlier is not None
                 settings, claim = computed.resumed(settings, claim, earlier.meta)

@@ -75,8 +75,8 @@ def find(entry: Entry, directory: Path, what: str, *, remedy: str) -> str:
             place=there[0],
             remedy=f"Run the command that wrote {directory} again.",
         )
-    tried = " nor at ".join(map(str, places(entry, directory)))
-    raise QontextError(f"{what} is not found at {tried}", place=directory, remedy=remedy)
+    looked_at = " nor at ".join(map(str, places(entry, directory)))
+    raise QontextError(f"{what} is not found at {looked_at}", place=directory, remedy=remedy)
 
 
 def refuse_inputs_below(out: Path, claim: dict[str, Any]) -> None:

@@ -38,10 +38,10 @@ def _function(verb: str) -> str:
     loaded = stages.load(verb)
     inputs = loaded.config.inputs()
     positional = [name for name, mark in inputs.items() if mark.positional]
-    named = [name for name in loaded.config.model_fields if name not in positional]
+    keyword_only = [name for name in loaded.config.model_fields if name not in positional]
     lines = [f"    {_parameter(loaded.config, name)}," for name in positional]
     keywords = [
-        f"    {_parameter(loaded.config, name)}," for name in sorted(named, key=_needed(loaded.config))
+        f"    {_parameter(loaded.config, name)}," for name in sorted(keyword_only, key=_needed(loaded.config))
     ]
     keywords += [f"    {option}," for option in _options(loaded.config)]
     returns, other = "dict[str, Any]", ""
@@ -53,12 +53,12 @@ def _function(verb: str) -> str:
     if keywords:
         lines += ["    *,", *keywords]
     help_text = textwrap.indent(f'"""{stages.VERBS[verb].help}"""', "    ")
-    written = [f"def {verb.replace('-', '_')}(", *lines, f") -> {returns}:", help_text, ""]
+    lines_of_stub = [f"def {verb.replace('-', '_')}(", *lines, f") -> {returns}:", help_text, ""]
     if not other:
-        return "\n".join(written)
+        return "\n".join(lines_of_stub)
     without = [line.replace("out: str | Path,", "out: None = None,") for line in lines]
-    without_out = [written[0], *without, f") -> {other}:", help_text, ""]
-    return "\n".join(["@overload", *written, "@overload", *without_out])
+    without_out = [lines_of_stub[0], *without, f") -> {other}:", help_text, ""]
+    return "\n".join(["@overload", *lines_of_stub, "@overload", *without_out])
 
 
 def _options(config: type[StageConfig]) -> list[str]:

@@ -85,7 +85,7 @@ class Encoder(nn.Module):
         """
         numbers = [layer % (self.num_layers + 1) for layer in layers]
         hidden = self.embed(ids_NT)
-        kept = {0: hidden}
+        states = {0: hidden}
         shared = self._shared
         step = self.family.prepare(self.config, shared, hidden, mask_NT)
         for number, layer in enumerate(self._layers[: max(numbers)], start=1):
@@ -93,8 +93,8 @@ class Encoder(nn.Module):
             if number == self.num_layers:
                 hidden = self.family.finish(shared, hidden)
             if number in numbers:
-                kept[number] = hidden
-        return tuple(kept[number] for number in numbers)
+                states[number] = hidden
+        return tuple(states[number] for number in numbers)
 
     def mlm_logits(self, hidden_KH: Tensor) -> Tensor:
         """φ: vocabulary logits [K, V] of any gathered positions."""

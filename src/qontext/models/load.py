@@ -55,10 +55,10 @@ def read_model(
     except Exception as error:  # the library raises whatever its parsers raise
         raise QontextError(f"cannot load the model: {first_line(error)}", place=directory) from None
     prefix = f"{model.base_model_prefix}."
-    lost = sorted(key for key in report["missing_keys"] if key.startswith(prefix))
-    if lost:
+    missing = sorted(key for key in report["missing_keys"] if key.startswith(prefix))
+    if missing:
         raise QontextError(
-            f"the weights do not belong to this config.json: {len(lost)} are missing, such as {lost[0]}",
+            f"the weights do not belong to this config.json: {len(missing)} are missing, such as {missing[0]}",
             place=directory,
         )
     if report["missing_keys"]:

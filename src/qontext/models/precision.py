@@ -81,7 +81,7 @@ def settle_precision(work: Workdir, setting: Precision, device: torch.device) ->
 
 def precision_name(dtype: torch.dtype) -> str:
     """The name of a format, as for `--precision`."""
-    return next(name for name, known in _DTYPES.items() if known == dtype)
+    return next(name for name, value in _DTYPES.items() if value == dtype)
 
 
 def has_bf16(device: torch.device) -> bool:

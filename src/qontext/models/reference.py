@@ -79,15 +79,15 @@ def resolve(reference: Reference, directory: Path, model: str | None = None) -> 
         return model
     is_path = "beside" in reference
     entry = {name: str(value) for name, value in reference.items()}
-    tried = [str(place) for place in places(entry, directory)] if is_path else [reference["path"]]
-    there = [name for name in tried if not is_path or Path(name).exists()]
+    candidates = [str(place) for place in places(entry, directory)] if is_path else [reference["path"]]
+    there = [name for name in candidates if not is_path or Path(name).exists()]
     for name in there:
         if model_digest(folder_of(name)) == reference["digest"]:
             return name
     default = Path(default_encoder())
     if default.is_dir() and model_digest(default) == reference["digest"]:
         return str(default)
-    where = f"has changed ({there[0]})" if there else f"is not found at {' nor at '.join(tried)}"
+    where = f"has changed ({there[0]})" if there else f"is not found at {' nor at '.join(candidates)}"
     raise QontextError(
         f"the encoder of this directory {where}",
         place=directory,

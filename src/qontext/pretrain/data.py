@@ -83,8 +83,8 @@ def choose_anchors(
     counts = {"passages": int(usable.sum())}
     if context is not None and context.only_queries:
         usable &= sources.query_counts > 0
-        if left := counts["passages"] - int(usable.sum()):
-            counts["passages_without_queries"] = left
+        if without := counts["passages"] - int(usable.sum()):
+            counts["passages_without_queries"] = without
     elif context is not None:
         alone = int((np.diff(store.groups) == 1).sum())
         if alone:

@@ -78,11 +78,11 @@ def _documents(source: str, queries: Array) -> tuple[Array, Array]:
 def _fill_in(queries_path: str, passages_path: str, pairs: list[Pair]) -> None:
     """The texts of the drawn pairs, from one more pass over passages and queries."""
     numbers = {number for pair in pairs for number in (pair.passage, pair.other)}
-    chosen = {n: p for n, p in enumerate(read_passages(passages_path)) if n in numbers}
+    passages = {n: p for n, p in enumerate(read_passages(passages_path)) if n in numbers}
     waiting = {}
     for pair in pairs:
-        pair.content, pair.other_content = chosen[pair.passage].content, chosen[pair.other].content
-        waiting[chosen[pair.passage].id] = pair
+        pair.content, pair.other_content = passages[pair.passage].content, passages[pair.other].content
+        waiting[passages[pair.passage].id] = pair
     counts = dict.fromkeys(waiting, 0)
     for ids, texts in _query_batches(queries_path):
         for id, text in zip(ids, texts):

@@ -62,11 +62,11 @@ class FromFile(Generator):
         of: dict[str, list[str]] = {passage.id: [] for passage in read_passages(task.passages)}
         unknown, unknown_id = 0, ""
         for id, queries in read_queries_by_passage(path):
-            known = of.get(id)
-            if known is None:
+            own = of.get(id)
+            if own is None:
                 unknown, unknown_id = unknown + 1, id
-            elif len(known) < task.per_passage:
-                known.extend(queries[: task.per_passage - len(known)])
+            elif len(own) < task.per_passage:
+                own.extend(queries[: task.per_passage - len(own)])
         usable = {id: queries for id, queries in of.items() if queries}
         if not usable:
             example = next(iter(of), "")

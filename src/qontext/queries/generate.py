@@ -106,17 +106,17 @@ def _make_part(generator: Generator, passages: list[Passage], per_passage: int, 
     from qontext.queries.cleaning import clean
 
     generator.tally = tally = Counter[str]()
-    kept: list[list[str]] = [[] for _ in passages]
+    queries_of: list[list[str]] = [[] for _ in passages]
     full = [i for i, passage in enumerate(passages) if passage.text.strip()]
     tally["empty_passages"] = len(passages) - len(full)
     for place, queries in generator([passages[i] for i in full]):
-        kept[full[place]] = clean(queries[:per_passage], passages[full[place]], tally)
+        queries_of[full[place]] = clean(queries[:per_passage], passages[full[place]], tally)
         advance(per_passage)
-    tally["without_queries"] = sum(not queries for queries in kept)
+    tally["without_queries"] = sum(not queries for queries in queries_of)
     columns = {
-        "passage": [passage.id for passage, queries in zip(passages, kept) for _ in queries],
-        "query": [query for queries in kept for query in queries],
-        "number": [number for queries in kept for number in range(len(queries))],
+        "passage": [passage.id for passage, queries in zip(passages, queries_of) for _ in queries],
+        "query": [query for queries in queries_of for query in queries],
+        "number": [number for queries in queries_of for number in range(len(queries))],
     }
     table = pa.table(columns, records.QUERIES)
     return table.replace_schema_metadata({FOOTER: json.dumps(dict(sorted(tally.items())))})

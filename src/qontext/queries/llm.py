@@ -126,20 +126,20 @@ class Llm(Generator):
         pool = ThreadPoolExecutor(self.settings.concurrency)
         try:
             passage_of = {pool.submit(self._ask, passages[i]): i for i in which}
-            for answered in as_completed(passage_of):
+            for future in as_completed(passage_of):
                 try:
-                    queries, counts = answered.result()
+                    queries, counts = future.result()
                 except _Halted:
                     continue  # another request was refused: its error is raised, regardless of the order of completion
                 except Failed as error:
-                    failed[passage_of[answered]] = error
+                    failed[passage_of[future]] = error
                     in_a_row += 1
                     if in_a_row == IN_A_ROW:
                         self._stop(failed)
                 else:
                     in_a_row = 0
                     self.tally.update(counts)
-                    yield passage_of[answered], queries
+                    yield passage_of[future], queries
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 

@@ -63,9 +63,9 @@ class Rows:
     def take(self, numbers: Array) -> Array:
         """[N, D] the vectors of these numbers."""
         rows = np.empty((len(numbers), self.dimension), np.float32)
-        for held, part in self.blocks():
-            here = (numbers >= held[0]) & (numbers <= held[-1])
-            rows[here] = part[numbers[here] - held[0]]
+        for numbers_held, part in self.blocks():
+            here = (numbers >= numbers_held[0]) & (numbers <= numbers_held[-1])
+            rows[here] = part[numbers[here] - numbers_held[0]]
         return rows
 
 

@@ -30,12 +30,12 @@ def overlap(texts: Sequence[str], passages: Sequence[str]) -> Array:
     stem, stems = term_of("english"), dict[str, set[str]]()
     shares = np.zeros(len(texts), np.float32)
     for n, (text, passage) in enumerate(zip(texts, passages)):
-        known = stems.get(passage)
-        if known is None:
+        passage_stems = stems.get(passage)
+        if passage_stems is None:
             stems.clear()  # pairs of one passage are consecutive
-            known = stems[passage] = set(map(stem, content_words(passage[:READ_CHARACTERS])))
+            passage_stems = stems[passage] = set(map(stem, content_words(passage[:READ_CHARACTERS])))
         query_stems = {stem(word) for word in content_words(text[:READ_CHARACTERS])}
-        shares[n] = len(query_stems & known) / len(query_stems) if query_stems else 0.0
+        shares[n] = len(query_stems & passage_stems) / len(query_stems) if query_stems else 0.0
     return shares
 
 

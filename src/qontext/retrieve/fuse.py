@@ -121,14 +121,14 @@ def tuned(rows: Rows, config: FuseConfig) -> tuple[tuple[float, ...], dict[str, 
     assert config.tune
     qrels, measures = read_qrels(config.tune), parse(config.measure)
     (name,) = measures
-    tried = []
+    trials = []
     for parts in itertools.product(range(config.steps + 1), repeat=len(config.runs)):
         if sum(parts) == config.steps:
             weights = tuple(part / config.steps for part in parts)
             value = measure(rows.fused(weights, config.k), qrels, measures).means[name]
-            tried.append((value, -float(np.std(weights)), weights))
-    value, _, weights = max(tried)
-    alone = {path: next(v for v, _, w in tried if w[i] == 1.0) for i, path in enumerate(config.runs)}
+            trials.append((value, -float(np.std(weights)), weights))
+    value, _, weights = max(trials)
+    alone = {path: next(v for v, _, w in trials if w[i] == 1.0) for i, path in enumerate(config.runs)}
     return weights, {"tuned_on": config.tune, name: round(value, 6), "alone": alone}
 
 

@@ -189,8 +189,10 @@ def _texts(config: RerankConfig, top: Any) -> tuple[dict[str, str], dict[str, st
     ids = set(top.ids[np.unique(top.codes)])
     source = select_passages(config.data, config.passages)
     texts = {passage.id: passage.content for passage in read_passages(source) if passage.id in ids}
-    if lost := ids - texts.keys():
-        raise QontextError(f"names the passage {min(lost)!r}, which is not in the passages", place=config.run)
+    if missing := ids - texts.keys():
+        raise QontextError(
+            f"names the passage {min(missing)!r}, which is not in the passages", place=config.run
+        )
     return queries, texts
 
 

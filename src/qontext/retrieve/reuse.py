@@ -62,14 +62,14 @@ class Earlier:
         if self.vectors is None:
             return np.zeros(len(hashes), bool)
         at = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
-        known: np.ndarray[Any, Any] = self.hashes[at] == hashes
-        return known
+        is_known: np.ndarray[Any, Any] = self.hashes[at] == hashes
+        return is_known
 
     def rows(self, hashes: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """Which texts are known, [N] bool, and their vectors."""
-        known = self.knows(hashes)
+        is_known = self.knows(hashes)
         if self.vectors is None:
-            return known, np.zeros((0, 0), np.float32)
+            return is_known, np.zeros((0, 0), np.float32)
         at = np.searchsorted(self.hashes, hashes)
-        vectors = [self.vectors.parts[part][row] for part, row in self.places[at[known]]]
-        return known, np.stack(vectors).astype(np.float32) if vectors else np.zeros((0, 0), np.float32)
+        vectors = [self.vectors.parts[part][row] for part, row in self.places[at[is_known]]]
+        return is_known, np.stack(vectors).astype(np.float32) if vectors else np.zeros((0, 0), np.float32)

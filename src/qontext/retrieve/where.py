@@ -112,7 +112,7 @@ def matching_ids(conditions: list[Condition], source: Path) -> list[str]:
             [parsed(text, file) for text in metadata.dictionary.to_pylist()] if metadata is not None else [{}]
         )
         codes = np.zeros(len(batch), np.int64) if metadata is None else metadata.indices.to_numpy()
-        names.update(name for known in objects for name in known)
+        names.update(name for one in objects for name in one)
         names.update(name for name, column in _COLUMNS.items() if column in batch.schema.names)
         good = np.ones(len(batch), bool)
         for condition in conditions:
@@ -133,15 +133,17 @@ def _fulfils(
     condition: Condition, objects: list[dict[str, Any]], codes: np.ndarray[Any, Any], batch: pa.RecordBatch
 ) -> Mask:
     """[B] whether each row meets the condition. Each distinct object or column value is checked once."""
-    has = np.array([condition.name in known for known in objects])
-    good = np.array([condition.name in known and condition.holds(known[condition.name]) for known in objects])
+    has = np.array([condition.name in fields for fields in objects])
+    good = np.array(
+        [condition.name in fields and condition.holds(fields[condition.name]) for fields in objects]
+    )
     rows: Mask = good[codes]
     column = _COLUMNS.get(condition.name)
     if column in batch.schema.names and not has.all():
         values = batch[column].dictionary_encode()
-        known = [condition.holds(value) for value in values.dictionary.to_pylist()]
-        places = values.indices.fill_null(len(known)).to_numpy()
-        rows = np.where(has[codes], rows, np.array([*known, condition.operator == "!="])[places])
+        fields = [condition.holds(value) for value in values.dictionary.to_pylist()]
+        places = values.indices.fill_null(len(fields)).to_numpy()
+        rows = np.where(has[codes], rows, np.array([*fields, condition.operator == "!="])[places])
     elif condition.operator == "!=":
         rows = rows | ~has[codes]
     return rows

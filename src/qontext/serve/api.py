@@ -162,18 +162,18 @@ def _hit(system: System, rank: int, hit: Hit) -> SearchHit:
 
 
 def _model_and_kind(body: EmbeddingRequest, service: Service) -> tuple[str, Kind]:
-    name, named = body.model, None
+    name, in_name = body.model, None
     for suffix, kind in _SUFFIXES.items():
         if name not in service.encoders and name.endswith(suffix):
-            name, named = name.removesuffix(suffix), kind
+            name, in_name = name.removesuffix(suffix), kind
             break
     if name not in service.encoders:
         remedy = f"Choose from: {', '.join(service.encoders) or 'none, because no encoder is served'}."
         raise Unknown(f"unknown model {body.model!r}", remedy=remedy)
     typed = _KINDS[body.input_type] if body.input_type else None
-    if named and typed and named != typed:
+    if in_name and typed and in_name != typed:
         raise QontextError(f"the model {body.model} is not for texts of the type {body.input_type!r}")
-    return name, named or typed or "passage"
+    return name, in_name or typed or "passage"
 
 
 def _encoded(vector: np.ndarray[Any, Any], encoding: str) -> list[float] | str:

@@ -179,14 +179,14 @@ def _parameters(request: Request) -> dict[str, Any]:
 
     def link(**changes: Any) -> str:
         """The URL of this search with changed parameters."""
-        named = {"q": form["q"], "system": systems, "folder": form["folder"], "document": form["document"]}
-        named |= {
+        values = {"q": form["q"], "system": systems, "folder": form["folder"], "document": form["document"]}
+        values |= {
             "where": ";".join(where),
             "like": form["like"],
             "query": form["query"],
             "k": form["k"] if form["k"] != 10 else "",
         }
-        return url("/", **{**named, **changes})
+        return url("/", **{**values, **changes})
 
     return {**form, "link": link}
 
@@ -259,8 +259,8 @@ def _first(system: System, hits: list[Hit], text: str, relevant: set[str]) -> di
     ids = [system.passages[hit.number].id for hit in hits]
     rank = next((rank for rank, id in enumerate(ids, 1) if id in relevant), None)
     passage = system.passages[hits[0].number] if hits else None
-    shown = snippet(passage.text[:300], text, system.analyzer) if passage else []
-    return {"passage": passage, "text": shown, "rank": rank}
+    text_shown = snippet(passage.text[:300], text, system.analyzer) if passage else []
+    return {"passage": passage, "text": text_shown, "rank": rank}
 
 
 def _examples(service: Service) -> list[tuple[str, str]]:

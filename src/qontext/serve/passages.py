@@ -161,8 +161,8 @@ class Passages:
     def folders(self) -> list[str]:
         """The folders of documents, from their metadata, else from ids with a slash; at most 200, by name."""
         if self._has_folders:
-            named = {parsed(text, Path(self.name)).get("folder") for text in self._metadata}
-            return sorted(str(name) for name in named if name)[:200]
+            folders = {parsed(text, Path(self.name)).get("folder") for text in self._metadata}
+            return sorted(str(name) for name in folders if name)[:200]
         parents: set[str] = set()
         for id in self._documents.filter(pc.match_substring(self._documents, "/")).to_pylist():
             parents.update(str(parent) for parent in PurePosixPath(id).parents if parent.name)

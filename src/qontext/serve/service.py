@@ -129,8 +129,8 @@ class Service:
 
     def document(self, id: str, system: str | None = None) -> list[Passage]:
         """The passages of a document, in order."""
-        chosen = [self.system(system)] if system else self.systems.values()
-        for one in chosen:
+        systems = [self.system(system)] if system else self.systems.values()
+        for one in systems:
             if passages := one.passages.document(id):
                 return passages
         raise Unknown(f"there is no document {id!r}")

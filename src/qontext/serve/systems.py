@@ -86,16 +86,16 @@ class Opener:
 
     def open_all(self, directories: Sequence[str]) -> list[System]:
         """The systems of all directories, each as DIR or NAME=DIR."""
-        named: dict[str, str] = {}
+        paths_by_name: dict[str, str] = {}
         for text in directories:
             name, path = _named(text)
-            if name in named:
+            if name in paths_by_name:
                 raise QontextError(
-                    f"two directories have the name {name!r}: {named[name]} and {path}",
+                    f"two directories have the name {name!r}: {paths_by_name[name]} and {path}",
                     remedy="Rename one of them: NAME=DIR.",
                 )
-            named[name] = path
-        return [system for name, path in named.items() for system in self.open(name, path)]
+            paths_by_name[name] = path
+        return [system for name, path in paths_by_name.items() for system in self.open(name, path)]
 
     def open(self, name: str, path: str) -> list[System]:
         """The systems of one directory."""
@@ -138,9 +138,9 @@ class Opener:
         dense, _ = open_index(dense_index(root), How(device=self.device))
         words, vectors = _rank(bm25, passages), _rank(held(dense), passages, encoder)
         both = _hybrid(words, vectors, about["weights"], passages)
-        kept = "the original encoder" if about.get("encoder") == "start" else "the adapted encoder"
+        encoder_label = "the original encoder" if about.get("encoder") == "start" else "the adapted encoder"
         parts = {
-            "bm25": ("BM25", words), "dense": (kept, vectors), "hybrid": (f"BM25 and {kept}", both)
+            "bm25": ("BM25", words), "dense": (encoder_label, vectors), "hybrid": (f"BM25 and {encoder_label}", both)
         }  # fmt: skip
         best = {"bm25": "bm25", "start": "dense", "adapted": "dense"}.get(about["system"], "hybrid")
 

@@ -85,13 +85,13 @@ class Group:
 def join(device: str = "auto") -> Group:
     """Join the group in torchrun's environment variables; without them, a group of one process."""
     world, rank = launch.world(), launch.rank()
-    chosen = resolve_device(device)
+    own_device = resolve_device(device)
     if world == 1:
-        return Group(0, 1, chosen)
-    if chosen.type == "cuda":
-        chosen = resolve_device(f"cuda:{launch.local_rank() or 0}")
-        torch.cuda.set_device(chosen)
+        return Group(0, 1, own_device)
+    if own_device.type == "cuda":
+        own_device = resolve_device(f"cuda:{launch.local_rank() or 0}")
+        torch.cuda.set_device(own_device)
     if not dist.is_initialized():
         launch.check_meeting_point()
-        dist.init_process_group("cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo")
-    return Group(rank, world, chosen)
+        dist.init_process_group("cpu:gloo,cuda:nccl" if own_device.type == "cuda" else "gloo")
+    return Group(rank, world, own_device)

@@ -164,10 +164,10 @@ def ablation_table(
     comparisons: Sequence[Comparison],
 ) -> Table:
     """A row per arm. The best is bold where it differs significantly from the first arm; the first, from all others."""
-    kept = [name for name in axes if not is_seed(name)]
+    columns = [name for name in axes if not is_seed(name)]
     main = next(iter(arms.values()))[0].main[0]
     measures = list(dict.fromkeys(measure for seeds in arms.values() for measure in seeds[0].values))
-    table = Table([*kept, *measures, "n", *(("difference", "p") if comparisons else ())], caption="Sweep")
+    table = Table([*columns, *measures, "n", *(("difference", "p") if comparisons else ())], caption="Sweep")
     best = _best(arms, comparisons, main)
     by_arm = {row.arm: row for row in comparisons}
     for key, seeds in arms.items():
@@ -186,7 +186,7 @@ def ablation_table(
             "over the rows of all evaluations). Bold: the best, if its difference from the first row, or the first "
             "row's from all others, has p < .05."
         )
-    if len(kept) < len(axes):
+    if len(columns) < len(axes):
         table.notes.append("± is the standard deviation over seeds; tests use each query's mean over them.")
     return table
 

@@ -223,9 +223,9 @@ def _recipes(
             own = steps.setdefault(arm, set(read_tables(file, small=small, arm=arm)))
             settings = tuple(change for change in settings if change.partition(".")[0] in own)
         recipes[c] = read_recipe(recipe, settings, small=small, arm=arm)
-    known = set().union(*steps.values())
+    step_names = set().union(*steps.values())
     for change in changes if steps else ():
-        choose(change.partition(".")[0], known, f"step of {file.name}")
+        choose(change.partition(".")[0], step_names, f"step of {file.name}")
     return recipes
 
 

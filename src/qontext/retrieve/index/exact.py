@@ -59,9 +59,9 @@ class ExactIndex(StoredVectors):
         k = min(k, count)
         if not k:
             return np.empty((len(queries_QD), 0), np.int64), np.empty((len(queries_QD), 0), np.float32)
-        kept = k if self.scoring == torch.float32 else min(3 * k + 100, count)
+        size = k if self.scoring == torch.float32 else min(3 * k + 100, count)
         queries = torch.from_numpy(np.ascontiguousarray(queries_QD, np.float32)).to(self.device)
-        best = Best(len(queries), kept, k, self.device)
+        best = Best(len(queries), size, k, self.device)
         width = 4_096 if self.device.type != "cpu" else 1_024
         room = torch.empty(width * _BLOCK, dtype=self.scoring, device=self.device)
         with torch.inference_mode():
@@ -139,8 +139,8 @@ class Best:
             # Where place k+1 is as good as place k, the numbers decide who is in.
             tied = (best[:, self.needed - 1] == best[:, -1]) & best[:, -1].isfinite()
             for row in torch.nonzero(tied)[:, 0].tolist():
-                chosen = _first(scores[row], numbers[row], best[row, -1], self.k)
-                new_scores[row], new_numbers[row] = scores[row, chosen], numbers[row, chosen]
+                first = _first(scores[row], numbers[row], best[row, -1], self.k)
+                new_scores[row], new_numbers[row] = scores[row, first], numbers[row, first]
         self.scores[rows], self.numbers[rows] = new_scores, new_numbers
 
     def _promising(self, scores_QB: Tensor, numbers_B: Tensor, least_Q1: Tensor) -> tuple[Tensor, Tensor]:

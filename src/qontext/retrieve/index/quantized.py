@@ -76,8 +76,8 @@ class QuantizedIndex(Index):
     def _search(self, queries_QD: Array, k: int, chosen: Array | None) -> tuple[Array, Array]:
         """The best k of the passages `chosen`, or of all."""
         count = len(self.codes) if chosen is None else len(chosen)
-        kept = k if self.vectors is None else min(self.oversample * k, count)
-        best = Best(len(queries_QD), kept, kept, torch.device("cpu"))
+        size = k if self.vectors is None else min(self.oversample * k, count)
+        best = Best(len(queries_QD), size, size, torch.device("cpu"))
         scaled, every = torch.from_numpy(queries_QD * self.steps), slice(0, len(queries_QD))
         with torch.inference_mode():
             for start in range(0, count, _BLOCK):

@@ -44,14 +44,18 @@ async def pair(key: str, request: Request) -> Response:
     order = study.order(annotator)
     number = request.query_params.get("pair")
     if number is None:
-        shown = next((one for one in order if one.number not in cast), None)
+        current = next((one for one in order if one.number not in cast), None)
     else:
-        shown = next((one for one in order if str(one.number) == number), None)
-        if shown is None:
+        current = next((one for one in order if str(one.number) == number), None)
+        if current is None:
             raise Unknown("this pair is not one of yours")
-    place = order.index(shown) if shown else len(order)
+    place = order.index(current) if current else len(order)
     before = next((one.number for one in reversed(order[:place]) if one.number in cast), None)
-    values: dict[str, Any] = {"key": key, "pair": shown, "verdict": cast.get(shown.number) if shown else None}
+    values: dict[str, Any] = {
+        "key": key,
+        "pair": current,
+        "verdict": cast.get(current.number) if current else None,
+    }
     values |= {"done": len(cast), "total": len(order), "before": before, "verdicts": VERDICTS}
     return page("annotate_pair.html", request, **values)
 

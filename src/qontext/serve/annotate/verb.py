@@ -75,9 +75,9 @@ def run(config: AnnotateConfig) -> dict[str, Any]:
     from qontext.serve.listen import address, bind, listen, policy_of
 
     policy = policy_of(config.host, config.allow_host, os.environ)
-    with bind(config.host, config.port) as socket, contextlib.ExitStack() as held:
+    with bind(config.host, config.port) as socket, contextlib.ExitStack() as stack:
         study = open_study(config, root)
-        held.enter_context(locks.lock(root, "-study"))
+        stack.enter_context(locks.lock(root, "-study"))
         place = address(socket)
         for annotator in study.annotators:
             log.note(f"Annotator {annotator.name}: {place}/a/{annotator.key}")
@@ -157,13 +157,13 @@ def export(study: Study, store: Store, root: Path) -> dict[str, Any]:
     summary, work = results(study, votes), Workdir(root)
     work.write_json("results.json", summary)
     work.write_text("pairs.csv", to_csv(study, votes))
-    shown = {
+    rates = {
         kind: "no pair is decided yet"
         if row["rate"] is None
         else f"{row['rate']:.1%} of {row['decided']} ({row['interval'][0]:.1%} to {row['interval'][1]:.1%})"
         for kind, row in summary["kinds"].items()
     }
-    log.show_table("Strongly related", {**shown, "Fleiss' kappa": summary["kappa"], "written": str(root)})
+    log.show_table("Strongly related", {**rates, "Fleiss' kappa": summary["kappa"], "written": str(root)})
     return summary
 
 
@@ -178,17 +178,17 @@ def _draw(config: AnnotateConfig) -> list[tuple[str, str, str, dict[Kind, dict[s
     from qontext.serve.annotate.study import KINDS
 
     passages = Lookup(config.passages)
-    drawn = draw_pairs(config.queries, config.passages, passages, config.documents, config.seed)
-    if len(drawn) < config.documents:
-        log.note(f"Only {len(drawn)} documents have two passages and a query.")
-    anchors = np.array([pair.passage for pair in drawn])
-    contents = [pair.content for pair in drawn]
+    pairs = draw_pairs(config.queries, config.passages, passages, config.documents, config.seed)
+    if len(pairs) < config.documents:
+        log.note(f"Only {len(pairs)} documents have two passages and a query.")
+    anchors = np.array([pair.passage for pair in pairs])
+    contents = [pair.content for pair in pairs]
     searcher = Lexical(passages.contents(), passages.count)
     signals_of: dict[Kind, dict[str, Any]] = {}
     for kind in KINDS:
         is_passage = kind == "passage-passage"
-        contexts = [pair.other_content if is_passage else pair.query for pair in drawn]
-        hide = np.array([pair.other for pair in drawn]) if is_passage else None
+        contexts = [pair.other_content if is_passage else pair.query for pair in pairs]
+        hide = np.array([pair.other for pair in pairs]) if is_passage else None
         signals_of[kind] = {
             f"overlap ≥ {RELATED_OVERLAP:g}": signals.overlap(contexts, contents) >= RELATED_OVERLAP,
             f"BM25 finds the passage, top {RELATED_RANK}": signals.rank(
@@ -209,7 +209,7 @@ def _draw(config: AnnotateConfig) -> list[tuple[str, str, str, dict[Kind, dict[s
             pair.query,
             {kind: {name: bool(values[n]) for name, values in of.items()} for kind, of in signals_of.items()},
         )
-        for n, pair in enumerate(drawn)
+        for n, pair in enumerate(pairs)
     ]
 
 

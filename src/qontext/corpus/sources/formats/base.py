@@ -130,12 +130,12 @@ def archive(path: Path) -> Iterator[zipfile.ZipFile]:
         raise Unreadable("encrypted", f"is encrypted ({error})") from None
 
 
-def member(opened: zipfile.ZipFile, name: str, most: int = LARGEST_MARKUP) -> bytes:
+def member(container: zipfile.ZipFile, name: str, most: int = LARGEST_MARKUP) -> bytes:
     """Read a file of the archive. The size that its header declares is checked first and never exceeded."""
-    size = opened.getinfo(name).file_size
+    size = container.getinfo(name).file_size
     if size > most:
         raise Unreadable("too large", f"its {name} unpacks to {size >> 20:,} MiB, more than {most >> 20}")
-    return opened.read(name)
+    return container.read(name)
 
 
 def collapse(text: str) -> str:

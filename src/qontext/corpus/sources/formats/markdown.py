@@ -21,8 +21,12 @@ def read(path: Path, encoding: str) -> Iterator[Text]:
     text = read_text(path, encoding, LARGEST_MARKUP)
     text, metadata = without_front_matter(text)
     title, blocks = parse(text)
-    named = metadata.pop("title", None)
-    yield Text(named if isinstance(named, str) and named else title or stem(path), tuple(blocks), metadata)
+    own_title = metadata.pop("title", None)
+    yield Text(
+        own_title if isinstance(own_title, str) and own_title else title or stem(path),
+        tuple(blocks),
+        metadata,
+    )
 
 
 def without_front_matter(text: str) -> tuple[str, dict[str, Any]]:
