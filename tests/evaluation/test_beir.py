@@ -47,6 +47,13 @@ def test_every_set_and_the_mean_of_the_forums(
     assert capsys.readouterr().err.count("nothing to do") == 6
 
 
+def test_a_set_in_the_working_directory_has_its_folder_s_name(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(data / "scifact")
+    assert api.beir("bm25", sets=(".",), out=tmp_path / "out")["sets"] == {"scifact": 1.0}
+
+
 def test_what_cannot_be_searched_is_refused_before_anything_is_written(data: Path, tmp_path: Path) -> None:
     settings = {"data_root": data, "out": tmp_path / "out"}
     with pytest.raises(QontextError, match=r"unknown split of .*android 'dev'"):

@@ -165,6 +165,13 @@ def test_choose_guesses_or_lists() -> None:
     assert choose("a", ["a", "b"], "letter") == "a"
     with pytest.raises(QontextError, match=r"unknown letter 'z'. Choose from: a, b.$"):
         choose("z", ["a", "b"], "letter")
+    many = [f"recipe-{n}" for n in range(40)]
+    with pytest.raises(
+        QontextError, match=r"unknown recipe 'recipe-7x'\. Did you mean 'recipe-7' or [^:]*\?$"
+    ):
+        choose("recipe-7x", many, "recipe")
+    with pytest.raises(QontextError, match="Choose from: recipe-0, recipe-1"):
+        choose("zzz", many, "recipe")
 
 
 def test_a_missing_package_names_the_command_that_installs_it() -> None:

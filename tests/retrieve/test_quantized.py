@@ -57,6 +57,14 @@ def test_a_binary_code_is_the_signs_and_the_best_are_scored_by_their_vectors(
     assert np.load(whole.path / "vectors.npy").dtype == np.float16
 
 
+def test_vectors_beyond_fp16_are_refused_for_rescoring(
+    make_vectors: Callable[..., Artifact], tmp_path: Path
+) -> None:
+    large = make_vectors("large", [(["a", "b"], 1e5 * VECTORS[:2])])
+    with pytest.raises(QontextError, match=r"does not fit fp16\. Use --rescore fp32\."):
+        api.index(large, backend="int8", rescore="fp16", out=tmp_path / "index")
+
+
 def test_damage_is_told(vectors: Artifact, tmp_path: Path) -> None:
     artifact = api.index(vectors, backend="int8", out=tmp_path / "index")
     np.save(artifact.path / "codes.npy", np.zeros((3, 5), np.int8))

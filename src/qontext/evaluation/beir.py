@@ -107,10 +107,10 @@ def folders_of(settings: BeirConfig) -> dict[str, dict[str, Path | Benchmark]]:
 
     names: dict[str, str] = {}
     for name in settings.sets:
-        if names.setdefault(Path(name).name, name) != name:
+        other = names.setdefault(Path(name).resolve().name, name)
+        if other != name:
             raise QontextError(
-                f"two sets have the same name: {names[Path(name).name]} and {name}",
-                remedy="Rename one of the folders.",
+                f"two sets have the same name: {other} and {name}", remedy="Rename one of the folders."
             )
     folders = {name: dict(_folders(settings, source)) for name, source in names.items()}
     for parts in folders.values():
@@ -125,7 +125,7 @@ def _folders(settings: BeirConfig, name: str) -> Iterator[tuple[str, Path | Benc
 
     sets = [n.removeprefix("beir/") for n in BENCHMARKS if n.startswith("beir/")]
     if name not in sets and (Path(name).name != name or not settings.data_root) and Path(name).is_dir():
-        yield Path(name).name, Path(name)
+        yield Path(name).resolve().name, Path(name)
         return
     local = Path(settings.data_root).expanduser() / name if settings.data_root else None
     if settings.data_root:

@@ -141,9 +141,9 @@ def _fulfils(
     column = _COLUMNS.get(condition.name)
     if column in batch.schema.names and not has.all():
         values = batch[column].dictionary_encode()
-        fields = [condition.holds(value) for value in values.dictionary.to_pylist()]
-        places = values.indices.fill_null(len(fields)).to_numpy()
-        rows = np.where(has[codes], rows, np.array([*fields, condition.operator == "!="])[places])
+        holds = [condition.holds(value) for value in values.dictionary.to_pylist()]
+        places = values.indices.fill_null(len(holds)).to_numpy()
+        rows = np.where(has[codes], rows, np.array([*holds, condition.operator == "!="])[places])
     elif condition.operator == "!=":
         rows = rows | ~has[codes]
     return rows

@@ -22,6 +22,7 @@ from pydantic import Field
 from qontext.frame.artifacts import Artifact, Workdir
 from qontext.frame.config import Options
 from qontext.frame.damage import read_array
+from qontext.frame.errors import QontextError
 from qontext.retrieve.index import Array, Backend, Index
 from qontext.retrieve.index.exact import Best, padded, ranked
 from qontext.retrieve.vectors import Vectors, read_ids
@@ -105,6 +106,14 @@ class QuantizedIndex(Index):
         return scores
 
 
+def _cast(rows: Array, kind: Any) -> Array:
+    with np.errstate(over="ignore"):
+        values = rows.astype(kind)
+    if kind is np.float16 and not np.isfinite(values).all():
+        raise QontextError("a vector does not fit fp16", remedy="Use --rescore fp32.")
+    return values
+
+
 class Quantized(Backend):
     """What both kinds share: codes, steps and vectors as arrays in the order of the ids."""
 
@@ -146,9 +155,8 @@ class Quantized(Backend):
                 for numbers, part in source.blocks():
                     for start in range(0, len(part), _BLOCK):
                         rows = np.asarray(part[start : start + _BLOCK], np.float32)
-                        array[numbers[start : start + _BLOCK]] = (
-                            rows if name == VECTORS else cls.encode(rows, steps_D)
-                        )
+                        values = _cast(rows, kind) if name == VECTORS else cls.encode(rows, steps_D)
+                        array[numbers[start : start + _BLOCK]] = values
                         advance(len(rows) if name == CODES else 0)
                 array.flush()
         with work.write(STEPS) as path, path.open("wb") as file:
