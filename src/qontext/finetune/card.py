@@ -26,7 +26,7 @@ scores = queries @ passages.T
 ```
 
 `transformers.AutoModel` and `AutoTokenizer` load it too.
-{made}"""
+{history}"""
 
 _RERANKER = """---
 library_name: transformers
@@ -49,7 +49,7 @@ score = model(**pair).logits.item()
 ```
 
 `qontext rerank RUN --reranker path/to/this/folder` does so for a whole run.
-{made}"""
+{history}"""
 
 
 def retriever_card(
@@ -63,7 +63,7 @@ def retriever_card(
         if config.untied
         else "",
         ask="of_queries" if config.untied else "model",
-        made=how_it_was_made(config, summary, "encoder", "groups"),
+        history=how_it_was_made(config, summary, "encoder", "groups"),
     )
 
 
@@ -73,5 +73,5 @@ def reranker_card(
     return _RERANKER.format(
         candidates=candidates,
         max_length=max_length,
-        made=how_it_was_made(config, summary, "encoder", "groups"),
+        history=how_it_was_made(config, summary, "encoder", "groups"),
     )

@@ -15,7 +15,7 @@ from pydantic import Field
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, Machine
 from qontext.frame.errors import QontextError
-from qontext.frame.parts import Made, Part, Parts, PartsConfig, slices
+from qontext.frame.parts import Outcome, Part, Parts, PartsConfig, slices
 from qontext.frame.stages import Stage
 
 BLOCK = 16_384
@@ -116,17 +116,17 @@ class Encode(Parts[EncodeConfig]):
     def facts(self) -> dict[str, Any]:
         return self.properties
 
-    def finish(self, made: Made) -> dict[str, Any]:
+    def finish(self, outcome: Outcome) -> dict[str, Any]:
         from qontext.retrieve.vectors import write_numbers
 
-        write_numbers(self.work, [_ids_name(part.number) for part in made.parts], self.config.texts)
-        encoded = made.counts["encoded"]
+        write_numbers(self.work, [_ids_name(part.number) for part in outcome.parts], self.config.texts)
+        encoded = outcome.counts["encoded"]
         return {
-            "texts": made.parts[-1].last,
-            **(made.facts or {}),
+            "texts": outcome.parts[-1].last,
+            **(outcome.facts or {}),
             "encoded_now": encoded,
-            "reused": made.counts["reused"],
-            "texts_per_second": round(encoded / made.seconds, 1) if encoded else None,
+            "reused": outcome.counts["reused"],
+            "texts_per_second": round(encoded / outcome.seconds, 1) if encoded else None,
         }
 
 

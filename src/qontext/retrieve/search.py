@@ -14,7 +14,7 @@ from typing import Any
 
 from qontext.frame import log
 from qontext.frame.damage import read_json
-from qontext.frame.parts import Made, Part, Parts, slices
+from qontext.frame.parts import Outcome, Part, Parts, slices
 from qontext.frame.stages import Stage
 from qontext.retrieve.search_config import SearchConfig
 from qontext.retrieve.searcher import Answer, is_adapted
@@ -66,12 +66,12 @@ class Search(Parts[SearchConfig]):
         self.advance(len(queries) - done)
         return {"queries": len(queries)}
 
-    def finish(self, made: Made) -> dict[str, Any]:
+    def finish(self, outcome: Outcome) -> dict[str, Any]:
         if self.config.question is not None:
             return _answers(self.config)
         counts = Counter[str]()
         with self.work.write(RUN) as path, path.open("wb") as run:
-            for part in made.parts:
+            for part in outcome.parts:
                 counts.update(read_json(self.work.path / _counts_name(part), dict[str, int]))
                 with (self.work.path / part.name).open("rb") as file:
                     shutil.copyfileobj(file, run)
@@ -83,8 +83,8 @@ class Search(Parts[SearchConfig]):
             "queries": len(self.queries),
             "queries_with_results": counts["queries"],
             "results": counts["results"],
-            "seconds": round(made.seconds, 3),
-            "queries_per_second": round(made.counts["queries"] / made.seconds, 1),
+            "seconds": round(outcome.seconds, 3),
+            "queries_per_second": round(outcome.counts["queries"] / outcome.seconds, 1),
         }
 
     def _is_for_one_process(self) -> bool:
