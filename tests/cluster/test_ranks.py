@@ -15,6 +15,7 @@ from tests.cluster.conftest import Inputs
 from tests.tiny import Server
 
 from qontext import api
+from qontext.cluster import ranks
 from qontext.cluster.rank import interface_of
 from qontext.frame import artifacts
 from qontext.frame.artifacts import Artifact
@@ -105,9 +106,9 @@ def test_a_lost_rank_ends_the_training_and_the_same_command_resumes(
     job.start()
     while job.is_alive() and not list((tmp_path / "out").glob("checkpoints/*/*")):
         time.sleep(0.02)
-    ranks = ranks_in(tmp_path)
-    assert len(ranks) == 2
-    os.kill(ranks[-1], signal.SIGKILL)
+    processes = ranks_in(tmp_path)
+    assert len(processes) == 2
+    os.kill(processes[-1], signal.SIGKILL)
     job.join()
     assert len(errors) == 1 and "is lost" in errors[0].message
     assert errors[0].remedy == "The same command resumes from the last checkpoint."
@@ -118,6 +119,20 @@ def test_a_lost_rank_ends_the_training_and_the_same_command_resumes(
     made = pretrain("out", **settings)
     assert made.summary["steps"] == 30
     assert (made.path / "logs" / "metrics.jsonl").read_text().count("\n") >= 30
+
+
+def test_an_interrupt_lets_the_ranks_save_their_step(
+    cluster: Any, pretrain: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt_after_a_step() -> None:
+        metrics = tmp_path / "out" / "logs" / "metrics.jsonl"
+        if metrics.exists() and metrics.read_text():
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(ranks.interrupts, "check", interrupt_after_a_step)
+    with pytest.raises(KeyboardInterrupt):
+        pretrain("out", steps=2_000, on="ray", ranks=2)
+    assert list((tmp_path / "out").glob("checkpoints/*/*"))
 
 
 def test_what_a_rank_refuses_is_the_error_of_the_command(cluster: Any, pretrain: Train) -> None:
