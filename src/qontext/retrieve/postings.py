@@ -1,4 +1,4 @@
-"""Postings: where each term occurs, with its score there; the memory-mapped arrays of a BM25 index.
+"""Postings: where each term occurs, with its score there; the memory-mapped arrays of a BM25 index, and of learned weights.
 
 Columns of a sparse matrix: term t occurs in the passages ``rows[starts[t] : starts[t + 1]]``, with the scores
 at the same positions in `data`.
@@ -6,7 +6,7 @@ at the same positions in `data`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,11 @@ class Postings:
     rows: Array
     starts: Array
     passages: int
-    vocabulary: dict[str, int]
-    """Term → its column."""
+    vocabulary: dict[str, int] = field(default_factory=dict)
+    """Term → its column; empty if terms are numbers from elsewhere."""
+
+    def __len__(self) -> int:
+        return self.passages
 
     @classmethod
     def of(cls, index: Any) -> Postings:
@@ -49,11 +52,12 @@ class Postings:
         rows = read_array(folder / "indices.csc.index.npy", "iu")
         starts = read_array(folder / "indptr.csc.index.npy", "iu")
         postings = cls(data, rows, starts, passages, vocabulary)
-        if fault := postings._fault():
+        if fault := postings.fault():
             raise damaged(folder, fault)
         return postings
 
-    def _fault(self) -> str | None:
+    def fault(self) -> str | None:
+        """What is inconsistent."""
         starts, rows = self.starts, self.rows
         if self.data.shape != rows.shape:
             return "its arrays have inconsistent shapes"
@@ -66,10 +70,12 @@ class Postings:
             return "its term numbers are out of range"
         return None
 
-    def scores(self, terms: list[int], weights: Array | None = None) -> Array:
-        """[P] the score of each passage for the weighted terms of a query."""
+    def scores(self, terms: list[int], weights: Array | None = None, each: Array | None = None) -> Array:
+        """[P] the score of each passage for the terms of a query, `each` with its weight; `weights` [P] are those of
+        passages."""
         total = np.zeros(self.passages, np.float32)
-        for term in terms:
+        for place, term in enumerate(terms):
             places = slice(int(self.starts[term]), int(self.starts[term + 1]))
-            total[self.rows[places]] += self.data[places]  # a term names a passage once
+            scores = self.data[places] if each is None else self.data[places] * each[place]
+            total[self.rows[places]] += scores  # a term names a passage once
         return total if weights is None else total * weights

@@ -20,7 +20,7 @@ from qontext.models.packing import batches_by_length, pad
 
 OTHERS = 2000
 Vectors = Callable[[Tensor, Tensor], Tensor]
-"""Tokens [N, T] and mask [N, T] → vectors [N, H]."""
+"""Tokens [N, T] and mask [N, T] → vectors [N, H]; or of queries and passages, their similarity."""
 
 
 class Probe:
@@ -57,9 +57,14 @@ class Probe:
         self.passages = _tokens(tokenizer, list(pool.values()), max_tokens)
 
     def measure(
-        self, model: nn.Module, vectors: Vectors, device: torch.device, of_queries: Vectors | None = None
+        self,
+        model: nn.Module,
+        vectors: Vectors,
+        device: torch.device,
+        of_queries: Vectors | None = None,
+        similarity: Vectors = lambda queries, passages: queries @ passages.T,
     ) -> dict[str, float]:
-        """MRR@10 and R@100 by the dot product of `vectors`, a method of `model`. `of_queries` computes the
+        """MRR@10 and R@100 by the similarity of `vectors`, a method of `model`. `of_queries` computes the
         queries' vectors, if they differ.
         """
         training = model.training
@@ -68,7 +73,7 @@ class Probe:
             queries = self._encode(of_queries or vectors, self.queries, device)
             passages = self._encode(vectors, self.passages, device)
         model.train(training)
-        order = np.argsort(-(queries @ passages.T).numpy(), axis=1, kind="stable")[:, :100]
+        order = np.argsort(-similarity(queries, passages).numpy(), axis=1, kind="stable")[:, :100]
         reciprocal, recall = [], []
         for row, relevant in zip(order, self.relevant):
             hits = np.isin(row, relevant)

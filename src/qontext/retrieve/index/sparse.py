@@ -1,0 +1,69 @@
+"""Exact search over learned weights of words: the postings of a query's words are added up, part by part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from qontext.models.packed import Packed
+from qontext.retrieve.index import Array, How, Index
+from qontext.retrieve.index.scan import first
+from qontext.retrieve.packed import postings_of
+from qontext.retrieve.postings import Postings
+from qontext.retrieve.vectors import Encoded
+
+
+class SparseIndex(Index):
+    """Postings in parts; `numbers` [P] are where each part's passages stand in `ids`. Passages without a word of the
+    query are no results."""
+
+    reads = "packed"
+    tag = "sparse"
+    is_shared = True
+
+    def __init__(self, ids: Array, parts: Sequence[tuple[Array, Postings]]) -> None:
+        self._ids, self.parts = ids, parts
+
+    @classmethod
+    def open(cls, encoded: Encoded, how: How) -> SparseIndex:
+        return cls(encoded.ids, list(encoded.blocks(rank=how.rank, world=how.world)))
+
+    @classmethod
+    def of(cls, ids: Array, packed: Packed, terms: int) -> SparseIndex:
+        """An index in memory; ids ascend."""
+        return cls(ids, [(np.arange(len(ids)), postings_of(packed, terms))])
+
+    @property
+    def ids(self) -> Array:
+        return self._ids
+
+    @property
+    def dimension(self) -> int:
+        return len(self.parts[0][1].starts) - 1
+
+    def search(self, queries: Packed, k: int, rows: Array | None = None) -> tuple[Array, Array]:
+        k = min(k, len(self.ids))
+        found = np.full((len(queries), k), -1, np.int64)
+        scores = np.full((len(queries), k), -np.inf, np.float32)
+        filled = np.zeros(len(queries), np.int64)
+        assert queries.terms is not None
+        each = [(queries.terms[a:b].tolist(), queries.values[a:b]) for a, b in _spans(queries)]
+        for numbers, postings in self.parts:
+            allowed = None if rows is None else rows[numbers]
+            for q, (terms, weights) in enumerate(each):
+                own = postings.scores(terms, allowed, weights)
+                # A score that ties with the worst so far may still have the smaller number.
+                hits = np.flatnonzero(own >= scores[q, -1] if filled[q] == k else own > 0)
+                if k and len(hits):
+                    old = slice(filled[q])
+                    candidates = np.append(found[q, old], numbers[hits]), np.append(scores[q, old], own[hits])
+                    best, best_scores = first(*candidates, k)
+                    filled[q] = len(best)
+                    found[q, : len(best)], scores[q, : len(best)] = best, best_scores
+            self.advance(len(numbers))
+        return found, scores
+
+
+def _spans(queries: Packed) -> list[tuple[int, int]]:
+    return list(zip(queries.starts[:-1].tolist(), queries.starts[1:].tolist()))
