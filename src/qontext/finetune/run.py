@@ -116,8 +116,10 @@ def _evaluations(
     from qontext.training.early_stop import Evaluations
     from qontext.training.probe import Probe
 
-    lengths: dict[str, Any] = {"queries": config.dev_queries, "query_tokens": config.query_length}
-    probe = Probe(str(config.dev), config.dev_split, tokenizer, config.passage_length, **lengths)
+    settings: dict[str, Any] = {"queries": config.dev_queries, "query_tokens": config.query_length}
+    prompts = model.representation.prompts()
+    settings |= {"prompts": (prompts.get("query", ""), prompts.get("passage", ""))}
+    probe = Probe(str(config.dev), config.dev_split, tokenizer, config.passage_length, **settings)
 
     def measure() -> dict[str, float]:
         return probe.measure(
@@ -158,8 +160,10 @@ def _plan(
         )  # fmt: skip
         sampler = ClusteredSampler(*places, clusters=of)
     examples.margin_bins = config.margin_bins
-    queries = tokenize(enumerate(examples.texts), len(examples.texts), tokenizer, config.query_length)
-    passages = _passages(config, examples, source, tokenizer, group, work)
+    prompts = representation.prompts()
+    texts = ((number, prompts.get("query", "") + text) for number, text in enumerate(examples.texts))
+    queries = tokenize(texts, len(examples.texts), tokenizer, config.query_length)
+    passages = _passages(config, examples, source, prompts.get("passage", ""), tokenizer, group, work)
     examples.attach_passage_keys(passages.key)
     per_query = examples.passages_per_visit(config.passages_per_query)
     budget = config.token_budget(group.device)
@@ -168,13 +172,14 @@ def _plan(
 
 
 def _passages(
-    config: FinetuneConfig, examples: Any, source: str, tokenizer: Any, group: Any, work: Workdir
+    config: FinetuneConfig, examples: Any, source: str, prompt: str, tokenizer: Any, group: Any, work: Workdir
 ) -> Any:
     """The passages' tokens, computed by rank 0, read by all."""
     from qontext.training.texts import TokenizedTexts, tokenize
 
     if group.is_first and not work.has(CACHE):
-        texts = tokenize(examples.contents(source), len(examples.number), tokenizer, config.passage_length)
+        contents = ((number, prompt + text) for number, text in examples.contents(source))
+        texts = tokenize(contents, len(examples.number), tokenizer, config.passage_length)
         with work.write_folder(CACHE) as folder:
             texts.save(folder)
     group.wait()

@@ -7,6 +7,7 @@
 | sentence_bert_config.json | maximum length, lower case |
 | 1_Pooling/config.json | pooling |
 | 1_SpladePooling/config.json | pooling of weights of words, instead |
+| 2_MultiVectorMask/config.json | which tokens' vectors are left out, if each has one |
 | query/ | another encoder, for queries |
 """
 
@@ -37,7 +38,7 @@ _LEGACY_POOLING = {
 
 
 _OTHER_NAMES = {"MLMTransformer": "Transformer"}
-_MODULES = ("Transformer", "Pooling", "Dense", "Normalize", "SpladePooling")
+_MODULES = ("Transformer", "Pooling", "Dense", "Normalize", "SpladePooling", "MultiVectorMask")
 
 
 class Module(TypedDict):
@@ -92,6 +93,8 @@ class Layout:
     """dot or cosine."""
     representation: str = "vector"
     """What a text becomes: the name of a representation."""
+    mask: Path | None = None
+    """The folder that says which tokens' vectors are left out, if each has one."""
 
     def prompt(self, kind: Kind) -> str:
         """The prompt before each text of this kind."""
@@ -105,6 +108,12 @@ def read_layout(directory: Path, *, pooling: str | None = None) -> Layout:
     if root is None:
         return Layout(directory, pooling or "cls", (), False, {}, None, False, None, "dot")
     listed = read_json(root / "modules.json", list[Module])
+    if any(m["type"].startswith("pylate.") for m in listed):
+        raise QontextError(
+            "was written by PyLate, whose folders are not read",
+            place=root,
+            remedy="Load and save it with sentence_transformers.MultiVectorEncoder.",
+        )
     modules = [(m["type"].rpartition(".")[2], root / m["path"]) for m in listed]
     modules = [(_OTHER_NAMES.get(kind, kind), path) for kind, path in modules]
     if "Transformer" not in dict(modules):
@@ -128,12 +137,13 @@ def read_layout(directory: Path, *, pooling: str | None = None) -> Layout:
         max_length=transformer.get("max_seq_length"),
         similarity=settings.get("similarity_fn_name") or ("cosine" if "Normalize" in paths else "dot"),
         representation=_representation(paths),
+        mask=paths.get("MultiVectorMask"),
     )
 
 
 def _representation(modules: dict[str, Path]) -> str:
     if "SpladePooling" not in modules:
-        return "vector"
+        return "tokens" if "MultiVectorMask" in modules else "vector"
     config = _read(modules["SpladePooling"] / "config.json", Splade)
     for name, value in (("pooling_strategy", "max"), ("activation_function", "relu")):
         if config.get(name, value) != value:

@@ -35,6 +35,7 @@ class Probe:
         *,
         queries: int = 200,
         query_tokens: int = 64,
+        prompts: tuple[str, str] = ("", ""),
     ) -> None:
         collection = load_collection(folder)
         judged = collection.qrels(split)
@@ -53,8 +54,9 @@ class Probe:
             [place[p] for p, grade in judged[q].items() if grade > 0 and p in place] for q in chosen
         ]
         self.pad_id = tokenizer.pad_token_id
-        self.queries = _tokens(tokenizer, [texts[q] for q in chosen], query_tokens)
-        self.passages = _tokens(tokenizer, list(pool.values()), max_tokens)
+        of_query, of_passage = prompts
+        self.queries = _tokens(tokenizer, [of_query + texts[q] for q in chosen], query_tokens)
+        self.passages = _tokens(tokenizer, [of_passage + text for text in pool.values()], max_tokens)
 
     def measure(
         self,

@@ -15,5 +15,6 @@ REPRESENTATIONS = Kinds(
     {
         "vector": Kind("qontext.models.representations.vector:Vector", "one vector"),
         "sparse": Kind("qontext.models.representations.sparse:Sparse", "weights of words, as SPLADE"),
+        "tokens": Kind("qontext.models.representations.tokens:Tokens", "a vector for each token, as ColBERT"),
     },
 )

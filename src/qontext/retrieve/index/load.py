@@ -28,8 +28,9 @@ def open_searchable(path: Path | str) -> Artifact:
 def packed_index(representation: str) -> Any:
     """The index over packed representations."""
     from qontext.retrieve.index.sparse import SparseIndex
+    from qontext.retrieve.index.tokens import TokenIndex
 
-    return {"sparse": SparseIndex}[representation]
+    return {"sparse": SparseIndex, "tokens": TokenIndex}[representation]
 
 
 def open_index(path: Path | str, how: How | None = None) -> tuple[Index, dict[str, str] | None]:
