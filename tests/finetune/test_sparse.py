@@ -23,6 +23,7 @@ from qontext.models.representer import Representer
 from qontext.models.retriever import Retriever
 from qontext.retrieve.index.sparse import SparseIndex
 from qontext.retrieve.searcher import Searcher
+from qontext.serve.systems import Opener
 from qontext.training.metrics import read
 
 Finetune = Callable[..., Any]
@@ -153,7 +154,10 @@ def test_from_weights_to_a_run_that_others_read(
     some = Searcher.build(passages, trained, device="cpu")
     query = next(iter(collection.queries("dev").values()))
     some.system = "adapted"  # without BM25
-    assert [hit.id for hit in some.search(query, 3)] == [hit.passage for hit in run[next(iter(run))][:3]]
+    expected = [hit.passage for hit in run[next(iter(run))][:3]]
+    assert [hit.id for hit in some.search(query, 3)] == expected
+    (served,) = Opener(device="cpu", precision="fp32").open("words", str(weights))
+    assert [served.passages[hit.number].id for hit in served.search([query], 3)[0]] == expected
 
 
 def _dense(packed: Packed, width: int) -> np.ndarray[Any, Any]:

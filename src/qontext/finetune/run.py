@@ -196,6 +196,7 @@ STAGE = Stage(
         qontext finetune groups --passages data --encoder encoder --out retriever
         qontext finetune data --encoder encoder --batch-size 256 --dev data --patience 3 --out retriever
         qontext finetune groups --passages data --encoder encoder --teacher teacher --distill kl --out student
+        qontext finetune groups --passages data --encoder encoder --representation sparse --out sparse-retriever
         torchrun --nproc-per-node 8 -m qontext finetune groups --passages data --encoder encoder --out retriever
     """,
 )

@@ -70,12 +70,10 @@ class Postings:
             return "its term numbers are out of range"
         return None
 
-    def scores(self, terms: list[int], weights: Array | None = None, each: Array | None = None) -> Array:
-        """[P] the score of each passage for the terms of a query, `each` with its weight; `weights` [P] are those of
-        passages."""
+    def scores(self, terms: list[int], weights: Array | None = None) -> Array:
+        """[P] the score of each passage for the weighted terms of a query."""
         total = np.zeros(self.passages, np.float32)
-        for place, term in enumerate(terms):
+        for term in terms:
             places = slice(int(self.starts[term]), int(self.starts[term + 1]))
-            scores = self.data[places] if each is None else self.data[places] * each[place]
-            total[self.rows[places]] += scores  # a term names a passage once
+            total[self.rows[places]] += self.data[places]  # a term names a passage once
         return total if weights is None else total * weights

@@ -89,10 +89,10 @@ class ExactIndex(StoredVectors):
                     these, vectors = these[rows[these]], vectors[rows[these]]
                     if not len(these):
                         continue
-                block = _tensor(vectors).to(self.device).float()
+                block = tensor_over(vectors).to(self.device).float()
                 if not block.sum().isfinite():  # one pass; a sum may overflow though its terms are finite
                     self.vectors.check_rows(these, block.isfinite().all(1).cpu().numpy())
-                yield _tensor(these).to(self.device), block
+                yield tensor_over(these).to(self.device), block
 
     def _rescored(self, queries_QD: Tensor, coarse: Best, rows: Array | None) -> Array:
         """[Q, C] the survivors' scores in fp32."""
@@ -102,7 +102,7 @@ class ExactIndex(StoredVectors):
         for numbers, _ in self.vectors.blocks(rank=self.rank, world=self.world):
             numbers = numbers if rows is None else numbers[rows[numbers]]
             begin, end = end, end + len(numbers)
-            place[_tensor(numbers).to(self.device)] = torch.arange(begin, end, device=self.device)
+            place[tensor_over(numbers).to(self.device)] = torch.arange(begin, end, device=self.device)
         place_QC = torch.where(coarse.numbers >= 0, place[coarse.numbers], -1)
         exact = torch.full_like(coarse.scores, -torch.inf)
         end = 0
@@ -199,14 +199,14 @@ def _dots(queries_QD: Tensor, passages_BD: Tensor, query_N: Tensor, passage_N: T
     begin = pad(query_N.bincount(minlength=len(queries_QD)).cumsum(0), (1, 0))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that sparse tensors are in beta
-        wanted = torch.sparse_csr_tensor(
+        wanted = torch.sparse_csrtensor_over(
             begin, passage_N, torch.zeros(len(passage_N)), (len(queries_QD), len(passages_BD))
         )
         sampled: Tensor = torch.sparse.sampled_addmm(wanted, queries_QD, passages_BD.T, beta=0.0)
     return sampled.values()
 
 
-def _tensor(rows: Array) -> Tensor:
+def tensor_over(rows: Array) -> Tensor:
     """A tensor over the memory map itself. torch warns that it must not be written to, which nothing here does."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 
 from qontext.models.packed import Packed
 from qontext.retrieve.index import Array, How, Index
+from qontext.retrieve.index.exact import tensor_over
 from qontext.retrieve.index.scan import first
 from qontext.retrieve.packed import postings_of
 from qontext.retrieve.postings import Postings
@@ -52,7 +54,8 @@ class SparseIndex(Index):
         for numbers, postings in self.parts:
             allowed = None if rows is None else rows[numbers]
             for q, (terms, weights) in enumerate(each):
-                own = postings.scores(terms, allowed, weights)
+                own = _scores(postings, terms, weights)
+                own = own if allowed is None else own * allowed
                 # A score that ties with the worst so far may still have the smaller number.
                 hits = np.flatnonzero(own >= scores[q, -1] if filled[q] == k else own > 0)
                 if k and len(hits):
@@ -63,6 +66,18 @@ class SparseIndex(Index):
                     found[q, : len(best)], scores[q, : len(best)] = best, best_scores
             self.advance(len(numbers))
         return found, scores
+
+
+def _scores(postings: Postings, terms: list[int], weights: Array) -> Array:
+    """[P] Σ weight in the query · weight in the passage, over the query's terms. Additions of torch take a fifth of the time
+    of NumPy's."""
+    total = torch.zeros(len(postings))
+    for term, weight in zip(terms, weights.tolist()):
+        places = slice(int(postings.starts[term]), int(postings.starts[term + 1]))
+        rows, data = tensor_over(postings.rows[places]), tensor_over(postings.data[places])
+        total.index_add_(0, rows.int(), data.float(), alpha=weight)  # a term names a passage once
+    scores: Array = total.numpy()
+    return scores
 
 
 def _spans(queries: Packed) -> list[tuple[int, int]]:
