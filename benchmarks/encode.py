@@ -78,8 +78,8 @@ class Side:
             return {"failed": f"the process ended with code {self.process.wait()}"}
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGSTOP)
-        found: dict[str, Any] = json.loads(line)
-        return found
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
     def close(self) -> None:
         self.process.send_signal(signal.SIGCONT)
@@ -157,8 +157,8 @@ def measure(sides: list[Side], cache: Path, texts: list[str], settings: argparse
         "tokens_per_second": {name: round(sum(lengths) / t) for name, t in medians.items()},
         "speedup": {name: round(medians[first] / t, 3) for name, t in medians.items() if name != first},
         "least_cosine": {
-            name: round(float((unit(vectors[first]) * unit(found)).sum(1).min()), 7)
-            for name, found in vectors.items()
+            name: round(float((unit(vectors[first]) * unit(rows)).sum(1).min()), 7)
+            for name, rows in vectors.items()
         },
     }
     if settings.labelled:
@@ -185,12 +185,12 @@ def quality(side: Side, cache: Path, settings: argparse.Namespace) -> float:
     """nDCG@10 of exact search by cosine."""
     collection = load_collection(settings.labelled)
     passages, queries = list(collection.passages()), collection.queries(settings.split)
-    found = {}
+    vectors = {}
     for kind, texts in (("passages", [p.content for p in passages]), ("queries", list(queries.values()))):
         file = cache / f"{kind}.json"
         file.write_text(json.dumps(texts))
-        found[kind] = unit(side.encode(file)[1])
-    scores_QP = found["queries"] @ found["passages"].T
+        vectors[kind] = unit(side.encode(file)[1])
+    scores_QP = vectors["queries"] @ vectors["passages"].T
     best_QK = np.argsort(-scores_QP, axis=1, kind="stable")[:, :100]
     hits = [
         Hit(query, passages[number].id, float(scores_QP[row, number]))

@@ -84,8 +84,8 @@ def st_openvino_int8(model: str, cache: Path) -> Encode:
         length = min(tokenizer.model_max_length, 256)
 
         def inputs(text: str) -> dict[str, Any]:
-            found = tokenizer(text, return_tensors="np", truncation=True, max_length=length)
-            return {name: found[name] for name in names}
+            tokens = tokenizer(text, return_tensors="np", truncation=True, max_length=length)
+            return {name: tokens[name] for name in names}
 
         data = nncf.Dataset(texts, inputs)
         kind = nncf.ModelType.TRANSFORMER
@@ -193,13 +193,13 @@ def main() -> None:
 
 
 def versions() -> dict[str, str]:
-    found = {}
+    installed = {}
     for name in _LIBRARIES:
         try:
-            found[name] = importlib.metadata.version(name)
+            installed[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 if __name__ == "__main__":

@@ -183,8 +183,8 @@ def theirs(
 ) -> Turn:
     collection = load_collection(options.folder)
     texts, judged = collection.queries("train"), collection.qrels("train")
-    wanted = {passage for passages in judged.values() for passage in passages}
-    contents = {p.id: p.content for p in collection.passages() if p.id in wanted}
+    judged_ids = {passage for passages in judged.values() for passage in passages}
+    contents = {p.id: p.content for p in collection.passages() if p.id in judged_ids}
     pairs = [(texts[query], contents[next(iter(passages))]) for query, passages in judged.items()]
     data = Dataset.from_dict({"anchor": [q for q, _ in pairs], "positive": [p for _, p in pairs]})
     model = SentenceTransformer(folder, device="cpu")

@@ -77,7 +77,7 @@ def main() -> None:
         for _ in range(options.rounds):
             for name, generator in engines.items():
                 started = time.perf_counter()
-                queries = sum(len(made) for _, made in generator(passages))
+                queries = sum(len(written) for _, written in generator(passages))
                 seconds.setdefault(name, []).append(time.perf_counter() - started)
     rates = {name: round(queries / min(times), 3) for name, times in seconds.items()}
     result = {

@@ -24,10 +24,10 @@ STEPS, MICRO_TOKENS = 4, 1_024
 
 
 def all_checks(setting: Setting) -> list[dict[str, Any]]:
-    found = []
+    checks = []
     for method in setting.methods:
         start = objective_of(method, setting, dropout=0.0)
-        found += [
+        checks += [
             {"method": method, **check}
             for check in (
                 like_a_cpu(method, start, setting, torch.float32, FP32),
@@ -36,7 +36,7 @@ def all_checks(setting: Setting) -> list[dict[str, Any]]:
                 resumed_like_whole(method, start, setting),
             )
         ]
-    return found
+    return checks
 
 
 def like_a_cpu(method: str, start: Any, setting: Setting, dtype: torch.dtype, most: float) -> dict[str, Any]:

@@ -169,24 +169,24 @@ def searching(
 ) -> dict[str, Any]:
     """Seconds for all queries at once; the vectors are copied from memory to the device each time, unless by faiss."""
     dice = np.random.default_rng(0)
-    vectors, asked = (dice.standard_normal((n, dimensions), np.float32) for n in (count, queries))
+    vectors, questions = (dice.standard_normal((n, dimensions), np.float32) for n in (count, queries))
     formats = {"fp32": torch.float32, "bf16": torch.bfloat16}
     indexes = {
         name: ExactIndex(InMemory(vectors), device=str(device), scoring=form)  # type: ignore[arg-type]
         for name, form in formats.items()
     }
     seconds = {
-        f"qontext {name}": timed(lambda i=index: i.search(asked, k), device)
+        f"qontext {name}": timed(lambda i=index: i.search(questions, k), device)
         for name, index in indexes.items()
     }  # type: ignore[misc]
-    numbers = [index.search(asked, k)[0] for index in indexes.values()]
+    numbers = [index.search(questions, k)[0] for index in indexes.values()]
     same = float(np.mean([{*a} == {*b} for a, b in zip(*numbers)]))
     try:
         import faiss
 
         flat = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, faiss.IndexFlatIP(dimensions))
         flat.add(vectors)
-        seconds["faiss-gpu, vectors on the device"] = timed(lambda: flat.search(asked, k), device)
+        seconds["faiss-gpu, vectors on the device"] = timed(lambda: flat.search(questions, k), device)
     except (ImportError, AttributeError):
         pass
     about = {"vectors": count, "queries": queries, "dimensions": dimensions, "k": k}

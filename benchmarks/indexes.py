@@ -69,9 +69,9 @@ def main() -> None:
             if not label.startswith(settings.only):
                 continue
             started = time.perf_counter()
-            made = api.index(vectors.artifact, backend=backend, out=folder / label, **options)
+            artifact = api.index(vectors.artifact, backend=backend, out=folder / label, **options)
             seconds = time.perf_counter() - started
-            index, _ = open_index(made.path)
+            index, _ = open_index(artifact.path)
             answers, milliseconds = _timed(index, questions)
             recall = float(np.mean([len({*a} & {*b}) / K for a, b in zip(answers, best)]))
             rows[label] = {

@@ -33,7 +33,7 @@ from qontext.queries.words import Rarity, content_words
 
 SETS = ("squad_pool", "fairytaleqa", "medquad")
 Ask = Callable[[Passage], list[str]]
-Asked = dict[str, list[str]]
+QueriesById = dict[str, list[str]]
 
 
 def speed(passages: list[Passage]) -> dict[str, float]:
@@ -64,7 +64,7 @@ def speed(passages: list[Passage]) -> dict[str, float]:
 
 def systems(passages: list[Passage], generated: Keyphrase, more: dict[str, Ask]) -> Iterator[tuple[str, Ask]]:
     chance = random.Random(1)
-    labelled = {p.id: found for p, found in zip(passages, generated.labelled(passages))}
+    labelled = {p.id: labels for p, labels in zip(passages, generated.labelled(passages))}
     yield "keyphrase", lambda p: [query for _, query in labelled[p.id]]
     for kind in KINDS:
         yield f"keyphrase: {kind}", lambda p, kind=kind: [q for k, q in labelled[p.id] if k == kind]
@@ -80,14 +80,16 @@ def sentences(passage: Passage) -> list[str]:
     ] or ["."]
 
 
-def measure(asked: Asked, made: Asked, encode: Callable[[list[str]], np.ndarray]) -> dict[str, float]:
-    """Means over the real questions (`asked` by passage) against the queries `made` for the passage."""
+def measure(
+    questions_of: QueriesById, queries_of: QueriesById, encode: Callable[[list[str]], np.ndarray]
+) -> dict[str, float]:
+    """Means over the real questions (`questions_of` each passage) against the generated ones (`queries_of` it)."""
     recall, f1, best, mean = [], [], [], []
-    for id, questions in asked.items():
-        words = [content_words(query) for query in made[id]]
+    for id, questions in questions_of.items():
+        words = [content_words(query) for query in queries_of[id]]
         if not words:
             continue
-        cosine = encode(questions) @ encode(made[id]).T
+        cosine = encode(questions) @ encode(queries_of[id]).T
         for question, row in zip(map(content_words, questions), cosine):
             if question:
                 recall.append(len(question & set().union(*words)) / len(question))
@@ -97,7 +99,7 @@ def measure(asked: Asked, made: Asked, encode: Callable[[list[str]], np.ndarray]
     figures = {"word_recall": recall, "best_word_f1": f1, "best_cosine": best, "mean_cosine": mean}
     count = {
         "questions": len(best),
-        "queries_per_passage": round(float(np.mean([len(q) for q in made.values()])), 2),
+        "queries_per_passage": round(float(np.mean([len(q) for q in queries_of.values()])), 2),
     }
     return count | {name: round(float(np.mean(values)), 4) for name, values in figures.items()}
 
@@ -134,19 +136,21 @@ def main() -> None:
         if options.only == "speed":
             continue
         texts = labelled.queries("test")
-        asked: dict[str, list[str]] = {}
+        questions_of: dict[str, list[str]] = {}
         for query, judged in labelled.qrels("test").items():
             for id in judged:
-                asked.setdefault(id, []).append(texts[query])
-        ids = random.Random(1).sample(sorted(asked), min(options.passages, len(asked)))
-        asked = {id: asked[id] for id in ids}
+                questions_of.setdefault(id, []).append(texts[query])
+        ids = random.Random(1).sample(sorted(questions_of), min(options.passages, len(questions_of)))
+        questions_of = {id: questions_of[id] for id in ids}
         drawn = [passages[id] for id in ids]
         more = {"trained generator": trained(options.model, drawn)} if options.model else {}
         figures = {}
         for system, ask in systems(drawn, Keyphrase(Rarity(passages.values()), 5, 1), more):
-            made = {p.id: [query for query in ask(p) if query] for p in drawn}
-            figures[system] = measure(asked, made, lambda queries: retriever.encode(queries, "query"))
-        several = {id: questions for id, questions in asked.items() if len(questions) > 1}
+            queries_of = {p.id: [query for query in ask(p) if query] for p in drawn}
+            figures[system] = measure(
+                questions_of, queries_of, lambda queries: retriever.encode(queries, "query")
+            )
+        several = {id: questions for id, questions in questions_of.items() if len(questions) > 1}
         figures["another real question"] = measure(
             {id: questions[:1] for id, questions in several.items()}, {id: q[1:6] for id, q in several.items()},
             lambda queries: retriever.encode(queries, "query"),

@@ -45,12 +45,12 @@ def make_run(queries: int, depth: int, seed: int) -> tuple[Run, dict[str, dict[s
     for q, (end, n) in enumerate(zip(ends, counts)):
         # Relevant passages stand rather high: ranks follow a geometric law.
         ranks = np.minimum(rng.geometric(0.05, size=1 + rng.poisson(0.07)) - 1, n - 1)
-        found = (
+        grades = (
             {str(names[codes[end - n + rank]]): 1 for rank in ranks}
             if rng.random() < 0.8
             else {f"not-{q}": 1}
         )
-        qrels[str(q)] = found
+        qrels[str(q)] = grades
     run = Run.from_codes(
         np.repeat(np.arange(queries), counts), [str(q) for q in range(queries)], codes, names, scores
     )
@@ -72,11 +72,11 @@ def by_library(run: Run, qrels: dict[str, dict[str, int]], queries: int) -> dict
 
     lists = {q: {hit.passage: hit.score for hit in run[q]} for q in run.queries[:queries]}
     judged = {q: qrels[q] for q in lists}
-    wanted = [ir_measures.parse_measure(name) for name in MEASURES.split()]
-    values: dict[str, dict[str, float]] = {str(m): {} for m in wanted}
-    for metric in ir_measures.iter_calc(wanted, judged, lists):
+    parsed = [ir_measures.parse_measure(name) for name in MEASURES.split()]
+    values: dict[str, dict[str, float]] = {str(m): {} for m in parsed}
+    for metric in ir_measures.iter_calc(parsed, judged, lists):
         values[str(metric.measure)][metric.query_id] = metric.value
-    return {name: [found[q] for q in lists] for name, found in values.items()}
+    return {name: [column[q] for q in lists] for name, column in values.items()}
 
 
 def main() -> None:
@@ -87,15 +87,15 @@ def main() -> None:
         "--share", type=float, default=0.25, help="part of the queries that the library is given"
     )
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
-    given = parser.parse_args()
+    options = parser.parse_args()
 
-    run, qrels = make_run(given.queries, given.depth, seed=0)
-    asked = parse(MEASURES)
-    scores, kernel = timed(lambda: measure(run, qrels, asked), repeats=3)
+    run, qrels = make_run(options.queries, options.depth, seed=0)
+    parsed = parse(MEASURES)
+    scores, kernel = timed(lambda: measure(run, qrels, parsed), repeats=3)
     _, by_depth = timed(lambda: recall_by_depth(run, qrels), repeats=3)
-    part = max(1, round(given.share * given.queries))
+    part = max(1, round(options.share * options.queries))
     library_values, library = timed(lambda: by_library(run, qrels, part))
-    library *= given.queries / part
+    library *= options.queries / part
     theirs = list(library_values.values())
     error = max(
         float(np.abs(scores.values[name][:part] - np.array(values)).max())
@@ -111,7 +111,7 @@ def main() -> None:
         _, reading = timed(lambda: read_run(path))
 
     result = {
-        "queries": given.queries,
+        "queries": options.queries,
         "results": run.size,
         "measures": MEASURES,
         "seconds": {
@@ -122,7 +122,7 @@ def main() -> None:
             "read_run": round(reading, 3),
             "write_run": round(writing, 3),
         },
-        "library_timed_on_share": given.share,
+        "library_timed_on_share": options.share,
         "times_faster_than_pytrec_eval": round(library / kernel, 1),
         "largest_difference_from_pytrec_eval": error,
         "run_file_mb": round(size / 1e6, 1),
@@ -130,7 +130,7 @@ def main() -> None:
         "load_average": round(os.getloadavg()[0], 1),
         "machine": machine.describe(),
     }
-    given.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    options.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     print(json.dumps(result, indent=2))
 
 

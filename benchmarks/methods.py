@@ -122,9 +122,9 @@ def start(
     preset: str, settings: dict[str, Any], sources: Sources, generator: str, options: argparse.Namespace
 ) -> tuple[Stepper, BatchPlan]:
     """A training of the case, and its batches."""
-    given = {name: generator if value == "GENERATOR" else value for name, value in settings.items()}
+    own = {name: generator if value == "GENERATOR" else value for name, value in settings.items()}
     fixed = {"passages": "p", "encoder": preset, "batch_size": options.batch, "device": options.device}
-    config = PretrainConfig.make({**fixed, **given}, where="benchmark")
+    config = PretrainConfig.make({**fixed, **own}, where="benchmark")
     group = join(options.device)
     dtype = resolve_precision("auto", group.device)
     encoder = load_encoder(preset, tokenizer=options.tokenizer)

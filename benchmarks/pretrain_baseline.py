@@ -31,9 +31,9 @@ class Collator:
             else:
                 words.append([place])
         self.dice.shuffle(words)
-        wanted, chosen = max(1, round(len(ids) * rate)), set()
+        budget, chosen = max(1, round(len(ids) * rate)), set()
         for word in words:
-            if len(chosen) + len(word) <= wanted:
+            if len(chosen) + len(word) <= budget:
                 chosen.update(word)
         labels = [token if place in chosen else IGNORED for place, token in enumerate(ids)]
         inputs = list(ids)
@@ -109,6 +109,6 @@ class BaselineCotMae(Baseline):
         ids, mask, labels = collate([passage for passage, _ in pairs], 0.30)
         query_ids, query_mask, query_labels = collate([query for _, query in pairs], 0.45)
         last = self.model.bert(ids, attention_mask=mask).last_hidden_state
-        given = torch.cat([last[:, :1], self.model.bert.embeddings(query_ids)[:, 1:]], 1)
-        decoded = self.through_head(given, query_mask)
+        inputs = torch.cat([last[:, :1], self.model.bert.embeddings(query_ids)[:, 1:]], 1)
+        decoded = self.through_head(inputs, query_mask)
         return self.dense_loss(last, labels) + self.dense_loss(decoded, query_labels)

@@ -70,7 +70,7 @@ def write_passages(source: str, count: int, path: Path) -> None:
 def measure(settings: argparse.Namespace, folder: Path) -> dict[str, Any]:
     def run(name: str, on: str) -> tuple[float, str]:
         started = time.perf_counter()
-        made = api.encode(
+        vectors = api.encode(
             folder / "passages.parquet",
             encoder=settings.encoder,
             precision="fp32",
@@ -80,7 +80,7 @@ def measure(settings: argparse.Namespace, folder: Path) -> dict[str, Any]:
         )
         seconds = time.perf_counter() - started
         shutil.rmtree(folder / name)
-        return seconds, made.digest
+        return seconds, vectors.digest
 
     _, digest = run("whole", "local")
     head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": 80 * 2**20}
@@ -93,8 +93,8 @@ def measure(settings: argparse.Namespace, folder: Path) -> dict[str, Any]:
             for nodes in seconds:
                 second = cluster.add_node(**NODE) if nodes == 2 else None
                 cluster.wait_for_nodes()
-                took, found = run(f"nodes-{nodes}-{repeat}", "ray")
-                assert found == digest, "the result depends on the nodes"
+                took, its_digest = run(f"nodes-{nodes}-{repeat}", "ray")
+                assert its_digest == digest, "the result depends on the nodes"
                 if repeat:  # the first is a warm-up
                     seconds[nodes].append(took)
                 if second is not None:

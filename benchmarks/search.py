@@ -80,11 +80,11 @@ def measure(size: int, settings: argparse.Namespace, clock: Callable[[], float])
             low = ExactIndex(vectors, scoring=torch.bfloat16)
             contestants["qontext_bf16"] = lambda: low.search(queries, settings.k)
         seconds: dict[str, list[float]] = {name: [] for name in contestants}
-        found: dict[str, Any] = {}
+        results: dict[str, Any] = {}
         for repeat in range(settings.repeats + 1):
             for name, search in contestants.items():
                 started = clock()
-                found[name] = search()
+                results[name] = search()
                 if repeat:
                     seconds[name].append(clock() - started)
     medians = {name: statistics.median(times) for name, times in seconds.items()}
@@ -94,11 +94,12 @@ def measure(size: int, settings: argparse.Namespace, clock: Callable[[], float])
         "median_seconds": {name: round(t, 3) for name, t in medians.items()},
         "speedup": {n: round(medians["faiss_flat"] / t, 3) for n, t in medians.items() if n != "faiss_flat"},
         "same_top_k": {
-            name: float(np.mean([set(a) == set(b) for a, b in zip(numbers, found["faiss_flat"][0])]))
-            for name, (numbers, _) in found.items()
+            name: float(np.mean([set(a) == set(b) for a, b in zip(numbers, results["faiss_flat"][0])]))
+            for name, (numbers, _) in results.items()
         },
         "greatest_difference_of_scores": {
-            name: float(np.abs(scores - found["faiss_flat"][1]).max()) for name, (_, scores) in found.items()
+            name: float(np.abs(scores - results["faiss_flat"][1]).max())
+            for name, (_, scores) in results.items()
         },
     }
 

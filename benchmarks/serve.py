@@ -175,10 +175,10 @@ def load(
                 if number is None:
                     return
                 query = queries[number % len(queries)]
-                asked = {"query": query, "k": 10} if path == "/v1/search" else {"input": query}
+                body = {"query": query, "k": 10} if path == "/v1/search" else {"input": query}
                 started = time.perf_counter()
                 try:
-                    status = str(http.post(path, json={**asked, **fixed}).status_code)
+                    status = str(http.post(path, json={**body, **fixed}).status_code)
                 except httpx.HTTPError as error:
                     status = type(error).__name__
                 with lock:
@@ -209,8 +209,8 @@ def soak(url: str, pid: int, queries: list[str], requests: int) -> dict[str, Any
     """Memory of the server after a tenth of the requests and after all of them."""
     load(url, queries, 8, requests // 10, {})
     before = _resident(pid)
-    found = load(url, queries, 8, requests - requests // 10, {})
-    return {"requests": requests, "megabytes_before": before, "megabytes_after": _resident(pid), **found}
+    figures = load(url, queries, 8, requests - requests // 10, {})
+    return {"requests": requests, "megabytes_before": before, "megabytes_after": _resident(pid), **figures}
 
 
 def _resident(pid: int) -> float:

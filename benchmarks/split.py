@@ -74,8 +74,8 @@ def speeds(corpus: Path, tokenizer: str, folder: Path, repeats: int) -> dict[str
             seconds[name].append(
                 run(verb, source, folder / f"{name}-{repeat}", workers=1, **settings)["seconds"]
             )
-    found = {name: round(megabytes / statistics.median(times), 2) for name, times in seconds.items()}
-    return {"megabytes": round(megabytes, 2), "repeats": repeats, "megabytes_per_second_and_core": found}
+    rates = {name: round(megabytes / statistics.median(times), 2) for name, times in seconds.items()}
+    return {"megabytes": round(megabytes, 2), "repeats": repeats, "megabytes_per_second_and_core": rates}
 
 
 def memory(corpus: Path, folder: Path) -> list[dict[str, Any]]:
@@ -84,15 +84,15 @@ def memory(corpus: Path, folder: Path) -> list[dict[str, Any]]:
         path = folder / f"times-{copies}.jsonl"
         megabytes = write_copies(corpus, path, copies)
         # Sentences by lines, which is quickest: what is held in memory is the same.
-        made = run("split", path, folder / f"out-{copies}", workers=2, sentences="newline")
+        result = run("split", path, folder / f"out-{copies}", workers=2, sentences="newline")
         rows.append(
             {
                 "copies": copies,
                 "megabytes": round(megabytes),
-                "documents": made["documents"],
-                "passages": made["passages"],
-                "peak_mib_main": made["main_mib"],
-                "peak_mib_largest_worker": made["worker_mib"],
+                "documents": result["documents"],
+                "passages": result["passages"],
+                "peak_mib_main": result["main_mib"],
+                "peak_mib_largest_worker": result["worker_mib"],
             }
         )
         path.unlink()

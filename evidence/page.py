@@ -83,7 +83,7 @@ def systems_of(cells: Sequence[dict[str, Any]]) -> dict[Key, System]:
 
 def tests_of(systems: dict[Key, System]) -> list[Test]:
     """Every difference of every claim for which both arms have cells, p values corrected over all of them."""
-    found = []
+    rows = []
     for claim in CLAIMS:
         for data, labels in sorted({key[:2] for key in systems if "+" not in key[1]}):
             for baseline, candidate in claim.pairs:
@@ -91,9 +91,9 @@ def tests_of(systems: dict[Key, System]) -> list[Test]:
                 if a and b:
                     seeds = min(len(a.seeds), len(b.seeds))
                     d = difference(a.per_query(MAIN), b.per_query(MAIN))
-                    found.append((claim, data, labels, baseline, candidate, seeds, d))
-    corrected = holm([row[-1].p for row in found])
-    return [Test(*row, p) for row, p in zip(found, corrected)]
+                    rows.append((claim, data, labels, baseline, candidate, seeds, d))
+    corrected = holm([row[-1].p for row in rows])
+    return [Test(*row, p) for row, p in zip(rows, corrected)]
 
 
 def verdict(tests: Sequence[Test], claim: Claim) -> str:
@@ -175,8 +175,8 @@ def arms_table(systems: dict[Key, System], cells: Sequence[dict[str, Any]], data
 
 def amounts_of(systems: dict[Key, System], data: str) -> list[str]:
     """The numbers of labels on a data set, without and with BM25."""
-    found = {labels for name, labels, _ in systems if name == data}
-    return sorted(found, key=lambda labels: (int(labels.partition("+")[0]), labels))
+    amounts = {labels for name, labels, _ in systems if name == data}
+    return sorted(amounts, key=lambda labels: (int(labels.partition("+")[0]), labels))
 
 
 def measures_of(labels: str) -> list[str]:
@@ -193,13 +193,13 @@ def filled(page: str, cells: Sequence[dict[str, Any]]) -> str:
     """The page with its tables made anew. A table stands between ``<!-- NAME -->`` and ``<!-- end -->``."""
     systems = systems_of(cells)
     tests = tests_of(systems)
-    made = {"claims": claims_table(tests), "differences": differences_table(tests)}
-    made |= {
+    tables = {"claims": claims_table(tests), "differences": differences_table(tests)}
+    tables |= {
         re.sub(r"\W", "_", data): arms_table(systems, cells, data) for data in {key[0] for key in systems}
     }
     return re.sub(
         r"(<!-- (\w+) -->\n).*?(<!-- end -->)",
-        lambda m: m[1] + shown(made.get(m[2], Table([]))) + "\n" + m[3],
+        lambda m: m[1] + shown(tables.get(m[2], Table([]))) + "\n" + m[3],
         page,
         flags=re.DOTALL,
     )

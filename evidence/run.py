@@ -136,18 +136,18 @@ def cut(model: str, layers: int, folder: Path) -> str:
 
 def scores(steps: Recipe, work: Path) -> dict[str, Any]:
     """Labels of fine-tuning → the mean of each measure, and the values of each question."""
-    found = {}
+    by_system = {}
     for step in steps.steps:
         if step.stage.verb == "evaluate":
             queries, values = per_query(artifacts.open_artifact(work / step.name))
-            found[step.name.rpartition("-")[2]] = {
+            by_system[step.name.rpartition("-")[2]] = {
                 "mean": {measure: float(column.mean()) for measure, column in values.items()},
                 "queries": len(queries),
                 "values": {
                     measure: [round(float(v), 4) for v in column] for measure, column in values.items()
                 },
             }
-    return found
+    return by_system
 
 
 def described(steps: Recipe, places: Mapping[str, str]) -> dict[str, Any]:

@@ -23,10 +23,10 @@ def shared_data() -> Callable[[str], Path]:
     """`shared_data("squad_pool")` is that set's folder; skips where the development data is absent."""
 
     def folder(name: str) -> Path:
-        found = SHARED / name
-        if not found.exists():
-            pytest.skip(f"the development data {found} is absent")
-        return found
+        path = SHARED / name
+        if not path.exists():
+            pytest.skip(f"the development data {path} is absent")
+        return path
 
     return folder
 

@@ -16,9 +16,9 @@ def oldest() -> dict[str, str]:
     bounds = {}
     for requirement in declared:
         if not requirement.startswith(project["name"]):
-            found = REQUIREMENT.match(requirement)
-            assert found, f"{requirement} has no lower bound"
-            bounds[found[1]] = found[3]
+            match = REQUIREMENT.match(requirement)
+            assert match, f"{requirement} has no lower bound"
+            bounds[match[1]] = match[3]
     return bounds
 
 

@@ -1,6 +1,6 @@
 """Starts commands of qontext in processes that have the heavy libraries imported already: a fork each, not an import.
 
-One order per line of JSON on stdin: {"argv": …, "cwd": …, "env": …, "said": file} starts a command and is answered with
+One order per line of JSON on stdin: {"argv": …, "cwd": …, "env": …, "output": file} starts a command and is answered with
 its process id; with "code" in place of "argv" it starts Python code; with "interrupt": directory, it gets a SIGINT in the
 last step of the training that writes this directory. {"wait": process id} is answered with its exit status. Parts are
 small, so that a few documents make several of them. {"poll": process id} is answered with 1 if it has ended, else with 0.
@@ -36,9 +36,9 @@ for verb in stages.VERBS:
 
 def run(order: dict[str, Any]) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    said = os.open(order["said"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    output = os.open(order["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for handle in (1, 2):
-        os.dup2(said, handle)
+        os.dup2(output, handle)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.chdir(order["cwd"])
     os.environ.update(order["env"])

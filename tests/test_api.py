@@ -28,11 +28,11 @@ def test_every_verb_is_a_function() -> None:
 
 
 def test_a_call_gives_the_artifact_that_the_next_call_takes(docs: Path, tmp_path: Path) -> None:
-    made = api.split(docs, out=tmp_path / "p", max_tokens=50)
-    assert isinstance(made, Artifact) and made.config["max_tokens"] == 50
-    shown = api.show(made)
-    assert shown["digest"] == made.digest
-    assert api.split(source=str(docs), out=str(tmp_path / "p"), max_tokens=50).meta == made.meta
+    passages = api.split(docs, out=tmp_path / "p", max_tokens=50)
+    assert isinstance(passages, Artifact) and passages.config["max_tokens"] == 50
+    shown = api.show(passages)
+    assert shown["digest"] == passages.digest
+    assert api.split(source=str(docs), out=str(tmp_path / "p"), max_tokens=50).meta == passages.meta
 
 
 def test_overwrite(docs: Path, tmp_path: Path) -> None:
@@ -65,6 +65,6 @@ def test_the_stub_is_fresh() -> None:
 
 
 def test_artifacts_in_lists_stand_for_their_paths(docs: Path, tmp_path: Path) -> None:
-    made = api.split(docs, out=tmp_path / "p")
+    passages = api.split(docs, out=tmp_path / "p")
     with pytest.raises(QontextError, match=f"{tmp_path / 'p'}"):
-        api.fuse([made, made], out=tmp_path / "f")
+        api.fuse([passages, passages], out=tmp_path / "f")

@@ -77,8 +77,8 @@ def test_help_imports_nothing_heavy() -> None:
 
 def test_no_verbs_help_imports_what_it_does_not_need() -> None:
     heavy = ("torch", "transformers", "numpy", "pyarrow", "rich", "lxml", "matplotlib")
-    found = loaded_by([[verb, "--help"] for verb in stages.VERBS], heavy)
-    assert found == {f"{verb} --help": [] for verb in stages.VERBS}
+    imported = loaded_by([[verb, "--help"] for verb in stages.VERBS], heavy)
+    assert imported == {f"{verb} --help": [] for verb in stages.VERBS}
 
 
 @pytest.mark.parametrize("verb", stages.VERBS)
@@ -95,10 +95,10 @@ def test_every_verb_explains_itself(verb: str) -> None:
         if f"qontext {verb} " in line:  # what it shows is what there is
             flags = {word for word in line.partition(f"qontext {verb} ")[2].split() if word.startswith("--")}
             assert not {flag for flag in flags if flag not in done.output}
-    said = " ".join(done.output.split())
+    text = " ".join(done.output.split())
     for name, field in loaded.config.model_fields.items():  # those of its kinds: test_own_kinds.py
         assert field.description, f"{verb}: {name} has no text under it"
-        assert " ".join(field.description.split()) in said, f"{verb}: {name} loses some of its text"
+        assert " ".join(field.description.split()) in text, f"{verb}: {name} loses some of its text"
         assert f"--{name.replace('_', '-')}" in done.output or name.upper() in done.output
     assert all(flag in done.output for flag in ("--json", "--quiet", "--verbose", "--debug"))
     assert ("--out" in done.output) >= isinstance(loaded, stages.Stage)
@@ -123,12 +123,12 @@ class BracketsConfig(StageConfig):
 
 
 def test_square_brackets_are_no_markup(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = stages.Command("show", BracketsConfig, lambda config: {}, "qontext show x[1] [red]y[/red]")
-    monkeypatch.setattr(stages, "load", lambda verb: made)
+    command = stages.Command("show", BracketsConfig, lambda config: {}, "qontext show x[1] [red]y[/red]")
+    monkeypatch.setattr(stages, "load", lambda verb: command)
     done = CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, ["show", "--help"])
-    said = " ".join(done.output.split())
-    assert "Needs qontext[qgen]; vectors are [n, dimension], read from [cls] tokens [/bold]." in said
-    assert "qontext show x[1] [red]y[/red]" in said
+    text = " ".join(done.output.split())
+    assert "Needs qontext[qgen]; vectors are [n, dimension], read from [cls] tokens [/bold]." in text
+    assert "qontext show x[1] [red]y[/red]" in text
 
 
 def test_version(qontext: Qontext) -> None:
@@ -170,7 +170,7 @@ def test_the_nearest_verb_is_suggested(qontext: Qontext) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (
             ["split", "docs.jsonl", "--out", "p", "--max-tokens", "2"],
@@ -184,14 +184,14 @@ def test_the_nearest_verb_is_suggested(qontext: Qontext) -> None:
     ],
 )
 def test_bad_input_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
 ) -> None:
     (tmp_path / "docs.jsonl").write_text(DOCUMENT)
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(cli.app, arguments)
     assert done.exit_code == 2 and done.stdout == ""
     (line,) = done.stderr.splitlines()
-    assert line.startswith("error: ") and said in line
+    assert line.startswith("error: ") and message in line
     assert [p.name for p in tmp_path.iterdir()] == ["docs.jsonl"]  # nothing is left of it
 
 
@@ -301,9 +301,9 @@ def test_an_interrupt_exits_with_130_and_says_that_it_resumes(tmp_path: Path) ->
     assert process.stderr is not None
     assert process.stderr.readline() == "busy\n"
     os.killpg(process.pid, signal.SIGINT)
-    said = process.stderr.read()
+    text = process.stderr.read()
     assert process.wait() == 130
-    assert said == f"{interrupts.SENTENCE}\n"
+    assert text == f"{interrupts.SENTENCE}\n"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -313,10 +313,10 @@ def test_completion_scripts(qontext: Qontext, shell: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "position", "found"),
+    ("words", "position", "completion"),
     [("qontext sp", "1", "split"), ("qontext split --max", "2", "--max-tokens")],
 )
-def test_completion_knows_verbs_and_flags(tmp_path: Path, words: str, position: str, found: str) -> None:
+def test_completion_knows_verbs_and_flags(tmp_path: Path, words: str, position: str, completion: str) -> None:
     environment = {
         **os.environ,
         "_QONTEXT_COMPLETE": "complete_bash",
@@ -325,17 +325,17 @@ def test_completion_knows_verbs_and_flags(tmp_path: Path, words: str, position: 
     }
     command = [sys.executable, "-c", "from qontext.cli import app; app(prog_name='qontext')"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.stdout.split() == [found]
+    assert done.stdout.split() == [completion]
 
 
 def test_a_configuration_knows_which_settings_were_passed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A default is not taken for a setting that was asked for, even if it was passed with the same value."""
     from qontext.frame import execution
 
-    given = []
-    monkeypatch.setattr(execution, "execute", lambda stage, config, out, **more: given.append(config))
+    configs = []
+    monkeypatch.setattr(execution, "execute", lambda stage, config, out, **more: configs.append(config))
     with contextlib.suppress(AttributeError):  # there is no result
         cli.app(
             ["search", "index", "--k", "1000", "--queries", "q.tsv", "--out", "x.trec"], standalone_mode=False
         )
-    assert given[0].model_fields_set == {"index", "k", "queries"}
+    assert configs[0].model_fields_set == {"index", "k", "queries"}

@@ -66,10 +66,10 @@ def test_rank_0_alone_runs_it_and_both_return_the_artifact(tmp_path: Path, first
     time.sleep(0.5)  # the other rank has time to make a mistake
     assert all(rank.poll() is None for rank in ranks)
     (tmp_path / "go").touch()
-    said = [rank.communicate() for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], said
+    outputs = [rank.communicate() for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], outputs
     digest = json.loads((tmp_path / "out" / "meta.json").read_text())["digest"]
-    assert [out for out, _ in said] == [f"{digest}\n"] * 2
+    assert [out for out, _ in outputs] == [f"{digest}\n"] * 2
     assert (tmp_path / "ran").read_text() == "0"
 
 
@@ -77,9 +77,9 @@ def test_ranks_of_a_distributed_stage_work_together(tmp_path: Path) -> None:
     ranks = [start(tmp_path, rank, "together") for rank in (0, 1)]
     wait_for(lambda: (tmp_path / "ran").exists() and len((tmp_path / "ran").read_text()) == 2, *ranks)
     (tmp_path / "go").touch()
-    said = [rank.communicate() for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], said
-    assert said[0][0] == said[1][0]
+    outputs = [rank.communicate() for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], outputs
+    assert outputs[0][0] == outputs[1][0]
     assert sorted((tmp_path / "ran").read_text()) == ["0", "1"]
 
 

@@ -53,17 +53,17 @@ def call(verb: str, settings: dict[str, Any], inputs: Path, out: Path) -> Any:
             return out
         return str(inputs / value[1:]) if isinstance(value, str) and value.startswith("@") else value
 
-    given = {name: filled(value) for name, value in settings.items()}
+    arguments = {name: filled(value) for name, value in settings.items()}
     if isinstance(stages.load(verb), Stage):
-        given["out"] = out
-    return getattr(api, verb.replace("-", "_"))(**given)
+        arguments["out"] = out
+    return getattr(api, verb.replace("-", "_"))(**arguments)
 
 
 def listing(*folders: Path) -> Listing:
     """Every file with its size and time of change, but for locks."""
     files = (path for folder in folders for path in folder.rglob("*") if path.is_file())
-    found = ((path, path.stat()) for path in files if not path.name.startswith(".lock"))
-    return {str(path): (status.st_size, status.st_mtime_ns) for path, status in found}
+    statuses = ((path, path.stat()) for path in files if not path.name.startswith(".lock"))
+    return {str(path): (status.st_size, status.st_mtime_ns) for path, status in statuses}
 
 
 DATA = {"inputs", "parts", "measures", "spread", "scores", "curves", "sets", "settings", "alone"}
@@ -113,18 +113,20 @@ def test_every_verb_is_of_one_kind_and_has_a_command() -> None:
 @pytest.mark.parametrize("name", of_kind(Stage))
 def test_a_stage_writes_one_directory_once(name: str, inputs: Path, tmp_path: Path) -> None:
     before, out = listing(inputs), tmp_path / "out"
-    made = call(name.partition(":")[0], SETTINGS[name], inputs, out)
+    artifact = call(name.partition(":")[0], SETTINGS[name], inputs, out)
     assert listing(inputs) == before, "what is read is not changed"
     assert list(tmp_path.iterdir()) == [out], "one directory is written"
-    assert isinstance(made, artifacts.Artifact) and made.verify() == []
-    assert set(made.meta["parts"]) == {str(Path(p).relative_to(out)) for p in listing(out)} - {"meta.json"}
+    assert isinstance(artifact, artifacts.Artifact) and artifact.verify() == []
+    assert set(artifact.meta["parts"]) == {str(Path(p).relative_to(out)) for p in listing(out)} - {
+        "meta.json"
+    }
     assert_snake_case(json.loads((out / "meta.json").read_text()))
-    for part in made.parts(".json"):
+    for part in artifact.parts(".json"):
         if not part.is_relative_to(out / "tokenizer") and is_own_json(part):
             assert_snake_case(json.loads(part.read_text()))
     written = listing(out)
     again = call(name.partition(":")[0], SETTINGS[name], inputs, out)
-    assert again.digest == made.digest and listing(out) == written, "the second time nothing is done"
+    assert again.digest == artifact.digest and listing(out) == written, "the second time nothing is done"
 
 
 def is_own_json(part: Path) -> bool:
@@ -173,9 +175,9 @@ def test_a_pipeline_writes_stages_below_its_out_once(name: str, inputs: Path, tm
     before, out = listing(inputs), tmp_path / "out"
     assert_snake_case(call(name, SETTINGS[name], inputs, out))
     assert listing(inputs) == before and list(tmp_path.iterdir()) == [out]
-    made = [artifacts.open_artifact(meta.parent) for meta in out.rglob("meta.json")]
-    assert made and not (out / "meta.json").exists() and not list(out.rglob("claim.json"))
-    for artifact in made:
+    stages_made = [artifacts.open_artifact(meta.parent) for meta in out.rglob("meta.json")]
+    assert stages_made and not (out / "meta.json").exists() and not list(out.rglob("claim.json"))
+    for artifact in stages_made:
         assert isinstance(stages.load(artifact.verb), Stage) and artifact.verify() == []
     assert not [path for path in listing(out) if "/.tmp-" in path]
     for file in out.glob("*.json"):

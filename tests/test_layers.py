@@ -39,15 +39,15 @@ def _name(path: Path) -> str:
 
 
 def _imported(path: Path, files: dict[str, Path]) -> set[str]:
-    found = set()
+    names_imported = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names_imported |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             assert node.level == 0, f"{path}: relative import"
             names = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= names if names <= files.keys() else names | {node.module}
-    return {name for name in found if name in files}
+            names_imported |= names if names <= files.keys() else names | {node.module}
+    return {name for name in names_imported if name in files}
 
 
 def layer(module: str) -> int:

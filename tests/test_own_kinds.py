@@ -91,7 +91,7 @@ def test_every_kind_from_outside_the_package(tmp_path: Path, way: str) -> None:
     else:
         write_modules(work)
         paths, (method, generator, index, source) = [], CLASSES
-    said = run_commands(
+    output = run_commands(
         [
             f"split {source}:poem.txt --out passages -q",
             f"generate passages --generator {generator} --words 4 --out queries -q",
@@ -107,17 +107,17 @@ def test_every_kind_from_outside_the_package(tmp_path: Path, way: str) -> None:
         work,
         *paths,
     )
-    made = {name: open_artifact(work / name) for name in ("passages", "queries", "encoder", "index")}
-    assert made["passages"].summary["passages"] == len(POEM)
-    assert made["queries"].summary["queries"] == len(POEM)
-    assert made["queries"].config["words"] == 4 and made["index"].config["backend"] == index
-    settings = made["encoder"].config
+    artifacts = {name: open_artifact(work / name) for name in ("passages", "queries", "encoder", "index")}
+    assert artifacts["passages"].summary["passages"] == len(POEM)
+    assert artifacts["queries"].summary["queries"] == len(POEM)
+    assert artifacts["queries"].config["words"] == 4 and artifacts["index"].config["backend"] == index
+    settings = artifacts["encoder"].config
     assert (settings["method"], settings["share"], settings["bag_weight"]) == (method, 0.5, 2)
     assert "temperature" not in settings
-    assert list(made["encoder"].summary[method]["losses"]) == ["bag"]
+    assert list(artifacts["encoder"].summary[method]["losses"]) == ["bag"]
     own, exact = (read_run(work / name / "run.trec") for name in ("own", "exact"))
     assert len(own) == 3 * len(POEM) and own == pytest.approx(exact, rel=1e-5)
-    assert f"Settings of {method}" in said and "--bag-weight" in said and "--temperature" not in said
+    assert f"Settings of {method}" in output and "--bag-weight" in output and "--temperature" not in output
     # What the source reads has a fingerprint of its own: a change is noticed.
     (work / "poem.txt").write_text("\n".join(POEM[:-1]))
     with pytest.raises(AssertionError, match="the content of source"):
@@ -149,7 +149,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("nowhere:Odd", "cannot be imported: there is no module 'nowhere'. Install the package that contains nowhere, or"),
         ("needs:Odd", "there is no module 'a_package_that_is_not_there'. Install a_package_that_is_not_there, which"),
@@ -164,7 +164,7 @@ BROKEN = {
     ],
 )  # fmt: skip
 def test_what_cannot_be_used_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, message: str
 ) -> None:
     for file, text in BROKEN.items():
         (tmp_path / file).write_text(textwrap.dedent(text))
@@ -176,7 +176,7 @@ def test_what_cannot_be_used_is_one_sentence(
         done = CliRunner().invoke(cli.app, ["pretrain", "p", "--out", "o", "--method", name, *more])
         assert done.exit_code == 2 and not done.stdout, done.output
         (line,) = done.stderr.splitlines()
-        assert re.search(said, line), line
+        assert re.search(message, line), line
 
 
 def test_a_broken_entry_point_names_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,11 +192,11 @@ def test_a_broken_entry_point_names_its_package(tmp_path: Path, monkeypatch: pyt
 
 
 def tables() -> dict[str, tuple[str, str, Kinds]]:
-    found: dict[str, tuple[str, str, Kinds]] = {}
+    by_option: dict[str, tuple[str, str, Kinds]] = {}
     for verb in stages.VERBS:
         for field, table in stages.load(verb).config.kinds.items():
-            found[f"{verb} --{field}"] = (verb, field, table)
-    return found
+            by_option[f"{verb} --{field}"] = (verb, field, table)
+    return by_option
 
 
 @pytest.mark.parametrize("where", tables())
@@ -210,17 +210,17 @@ def test_each_kind_shows_and_records_its_own_options_and_no_others(where: str) -
         flag = [f"--{field}", name] if name != "t5" else [f"--{field}={name}"]
         done = CliRunner(env={"COLUMNS": "400"}).invoke(cli.app, [verb, "--help-all", *flag])
         listed = done.output.partition("\nArguments\n")[2]  # after the examples
-        said = " ".join(listed.split())
+        text = " ".join(listed.split())
         for other, theirs in options.items():
             for option, info in theirs.model_fields.items():
                 shown = re.search(rf"--{option.replace('_', '-')}\b(?!-)", listed) is not None
                 assert shown == (option in own.model_fields), (name, other, option)
                 if other == name:
-                    assert info.description and " ".join(info.description.split()) in said, (name, option)
+                    assert info.description and " ".join(info.description.split()) in text, (name, option)
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("pretrain p --out o --method mlm --window 5", "window is not read by the method 'mlm', only by cot-mae"),
         ("pretrain p --out o --window=5", "window is not read by the method 'cocondenser', only by cot-mae"),
@@ -230,9 +230,9 @@ def test_each_kind_shows_and_records_its_own_options_and_no_others(where: str) -
         ("filter q --passages p --out o --by overlap --top 5", "top is not read by the judge 'overlap', only by"),
     ],
 )  # fmt: skip
-def test_an_option_of_another_kind_is_refused(line: str, said: str) -> None:
+def test_an_option_of_another_kind_is_refused(line: str, message: str) -> None:
     done = CliRunner().invoke(cli.app, line.split())
-    assert done.exit_code == 2 and said in done.stderr and len(done.stderr.splitlines()) == 1, done.output
+    assert done.exit_code == 2 and message in done.stderr and len(done.stderr.splitlines()) == 1, done.output
 
 
 def test_a_recipe_checks_the_options_of_its_kinds(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ class Mine(Objective):
 LOSS = "loss = self.encoder(rows.encoder.ids, rows.encoder.mask)[0].sum(); "
 LAYOUT = 'Layout("anchor", "nothing", 0.15)'
 BACKEND = """
-class Found(Index):
+class Nearest(Index):
     ids = np.array(["p00", "p01", "p02"])
     dimension = 128
     def search(self, queries, k, rows=None):
@@ -49,7 +49,7 @@ class Mine(Backend):
         {build}
     {load}
 """
-LOAD = "load = classmethod(lambda cls, artifact: Found())"
+LOAD = "load = classmethod(lambda cls, artifact: Nearest())"
 
 
 def method(forward: str, layout: str = LAYOUT) -> str:
@@ -90,17 +90,17 @@ def test_a_method(name: str, tmp_path: Path, passages: Path, minilm: Path) -> No
     (tmp_path / "mine.py").write_text(HEAD + code)
     context = ["--context", "rand"] if name == "an unused context" else []
     settings = ["--encoder", "tiny", "--tokenizer", str(minilm), "--batch-size", "4", "--steps", "1"]
-    said = run(
+    output = run(
         tmp_path, "pretrain", str(passages), "--method", "mine:Mine", *settings, *context, "--out", "out"
     )
-    assert message in said
+    assert message in output
 
 
 BACKENDS = {
     "no load": ("return [[0]], [[1.0]]", "return 3", "", "'mine:Mine' has no load"),
     "build returns nothing": ("return [[0]], [[1.0]]", "pass", LOAD, "returned a NoneType"),
     "swapped": ("return np.ones((1, 2), np.float32), np.zeros((1, 2), int)", "return 3", LOAD, "of float32 and int64"),
-    "one array": ("return np.zeros((1, 2))[0, 0]", "return 3", LOAD, "search of Found returned no pair"),
+    "one array": ("return np.zeros((1, 2))[0, 0]", "return 3", LOAD, "search of Nearest returned no pair"),
     "of another shape": ("return np.zeros((7, 2), int), np.ones((7, 2))", "return 3", LOAD, "expected [1, 2]"),
 }  # fmt: skip
 
@@ -110,7 +110,7 @@ def test_an_index(name: str, tmp_path: Path, passages: Path) -> None:
     search, build, load, message = BACKENDS[name]
     code = HEAD + BACKEND.format(search=search, build=build, load=load) + '    reads = "texts"\n'
     (tmp_path / "mine.py").write_text(
-        code.replace("class Found(Index):\n", 'class Found(Index):\n    reads = "texts"\n')
+        code.replace("class Nearest(Index):\n", 'class Nearest(Index):\n    reads = "texts"\n')
     )
     (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "flour"}\n')
     index = ["index", str(passages), "--backend", "mine:Mine", "--out", "index"]
@@ -118,8 +118,8 @@ def test_an_index(name: str, tmp_path: Path, passages: Path) -> None:
         assert message in run(tmp_path, *index)
         return
     subprocess.run([sys.executable, "-m", "qontext", *index], cwd=tmp_path, check=True, capture_output=True)
-    said = run(tmp_path, "search", "index", "--queries", "queries.jsonl", "--k", "2", "--out", "run")
-    assert message in said
+    output = run(tmp_path, "search", "index", "--queries", "queries.jsonl", "--k", "2", "--out", "run")
+    assert message in output
 
 
 class Half(Index):

@@ -62,7 +62,7 @@ def start(tmp_path):
     return process
 
 
-def made(tmp_path):
+def parts_made(tmp_path):
     return sorted(map(int, (tmp_path / "made").read_text().split()))
 
 
@@ -70,7 +70,7 @@ def test_shards_started_together_make_every_part_once(start, tmp_path):
     processes = [start(f"{i}/4") for i in range(4)]
     for process in processes:
         assert process.wait() == 0, process.stderr.read()
-    assert made(tmp_path) == list(range(10))
+    assert parts_made(tmp_path) == list(range(10))
     artifact = artifacts.open_artifact(tmp_path / "out")
     assert artifact.summary == {"parts": 10} and not artifact.verify()
 
@@ -107,7 +107,7 @@ def test_a_killed_shard_is_restarted_beside_a_live_one(start, tmp_path):
     os.kill(live.pid, signal.SIGKILL)
     live.wait()
     assert start("0/2").wait() == 0
-    assert made(tmp_path) == list(range(10))
+    assert parts_made(tmp_path) == list(range(10))
     assert len(artifacts.open_artifact(tmp_path / "out").parts()) == 10
 
 
@@ -116,8 +116,8 @@ def test_the_same_shard_twice_is_told_at_once(start, tmp_path):
     while first.stdout.readline().strip() != "writing 2":
         assert first.poll() is None
     second = start("0/2")
-    _, said = second.communicate()
-    assert second.returncode == 1 and "another process is writing" in said
+    _, errors = second.communicate()
+    assert second.returncode == 1 and "another process is writing" in errors
     first.kill()
     first.wait()
 
@@ -127,8 +127,8 @@ def test_overwrite_does_not_pull_the_directory_from_under_a_live_shard(start, tm
     while live.stdout.readline().strip() != "writing 2":
         assert live.poll() is None
     other = start("1/2", word="b", overwrite=True)
-    _, said = other.communicate()
-    assert other.returncode == 1 and "another process is writing" in said
+    _, errors = other.communicate()
+    assert other.returncode == 1 and "another process is writing" in errors
     live.kill()
     live.wait()
     assert start("1/2", word="b", overwrite=True).wait() == 0
@@ -143,7 +143,7 @@ def test_ranks_share_and_each_returns_the_finished_artifact(start, tmp_path):
     ranks.append(start("", RANK="2", WORLD_SIZE="3"))
     for rank in ranks:
         assert rank.wait() == 0, rank.stderr.read()
-    assert made(tmp_path) == list(range(10))
+    assert parts_made(tmp_path) == list(range(10))
     assert len(artifacts.open_artifact(tmp_path / "out").parts()) == 10
 
 

@@ -34,13 +34,13 @@ def functions(source: str) -> Iterator[tuple[str, int]]:
 
 def sizes() -> dict[str, tuple[int, int]]:
     """Name → lines and limit, of all modules and functions."""
-    found = {}
+    lengths = {}
     for name, source in modules().items():
-        found[name] = (len(source.splitlines()), MODULE)
+        lengths[name] = (len(source.splitlines()), MODULE)
         for function, lines in functions(source):
             key = f"{name}:{function}"
-            found[key] = (max(lines, found.get(key, (0, 0))[0]), FUNCTION)
-    return found
+            lengths[key] = (max(lines, lengths.get(key, (0, 0))[0]), FUNCTION)
+    return lengths
 
 
 def test_no_module_and_no_function_is_too_long() -> None:

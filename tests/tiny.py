@@ -161,21 +161,21 @@ class Server:
         print(json.dumps(order), file=self.process.stdin, flush=True)
         return int(self.process.stdout.readline())
 
-    def launch(self, order: dict[str, Any], said: Path, ranks: int = 1, **environment: str) -> Running:
-        """Carry out the order in this many processes; what they say goes to the files `said`-RANK."""
+    def launch(self, order: dict[str, Any], output: Path, ranks: int = 1, **environment: str) -> Running:
+        """Carry out the order in this many processes; what they say goes to the files `output`-RANK."""
         group = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         started = Running(self)
         for rank in range(ranks):
             several = {} if ranks == 1 else {**group, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            started.said.append(said.with_name(f"{said.name}-{rank}"))
-            given = {"env": {**several, **environment}, "said": str(started.said[-1])}
-            started.pids.append(self.ask({"cwd": str(self.folder), **order, **given}))
+            started.outputs.append(output.with_name(f"{output.name}-{rank}"))
+            own = {"env": {**several, **environment}, "output": str(started.outputs[-1])}
+            started.pids.append(self.ask({"cwd": str(self.folder), **order, **own}))
         started.since = time.monotonic()
         return started
 
-    def run(self, argv: list[str], said: Path, ranks: int = 1, **environment: str) -> str:
+    def run(self, argv: list[str], output: Path, ranks: int = 1, **environment: str) -> str:
         """Run a command, in several processes as torchrun starts them; it must succeed. What it says."""
-        running = self.launch({"argv": argv}, said, ranks, **environment)
+        running = self.launch({"argv": argv}, output, ranks, **environment)
         codes = running.wait()
         assert codes == {0}, running.text()
         return running.text()
@@ -192,7 +192,7 @@ class Running:
 
     server: Server
     pids: list[int] = field(default_factory=list)
-    said: list[Path] = field(default_factory=list)
+    outputs: list[Path] = field(default_factory=list)
     since: float = 0.0
 
     def send(self, number: signal.Signals) -> None:
@@ -216,7 +216,7 @@ class Running:
         return {self.server.ask({"wait": pid}) for pid in self.pids}
 
     def text(self) -> str:
-        return "".join(path.read_text() for path in self.said)
+        return "".join(path.read_text() for path in self.outputs)
 
 
 def free_port() -> int:

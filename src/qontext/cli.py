@@ -85,17 +85,17 @@ class VerbGroup(HelpGroup):
 
 def chosen_kinds(config: Any, words: list[str]) -> dict[str, str]:
     """The kinds that the command-line arguments choose."""
-    chosen = {}
+    kinds = {}
     for field in config.kinds:
         flag = f"--{field.replace('_', '-')}"
         for word, following in zip(words, [*words[1:], None]):
             if word == "--":
                 break
             if word.startswith(f"{flag}="):
-                chosen[field] = word.partition("=")[2]
+                kinds[field] = word.partition("=")[2]
             elif word == flag and following is not None:
-                chosen[field] = following
-    return chosen
+                kinds[field] = following
+    return kinds
 
 
 app = typer.Typer(
@@ -103,8 +103,8 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(is_set: bool) -> None:
+    if is_set:
         print(f"qontext {__version__}")
         raise typer.Exit
 
@@ -118,16 +118,14 @@ def options(
     pass
 
 
-def make_command(
-    verb: str, chosen: Mapping[str, str] = MappingProxyType({}), *, defaults: bool = True
-) -> Any:
+def make_command(verb: str, kinds: Mapping[str, str] = MappingProxyType({}), *, defaults: bool = True) -> Any:
     """The typer command of a verb: a function whose signature mirrors the configuration class.
 
     `chosen` names the kinds whose options it includes; with `defaults`, options of the other fields' default
     kinds are included, too.
     """
     loaded = stages.load(verb)
-    config = loaded.config.with_options(chosen, defaults=defaults)
+    config = loaded.config.with_options(kinds, defaults=defaults)
 
     def command(ctx: typer.Context, **values: Any) -> None:
         is_default = {
@@ -236,7 +234,7 @@ def run_guarded(action: Callable[[], None], *, debug: bool) -> None:
 def _field_parameters(config: Any) -> list[inspect.Parameter]:
     from qontext.frame.config import Action, Advanced, Input, Machine, marked, plain_type
 
-    found = []
+    parameters = []
     # The verb's own settings come first in the help, then its kinds', then what it shares with other verbs.
     annotated = inspect.get_annotations(config.__mro__[1] if config.chosen else config)
     own = [name for name in annotated if name in config.model_fields]
@@ -267,8 +265,8 @@ def _field_parameters(config: Any) -> list[inspect.Parameter]:
             inspect.Parameter.empty if info.is_required() else info.get_default(call_default_factory=True)
         )
         default = list(default) if isinstance(default, tuple) else default
-        found.append(_parameter(name, Annotated[kind, option], default))
-    return found
+        parameters.append(_parameter(name, Annotated[kind, option], default))
+    return parameters
 
 
 def _out_parameters(is_needed: bool) -> list[inspect.Parameter]:

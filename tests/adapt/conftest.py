@@ -58,11 +58,11 @@ def small_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from transformers import AutoTokenizer, BertConfig, BertModel
 
     source = Path(package.__file__).parent / "model"
-    made = tmp_path_factory.mktemp("small")
-    (made / "docs.jsonl").write_text("".join(json.dumps(make_report(n)) + "\n" for n in range(30)))
-    passages = api.split(made / "docs.jsonl", workers=1, out=made / "passages")
-    tokenizer = api.train_tokenizer(passages, vocabulary=600, out=made / "tokenizer")
-    folder = made / "encoder"
+    root = tmp_path_factory.mktemp("small")
+    (root / "docs.jsonl").write_text("".join(json.dumps(make_report(n)) + "\n" for n in range(30)))
+    passages = api.split(root / "docs.jsonl", workers=1, out=root / "passages")
+    tokenizer = api.train_tokenizer(passages, vocabulary=600, out=root / "tokenizer")
+    folder = root / "encoder"
     weights_and_words = shutil.ignore_patterns("model.safetensors", "config.json", "*token*", "vocab*")
     shutil.copytree(source, folder, ignore=weights_and_words)
     shutil.copytree(source / "1_Pooling", folder / "1_Pooling", dirs_exist_ok=True)

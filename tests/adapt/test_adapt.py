@@ -29,8 +29,8 @@ from qontext.retrieve.searcher import Searcher
 
 def adapt(documents: Path, out: Path, encoder: Path, **settings: Any) -> dict[str, Any]:
     settings = {"budget": "90s", **settings}
-    found: dict[str, Any] = api.adapt(documents, out=out, encoder=encoder, **settings)
-    return found
+    result: dict[str, Any] = api.adapt(documents, out=out, encoder=encoder, **settings)
+    return result
 
 
 def adapt_until(step: str, documents: Path, out: Path, encoder: Path, **settings: Any) -> Path:
@@ -45,18 +45,18 @@ def test_documents_become_a_retriever_that_loads_everywhere_and_answers(
 ) -> None:
     from sentence_transformers import SentenceTransformer
 
-    out, found = adapted.out, adapted.result
-    assert found["system"] in found["verdict"]["scores"]["generated"]
+    out, result = adapted.out, adapted.result
+    assert result["system"] in result["verdict"]["scores"]["generated"]
     assert {"bm25", "start", "hybrid-start", "adapted", "hybrid"} == set(
-        found["verdict"]["scores"]["generated"]
+        result["verdict"]["scores"]["generated"]
     )
     assert any(
-        "these results are for generated ones" in sentence for sentence in found["verdict"]["sentences"]
+        "these results are for generated ones" in sentence for sentence in result["verdict"]["sentences"]
     )
     # The report opens with the verdict; then come the systems by their readable names, with the caveat.
     report = (out / "report" / "report.md").read_text()
     assert re.findall(r"^## (.*)", report, re.MULTILINE)[:2] == ["Verdict", "Generated questions"]
-    assert any(sentence.startswith("Reason:") for sentence in found["verdict"]["sentences"])
+    assert any(sentence.startswith("Reason:") for sentence in result["verdict"]["sentences"])
     names = re.findall(r"^\| [a-e] (.*?) \|", report, re.MULTILINE)
     assert names[0] == "BM25" and names[-1] == "BM25 + adapted encoder" and len(names) == 5
     assert "were generated from the passages" in report
@@ -66,8 +66,8 @@ def test_documents_become_a_retriever_that_loads_everywhere_and_answers(
         row["state"] == "done"
         for row in api.run(out / "recipe.toml", out=out / "steps", dry_run=True)["steps"]
     )
-    assert (out / "model").exists() == (found["encoder"] == "adapted")
-    vectors = SentenceTransformer(found["model"], device="cpu").encode(["a bell in a storm"])
+    assert (out / "model").exists() == (result["encoder"] == "adapted")
+    vectors = SentenceTransformer(result["model"], device="cpu").encode(["a bell in a storm"])
     assert vectors.shape == (1, 16)
     answers = Searcher(out).search("Which year was the bell of Corrie 12 repaired?", k=3)
     assert [answer.rank for answer in answers] == [1, 2, 3]
@@ -76,15 +76,15 @@ def test_documents_become_a_retriever_that_loads_everywhere_and_answers(
     # A second time there is nothing to do.
     trained = (out / "steps" / "pretrain" / "meta.json").read_bytes()
     again = adapt(adapted.documents, out, small_encoder)
-    assert again["verdict"] == json.loads(json.dumps(found["verdict"]))
+    assert again["verdict"] == json.loads(json.dumps(result["verdict"]))
     assert (out / "steps" / "pretrain" / "meta.json").read_bytes() == trained
 
 
 def test_a_question_from_the_shell(finished: Any) -> None:
     command = [sys.executable, "-m", "qontext", "search", str(finished.out), "storm at Jura 9"]
-    asked = subprocess.run([*command, "--json", "--k", "2"], capture_output=True, text=True)
-    assert asked.returncode == 0, asked.stderr
-    assert len(json.loads(asked.stdout)["answers"]) == 2
+    process = subprocess.run([*command, "--json", "--k", "2"], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    assert len(json.loads(process.stdout)["answers"]) == 2
     shown = CliRunner().invoke(cli.app, command[3:], catch_exceptions=False)
     assert "Lighthouse" in shown.stdout
     nothing = CliRunner().invoke(cli.app, ["search", "nowhere", "question"])
@@ -104,17 +104,17 @@ def test_documents_added_changed_and_deleted_are_indexed_without_training(
     files = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     shown = adapt(write_documents(after), out, small_encoder, dry_run=True)
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == files
-    found = adapt(write_documents(after), out, small_encoder)
-    assert found["updated"]
+    result = adapt(write_documents(after), out, small_encoder)
+    assert result["updated"]
     assert (model / "model.safetensors").read_bytes() == weights
     assert shown["documents"] == {"new": 1, "changed": 1, "unchanged": 27, "removed": 2}
-    assert (shown["to_encode"], shown["reused"]) == (found["encoded_now"], found["reused"])
-    assert not shown["is_current"] and not shown["training"] and shown["new_share"] == found["new_share"]
+    assert (shown["to_encode"], shown["reused"]) == (result["encoded_now"], result["reused"])
+    assert not shown["is_current"] and not shown["training"] and shown["new_share"] == result["new_share"]
     same = adapt(write_documents(after), out, small_encoder, dry_run=True)
     assert same["is_current"] and same["documents"]["unchanged"] == 29 and same["to_encode"] == 0
     fresh = sum(passage.doc in ("report-40", after[5]["_id"]) for passage in _passages(out))
-    assert found["encoded_now"] == fresh > 0
-    assert found["reused"] == found["passages"] - fresh
+    assert result["encoded_now"] == fresh > 0
+    assert result["reused"] == result["passages"] - fresh
     searcher = Searcher(out)
     documents = {answer.document for answer in searcher.search("lighthouse northern harbour storm", k=500)}
     assert "report-40" in documents
@@ -217,16 +217,16 @@ def test_a_finished_result_keeps_its_settings(
     rows = [{"query": f"which room has {n} candles", "document": f"d{n}"} for n in range(5)]
     labels.write_text("".join(json.dumps(row) + "\n" for row in rows))
     out = tmp_path / "made"
-    made = adapt(write_documents(documents), out, small_encoder, labels=labels, seed=7)
-    assert made["labels"] == {"test": 5}, "nothing was trained, so all labels measure"
+    first = adapt(write_documents(documents), out, small_encoder, labels=labels, seed=7)
+    assert first["labels"] == {"test": 5}, "nothing was trained, so all labels measure"
     again = CliRunner().invoke(cli.app, ["adapt", str(write_documents(documents)), "--out", str(out)])
     assert f"keeps what it was made with: --labels {labels}, --budget 90s, --seed 7." in again.stderr
     assert again.exit_code == 0 and "another request" not in again.stderr
     labels.unlink()
     documents[0]["text"] = "Room 0 is dark."
-    found = api.adapt(write_documents(documents), out=out)
-    assert found["updated"] and found["encoded_now"] == 1
-    assert found["verdict"] == json.loads(json.dumps(made["verdict"]))
+    updated = api.adapt(write_documents(documents), out=out)
+    assert updated["updated"] and updated["encoded_now"] == 1
+    assert updated["verdict"] == json.loads(json.dumps(first["verdict"]))
     capsys.readouterr()
     log.show(log.NOTE)
     api.adapt(write_documents(documents), out=out, seed=8, labels=None, budget="2m", dry_run=True)
@@ -300,9 +300,9 @@ def test_two_processes_adapt_together(
     # One process comes to the same weights.
     alone = api.run(out / "recipe.toml", out=tmp_path / "alone", until="pretrain")
     folders = (out / "steps" / "pretrain", alone["steps"][-1]["path"], small_encoder)
-    made, same, start = (load_file(Path(folder) / "model.safetensors") for folder in folders)
-    moved = [(made[f"bert.{name}"] - start[name]).abs().max().item() for name in start if "layer" in name]
-    apart = [(made[name] - same[name]).abs().max().item() for name in made]
+    weights, same, start = (load_file(Path(folder) / "model.safetensors") for folder in folders)
+    moved = [(weights[f"bert.{name}"] - start[name]).abs().max().item() for name in start if "layer" in name]
+    apart = [(weights[name] - same[name]).abs().max().item() for name in weights]
     assert max(apart) < max(moved) / 5
 
 
@@ -312,11 +312,11 @@ def test_a_cross_encoders_scores_stand_for_labels(reports: Path, small_encoder: 
         part.save_pretrained(str(tmp_path / "reranker"))
     reranker = tmp_path / "reranker"
     steps = adapt_until("adapted-vectors", reports, tmp_path / "made", small_encoder, reranker=reranker)
-    made = open_artifact(steps / "finetune")
-    assert made.config["distill"] == "margin-mse"
-    assert made.summary["losses"]["margin_mse"] > 0
-    asked = {line.split(" ")[0] for line in (steps / "bm25-train" / "run.trec").open()}
-    assert asked == {group.query for group in read_groups(steps / "negatives")}, "no other is searched for"
+    finetuned = open_artifact(steps / "finetune")
+    assert finetuned.config["distill"] == "margin-mse"
+    assert finetuned.summary["losses"]["margin_mse"] > 0
+    searched = {line.split(" ")[0] for line in (steps / "bm25-train" / "run.trec").open()}
+    assert searched == {group.query for group in read_groups(steps / "negatives")}, "no other is searched for"
     held = {line.split("\t")[1] for line in (steps / "holdout/measured/qrels/generated.tsv").open()}
     taught = {passage for group in read_groups(steps / "negatives") for passage in group.positives}
     assert taught and not taught & held, "what is measured with is not learnt from"
@@ -333,11 +333,11 @@ def test_labels_are_trained_on_and_measured_by_document(
         for part in ("lamp", "bell", "stair")
     ]
     labels.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = adapt(reports, tmp_path / "made", small_encoder, labels=labels)
-    assert found["verdict"]["split"] == "test"
-    assert set(found["verdict"]["scores"]) == {"test", "generated"}
+    result = adapt(reports, tmp_path / "made", small_encoder, labels=labels)
+    assert result["verdict"]["split"] == "test"
+    assert set(result["verdict"]["scores"]) == {"test", "generated"}
     assert not any(
-        "these results are for generated ones" in sentence for sentence in found["verdict"]["sentences"]
+        "these results are for generated ones" in sentence for sentence in result["verdict"]["sentences"]
     )
     held = tmp_path / "made" / "steps" / "holdout" / "measured" / "qrels"
     documents = [
@@ -355,19 +355,19 @@ def test_labels_are_trained_on_and_measured_by_document(
 def test_few_labels_make_small_batches(reports: Path, small_encoder: Path, tmp_path: Path) -> None:
     folder = tmp_path / "labels"
     (folder / "qrels").mkdir(parents=True)
-    asked = [(f"q{n}", f"how was the bell of number {n} mended", f"report-{n}") for n in range(30)]
-    queries = [json.dumps({"_id": id, "text": text}) + "\n" for id, text, _ in asked]
+    labelled = [(f"q{n}", f"how was the bell of number {n} mended", f"report-{n}") for n in range(30)]
+    queries = [json.dumps({"_id": id, "text": text}) + "\n" for id, text, _ in labelled]
     (folder / "queries.jsonl").write_text("".join(queries))
     (folder / "corpus.jsonl").write_text("".join(reports.read_text().splitlines(keepends=True)))
-    for split, rows in {"train": asked[:20], "test": asked[20:]}.items():
+    for split, rows in {"train": labelled[:20], "test": labelled[20:]}.items():
         lines = ["query-id\tcorpus-id\tscore", *(f"{id}\t{report}\t1" for id, _, report in rows)]
         (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n")
     out = tmp_path / "made"
     steps = adapt_until("finetune", reports, out, small_encoder, labels=folder, max_labels=9)
     assert open_artifact(steps / "holdout").summary["labelled_queries"]["train"] == 9
-    made = open_artifact(steps / "finetune")
-    assert made.config["batch_size"] == 4
-    assert made.summary["queries"] == 9
+    finetuned = open_artifact(steps / "finetune")
+    assert finetuned.config["batch_size"] == 4
+    assert finetuned.summary["queries"] == 9
 
 
 @pytest.mark.parametrize(
@@ -382,8 +382,8 @@ def test_a_single_document_is_indexed_and_said_to_be_too_little(
     write_documents: Callable[..., Path], small_encoder: Path, tmp_path: Path, text: str
 ) -> None:
     file = write_documents([{"_id": "only", "title": "", "text": text}])
-    found = adapt(file, tmp_path / "made", small_encoder)
-    assert found["encoder"] == "start"
+    result = adapt(file, tmp_path / "made", small_encoder)
+    assert result["encoder"] == "start"
     assert Searcher(tmp_path / "made").search("lamp")[0].document == "only"
 
 
@@ -393,8 +393,8 @@ def test_an_encoder_that_was_not_changed_is_copied_only_if_asked(
     out, encoder = tmp_path / "made", Path(shutil.copytree(small_encoder, tmp_path / "encoder"))
     documents = [{"_id": "only", "title": "", "text": "One short document about a single lamp."}]
     file = write_documents(documents)
-    found = adapt(file, out, encoder)
-    assert found["model"] == str(encoder) and not (out / "model").exists()
+    result = adapt(file, out, encoder)
+    assert result["model"] == str(encoder) and not (out / "model").exists()
     shown = adapt(file, out, encoder, copy_model=True, dry_run=True)
     assert not shown["is_current"] and not (out / "model").exists()
     # Moved with another name for the same encoder: nothing has to be encoded.
@@ -403,15 +403,15 @@ def test_an_encoder_that_was_not_changed_is_copied_only_if_asked(
         Searcher(out).search("lamp")
     with pytest.raises(QontextError, match="the encoder of this directory is not found"):
         api.adapt(file, out=out, budget="90s")
-    found = adapt(file, out, kept)
-    assert found["model"] == str(kept) and Searcher(out).search("lamp")
-    found = adapt(file, out, kept, copy_model=True)
-    assert found["model"] == str(out / "model") and "reference" not in found
+    result = adapt(file, out, kept)
+    assert result["model"] == str(kept) and Searcher(out).search("lamp")
+    result = adapt(file, out, kept, copy_model=True)
+    assert result["model"] == str(out / "model") and "reference" not in result
     # Complete in itself: it is searched and updated where there is no such encoder.
     shutil.rmtree(kept)
     documents.append({"_id": "new", "title": "", "text": "Another document about a bell."})
-    found = api.adapt(write_documents(documents), out=out, budget="90s")
-    assert found["updated"] and found["encoded_now"] == 1 and found["model"] == str(out / "model")
+    result = api.adapt(write_documents(documents), out=out, budget="90s")
+    assert result["updated"] and result["encoded_now"] == 1 and result["model"] == str(out / "model")
     assert Searcher(out).search("bell", 1)[0].document == "new"
 
 
@@ -422,8 +422,8 @@ def test_one_passage_per_document(
         {"_id": f"d{n}", "title": f"Note {n}", "text": f"The {w} is kept in room {n}."}
         for n, w in enumerate("abcdefghijklmnopqrstuvwxyz")
     ]
-    found = adapt(write_documents(short), tmp_path / "made", small_encoder)
-    assert found["passages"] == 26
+    result = adapt(write_documents(short), tmp_path / "made", small_encoder)
+    assert result["passages"] == 26
 
 
 def test_a_language_that_the_encoder_does_not_know(
@@ -451,7 +451,7 @@ def test_a_gigabyte_is_planned_from_a_sample(small_encoder: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"budget": "soon"}, "budget 'soon' is not a length of time"),
         ({"labels": "labels.jsonl"}, "is not a labelled pair"),
@@ -459,12 +459,12 @@ def test_a_gigabyte_is_planned_from_a_sample(small_encoder: Path, tmp_path: Path
     ],
 )
 def test_bad_requests_are_told(
-    reports: Path, small_encoder: Path, tmp_path: Path, settings: dict[str, Any], told: str
+    reports: Path, small_encoder: Path, tmp_path: Path, settings: dict[str, Any], message: str
 ) -> None:
     if "labels" in settings:
         settings = {"labels": tmp_path / "labels.jsonl"}
         settings["labels"].write_text('{"what": 1}\n')
-    with pytest.raises(QontextError, match=told):
+    with pytest.raises(QontextError, match=message):
         adapt(reports, tmp_path / "made", small_encoder, **settings)
 
 
@@ -495,10 +495,10 @@ def test_a_moved_tree_goes_on_with_its_plan(
     recipe = (before / "made" / "recipe.toml").read_text()
     before.rename(after)
     monkeypatch.chdir("/")
-    found = adapt(after / "docs.jsonl", after / "made", after / "encoder", budget="20s")
+    result = adapt(after / "docs.jsonl", after / "made", after / "encoder", budget="20s")
     moved = recipe.replace('"docs.jsonl"', f'"{after}/docs.jsonl"').replace('"encoder"', f'"{after}/encoder"')
     assert (after / "made" / "recipe.toml").read_text() == moved
-    assert Searcher(after / "made").search("storm", k=1) and found["system"]
+    assert Searcher(after / "made").search("storm", k=1) and result["system"]
 
 
 def test_a_damaged_plan_is_told(reports: Path, small_encoder: Path, tmp_path: Path) -> None:

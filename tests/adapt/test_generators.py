@@ -19,12 +19,12 @@ from qontext.frame.errors import QontextError
 @pytest.fixture
 def endpoint() -> Iterator[tuple[str, list[str]]]:
     """A chat server that asks after every passage, and what it was sent."""
-    asked: list[str] = []
+    prompts: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            asked.append(body["messages"][-1]["content"])
+            prompts.append(body["messages"][-1]["content"])
             questions = json.dumps(
                 [f"what happened to the {part} of it?" for part in ("lamp", "bell", "stair")]
             )
@@ -39,20 +39,20 @@ def endpoint() -> Iterator[tuple[str, list[str]]]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}/v1", asked
+    yield f"http://127.0.0.1:{server.server_address[1]}/v1", prompts
     server.shutdown()
 
 
 def test_a_chat_model_writes_the_queries(
     reports: Path, small_encoder: Path, endpoint: tuple[str, list[str]], tmp_path: Path
 ) -> None:
-    address, asked = endpoint
+    address, prompts = endpoint
     api.adapt(
         reports, out=tmp_path / "made", encoder=small_encoder, budget="60s", generator="llm",
         generator_model="some-model", endpoint=address, dry_run=True,
     )  # fmt: skip
     api.run(tmp_path / "made/recipe.toml", out=tmp_path / "made/steps", until="pretrain")
-    assert any("Lighthouse" in text for text in asked)
+    assert any("Lighthouse" in text for text in prompts)
     rows = list(records.read_table(tmp_path / "made/steps/generate", records.QUERIES))
     assert {query for batch in rows for query in batch.column("query").to_pylist()} == {
         f"what happened to the {part} of it?" for part in ("lamp", "bell", "stair")
@@ -84,8 +84,8 @@ def test_a_generator_of_ones_own_is_planned_with(
         reports, out=tmp_path / "made", encoder=small_encoder, budget="60s", dry_run=True,
         generator="opening_words:Opening",
     )  # fmt: skip
-    said = capsys.readouterr()
-    assert "opening_words:Opening, 5 per passage" in said.out + said.err
+    output = capsys.readouterr()
+    assert "opening_words:Opening, 5 per passage" in output.out + output.err
     with pytest.raises(QontextError, match="there is no module 'nowhere'"):
         api.adapt(reports, out=tmp_path / "made", generator="nowhere:Opening")
 
@@ -99,10 +99,10 @@ def test_a_t5_model_writes_the_queries(reports: Path, small_encoder: Path, tmp_p
     del PRESETS["test"]
     for part in (model, tokenizer):
         part.save_pretrained(str(tmp_path / "t5"))
-    made = api.adapt(
+    result = api.adapt(
         reports, out=tmp_path / "made", encoder=small_encoder, budget="10m", generator="t5",
         generator_model=str(tmp_path / "t5"), dry_run=True,
     )  # fmt: skip
-    assert made["seconds"]["generate"] > 0
+    assert result["seconds"]["generate"] > 0
     api.run(tmp_path / "made/recipe.toml", out=tmp_path / "made/steps", until="generate")
     assert open_artifact(tmp_path / "made/steps/generate").config["generator"] == "t5"

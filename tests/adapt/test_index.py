@@ -20,8 +20,8 @@ QUESTION = "Which year was the bell of Corrie 12 repaired?"
 
 
 def adapt(documents: Path, out: Path, encoder: Path, **settings: Any) -> dict[str, Any]:
-    found: dict[str, Any] = api.adapt(documents, out=out, encoder=encoder, budget="90s", **settings)
-    return found
+    result: dict[str, Any] = api.adapt(documents, out=out, encoder=encoder, budget="90s", **settings)
+    return result
 
 
 def dense(out: Path) -> Searcher:
@@ -38,10 +38,10 @@ def test_an_index_is_added_measured_updated_and_removed_without_training(
     out, index = adapted.out, adapted.out / "index" / "dense"
     trained = open_artifact(out / "steps" / "pretrain").meta
     exact = [answer.id for answer in dense(out).search(QUESTION, k=10)]
-    found = adapt(adapted.documents, out, small_encoder, index="faiss-hnsw", neighbours=8)
+    result = adapt(adapted.documents, out, small_encoder, index="faiss-hnsw", neighbours=8)
     assert open_artifact(out / "steps" / "pretrain").meta == trained
     assert open_artifact(index).config["neighbours"] == 8
-    measured = found["searching"]
+    measured = result["searching"]
     assert measured["backend"] == "faiss-hnsw" and measured["recall"]["10"] > 0.95 and measured["seconds"] > 0
     (sentence,) = measured["sentences"]
     assert "searched by faiss-hnsw" in sentence and sentence in (out / "report" / "report.md").read_text()
@@ -75,8 +75,8 @@ def test_a_table_follows_the_documents(
             return sorted(open_ids(adapted.out))
 
         chosen = {"index": "postgres", "uri": server.address("guarded:pa%3As%2Fs%40w"), "table": "reports"}
-        found = adapt(adapted.documents, adapted.out, small_encoder, **chosen, kind="exact")
-        assert found["searching"]["recall"] == {"10": 1.0, "100": 1.0} and ids() == passages()
+        result = adapt(adapted.documents, adapted.out, small_encoder, **chosen, kind="exact")
+        assert result["searching"]["recall"] == {"10": 1.0, "100": 1.0} and ids() == passages()
         documents = [report(number) for number in range(1, 30)]
         changed = write_documents([*documents, report(40)])
         updated = adapt(changed, adapted.out, small_encoder, **chosen, kind="exact")

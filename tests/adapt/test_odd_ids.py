@@ -40,14 +40,14 @@ def test_files_with_white_space_in_their_names(
         for number in range(30)
     ]
     (tmp_path / "labels.jsonl").write_text("".join(json.dumps(row) + "\n" for row in labels))
-    found = api.adapt(
+    result = api.adapt(
         tmp_path / "files",
         labels=tmp_path / "labels.jsonl",
         out=tmp_path / "made",
         encoder=small_encoder,
         budget="90s",
     )
-    assert found["system"] in found["verdict"]["scores"]["test"]
+    assert result["system"] in result["verdict"]["scores"]["test"]
     passages = {passage.id for passage in read_passages(tmp_path / "made" / "index" / "passages")}
     (measured,) = (path.parent for path in (tmp_path / "made").glob("steps/*/measured/corpus.jsonl"))
     collection = load_collection(measured)

@@ -50,9 +50,9 @@ def plan(passages: int, minutes: float, **changes: Any) -> Plan:
 @pytest.mark.parametrize("passages", [500, 5_000, 20_000])
 @pytest.mark.parametrize("minutes", [10, 30, 120])
 def test_a_plan_that_trains_keeps_to_its_budget(passages: int, minutes: float) -> None:
-    made = plan(passages, minutes)
-    assert made.trains and made.expected <= USED_SHARE * minutes * MINUTE
-    assert set(made.seconds) >= {"split", "generate", "hold_out", "measure", "serve", "train"}
+    adaptation = plan(passages, minutes)
+    assert adaptation.trains and adaptation.expected <= USED_SHARE * minutes * MINUTE
+    assert set(adaptation.seconds) >= {"split", "generate", "hold_out", "measure", "serve", "train"}
 
 
 def test_more_time_is_more_training_up_to_six_passes() -> None:
@@ -62,16 +62,16 @@ def test_more_time_is_more_training_up_to_six_passes() -> None:
 
 
 def test_steps_are_what_the_rate_makes_of_the_time_that_is_left() -> None:
-    made = plan(5_000, 20)
-    left = USED_SHARE * 20 * MINUTE - made.expected
-    assert 0 <= left < made.batch / RATES.trained, "not one step more fits"
-    assert made.seconds["train"] == pytest.approx(2 * STAGE_SECONDS + made.steps * 32 / 20)
+    adaptation = plan(5_000, 20)
+    left = USED_SHARE * 20 * MINUTE - adaptation.expected
+    assert 0 <= left < adaptation.batch / RATES.trained, "not one step more fits"
+    assert adaptation.seconds["train"] == pytest.approx(2 * STAGE_SECONDS + adaptation.steps * 32 / 20)
 
 
 def test_without_time_for_training_the_note_says_how_much_would_do() -> None:
-    made = plan(5_000, 1)
-    assert not made.trains and made.finetune_steps == 0 and "train" not in made.seconds
-    (note,) = (note for note in made.notes if "minutes would suffice" in note)
+    adaptation = plan(5_000, 1)
+    assert not adaptation.trains and adaptation.finetune_steps == 0 and "train" not in adaptation.seconds
+    (note,) = (note for note in adaptation.notes if "minutes would suffice" in note)
     minutes = int(note.split()[-4])
     assert plan(5_000, minutes + 1).trains
 
@@ -87,27 +87,29 @@ def test_few_passages_are_not_trained_on() -> None:
 
 
 def test_a_large_corpus_is_measured_among_a_part_and_indexed_whole() -> None:
-    made = plan(200_000, 60)
-    assert made.pool == int(0.3 * 3_600 * 100 / 2) < made.passages == 200_000
-    assert any("evaluated on 54,000 of the passages" in note for note in made.notes)
-    assert made.seconds["serve"] > (200_000 - 54_000) / 100
+    adaptation = plan(200_000, 60)
+    assert adaptation.pool == int(0.3 * 3_600 * 100 / 2) < adaptation.passages == 200_000
+    assert any("evaluated on 54,000 of the passages" in note for note in adaptation.notes)
+    assert adaptation.seconds["serve"] > (200_000 - 54_000) / 100
     assert plan(5_000, 60).pool == 5_000
     assert plan(2_000_000, 1).pool == 1_000, "at least a thousand"
 
 
 def test_filtering_goes_where_it_takes_more_than_a_tenth() -> None:
     assert plan(5_000, 30).filters and plan(5_000, 30).queries == "@filter"
-    made = plan(300_000, 120)
-    assert made.trains and not made.filters and made.queries == "@holdout/queries"
-    assert any("no time to filter" in note for note in made.notes)
+    adaptation = plan(300_000, 120)
+    assert adaptation.trains and not adaptation.filters and adaptation.queries == "@holdout/queries"
+    assert any("no time to filter" in note for note in adaptation.notes)
 
 
 def test_labels_are_fine_tuned_on_for_three_passes_at_most() -> None:
-    made = plan(5_000, 120, labelled=320, **LABELS)
-    assert (made.finetune_steps, made.finetune_batch) == (3 * 320 // 32, 32)
+    adaptation = plan(5_000, 120, labelled=320, **LABELS)
+    assert (adaptation.finetune_steps, adaptation.finetune_batch) == (3 * 320 // 32, 32)
     assert plan(5_000, 30, labelled=9, **LABELS).finetune_batch == 4
-    made = plan(5_000, 30, labelled=3, **LABELS)
-    assert made.finetune_steps == 0 and any("are not sufficient for training" in note for note in made.notes)
+    adaptation = plan(5_000, 30, labelled=3, **LABELS)
+    assert adaptation.finetune_steps == 0 and any(
+        "are not sufficient for training" in note for note in adaptation.notes
+    )
 
 
 def test_a_cross_encoder_takes_time_for_its_scores() -> None:
@@ -127,7 +129,7 @@ def test_processes_on_gpus_share_the_work_and_divide_the_batches() -> None:
     assert plan(20_000, 60, processes=4).seconds["measure"] == plan(20_000, 60).seconds["measure"]
 
 
-def seconds_taken(made: Plan, speed: Callable[[float], float]) -> tuple[float, int]:
+def seconds_taken(adaptation: Plan, speed: Callable[[float], float]) -> tuple[float, int]:
     """The plan carried out on a machine that is `speed` times as fast as expected at each second: total time, and steps."""
     now = 0.0
 
@@ -136,16 +138,21 @@ def seconds_taken(made: Plan, speed: Callable[[float], float]) -> tuple[float, i
         for _ in range(round(seconds)):
             now += 1 / speed(now)
 
-    vectors = STAGE_SECONDS + made.pool / RATES.encoded
-    work(sum(made.seconds[part] for part in ("split", "generate", "hold_out", "filter")) + vectors)
-    most, after = made.limits["pretrain"]["most_steps"], made.limits["pretrain"]["steps_after"]
-    limit = Limit(60 * made.limits["pretrain"]["minutes"], int(most), now, int(after))
-    pace, done = Pace(made.steps, limit, clock=lambda: now), 0
+    vectors = STAGE_SECONDS + adaptation.pool / RATES.encoded
+    work(sum(adaptation.seconds[part] for part in ("split", "generate", "hold_out", "filter")) + vectors)
+    most, after = adaptation.limits["pretrain"]["most_steps"], adaptation.limits["pretrain"]["steps_after"]
+    limit = Limit(60 * adaptation.limits["pretrain"]["minutes"], int(most), now, int(after))
+    pace, done = Pace(adaptation.steps, limit, clock=lambda: now), 0
     while done < pace.last:
-        now += made.batch / RATES.trained / speed(now)
+        now += adaptation.batch / RATES.trained / speed(now)
         done += 1
         pace.revise(done)
-    work(made.seconds["measure"] - vectors + made.seconds["serve"] + made.seconds.get("fine_tune", 0.0))
+    work(
+        adaptation.seconds["measure"]
+        - vectors
+        + adaptation.seconds["serve"]
+        + adaptation.seconds.get("fine_tune", 0.0)
+    )
     return now, done
 
 
@@ -156,17 +163,22 @@ def test_a_budget_is_kept_on_a_machine_that_becomes_faster_or_slower(
     minutes: float, change: float, factor: float
 ) -> None:
     budget = minutes * MINUTE
-    made = plan(round(800 * minutes), minutes)
-    took, steps = seconds_taken(made, lambda now: factor if now >= change * budget else 1.0)
+    adaptation = plan(round(800 * minutes), minutes)
+    took, steps = seconds_taken(adaptation, lambda now: factor if now >= change * budget else 1.0)
     assert 0.85 * budget <= took <= 1.15 * budget
-    assert (steps > made.steps) == (factor > 1)
-    assert seconds_taken(made, lambda now: 1.0)[1] == made.steps, "at the expected speed, nothing is revised"
+    assert (steps > adaptation.steps) == (factor > 1)
+    assert seconds_taken(adaptation, lambda now: 1.0)[1] == adaptation.steps, (
+        "at the expected speed, nothing is revised"
+    )
 
 
 def test_more_than_six_passes_are_not_made_of_time_that_is_left() -> None:
-    made = plan(1_000, 30)
-    took, steps = seconds_taken(made, lambda now: 3.0)
-    assert steps == made.steps == made.limits["pretrain"]["most_steps"] and took < made.expected
+    adaptation = plan(1_000, 30)
+    took, steps = seconds_taken(adaptation, lambda now: 3.0)
+    assert (
+        steps == adaptation.steps == adaptation.limits["pretrain"]["most_steps"]
+        and took < adaptation.expected
+    )
 
 
 def steps(recipe: Recipe) -> dict[str, dict[str, Any]]:
@@ -181,9 +193,9 @@ def steps(recipe: Recipe) -> dict[str, dict[str, Any]]:
 )  # fmt: skip
 def test_a_recipe_is_read_as_it_was_built(tmp_path: Path, changes: dict[str, Any]) -> None:
     request = replace(REQUEST, documents='d "ö"\x7f\n', **changes)
-    made = make_plan(request, survey(5_000), RATES, 384)
+    adaptation = make_plan(request, survey(5_000), RATES, 384)
     for recipe in (
-        training_recipe(request, made),
+        training_recipe(request, adaptation),
         serving_recipe(request, "model", None, None),
         serving_recipe(request, "model", "vectors", {"source": "@vectors", "backend": "faiss-hnsw"}),
     ):
@@ -215,9 +227,9 @@ def test_labels_that_are_not_trained_on_all_measure() -> None:
     divided = replace(REQUEST, labelled=12, judged=judged, divided=True, **LABELS)
     request = divided.without_training_on_labels()
     assert request.judged == {"test": 30} and request.splits == ("test", "generated")
-    made = plan(5_000, 1, labelled=12, **LABELS)
-    assert not made.finetune_steps
-    untrained = steps(training_recipe(request, made))
+    adaptation = plan(5_000, 1, labelled=12, **LABELS)
+    assert not adaptation.finetune_steps
+    untrained = steps(training_recipe(request, adaptation))
     assert untrained["holdout"]["split_labels"] is False and "hybrid-start-dev" not in untrained
     assert untrained["hybrid-start-test"]["weights"] == [0.7, 0.3]
     assert (

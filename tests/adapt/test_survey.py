@@ -36,11 +36,11 @@ def test_texts_that_are_timed_are_as_long_as_the_whole_source_has_them(
 
     monkeypatch.setattr(rates, "_write", noted)
     pretrain = {"method": "cocondenser", "encoder": str(small_encoder), "max_tokens": 32}
-    found = rates.measure(sample, pretrain, {"generator": "keyphrase"}, 64, under=tmp_path)
+    speeds = rates.measure(sample, pretrain, {"generator": "keyphrase"}, 64, under=tmp_path)
     assert {name: len(counts) for name, counts in timed.items()} == {"trained": 64, "encoded": 192}
     for counts in timed.values():
         assert sum(counts) / len(counts) == pytest.approx(sum(words) / len(words), rel=0.1)
-    assert found.trained > 0 and found.encoded > 0
+    assert speeds.trained > 0 and speeds.encoded > 0
 
 
 def test_fewer_than_are_wanted_are_all_there_once(write_documents: Callable[..., Path]) -> None:
@@ -66,7 +66,7 @@ def test_files_of_formats_count_as_documents_and_others_as_not_read(tmp_path: Pa
     (tmp_path / "b.md").write_text("# B\n\nA boat.")
     (tmp_path / "c.png").write_bytes(b"x")
     (tmp_path / "d.txt").write_bytes(b"\xff")
-    seen = survey(str(tmp_path))
-    assert (seen.documents, seen.keep, dict(seen.unread)) == (2, False, {".png": 1})
-    assert (seen.unusable, seen.problems) == (1, {"wrong encoding": 1})
-    assert [passage.text for passage in seen.sample] == ["The mill grinds flour.", "A boat."]
+    source = survey(str(tmp_path))
+    assert (source.documents, source.keep, dict(source.unread)) == (2, False, {".png": 1})
+    assert (source.unusable, source.problems) == (1, {"wrong encoding": 1})
+    assert [passage.text for passage in source.sample] == ["The mill grinds flour.", "A boat."]

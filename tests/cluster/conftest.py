@@ -52,8 +52,8 @@ class Inputs:
         return value
 
     def make(self, name: str, out: Path, **more: Any) -> Artifact:
-        made: Artifact = getattr(api, name.split()[0])(out=out, **self.settings(name), **more)
-        return made
+        artifact: Artifact = getattr(api, name.split()[0])(out=out, **self.settings(name), **more)
+        return artifact
 
     def digest(self, name: str) -> str:
         """The digest of what one process makes in one go."""

@@ -26,7 +26,7 @@ class SlowOptions(Options):
     pause: float = Field(0.0, ge=0)
     """Seconds that a part takes."""
 
-    told: str = ""
+    signals: str = ""
     """The folder."""
 
 
@@ -42,15 +42,15 @@ class Slow(Generator):
         return cls(options)
 
     def __call__(self, passages: list[Passage]) -> Iterator[tuple[int, list[str]]]:
-        told = Path(self.options.told)
-        if self.options.told:
+        signals = Path(self.options.signals)
+        if self.options.signals:
             for passage in passages:
                 for order, number in (("die", signal.SIGKILL), ("stop", signal.SIGSTOP)):
-                    if (told / f"{order} {passage.id}").exists():
-                        (told / f"{order} {passage.id}").unlink()
+                    if (signals / f"{order} {passage.id}").exists():
+                        (signals / f"{order} {passage.id}").unlink()
                         os.kill(os.getpid(), number)
-                if (told / f"poison {passage.id}").exists():
-                    with (told / f"poison {passage.id}").open("a") as file:
+                if (signals / f"poison {passage.id}").exists():
+                    with (signals / f"poison {passage.id}").open("a") as file:
                         file.write("tried\n")
                     raise ValueError(f"{passage.id} cannot be read")
         time.sleep(self.options.pause)

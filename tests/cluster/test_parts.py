@@ -28,8 +28,8 @@ def test_shards_make_what_one_process_makes(inputs: Inputs, tmp_path: Path, name
     config = stage.config.make(inputs.settings(name), where=name)
     assert len(stage.run(config, Workdir(tmp_path)).plan()) >= 3, "too few parts to share"
     for number in (2, 0, 1):
-        made = inputs.make(name, tmp_path / "out", shard=f"{number}/3")
-    assert made.digest == inputs.digest(name) and not made.verify()
+        artifact = inputs.make(name, tmp_path / "out", shard=f"{number}/3")
+    assert artifact.digest == inputs.digest(name) and not artifact.verify()
 
 
 def test_ranks_make_what_one_process_makes(inputs: Inputs, tmp_path: Path, warm: Server) -> None:
@@ -54,15 +54,15 @@ def test_shards_write_a_directory_not_a_file(inputs: Inputs, tmp_path: Path) -> 
 
 def test_a_resumed_stage_knows_its_model_without_making_a_part(inputs: Inputs, tmp_path: Path) -> None:
     """Where all parts were made before, the model is opened for the summary alone."""
-    made = inputs.make("encode", tmp_path / "out")
+    artifact = inputs.make("encode", tmp_path / "out")
     (tmp_path / "out" / "meta.json").rename(tmp_path / "meta.json")
     claim = artifacts.read_description(tmp_path / "meta.json")
     Workdir(tmp_path / "out").write_json(
         "claim.json", {key: claim[key] for key in ("verb", "format", "config", "inputs", "key", "computed")}
     )
     again = inputs.make("encode", tmp_path / "out")
-    assert again.digest == made.digest and again.summary["encoded_now"] == 0
-    assert again.summary["weights"] == made.summary["weights"]
+    assert again.digest == artifact.digest and again.summary["encoded_now"] == 0
+    assert again.summary["weights"] == artifact.summary["weights"]
 
 
 @pytest.mark.parametrize("on", ["cloud", "10.0.0.1", "ray://", "http://10.0.0.1:80", "10.0.0.1:123456"])
@@ -121,12 +121,12 @@ def test_the_order_of_ids_is_stored_once(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ids are numbered in ascending order; vectors that were written without their numbers are numbered when opened."""
-    made = inputs.make("encode", tmp_path / "out")
-    ids = [id for part in made.parts(".parquet") for id in pq.read_table(part)["id"].to_pylist()]
-    opened = vectors.open_vectors(made)
+    artifact = inputs.make("encode", tmp_path / "out")
+    ids = [id for part in artifact.parts(".parquet") for id in pq.read_table(part)["id"].to_pylist()]
+    opened = vectors.open_vectors(artifact)
     assert ids != sorted(ids) == list(opened.ids)
     assert [opened.ids[n] for numbers, _ in opened.blocks() for n in numbers] == ids
-    without = Artifact(made.path, {**made.meta, "parts": dict(made.meta["parts"])})
+    without = Artifact(artifact.path, {**artifact.meta, "parts": dict(artifact.meta["parts"])})
     del without.meta["parts"][vectors.NUMBERS]
     older = vectors.Vectors(without, opened.parts, opened.id_files)
     assert list(older.ids) == sorted(ids)
@@ -135,7 +135,7 @@ def test_the_order_of_ids_is_stored_once(
         raise AssertionError("sorted again")
 
     monkeypatch.setattr(vectors, "numbers_of", sort)
-    assert list(vectors.open_vectors(made).ids) == sorted(ids)
+    assert list(vectors.open_vectors(artifact).ids) == sorted(ids)
 
 
 @pytest.mark.parametrize(

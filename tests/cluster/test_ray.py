@@ -52,10 +52,10 @@ def generate(inputs: Inputs, tmp_path: Path) -> Callable[..., Artifact]:
     """Queries of the slow generator: generate("name", pause=0.1, on="ray")."""
 
     def make(name: str, **settings: Any) -> Artifact:
-        made: Artifact = api.generate(
-            inputs.folder / "passages", generator=SLOW, told=str(tmp_path), out=tmp_path / name, **settings
+        artifact: Artifact = api.generate(
+            inputs.folder / "passages", generator=SLOW, signals=str(tmp_path), out=tmp_path / name, **settings
         )
-        return made
+        return artifact
 
     return make
 
@@ -64,10 +64,10 @@ def generate(inputs: Inputs, tmp_path: Path) -> Callable[..., Artifact]:
 def is_whole(generate: Callable[..., Artifact], tmp_path: Path) -> Callable[[Artifact], None]:
     """Checks that a directory has what one process makes, and nothing else."""
 
-    def check(made: Artifact) -> None:
+    def check(artifact: Artifact) -> None:
         alone = generate("alone")
-        assert made.digest == alone.digest and not made.verify()
-        files = {path.name for path in made.path.iterdir() if not path.name.startswith(".lock")}
+        assert artifact.digest == alone.digest and not artifact.verify()
+        files = {path.name for path in artifact.path.iterdir() if not path.name.startswith(".lock")}
         assert files == {"meta.json", *(path.name for path in alone.parts())}
 
     return check
@@ -84,10 +84,10 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 def test_nodes_make_what_one_process_makes(cluster: Any, inputs: Inputs, tmp_path: Path) -> None:
     """With a model, whose facts the summary has."""
-    made = inputs.make("encode", tmp_path / "out", on="ray")
-    assert made.digest == inputs.digest("encode") and not list(made.path.rglob(".tmp*"))
-    assert made.summary["encoded_now"] == made.summary["texts"]
-    assert {**made.summary, "texts_per_second": 0} == {
+    artifact = inputs.make("encode", tmp_path / "out", on="ray")
+    assert artifact.digest == inputs.digest("encode") and not list(artifact.path.rglob(".tmp*"))
+    assert artifact.summary["encoded_now"] == artifact.summary["texts"]
+    assert {**artifact.summary, "texts_per_second": 0} == {
         **inputs.whole["encode"].summary,
         "texts_per_second": 0,
     }
@@ -97,9 +97,9 @@ def test_a_worker_is_killed(
     cluster: Any, generate: Callable[..., Artifact], is_whole: Callable[[Artifact], None], tmp_path: Path
 ) -> None:
     (tmp_path / "die d3#1").touch()
-    made = generate("out", on="ray")
+    artifact = generate("out", on="ray")
     assert not (tmp_path / "die d3#1").exists()
-    is_whole(made)
+    is_whole(artifact)
 
 
 def test_a_worker_that_is_not_heard_of_is_given_up(
@@ -112,9 +112,9 @@ def test_a_worker_that_is_not_heard_of_is_given_up(
     monkeypatch.setattr(on_ray, "BEAT", 0.5)
     monkeypatch.setattr(on_ray, "SILENCE", 4.0)
     (tmp_path / "stop d3#1").touch()
-    made = generate("out", on="ray")
+    artifact = generate("out", on="ray")
     assert not (tmp_path / "stop d3#1").exists()
-    is_whole(made)
+    is_whole(artifact)
 
 
 def test_a_part_that_fails_stops_the_job_and_keeps_the_others(
@@ -135,14 +135,14 @@ def test_a_part_that_fails_stops_the_job_and_keeps_the_others(
 def test_a_node_is_removed_and_another_joins(
     cluster: Any, generate: Callable[..., Artifact], is_whole: Callable[[Artifact], None], tmp_path: Path
 ) -> None:
-    made: list[Artifact] = []
-    job = threading.Thread(target=lambda: made.append(generate("out", pause=0.3, on="ray")))
+    artifacts_made: list[Artifact] = []
+    job = threading.Thread(target=lambda: artifacts_made.append(generate("out", pause=0.3, on="ray")))
     job.start()
     wait_until(lambda: parts_in(tmp_path / "out") >= 3 or not job.is_alive())
     cluster.remove_node(cluster.list_all_nodes()[-1], allow_graceful=False)
     cluster.add_node(**NODE)
     job.join()
-    is_whole(made[0])
+    is_whole(artifacts_made[0])
 
 
 def test_the_command_is_killed_and_started_again(
@@ -154,7 +154,7 @@ def test_the_command_is_killed_and_started_again(
 ) -> None:
     command = [
         sys.executable, "-m", "qontext", "generate", str(inputs.folder / "passages"), "--generator", SLOW,
-        "--told", str(tmp_path), "--pause", "0.3", "--on", cluster.address, "--out", str(tmp_path / "out"),
+        "--signals", str(tmp_path), "--pause", "0.3", "--on", cluster.address, "--out", str(tmp_path / "out"),
     ]  # fmt: skip
     running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     wait_until(lambda: parts_in(tmp_path / "out") >= 2 or running.poll() is not None)
@@ -162,9 +162,9 @@ def test_the_command_is_killed_and_started_again(
     running.send_signal(signal.SIGKILL)
     running.wait()
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("part-*")}
-    made = generate("out", pause=0.3, on="ray")
+    artifact = generate("out", pause=0.3, on="ray")
     assert all(path.stat().st_mtime_ns == changed for path, changed in before.items())
-    is_whole(made)
+    is_whole(artifact)
 
 
 def test_what_a_node_must_have(inputs: Inputs, tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_what_a_node_must_have(inputs: Inputs, tmp_path: Path) -> None:
     parts = stage.run(stage.config.make(inputs.settings("tokens"), where="tokens"), Workdir(tmp_path / "out"))
     order = Order.of("tokens", parts, "0.1")
     (tmp_path / "empty").mkdir()
-    for changed, said in (
+    for changed, message in (
         (
             {"version": "0.0.1"},
             "has qontext .*, the command was started with 0.0.1. Install the same version",
@@ -188,14 +188,14 @@ def test_what_a_node_must_have(inputs: Inputs, tmp_path: Path) -> None:
         ({"folder": str(tmp_path / "nowhere")}, "in which the command was started"),
     ):
         _, failure = Worker(order._replace(**changed)).open()
-        with pytest.raises(QontextError, match=said):
+        with pytest.raises(QontextError, match=message):
             raise failure.error()
 
 
 def test_a_late_write_into_a_finished_directory_leaves_nothing(inputs: Inputs, tmp_path: Path) -> None:
-    made = inputs.make("tokens", tmp_path / "out")
-    before = sorted(path.name for path in made.path.iterdir())
-    late = WorkerDirectory(made.path, "0.1")
+    artifact = inputs.make("tokens", tmp_path / "out")
+    before = sorted(path.name for path in artifact.path.iterdir())
+    late = WorkerDirectory(artifact.path, "0.1")
     with pytest.raises(Superseded), late.write("chunk-00000.npz") as path:
         path.write_bytes(b"late")
-    assert sorted(path.name for path in made.path.iterdir()) == before
+    assert sorted(path.name for path in artifact.path.iterdir()) == before

@@ -39,12 +39,12 @@ ALL = np.arange(8)
 def draws(name: str, sources: Sources, passages: Any = ALL, visits: int = 300) -> list[list[tuple[int, int]]]:
     """For each passage, its contexts over many visits."""
     context = Context(name, sources)
-    found: list[list[tuple[int, int]]] = [[] for _ in passages]
+    spans_of: list[list[tuple[int, int]]] = [[] for _ in passages]
     for visit in range(visits):
         drawn = context.draw(passages, np.full(len(passages), visit), seed=1)
-        for row, span in zip(found, zip(drawn.begin.tolist(), drawn.end.tolist())):
+        for row, span in zip(spans_of, zip(drawn.begin.tolist(), drawn.end.tolist())):
             row.append(span)
-    return found
+    return spans_of
 
 
 def spans(one: TokenStore, passages: list[int]) -> set[tuple[int, int]]:
@@ -53,36 +53,36 @@ def spans(one: TokenStore, passages: list[int]) -> set[tuple[int, int]]:
 
 def test_near_is_an_adjacent_passage_with_equal_chances() -> None:
     one = store(DOCUMENTS)
-    found = draws("near", Sources(one, 30))
+    drawn_spans = draws("near", Sources(one, 30))
     neighbours = {0: [1], 1: [0, 2], 2: [1], 3: [3], 4: [5], 5: [4, 6], 6: [5, 7], 7: [6]}
     for passage, expected in neighbours.items():
-        assert set(found[passage]) == spans(one, expected)
-    before = sum(span in spans(one, [0]) for span in found[1])
+        assert set(drawn_spans[passage]) == spans(one, expected)
+    before = sum(span in spans(one, [0]) for span in drawn_spans[1])
     assert 120 < before < 180
 
 
 def test_rand_is_any_other_passage_of_the_document() -> None:
     one = store(DOCUMENTS)
-    found = draws("rand", Sources(one, 30))
+    drawn_spans = draws("rand", Sources(one, 30))
     others = {0: [1, 2], 1: [0, 2], 2: [0, 1], 3: [3], 4: [5, 6, 7], 5: [4, 6, 7], 6: [4, 5, 7], 7: [4, 5, 6]}
     for passage, expected in others.items():
-        assert set(found[passage]) == spans(one, expected)
-    counts = [found[4].count(span) for span in spans(one, [5, 6, 7])]
+        assert set(drawn_spans[passage]) == spans(one, expected)
+    counts = [drawn_spans[4].count(span) for span in spans(one, [5, 6, 7])]
     assert min(counts) > 70
 
 
 def test_olap_by_hand() -> None:
     # passages: [2 2 2 2] [3 3 3] [5 1] [8] at 0, 8, 17, 23 … 31; limit 12 tokens
     one = store([DOCUMENTS[2]])
-    found = [set(row) for row in draws("olap", Sources(one, 12), np.arange(4))]
+    drawn_spans = [set(row) for row in draws("olap", Sources(one, 12), np.arange(4))]
     # from passage 0: its last 1 or 2 sentences, then whole sentences while 12 tokens are not exceeded
-    assert found[0] == {(6, 17), (4, 14)}
+    assert drawn_spans[0] == {(6, 17), (4, 14)}
     # passage 1 has 3 sentences: half of 3 is 1: from its last sentence, + [5] [1]
-    assert found[1] == {(14, 23)}
+    assert drawn_spans[1] == {(14, 23)}
     # passage 2: from its last sentence [1], + [8]
-    assert found[2] == {(22, 31)}
+    assert drawn_spans[2] == {(22, 31)}
     # the last passage mirrors: its first sentence [8], and what precedes while it fits: [1]
-    assert found[3] == {(22, 31)}
+    assert drawn_spans[3] == {(22, 31)}
 
 
 @settings(max_examples=150)
@@ -138,15 +138,15 @@ def with_queries(counts: list[int], **settings: Any) -> Sources:
 
 def test_query_draws_each_of_the_passages_own_queries_equally() -> None:
     sources = with_queries([2, 3, 1, 0, 5, 0, 1, 1])
-    found = draws("query", sources, np.array([0, 1, 4]))
-    for row, (first, count) in zip(found, ((0, 2), (2, 3), (6, 5))):
+    drawn_spans = draws("query", sources, np.array([0, 1, 4]))
+    for row, (first, count) in zip(drawn_spans, ((0, 2), (2, 3), (6, 5))):
         assert set(row) == {(3 * q, 3 * q + 3) for q in range(first, first + count)}
         assert min(row.count(span) for span in set(row)) > 300 / count * 0.6
 
 
 def test_fewer_candidates_are_the_first_ones() -> None:
-    found = draws("query", with_queries([5] * 8, candidates=2))
-    assert set(found[1]) == {(15, 18), (18, 21)}
+    drawn_spans = draws("query", with_queries([5] * 8, candidates=2))
+    assert set(drawn_spans[1]) == {(15, 18), (18, 21)}
 
 
 def test_weights_say_how_often_a_query_is_drawn() -> None:

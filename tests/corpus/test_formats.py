@@ -12,7 +12,7 @@ from email.message import EmailMessage
 from pathlib import Path
 
 import pytest
-from tests.corpus import made as make
+from tests.corpus import make
 
 from qontext import api
 from qontext.corpus.sources import FieldNames, Problem, open_source
@@ -25,9 +25,9 @@ Section = tuple[tuple[str, ...], str]
 
 def read(path: Path) -> Document:
     """The one document of a file that has no problems."""
-    (found,) = open_source(str(path), fields=FieldNames()).documents()
-    assert isinstance(found, Document), found
-    return found
+    (document,) = open_source(str(path), fields=FieldNames()).documents()
+    assert isinstance(document, Document), document
+    return document
 
 
 def sections(document: Document) -> list[Section]:
@@ -65,9 +65,9 @@ written.<!-- not this --></p>
 
 
 def test_html_is_its_main_part_by_headings(tmp_path: Path) -> None:
-    found = read(write(tmp_path / "guide.html", PAGE))
-    assert found.title == "The guide"
-    assert sections(found) == [
+    document = read(write(tmp_path / "guide.html", PAGE))
+    assert document.title == "The guide"
+    assert sections(document) == [
         ((), "It is boldly written."),
         (("Install",), "a hammer"),
         (("Install",), "a nail"),
@@ -78,8 +78,8 @@ def test_html_is_its_main_part_by_headings(tmp_path: Path) -> None:
         (("Install", "On Linux"), "First this, then that."),
         (("Use",), "Use it."),
     ]
-    assert [block.line for block in found.blocks][:4] == [10, 15, 15, 16]
-    assert json.loads(found.metadata) == {
+    assert [block.line for block in document.blocks][:4] == [10, 15, 15, 16]
+    assert json.loads(document.metadata) == {
         "date": "2024-05-06",
         "folder": "",
         "format": "html",
@@ -90,8 +90,8 @@ def test_html_is_its_main_part_by_headings(tmp_path: Path) -> None:
 
 def test_html_of_several_equal_headings_keeps_its_title(tmp_path: Path) -> None:
     page = "<title>News</title><h2>May</h2><p>A text.</p><h2>June</h2><p>Another.</p>"
-    found = read(write(tmp_path / "n.html", page))
-    assert found.title == "News" and sections(found) == [(("May",), "A text."), (("June",), "Another.")]
+    document = read(write(tmp_path / "n.html", page))
+    assert document.title == "News" and sections(document) == [(("May",), "A text."), (("June",), "Another.")]
 
 
 def test_html_that_is_all_menu_is_kept(tmp_path: Path) -> None:
@@ -151,9 +151,9 @@ First this.
 
 
 def test_markdown_with_front_matter(tmp_path: Path) -> None:
-    found = read(write(tmp_path / "guide.md", MARKDOWN))
-    assert found.title == "The guide"
-    assert sections(found) == [
+    document = read(write(tmp_path / "guide.md", MARKDOWN))
+    assert document.title == "The guide"
+    assert sections(document) == [
         ((), "It is boldly written."),
         (("Install",), "a hammer"),
         (("Install",), "a nail"),
@@ -163,16 +163,16 @@ def test_markdown_with_front_matter(tmp_path: Path) -> None:
         (("Install", "On Linux"), "First this."),
     ]
     lines = MARKDOWN.split("\n")
-    for block in found.blocks:
+    for block in document.blocks:
         assert block.line is not None
         assert block.text.split()[-1].strip(".") in lines[block.line - 1 + block.text.count("\n")]
-    known = json.loads(found.metadata)
+    known = json.loads(document.metadata)
     assert (known["date"], known["tags"], known["authors"]) == ("2024-05-06", ["a", "b"], ["Ann"])
 
 
 def test_a_rule_is_no_front_matter(tmp_path: Path) -> None:
-    found = read(write(tmp_path / "r.md", "---\nNo entry here\n\n---\nmore"))
-    assert found.content.replace("\n", " ").split() == ["No", "entry", "here", "more"]
+    document = read(write(tmp_path / "r.md", "---\nNo entry here\n\n---\nmore"))
+    assert document.content.replace("\n", " ").split() == ["No", "entry", "here", "more"]
 
 
 def test_restructured_text(tmp_path: Path) -> None:
@@ -212,16 +212,16 @@ Use it::
 
     now
 """
-    found = read(write(tmp_path / "g.rst", text))
-    assert found.title == "The guide"
-    assert sections(found) == [
+    document = read(write(tmp_path / "g.rst", text))
+    assert document.title == "The guide"
+    assert sections(document) == [
         ((), "See the index and a page of Thing."),
         (("Install",), "Mind this.\n   And that."),
         (("Install", "On Linux"), "   make"),
         (("Use",), "Use it:"),
         (("Use",), "    now"),
     ]
-    assert found.blocks[0].line == 13
+    assert document.blocks[0].line == 13
 
 
 def test_notebooks(tmp_path: Path) -> None:
@@ -232,9 +232,9 @@ def test_notebooks(tmp_path: Path) -> None:
         {"cell_type": "raw", "source": "raw"},
         {"cell_type": "markdown", "source": "It is *large*."},
     ]
-    found = read(write(tmp_path / "s.ipynb", json.dumps({"cells": cells, "nbformat": 4})))
-    assert found.title == "Study"
-    assert sections(found) == [
+    document = read(write(tmp_path / "s.ipynb", json.dumps({"cells": cells, "nbformat": 4})))
+    assert document.title == "Study"
+    assert sections(document) == [
         ((), "About."),
         (("Data",), "# a comment\nload()"),
         (("Data",), "It is large."),
@@ -242,24 +242,24 @@ def test_notebooks(tmp_path: Path) -> None:
 
 
 def message(subject: str, text: str, html: str = "") -> EmailMessage:
-    made = EmailMessage()
-    made["Subject"], made["From"], made["To"] = subject, "Ann <ann@x.org>", "bob@x.org"
-    made["Date"] = "Mon, 06 May 2024 10:00:00 +0200"
+    mail = EmailMessage()
+    mail["Subject"], mail["From"], mail["To"] = subject, "Ann <ann@x.org>", "bob@x.org"
+    mail["Date"] = "Mon, 06 May 2024 10:00:00 +0200"
     if text:
-        made.set_content(text)
+        mail.set_content(text)
         if html:
-            made.add_alternative(html, subtype="html")
+            mail.add_alternative(html, subtype="html")
     else:
-        made.set_content(html, subtype="html")
-    made.add_attachment(b"\0\1", maintype="application", subtype="octet-stream", filename="x.bin")
-    return made
+        mail.set_content(html, subtype="html")
+    mail.add_attachment(b"\0\1", maintype="application", subtype="octet-stream", filename="x.bin")
+    return mail
 
 
 def test_mail_without_quotations_and_signatures(tmp_path: Path) -> None:
     text = "Grüße.\n\nOn Sunday, Bob wrote:\n> old\n> older\n\nYes.\n-- \nAnn\nphone"
-    found = read(write(tmp_path / "m.eml", bytes(message("Re: größer", text, "<p>other"))))
-    assert (found.title, found.content) == ("Re: größer", "Grüße.\n\nYes.")
-    known = json.loads(found.metadata)
+    document = read(write(tmp_path / "m.eml", bytes(message("Re: größer", text, "<p>other"))))
+    assert (document.title, document.content) == ("Re: größer", "Grüße.\n\nYes.")
+    known = json.loads(document.metadata)
     assert (known["from"], known["date"]) == ("Ann <ann@x.org>", "2024-05-06")
     assert (
         read(write(tmp_path / "h.eml", bytes(message("s", "", "<p>Just <b>HTML</b>.")))).content
@@ -272,8 +272,8 @@ def test_an_archive_of_mail_holds_many_documents(tmp_path: Path) -> None:
     for number in range(3):
         box.add(message(f"Number {number}", f"From here on, text {number}."))
     box.close()
-    found = list(open_source(str(tmp_path), fields=FieldNames()).documents())
-    assert [(d.id, d.title, d.content, d.file) for d in found if isinstance(d, Document)] == [
+    items = list(open_source(str(tmp_path), fields=FieldNames()).documents())
+    assert [(d.id, d.title, d.content, d.file) for d in items if isinstance(d, Document)] == [
         (f"list.mbox#{n}", f"Number {n}", f"From here on, text {n}.", "list.mbox") for n in range(3)
     ]
 
@@ -281,22 +281,22 @@ def test_an_archive_of_mail_holds_many_documents(tmp_path: Path) -> None:
 def test_source_code_by_definitions(tmp_path: Path) -> None:
     code = '"""A module."""\n\nimport x\n\n\nclass A:\n    """Doc."""\n\n'
     code += "    @x.y\n    def go(self):\n        pass\n\n\nz = 1\n"
-    found = read(write(tmp_path / "m.py", code))
-    assert sections(found) == [
+    document = read(write(tmp_path / "m.py", code))
+    assert sections(document) == [
         ((), '"""A module."""\n\nimport x'),
         (("A",), 'class A:\n    """Doc."""'),
         (("A", "go"), "    @x.y\n    def go(self):\n        pass"),
         ((), "z = 1"),
     ]
-    assert [block.line for block in found.blocks] == [1, 6, 9, 14]
+    assert [block.line for block in document.blocks] == [1, 6, 9, 14]
     assert read(write(tmp_path / "b.py", "def broken(:\n")).content == "def broken(:"
     assert read(write(tmp_path / "a.go", "package a\n")).blocks[0].code
 
 
 def test_docx_by_styles(tmp_path: Path) -> None:
-    found = read(make.docx(tmp_path / "m.docx"))
-    assert found.title == "The manual"
-    assert sections(found) == [
+    document = read(make.docx(tmp_path / "m.docx"))
+    assert document.title == "The manual"
+    assert sections(document) == [
         ((), "What this is about."),
         (("Install",), "First the parts."),
         (("Install",), "a hammer"),
@@ -304,7 +304,7 @@ def test_docx_by_styles(tmp_path: Path) -> None:
         (("Install", "On Linux"), "tool | price"),
         (("Install", "On Linux"), "saw | 9"),
     ]
-    assert json.loads(found.metadata)["author"] == "Ann"
+    assert json.loads(document.metadata)["author"] == "Ann"
 
 
 def test_what_follows_a_table_of_contents_is_not_part_of_it(tmp_path: Path) -> None:
@@ -317,10 +317,10 @@ def test_what_follows_a_table_of_contents_is_not_part_of_it(tmp_path: Path) -> N
 
 def test_epub_in_the_order_of_its_spine(tmp_path: Path) -> None:
     chapters = {"z": "<h1>One</h1><p>First.</p><h2>Part</h2><p>More.</p>", "a": "<h1>Two</h1><p>Last.</p>"}
-    found = read(make.epub(tmp_path / "b.epub", chapters))
-    assert found.title == "A book"
-    assert sections(found) == [(("One",), "First."), (("One", "Part"), "More."), (("Two",), "Last.")]
-    known = json.loads(found.metadata)
+    document = read(make.epub(tmp_path / "b.epub", chapters))
+    assert document.title == "A book"
+    assert sections(document) == [(("One",), "First."), (("One", "Part"), "More."), (("Two",), "Last.")]
+    known = json.loads(document.metadata)
     assert (known["author"], known["date"]) == ("Bob", "2020-02-03")
 
 
@@ -331,9 +331,9 @@ def test_pdf_by_pages_and_outline(tmp_path: Path) -> None:
         ["The running head", "and with a nail.", "3"],
         ["The running head", "Use", "It is used like this.", "4"],
     ]
-    found = read(make.pdf(tmp_path / "r.pdf", pages, outline={1: "Install", 3: "Use"}))
-    assert found.title == "The report" and json.loads(found.metadata)["author"] == "Eve"
-    assert [(block.page, *section) for block, section in zip(found.blocks, sections(found))] == [
+    document = read(make.pdf(tmp_path / "r.pdf", pages, outline={1: "Install", 3: "Use"}))
+    assert document.title == "The report" and json.loads(document.metadata)["author"] == "Eve"
+    assert [(block.page, *section) for block, section in zip(document.blocks, sections(document))] == [
         (1, (), "What this is about, in some words."),
         (2, ("Install",), "First the parts are put together with a hammer."),
         (3, ("Install",), "and with a nail."),
@@ -370,8 +370,8 @@ def test_a_readme_is_titled_by_its_folder(tmp_path: Path) -> None:
     for name in expected:
         (tmp_path / "docs" / name).parent.mkdir(parents=True, exist_ok=True)
         write(tmp_path / "docs" / name, b"Words.")
-    found = open_source(str(tmp_path / "docs"), fields=FieldNames()).documents()
-    assert {d.id: d.title for d in found if isinstance(d, Document)} == expected
+    items = open_source(str(tmp_path / "docs"), fields=FieldNames()).documents()
+    assert {d.id: d.title for d in items if isinstance(d, Document)} == expected
 
 
 def unreadable(folder: Path) -> dict[str, str]:
@@ -415,9 +415,9 @@ def unreadable(folder: Path) -> dict[str, str]:
 def test_what_cannot_be_read_is_a_problem_of_its_kind_in_bounded_memory(tmp_path: Path) -> None:
     expected = unreadable(tmp_path)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    found = list(open_source(str(tmp_path), fields=FieldNames()).documents())
-    assert {Path(p.place).name: p.kind for p in found if isinstance(p, Problem)} == expected
-    assert [d for d in found if isinstance(d, Document) and d.content.strip()] == []
+    items = list(open_source(str(tmp_path), fields=FieldNames()).documents())
+    assert {Path(p.place).name: p.kind for p in items if isinstance(p, Problem)} == expected
+    assert [d for d in items if isinstance(d, Document) and d.content.strip()] == []
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KiB
 
 
@@ -432,9 +432,9 @@ def test_unreadable_documents_are_left_out_with_a_sentence_each_and_never_stop(
         expected[name] = "no text"
     summary = api.split(tmp_path / "docs", out=tmp_path / "out").summary
     assert summary["documents"] == 1 and sum(summary["skipped"].values()) == len(expected)
-    said = capsys.readouterr().err
-    assert all(f"docs/{name}" in said for name in expected)
-    assert "needs text recognition (OCR)" in said and "save a copy without a password" in said
+    messages = capsys.readouterr().err
+    assert all(f"docs/{name}" in messages for name in expected)
+    assert "needs text recognition (OCR)" in messages and "save a copy without a password" in messages
 
 
 def test_files_of_formats_that_are_not_installed_are_counted_with_the_remedy(
@@ -443,10 +443,10 @@ def test_files_of_formats_that_are_not_installed_are_counted_with_the_remedy(
     monkeypatch.setitem(FORMATS, "pdf", FORMATS["pdf"]._replace(package="no_such_package"))
     for name in ("a.pdf", "b.pdf", "c.png", "d.txt"):
         write(tmp_path / name, b"Some text.")
-    made = api.split(tmp_path, out=tmp_path.with_name(f"{tmp_path.name}-out"))
-    assert made.summary["not_read"] == {".pdf": 2, ".png": 1}
-    said = capsys.readouterr().err
-    assert "3 files are not read (2 .pdf, 1 .png); for .pdf: pip install 'qontext[docs]'" in said
+    passages = api.split(tmp_path, out=tmp_path.with_name(f"{tmp_path.name}-out"))
+    assert passages.summary["not_read"] == {".pdf": 2, ".png": 1}
+    messages = capsys.readouterr().err
+    assert "3 files are not read (2 .pdf, 1 .png); for .pdf: pip install 'qontext[docs]'" in messages
     with pytest.raises(QontextError, match=r"pip install 'qontext\[docs\]'"):
         open_source(str(tmp_path / "a.pdf"), fields=FieldNames())
 
@@ -481,10 +481,10 @@ def test_damaged_documents_are_read_in_part_or_are_problems(tmp_path: Path) -> N
     for path, content in originals.items():
         for _ in range(60):
             write(path, mutated(content, dice))
-            for found in open_source(str(path), fields=FieldNames()).documents():
-                assert isinstance(found, Document | Problem)
-                if isinstance(found, Document):
-                    text = "".join([found.id, found.title, found.content, found.metadata])
+            for item in open_source(str(path), fields=FieldNames()).documents():
+                assert isinstance(item, Document | Problem)
+                if isinstance(item, Document):
+                    text = "".join([item.id, item.title, item.content, item.metadata])
                     assert "\0" not in text and text.encode()
 
 
@@ -498,16 +498,16 @@ def test_a_mixed_folder_has_the_same_documents_in_any_number_of_processes(
     (tmp_path / "_static").mkdir()
     write(tmp_path / "_static" / "x.js", "var x")
 
-    def found() -> list[Document | Problem]:
+    def documents() -> list[Document | Problem]:
         source = open_source(str(tmp_path), fields=FieldNames())
         items = list(source.documents())
         assert source.bytes_read == source.bytes_total
         return items
 
-    alone = found()
+    alone = documents()
     assert [d.id for d in alone if isinstance(d, Document)] == sorted(
         p.name for p in tmp_path.iterdir() if p.is_file()
     )
     monkeypatch.setattr("qontext.corpus.sources.files._SMALL", 0)
     monkeypatch.setattr("qontext.corpus.parallel.cores", lambda: 3)
-    assert found() == alone
+    assert documents() == alone

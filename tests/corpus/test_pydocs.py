@@ -59,7 +59,7 @@ raise SystemExit''',
     return tmp_path / "site-packages"
 
 
-def found(source: PyDocs) -> list[Document]:
+def documents_of(source: PyDocs) -> list[Document]:
     documents = list(source.documents())
     assert not [d for d in documents if isinstance(d, Problem)]
     assert source.bytes_read == source.bytes_total
@@ -69,7 +69,7 @@ def found(source: PyDocs) -> list[Document]:
 def test_a_module_is_a_document_and_an_object_a_passage(site: Path) -> None:
     source = PyDocs("pydocs:zebra,ant,space", roots=[site])
     assert source.has_passages
-    assert found(source) == [
+    assert documents_of(source) == [
         Document("ant", "ant", "", str(site / "ant.py"), (("ant", prose("Ant")),)),
         Document(
             "space.deep.module",
@@ -93,12 +93,12 @@ def test_a_module_is_a_document_and_an_object_a_passage(site: Path) -> None:
 def test_the_first_of_two_roots_counts(site: Path, tmp_path: Path) -> None:
     (tmp_path / "first").mkdir()
     (tmp_path / "first" / "ant.py").write_text(f'"""{prose("First ant")}"""')
-    (document,) = found(PyDocs("pydocs:ant", roots=[tmp_path / "first", site, tmp_path / "missing"]))
+    (document,) = documents_of(PyDocs("pydocs:ant", roots=[tmp_path / "first", site, tmp_path / "missing"]))
     assert document.passages == (("ant", prose("First ant")),)
 
 
 def test_without_names_every_package_is_read_with_our_own(site: Path) -> None:
-    packages = {document.id.split(".")[0] for document in found(PyDocs("pydocs:", roots=[site]))}
+    packages = {document.id.split(".")[0] for document in documents_of(PyDocs("pydocs:", roots=[site]))}
     assert packages == {"ant", "qontext", "space", "zebra"}
 
 
@@ -122,7 +122,7 @@ def test_installed_packages_are_read_but_not_imported() -> None:
     source = open_source(uri, fields=FieldNames())
     assert isinstance(source, PyDocs)
     before = {name for name in sys.modules if name.partition(".")[0] in uri.partition(":")[2].split(",")}
-    documents = found(source)
+    documents = documents_of(source)
     after = {name for name in sys.modules if name.partition(".")[0] in uri.partition(":")[2].split(",")}
     assert after == before
     passages = [passage for document in documents for passage in document.passages]
@@ -132,13 +132,13 @@ def test_installed_packages_are_read_but_not_imported() -> None:
     assert dict(passages)["json"].startswith("JSON (JavaScript Object Notation)")
     assert "json.decoder:JSONDecoder" in dict(passages)
     assert not any(part.startswith("_") for name, _ in passages for part in name.replace(":", ".").split("."))
-    assert found(PyDocs(uri)) == documents
+    assert documents_of(PyDocs(uri)) == documents
 
 
 def test_many_files_are_read_in_parallel_to_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
     uri = "pydocs:asyncio,email,xml"
-    at_once = found(PyDocs(uri))
+    at_once = documents_of(PyDocs(uri))
     monkeypatch.setattr(pydocs, "_FILES_PER_BLOCK", 4)
     source = PyDocs(uri)
     assert len(source.modules) > 4 * 4
-    assert found(source) == at_once
+    assert documents_of(source) == at_once

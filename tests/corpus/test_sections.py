@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.corpus import made as make
+from tests.corpus import make
 
 from qontext import api
 from qontext.corpus.sections import outline, title_of
@@ -21,47 +21,47 @@ LONG = "Here is a sentence of nine words, more or less. "
 
 
 def rows(source: Path, out: Path, **settings: Any) -> list[dict[str, Any]]:
-    made = api.split(source, out=out, **settings)
-    return [row for part in made.parts() for row in pq.read_table(part).to_pylist()]
+    artifact = api.split(source, out=out, **settings)
+    return [row for part in artifact.parts() for row in pq.read_table(part).to_pylist()]
 
 
 def test_a_passage_keeps_to_its_section(tmp_path: Path) -> None:
     text = f"# Guide\n\n{LONG * 4}\n\n## Install\n\n{LONG * 7}\n\n### Linux\n\n{LONG * 4}\n"
     (tmp_path / "guide.md").write_text(text)
-    found = rows(tmp_path / "guide.md", tmp_path / "out", max_tokens=60)
-    assert [(row["headings"], row["title"]) for row in found] == [
+    passages = rows(tmp_path / "guide.md", tmp_path / "out", max_tokens=60)
+    assert [(row["headings"], row["title"]) for row in passages] == [
         ([], "Guide"),
         (["Install"], "Guide › Install"),
         (["Install"], "Guide › Install"),
         (["Install", "Linux"], "Guide › Install › Linux"),
     ]
-    assert not any(name in row["text"] for row in found for name in ("Install", "Linux"))
-    assert [(row["file"], row["line"]) for row in found] == [("guide.md", n) for n in (3, 7, 7, 11)]
+    assert not any(name in row["text"] for row in passages for name in ("Install", "Linux"))
+    assert [(row["file"], row["line"]) for row in passages] == [("guide.md", n) for n in (3, 7, 7, 11)]
 
 
 def test_short_sections_are_joined_with_what_follows_and_their_headings(tmp_path: Path) -> None:
     text = "# Terms\n\n## A\n\nIs a.\n\n## B\n\nIs b.\n\n## C\n\n" + LONG * 6
     (tmp_path / "terms.md").write_text(text)
-    found = rows(tmp_path / "terms.md", tmp_path / "out", max_tokens=80)
-    assert [(row["headings"], row["text"][:24]) for row in found] == [
+    passages = rows(tmp_path / "terms.md", tmp_path / "out", max_tokens=80)
+    assert [(row["headings"], row["text"][:24]) for row in passages] == [
         ([], "A\nIs a.\n\nB\nIs b."),
         (["C"], LONG[:24]),
     ]
-    assert (found[0]["line"], found[0]["last_line"]) == (5, 9)
+    assert (passages[0]["line"], passages[0]["last_line"]) == (5, 9)
 
 
 def test_a_short_introduction_is_joined_with_its_first_subsection() -> None:
-    made = outline((Block("In short.", ("A",)), Block("Then b.", ("A", "B"))), by_rules, "en", 100)
-    (found,) = made.spans([3] * len(made.starts), 100, 0.0, "key")
-    assert found[1] == ("A",)
-    assert made.text[made.starts[found[0].first] :] == "In short.\n\nB\nThen b."
+    result = outline((Block("In short.", ("A",)), Block("Then b.", ("A", "B"))), by_rules, "en", 100)
+    (span,) = result.spans([3] * len(result.starts), 100, 0.0, "key")
+    assert span[1] == ("A",)
+    assert result.text[result.starts[span[0].first] :] == "In short.\n\nB\nThen b."
 
 
 def test_a_passage_of_a_pdf_knows_its_page_and_flows_over_its_end(tmp_path: Path) -> None:
     pages = [["A sentence that begins on one", "page and"], ["ends on the next page.", LONG], [LONG]]
-    found = rows(make.pdf(tmp_path / "r.pdf", pages), tmp_path / "out", max_tokens=20)
-    assert [(row["page"], row["text"].split()[0]) for row in found] == [(1, "A"), (2, "Here"), (3, "Here")]
-    assert "page and\nends on" in found[0]["text"] and found[0]["line"] is None
+    passages = rows(make.pdf(tmp_path / "r.pdf", pages), tmp_path / "out", max_tokens=20)
+    assert [(row["page"], row["text"].split()[0]) for row in passages] == [(1, "A"), (2, "Here"), (3, "Here")]
+    assert "page and\nends on" in passages[0]["text"] and passages[0]["line"] is None
 
 
 @pytest.mark.parametrize("ending", [".txt", ".py", ".md"])
@@ -89,8 +89,8 @@ def test_records_know_their_file_line_and_other_fields(tmp_path: Path) -> None:
     ]
     path = tmp_path / "docs.jsonl"
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    found = rows(path, tmp_path / "split")
-    assert [(r["file"], r["line"], json.loads(r["metadata"])) for r in found] == [
+    passages = rows(path, tmp_path / "split")
+    assert [(r["file"], r["line"], json.loads(r["metadata"])) for r in passages] == [
         ("docs.jsonl", 1, {"lang": "de"}),
         ("https://x.org/e", 3, {"url": "https://x.org/e"}),
     ]
@@ -120,21 +120,21 @@ BLOCKS = st.lists(
 
 @given(BLOCKS, st.integers(5, 60))
 def test_no_text_of_any_block_is_lost_or_told_twice(blocks: list[Block], limit: int) -> None:
-    made = outline(tuple(blocks), by_rules, "en", limit)
-    sentences = pieces(made.text, made.starts)
+    result = outline(tuple(blocks), by_rules, "en", limit)
+    sentences = pieces(result.text, result.starts)
     tokens = [len(sentence.split()) for sentence in sentences]
-    found, last = [], 0
-    for span, path in made.spans(tokens, limit, 0.0, "key"):
+    texts, last = [], 0
+    for span, path in result.spans(tokens, limit, 0.0, "key"):
         assert span.first >= last
         last = span.last
-        begin = made.starts[span.first]
-        end = made.starts[span.last] if span.last < len(made.starts) else len(made.text)
-        found.append(made.text[begin:end])
-        inside = [block for at, block in made.blocks if begin <= at < end]
+        begin = result.starts[span.first]
+        end = result.starts[span.last] if span.last < len(result.starts) else len(result.text)
+        texts.append(result.text[begin:end])
+        inside = [block for at, block in result.blocks if begin <= at < end]
         assert all(block.headings[: len(path)] == path for block in inside)
     # Nothing but white space and headings stands between and before the texts.
     expected = "".join("".join(block.text.split()) for block in blocks)
-    assert "".join("".join(found).split()).translate(dict.fromkeys(map(ord, "ABC"))) == expected
+    assert "".join("".join(texts).split()).translate(dict.fromkeys(map(ord, "ABC"))) == expected
 
 
 @given(st.text(alphabet="ab .\n,", max_size=200), st.integers(1, 12))

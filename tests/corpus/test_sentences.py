@@ -54,10 +54,10 @@ def test_sentences_are_the_text_and_none_is_white_space(splitter: str, text: str
 @given(text=texts)
 def test_pieces_hold_the_white_space_before_a_sentence(text: str) -> None:
     starts = SPLITTERS["sentencex"](text, "en")
-    found = pieces(text, starts)
-    assert len(found) == len(starts)
-    assert [p.strip() for p in found] == [text[a:b].strip() for a, b in zip(starts, [*starts[1:], len(text)])]
-    assert all(piece == piece.rstrip() for piece in found[:-1])
+    parts = pieces(text, starts)
+    assert len(parts) == len(starts)
+    assert [p.strip() for p in parts] == [text[a:b].strip() for a, b in zip(starts, [*starts[1:], len(text)])]
+    assert all(piece == piece.rstrip() for piece in parts[:-1])
 
 
 def split(text: str, by: str = "sentencex") -> list[str]:

@@ -23,17 +23,17 @@ GOOD = b'{"_id": "ok", "text": "fine"}'
 
 def problems(path: Path) -> list[tuple[str, str, str]]:
     """(place without the folder, kind, message) of what is wrong."""
-    found = open_source(str(path), fields=FieldNames()).documents()
+    items = open_source(str(path), fields=FieldNames()).documents()
     return [
         (item.place.removeprefix(f"{path.parent}/"), item.kind, item.message)
-        for item in found
+        for item in items
         if isinstance(item, Problem)
     ]
 
 
 def ids(path: Path) -> list[str]:
-    found = open_source(str(path), fields=FieldNames()).documents()
-    return [item.id for item in found if not isinstance(item, Problem)]
+    items = open_source(str(path), fields=FieldNames()).documents()
+    return [item.id for item in items if not isinstance(item, Problem)]
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,8 @@ def ids(path: Path) -> list[str]:
 def test_json_lines(tmp_path: Path, line: bytes, kind: str, message: str) -> None:
     path = tmp_path / "docs.jsonl"
     path.write_bytes(GOOD + b"\n\n" + line + b"\n" + GOOD + b"\n")
-    ((place, found, text),) = problems(path)
-    assert (place, found) == ("docs.jsonl:3", kind)
+    ((place, actual, text),) = problems(path)
+    assert (place, actual) == ("docs.jsonl:3", kind)
     assert re.search(message, text), text
     assert ids(path) == ["ok", "ok"]
 
@@ -124,7 +124,7 @@ def test_a_problem_does_not_break_a_document_apart(tmp_path: Path) -> None:
 def test_tsv(tmp_path: Path, content: bytes, place: str, kind: str) -> None:
     path = tmp_path / "x.tsv"
     path.write_bytes(content)
-    assert [found[:2] for found in problems(path)] == [(place, kind)]
+    assert [problem[:2] for problem in problems(path)] == [(place, kind)]
     assert len(ids(path)) == 2
 
 
@@ -193,7 +193,7 @@ def test_texts(tmp_path: Path) -> None:
     (folder / "d.txt").write_bytes(b"fine")
     with (folder / "e.txt").open("wb") as file:
         file.truncate(LONGEST + 1)
-    assert [found[:2] for found in problems(folder)] == [
+    assert [problem[:2] for problem in problems(folder)] == [
         ("texts/a.txt:2", "wrong encoding"),
         ("texts/b.txt", "NUL bytes"),
         ("texts/c.txt", "damaged file"),
@@ -207,7 +207,7 @@ def test_parquet(tmp_path: Path) -> None:
     text = pa.array([b"fine", b"\xff", None, b"n\0l", b"fine"]).view(pa.binary())
     text = pa.Array.from_buffers(pa.string(), len(text), text.buffers())
     pq.write_table(pa.table({"id": ["1", "2", "3", "4", None], "text": text}), path)
-    assert [found[:2] for found in problems(path)] == [
+    assert [problem[:2] for problem in problems(path)] == [
         ("a.parquet: row 2", "wrong encoding"),
         ("a.parquet: row 3", "missing field"),
         ("a.parquet: row 4", "NUL bytes"),
@@ -223,7 +223,7 @@ def test_a_damaged_parquet_file(tmp_path: Path) -> None:
     content = (folder / "a.parquet").read_bytes()
     (folder / "b.parquet").write_bytes(content[:-20])
     (folder / "c.parquet").write_bytes(content)
-    assert [found[:2] for found in problems(folder)] == [("parts/b.parquet: row 1", "damaged file")]
+    assert [problem[:2] for problem in problems(folder)] == [("parts/b.parquet: row 1", "damaged file")]
     assert ids(folder) == ["1", "1"]
     with pytest.raises(QontextError, match="not a readable Parquet file"):
         open_source(str(folder / "b.parquet"), fields=FieldNames())

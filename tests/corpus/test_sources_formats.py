@@ -29,10 +29,10 @@ COMPRESS = {
 def read(path: Path | str, **names: str) -> list[Document]:
     """All documents of a source that must have no problems, and whose progress must add up."""
     source = open_source(str(path), fields=FieldNames(**names))
-    found = list(source.documents())
-    assert not [item for item in found if isinstance(item, Problem)], found
+    items = list(source.documents())
+    assert not [item for item in items if isinstance(item, Problem)], items
     assert source.bytes_read == source.bytes_total
-    return [item for item in found if isinstance(item, Document)]
+    return [item for item in items if isinstance(item, Document)]
 
 
 def lines(*records: object) -> bytes:
@@ -69,8 +69,8 @@ def test_a_record_without_document_is_a_document_of_one_passage(tmp_path: Path) 
     content = lines(
         {"id": 7, "text": "seven", "extra": [1]}, {"id": 7, "contents": "again"}, {"doc_id": "d", "body": "b"}
     )
-    found = read(write(tmp_path / "docs.jsonl", content))
-    assert [(d.id, d.title, d.passages) for d in found] == [
+    documents = read(write(tmp_path / "docs.jsonl", content))
+    assert [(d.id, d.title, d.passages) for d in documents] == [
         ("7", "", (("7", "seven"),)),
         ("7", "", (("7", "again"),)),
         ("d", "", (("d", "b"),)),
@@ -79,8 +79,8 @@ def test_a_record_without_document_is_a_document_of_one_passage(tmp_path: Path) 
 
 def test_a_document_id_that_is_the_only_id_joins_nothing(tmp_path: Path) -> None:
     records = [{"doc_id": "d", "text": "a"}, {"doc_id": "d", "text": "b"}]
-    found = read(write(tmp_path / "docs.jsonl", lines(*records)))
-    assert [d.passages for d in found] == [(("d", "a"),), (("d", "b"),)]
+    documents = read(write(tmp_path / "docs.jsonl", lines(*records)))
+    assert [d.passages for d in documents] == [(("d", "a"),), (("d", "b"),)]
 
 
 def test_paragraphs_are_numbered_passages_without_the_empty_ones(tmp_path: Path) -> None:
@@ -94,8 +94,8 @@ def test_fields_may_have_other_names(tmp_path: Path) -> None:
     path = write(
         tmp_path / "docs.jsonl", lines({"key": "k", "head": "h", "abstract": "a", "of": "d", "id": "no"})
     )
-    found = read(path, id="key", title="head", text="main|abstract", doc="of")
-    assert found == [Document("d", "h", "", f"{path}:1", (("k", "a"),), metadata='{"id": "no"}')]
+    documents = read(path, id="key", title="head", text="main|abstract", doc="of")
+    assert documents == [Document("d", "h", "", f"{path}:1", (("k", "a"),), metadata='{"id": "no"}')]
 
 
 @pytest.mark.parametrize("ending", COMPRESS)
@@ -148,8 +148,8 @@ def test_msmarco_documents_keep_title_and_text_apart(tmp_path: Path) -> None:
 def test_documents_that_judgements_name_keep_their_ids(tmp_path: Path) -> None:
     """Split, a document is D1#0, D1#1 …; kept, it is D1."""
     path = write(tmp_path / "msmarco-docs.tsv", b"D1\thttp://x/y\tA title\tThe body. It ends.\n")
-    made = api.split(path, keep=True, max_tokens=5, out=tmp_path / "kept")
-    assert list(read_passages(made.path)) == [Passage("D1", "A title", "The body. It ends.", "D1")]
+    passages = api.split(path, keep=True, max_tokens=5, out=tmp_path / "kept")
+    assert list(read_passages(passages.path)) == [Passage("D1", "A title", "The body. It ends.", "D1")]
     parts = api.split(path, max_tokens=6, out=tmp_path / "split")
     assert [passage.id for passage in read_passages(parts.path)] == ["D1#0", "D1#1"]
 
@@ -157,9 +157,9 @@ def test_documents_that_judgements_name_keep_their_ids(tmp_path: Path) -> None:
 def test_msmarco_passages_with_titles(tmp_path: Path) -> None:
     source = open_source(str(write(tmp_path / "para.tsv", b"0\tA title\tThe text.\n")), fields=FieldNames())
     assert source.has_passages
-    (found,) = source.documents()
-    assert isinstance(found, Document)
-    assert (found.id, found.title, found.passages) == ("0", "A title", (("0", "The text."),))
+    (document,) = source.documents()
+    assert isinstance(document, Document)
+    assert (document.id, document.title, document.passages) == ("0", "A title", (("0", "The text."),))
 
 
 def test_dpr_passages_of_one_title_are_a_document_and_are_unquoted(tmp_path: Path) -> None:
@@ -170,8 +170,8 @@ def test_dpr_passages_of_one_title_are_a_document_and_are_unquoted(tmp_path: Pat
         b'3\t"A tab\there."\t"A ""quoted"" title"\n'
         b'4\t"Not" quoted.\tB\n'
     )
-    found = read(write(tmp_path / "psgs_w100.tsv", content))
-    assert [(d.id, d.title, d.passages) for d in found] == [
+    documents = read(write(tmp_path / "psgs_w100.tsv", content))
+    assert [(d.id, d.title, d.passages) for d in documents] == [
         ("1", "Aaron", (("1", 'Aaron (or "Aharon") is a prophet.'), ("2", "He had a rod."))),
         ("3", 'A "quoted" title', (("3", "A tab\there."),)),
         ("4", "B", (("4", '"Not" quoted.'),)),
@@ -203,14 +203,14 @@ def test_parquet_files_and_folders(tmp_path: Path) -> None:
         }
         pq.write_table(pa.table(rows), folder / f"part-{n}.parquet", row_group_size=1)
     (folder / "README.md").write_text("# not a document")
-    found = read(folder)
-    assert [(d.id, [i for i, _ in d.passages]) for d in found] == [
+    documents = read(folder)
+    assert [(d.id, [i for i, _ in d.passages]) for d in documents] == [
         ("d", ["0"]),
         ("e0", ["1"]),
         ("d", ["2"]),
         ("e1", ["3"]),
     ]
-    assert found[2].place == f"{folder / 'part-1.parquet'}: row 1"
+    assert documents[2].place == f"{folder / 'part-1.parquet'}: row 1"
     nested = pa.table(
         {"_id": ["x"], "paragraphs": [["one", "two"]], "title": pa.array(["T"]).dictionary_encode()}
     )
@@ -253,16 +253,16 @@ def test_a_folder_of_texts(tmp_path: Path) -> None:
     (tmp_path / "a" / "loop").symlink_to(tmp_path)
     source = open_source(str(tmp_path), fields=FieldNames())
     assert not source.has_passages
-    found = read(tmp_path)
-    assert [(d.id, d.title) for d in found] == [
+    documents = read(tmp_path)
+    assert [(d.id, d.title) for d in documents] == [
         ("a/x.rst", "The title"),
         ("a/y.md", "A title"),
         ("a/z.md", "The heading"),
         ("b.txt", "b"),
         ("c.MD", "c"),
     ]
-    assert found[3].content == "Plain\ntext."
-    assert found[3].place == str(tmp_path / "b.txt")
+    assert documents[3].content == "Plain\ntext."
+    assert documents[3].place == str(tmp_path / "b.txt")
 
 
 def test_files_that_are_not_read_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

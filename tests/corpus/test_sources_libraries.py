@@ -20,9 +20,9 @@ from qontext.models import hub
 
 
 def read(uri: str) -> list[Document]:
-    found = list(open_source(uri, fields=FieldNames()).documents())
-    assert not [item for item in found if isinstance(item, Problem)], found
-    return [item for item in found if isinstance(item, Document)]
+    items = list(open_source(uri, fields=FieldNames()).documents())
+    assert not [item for item in items if isinstance(item, Problem)], items
+    return [item for item in items if isinstance(item, Document)]
 
 
 @pytest.fixture
@@ -82,8 +82,8 @@ def test_documents_of_other_fields_are_read_by_their_default_text(register: Any)
 
 def test_an_empty_text_and_a_broken_row_of_ir_datasets(register: Any) -> None:
     uri = register("tiny-broken", "\tno id\np2\ttwo\tcolumns\n")
-    found = open_source(uri, fields=FieldNames()).documents()
-    problem = next(found)
+    items = open_source(uri, fields=FieldNames()).documents()
+    problem = next(items)
     assert isinstance(problem, Problem) and (problem.place, problem.kind) == (
         f"{uri}: document 1",
         "empty id",
@@ -91,7 +91,7 @@ def test_an_empty_text_and_a_broken_row_of_ir_datasets(register: Any) -> None:
     with pytest.raises(
         QontextError, match=r"could not read document 2: RuntimeError: expected 2 fields, got 3"
     ):
-        next(found)
+        next(items)
 
 
 def test_an_unknown_data_set_of_ir_datasets() -> None:
@@ -105,14 +105,14 @@ def test_an_unknown_data_set_of_ir_datasets() -> None:
 )
 def test_ir_datasets_without_a_network(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ir_datasets")
-    asked: list[str] = []
-    monkeypatch.setattr(hub, "reachable", lambda url: bool(asked.append(url)))
+    urls: list[str] = []
+    monkeypatch.setattr(hub, "reachable", lambda url: bool(urls.append(url)))
     source = open_source(f"ir_datasets:{name}", fields=FieldNames())
     with pytest.raises(
         QontextError, match=rf"ir_datasets:{name}: .*not on this machine.*without a network.*http"
     ):
         next(source.documents())
-    assert all(url.startswith("http") for url in asked) and asked
+    assert all(url.startswith("http") for url in urls) and urls
 
 
 @pytest.mark.parametrize("module", ["ir_datasets", "datasets"])

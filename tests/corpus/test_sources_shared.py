@@ -25,13 +25,13 @@ from qontext.corpus.sources import FieldNames, Problem, open_source
 def test_counts(shared_data: Callable[[str], Path], name: str, documents: int, passages: int) -> None:
     source = open_source(str(shared_data(name)), fields=FieldNames())
     counts = [0, 0]
-    seen: set[str] = set()
+    passage_ids: set[str] = set()
     for item in source.documents():
         assert not isinstance(item, Problem), item
         counts[0] += 1
         counts[1] += len(item.passages)
-        seen.update(id for id, _ in item.passages)
+        passage_ids.update(id for id, _ in item.passages)
     assert source.has_passages
     assert counts == [documents, passages]
-    assert len(seen) == passages
+    assert len(passage_ids) == passages
     assert source.bytes_read == source.bytes_total

@@ -61,11 +61,11 @@ def test_no_text_is_lost_reordered_or_too_long(
         source="x", max_tokens=limit, short_span_probability=short, tokenizer=tokenizer, sentences=sentences
     )
     table, counts = split_block(block, config)
-    found = table.to_pylist()
-    assert [row["doc"] for row in found] == sorted(row["doc"] for row in found)
+    passages = table.to_pylist()
+    assert [row["doc"] for row in passages] == sorted(row["doc"] for row in passages)
     count = counting.counter(tokenizer)
     for document in block.documents:
-        spans = [row for row in found if row["doc"] == document.id]
+        spans = [row for row in passages if row["doc"] == document.id]
         assert [row["position"] for row in spans] == list(range(len(spans)))
         assert [row["id"] for row in spans] == [f"{document.id}#{i}" for i in range(len(spans))]
         # The spans are slices of the text, and only white space stands between them.
@@ -75,14 +75,14 @@ def test_no_text_is_lost_reordered_or_too_long(
             assert not document.text[end:begin].strip()
             end = begin + len(row["text"])
         assert not document.text[end:].strip()
-    for row in found:
+    for row in passages:
         starts = row["sentences"]
         assert starts[0] == 0 and starts == sorted(set(starts))
         assert row["overlong"] == (row["tokens"] > limit)
         assert row["tokens"] <= limit or len(starts) == 1
         parts = [row["text"][a:b] for a, b in zip(starts, [*starts[1:], None])]
         assert row["tokens"] == sum(count(parts)) + 2
-    assert counts["passages"] == len(found) and counts["tokens"] == sum(row["tokens"] for row in found)
+    assert counts["passages"] == len(passages) and counts["tokens"] == sum(row["tokens"] for row in passages)
 
 
 def test_a_document_by_hand(tmp_path: Path) -> None:
@@ -91,14 +91,14 @@ def test_a_document_by_hand(tmp_path: Path) -> None:
     summary = api.split(
         documents(tmp_path / "docs.jsonl", [{"_id": "d", "title": "T", "text": text}]), out=out, max_tokens=9
     ).summary
-    found = rows(out)
-    assert [(row["id"], row["tokens"], row["overlong"]) for row in found] == [
+    passages = rows(out)
+    assert [(row["id"], row["tokens"], row["overlong"]) for row in passages] == [
         ("d#0", 9, False),
         ("d#1", 16, True),
         ("d#2", 5, False),
     ]
-    assert found[0]["text"] == "One two three. Four five." and found[0]["sentences"] == [0, 15]
-    assert found[2]["text"] == "Last one." and found[2]["title"] == "T"
+    assert passages[0]["text"] == "One two three. Four five." and passages[0]["sentences"] == [0, 15]
+    assert passages[2]["text"] == "Last one." and passages[2]["title"] == "T"
     assert (summary["passages"], summary["overlong"], summary["tokens"]) == (3, 1, 30)
 
 
@@ -139,7 +139,7 @@ def test_the_same_bytes_for_any_number_of_workers(tmp_path: Path, monkeypatch: p
     records = [{"_id": str(i), "text": f"Text {i}. " * (1 + i % 9)} for i in range(200)]
     records[50] = records[10]
     source = documents(tmp_path / "docs.jsonl", records)
-    made = [
+    artifacts = [
         api.split(
             source,
             out=tmp_path / str(n),
@@ -150,10 +150,10 @@ def test_the_same_bytes_for_any_number_of_workers(tmp_path: Path, monkeypatch: p
         )
         for n in (1, 2, 3)
     ]
-    assert len(made[0].parts()) == 10
-    assert made[0].digest == made[1].digest == made[2].digest
-    assert made[0].summary == made[1].summary == made[2].summary
-    assert made[0].summary["skipped"] == {"duplicate_id": 1}
+    assert len(artifacts[0].parts()) == 10
+    assert artifacts[0].digest == artifacts[1].digest == artifacts[2].digest
+    assert artifacts[0].summary == artifacts[1].summary == artifacts[2].summary
+    assert artifacts[0].summary["skipped"] == {"duplicate_id": 1}
 
 
 # Dirty input
@@ -226,7 +226,7 @@ def test_the_summary_adds_up(tmp_path: Path, keep: bool) -> None:
     assert summary["records"] == summary["passages" if keep else "documents"] + sum(
         summary["skipped"].values()
     )
-    found = [(row["id"], row["doc"], row["position"]) for row in rows(tmp_path / "out")]
+    passages = [(row["id"], row["doc"], row["position"]) for row in rows(tmp_path / "out")]
     if keep:
         kept = [
             ("p1", "a", 0),
@@ -236,11 +236,11 @@ def test_the_summary_adds_up(tmp_path: Path, keep: bool) -> None:
             ("e#0", "e", 0),
             ("e#1", "e", 1),
         ]
-        assert found == kept
+        assert passages == kept
         assert summary["skipped"] == {"duplicate_id": 2, "missing_field": 1, "not_an_object": 1}
         assert summary["kept_empty"] == 1
     else:
-        assert found == [(f"{doc}#0", doc, 0) for doc in "abce"]
+        assert passages == [(f"{doc}#0", doc, 0) for doc in "abce"]
         assert summary["skipped"] == {"empty_text": 1, "missing_field": 1, "not_an_object": 1}
 
 
@@ -281,8 +281,8 @@ def test_keep_where_there_is_nothing_to_keep(tmp_path: Path) -> None:
 def test_the_development_data(
     shared_data: Callable[[str], Path], tmp_path: Path, name: str, documents: int, passages: int, empty: int
 ) -> None:
-    made = api.split(shared_data(name), out=tmp_path, keep=True, sentences="newline")
-    summary = made.summary
+    artifact = api.split(shared_data(name), out=tmp_path, keep=True, sentences="newline")
+    summary = artifact.summary
     assert (summary["documents"], summary["passages"]) == (documents, passages)
     assert summary["records"] == passages and "skipped" not in summary
     assert summary.get("kept_empty", 0) == empty

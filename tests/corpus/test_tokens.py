@@ -78,74 +78,74 @@ def rows(artifact: Artifact) -> list[dict[str, Any]]:
 def test_ids_are_the_tokenizers_own_on_the_whole_text(
     tokenizer: str, passages: Artifact, tmp_path: Path
 ) -> None:
-    made = api.tokens(passages, tokenizer=tokenizer, out=tmp_path / "t")
-    found, loaded = store.open_store(made.path), counting.load_tokenizer(tokenizer)
+    artifact = api.tokens(passages, tokenizer=tokenizer, out=tmp_path / "t")
+    tokens, loaded = store.open_store(artifact.path), counting.load_tokenizer(tokenizer)
     texts = [row["text"] for row in rows(passages)]
     for i, text in enumerate(texts):
         expected = loaded.encode(text, add_special_tokens=False)
-        begin, end = found.offsets[i : i + 2]
-        assert found.ids[begin:end].tolist() == expected.ids
+        begin, end = tokens.offsets[i : i + 2]
+        assert tokens.ids[begin:end].tolist() == expected.ids
         # A word starts where the tokenizer's own word index changes, or where it has no continuation mark.
         if tokenizer == MINILM:
             starts = [not token.startswith("##") for token in expected.tokens]
         else:
             words = expected.word_ids
             starts = [n == 0 or words[n] != words[n - 1] for n in range(len(words))]
-        assert found.word_starts[begin:end].tolist() == starts
-    assert made.summary["texts"] == len(texts) == len(found)
-    assert made.summary["tokens"] == len(found.ids) == found.offsets[-1]
-    assert made.summary["vocabulary"] == loaded.get_vocab_size()
+        assert tokens.word_starts[begin:end].tolist() == starts
+    assert artifact.summary["texts"] == len(texts) == len(tokens)
+    assert artifact.summary["tokens"] == len(tokens.ids) == tokens.offsets[-1]
+    assert artifact.summary["vocabulary"] == loaded.get_vocab_size()
 
 
 def test_sentences_are_runs_of_whole_tokens(tokenizer: str, passages: Artifact, tmp_path: Path) -> None:
-    found = store.open_store(api.tokens(passages, tokenizer=tokenizer, out=tmp_path / "t").path)
+    tokens = store.open_store(api.tokens(passages, tokenizer=tokenizer, out=tmp_path / "t").path)
     loaded = counting.load_tokenizer(tokenizer)
-    cuts = [*found.sentences.tolist(), len(found.ids)]
+    cuts = [*tokens.sentences.tolist(), len(tokens.ids)]
     parts = [
         row["text"][begin:end]
         for row in rows(passages)
         for begin, end in zip(row["sentences"], [*row["sentences"][1:], None])
     ]
-    assert len(parts) == len(found.sentences)
-    assert set(found.offsets[:-1].tolist()) <= set(found.sentences.tolist())
+    assert len(parts) == len(tokens.sentences)
+    assert set(tokens.offsets[:-1].tolist()) <= set(tokens.sentences.tolist())
 
     def letters(text: str) -> str:
         normalised = text if loaded.normalizer is None else loaded.normalizer.normalize_str(text)
         return "".join(normalised.split())
 
     for part, begin, end in zip(parts, cuts, cuts[1:]):
-        decoded = loaded.decode(found.ids[begin:end].tolist(), skip_special_tokens=False)
+        decoded = loaded.decode(tokens.ids[begin:end].tolist(), skip_special_tokens=False)
         if "[UNK]" not in decoded and "<unk>" not in decoded and "🙂" not in part:
             assert letters(decoded) == letters(part)
 
 
 def test_groups_are_documents_and_names_are_passages(passages: Artifact, tmp_path: Path) -> None:
-    found = store.open_store(api.tokens(passages, tokenizer=MINILM, out=tmp_path / "t").path)
+    tokens = store.open_store(api.tokens(passages, tokenizer=MINILM, out=tmp_path / "t").path)
     docs = [row["doc"] for row in rows(passages)]
-    assert found.names.to_pylist() == [row["id"] for row in rows(passages)]
-    assert found.groups.tolist() == [docs.index(f"d{i}") for i in range(5)] + [len(docs)]
-    assert found.group_of.tolist() == [int(doc[1:]) for doc in docs]
-    assert found.lengths.tolist() == np.diff(found.offsets).tolist()
+    assert tokens.names.to_pylist() == [row["id"] for row in rows(passages)]
+    assert tokens.groups.tolist() == [docs.index(f"d{i}") for i in range(5)] + [len(docs)]
+    assert tokens.group_of.tolist() == [int(doc[1:]) for doc in docs]
+    assert tokens.lengths.tolist() == np.diff(tokens.offsets).tolist()
 
 
 def test_lengths_are_those_that_splitting_counted(tmp_path: Path) -> None:
     (tmp_path / "docs.jsonl").write_text(
         "\n".join(json.dumps({"_id": str(i), "text": text}) for i, text in enumerate(TEXTS))
     )
-    made = api.split(tmp_path / "docs.jsonl", out=tmp_path / "p", tokenizer=MINILM, max_tokens=20)
-    found = store.open_store(api.tokens(made, tokenizer=MINILM, out=tmp_path / "t").path)
-    assert (found.lengths + 2).tolist() == [row["tokens"] for row in rows(made)]
+    split = api.split(tmp_path / "docs.jsonl", out=tmp_path / "p", tokenizer=MINILM, max_tokens=20)
+    tokens = store.open_store(api.tokens(split, tokenizer=MINILM, out=tmp_path / "t").path)
+    assert (tokens.lengths + 2).tolist() == [row["tokens"] for row in rows(split)]
 
 
 def test_a_title_may_come_first(passages: Artifact, tmp_path: Path) -> None:
-    made = api.tokens(passages, tokenizer=MINILM, title="prepend", out=tmp_path / "t")
-    found, loaded = store.open_store(made.path), counting.load_tokenizer(MINILM)
+    artifact = api.tokens(passages, tokenizer=MINILM, title="prepend", out=tmp_path / "t")
+    tokens, loaded = store.open_store(artifact.path), counting.load_tokenizer(MINILM)
     for i, row in enumerate(rows(passages)):
         expected = loaded.encode(f"{row['title']} {row['text']}", add_special_tokens=False).ids
-        assert found.ids[slice(*found.offsets[i : i + 2])].tolist() == expected
+        assert tokens.ids[slice(*tokens.offsets[i : i + 2])].tolist() == expected
     # The title is a sentence of its own.
-    first = found.sentences[:2].tolist()
-    assert loaded.decode(found.ids[slice(*first)].tolist()) == "title 0"
+    first = tokens.sentences[:2].tolist()
+    assert loaded.decode(tokens.ids[slice(*first)].tolist()) == "title 0"
 
 
 def test_queries(tmp_path: Path) -> None:
@@ -154,12 +154,12 @@ def test_queries(tmp_path: Path) -> None:
         schema=records.QUERIES,
     )
     records.write_table(tmp_path / "queries.parquet", table)
-    made = api.tokens(tmp_path / "queries.parquet", tokenizer=MINILM, out=tmp_path / "t")
-    found = store.open_store(made.path)
-    assert made.summary["kind"] == "queries"
-    assert found.names.to_pylist() == ["p1", "p2"] and found.groups.tolist() == [0, 2, 3]
-    assert found.lengths.tolist() == [3, 0, 3]
-    assert found.sentences.tolist() == [0, 3]  # an empty text has none
+    artifact = api.tokens(tmp_path / "queries.parquet", tokenizer=MINILM, out=tmp_path / "t")
+    tokens = store.open_store(artifact.path)
+    assert artifact.summary["kind"] == "queries"
+    assert tokens.names.to_pylist() == ["p1", "p2"] and tokens.groups.tolist() == [0, 2, 3]
+    assert tokens.lengths.tolist() == [3, 0, 3]
+    assert tokens.sentences.tolist() == [0, 3]  # an empty text has none
 
 
 def test_ids_take_two_bytes_where_the_vocabulary_allows(passages: Artifact, tmp_path: Path) -> None:
@@ -168,13 +168,15 @@ def test_ids_take_two_bytes_where_the_vocabulary_allows(passages: Artifact, tmp_
     large = Tokenizer.from_file(f"{MINILM}/tokenizer.json")
     large.add_tokens([f"added{i}" for i in range(40_000)])
     large.save(str(tmp_path / "large.json"))
-    found = store.open_store(api.tokens(passages, tokenizer=tmp_path / "large.json", out=tmp_path / "u").path)
-    assert found.ids.dtype == np.uint32 and found.ids.tolist() == small.ids.tolist()
+    tokens = store.open_store(
+        api.tokens(passages, tokenizer=tmp_path / "large.json", out=tmp_path / "u").path
+    )
+    assert tokens.ids.dtype == np.uint32 and tokens.ids.tolist() == small.ids.tolist()
 
 
 def test_the_store_is_mapped_not_read(passages: Artifact, tmp_path: Path) -> None:
-    found = store.open_store(api.tokens(passages, tokenizer=MINILM, out=tmp_path / "t").path)
-    assert all(isinstance(getattr(found, name), np.memmap) for name in store.ARRAYS)
+    tokens = store.open_store(api.tokens(passages, tokenizer=MINILM, out=tmp_path / "t").path)
+    assert all(isinstance(getattr(tokens, name), np.memmap) for name in store.ARRAYS)
 
 
 def test_workers_blocks_and_chunks_make_no_difference(
@@ -184,8 +186,8 @@ def test_workers_blocks_and_chunks_make_no_difference(
     monkeypatch.setattr(tokens, "TEXTS_PER_BLOCK", 2)
     monkeypatch.setattr(tokens, "TEXTS_PER_CHUNK", 4)
     for workers in (1, 2, 3):
-        made = api.tokens(passages, tokenizer=MINILM, out=tmp_path / str(workers), workers=workers)
-        assert made.digest == whole.digest and made.summary == whole.summary
+        artifact = api.tokens(passages, tokenizer=MINILM, out=tmp_path / str(workers), workers=workers)
+        assert artifact.digest == whole.digest and artifact.summary == whole.summary
 
 
 def test_it_resumes_after_its_last_chunk(
@@ -194,11 +196,11 @@ def test_it_resumes_after_its_last_chunk(
     whole = api.tokens(passages, tokenizer=MINILM, out=tmp_path / "a")
     monkeypatch.setattr(tokens, "TEXTS_PER_BLOCK", 2)
     monkeypatch.setattr(tokens, "TEXTS_PER_CHUNK", 4)
-    tokenize, seen = store.tokenize, []
+    tokenize, sizes = store.tokenize, []
 
     def failing(texts: list[Any], tokenizer: Any) -> Any:
-        seen.append(len(texts))
-        if sum(seen) > 6:
+        sizes.append(len(texts))
+        if sum(sizes) > 6:
             raise KeyboardInterrupt
         return tokenize(texts, tokenizer)
 
@@ -206,23 +208,23 @@ def test_it_resumes_after_its_last_chunk(
     with pytest.raises(KeyboardInterrupt):
         api.tokens(passages, tokenizer=MINILM, out=tmp_path / "b", workers=1)
     assert [p.name for p in sorted((tmp_path / "b").glob("chunk*"))] == ["chunk-00000.npz"]
-    seen.clear()
-    monkeypatch.setattr(store, "tokenize", lambda texts, t: seen.append(len(texts)) or tokenize(texts, t))
-    made = api.tokens(passages, tokenizer=MINILM, out=tmp_path / "b", workers=1)
-    assert made.digest == whole.digest
-    assert sum(seen) == len(rows(passages)) - 4  # the first chunk was not made again
+    sizes.clear()
+    monkeypatch.setattr(store, "tokenize", lambda texts, t: sizes.append(len(texts)) or tokenize(texts, t))
+    artifact = api.tokens(passages, tokenizer=MINILM, out=tmp_path / "b", workers=1)
+    assert artifact.digest == whole.digest
+    assert sum(sizes) == len(rows(passages)) - 4  # the first chunk was not made again
 
 
 @pytest.mark.parametrize(
-    ("columns", "said"),
+    ("columns", "message"),
     [
         ({"a": ["x"]}, r"contains neither passages nor queries \(its columns: a\)"),
         ({"id": ["x"], "doc": ["d"], "text": ["t"]}, "has no column"),
     ],
 )
-def test_other_tables_are_refused(tmp_path: Path, columns: dict[str, list[str]], said: str) -> None:
+def test_other_tables_are_refused(tmp_path: Path, columns: dict[str, list[str]], message: str) -> None:
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
-    with pytest.raises(QontextError, match=said):
+    with pytest.raises(QontextError, match=message):
         api.tokens(tmp_path / "a.parquet", tokenizer=MINILM, out=tmp_path / "t")
 
 
@@ -230,25 +232,25 @@ def test_what_is_no_tokenizer(passages: Artifact, tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     (tmp_path / "empty").mkdir()
     (tmp_path / "tokenizer.json").write_text("{}")
-    for name, said in (
+    for name, message in (
         ("words", "only counts tokens"),
         (str(tmp_path / "empty"), "contains no tokenizer"),
         (str(tmp_path / "tokenizer.json"), "not a tokenizer"),
         (str(tmp_path / "nowhere"), "cannot read tokenizer"),
         ("nobody/no-such-model", "is unreachable"),
     ):
-        with pytest.raises(QontextError, match=said):
+        with pytest.raises(QontextError, match=message):
             api.tokens(passages, tokenizer=name, out=tmp_path / "t")
     assert not (tmp_path / "t").exists()
 
 
 def test_real_text_has_the_tokenizers_own_ids(shared_data: Callable[[str], Path], tmp_path: Path) -> None:
-    made = api.split(shared_data("cranfield"), out=tmp_path / "p", keep=True)
-    found = store.open_store(api.tokens(made, tokenizer=MINILM, out=tmp_path / "t").path)
+    split = api.split(shared_data("cranfield"), out=tmp_path / "p", keep=True)
+    tokens = store.open_store(api.tokens(split, tokenizer=MINILM, out=tmp_path / "t").path)
     loaded = counting.load_tokenizer(MINILM)
-    encoded = loaded.encode_batch_fast([row["text"] for row in rows(made)], add_special_tokens=False)
-    assert found.ids.tolist() == [i for e in encoded for i in e.ids]
-    assert found.lengths.tolist() == [len(e) for e in encoded]
+    encoded = loaded.encode_batch_fast([row["text"] for row in rows(split)], add_special_tokens=False)
+    assert tokens.ids.tolist() == [i for e in encoded for i in e.ids]
+    assert tokens.lengths.tolist() == [len(e) for e in encoded]
 
 
 def test_a_trained_tokenizer_loads_in_transformers(passages: Artifact, tmp_path: Path) -> None:
@@ -256,25 +258,25 @@ def test_a_trained_tokenizer_loads_in_transformers(passages: Artifact, tmp_path:
 
     (tmp_path / "d.jsonl").write_text(json.dumps({"_id": "1", "text": " ".join(TEXTS[:2]) * 3}) + "\n")
     source = api.split(tmp_path / "d.jsonl", out=tmp_path / "p")
-    made = api.train_tokenizer(source, out=tmp_path / "tokenizer", vocabulary=200)
-    theirs = AutoTokenizer.from_pretrained(made.path)
-    assert type(theirs).__name__ == "BertTokenizer" and len(theirs) == made.summary["vocabulary"] <= 200
+    trained = api.train_tokenizer(source, out=tmp_path / "tokenizer", vocabulary=200)
+    theirs = AutoTokenizer.from_pretrained(trained.path)
+    assert type(theirs).__name__ == "BertTokenizer" and len(theirs) == trained.summary["vocabulary"] <= 200
     assert (theirs.pad_token_id, theirs.mask_token) == (0, "[MASK]")
     ids = theirs("The lazy dog.")["input_ids"]
     assert theirs.convert_ids_to_tokens([ids[0], ids[-1]]) == ["[CLS]", "[SEP]"]
     assert theirs.decode(ids, skip_special_tokens=True) == "the lazy dog."
-    found = store.open_store(api.tokens(source, tokenizer=made, out=tmp_path / "t").path)
+    tokens = store.open_store(api.tokens(source, tokenizer=trained, out=tmp_path / "t").path)
     text = rows(source)[0]["text"]
-    assert found.ids[: found.offsets[1]].tolist() == theirs(text, add_special_tokens=False)["input_ids"]
+    assert tokens.ids[: tokens.offsets[1]].tolist() == theirs(text, add_special_tokens=False)["input_ids"]
 
 
 def test_training_gives_the_same_tokenizer_every_time(passages: Artifact, tmp_path: Path) -> None:
-    made = [
+    tokenizers = [
         api.train_tokenizer(passages, out=tmp_path / str(i), vocabulary=180, min_frequency=1)
         for i in range(4)
     ]
-    assert len({artifact.digest for artifact in made}) == 1
-    assert made[0].summary["vocabulary"] == 180
+    assert len({artifact.digest for artifact in tokenizers}) == 1
+    assert tokenizers[0].summary["vocabulary"] == 180
 
 
 def test_too_little_text_to_train_on(tmp_path: Path) -> None:
@@ -303,12 +305,12 @@ def test_queries_as_other_programs_write_them(tmp_path: Path, name: str, kind: A
         pa.array(list(map(int, QUERIES[name]))) if pa.types.is_integer(kind) else columns[name].cast(kind)
     )
     pq.write_table(pa.table({**columns, name: changed}), tmp_path / "q.parquet")
-    made = api.tokens(tmp_path / "q.parquet", tokenizer=MINILM, out=tmp_path / "t", workers=1)
-    assert store.open_store(made.path).names.to_pylist() == ["1", "2"]
+    artifact = api.tokens(tmp_path / "q.parquet", tokenizer=MINILM, out=tmp_path / "t", workers=1)
+    assert store.open_store(artifact.path).names.to_pylist() == ["1", "2"]
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"query": [None, "a", "b"]}, "row 1: the column 'query' is empty"),
         ({"passage": [1.0, 1.0, 2.0]}, "the column 'passage' has the type double, expected string"),
@@ -318,10 +320,10 @@ def test_queries_as_other_programs_write_them(tmp_path: Path, name: str, kind: A
     ],
 )
 def test_queries_that_would_be_misread_are_refused(
-    tmp_path: Path, changes: dict[str, list[Any]], said: str
+    tmp_path: Path, changes: dict[str, list[Any]], message: str
 ) -> None:
     pq.write_table(pa.table({**QUERIES, **changes}), tmp_path / "q.parquet")
-    with pytest.raises(QontextError, match=said):
+    with pytest.raises(QontextError, match=message):
         api.tokens(tmp_path / "q.parquet", tokenizer=MINILM, out=tmp_path / "t", workers=1)
 
 
@@ -340,16 +342,16 @@ def test_a_text_that_names_special_tokens_holds_none(tmp_path: Path) -> None:
         "number": [0],
     }
     pq.write_table(pa.table(rows), tmp_path / "q.parquet")
-    made = api.tokens(tmp_path / "q.parquet", tokenizer=MINILM, out=tmp_path / "t", workers=1)
-    ids = store.open_store(made.path).ids
+    artifact = api.tokens(tmp_path / "q.parquet", tokenizer=MINILM, out=tmp_path / "t", workers=1)
+    ids = store.open_store(artifact.path).ids
     special = Tokenizer.from_file(f"{MINILM}/tokenizer.json").get_added_tokens_decoder()
     assert len(ids) > 12 and not set(ids.tolist()) & set(special)
 
 
 def test_a_tokenizer_that_was_replaced_is_read_again(tmp_path: Path) -> None:
     """Several trainings in one process may write theirs at the same place."""
-    found = []
+    sizes = []
     for vocabulary in ({"a": 0, "[UNK]": 1}, {"a": 0, "[UNK]": 1, "longer": 2}):
         Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]")).save(str(tmp_path / "tokenizer.json"))
-        found.append(counting.load_tokenizer(str(tmp_path)).get_vocab_size())
-    assert found == [2, 3]
+        sizes.append(counting.load_tokenizer(str(tmp_path)).get_vocab_size())
+    assert sizes == [2, 3]

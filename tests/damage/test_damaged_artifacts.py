@@ -72,7 +72,7 @@ def change(file: Path, content: bytes) -> None:
     (directory / META).write_text(json.dumps(meta))
 
 
-def told(read: Callable[[], Any], directory: str) -> str:
+def error_of(read: Callable[[], Any], directory: str) -> str:
     """The reader's sentence, which names the directory and says what to do."""
     with pytest.raises(QontextError) as caught:
         read()
@@ -104,7 +104,7 @@ def test_a_file_that_is_cut_changed_or_gone(copy: Path, directory: str, name: st
     whole, meta = file.read_bytes(), (copy / directory / META).read_text()
     for content in (b"", whole[: len(whole) // 2], whole + b"x"):
         file.write_bytes(content)
-        assert "damaged" in told(READERS[directory], directory)
+        assert "damaged" in error_of(READERS[directory], directory)
     for content in (
         b"",
         whole[: len(whole) // 2],
@@ -113,11 +113,11 @@ def test_a_file_that_is_cut_changed_or_gone(copy: Path, directory: str, name: st
         b"\x80" * 99,
     ):
         change(file, content)
-        said = told(READERS[directory], directory)
-        assert "damaged" in said and "Remove the directory" in said
+        message = error_of(READERS[directory], directory)
+        assert "damaged" in message and "Remove the directory" in message
         (copy / directory / META).write_text(meta)
     file.unlink()
-    told(READERS[directory], directory)
+    error_of(READERS[directory], directory)
 
 
 CHANGED: list[tuple[str, str, bytes, str]] = [
@@ -153,19 +153,21 @@ CHANGED: list[tuple[str, str, bytes, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("directory", "name", "content", "said"), CHANGED)
+@pytest.mark.parametrize(("directory", "name", "content", "message"), CHANGED)
 def test_a_file_that_says_something_else(
-    copy: Path, directory: str, name: str, content: bytes, said: str
+    copy: Path, directory: str, name: str, content: bytes, message: str
 ) -> None:
     change(copy / directory / name, content)
-    assert said in told(READERS[directory], directory)
+    assert message in error_of(READERS[directory], directory)
 
 
 def test_token_ids_beyond_the_vocabulary(copy: Path) -> None:
     ids = np.array(np.load("tokens/ids.npy"))
     ids[-1] = 60_000
     change(copy / "tokens" / "ids.npy", npy(ids))
-    assert "it contains the token id 60,000, the vocabulary has 30,522 entries" in told(read_store, "tokens")
+    assert "it contains the token id 60,000, the vocabulary has 30,522 entries" in error_of(
+        read_store, "tokens"
+    )
     training = {"encoder": "encoder", "method": "condenser", "steps": 1, "batch_size": 4, "device": "cpu"}
     with pytest.raises(QontextError, match=r"ids\.npy: damaged: it contains the token id 60,000"):
         api.pretrain("tokens", **training, max_tokens=32, early_layer_number=1, out="pretrained")
@@ -179,7 +181,7 @@ def test_text_that_is_no_text(copy: Path) -> None:
     file = BytesIO()
     pq.write_table(table.set_column(0, "id", wrong), file)
     change(copy / "vectors" / "ids-00000.parquet", file.getvalue())
-    assert "the column 'id' contains text that is not UTF-8" in told(READERS["vectors"], "vectors")
+    assert "the column 'id' contains text that is not UTF-8" in error_of(READERS["vectors"], "vectors")
 
 
 # Descriptions
@@ -234,8 +236,8 @@ def test_a_description_without_what_is_read(copy: Path, directory: str, section:
     file = copy / directory / META
     meta = json.loads(file.read_text())
     file.write_text(json.dumps(replaced(meta, (section, name), ...)))
-    said = told(READERS[directory], directory)
-    assert f"its {section} has no {name!r}" in said
+    message = error_of(READERS[directory], directory)
+    assert f"its {section} has no {name!r}" in message
     for value in ODD:
         file.write_text(json.dumps(replaced(meta, (section, name), value)))
         only_sentences(READERS[directory])
@@ -245,7 +247,7 @@ def test_a_description_without_what_is_read(copy: Path, directory: str, section:
 def test_a_description_that_is_none(copy: Path, content: bytes) -> None:
     for directory, read in READERS.items():
         (copy / directory / META).write_bytes(content)
-        assert f"{META}: damaged" in told(read, directory)
+        assert f"{META}: damaged" in error_of(read, directory)
 
 
 def test_a_claim_that_is_damaged(copy: Path) -> None:
@@ -257,7 +259,7 @@ def test_a_claim_that_is_damaged(copy: Path) -> None:
             lambda: fresh(api.search, "half", **DENSE),
             lambda: api.split("data", keep=True, out="half"),
         ):
-            assert "claim.json: damaged" in told(read, "half")
+            assert "claim.json: damaged" in error_of(read, "half")
 
 
 # Making it again
@@ -278,16 +280,16 @@ def test_a_model_card_may_be_edited(copy: Path) -> None:
     for name in ("README.md", "model.txt"):
         with work.write(name) as path:
             path.write_text("as written")
-    made = artifacts.finish(work, claim, {}, 0.0)
-    (made.path / "README.md").write_text("edited by its owner")
-    assert len(made.parts()) == 2 and not made.is_damaged()
-    (made.path / "model.txt").write_text("AS WRITTEN")
-    assert made.is_damaged()
+    artifact = artifacts.finish(work, claim, {}, 0.0)
+    (artifact.path / "README.md").write_text("edited by its owner")
+    assert len(artifact.parts()) == 2 and not artifact.is_damaged()
+    (artifact.path / "model.txt").write_text("AS WRITTEN")
+    assert artifact.is_damaged()
 
 
 def test_a_damaged_chunk_of_an_unfinished_store_can_be_removed(copy: Path) -> None:
     """What stands in an unfinished directory is named, and without it the same command ends as ever."""
-    wanted = {file.name: file.read_bytes() for file in Path("tokens").glob("*.npy")}
+    expected = {file.name: file.read_bytes() for file in Path("tokens").glob("*.npy")}
     meta = json.loads(Path("tokens/meta.json").read_text())
     shutil.rmtree("tokens")
     Path("tokens").mkdir()
@@ -296,8 +298,12 @@ def test_a_damaged_chunk_of_an_unfinished_store_can_be_removed(copy: Path) -> No
     chunk = Path("tokens/chunk-00000.npz")
     for content in (b"", b"PK\x03\x04 no archive", npy(np.zeros(3))):
         chunk.write_bytes(content)
-        said = told(lambda: api.tokens("passages", tokenizer="encoder", workers=1, out="tokens"), "tokens")
-        assert "chunk-00000.npz: damaged" in said and "Remove it, and run the same command again" in said
+        message = error_of(
+            lambda: api.tokens("passages", tokenizer="encoder", workers=1, out="tokens"), "tokens"
+        )
+        assert (
+            "chunk-00000.npz: damaged" in message and "Remove it, and run the same command again" in message
+        )
     chunk.unlink()
     api.tokens("passages", tokenizer="encoder", workers=1, out="tokens")
-    assert {file.name: file.read_bytes() for file in Path("tokens").glob("*.npy")} == wanted
+    assert {file.name: file.read_bytes() for file in Path("tokens").glob("*.npy")} == expected

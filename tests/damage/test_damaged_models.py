@@ -82,9 +82,9 @@ def edit(file: Path, **values: Any) -> None:
 def refused(kind: str, folder: Path) -> str:
     with pytest.raises(QontextError) as caught:
         LOADERS[kind](str(folder))
-    said = str(caught.value)
-    assert str(folder) in said and len(said) < 800 and "\n" not in said, said
-    return said
+    text = str(caught.value)
+    assert str(folder) in text and len(text) < 800 and "\n" not in text, text
+    return text
 
 
 def test_every_loader_loads_what_is_whole(models: dict[str, Path]) -> None:
@@ -196,7 +196,7 @@ def test_a_layout_of_odd_types(broken: Callable[[str], Path], name: str, value: 
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         ({"in_features": 10**9, "out_features": 10**9}, r"they have the shape \(8, 16\)"),
         ({"in_features": "16", "out_features": 8}, "in_features: input should be a valid integer"),
@@ -204,7 +204,7 @@ def test_a_layout_of_odd_types(broken: Callable[[str], Path], name: str, value: 
         ({"in_features": 16, "out_features": 8, "activation_function": 5}, "activation_function: "),
     ],
 )
-def test_a_dense_layer_that_cannot_be(broken: Callable[[str], Path], values: Any, said: str) -> None:
+def test_a_dense_layer_that_cannot_be(broken: Callable[[str], Path], values: Any, message: str) -> None:
     import torch
     from safetensors.torch import save_file
 
@@ -218,7 +218,7 @@ def test_a_dense_layer_that_cannot_be(broken: Callable[[str], Path], values: Any
     kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Dense": "Dense"}
     modules = [{"type": f"sentence_transformers.models.{kind}", "path": path} for path, kind in kinds.items()]
     (folder / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(QontextError, match=said):
+    with pytest.raises(QontextError, match=message):
         Retriever(str(folder), device="cpu")
 
 

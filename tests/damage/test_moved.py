@@ -23,15 +23,15 @@ def test_vectors_and_indexes_find_their_encoder_after_a_move(
     copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     before = api.search(what, data="data", out="before", **ASKED)
-    wanted = (before.path / "run.trec").read_text()
+    expected = (before.path / "run.trec").read_text()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "elsewhere").mkdir()
     moved = copy.rename(tmp_path / "elsewhere" / "renamed")
     decoy = tmp_path / "encoder"  # where the path that was given leads to now
     decoy.mkdir()
     (decoy / "config.json").write_text("{}")
-    found = api.search(moved / what, data=moved / "data", out=tmp_path / "after", **ASKED)
-    assert (found.path / "run.trec").read_text() == wanted
+    run = api.search(moved / what, data=moved / "data", out=tmp_path / "after", **ASKED)
+    assert (run.path / "run.trec").read_text() == expected
 
 
 def test_a_chain_is_made_in_one_place_and_searched_in_another(
@@ -81,7 +81,7 @@ def test_an_encoder_that_is_gone_or_changed_is_told(copy: Path, tmp_path: Path) 
 
 def test_where_an_input_is_does_not_decide_what_is_made(copy: Path) -> None:
     """A moved tree resumes: the same command in it is done already."""
-    made = artifacts.open_artifact("vectors")
+    artifact = artifacts.open_artifact("vectors")
     copy.rename(copy.with_name("renamed"))
     again = api.encode(
         copy.with_name("renamed") / "data",
@@ -90,7 +90,7 @@ def test_where_an_input_is_does_not_decide_what_is_made(copy: Path) -> None:
         device="cpu",
         out=copy.with_name("renamed") / "vectors",
     )
-    assert again.meta == made.meta
+    assert again.meta == artifact.meta
 
 
 def test_links_on_the_way_are_followed_and_the_input_may_be_one(copy: Path, tmp_path: Path) -> None:
@@ -130,16 +130,16 @@ def adapted(copy: Path) -> Path:
 
 
 def test_what_adapt_made_can_be_moved(adapted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = Searcher(adapted).search("river stone", 3)
+    expected = Searcher(adapted).search("river stone", 3)
     monkeypatch.chdir("/")
     moved = adapted.rename(tmp_path / "moved")
     shutil.rmtree(tmp_path / "work")
-    assert Searcher(moved).search("river stone", 3) == wanted
-    assert api.search(moved, question="river stone", k=3) == wanted
+    assert Searcher(moved).search("river stone", 3) == expected
+    assert api.search(moved, question="river stone", k=3) == expected
     data = tmp_path / "queries.tsv"
     data.write_text("q\triver stone\n")
-    found = api.search(moved / "index" / "vectors", queries=data, out=tmp_path / "found", precision="fp32")
-    assert found.summary["queries"] == 1
+    run = api.search(moved / "index" / "vectors", queries=data, out=tmp_path / "found", precision="fp32")
+    assert run.summary["queries"] == 1
 
 
 @pytest.mark.parametrize("value", [None, 5, "x", [], {}, [1], [-1, 2], ["a", "b"], ...])

@@ -18,8 +18,8 @@ from qontext.frame.fingerprint import fingerprint
 
 
 def names(root: Path) -> list[str]:
-    found = [entry for entry in folders.walk(root) if not isinstance(entry, OSError)]
-    return [str(Path(entry.path).relative_to(root)) for entry in found]
+    entries = [entry for entry in folders.walk(root) if not isinstance(entry, OSError)]
+    return [str(Path(entry.path).relative_to(root)) for entry in entries]
 
 
 def test_folders_that_link_to_each_other_are_read_once(tmp_path: Path) -> None:
@@ -35,8 +35,8 @@ def test_folders_that_link_to_each_other_are_read_once(tmp_path: Path) -> None:
     assert names(tmp_path) == [*texts, "self"]
     assert fingerprint(tmp_path) == fingerprint(tmp_path)
     (tmp_path / "self").unlink()
-    made = api.split(tmp_path, workers=1, out=tmp_path.with_name("passages"))
-    assert made.summary["documents"] == 12
+    passages = api.split(tmp_path, workers=1, out=tmp_path.with_name("passages"))
+    assert passages.summary["documents"] == 12
 
 
 def test_a_link_to_a_folder_outside_is_followed_once(tmp_path: Path) -> None:
@@ -71,8 +71,8 @@ def odd(
         if request.param == "pipe":
             os.mkfifo(name)
         elif request.param == "socket":
-            with socket.socket(socket.AF_UNIX) as made:
-                made.bind(name)
+            with socket.socket(socket.AF_UNIX) as unix_socket:
+                unix_socket.bind(name)
         else:
             Path(name).symlink_to("/dev/zero")
         return Path(name)

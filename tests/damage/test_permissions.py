@@ -172,8 +172,8 @@ def place(copy: Path) -> Path:
     Path("recipe.toml").write_text('[split]\nsource = "docs.jsonl"\n')
     from qontext import api
 
-    made = api.generate("passages", generator="keyphrase", per_passage=1, out="generated")
-    shutil.copy(made.path / "part-00000.parquet", "queries.parquet")
+    generated = api.generate("passages", generator="keyphrase", per_passage=1, out="generated")
+    shutil.copy(generated.path / "part-00000.parquet", "queries.parquet")
     return copy
 
 
@@ -182,8 +182,8 @@ def run(commands: dict[str, list[str]]) -> list[tuple[str, str, int, str]]:
     start = [*without_privilege(), sys.executable, "-c", RUN, json.dumps(commands)]
     done = subprocess.run(start, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    said: list[tuple[str, str, int, str]] = json.loads(done.stdout.splitlines()[-1])
-    return said
+    results: list[tuple[str, str, int, str]] = json.loads(done.stdout.splitlines()[-1])
+    return results
 
 
 def test_what_may_not_be_read_is_told(place: Path) -> None:

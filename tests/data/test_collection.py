@@ -93,7 +93,7 @@ def test_qrels_of_trec_and_of_beir_are_told_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("q1 0 p1 1\nq1 p1\n", r":2: has 2 columns"),
         ("q1\tp1\thigh\n", r":1: the grade is 'high'"),
@@ -103,9 +103,9 @@ def test_qrels_of_trec_and_of_beir_are_told_apart(tmp_path: Path) -> None:
         ("query-id\tcorpus-id\tscore\n", "contains no judgements"),
     ],
 )
-def test_bad_qrels_are_told_with_their_line(tmp_path: Path, text: str, said: str) -> None:
+def test_bad_qrels_are_told_with_their_line(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "qrels.tsv").write_text(text)
-    with pytest.raises(QontextError, match=said):
+    with pytest.raises(QontextError, match=message):
         read_qrels(tmp_path / "qrels.tsv")
 
 
@@ -117,7 +117,7 @@ def test_swapped_columns_and_unknown_ids_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "message"),
     [
         (
             "q.jsonl",
@@ -132,9 +132,9 @@ def test_swapped_columns_and_unknown_ids_are_told_apart() -> None:
         ("q.tsv", "", "contains no queries"),
     ],
 )
-def test_bad_queries_are_told_with_their_line(tmp_path: Path, name: str, text: str, said: str) -> None:
+def test_bad_queries_are_told_with_their_line(tmp_path: Path, name: str, text: str, message: str) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(QontextError, match=said):
+    with pytest.raises(QontextError, match=message):
         read_queries(tmp_path / name)
 
 

@@ -70,9 +70,9 @@ def test_numbers_of_lines_do_not_depend_on_blocks(
     monkeypatch.setattr(lines, "_BLOCK", cut)
     content = end.join([b"one", b"", b"", b"", b" ", b"six", b"", b"\r", b"nine", b"", b"", b"", b"thirteen"])
     (tmp_path / "x.txt").write_bytes(content)
-    found = lines.read_lines(tmp_path / "x.txt", "utf-8", lambda amount: None)
-    wanted = [(1, "one"), (5, " "), (6, "six"), (9, "nine"), (13, "thirteen")]
-    assert [(at, line) for at, line in found if line.strip("\r")] == wanted
+    numbered = lines.read_lines(tmp_path / "x.txt", "utf-8", lambda amount: None)
+    expected = [(1, "one"), (5, " "), (6, "six"), (9, "nine"), (13, "thirteen")]
+    assert [(at, line) for at, line in numbered if line.strip("\r")] == expected
 
 
 @pytest.mark.parametrize("ending", OPEN)

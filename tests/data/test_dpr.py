@@ -89,9 +89,9 @@ def test_training_files_are_read_piece_by_piece(
     path = tmp_path / "biencoder-nq-dev.json"
     path.write_text(json.dumps(training_questions(20), indent=indent))
     assert dpr.is_questions(path)
-    found = list(dpr.questions(path))
-    assert len(found) == 20
-    assert found[19][1:] == ("19", 'who asks 19, and "why"?', ("person 19", "nobody"))
+    questions = list(dpr.questions(path))
+    assert len(questions) == 20
+    assert questions[19][1:] == ("19", 'who asks 19, and "why"?', ("person 19", "nobody"))
     assert list(read_queries(path))[-1] == "19"
 
 
@@ -109,12 +109,12 @@ def test_the_passages_of_a_training_file(tmp_path: Path) -> None:
     first, second = dpr.labelled(path)
     assert first == ("0", 'who asks 0, and "why"?', ["1", "2"], ["3"])
     assert (second[0], second[2:]) == ("2", (["4"], []))
-    for wrong, said in (
+    for wrong, message in (
         ({"positive_ctxs": None}, "question 1: expected a list of passages as 'positive_ctxs'"),
         ({"hard_negative_ctxs": [{"text": "x"}]}, "the passage_id in 'hard_negative_ctxs' is missing"),
     ):
         path.write_text(json.dumps([{**rows[0], **wrong}]))
-        with pytest.raises(QontextError, match=said):
+        with pytest.raises(QontextError, match=message):
             list(dpr.labelled(path))
 
 

@@ -68,7 +68,7 @@ def test_an_id_is_text_or_a_whole_number(tmp_path: Path, reader: str, id: str) -
 
 @pytest.mark.parametrize("reader", LINES)
 @pytest.mark.parametrize(
-    ("bad", "said"),
+    ("bad", "message"),
     [
         (lambda name: line(name, text=HALF), r"contains a lone surrogate \(U\+D800\)"),
         (lambda name: line(name, id=HALF), r"contains a lone surrogate \(U\+D800\)"),
@@ -81,13 +81,13 @@ def test_an_id_is_text_or_a_whole_number(tmp_path: Path, reader: str, id: str) -
         (lambda name: line(name, text="null"), "."),
     ],
 )
-def test_bad_lines_of_json(tmp_path: Path, reader: str, bad: Callable[[str], str], said: str) -> None:
+def test_bad_lines_of_json(tmp_path: Path, reader: str, bad: Callable[[str], str], message: str) -> None:
     path = tmp_path / "file.jsonl"
     path.write_text(f"{line(reader)}\n{bad(reader)}\n")
     if reader == "candidates" and bad(reader) == line(reader, text="5"):
         assert read_candidates(path).ids.tolist() == ["5", "word"]  # a negative whose id is a number
         return
-    with pytest.raises(QontextError, match=rf"file\.jsonl:2: .*{said}"):
+    with pytest.raises(QontextError, match=rf"file\.jsonl:2: .*{message}"):
         READERS[reader](path)
 
 
@@ -158,7 +158,7 @@ def test_what_is_no_list_of_strings(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (
             "who\t['a']\nwho\t[" + "-" * 300_000 + "1]\n",
@@ -170,9 +170,9 @@ def test_what_is_no_list_of_strings(text: str) -> None:
         ("who\t['a']\nwho\t['\\ud800']\n", r"qa\.csv:2: the answers are "),
     ],
 )
-def test_bad_answers(tmp_path: Path, text: str, said: str) -> None:
+def test_bad_answers(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "nq.qa.csv").write_text(text)
-    with pytest.raises(QontextError, match=said) as caught:
+    with pytest.raises(QontextError, match=message) as caught:
         read_questions(tmp_path / "nq.qa.csv")
     assert len(str(caught.value)) < 400
 
@@ -185,7 +185,7 @@ def test_answers_and_passages_of_any_length(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "message"),
     [
         ({"question": "q", "answers": [True]}, "an answer is neither a string nor an integer"),
         ({"question": "q", "answers": [{}]}, "an answer is neither a string nor an integer"),
@@ -194,9 +194,9 @@ def test_answers_and_passages_of_any_length(tmp_path: Path) -> None:
         ({"question": "q", "answers": "a"}, "expected a question"),
     ],
 )
-def test_bad_questions_in_json(tmp_path: Path, row: dict[str, Any], said: str) -> None:
+def test_bad_questions_in_json(tmp_path: Path, row: dict[str, Any], message: str) -> None:
     (tmp_path / "dev.json").write_text(json.dumps([{"question": "q", "answers": ["a"]}, row]))
-    with pytest.raises(QontextError, match=rf"dev\.json, question 2: .*{said}"):
+    with pytest.raises(QontextError, match=rf"dev\.json, question 2: .*{message}"):
         read_questions(tmp_path / "dev.json")
 
 
@@ -230,11 +230,11 @@ def parquet(path: Path, columns: dict[str, Any]) -> Path:
 @pytest.mark.parametrize("reader", COLUMNS)
 def test_whole_numbers_and_long_strings_are_ids(tmp_path: Path, reader: str) -> None:
     name = IDS[reader]
-    found = [
+    of_files = [
         READERS[reader](parquet(tmp_path / f"{kind}.parquet", {**COLUMNS[reader], name: pa.array(ids, kind)}))
         for kind, ids in (("string", ["1", "2"]), ("int64", [1, 2]), ("large_string", ["1", "2"]))
     ]
-    assert found[0] == found[1] == found[2] and len(found[0]) == 2
+    assert of_files[0] == of_files[1] == of_files[2] and len(of_files[0]) == 2
 
 
 @pytest.mark.parametrize("reader", COLUMNS)
@@ -311,9 +311,9 @@ def test_parquet_files_that_are_damaged(tmp_path: Path, reader: str) -> None:
 
 def test_a_table_with_all_its_columns_has_the_types_of_the_schema(tmp_path: Path) -> None:
     columns = {"passage": [1, 2], "query": ["a", "b"], "number": [0, 1], "score": [0.5, 1.0]}
-    found = records.read_whole(parquet(tmp_path / "q.parquet", columns), records.QUERIES)
-    assert [str(kind) for kind in found.schema.types] == ["string", "string", "int32", "double"]
-    assert found.to_pydict() == {**columns, "passage": ["1", "2"]}
+    table = records.read_whole(parquet(tmp_path / "q.parquet", columns), records.QUERIES)
+    assert [str(kind) for kind in table.schema.types] == ["string", "string", "int32", "double"]
+    assert table.to_pydict() == {**columns, "passage": ["1", "2"]}
     none = {name: pa.array([], pa.large_string() if name == "query" else pa.int64()) for name in columns}
     empty = records.read_whole(parquet(tmp_path / "none.parquet", none), records.QUERIES)
     assert len(empty) == 0 and empty.schema.field("number").type == pa.int32()

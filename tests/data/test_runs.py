@@ -39,7 +39,7 @@ def test_order_and_ranks_of_a_file_do_not_matter(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("q Q0 a 1 1.0 x\nq Q0 b 2 nan x\n", "run:2: the score of query 'q' and passage 'b' is nan"),
         ("q Q0 a 1 1.0 x\nq Q0 b 2 0.9\n", "run:2: has 5 columns"),
@@ -48,9 +48,9 @@ def test_order_and_ranks_of_a_file_do_not_matter(tmp_path: Path) -> None:
         ("", "the run is empty"),
     ],
 )
-def test_damaged_runs_are_told_with_their_line(tmp_path: Path, text: str, said: str) -> None:
+def test_damaged_runs_are_told_with_their_line(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "run").write_text(text)
-    with pytest.raises(QontextError, match=said):
+    with pytest.raises(QontextError, match=message):
         read_run(tmp_path / "run")
 
 

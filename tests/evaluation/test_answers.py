@@ -26,7 +26,7 @@ from qontext.frame.errors import QontextError
 
 
 @pytest.mark.parametrize(
-    ("answer", "passage", "found"),
+    ("answer", "passage", "matches"),
     [
         ("Paris", "It was PARIS, of course", True),
         ("Paris", "a parisian affair", False),  # whole tokens only
@@ -39,8 +39,8 @@ from qontext.frame.errors import QontextError
         ("the the", "the end", False),
     ],
 )
-def test_token_match(answer: str, passage: str, found: bool) -> None:
-    assert token_matcher([answer])(tokens(passage)) is found
+def test_token_match(answer: str, passage: str, matches: bool) -> None:
+    assert token_matcher([answer])(tokens(passage)) is matches
 
 
 def test_an_answer_without_tokens_matches_nothing() -> None:
@@ -76,7 +76,7 @@ def test_patterns_that_take_too_long_are_counted(tmp_path: Path, monkeypatch: py
         "".join(f"{q} Q0 {p} {r} {-r} x\n" for q in "xyz" for r, p in enumerate("ab"))
     )
     rows = {"x": [r"(a|a|aa)*$"], "y": [r"(?<=a+)!", r"\d{4}"], "z": [r"THE\s+(\w+)"]}
-    lines = [json.dumps({"_id": id, "question": "?", "answers": found}) for id, found in rows.items()]
+    lines = [json.dumps({"_id": id, "question": "?", "answers": patterns}) for id, patterns in rows.items()]
     (tmp_path / "q.jsonl").write_text("\n".join(lines))
     summary = api.evaluate(
         tmp_path / "run.trec", tmp_path / "q.jsonl", passages=tmp_path / "docs.tsv", patterns=True,

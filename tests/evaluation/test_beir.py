@@ -35,29 +35,36 @@ def data(tmp_path: Path) -> Path:
 def test_every_set_and_the_mean_of_the_forums(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = {"sets": ("scifact", "cqadupstack"), "data_root": data, "out": tmp_path / "out"}
-    found = api.beir("bm25", **asked)
-    assert found["sets"] == {"scifact": 1.0, "cqadupstack": 0.5}
-    assert found["average"] == 0.75
+    settings = {"sets": ("scifact", "cqadupstack"), "data_root": data, "out": tmp_path / "out"}
+    result = api.beir("bm25", **settings)
+    assert result["sets"] == {"scifact": 1.0, "cqadupstack": 0.5}
+    assert result["average"] == 0.75
     text = (tmp_path / "out" / "beir.md").read_text()
     assert "| scifact | **100.0** | 59.9 | 64.8 | 59.1 | 64.2 |" in text
     assert artifacts.open_artifact(tmp_path / "out" / "cqadupstack-gis" / "evaluate").verb == "evaluate"
     capsys.readouterr()
-    assert api.beir("bm25", **asked) == found
+    assert api.beir("bm25", **settings) == result
     assert capsys.readouterr().err.count("nothing to do") == 6
 
 
+def test_a_set_in_the_working_directory_has_its_folder_s_name(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(data / "scifact")
+    assert api.beir("bm25", sets=(".",), out=tmp_path / "out")["sets"] == {"scifact": 1.0}
+
+
 def test_what_cannot_be_searched_is_refused_before_anything_is_written(data: Path, tmp_path: Path) -> None:
-    asked = {"data_root": data, "out": tmp_path / "out"}
+    settings = {"data_root": data, "out": tmp_path / "out"}
     with pytest.raises(QontextError, match=r"unknown split of .*android 'dev'"):
-        api.beir("bm25", sets=("cqadupstack",), split="dev", **asked)
+        api.beir("bm25", sets=("cqadupstack",), split="dev", **settings)
     with pytest.raises(QontextError, match="unknown set 'nowhere'"):
-        api.beir("bm25", sets=("scifact", "nowhere"), **asked)
+        api.beir("bm25", sets=("scifact", "nowhere"), **settings)
     make_set(tmp_path / "other" / "scifact", {"a": "cat"}, "a")
     with pytest.raises(QontextError, match=r"two sets have the same name: scifact and .*other/scifact"):
-        api.beir("bm25", sets=("scifact", str(tmp_path / "other" / "scifact")), **asked)
+        api.beir("bm25", sets=("scifact", str(tmp_path / "other" / "scifact")), **settings)
     with pytest.raises(QontextError, match="cannot read retriever"):
-        api.beir("./nowhere", sets=("scifact",), **asked)
+        api.beir("./nowhere", sets=("scifact",), **settings)
     assert not (tmp_path / "out").exists()
 
 
@@ -87,9 +94,9 @@ def test_what_cannot_be_had_is_told(
     ):
         api.beir("bm25", sets=("nfcorpus", "cqadupstack"), data_root=tmp_path / "none", out=tmp_path / "out")
     capsys.readouterr()
-    found = api.beir("bm25", sets=("nfcorpus", "scifact"), data_root=data, out=tmp_path / "out")
-    assert (found["sets"], found["missing"]) == ({"scifact": 1.0}, ["nfcorpus"])
-    said = " ".join(capsys.readouterr().err.split())
-    assert "nfcorpus is skipped: the data set beir/nfcorpus/test is not in the cache" in said
-    assert "there is no network" in said
+    result = api.beir("bm25", sets=("nfcorpus", "scifact"), data_root=data, out=tmp_path / "out")
+    assert (result["sets"], result["missing"]) == ({"scifact": 1.0}, ["nfcorpus"])
+    messages = " ".join(capsys.readouterr().err.split())
+    assert "nfcorpus is skipped: the data set beir/nfcorpus/test is not in the cache" in messages
+    assert "there is no network" in messages
     assert "Not downloaded, and not included in means: nfcorpus" in (tmp_path / "out" / "beir.md").read_text()

@@ -55,14 +55,14 @@ def compare(*runs: Any, **settings: Any) -> dict[str, Any]:
 def test_two_systems(collection: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a = write_run(tmp_path / "a.trec", ranks(2, {"q7": 1}))
     b = write_run(tmp_path / "b.trec", ranks(1, {"q7": 5, "q3": 2}))
-    found = compare(a, b, qrels=collection, measures="MRR@10 Judged@5", examples=2)
-    assert [row["system"] for row in found["systems"]] == ["a", "b"]
-    assert found["systems"][0]["measures"]["MRR@10"] == pytest.approx((29 * 0.5 + 1) / 30)
-    (pair,) = found["pairs"]  # Judged is shown, not tested
+    comparison = compare(a, b, qrels=collection, measures="MRR@10 Judged@5", examples=2)
+    assert [row["system"] for row in comparison["systems"]] == ["a", "b"]
+    assert comparison["systems"][0]["measures"]["MRR@10"] == pytest.approx((29 * 0.5 + 1) / 30)
+    (pair,) = comparison["pairs"]  # Judged is shown, not tested
     assert pair["difference"]["mean"] == pytest.approx((28 * 0.5 - 0.8) / 30)
     assert [pair["difference"][k] for k in ("wins", "losses", "ties")] == [28, 1, 1]
     assert pair["p"] < 0.01
-    gain, _, loss = found["examples"]
+    gain, _, loss = comparison["examples"]
     assert (gain["query"], gain["a"], gain["b"]) == ("q0", 0.5, 1)
     assert (gain["right_a"], gain["right_b"], gain["text_b"]) == (False, True, "text of q0-right")
     assert (loss["query"], loss["query_text"], loss["right_b"]) == ("q7", "question q7", False)
@@ -74,8 +74,8 @@ def test_the_first_passages_of_all_systems_side_by_side(
 ) -> None:
     rank = {"a": ranks(1, {"q3": 2}), "b": ranks(1), "c": ranks(1, {"q3": 3, "q4": 2})}
     runs = [write_run(tmp_path / f"{name}.trec", of) for name, of in rank.items()]
-    found = compare(*runs, qrels=collection, measures="MRR@10")
-    (example,) = found["examples"]  # q4 is the same in the first two
+    comparison = compare(*runs, qrels=collection, measures="MRR@10")
+    (example,) = comparison["examples"]  # q4 is the same in the first two
     assert [(row["system"], row["right"], row["passage"]) for row in example["first"]] == [
         ("a", False, "q3-wrong1"), ("b", True, "q3-right"), ("c", False, "q3-wrong1"),
     ]  # fmt: skip
@@ -88,13 +88,13 @@ def test_seeds_are_averaged_and_their_spread_is_told(collection: Path, tmp_path:
     for i, rank in enumerate((1, 2, 4)):
         write_run(tmp_path / f"seed{i}" / "run.trec", ranks(rank))
     write_run(tmp_path / "base" / "run.trec", ranks(2))
-    found = compare(tmp_path / "base", f"ours={tmp_path}/seed*", qrels=collection, measures="MRR@10")
-    ours = found["systems"][1]
+    comparison = compare(tmp_path / "base", f"ours={tmp_path}/seed*", qrels=collection, measures="MRR@10")
+    ours = comparison["systems"][1]
     assert (ours["system"], ours["seeds"]) == ("ours", 3)
     assert ours["measures"]["MRR@10"] == pytest.approx((1 + 1 / 2 + 1 / 4) / 3)
     assert ours["spread"]["MRR@10"] == pytest.approx(np.std([1, 0.5, 0.25], ddof=1))
-    assert found["systems"][0]["spread"] == {}
-    assert found["pairs"][0]["difference"]["mean"] == pytest.approx((1 + 1 / 2 + 1 / 4) / 3 - 1 / 2)
+    assert comparison["systems"][0]["spread"] == {}
+    assert comparison["pairs"][0]["difference"]["mean"] == pytest.approx((1 + 1 / 2 + 1 / 4) / 3 - 1 / 2)
 
 
 def test_the_correction_covers_all_pairs_and_measures() -> None:

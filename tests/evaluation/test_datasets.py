@@ -115,8 +115,8 @@ def test_a_remote_set_is_read_and_written_down(monkeypatch: pytest.MonkeyPatch, 
         queries_tsv=tmp_path / "queries.tsv",
         qrels_trec=tmp_path / "qrels.txt",
     )
-    asked = []
-    monkeypatch.setattr(ir_datasets, "load", lambda name: asked.append(name) or local)
+    names = []
+    monkeypatch.setattr(ir_datasets, "load", lambda name: names.append(name) or local)
     monkeypatch.setattr(hub, "online", lambda: False)
     judged = load_judgements("beir/scifact")
     assert judged.qrels == {"7": {"d1": 1, "d2": 0}}
@@ -124,6 +124,6 @@ def test_a_remote_set_is_read_and_written_down(monkeypatch: pytest.MonkeyPatch, 
     folder = fetch(BENCHMARKS["beir/scifact"], tmp_path / "scifact")
     assert [p.text for p in read_passages(folder)] == ["A cell divides.", "A star shines."]
     assert load_judgements(str(folder)).qrels == judged.qrels
-    assert asked == ["beir/scifact/test"] * 2
+    assert names == ["beir/scifact/test"] * 2
     fetch(BENCHMARKS["beir/scifact"], folder)
-    assert len(asked) == 2  # what is there is not fetched again
+    assert len(names) == 2  # what is there is not fetched again

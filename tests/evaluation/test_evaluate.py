@@ -38,12 +38,15 @@ def test_means_over_all_judged_queries(files: tuple[Path, Path]) -> None:
 
 
 def test_kept_values_per_query(files: tuple[Path, Path], tmp_path: Path) -> None:
-    made = api.evaluate(*files, measures="MRR@10 nDCG@10", out=tmp_path / "out")
-    table = pq.read_table(made.path / "queries.parquet").to_pydict()
+    evaluation = api.evaluate(*files, measures="MRR@10 nDCG@10", out=tmp_path / "out")
+    table = pq.read_table(evaluation.path / "queries.parquet").to_pydict()
     assert table["query"] == ["q1", "q2", "q3"]
     assert table["MRR@10"] == [1, 0.5, 0]
-    assert json.loads((made.path / "scores.json").read_text())["measures"] == made.summary["measures"]
-    curves = json.loads((made.path / "curves.json").read_text())
+    assert (
+        json.loads((evaluation.path / "scores.json").read_text())["measures"]
+        == evaluation.summary["measures"]
+    )
+    curves = json.loads((evaluation.path / "curves.json").read_text())
     assert curves["curves"]["Success"][:2] == pytest.approx([1 / 3, 2 / 3])
     assert artifacts.open_artifact(tmp_path / "out").verb == "evaluate"
 
@@ -54,10 +57,10 @@ def test_a_search_directory_is_a_run(files: tuple[Path, Path]) -> None:
 
 
 def test_the_threshold_reaches_measures_and_curves(files: tuple[Path, Path], tmp_path: Path) -> None:
-    made = api.evaluate(*files, measures="MRR@10 nDCG@10", relevant=2, out=tmp_path / "out")
-    assert made.summary["measures"]["MRR(rel=2)@10"] == pytest.approx(0.5 / 3)
-    assert made.summary["queries_without_relevant_passages"] == 2
-    assert json.loads((made.path / "curves.json").read_text())["curves"]["R"][1] == pytest.approx(1 / 3)
+    evaluation = api.evaluate(*files, measures="MRR@10 nDCG@10", relevant=2, out=tmp_path / "out")
+    assert evaluation.summary["measures"]["MRR(rel=2)@10"] == pytest.approx(0.5 / 3)
+    assert evaluation.summary["queries_without_relevant_passages"] == 2
+    assert json.loads((evaluation.path / "curves.json").read_text())["curves"]["R"][1] == pytest.approx(1 / 3)
 
 
 def test_trec_dl_counts_grades_from_2(shared_data, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -81,14 +84,14 @@ def test_answers(tmp_path: Path) -> None:
     (tmp_path / "psgs.tsv").write_text("p1\tRome is old\np2\tOslo is cold\n")
     (tmp_path / "q.qa.csv").write_text("where?\t['Rome']\nand?\t['Bergen']\nnone?\t['x']\n")
     (tmp_path / "r.trec").write_text("0 Q0 p2 1 2.0 x\n0 Q0 p1 2 1.0 x\n1 Q0 p2 1 1.0 x\n")
-    made = api.evaluate(
+    evaluation = api.evaluate(
         tmp_path / "r.trec",
         tmp_path / "q.qa.csv",
         passages=tmp_path / "psgs.tsv",
         measures="Answer@1 Answer@2",
     )
-    assert made.summary["measures"] == {"Answer@1": 0, "Answer@2": pytest.approx(1 / 3)}
-    assert made.summary["queries_without_results"] == 1
+    assert evaluation.summary["measures"] == {"Answer@1": 0, "Answer@2": pytest.approx(1 / 3)}
+    assert evaluation.summary["queries_without_results"] == 1
     with pytest.raises(QontextError, match="Add --passages"):
         api.evaluate(tmp_path / "r.trec", tmp_path / "q.qa.csv")
     with pytest.raises(QontextError, match="'MRR@10' cannot be computed from answers"):
@@ -98,14 +101,14 @@ def test_answers(tmp_path: Path) -> None:
 
 
 def test_the_next_stage(files: tuple[Path, Path], tmp_path: Path) -> None:
-    made = api.evaluate(*files, next_run=files[0], out=tmp_path / "out")
-    curves = json.loads((made.path / "curves.json").read_text())["curves"]
+    evaluation = api.evaluate(*files, next_run=files[0], out=tmp_path / "out")
+    curves = json.loads((evaluation.path / "curves.json").read_text())["curves"]
     # The run foresees itself as far as it goes: two of the 50 for q1 and q2; q9 is not judged.
     assert curves["nb-recall^50"][1] == pytest.approx(2 / 50)
 
 
 @pytest.mark.parametrize(
-    ("run", "qrels", "said"),
+    ("run", "qrels", "message"),
     [
         (QRELS, RUN, "not a run and the other is a run: the arguments are swapped"),
         (QRELS, QRELS, "a judgements file, not a run"),
@@ -125,15 +128,15 @@ def test_the_next_stage(files: tuple[Path, Path], tmp_path: Path) -> None:
         (RUN, "", "no judgements"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said(tmp_path: Path, run: str, qrels: str, said: str) -> None:
+def test_what_is_wrong_is_said(tmp_path: Path, run: str, qrels: str, message: str) -> None:
     (tmp_path / "r.trec").write_text(run)
     (tmp_path / "q.txt").write_text(qrels)
-    with pytest.raises(QontextError, match=said):
+    with pytest.raises(QontextError, match=message):
         api.evaluate(tmp_path / "r.trec", tmp_path / "q.txt")
 
 
 @pytest.mark.parametrize(
-    ("run", "said"),
+    ("run", "message"),
     [
         ("q1 Q0 zz 1 2.0 x\n", "none of its passages is judged"),
         ("q1 Q0 a 1 2.0 x\n", "has results for 1 of 3 judged queries"),
@@ -144,12 +147,12 @@ def test_what_is_wrong_is_said(tmp_path: Path, run: str, qrels: str, said: str) 
     ],
 )
 def test_what_is_odd_is_warned_of(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], run: str, said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], run: str, message: str
 ) -> None:
     (tmp_path / "r.trec").write_text(run)
     (tmp_path / "q.txt").write_text(QRELS)
     api.evaluate(tmp_path / "r.trec", tmp_path / "q.txt")
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_grades_that_were_made_binary_are_told(
@@ -162,12 +165,12 @@ def test_grades_that_were_made_binary_are_told(
     binary = (" ".join([*row.split()[:3], str(int(int(row.split()[3]) > 1))]) for row in rows)
     (tmp_path / "qrels.txt").write_text("\n".join(binary))
     (tmp_path / "run.trec").write_text("19335 Q0 1017759 1 1.0 x\n")
-    made = api.evaluate(tmp_path / "run.trec", tmp_path / "qrels.txt")
+    evaluation = api.evaluate(tmp_path / "run.trec", tmp_path / "qrels.txt")
     assert (
         "as many queries and judgements as trec-dl-2019 (43 and 9,260), but its grades are 0, 1"
         in one_line(capsys)
     )
-    assert made.summary["benchmark"] is None
+    assert evaluation.summary["benchmark"] is None
 
 
 def test_a_threshold_above_all_grades(files: tuple[Path, Path]) -> None:

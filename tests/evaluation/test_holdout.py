@@ -51,8 +51,8 @@ def folder(tmp_path: Path, splits: dict[str, list[tuple[str, int]]]) -> Path:
 
 
 def held(tmp_path: Path, source: Artifact, labels: Path, **settings: Any) -> dict[str, Any]:
-    made = api.holdout(source.path, labels=labels, out=tmp_path / "holdout", **settings)
-    measured = load_collection(made.path / "measured")
+    artifact = api.holdout(source.path, labels=labels, out=tmp_path / "holdout", **settings)
+    measured = load_collection(artifact.path / "measured")
     return {split: measured.qrels(split) for split in measured.splits}
 
 
@@ -88,13 +88,13 @@ def test_there_is_always_something_to_train_on_to_tune_on_and_to_measure_with(
     assert splits == ("dev", "test", "generated")
     for seed in range(8):
         (tmp_path / str(seed)).mkdir()
-        found = held(tmp_path / str(seed), source, labels, seed=seed, least_labels=trained)
+        qrels = held(tmp_path / str(seed), source, labels, seed=seed, least_labels=trained)
         test, dev = measured_sizes(len(ids), "labels")
-        assert test / 2 <= len(found["test"]) <= test and dev / 2 <= len(found["dev"]) <= dev
-        assert sum(map(len, found.values())) == len(ids)
+        assert test / 2 <= len(qrels["test"]) <= test and dev / 2 <= len(qrels["dev"]) <= dev
+        assert sum(map(len, qrels.values())) == len(ids)
         if documents >= 20:
             texts = [
-                {passage for query in found[s].values() for passage in query}
+                {passage for query in qrels[s].values() for passage in query}
                 for s in ("train", "dev", "test")
             ]
             assert not texts[0] & texts[2] and not texts[0] & texts[1] and not texts[1] & texts[2]
@@ -103,21 +103,21 @@ def test_there_is_always_something_to_train_on_to_tune_on_and_to_measure_with(
 def test_one_large_document_does_not_leave_the_test_empty(tmp_path: Path) -> None:
     source = passages(tmp_path, 30)
     labels = pairs(tmp_path, [f"d{n}" for n in range(30) for _ in range(100 if n else 1)])
-    found = held(tmp_path, source, labels)
+    qrels = held(tmp_path, source, labels)
     test, dev = measured_sizes(2901, "labels")
-    assert len(found["test"]) >= test / 2 and len(found["dev"]) >= dev / 2
+    assert len(qrels["test"]) >= test / 2 and len(qrels["dev"]) >= dev / 2
 
 
 def test_a_folder_with_a_test_split_alone_measures_with_all_of_it(tmp_path: Path) -> None:
     source = passages(tmp_path, 60)
     labels = folder(tmp_path, {"test": [(f"d{n}", 1) for n in range(60)]})
     assert planned(labels) == (("test", "generated"), 0)
-    found = held(tmp_path, source, labels)
-    assert found.keys() == {"test"} and len(found["test"]) == 60
+    qrels = held(tmp_path, source, labels)
+    assert qrels.keys() == {"test"} and len(qrels["test"]) == 60
 
 
 @pytest.mark.parametrize(
-    ("splits", "told"),
+    ("splits", "message"),
     [
         ({"train": [("d1", 0)] * 4}, "judges no passage as relevant"),
         ({}, "judges no passage as relevant"),
@@ -126,9 +126,9 @@ def test_a_folder_with_a_test_split_alone_measures_with_all_of_it(tmp_path: Path
     ids=["grades of 0", "no qrels", "two labels"],
 )
 def test_labels_that_judge_nothing_usable_are_told_when_planning(
-    tmp_path: Path, splits: dict[str, list[tuple[str, int]]], told: str
+    tmp_path: Path, splits: dict[str, list[tuple[str, int]]], message: str
 ) -> None:
-    with pytest.raises(QontextError, match=told):
+    with pytest.raises(QontextError, match=message):
         planned(folder(tmp_path, splits))
 
 
@@ -147,14 +147,14 @@ def test_too_few_labels_left_to_train_on_are_told_at_once(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("asked", "batches", "shared"), [(3, (32,), 2), (8, (512, 12), 4), (2, (25,), 1), (4, (), 4)]
+    ("requested", "batches", "shared"), [(3, (32,), 2), (8, (512, 12), 4), (2, (25,), 1), (4, (), 4)]
 )
 def test_processes_divide_every_batch(
-    tmp_path: Path, asked: int, batches: tuple[int, ...], shared: int
+    tmp_path: Path, requested: int, batches: tuple[int, ...], shared: int
 ) -> None:
     steps = [f'[s{n}]\nverb = "finetune"\ngroups = "g"\nbatch_size = {b}\n' for n, b in enumerate(batches)]
     (tmp_path / "r.toml").write_text('[recipe]\ntitle = "x"\n[split]\nsource = "docs"\n' + "".join(steps))
-    assert shared_by(asked, read_recipe(str(tmp_path / "r.toml"))) == shared
+    assert shared_by(requested, read_recipe(str(tmp_path / "r.toml"))) == shared
 
 
 def generated(path: Path, **columns: list[Any]) -> Path:
@@ -166,8 +166,8 @@ def generated(path: Path, **columns: list[Any]) -> Path:
 def test_generated_queries_of_other_programs_have_the_types_of_ours(tmp_path: Path) -> None:
     source = passages(tmp_path, 3)
     queries = generated(tmp_path / "q.parquet", score=[0.5, 1.0, 0.0])
-    made = api.holdout(source.path, queries, out=tmp_path / "holdout")
-    kept = pq.read_table(made.path / "queries" / "queries.parquet")
+    artifact = api.holdout(source.path, queries, out=tmp_path / "holdout")
+    kept = pq.read_table(artifact.path / "queries" / "queries.parquet")
     assert str(kept.schema.field("number").type) == "int32" and len(kept) == 2
     assert kept.column("score").to_pylist()
 
@@ -184,8 +184,8 @@ def test_empty_queries_are_refused(tmp_path: Path, column: str) -> None:
 def test_labels_that_were_generated_queries_once_keep_their_text(tmp_path: Path) -> None:
     source = passages(tmp_path, 3)
     queries = generated(tmp_path / "q.parquet")
-    made = api.holdout(source.path, queries, out=tmp_path / "holdout")
-    (query,) = load_collection(made.path / "measured").qrels("generated")
+    artifact = api.holdout(source.path, queries, out=tmp_path / "holdout")
+    (query,) = load_collection(artifact.path / "measured").qrels("generated")
     labels = folder(tmp_path, {"test": [("d1", 1)]})
     (labels / "queries.jsonl").write_text(json.dumps({"_id": query, "text": "another"}) + "\n")
     (labels / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{query}\td1\t1\n")

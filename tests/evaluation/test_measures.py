@@ -28,21 +28,23 @@ def run_of(**rankings: str) -> Run:
 def scores(
     run: Run, names: str, qrels: dict[str, dict[str, int]] = QRELS, relevant: int = 1
 ) -> dict[str, list[float]]:
-    found = measure(run, qrels, parse(names, relevant=relevant), relevant=relevant)
-    return {name: column.tolist() for name, column in found.values.items()}
+    measured = measure(run, qrels, parse(names, relevant=relevant), relevant=relevant)
+    return {name: column.tolist() for name, column in measured.values.items()}
 
 
 def test_each_measure_by_hand() -> None:
-    found = scores(run_of(q1="xayb", q2="dc", q3="xyz"), "MRR@10 R@2 Success@2 R@10 nDCG@10 MAP P@2 Judged@2")
-    assert found["MRR@10"] == [1 / 2, 1, 0]
-    assert found["R@2"] == [1 / 2, 1, 0]  # of the relevant, how many
-    assert found["Success@2"] == [1, 1, 0]  # any of the relevant
-    assert found["R@10"] == [1, 1, 0]
-    assert found["MAP"] == pytest.approx([(1 / 2 + 2 / 4) / 2, 1, 0])
-    assert found["P@2"] == [1 / 2, 1, 0]
-    assert found["Judged@2"] == [1 / 2, 1, 0]
+    values = scores(
+        run_of(q1="xayb", q2="dc", q3="xyz"), "MRR@10 R@2 Success@2 R@10 nDCG@10 MAP P@2 Judged@2"
+    )
+    assert values["MRR@10"] == [1 / 2, 1, 0]
+    assert values["R@2"] == [1 / 2, 1, 0]  # of the relevant, how many
+    assert values["Success@2"] == [1, 1, 0]  # any of the relevant
+    assert values["R@10"] == [1, 1, 0]
+    assert values["MAP"] == pytest.approx([(1 / 2 + 2 / 4) / 2, 1, 0])
+    assert values["P@2"] == [1 / 2, 1, 0]
+    assert values["Judged@2"] == [1 / 2, 1, 0]
     ideal = 2 + 1 / math.log2(3)
-    assert found["nDCG@10"][1] == pytest.approx((1 + 2 / math.log2(3)) / ideal)
+    assert values["nDCG@10"][1] == pytest.approx((1 + 2 / math.log2(3)) / ideal)
 
 
 def test_cutoff_is_inclusive() -> None:
@@ -53,9 +55,9 @@ def test_cutoff_is_inclusive() -> None:
 
 
 def test_a_query_without_results_scores_zero_and_is_counted() -> None:
-    found = measure(run_of(q1="a", q9="a"), QRELS, parse("MRR@10"))
-    assert found.means["MRR@10"] == pytest.approx(1 / 3)
-    assert found.counts() == {
+    measured = measure(run_of(q1="a", q9="a"), QRELS, parse("MRR@10"))
+    assert measured.means["MRR@10"] == pytest.approx(1 / 3)
+    assert measured.counts() == {
         "queries": 3,
         "queries_without_results": 2,
         "queries_without_relevant_passages": 0,
@@ -64,16 +66,16 @@ def test_a_query_without_results_scores_zero_and_is_counted() -> None:
 
 
 def test_a_query_without_relevant_passages_stays_in_the_denominator() -> None:
-    found = measure(run_of(q1="a", q2="x"), {"q1": {"a": 1}, "q2": {"x": 0}}, parse("MRR@10 nDCG@10 R@5"))
-    assert found.means == {"MRR@10": 0.5, "nDCG@10": 0.5, "R@5": 0.5}
-    assert found.without_relevant == 1
+    measured = measure(run_of(q1="a", q2="x"), {"q1": {"a": 1}, "q2": {"x": 0}}, parse("MRR@10 nDCG@10 R@5"))
+    assert measured.means == {"MRR@10": 0.5, "nDCG@10": 0.5, "R@5": 0.5}
+    assert measured.without_relevant == 1
 
 
 def test_grades_below_the_threshold_are_not_relevant_and_the_name_says_so() -> None:
-    found = scores(run_of(q2="dc"), "MRR@10 R(rel=1)@1 nDCG@10", relevant=2)
-    assert found["MRR(rel=2)@10"][1] == 1 / 2
-    assert found["R(rel=1)@1"][1] == 1 / 2  # an explicit threshold stays
-    assert found["nDCG@10"][1] == scores(run_of(q2="dc"), "nDCG@10")["nDCG@10"][1]
+    values = scores(run_of(q2="dc"), "MRR@10 R(rel=1)@1 nDCG@10", relevant=2)
+    assert values["MRR(rel=2)@10"][1] == 1 / 2
+    assert values["R(rel=1)@1"][1] == 1 / 2  # an explicit threshold stays
+    assert values["nDCG@10"][1] == scores(run_of(q2="dc"), "nDCG@10")["nDCG@10"][1]
 
 
 def test_no_relevant_passage_at_all_is_an_error() -> None:
@@ -99,9 +101,9 @@ def official_mrr_at_10(ranking: dict[str, list[str]], qrels: dict[str, dict[str,
 
 
 def test_what_has_no_kernel_is_computed_by_ir_measures() -> None:
-    found = scores(run_of(q1="xab", q2="dc"), "Rprec Bpref nDCG(judged_only=True)@2")
-    assert found["Rprec"] == [1 / 2, 1, 0]
-    assert found["nDCG(judged_only=True)@2"][0] == 1
+    values = scores(run_of(q1="xab", q2="dc"), "Rprec Bpref nDCG(judged_only=True)@2")
+    assert values["Rprec"] == [1 / 2, 1, 0]
+    assert values["nDCG(judged_only=True)@2"][0] == 1
 
 
 @pytest.mark.parametrize("levels", [1, 3, 1000])
@@ -126,8 +128,8 @@ def test_ties_stand_in_the_order_of_trec_eval(levels: int) -> None:
         2: {"MRR(rel=2)": "recip_rank", "AP(rel=2)": "map"},
         3: {"Success(rel=3)@4": "success_4"},
     }.items():  # fmt: skip
-        wanted = {"recip_rank", "recall.5", "ndcg_cut.10", "ndcg", "map", "map_cut.7", "P.3", "success.4"}
-        theirs = pytrec_eval.RelevanceEvaluator(qrels, wanted, relevance_level=level).evaluate(lists)
+        measures = {"recip_rank", "recall.5", "ndcg_cut.10", "ndcg", "map", "map_cut.7", "P.3", "success.4"}
+        theirs = pytrec_eval.RelevanceEvaluator(qrels, measures, relevance_level=level).evaluate(lists)
         for name, trec in names.items():
             expected = [theirs[query][trec] for query in ours.queries]
             np.testing.assert_allclose(ours.values[name], expected, atol=1e-6, err_msg=name)

@@ -16,12 +16,12 @@ def run_of(**rankings: str) -> Run:
 
 def test_by_hand() -> None:
     stage1, stage2 = run_of(q1="abcdef", q2="xyz"), run_of(q1="cbaq", q2="mno", q3="a")
-    found = neighbourhood_recall(stage1, stage2, n=2, depths=[1, 2, 3])
+    recall = neighbourhood_recall(stage1, stage2, n=2, depths=[1, 2, 3])
     # q1: stage 2's top 2 are c, b; stage 1 has b at rank 2 and c at rank 3. Its a, at
     # rank 1, is not among them. q2 shares nothing, q3 is unknown.
-    assert found[1].tolist() == [0, 0, 0]
-    assert found[2].tolist() == [1 / 2, 0, 0]
-    assert found[3].tolist() == [1, 0, 0]
+    assert recall[1].tolist() == [0, 0, 0]
+    assert recall[2].tolist() == [1 / 2, 0, 0]
+    assert recall[3].tolist() == [1, 0, 0]
 
 
 def test_a_run_foresees_itself() -> None:

@@ -235,8 +235,8 @@ def test_examples_are_judged_by_the_split_that_was_scored(tmp_path: Path) -> Non
 def test_labels_name_and_order_the_systems_and_sentences_open_the_page(folder: Path, tmp_path: Path) -> None:
     runs = tuple(str(folder / "runs" / name) for name in ("base", f"{HOSTILE}-seed1"))
     label = (f"{HOSTILE}=Ours + BM25", "base=Base")
-    made = api.report(runs, label=label, opening=("Ours helped.",), out=tmp_path / "out")
-    text = (made.path / "report.md").read_text()
+    report = api.report(runs, label=label, opening=("Ours helped.",), out=tmp_path / "out")
+    text = (report.path / "report.md").read_text()
     assert text.index("Ours helped.") < text.index("| a Ours + BM25 |") < text.index("| b Base |")
     assert "From Ours + BM25 to Base, n = 24" in text.replace("\\", "")
     base = next(line for line in text.splitlines() if line.startswith("| b Base |"))
@@ -256,10 +256,10 @@ def test_arms_of_a_sweep_are_named_by_what_differs_and_seeds_are_one_system(
             shutil.copytree(
                 folder / "runs" / "pretrain", tmp_path / f"pretrain--context={context}--pretrain.seed={seed}"
             )
-    made = api.report((str(tmp_path),), out=tmp_path / "out")
+    report = api.report((str(tmp_path),), out=tmp_path / "out")
     (section,) = gather([str(tmp_path)]).sections
     assert [(s.name, len(s.seeds)) for s in section.systems] == [("context=near", 2), ("context=query", 2)]
-    text = (made.path / "report.md").read_text()
+    text = (report.path / "report.md").read_text()
     assert re.findall(r"Losses of (.*?)\*", text.replace("\\", "")) == [
         f"pretrain, context={c}, cocondenser (mean of 2 seeds)" for c in ("near", "query")
     ]
@@ -331,9 +331,9 @@ def test_on_a_phone_texts_stand_below_each_other_and_nothing_widens_the_page(
              "--disable-background-networking", "--disable-component-update", "--allow-file-access-from-files",
              f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]  # fmt: skip
     dom = subprocess.run([CHROMIUM, *flags, frame.as_uri()], check=True, capture_output=True).stdout.decode()
-    said = re.search(r"<title>([\d ]+)</title>", dom)
-    assert said is not None
-    width, cell, tables, cut = map(int, said[1].split())
+    title = re.search(r"<title>([\d ]+)</title>", dom)
+    assert title is not None
+    width, cell, tables, cut = map(int, title[1].split())
     assert width == 390
     assert cell > 300  # the passage has the whole width
     assert tables == 2

@@ -68,10 +68,10 @@ def test_holm_by_hand() -> None:
 
 
 def test_wins_losses_ties_and_direction() -> None:
-    found = difference(np.array([0.0, 0.5, 0.5, 1.0]), np.array([1.0, 0.5, 0.4, 1.0]))
-    assert (found.wins, found.losses, found.ties) == (1, 1, 2)
-    assert found.mean == pytest.approx(0.225)
-    assert found.low <= found.mean <= found.high
+    test = difference(np.array([0.0, 0.5, 0.5, 1.0]), np.array([1.0, 0.5, 0.4, 1.0]))
+    assert (test.wins, test.losses, test.ties) == (1, 1, 2)
+    assert test.mean == pytest.approx(0.225)
+    assert test.low <= test.mean <= test.high
 
 
 def test_seeds() -> None:

@@ -74,14 +74,14 @@ def test_latex_compiles(tmp_path: Path) -> None:
     table = Table(["100 %", "a_b", "#"], [Row(heading=STRANGE), Row(cells), Row(cells)], STRANGE, [STRANGE])
     preamble = r"\documentclass{article}\usepackage{booktabs,graphicx}\begin{document}"
     (tmp_path / "x.tex").write_text("\n".join([preamble, to_latex(table), r"\end{document}"]))
-    made = subprocess.run(
+    process = subprocess.run(
         ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "x.tex"],
         cwd=tmp_path,
         capture_output=True,
         check=False,
     )
-    assert made.returncode == 0, made.stdout.decode(errors="replace")[-1500:]
-    assert b"Overfull" not in made.stdout.replace(b"Overfull \\vbox", b"")
+    assert process.returncode == 0, process.stdout.decode(errors="replace")[-1500:]
+    assert b"Overfull" not in process.stdout.replace(b"Overfull \\vbox", b"")
 
 
 def test_csv_reads_back_and_holds_no_formula() -> None:

@@ -72,6 +72,22 @@ def test_test_questions_are_in_no_training(begun: Any, modules: Any) -> None:
     assert "chapter 19 " in gold and "chapter 20 " not in gold
 
 
+def test_stage_two_trains_the_same_encoder_on_negatives_that_its_own_retriever_mined(
+    begun: Any, modules: Any
+) -> None:
+    one, two = (
+        json.loads(file.read_text())
+        for file in cells_of(begun, modules, "cocondenser-query", "cocondenser-query-stage-2")
+    )
+    first, second = one["settings"]["cell"], two["settings"]["cell"]
+    trained = "finetune-cocondenser-query-1-16"
+    assert second[trained] == first[trained]
+    again = second["finetune-cocondenser-query-stage-2-1-16"]
+    assert {key for key in again if again[key] != first[trained][key]} == {"groups"}
+    assert second["vectors-train-cocondenser-query-stage-2-1-16"]["encoder"] == f"@{trained}"
+    assert set(two["scores"]) == {"16", "16+bm25"}
+
+
 def test_every_arm_is_a_recipe_whose_settings_are_accepted(modules: Any, tmp_path: Path) -> None:
     study = modules["study"]
     for arm in study.ARMS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tests.examples.found import Example
+from tests.examples.collect import Example
 
 from qontext import cli
 from qontext.frame import stages

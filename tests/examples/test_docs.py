@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.examples.found import COMMAND, PAGES, blocks, examples_in
+from tests.examples.collect import COMMAND, PAGES, blocks, examples_in
 from tests.examples.parsed import parse, why_not_executed, why_not_run
 from tests.examples.workspace import Workspace
 

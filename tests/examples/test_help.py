@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.examples.found import Example, in_help, in_recipes
+from tests.examples.collect import Example, in_help, in_recipes
 from tests.examples.parsed import parse, why_not_run
 from tests.examples.workspace import Workspace
 

@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.examples.found import Example
+from tests.examples.collect import Example
 from tests.tiny import CHAT, WORDS, Server, save_llama, write_inputs, write_lines
 
 from qontext.data import records
@@ -188,7 +188,7 @@ class Workspace:
         One that made a part of the workspace has run.
         """
         line = " ".join(example.argv)
-        if folder != self.folder and any(line == f"{made} --out {name}" for name, made in MADE.items()):
+        if folder != self.folder and any(line == f"{command} --out {name}" for name, command in MADE.items()):
             return ""
         for value in re.findall(
             r"\binputs\.\w+=(\S+)", line

@@ -18,8 +18,8 @@ def test_k_means_finds_what_lies_together() -> None:
     truth = torch.arange(200) % 4
     vectors = centers[truth] + torch.randn(200, 4, generator=generator)
     for seed in range(5):
-        found = k_means(vectors, 4, seed)
-        pairs = {(int(a), int(b)) for a, b in zip(truth, found)}
+        clusters = k_means(vectors, 4, seed)
+        pairs = {(int(a), int(b)) for a, b in zip(truth, clusters)}
         if len(pairs) == 4:  # two means may start in one cluster
             break
     assert len({a for a, _ in pairs}) == len({b for _, b in pairs}) == len(pairs) == 4

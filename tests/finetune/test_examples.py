@@ -12,24 +12,24 @@ from qontext.frame.errors import QontextError
 
 
 def examples(*groups: Group, teacher: Run | None = None, keys: dict[str, int] | None = None) -> Examples:
-    made = Examples(groups, "here", teacher)
-    made.attach_passage_keys(
-        np.array([(keys or {}).get(id, 1000 + n) for id, n in made.number.items()], np.int64)
+    result = Examples(groups, "here", teacher)
+    result.attach_passage_keys(
+        np.array([(keys or {}).get(id, 1000 + n) for id, n in result.number.items()], np.int64)
     )
-    return made
+    return result
 
 
 SEVEN = Group("q", "a question", ["a", "b", "c"], [f"n{i}" for i in range(7)])
 
 
-def shown(made: Examples, epoch: int, per_visit: int, seed: int = 1, query: int = 0) -> list[str]:
-    names = {number: id for id, number in made.number.items()}
-    return [names[n] for n in made.visit(query, epoch, per_visit, seed)[0].tolist()]
+def shown(rows: Examples, epoch: int, per_visit: int, seed: int = 1, query: int = 0) -> list[str]:
+    names = {number: id for id, number in rows.number.items()}
+    return [names[n] for n in rows.visit(query, epoch, per_visit, seed)[0].tolist()]
 
 
 def test_the_window_slides_and_positives_rotate() -> None:
-    made = examples(SEVEN)
-    visits = [shown(made, epoch, 4) for epoch in range(7)]
+    rows = examples(SEVEN)
+    visits = [shown(rows, epoch, 4) for epoch in range(7)]
     assert [v[0] for v in visits[:3]] == [v[0] for v in visits[3:6]]
     assert {v[0] for v in visits[:3]} == {"a", "b", "c"}
     walked = [p for v in visits for p in v[1:]]
@@ -46,33 +46,33 @@ def test_a_query_shows_the_same_whatever_stands_beside_it() -> None:
 
 
 def test_too_few_negatives_are_filled_up_from_all_passages() -> None:
-    made = examples(Group("few", "short of negatives", ["p"], ["n"]), SEVEN)
-    assert made.short_of(4) == 1
-    draws = [shown(made, epoch, 4) for epoch in range(20)]
+    rows = examples(Group("few", "short of negatives", ["p"], ["n"]), SEVEN)
+    assert rows.short_of(4) == 1
+    draws = [shown(rows, epoch, 4) for epoch in range(20)]
     assert all(v[:2] == ["p", "n"] for v in draws)
     assert len({p for v in draws for p in v[2:]}) > 5
-    assert made.passages_per_visit(16) == 8
+    assert rows.passages_per_visit(16) == 8
     assert examples(Group("q", "text", ["p"], [])).passages_per_visit(16) == 1
 
 
 def test_what_says_the_same_as_a_positive_is_no_negative() -> None:
     same = Group("q", "text", ["p"], ["twin", "p", "n"])
     other = Group("r", " text ", ["r"], ["n", "p"])  # the same question under another id
-    made = examples(same, other, keys={"p": 7, "twin": 7, "r": 8})
-    assert [len(row.negatives) for row in made.rows] == [1, 1]
-    assert made.known.tolist() == [[7, 8], [7, 8]]
+    rows = examples(same, other, keys={"p": 7, "twin": 7, "r": 8})
+    assert [len(row.negatives) for row in rows.rows] == [1, 1]
+    assert rows.known.tolist() == [[7, 8], [7, 8]]
 
 
 def test_a_teacher_leaves_out_what_it_did_not_score() -> None:
     rows = [("q", "b", 2.0), ("q", "n1", 1.0), ("q", "n4", -1.0)]
-    made = examples(SEVEN, teacher=Run.from_columns(*zip(*rows)))
-    passages, scores = made.visit(0, 3, 3, 1)
+    loaded = examples(SEVEN, teacher=Run.from_columns(*zip(*rows)))
+    passages, scores = loaded.visit(0, 3, 3, 1)
     assert dict(zip(passages.tolist(), scores.tolist())) == {
-        made.number["b"]: 2.0,
-        made.number["n1"]: 1.0,
-        made.number["n4"]: -1.0,
+        loaded.number["b"]: 2.0,
+        loaded.number["n1"]: 1.0,
+        loaded.number["n4"]: -1.0,
     }
-    assert made.unscored == 7
+    assert loaded.unscored == 7
     with pytest.raises(
         QontextError, match=r"here: the teacher scored no positive of the query 'q'.*rerank GROUPS"
     ):
@@ -83,7 +83,7 @@ def test_a_teacher_leaves_out_what_it_did_not_score() -> None:
 
 def test_a_teacher_has_nothing_to_say_of_a_query_without_negatives() -> None:
     scores = {"a": [("1", 2.0), ("2", 1.0)], "b": [("3", 1.0)]}
-    rows = [(query, passage, score) for query, found in scores.items() for passage, score in found]
+    rows = [(query, passage, score) for query, scored in scores.items() for passage, score in scored]
     teacher = Run.from_columns(*map(list, zip(*rows)), place="teacher")
     groups = [Group("a", "first", ["1"], ["2"]), Group("b", "second", ["3"], [])]
     examples = Examples(groups, "groups", teacher)

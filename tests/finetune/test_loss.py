@@ -23,8 +23,8 @@ def loss(
     kind: Any, vectors: torch.Tensor, keys: Keys, rows: slice = slice(None), tau: float = 1.0
 ) -> torch.Tensor:
     model = BiEncoder(Bare(), Vector(), tau, kind)  # type: ignore[arg-type]
-    (found,) = model.contrast(vectors, keys, rows).values()
-    return found
+    (value,) = model.contrast(vectors, keys, rows).values()
+    return value
 
 
 def keys(*rows: tuple[bool, int, bool, int, float, list[int]]) -> Keys:
@@ -89,8 +89,8 @@ def test_margin_mse_compares_differences_to_the_positive() -> None:
 def test_margin_mse_is_a_mean_over_a_querys_negatives() -> None:
     more = ([1.0, 1.0], (False, 0, False, 16, -1.0, [-1, -1]))
     # Margins of query 0: 1 and 1 against 1.5 and 3.
-    found = loss("margin-mse", *batch(QUERY_0, POSITIVE_0, NEGATIVE_0, more))
-    assert found.item() == pytest.approx((0.5**2 + 2.0**2) / 2, rel=1e-6)
+    value = loss("margin-mse", *batch(QUERY_0, POSITIVE_0, NEGATIVE_0, more))
+    assert value.item() == pytest.approx((0.5**2 + 2.0**2) / 2, rel=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["contrastive", "kl", "margin-mse"])
@@ -109,9 +109,9 @@ def test_a_student_that_agrees_with_its_teacher_has_nothing_to_learn() -> None:
     )
     for kind in ("kl", "margin-mse"):
         vectors, known = batch(*rows)
-        found = loss(kind, vectors, known)
-        found.backward()
-        assert found.item() == pytest.approx(0.0, abs=1e-6)
+        value = loss(kind, vectors, known)
+        value.backward()
+        assert value.item() == pytest.approx(0.0, abs=1e-6)
         assert vectors.grad is not None and vectors.grad.abs().max().item() < 1e-6
 
 
@@ -123,31 +123,31 @@ def losses(
 
 
 def test_pair_keeps_the_positive_closer_to_its_query_than_to_other_passages() -> None:
-    found = losses("contrastive", Terms(passage_weight=0.25), *batch(*BATCH))
+    values = losses("contrastive", Terms(passage_weight=0.25), *batch(*BATCH))
     # Positive 0 = (2, 1) with query 0: 2; with (1, 3): 5; (0.5, 1.5): 2.5; (0, 0): 0. Positive 1 = (0.5, 1.5) with query 1:
     # 1.5; with (2, 1): 2.5; (1, 3): 5; (3, 0.5): 2.25. False negatives are left out, as in InfoNCE.
     centered = (nll(2, 5, 2.5, 0) + nll(1.5, 2.5, 5, 2.25)) / 2
     infonce = loss("contrastive", *batch(*BATCH)).item()
-    assert found == pytest.approx({"contrastive": 0.75 * infonce, "passages": 0.25 * centered}, rel=1e-6)
+    assert values == pytest.approx({"contrastive": 0.75 * infonce, "passages": 0.25 * centered}, rel=1e-6)
 
 
 def test_infonce_beside_a_teacher_has_its_own_weight_and_temperature() -> None:
     terms = Terms(teacher_temperature=0.5, contrastive_weight=0.1, contrastive_temperature=2.0)
-    found = losses("kl", terms, *batch(*BATCH))
+    values = losses("kl", terms, *batch(*BATCH))
     vectors, known = batch(*BATCH)
     sharper = Keys(**{**vars(known), "teacher": known.teacher * 2})
     expected = {
         "kl": loss("kl", vectors, sharper).item(),
         "contrastive": 0.1 * loss("contrastive", vectors, known, tau=2.0).item(),
     }
-    assert found == pytest.approx(expected, rel=1e-6)
+    assert values == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_teachers_probabilities_instead_of_its_logits() -> None:
     vectors, known = batch(*BATCH)
-    found = losses("kl", Terms(teacher_scores="probabilities", teacher_temperature=0.3), vectors, known)
+    values = losses("kl", Terms(teacher_scores="probabilities", teacher_temperature=0.3), vectors, known)
     chances = Keys(**{**vars(known), "teacher": 1 / (1 + (-known.teacher).exp()) / 0.3})
-    assert found == pytest.approx({"kl": loss("kl", vectors, chances).item()}, rel=1e-6)
+    assert values == pytest.approx({"kl": loss("kl", vectors, chances).item()}, rel=1e-6)
 
 
 @pytest.mark.parametrize("similarity", ["dot", "cosine"])
@@ -163,5 +163,5 @@ def test_matryoshka_is_the_mean_over_cut_vectors(kind: str, similarity: Any) -> 
         part = vectors[:, :width]
         part = torch.nn.functional.normalize(part, dim=1) if similarity == "cosine" else part
         each.append(loss(kind, part, known).item())
-    (found,) = losses(kind, Terms(), vectors, known, Vector("cls", similarity, (2, 5))).values()
-    assert found == pytest.approx(sum(each) / 3, rel=1e-5)
+    (value,) = losses(kind, Terms(), vectors, known, Vector("cls", similarity, (2, 5))).values()
+    assert value == pytest.approx(sum(each) / 3, rel=1e-5)

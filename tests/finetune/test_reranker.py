@@ -52,22 +52,22 @@ def apart(one: Path, other: Path) -> float:
     return max((a[name] - b[name]).abs().max().item() for name in a if name != "classifier.bias")
 
 
-def losses(made: Any) -> list[float]:
-    return [line["loss"] for line in read(made.path / "logs/metrics.jsonl") if "loss" in line]
+def losses(reranker: Any) -> list[float]:
+    return [line["loss"] for line in read(reranker.path / "logs/metrics.jsonl") if "loss" in line]
 
 
 @pytest.mark.numeric
 def test_it_learns_and_both_libraries_load_it(train: Train, tmp_path: Path) -> None:
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    made = train(tmp_path / "out", steps=40)
-    course = losses(made)
+    reranker = train(tmp_path / "out", steps=40)
+    course = losses(reranker)
     assert course[0] == pytest.approx(np.log(4), abs=0.3), "nothing is known at the start"
     assert np.mean(course[-4:]) < 0.6 * course[0]
     pairs = [("chapter 3 river", "Chapter 3 river stone"), ("bread", "the mill " * 40)]
-    ours = CrossEncoder(str(made.path), device="cpu", precision="fp32").score(pairs)
-    model = AutoModelForSequenceClassification.from_pretrained(made.path).eval()
-    tokenizer = AutoTokenizer.from_pretrained(made.path)
+    ours = CrossEncoder(str(reranker.path), device="cpu", precision="fp32").score(pairs)
+    model = AutoModelForSequenceClassification.from_pretrained(reranker.path).eval()
+    tokenizer = AutoTokenizer.from_pretrained(reranker.path)
     with torch.inference_mode():
         theirs = [
             model(**tokenizer(*pair, truncation=True, max_length=40, return_tensors="pt")).logits.item()
@@ -92,10 +92,12 @@ def test_architectures_that_are_no_encoders_here(
     torch.manual_seed(0)
     getattr(transformers, f"{name}Model")(config).save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
-    made = train(tmp_path / "out", encoder=str(tmp_path / "model"), steps=2, dropout=0.0)
-    assert np.isfinite(losses(made)).all()
-    assert load_config(made.path)["hidden_dropout_prob"] == 0
-    scores = CrossEncoder(str(made.path), device="cpu").score([("chapter 3", "Chapter 3 river"), ("a", "b")])
+    reranker = train(tmp_path / "out", encoder=str(tmp_path / "model"), steps=2, dropout=0.0)
+    assert np.isfinite(losses(reranker)).all()
+    assert load_config(reranker.path)["hidden_dropout_prob"] == 0
+    scores = CrossEncoder(str(reranker.path), device="cpu").score(
+        [("chapter 3", "Chapter 3 river"), ("a", "b")]
+    )
     assert scores[0] != scores[1]
 
 
@@ -155,14 +157,14 @@ def test_the_loss_is_the_cross_entropy_of_each_list(start: Path) -> None:
     left_out = torch.tensor([[False, False, False], [False, True, False]])
     with torch.no_grad():
         g = model(**inputs).logits.flatten().double()
-        found = (
+        value = (
             Listwise(model)(Lists(inputs, left_out, 0.5, row_keys=np.zeros(6, np.uint64)))
             .losses["listwise"]
             .item()
         )
     first = -torch.log(g[0].exp() / g[:3].exp().sum())
     second = -torch.log(g[3].exp() / (g[3].exp() + g[5].exp()))
-    assert found == pytest.approx(((first + second) / 2).item(), rel=1e-5)
+    assert value == pytest.approx(((first + second) / 2).item(), rel=1e-5)
 
 
 def test_without_negatives_there_is_nothing_to_rerank(train: Train, beir: Path, tmp_path: Path) -> None:
@@ -182,8 +184,8 @@ def test_two_stages_and_distillation_run_as_one_recipe(beir: Path, start: Path, 
     api.run("two-stage", out=str(tmp_path / "out"), set=tuple(changes))
     scores = {}
     for name in ("bm25", "retriever-1", "retriever-2", "hybrid", "reranked", "student"):
-        made = open_artifact(tmp_path / "out" / f"score-{name}")
-        scores[name] = made.summary["measures"]
+        evaluation = open_artifact(tmp_path / "out" / f"score-{name}")
+        scores[name] = evaluation.summary["measures"]
         assert scores[name].keys() == {"MRR@10", "R@50", "R@100"}, name
     assert scores["reranked"]["R@50"] == scores["retriever-2"]["R@50"], (
         "the rest follows the reranked results"
@@ -199,12 +201,18 @@ def test_the_best_weights_on_dev_lists_are_kept(
     course = iter([0.1, 0.5, 0.3, 0.2])
     monkeypatch.setattr(listwise, "mean_reciprocal_rank", lambda *_: next(course))
     dev = {"dev": str(groups), "dev_every": 1, "patience": 2, "schedule": "constant", "warmup": 0.0}
-    made = train(tmp_path / "best", steps=9, **dev)
-    assert made.summary["dev_before"] == {"MRR@10": 0.1}
-    assert made.summary["dev"] == {"kept": "best", "step": 1, "MRR@10": 0.5, "best_step": 1, "stopped_at": 3}
+    reranker = train(tmp_path / "best", steps=9, **dev)
+    assert reranker.summary["dev_before"] == {"MRR@10": 0.1}
+    assert reranker.summary["dev"] == {
+        "kept": "best",
+        "step": 1,
+        "MRR@10": 0.5,
+        "best_step": 1,
+        "stopped_at": 3,
+    }
     monkeypatch.undo()
     first = train(tmp_path / "first", steps=1, schedule="constant", warmup=0.0)
-    assert apart(made.path, first.path) < 1e-6
+    assert apart(reranker.path, first.path) < 1e-6
 
 
 def test_the_reciprocal_rank_of_a_positive_counts_equal_scores_against_it() -> None:
@@ -222,5 +230,5 @@ def test_the_reciprocal_rank_of_a_positive_counts_equal_scores_against_it() -> N
         logits=lambda rows: torch.tensor([next(scores)]),
     )
     plan: Any = SimpleNamespace(lists=lambda step: [rows])
-    found = mean_reciprocal_rank(model, plan, 3, torch.device("cpu"))
-    assert found == pytest.approx((1 + 1 / 2 + 1 / 2) / 3, abs=1e-4)
+    mean = mean_reciprocal_rank(model, plan, 3, torch.device("cpu"))
+    assert mean == pytest.approx((1 + 1 / 2 + 1 / 2) / 3, abs=1e-4)

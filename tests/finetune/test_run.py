@@ -25,8 +25,8 @@ Finetune = Callable[..., Any]
 CLOSE = {"fp32": 1e-4, "bf16": 1e-3}
 
 
-def losses(made: Path) -> list[float]:
-    return [line["loss"] for line in read(made / "logs/metrics.jsonl") if "loss" in line]
+def losses(folder: Path) -> list[float]:
+    return [line["loss"] for line in read(folder / "logs/metrics.jsonl") if "loss" in line]
 
 
 def apart(one: Path, other: Path) -> float:
@@ -56,10 +56,10 @@ def test_the_retriever_gives_the_same_vectors_in_other_libraries(finetune: Finet
     texts = ["river stone bridge", "Chapter 3 the bread of the mill and a much longer oven", "a"]
     for pooling, similarity in (("cls", "dot"), ("mean", "cosine")):
         out = tmp_path / pooling
-        made = finetune(out, pooling=pooling, similarity=similarity, steps=2)
+        retriever = finetune(out, pooling=pooling, similarity=similarity, steps=2)
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)
-            theirs = sentence_transformers.SentenceTransformer(str(made.path), device="cpu")
+            theirs = sentence_transformers.SentenceTransformer(str(retriever.path), device="cpu")
         assert theirs.similarity_fn_name == similarity
         ours = Retriever(str(out), device="cpu", precision="fp32").encode(texts, "passage")
         assert np.abs(theirs.encode(texts) - ours).max() < 1e-5
@@ -113,9 +113,9 @@ def test_the_best_weights_are_kept_and_patience_ends_the_run(
 
     monkeypatch.setattr(Probe, "measure", measured)
     dev = {"dev": str(beir), "dev_every": 2, "steps": 20, "schedule": "constant"}
-    made = finetune(tmp_path / "stopped", patience=3, **dev)
+    retriever = finetune(tmp_path / "stopped", patience=3, **dev)
     # The first measurement precedes the training: 0.5 at step 2 is best, then three are no better.
-    assert made.summary["dev"] == {
+    assert retriever.summary["dev"] == {
         "kept": "best",
         "step": 2,
         "MRR@10": 0.5,
@@ -125,7 +125,7 @@ def test_the_best_weights_are_kept_and_patience_ends_the_run(
     }
     monkeypatch.undo()
     short = finetune(tmp_path / "short", steps=2, schedule="constant", warmup=0.1 * 20 / 2)
-    assert apart(made.path, short.path) < 1e-6
+    assert apart(retriever.path, short.path) < 1e-6
 
 
 @pytest.mark.numeric
@@ -133,10 +133,10 @@ def test_the_best_weights_are_kept_and_patience_ends_the_run(
 def test_a_student_comes_closer_to_its_teacher(
     finetune: Finetune, scores: Path, tmp_path: Path, distill: str
 ) -> None:
-    made = finetune(tmp_path / "out", teacher=str(scores), distill=distill, steps=30, temperature=10.0)
-    course = losses(made.path)
+    retriever = finetune(tmp_path / "out", teacher=str(scores), distill=distill, steps=30, temperature=10.0)
+    course = losses(retriever.path)
     assert np.mean(course[-3:]) < np.mean(course[:3]) / 2
-    assert distill in (made.path / "README.md").read_text()
+    assert distill in (retriever.path / "README.md").read_text()
 
 
 @pytest.mark.numeric
@@ -146,17 +146,17 @@ def test_a_student_of_short_vectors_in_batches_of_similar_queries(
     """TAS-B's batches and margins, InfoNCE beside the teacher's loss, and Matryoshka, together."""
     settings = {"clusters": 3, "margin_bins": 2, "dimensions": (8, 32), "passages_per_query": 2}
     settings |= {"contrastive_weight": 0.1, "contrastive_temperature": 20.0, "temperature": 10.0}
-    made = finetune(tmp_path / "out", teacher=str(scores), distill="margin-mse", steps=30, **settings)
-    lines = [line["losses"] for line in read(made.path / "logs/metrics.jsonl") if "losses" in line]
+    retriever = finetune(tmp_path / "out", teacher=str(scores), distill="margin-mse", steps=30, **settings)
+    lines = [line["losses"] for line in read(retriever.path / "logs/metrics.jsonl") if "losses" in line]
     assert lines[0].keys() == {"margin_mse", "contrastive"}
     # Its loss is another in each batch of similar queries, too much so to fall within thirty steps.
     assert len(lines) == 30 and np.isfinite([list(line.values()) for line in lines]).all()
     assert len({line["margin_mse"] for line in lines}) == 30
-    assert not (made.path / "cache").exists()
+    assert not (retriever.path / "cache").exists()
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"clusters": 15}, "clusters = 15, but there are only 14 queries"),
         ({"dimensions": (128,)}, "dimensions = 128, but the encoder's vectors have 128"),
@@ -167,9 +167,9 @@ def test_a_student_of_short_vectors_in_batches_of_similar_queries(
     ids=str,
 )
 def test_settings_that_cannot_work_are_told(
-    finetune: Finetune, tmp_path: Path, settings: dict[str, Any], said: str
+    finetune: Finetune, tmp_path: Path, settings: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(QontextError, match=said):
+    with pytest.raises(QontextError, match=message):
         finetune(tmp_path / "out", **settings)
 
 
@@ -177,13 +177,13 @@ def test_settings_that_cannot_work_are_told(
 def test_a_labelled_folder_is_trained_on_without_hard_negatives(
     finetune: Finetune, beir: Path, tmp_path: Path
 ) -> None:
-    made = finetune(tmp_path / "out", beir, passages=None, dev=str(beir))
-    assert made.summary["queries"] == 14 and made.summary["passages_per_query"] == 1
-    assert 0 <= made.summary["dev_before"]["MRR@10"] <= made.summary["dev"]["R@100"] == 1.0
+    retriever = finetune(tmp_path / "out", beir, passages=None, dev=str(beir))
+    assert retriever.summary["queries"] == 14 and retriever.summary["passages_per_query"] == 1
+    assert 0 <= retriever.summary["dev_before"]["MRR@10"] <= retriever.summary["dev"]["R@100"] == 1.0
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"passages": None}, "groups name passages by id.*--passages SOURCE"),
         (
@@ -202,12 +202,16 @@ def test_a_labelled_folder_is_trained_on_without_hard_negatives(
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_bad_input_is_told_in_a_sentence(
-    finetune: Finetune, tmp_path: Path, settings: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+    finetune: Finetune,
+    tmp_path: Path,
+    settings: dict[str, Any],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.chdir(tmp_path)
     Path("qrels.tsv").write_text("q0\tp0\t1\n")
-    with pytest.raises(QontextError, match=f"(?s){said}"):
+    with pytest.raises(QontextError, match=f"(?s){message}"):
         finetune(tmp_path / "out", **settings)
 
 
@@ -232,8 +236,8 @@ def test_vectors_in_training_are_those_after_it(finetune: Finetune, start: Path)
 
     encoder = load_encoder(str(start))
     texts = ["river stone", "bread of the mill " * 30]
-    made = tokenize(enumerate(texts), 2, encoder.tokenizer, 24)
-    ids, mask = made.pad(np.arange(2), encoder.tokenizer.pad_token_id)
+    tokens = tokenize(enumerate(texts), 2, encoder.tokenizer, 24)
+    ids, mask = tokens.pad(np.arange(2), encoder.tokenizer.pad_token_id)
     with torch.inference_mode():
         rows = Texts(ids, mask, row_keys=np.zeros(len(ids), np.uint64))
         ours = BiEncoder(encoder, Vector("mean", "dot")).represent(rows).numpy()
@@ -287,11 +291,11 @@ def test_an_untied_pair_trains_both_halves_and_each_encodes_its_kind(
     assert np.abs(retriever.encode(texts, "passage") - half.encode(texts, "passage")).max() > 1e-3
     queries = api.encode(beir, kind="query", encoder=str(pair), out=tmp_path / "queries")
     vectors = api.encode(beir, encoder=str(pair), out=tmp_path / "vectors")
-    found = api.search(vectors, data=beir, split="dev", k=5, out=tmp_path / "run")
+    run = api.search(vectors, data=beir, split="dev", k=5, out=tmp_path / "run")
     same = api.search(
         vectors, data=beir, split="dev", k=5, encoder=str(pair / "query"), untied=True, out=tmp_path / "same"
     )
-    assert (found.path / "run.trec").read_bytes() == (same.path / "run.trec").read_bytes()
+    assert (run.path / "run.trec").read_bytes() == (same.path / "run.trec").read_bytes()
     assert queries.summary["texts"] == 20
 
     # Training goes on from both halves; tied, the second half is left aside and that is said.

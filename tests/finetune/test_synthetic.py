@@ -55,13 +55,13 @@ def test_a_cross_encoder_gives_the_pseudo_labels(
 
 def test_generated_queries_of_other_passages_are_told(inputs: tuple[str, ...], tmp_path: Path) -> None:
     api.run("synthetic", out=str(tmp_path / "out"), set=(*inputs, "split.max_tokens=40"), until="bm25")
-    made = tmp_path / "out"
+    out = tmp_path / "out"
     (tmp_path / "few.tsv").write_text("p0\tanother passage\n")
     with pytest.raises(QontextError, match=r"names the passage .* which is not in the passages"):
         api.mine(
-            made / "bm25",
-            made / "generate",
-            queries=made / "generate",
+            out / "bm25",
+            out / "generate",
+            queries=out / "generate",
             passages=tmp_path / "few.tsv",
             out=tmp_path / "groups",
         )

@@ -191,10 +191,10 @@ def test_done_is_not_done_again(tmp_path: Path, source: Path) -> None:
 
 
 def test_killed_between_its_description_and_its_claim(tmp_path: Path, source: Path) -> None:
-    made = make(source, tmp_path / "out")
+    artifact = make(source, tmp_path / "out")
     before = leftovers(tmp_path / "out")
-    (tmp_path / "out" / "claim.json").write_text(json.dumps(made.meta))
-    assert make(source, tmp_path / "out").digest == made.digest
+    (tmp_path / "out" / "claim.json").write_text(json.dumps(artifact.meta))
+    assert make(source, tmp_path / "out").digest == artifact.digest
     assert leftovers(tmp_path / "out") == before
 
 
@@ -212,9 +212,9 @@ def test_another_result_is_refused_with_what_differs(tmp_path: Path, source: Pat
 
 
 def test_the_same_content_elsewhere_is_the_same(tmp_path: Path, source: Path) -> None:
-    made = make(source, tmp_path / "out")
+    artifact = make(source, tmp_path / "out")
     moved = source.rename(tmp_path / "moved.txt")
-    assert make(moved, tmp_path / "out").meta == made.meta
+    assert make(moved, tmp_path / "out").meta == artifact.meta
 
 
 def test_a_foreign_directory_is_never_touched(tmp_path: Path, source: Path) -> None:
@@ -229,16 +229,16 @@ def test_a_foreign_directory_is_never_touched(tmp_path: Path, source: Path) -> N
 
 
 def test_an_input_is_never_overwritten(tmp_path: Path, source: Path) -> None:
-    made = make(source, tmp_path / "out")
+    artifact = make(source, tmp_path / "out")
     (tmp_path / "link").symlink_to("out")
-    before = leftovers(made.path)
-    for out in (made.path, tmp_path / "link", tmp_path / "out" / ".." / "out"):
+    before = leftovers(artifact.path)
+    for out in (artifact.path, tmp_path / "link", tmp_path / "out" / ".." / "out"):
         for overwrite in (False, True):
             with pytest.raises(QontextError, match="--out contains the input source"):
-                make(made.path / "part.txt", out, overwrite=overwrite)
+                make(artifact.path / "part.txt", out, overwrite=overwrite)
     with pytest.raises(QontextError, match="--out is the input source"):
-        make(made.path, made.path, overwrite=True)
-    assert leftovers(made.path) == before and made.verify() == []
+        make(artifact.path, artifact.path, overwrite=True)
+    assert leftovers(artifact.path) == before and artifact.verify() == []
 
 
 def test_an_error_before_any_part_leaves_no_trace(tmp_path: Path, source: Path) -> None:
@@ -269,11 +269,11 @@ def test_logs_are_no_part_of_the_digest(tmp_path: Path, source: Path) -> None:
 
 
 def test_verify_names_what_changed(tmp_path: Path, source: Path) -> None:
-    made = make(source, tmp_path / "out")
-    assert made.verify() == []
+    artifact = make(source, tmp_path / "out")
+    assert artifact.verify() == []
     (tmp_path / "out" / "part.txt").write_text("tampered")
     (tmp_path / "out" / "logs" / "times.json").unlink()
-    assert sorted(made.verify()) == ["logs/times.json", "part.txt"]
+    assert sorted(artifact.verify()) == ["logs/times.json", "part.txt"]
 
 
 def test_opening_what_is_no_artifact(tmp_path: Path, source: Path) -> None:
@@ -337,13 +337,13 @@ def test_a_lock_ends_with_its_holder_though_a_forked_child_lives_on(tmp_path: Pa
 def test_a_disk_error_that_a_library_tells_in_its_own_words(tmp_path: Path, folder: bool) -> None:
     """safetensors and numpy raise no OSError with a number."""
     work = Workdir(tmp_path)
-    for said in (
+    for error in (
         Exception("Error while serializing: I/O error: No space left on device (os error 28)"),
         OSError("1000 requested and 12 written"),
     ):
         with pytest.raises(QontextError, match=r"part: the disk is full.*resumes"):
             with work.write_folder("part") if folder else work.write("part"):
-                raise said
+                raise error
     assert leftovers(work.path) == []
 
 
@@ -373,12 +373,12 @@ def test_a_damaged_description_is_told(tmp_path: Path, source: Path, name: str, 
 
 
 def test_a_part_that_was_deleted_is_missed_and_can_be_made_anew(tmp_path: Path, source: Path) -> None:
-    made = make(source, tmp_path / "out")
-    (made.path / "part.txt").unlink()
-    for use in (made.parts, lambda: make(source, made.path)):
+    artifact = make(source, tmp_path / "out")
+    (artifact.path / "part.txt").unlink()
+    for use in (artifact.parts, lambda: make(source, artifact.path)):
         with pytest.raises(QontextError, match=r"out: its file part.txt is missing"):
             use()
-    assert make(source, made.path, overwrite=True).verify() == []
+    assert make(source, artifact.path, overwrite=True).verify() == []
 
 
 def test_what_is_no_file_is_not_read_forever(tmp_path: Path) -> None:

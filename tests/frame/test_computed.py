@@ -29,14 +29,16 @@ class Killed(BaseException):
 
 
 def run(settings: Settings, work: Workdir) -> dict[str, Any]:
-    asked = settings.precision
-    precision = computed.settle(work, asked, settings.here if asked == "auto" else asked, settings.device)
+    setting = settings.precision
+    precision = computed.settle(
+        work, setting, settings.here if setting == "auto" else setting, settings.device
+    )
     for number in range(2):
         if number == settings.parts:
             raise Killed
         if not work.has(f"{number}.txt"):
             with work.write(f"{number}.txt") as path:
-                path.write_text(f"{asked} {precision}")
+                path.write_text(f"{setting} {precision}")
     return {}
 
 
@@ -52,16 +54,19 @@ def begin(out: Path, **settings: Any) -> None:
         make(out, parts=1, **settings)
 
 
-def formats(made: Artifact) -> list[str]:
-    return [path.read_text() for path in made.parts()]
+def formats(artifact: Artifact) -> list[str]:
+    return [path.read_text() for path in artifact.parts()]
 
 
 def test_the_resolved_format_and_the_device_are_recorded_and_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = make(tmp_path / "out", here="bf16")
-    assert artifacts.open_artifact(made.path).meta["computed"] == {"precision": "bf16", "devices": ["cpu"]}
-    api.show(made)
+    artifact = make(tmp_path / "out", here="bf16")
+    assert artifacts.open_artifact(artifact.path).meta["computed"] == {
+        "precision": "bf16",
+        "devices": ["cpu"],
+    }
+    api.show(artifact)
     assert "bf16 on cpu" in " ".join(capsys.readouterr().out.split())
 
 
@@ -72,16 +77,18 @@ def test_resumed_on_another_machine_it_stays_in_its_format(
     out = tmp_path / "out"
     begin(out, here="bf16", device="cuda")
     shutil.move(out, tmp_path / "moved")
-    made = make(tmp_path / "moved", here="fp32", **again)
-    assert formats(made) == ["auto bf16", "auto bf16"], "as it was begun"
-    assert made.meta["computed"] == {"precision": "bf16", "devices": ["cpu", "cuda"]}
-    said = " ".join(capsys.readouterr().err.split())
-    assert "default on this machine is fp32: to start over in fp32, remove the directory" in said
+    artifact = make(tmp_path / "moved", here="fp32", **again)
+    assert formats(artifact) == ["auto bf16", "auto bf16"], "as it was begun"
+    assert artifact.meta["computed"] == {"precision": "bf16", "devices": ["cpu", "cuda"]}
+    messages = " ".join(capsys.readouterr().err.split())
+    assert "default on this machine is fp32: to start over in fp32, remove the directory" in messages
     # The result is that of `auto`, on any machine, and that of its format by name.
     for settings in ({"here": "fp32"}, {"here": "bf16"}, {"precision": "bf16"}):
-        assert make(made.path, **settings).digest == made.digest
-    shutil.rmtree(made.path)
-    assert formats(make(made.path, here="fp32")) == ["auto fp32", "auto fp32"], "the remedy of the warning"
+        assert make(artifact.path, **settings).digest == artifact.digest
+    shutil.rmtree(artifact.path)
+    assert formats(make(artifact.path, here="fp32")) == ["auto fp32", "auto fp32"], (
+        "the remedy of the warning"
+    )
 
 
 def test_another_format_is_refused(tmp_path: Path) -> None:

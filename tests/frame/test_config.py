@@ -52,9 +52,9 @@ def test_text_under_a_field_is_its_documentation() -> None:
 
 
 def test_what_does_not_fit_is_one_sentence_with_field_and_value() -> None:
-    with pytest.raises(QontextError) as told:
+    with pytest.raises(QontextError) as error:
         Sample.make({"source": "x", "size": 0, "mode": "c"}, where="sample (step 'one')")
-    assert str(told.value) == (
+    assert str(error.value) == (
         "sample (step 'one'): size = 0: input should be greater than or equal to 1; "
         "sample (step 'one'): mode = 'c': input should be 'a' or 'b'. See: qontext sample --help"
     )
@@ -71,9 +71,9 @@ def test_an_unknown_setting_is_guessed() -> None:
 
 
 def test_a_configuration_cannot_be_changed() -> None:
-    made = Sample(source="x")
+    config = Sample(source="x")
     with pytest.raises(ValueError, match="frozen"):
-        made.size = 9  # type: ignore[misc]
+        config.size = 9  # type: ignore[misc]
 
 
 def test_identity_is_what_determines_the_result() -> None:
@@ -100,7 +100,7 @@ def test_a_seed_has_a_bound_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("a\0b", "contains a NUL character"),
         ("caf\udce9", "contains bytes that are not UTF-8"),
@@ -108,14 +108,14 @@ def test_a_seed_has_a_bound_of_its_own() -> None:
         (" ", "is an empty name"),
     ],
 )
-def test_text_that_can_be_no_path(text: str, said: str) -> None:
+def test_text_that_can_be_no_path(text: str, message: str) -> None:
     for values in ({"source": text}, {"source": "x", "more": ("y", text)}, {"source": "x", "out": text}):
-        with pytest.raises(QontextError, match=said):
+        with pytest.raises(QontextError, match=message):
             Sample.make(values, where="sample")
     if "~" in text or text == " ":  # which other settings may be
         assert Sample.make({"source": "x", "note": text}, where="sample").note == text
     else:
-        with pytest.raises(QontextError, match=said):
+        with pytest.raises(QontextError, match=message):
             Sample.make({"source": "x", "note": text}, where="sample")
 
 
@@ -165,6 +165,13 @@ def test_choose_guesses_or_lists() -> None:
     assert choose("a", ["a", "b"], "letter") == "a"
     with pytest.raises(QontextError, match=r"unknown letter 'z'. Choose from: a, b.$"):
         choose("z", ["a", "b"], "letter")
+    many = [f"recipe-{n}" for n in range(40)]
+    with pytest.raises(
+        QontextError, match=r"unknown recipe 'recipe-7x'\. Did you mean 'recipe-7' or [^:]*\?$"
+    ):
+        choose("recipe-7x", many, "recipe")
+    with pytest.raises(QontextError, match="Choose from: recipe-0, recipe-1"):
+        choose("zzz", many, "recipe")
 
 
 def test_a_missing_package_names_the_command_that_installs_it() -> None:

@@ -11,13 +11,13 @@ from qontext.frame.errors import QontextError, choose, shorten
 
 @given(st.text(max_size=300), st.integers(40, 200))
 def test_a_shortened_text_has_its_beginning_its_end_and_its_length(text: str, limit: int) -> None:
-    found = shorten(text, limit)
-    assert len(found) <= limit
+    short = shorten(text, limit)
+    assert len(short) <= limit
     if len(text) <= limit:
-        assert found == text
+        assert short == text
     else:
         assert (
-            found.startswith(text[:5]) and found.endswith(text[-2:]) and f"({len(text)} characters)" in found
+            short.startswith(text[:5]) and short.endswith(text[-2:]) and f"({len(text)} characters)" in short
         )
 
 

@@ -10,8 +10,8 @@ from qontext.frame.fingerprint import fingerprint
 
 
 def make(path: Path, text: str, inputs: dict[str, str] | None = None) -> None:
-    given = {name: {"path": where, "digest": ""} for name, where in (inputs or {}).items()}
-    claim = {"verb": "x", "format": 1, "config": {}, "inputs": given, "key": ""}
+    described = {name: {"path": where, "digest": ""} for name, where in (inputs or {}).items()}
+    claim = {"verb": "x", "format": 1, "config": {}, "inputs": described, "key": ""}
     work = artifacts.begin(path, claim)
     work.write_json("part.json", text)
     artifacts.finish(work, claim, {}, 0.0)

@@ -83,9 +83,9 @@ def test_while_libraries_are_imported(
     for _ in range(after + 1):  # the next import happens with the handler in place
         assert process.stderr.readline(), "the command is over before it is interrupted"
     process.send_signal(signal.SIGINT)
-    said = [line for line in process.stderr if not line.startswith("import time:")]
+    lines = [line for line in process.stderr if not line.startswith("import time:")]
     assert process.wait() == 130
-    assert said == [f"{interrupts.SENTENCE}\n"]
+    assert lines == [f"{interrupts.SENTENCE}\n"]
 
 
 SCRIPT = textwrap.dedent("""

@@ -90,11 +90,11 @@ MADE_DIRECTORY = "passages"
 
 def all_cases() -> list[Case]:
     """Every case, in the order of the commands."""
-    found = [case for command in COMMANDS for case in _of_command(command)]
-    found = [replace(case, expected=_expected(case)) for case in found]
-    twice = [name for name, count in Counter(case.id for case in found).items() if count > 1]
+    cases = [case for command in COMMANDS for case in _of_command(command)]
+    cases = [replace(case, expected=_expected(case)) for case in cases]
+    twice = [name for name, count in Counter(case.id for case in cases).items() if count > 1]
     assert not twice, twice
-    return [case for case in found if case.verb not in LONG or case.expected == REFUSE]
+    return [case for case in cases if case.verb not in LONG or case.expected == REFUSE]
 
 
 def _expected(case: Case) -> str:
@@ -155,9 +155,9 @@ def _inside(file: str, damage: Damage) -> Damage:
         target = copied(valid, folder)
         aside = folder / "aside"
         aside.mkdir()
-        made = Path(damage(target / file, aside))
+        damaged_file = Path(damage(target / file, aside))
         (target / file).unlink()
-        shutil.move(made, (target / file).with_name(made.name))
+        shutil.move(damaged_file, (target / file).with_name(damaged_file.name))
         return str(target)
 
     return damaged
@@ -195,7 +195,7 @@ def _with_out(verb: str, is_stage: bool, mutation: str, out: str | Damage, expec
 
 def pairs(cases: list[Case], seed: int, per_verb: int = 40) -> list[Case]:
     """Two changes at once, drawn by a seed: what must be refused alone must be refused together."""
-    made = []
+    combined = []
     for command in COMMANDS:
         single = [
             case
@@ -208,8 +208,8 @@ def pairs(cases: list[Case], seed: int, per_verb: int = 40) -> list[Case]:
             if one.changes.keys() != other.changes.keys():
                 expected = REFUSE if REFUSE in (one.expected, other.expected) else EITHER
                 id = f"{one.id}+{other.id.partition('/')[2]}"
-                made.append(Case(id, command, expected, {**one.changes, **other.changes}))
-    return list({case.id: case for case in made}.values())
+                combined.append(Case(id, command, expected, {**one.changes, **other.changes}))
+    return list({case.id: case for case in combined}.values())
 
 
 def sample(cases: list[Case], per_verb: int) -> list[Case]:
@@ -217,12 +217,12 @@ def sample(cases: list[Case], per_verb: int) -> list[Case]:
     chosen = []
     for verb in dict.fromkeys(case.verb for case in cases):
         of_verb = sorted((c for c in cases if c.verb == verb), key=lambda case: zlib.crc32(case.id.encode()))
-        seen: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         ranked = []
         for case in of_verb:
             mutation = case.id.rpartition("/")[2]
-            ranked.append((seen[mutation], len(ranked), case))
-            seen[mutation] += 1
+            ranked.append((counts[mutation], len(ranked), case))
+            counts[mutation] += 1
         chosen += [case for *_, case in sorted(ranked, key=lambda entry: entry[:2])[:per_verb]]
     return chosen
 

@@ -80,8 +80,8 @@ def socket_file(valid: Path, folder: Path) -> str:
     before = Path.cwd()
     os.chdir(folder)  # a socket's name is at most 108 characters
     try:
-        with socket.socket(socket.AF_UNIX) as made:
-            made.bind(valid.name)
+        with socket.socket(socket.AF_UNIX) as unix_socket:
+            unix_socket.bind(valid.name)
     finally:
         os.chdir(before)
     return str(folder / valid.name)

@@ -118,27 +118,27 @@ def _placed(value: Any, inputs: Path, out: str) -> Any:
 
 def faults(done: Outcome, expected: str, folder: Path, before: frozenset[str] = frozenset()) -> list[str]:
     """What is wrong with an outcome; nothing, if it is as it should be. `before` is the listing of work/ before it."""
-    said = done.err + done.out
-    found = []
+    text = done.err + done.out
+    problems = []
     if done.hung:
-        found.append(f"hangs (killed after {done.seconds} s)")
+        problems.append(f"hangs (killed after {done.seconds} s)")
     elif done.code not in (0, 2):
-        found.append(f"exit code {done.code}")
-    if "internal error" in said:
-        found.append("an internal error")
-    if "Traceback (most recent call last)" in said or "Exception ignored" in said:
-        found.append("a traceback")
+        problems.append(f"exit code {done.code}")
+    if "internal error" in text:
+        problems.append("an internal error")
+    if "Traceback (most recent call last)" in text or "Exception ignored" in text:
+        problems.append("a traceback")
     if len(done.err) > LONGEST_MESSAGE:
-        found.append(f"a message of {len(done.err):,} characters")
+        problems.append(f"a message of {len(done.err):,} characters")
     if done.code == 2 and not done.err.strip() and (folder / "stderr").exists():
-        found.append("no word about why")
+        problems.append("no word about why")
     if done.code == 0 and expected == REFUSE:
-        found.append("accepted, and must be refused")
-    if done.code == 0 and expected == REPORT and not REPORTED.search(said):
-        found.append("accepted without a word about what was passed over")
+        problems.append("accepted, and must be refused")
+    if done.code == 0 and expected == REPORT and not REPORTED.search(text):
+        problems.append("accepted without a word about what was passed over")
     if done.code == 2 and expected == ACCEPT:
-        found.append("refused, and must be accepted")
-    return found + leavings(done, folder, before)
+        problems.append("refused, and must be accepted")
+    return problems + leavings(done, folder, before)
 
 
 def listing(folder: Path) -> frozenset[str]:
@@ -148,31 +148,31 @@ def listing(folder: Path) -> frozenset[str]:
 
 def leavings(done: Outcome, folder: Path, before: frozenset[str]) -> list[str]:
     """What a command left lying about that it should not have, or removed although it refused."""
-    found = []
+    problems = []
     if not done.hung:
-        found += [f"leaves {p.name} in the temporary folder" for p in sorted((folder / "tmp").iterdir())]
+        problems += [f"leaves {p.name} in the temporary folder" for p in sorted((folder / "tmp").iterdir())]
     after = listing(folder / "work")
-    found += [f"leaves {name}" for name in sorted(after) if re.search(r"\.tmp-|\.making", name)]
+    problems += [f"leaves {name}" for name in sorted(after) if re.search(r"\.tmp-|\.making", name)]
     if done.code == 2:
-        found += [f"removes {name}" for name in sorted(before - after)]
+        problems += [f"removes {name}" for name in sorted(before - after)]
         # Finished parts stay: the same command resumes after them.
-        made = sorted(name for name in after - before if name.partition("/")[0] == "out")
-        if not any((folder / "work" / name).is_file() and not _is_bookkeeping(name) for name in made):
-            found += [f"leaves {name}" for name in made[:3]]
-    return found
+        left_in_out = sorted(name for name in after - before if name.partition("/")[0] == "out")
+        if not any((folder / "work" / name).is_file() and not _is_bookkeeping(name) for name in left_in_out):
+            problems += [f"leaves {name}" for name in left_in_out[:3]]
+    return problems
 
 
 def _is_bookkeeping(name: str) -> bool:
     return Path(name).name == "claim.json" or Path(name).name.startswith(".")
 
 
-def report(case: str, argv: list[str], done: Outcome, found: list[str], folder: Path) -> str:
+def report(case: str, argv: list[str], done: Outcome, problems: list[str], folder: Path) -> str:
     """A failure, with the command that repeats it."""
     code = "import json; from qontext.cli import app; app(json.load(open('../argv.json')))"
     words = " ".join(shlex.quote(w if len(w) < 200 else f"{w[:40]}…({len(w):,} characters)") for w in argv)
     message = done.err.strip() or done.out.strip()
     return (
-        f"{case}: {'; '.join(found)}\n    said:   {message[:300]!r}\n    was:    qontext {words}\n"
+        f"{case}: {'; '.join(problems)}\n    said:   {message[:300]!r}\n    was:    qontext {words}\n"
         f"    repeat: cd {folder / 'work'} && python -c {shlex.quote(code)}"
     )
 

@@ -52,22 +52,22 @@ def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
     base = tmp_path_factory.getbasetemp()
     shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "hostile"
     shared.mkdir(exist_ok=True)
-    made = Zygote(shared / "inputs")
+    process = Zygote(shared / "inputs")
     with (shared / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (shared / "made").exists():
-            made.make_inputs()
+            process.make_inputs()
             (shared / "made").touch()
-    yield made
-    made.close()
+    yield process
+    process.close()
 
 
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name.partition(":")[0] not in LONG])
 def test_a_valid_command_succeeds(command: str, zygote: Zygote, tmp_path: Path) -> None:
     argv = command_line(command.partition(":")[0], COMMANDS[command], zygote.inputs)
     done = zygote.call(argv, tmp_path)
-    found = faults(done, ACCEPT, tmp_path)
-    assert not found, report(command, argv, done, found, tmp_path)
+    problems = faults(done, ACCEPT, tmp_path)
+    assert not problems, report(command, argv, done, problems, tmp_path)
 
 
 @pytest.mark.parametrize("chunk", CHUNKS)
@@ -78,9 +78,9 @@ def test_hostile(chunk: str, zygote: Zygote, tmp_path: Path) -> None:
         argv = case.argv(zygote.inputs, folder)
         before = listing(folder / "work")
         done = zygote.call(argv, folder, case.streams)
-        found = faults(done, case.expected, folder, before)
-        if found and not is_known(case.id):
-            failures.append(report(case.id, argv, done, found, folder))
+        problems = faults(done, case.expected, folder, before)
+        if problems and not is_known(case.id):
+            failures.append(report(case.id, argv, done, problems, folder))
         else:
             shutil.rmtree(folder, onerror=_make_removable)
     assert not failures, f"{len(failures)} of {len(CHUNKS[chunk])} cases:\n" + "\n".join(failures)

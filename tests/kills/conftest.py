@@ -172,20 +172,20 @@ def results(out: Path) -> dict[str, str]:
 
     Of these only the steps in which something was logged, and what a training measured to decide when to stop.
     """
-    found = {}
+    recorded = {}
     for meta in sorted(out.rglob(artifacts.META)):
-        made = artifacts.open_artifact(meta.parent)
-        assert made.verify() == []
-        for name, part in made.meta["parts"].items():
+        artifact = artifacts.open_artifact(meta.parent)
+        assert artifact.verify() == []
+        for name, part in artifact.meta["parts"].items():
             if not name.startswith(artifacts.LOGS) and Path(name).name != "README.md":
-                found[f"{meta.parent.relative_to(out)}/{name}"] = part["hash"]
+                recorded[f"{meta.parent.relative_to(out)}/{name}"] = part["hash"]
             if name == "logs/metrics.jsonl":
                 logged = [(line["phase"], line["step"]) for line in read(meta.parent / name)]
-                found[f"{meta.parent.relative_to(out)}/{name}"] = str(logged)
-        measured = {name: made.summary.get(name) for name in ("dev", "history")}
-        found[f"{meta.parent.relative_to(out)} measured"] = str(measured)
-    assert found
-    return found
+                recorded[f"{meta.parent.relative_to(out)}/{name}"] = str(logged)
+        measured = {name: artifact.summary.get(name) for name in ("dev", "history")}
+        recorded[f"{meta.parent.relative_to(out)} measured"] = str(measured)
+    assert recorded
+    return recorded
 
 
 def files(out: Path) -> list[str]:

@@ -27,12 +27,12 @@ def small(world: World) -> Iterator[tuple[Server, Path]]:
     disk.mkdir(exist_ok=True)
     mounted = f'mount -t tmpfs -o size=64m tmpfs "{disk}" && exec "$@"'
     server = Server(world.folder, 3, (*MOUNT, "sh", "-c", mounted, "sh"))
-    seen = Path(f"/proc/{server.process.pid}/root{disk}")
+    as_seen_inside = Path(f"/proc/{server.process.pid}/root{disk}")
     for _ in range(600):  # until the shell has mounted it
-        if shutil.disk_usage(seen).total <= 64 << 20:
+        if shutil.disk_usage(as_seen_inside).total <= 64 << 20:
             break
         time.sleep(0.1)
-    yield server, seen
+    yield server, as_seen_inside
     server.close()
 
 
@@ -51,8 +51,10 @@ def test_a_full_disk(world: World, small: tuple[Server, Path], name: str) -> Non
     leave_free(disk, int(0.6 * size))
     running = server.start(name, world.folder / "disk" / name)
     assert running.wait() == {2}, running.text()
-    (said,) = [line for line in running.text().splitlines() if line.startswith(("error:", "internal error:"))]
-    assert "the disk is full. Free some space and run the same command again" in said
+    (message,) = [
+        line for line in running.text().splitlines() if line.startswith(("error:", "internal error:"))
+    ]
+    assert "the disk is full. Free some space and run the same command again" in message
     assert not list(disk.rglob(".tmp-*")) and not list(disk.rglob(".scratch-*"))
     (disk / "filler").unlink()
     if name in RESUMED:

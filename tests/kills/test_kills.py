@@ -54,7 +54,7 @@ def test_killed_it_ends_in_the_same_bytes(world: World, tmp_path: Path, name: st
 
 def made_by_adapt(out: Path) -> dict[str, str]:
     """Its report tells how long everything took."""
-    return {name: made for name, made in results(out).items() if not name.startswith("report/")}
+    return {name: recorded for name, recorded in results(out).items() if not name.startswith("report/")}
 
 
 @pytest.mark.parametrize("number", range(KILLS))

@@ -46,8 +46,8 @@ def test_heads_may_share_keys(kind: str) -> None:
     mask = torch.ones(T, 7, dtype=torch.bool).tril(7 - T)
     if kind == "padded":
         mask = mask & (torch.arange(7) < torch.tensor([7, 3, 5])[:, None, None, None])
-    given = mask if kind == "padded" else None
-    ours, _ = attention.attend(nn.Module(), query, key, value, given, is_causal=True)
+    own_mask = mask if kind == "padded" else None
+    ours, _ = attention.attend(nn.Module(), query, key, value, own_mask, is_causal=True)
     repeated = (x.repeat_interleave(3, 1) for x in (key, value))
     theirs = F.scaled_dot_product_attention(query, *repeated, attn_mask=mask)
     assert torch.allclose(ours.transpose(1, 2), theirs, atol=2e-2)
@@ -60,14 +60,14 @@ def test_heads_may_share_keys(kind: str) -> None:
 
 def test_dropout_is_asked_for_the_weights() -> None:
     query, key, value = inputs(torch.float32)
-    seen: list[Tensor] = []
+    dropped: list[Tensor] = []
 
     def drop(weights: Tensor, p: float) -> Tensor:
-        seen.append(weights)
+        dropped.append(weights)
         return weights * 0
 
     out, _ = attention.attend(nn.Module(), query, key, value, None, dropout=0.5, drop=drop)
-    assert not out.any() and torch.allclose(seen[0].sum(-1), torch.ones(3, 2, 7))
+    assert not out.any() and torch.allclose(dropped[0].sum(-1), torch.ones(3, 2, 7))
 
 
 def test_a_retriever_in_bf16_uses_it(minilm: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,7 @@ def test_a_name_is_looked_for_and_offline_is_said_at_once(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("missing", "said"),
+    ("missing", "message"),
     [
         ("config.json", "no config.json"),
         ("model.safetensors", "no weights"),
@@ -85,9 +85,9 @@ def test_a_name_is_looked_for_and_offline_is_said_at_once(monkeypatch: pytest.Mo
     ],
 )
 def test_an_incomplete_directory_says_what_it_lacks(
-    broken: Callable[..., Path], missing: str, said: str
+    broken: Callable[..., Path], missing: str, message: str
 ) -> None:
-    assert said in refused(str(broken(missing)))
+    assert message in refused(str(broken(missing)))
 
 
 def test_a_path_that_is_not_there(tmp_path: Path) -> None:

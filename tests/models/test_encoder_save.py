@@ -140,8 +140,8 @@ def test_without_the_head_both_libraries_load_silently(minilm: Path, tmp_path: P
     assert set(load_file(folder / "model.safetensors")) == {
         name for name in load_file(minilm / "model.safetensors") if not name.endswith("position_ids")
     }
-    _, found = AutoModel.from_pretrained(folder, output_loading_info=True)
-    assert not any(found.values())
+    _, report = AutoModel.from_pretrained(folder, output_loading_info=True)
+    assert not any(report.values())
 
 
 def test_a_preset_has_the_named_size_and_is_loadable(bert: Path, tmp_path: Path) -> None:

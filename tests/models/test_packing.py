@@ -29,14 +29,14 @@ def test_the_cuts_are_the_cheapest_there_are(seed: int, grid: Grid) -> None:
             total += len(rows) * width + budget / 32
         return total
 
-    found = pack_by_tokens(texts, also, budget, grid)
-    order = np.concatenate(found)
+    groups = pack_by_tokens(texts, also, budget, grid)
+    order = np.concatenate(groups)
     assert sorted(order) == list(range(9))
     every_way = (
         np.split(order, [place for place in range(1, 9) if way >> (place - 1) & 1]) for way in range(2**8)
     )
     every_way = (cuts for cuts in every_way if all(len(cut) % grid.rows == 0 for cut in cuts[:-1]))
-    assert cost(found) == min(map(cost, every_way)) < float("inf")
+    assert cost(groups) == min(map(cost, every_way)) < float("inf")
 
 
 def test_on_a_coarse_grid_batches_of_a_width_have_one_number_of_rows() -> None:

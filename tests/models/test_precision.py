@@ -153,7 +153,7 @@ def test_vectors_are_not_rounded_to_bf16(checkpoint: tuple[Path, Any]) -> None:
             trained = BiEncoder(encoder, Vector(pooling)).vectors(ids, mask)
         half = Retriever(str(folder), device="cpu", precision="bf16", pooling=pooling)
         searched = torch.from_numpy(half.encode(SENTENCES, "passage"))
-        for found in (trained, searched):
-            assert found.dtype == torch.float32 and not is_rounded(found)
-            assert (found - exact).abs().max() < 0.05 * exact.abs().max()
-            assert not torch.equal(found, exact), "the layers computed in bf16"
+        for vectors in (trained, searched):
+            assert vectors.dtype == torch.float32 and not is_rounded(vectors)
+            assert (vectors - exact).abs().max() < 0.05 * exact.abs().max()
+            assert not torch.equal(vectors, exact), "the layers computed in bf16"

@@ -88,11 +88,11 @@ class Setup:
     def gradients(self) -> tuple[dict[str, float], dict[str, Tensor]]:
         """The named losses, and the gradient of their sum."""
         losses = self.stepper.backward(self.batch)
-        found = {
+        gradients = {
             _name(name): torch.zeros_like(p) if p.grad is None else p.grad
             for name, p in self.stepper.model.named_parameters()
         }
-        return {name: loss.item() for name, loss in losses.items()}, found
+        return {name: loss.item() for name, loss in losses.items()}, gradients
 
 
 def build(name: str, micro_tokens: int) -> Setup:
@@ -293,9 +293,9 @@ def _unpadded(values_NT: Tensor, mask_NT: Tensor) -> list[list[int]]:
 def _texts(text: Any) -> list[dict[str, Any]]:
     """Each row's ids without padding, and the (place, label) of what is predicted."""
     width = text.ids.shape[1]
-    found = []
+    texts = []
     for n, ids in enumerate(_unpadded(text.ids, text.mask)):
         mine = text.positions // width == n
         places, labels = (text.positions[mine] % width).tolist(), text.labels[mine].tolist()
-        found.append({"ids": ids, "predict": [list(pair) for pair in sorted(zip(places, labels))]})
-    return found
+        texts.append({"ids": ids, "predict": [list(pair) for pair in sorted(zip(places, labels))]})
+    return texts

@@ -78,10 +78,10 @@ def layer(w: Weights, name: str, x: Tensor) -> Tensor:
 
 def layers(w: Weights, prefix: str, x: Tensor) -> list[Tensor]:
     """x and the output of each layer."""
-    found = [x]
-    while f"{prefix}.{len(found) - 1}.output.dense.weight" in w:
-        found.append(layer(w, f"{prefix}.{len(found) - 1}", found[-1]))
-    return found
+    states = [x]
+    while f"{prefix}.{len(states) - 1}.output.dense.weight" in w:
+        states.append(layer(w, f"{prefix}.{len(states) - 1}", states[-1]))
+    return states
 
 
 def embed(w: Weights, ids: Sequence[int], types: Sequence[int] | None = None) -> Tensor:
@@ -99,13 +99,13 @@ def encode(w: Weights, ids: Sequence[int], types: Sequence[int] | None = None) -
 
 def surprise(w: Weights, hidden: Tensor, predict: Iterable[Sequence[int]]) -> list[Tensor]:
     """-log softmax(φ(h_place))[label], φ being BERT's MLM head."""
-    found = []
+    values = []
     for place, label in predict:
         x = gelu(linear(w, "cls.predictions.transform.dense", hidden[place]))
         x = norm(w, "cls.predictions.transform.LayerNorm", x)
         logits = w["bert.embeddings.word_embeddings.weight"] @ x + w["cls.predictions.bias"]
-        found.append(logits.logsumexp(0) - logits[label])
-    return found
+        values.append(logits.logsumexp(0) - logits[label])
+    return values
 
 
 def mean(values: Sequence[Tensor]) -> Tensor:
@@ -169,8 +169,8 @@ def autoregressive(w: Weights, rows: Sequence[Row]) -> dict[str, Tensor]:
         query, key, value = linear(
             w, "head.blocks.0.qkv", norm(w, "head.blocks.0.before_attention", x)
         ).chunk(3, -1)
-        seen = attention(query, key, value, lambda i, j: j == 0 or i - 3 < j <= i)
-        x = x + linear(w, "head.blocks.0.out", seen)
+        attended = attention(query, key, value, lambda i, j: j == 0 or i - 3 < j <= i)
+        x = x + linear(w, "head.blocks.0.out", attended)
         inner = gelu(linear(w, "head.blocks.0.up", norm(w, "head.blocks.0.before_ffn", x)))
         x = norm(w, "head.norm", x + linear(w, "head.blocks.0.down", inner))
         own += surprise(w, last, row["predict"])
@@ -185,13 +185,13 @@ def retromae(w: Weights, rows: Sequence[Row]) -> dict[str, Tensor]:
         ids = row["context"]["ids"]
         last = encode(w, row["ids"])[-1]
         content = with_first(last[0], embed(w, ids))
-        asked = last[0] + w["bert.embeddings.position_embeddings.weight"][: len(ids)]
+        stream = last[0] + w["bert.embeddings.position_embeddings.weight"][: len(ids)]
         parts = (
             linear(w, f"head.{name}", x)
-            for name, x in (("query", asked), ("key", content), ("value", content))
+            for name, x in (("query", stream), ("key", content), ("value", content))
         )
-        seen = attention(*parts, lambda i, j: j == 0 or i != j)
-        x = norm(w, "head.after_attention", asked + linear(w, "head.out", seen))
+        attended = attention(*parts, lambda i, j: j == 0 or i != j)
+        x = norm(w, "head.after_attention", stream + linear(w, "head.out", attended))
         x = norm(w, "head.after_ffn", x + linear(w, "head.down", gelu(linear(w, "head.up", x))))
         own += surprise(w, last, row["predict"])
         every += surprise(w, x, [(place, ids[place]) for place in range(1, len(ids) - 1)])

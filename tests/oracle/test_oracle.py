@@ -27,9 +27,9 @@ def test_every_case_is_recorded() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_the_reference_computes_what_is_recorded(name: str) -> None:
     recorded = RECORDED[name]
-    found = expected(name, recorded["rows"], build(name, 100_000).weights)
-    assert found["losses"] == pytest.approx(recorded["losses"], rel=1e-8)
-    assert found["gradient"] == pytest.approx(recorded["gradient"], rel=1e-8)
+    computed = expected(name, recorded["rows"], build(name, 100_000).weights)
+    assert computed["losses"] == pytest.approx(recorded["losses"], rel=1e-8)
+    assert computed["gradient"] == pytest.approx(recorded["gradient"], rel=1e-8)
 
 
 @pytest.mark.parametrize("micro_tokens", [100_000, 60], ids=["one rectangle", "many rectangles"])

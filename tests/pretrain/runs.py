@@ -20,8 +20,8 @@ def train(corpus: Path, out: Path, **settings: Any) -> Artifact:
         "queries": str(corpus / "queries.parquet"),
         "steps": 4,
     }
-    found: Artifact = api.pretrain(corpus / "passages", out=out, **{**base, **settings})
-    return found
+    artifact: Artifact = api.pretrain(corpus / "passages", out=out, **{**base, **settings})
+    return artifact
 
 
 def command(corpus: Path, out: Path, *more: str) -> list[str]:

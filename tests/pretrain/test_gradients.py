@@ -119,12 +119,12 @@ def test_small_rectangles_give_the_gradient_of_one_padded_batch_with_dropout_on(
 ) -> None:
     context = "query" if name == "cot-mae" else "rand"
     trained = objective(0.1, method=name, context=context, batch_size=16, **settings)
-    found = []
+    results = []
     for micro_tokens, grid in ((100_000, FINE), (150, FINE), (150, Grid(32, 3))):
         batch = plan_of(trained.config, micro_tokens=micro_tokens, grid=grid)(0)
         trained.zero_grad()
         if trained.contrastive:
-            found.append(gradients(trained, batch, cached=False))
+            results.append(gradients(trained, batch, cached=False))
             continue
         total: dict[str, Any] = {}
         for one in batch.micro:
@@ -132,12 +132,12 @@ def test_small_rectangles_give_the_gradient_of_one_padded_batch_with_dropout_on(
                 losses = trained(one).losses
             torch.stack(list(losses.values())).sum().backward()
             total = {n: total.get(n, 0) + loss.item() for n, loss in losses.items()}
-        found.append(
+        results.append(
             (total, {n: p.grad.clone() for n, p in trained.named_parameters() if p.grad is not None})
         )
         assert (len(batch.micro) == 1) == (micro_tokens == 100_000)
-    equal(found[0], found[1])
-    equal(found[0], found[2])
+    equal(results[0], results[1])
+    equal(results[0], results[2])
 
 
 def test_micro_batches_keep_to_their_budget_and_hold_every_row_once(
@@ -159,14 +159,14 @@ def test_neighbours_stand_together_in_a_batch(
     import numpy as np
 
     plan = plan_of(configure(method="mlm", batch_size=8), neighbours=4)
-    seen = []
+    visits = []
     for step in range(2 * plan.steps_per_epoch):
         chosen, epoch, _ = plan._anchors(step)
         runs = chosen.reshape(-1, 4)
         assert (np.diff(runs, axis=1) == 1).all()
-        seen += [(epoch, anchor) for anchor in chosen.tolist()]
-    assert len(set(seen)) == len(seen)
-    begins = [{anchor % 4 for e, anchor in seen[::4] if e == epoch} for epoch in (0, 1)]
+        visits += [(epoch, anchor) for anchor in chosen.tolist()]
+    assert len(set(visits)) == len(visits)
+    begins = [{anchor % 4 for e, anchor in visits[::4] if e == epoch} for epoch in (0, 1)]
     assert len(plan.anchors) % 4 == 0 or begins[0] != begins[1]  # what is left out changes
 
 
@@ -176,14 +176,14 @@ def test_an_epoch_visits_every_anchor_once_in_another_order_each_time(
     plan = plan_of(configure(method="mlm", batch_size=5))
     orders = []
     for epoch in (0, 1):
-        seen = [
+        visits = [
             t
             for step in range(plan.steps_per_epoch)
             for t in plan(epoch * plan.steps_per_epoch + step).keys.text.tolist()
         ]
-        assert len(seen) == 5 * plan.steps_per_epoch
-        assert len(set(seen)) > 0.9 * len(seen)  # a few passages share their text
-        orders.append(seen)
+        assert len(visits) == 5 * plan.steps_per_epoch
+        assert len(set(visits)) > 0.9 * len(visits)  # a few passages share their text
+        orders.append(visits)
     assert orders[0] != orders[1]
 
 
@@ -195,14 +195,14 @@ def test_documents_as_anchors_draw_another_passage_at_each_visit(
     config = configure(method="cocondenser", context="rand", batch_size=8)
     plan = plan_of(config, documents=sources.passages.groups)
     documents = np.arange(len(sources.passages.groups) - 1)
-    seen: dict[int, set[int]] = {}
+    texts_of: dict[int, set[int]] = {}
     for step in range(12):
         keys = plan(step).keys
         assert len(keys.document) == 16
         for document, text in zip(keys.document.tolist(), keys.text.tolist()):
-            seen.setdefault(document, set()).add(text)
-    assert set(seen) == set(documents.tolist())
-    assert max(len(texts) for texts in seen.values()) > 3
+            texts_of.setdefault(document, set()).add(text)
+    assert set(texts_of) == set(documents.tolist())
+    assert max(len(texts) for texts in texts_of.values()) > 3
 
 
 def test_a_document_stays_an_anchor_when_some_of_its_passages_have_no_query(
@@ -290,12 +290,12 @@ if group.rank == 0:
 def test_two_processes_give_the_losses_and_the_gradient_of_one(
     corpus: Path, tmp_path: Path, settings: dict[str, Any], warm: Server
 ) -> None:
-    found = []
+    results = []
     for world in (1, 2):
         out = tmp_path / f"{world}.pt"
         code = f"folder, out, settings = {str(corpus)!r}, {str(out)!r}, {settings}\n{RANK_SCRIPT}"
         running = warm.launch({"code": code}, tmp_path / f"{world}.said", world)
         assert running.wait() == {0}, running.text()
         losses, gradient = torch.load(out, weights_only=True)
-        found.append(({name: loss.item() for name, loss in losses.items()}, gradient))
-    equal(*found)
+        results.append(({name: loss.item() for name, loss in losses.items()}, gradient))
+    equal(*results)

@@ -117,14 +117,14 @@ def test_masks_change_with_the_epoch_and_come_back_with_the_seed(
 
     def masks(one: Any, steps: range) -> dict[int, bytes]:
         """text hash → which of its places are predicted, over some steps"""
-        found = {}
+        positions_of = {}
         for step in steps:
             for micro, keys in with_keys(one(step)):
                 width = micro.encoder.ids.shape[1]
                 rows = micro.encoder.positions // width
                 for n, text in enumerate(keys.text.tolist()):
-                    found[text] = (micro.encoder.positions[rows == n] % width).numpy().tobytes()
-        return found
+                    positions_of[text] = (micro.encoder.positions[rows == n] % width).numpy().tobytes()
+        return positions_of
 
     visit_0, visit_1 = masks(plan, range(epoch)), masks(plan, range(epoch, 2 * epoch))
     both = visit_0.keys() & visit_1.keys()

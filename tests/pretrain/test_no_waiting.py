@@ -22,11 +22,11 @@ class Watch(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen: list[str] = []
+        self.calls: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.overloadpacket.__name__ in READS:
-            self.seen.append(str(func))
+            self.calls.append(str(func))
         return func(*args, **(kwargs or {}))
 
 
@@ -69,10 +69,10 @@ def test_no_step_reads_a_value(
     with Watch() as watch:
         for step in range(2):
             stepper.step(step, plan(step))
-        assert watch.seen == []
+        assert watch.calls == []
         assert trained.progress == 1 / 9, "losses may depend on the share of the steps that are done"
         stepper.report(2)
-    assert watch.seen, "a report does read values: the watch works"
+    assert watch.calls, "a report does read values: the watch works"
 
 
 def test_logits_are_computed_where_something_is_predicted_and_nowhere_else(

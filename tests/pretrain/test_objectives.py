@@ -40,11 +40,11 @@ def rows(text: Text) -> Iterator[tuple[Tensor, list[tuple[int, int]]]]:
         yield ids[mask][None], list(zip((text.positions[mine] % width).tolist(), text.labels[mine].tolist()))
 
 
-def cross_entropies(encoder: Any, hidden_1TH: Tensor, wanted: list[tuple[int, int]]) -> list[Tensor]:
+def cross_entropies(encoder: Any, hidden_1TH: Tensor, targets: list[tuple[int, int]]) -> list[Tensor]:
     """-log softmax(φ(h_place))[label], one place at a time."""
     return [
         -torch.log_softmax(encoder.mlm_logits(hidden_1TH[0, place][None])[0], -1)[label]
-        for place, label in wanted
+        for place, label in targets
     ]
 
 
@@ -108,8 +108,8 @@ def test_mlm(build: Callable[..., Both], encoder: Any) -> None:
     expected = [
         loss
         for one in micro
-        for ids, wanted in rows(one.encoder)
-        for loss in cross_entropies(encoder, encoder(ids, None)[0], wanted)
+        for ids, targets in rows(one.encoder)
+        for loss in cross_entropies(encoder, encoder(ids, None)[0], targets)
     ]
     close(losses_of(objective, batch), {"mlm": mean(expected)})
 
@@ -117,12 +117,12 @@ def test_mlm(build: Callable[..., Both], encoder: Any) -> None:
 def condenser_rows(objective: Any, encoder: Any, micro: list[MicroBatch], early: int) -> Iterator[Any]:
     """For each text: the cross entropies after the head, after the last layer, and h_x."""
     for one in micro:
-        for ids, wanted in rows(one.encoder):
+        for ids, targets in rows(one.encoder):
             h_early, h_last = encoder(ids, None, layers=(early, -1))
             head = objective.head(torch.cat([h_last[:, :1], h_early[:, 1:]], dim=1), None)
             yield (
-                cross_entropies(encoder, head, wanted),
-                cross_entropies(encoder, h_last, wanted),
+                cross_entropies(encoder, head, targets),
+                cross_entropies(encoder, h_last, targets),
                 h_last[0, 0],
             )
 
@@ -130,10 +130,10 @@ def condenser_rows(objective: Any, encoder: Any, micro: list[MicroBatch], early:
 @pytest.mark.parametrize("early", [1, 2])
 def test_condenser(build: Callable[..., Both], encoder: Any, early: int) -> None:
     objective, batch, micro = build(method="condenser", early_layer_number=early)
-    found = list(condenser_rows(objective, encoder, micro, early))
+    losses_of_rows = list(condenser_rows(objective, encoder, micro, early))
     expected = {
-        "head_mlm": mean([loss for head, _, _ in found for loss in head]),
-        "late_mlm": mean([loss for _, late, _ in found for loss in late]),
+        "head_mlm": mean([loss for head, _, _ in losses_of_rows for loss in head]),
+        "late_mlm": mean([loss for _, late, _ in losses_of_rows for loss in late]),
     }
     close(losses_of(objective, batch), expected)
 
@@ -169,7 +169,7 @@ def test_cocondenser(
     objective, batch, micro = build(
         method="cocondenser", context=context, queries="queries", batch_size=12, **settings
     )
-    found = list(condenser_rows(objective, encoder, micro, 1))
+    losses_of_rows = list(condenser_rows(objective, encoder, micro, 1))
     pair, text, document = (getattr(batch.keys, name).tolist() for name in ("pair", "text", "document"))
     partner = {i: j for i in range(len(pair)) for j in range(len(pair)) if i != j and pair[i] == pair[j]}
 
@@ -179,15 +179,15 @@ def test_cocondenser(
 
     def similarity(a: Tensor, b: Tensor) -> float:
         cosine = settings.get("similarity") == "cosine"
-        found = F.cosine_similarity(a, b, dim=0) if cosine else a @ b
-        return found.item() / float(settings["temperature"])
+        product = F.cosine_similarity(a, b, dim=0) if cosine else a @ b
+        return product.item() / float(settings["temperature"])
 
     expected = {
         "head_mlm": mean(
-            [loss for head, _, _ in found for loss in head]
+            [loss for head, _, _ in losses_of_rows for loss in head]
         ),  # every masked token weighs the same
-        "late_mlm": mean([loss for _, late, _ in found for loss in late]),
-        "contrastive": contrastive_reference([h for _, _, h in found], pair, skip, similarity),
+        "late_mlm": mean([loss for _, late, _ in losses_of_rows for loss in late]),
+        "contrastive": contrastive_reference([h for _, _, h in losses_of_rows], pair, skip, similarity),
     }
     close(losses_of(objective, batch), expected)
 
@@ -240,10 +240,10 @@ def test_cot_mae(build: Callable[..., Both], encoder: Any, context: str) -> None
     objective, batch, micro = build(method="cot-mae", context=context, queries="queries")
     own, other = [], []
     for one in micro:
-        for (ids, wanted), (context_ids, context_wanted) in zip(rows(one.encoder), rows(one.decoder)):
-            last, given = decoder_input(encoder, ids, context_ids)
-            own += cross_entropies(encoder, last, wanted)
-            other += cross_entropies(encoder, objective.head(given, None), context_wanted)
+        for (ids, targets), (context_ids, context_wanted) in zip(rows(one.encoder), rows(one.decoder)):
+            last, inputs = decoder_input(encoder, ids, context_ids)
+            own += cross_entropies(encoder, last, targets)
+            other += cross_entropies(encoder, objective.head(inputs, None), context_wanted)
     close(losses_of(objective, batch), {"encoder_mlm": mean(own), "context_mlm": mean(other)})
     assert len(batch.keys.pair.unique()) <= 6
     count = len(batch.keys.pair)
@@ -268,13 +268,13 @@ def test_autoregressive_cot_mae(build: Callable[..., Both], encoder: Any) -> Non
     )
     own, other = [], []
     for one in micro:
-        for (ids, wanted), (query_ids, _) in zip(rows(one.encoder), rows(one.decoder)):
-            last, given = decoder_input(encoder, ids, query_ids)
-            own += cross_entropies(encoder, last, wanted)
+        for (ids, targets), (query_ids, _) in zip(rows(one.encoder), rows(one.decoder)):
+            last, inputs = decoder_input(encoder, ids, query_ids)
+            own += cross_entropies(encoder, last, targets)
             for place in range(query_ids.shape[1] - 1):
                 # only position 0 and the window exist at all: nothing else can leak in
-                seen = sorted({0, *range(max(0, place - 2), place + 1)})
-                hidden = objective.head(given[:, seen], None)[0, -1]
+                visible = sorted({0, *range(max(0, place - 2), place + 1)})
+                hidden = objective.head(inputs[:, visible], None)[0, -1]
                 other.append(
                     -torch.log_softmax(encoder.mlm_logits(hidden[None])[0], -1)[query_ids[0, place + 1]]
                 )
@@ -293,8 +293,8 @@ def test_autoregressive_positions_see_no_future_and_only_their_window(
     direction = torch.randn(encoder.hidden_size)
     for place in range(8):
         (gradient,) = torch.autograd.grad(head(hidden, mask)[0, place] @ direction, hidden)
-        seen = {n for n in range(8) if gradient[0, n].abs().sum() > 0}
-        assert seen == {0, *range(max(0, place - 2), place + 1)}
+        visible = {n for n in range(8) if gradient[0, n].abs().sum() > 0}
+        assert visible == {0, *range(max(0, place - 2), place + 1)}
     out = head.blocks[0].out.weight
     assert out.std().item() == pytest.approx(0.02 / math.sqrt(2), rel=0.05)
 
@@ -309,28 +309,28 @@ def test_retromae(build: Callable[..., Both], encoder: Any, monkeypatch: pytest.
         return samples[-1]
 
     monkeypatch.setattr(decoder, "sample", recorded)
-    found = losses_of(objective, batch)
+    computed = losses_of(objective, batch)
     table = encoder.backbone.embeddings.position_embeddings.weight
     own, every = [], []
     for one, visible in zip(micro, samples, strict=True):
-        for n, ((ids, wanted), (whole, _)) in enumerate(zip(rows(one.encoder), rows(one.decoder))):
+        for n, ((ids, targets), (whole, _)) in enumerate(zip(rows(one.encoder), rows(one.decoder))):
             last = encoder(ids, None)[0]
-            own += cross_entropies(encoder, last, wanted)
+            own += cross_entropies(encoder, last, targets)
             content = torch.cat([last[:, :1], encoder.embed(whole)[:, 1:]], dim=1)[0]
             for place in range(1, whole.shape[1] - 1):
-                asked = last[0, 0] + table[place]
+                stream = last[0, 0] + table[place]
                 others = visible[n, place].nonzero()[:, 0].tolist()
                 heads = []
                 for q, k, v in zip(
-                    decoder.query(asked).chunk(decoder.heads),
+                    decoder.query(stream).chunk(decoder.heads),
                     decoder.key(content[others]).chunk(decoder.heads, -1),
                     decoder.value(content[others]).chunk(decoder.heads, -1),
                 ):
                     heads.append(torch.softmax(k @ q / math.sqrt(len(q)), 0) @ v)
-                x = decoder.after_attention(asked + decoder.out(torch.cat(heads)))
+                x = decoder.after_attention(stream + decoder.out(torch.cat(heads)))
                 x = decoder.after_ffn(x + decoder.down(F.gelu(decoder.up(x))))
                 every.append(-torch.log_softmax(encoder.mlm_logits(x[None])[0], -1)[whole[0, place]])
-    close(found, {"encoder_mlm": mean(own), "decoder_mlm": mean(every)})
+    close(computed, {"encoder_mlm": mean(own), "decoder_mlm": mean(every)})
 
 
 def test_retromae_hides_whole_words_but_never_the_special_tokens(
@@ -342,16 +342,16 @@ def test_retromae_hides_whole_words_but_never_the_special_tokens(
     words, mask = one.decoder.words, one.decoder.mask
     keys = np.arange(len(words), dtype=np.uint64)
     with drawn_for(keys):
-        seen = head.sample(words, mask)
+        visible = head.sample(words, mask)
         draws = [~head.sample(words, mask)[:, -1] & (words > 0) for _ in range(800)]
-    assert seen[:, :, 0].all() and not (seen & ~mask[:, None]).any()
-    assert not seen[:, range(1, seen.shape[1]), range(1, seen.shape[1])].any()
+    assert visible[:, :, 0].all() and not (visible & ~mask[:, None]).any()
+    assert not visible[:, range(1, visible.shape[1]), range(1, visible.shape[1])].any()
     for n, row in enumerate(words.tolist()):
         end = row.index(0, 1)  # [SEP]
-        assert row[0] == 0 and row[1] == 1 and seen[n, :end, end].all()
+        assert row[0] == 0 and row[1] == 1 and visible[n, :end, end].all()
         for place in range(1, end):
             for word in set(row[1:end]) - {row[place]}:
-                assert len(set(seen[n, place, words[n] == word].tolist())) == 1
+                assert len(set(visible[n, place, words[n] == word].tolist())) == 1
     assert max(map(max, words.tolist())) < int(mask.sum(1).max()) - 2, "some words have several tokens"
     # No position is [SEP] or padding itself: of its words, half on average, however short the text.
     hidden = sum(draws) / 800
@@ -376,8 +376,8 @@ def test_retromae_takes_over_the_backbones_positions_norms_and_dropout(
 
     def loss(seed: int) -> Tensor:
         with drawn_for(np.arange(len(one.row_keys), dtype=np.uint64) + np.uint64(seed)):
-            found: Tensor = objective(one).losses["decoder_mlm"]
-        return found
+            value: Tensor = objective(one).losses["decoder_mlm"]
+        return value
 
     assert loss(0).item() == loss(0).item() != loss(1).item()
     (gradient,) = torch.autograd.grad(loss(0), encoder.backbone.embeddings.position_embeddings.weight)
@@ -393,10 +393,10 @@ def test_dupmae(build: Callable[..., Both], encoder: Any) -> None:
         for (ids, _), text in zip(rows(one.encoder), originals(one.encoder), strict=True):
             scores = encoder.mlm_logits(encoder(ids, None)[0][0, 1:]).amax(0).log_softmax(0)
             bags.append(-mean([scores[v] for v in set(text) - special]))
-    found = losses_of(objective, batch)
-    close({"token_bag": found.pop("token_bag")}, {"token_bag": 2 * mean(bags)})
+    computed = losses_of(objective, batch)
+    close({"token_bag": computed.pop("token_bag")}, {"token_bag": 2 * mean(bags)})
     plain, batch, _ = build(method="retromae")
-    close(found, losses_of(plain, batch))
+    close(computed, losses_of(plain, batch))
 
 
 def test_the_tokens_logits_of_dupmae_are_computed_a_few_texts_at_a_time(
@@ -407,15 +407,15 @@ def test_the_tokens_logits_of_dupmae_are_computed_a_few_texts_at_a_time(
     objective, _, micro = build(method="dupmae")
     text = max((one.encoder for one in micro), key=lambda text: len(text.ids))
     last = encoder(text.ids, text.mask)[0].detach().requires_grad_()
-    found = []
+    results = []
     for most in (1 << 24, 1):
         monkeypatch.setattr(dupmae, "SCORES_PER_BLOCK", most)
         highest = objective.highest(last, text.mask)
         (gradient,) = torch.autograd.grad(highest.square().sum(), last)
-        found.append((highest, gradient))
+        results.append((highest, gradient))
         assert not gradient[:, 0].any(), "the first token predicts nothing here"
         assert not gradient[~text.mask].any()
-    assert found[0][0].allclose(found[1][0]) and found[0][1].allclose(found[1][1], atol=1e-5)
+    assert results[0][0].allclose(results[1][0]) and results[0][1].allclose(results[1][1], atol=1e-5)
 
 
 def test_seed(build: Callable[..., Both], encoder: Any) -> None:
@@ -423,13 +423,13 @@ def test_seed(build: Callable[..., Both], encoder: Any) -> None:
     objective, batch, micro = build(method="seed", decoder_layers=1)
     own, other = [], []
     for one in micro:
-        for (ids, wanted), (whole, _) in zip(rows(one.encoder), rows(one.decoder), strict=True):
-            last, given = decoder_input(encoder, ids, whole)
-            own += cross_entropies(encoder, last, wanted)
+        for (ids, targets), (whole, _) in zip(rows(one.encoder), rows(one.decoder), strict=True):
+            last, inputs = decoder_input(encoder, ids, whole)
+            own += cross_entropies(encoder, last, targets)
             for place in range(whole.shape[1] - 1):
-                seen = sorted({0, *range(max(0, place - 1), place + 1)})
-                hidden = objective.head(given[:, seen], None)
-                other += cross_entropies(encoder, hidden, [(len(seen) - 1, int(whole[0, place + 1]))])
+                visible = sorted({0, *range(max(0, place - 1), place + 1)})
+                hidden = objective.head(inputs[:, visible], None)
+                other += cross_entropies(encoder, hidden, [(len(visible) - 1, int(whole[0, place + 1]))])
     close(losses_of(objective, batch), {"encoder_mlm": mean(own), "decoder_lm": mean(other)})
     published, _, _ = build(method="seed")
     assert len(published.head.blocks) == 3
@@ -446,7 +446,7 @@ def test_simlm(
         return drawn[-1]
 
     monkeypatch.setattr(objective, "replaced", recorded)
-    found = losses_of(objective, batch)
+    computed = losses_of(objective, batch)
     own, other = [], []
     for one, encoded, decoded in zip(micro, drawn[::2], drawn[1::2], strict=True):
         for text, ids in ((one.encoder, encoded), (one.decoder, decoded)):
@@ -457,12 +457,12 @@ def test_simlm(
             )
             assert changed <= masked and len(changed) > 0.9 * len(masked), "it may draw [MASK] itself"
         texts = zip(rows(one.encoder), rows(one.decoder), encoded, decoded, strict=True)
-        for (ids, wanted), (whole, all_wanted), a, b in texts:
-            assert len(wanted) == len(all_wanted) == ids.shape[1] - 2
-            last, given = decoder_input(encoder, a[None, : ids.shape[1]], b[None, : whole.shape[1]])
-            own += cross_entropies(encoder, last, wanted)
-            other += cross_entropies(encoder, objective.head(given, None), all_wanted)
-    close(found, {"encoder_rlm": mean(own), "decoder_rlm": mean(other)})
+        for (ids, targets), (whole, all_wanted), a, b in texts:
+            assert len(targets) == len(all_wanted) == ids.shape[1] - 2
+            last, inputs = decoder_input(encoder, a[None, : ids.shape[1]], b[None, : whole.shape[1]])
+            own += cross_entropies(encoder, last, targets)
+            other += cross_entropies(encoder, objective.head(inputs, None), all_wanted)
+    close(computed, {"encoder_rlm": mean(own), "decoder_rlm": mean(other)})
     for copied, layer in zip(objective.head.layers, encoder.backbone.encoder.layer, strict=True):
         assert all(p.equal(q) for p, q in zip(copied.parameters(), layer.parameters(), strict=True))
     assert not any("frozen" in name for name, _ in objective.named_parameters())
@@ -521,9 +521,9 @@ def test_bag_of_words(
     own, bags, vectors = [], [], []
     for one, keys in with_keys(batch):
         texts = zip(rows(one.encoder), originals(one.encoder), keys.pair.tolist(), strict=True)
-        for (ids, wanted), text, pair in texts:
+        for (ids, targets), text, pair in texts:
             last = encoder(ids, None)[0]
-            own += cross_entropies(encoder, last, wanted)
+            own += cross_entropies(encoder, last, targets)
             vectors.append(last[0, 0])
             anchor, other = pairs[pair]
             if text != anchor and context in ("query", "mixed"):

@@ -16,7 +16,7 @@ from qontext.pretrain.batches import Layout
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         (
             {"method": "cocondensor"},
@@ -53,12 +53,12 @@ from qontext.pretrain.batches import Layout
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_bad_input_is_told_in_a_sentence(
-    corpus: Path, tmp_path: Path, settings: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+    corpus: Path, tmp_path: Path, settings: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     if settings.get("device") == "cuda" and torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
-    with pytest.raises(QontextError, match=f"(?s){said}"):
+    with pytest.raises(QontextError, match=f"(?s){message}"):
         train(corpus, tmp_path / "out", **settings)
 
 

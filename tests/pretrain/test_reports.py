@@ -32,11 +32,11 @@ def test_the_digest_depends_on_neither_paths_nor_reports(
     folder = killed / "checkpoints" / "cocondenser"
     start(killed, *phases, "100").kill_when(lambda: any(folder.glob("step-*")))
     finish(start(killed, *phases, "100"))
-    made = [open_artifact(path) for path in (whole, again, killed)]
-    assert len({artifact.digest for artifact in made}) == 1
-    cards = [(artifact.path / "README.md").read_text() for artifact in made]
+    artifacts = [open_artifact(path) for path in (whole, again, killed)]
+    assert len({artifact.digest for artifact in artifacts}) == 1
+    cards = [(artifact.path / "README.md").read_text() for artifact in artifacts]
     assert cards[0] == cards[2] != cards[1]
-    assert made[0].summary["cocondenser"]["losses"] == made[2].summary["cocondenser"]["losses"]
+    assert artifacts[0].summary["cocondenser"]["losses"] == artifacts[2].summary["cocondenser"]["losses"]
 
 
 def test_two_processes_and_any_micro_batches_train_one_encoder(
@@ -95,17 +95,17 @@ def test_the_probe_reports_as_training_goes_on(corpus: Path, tmp_path: Path) -> 
     (folder / "qrels/dev.tsv").write_text(
         "query-id\tcorpus-id\tscore\n" + "".join(f"q{n}\tp{n}\t1\n" for n in range(9))
     )
-    made = train(corpus, tmp_path / "out", method="mlm", probe=str(folder), probe_every=2)
-    probes = [line["dev"] for line in read(made.path / "logs/metrics.jsonl") if "dev" in line]
+    trained = train(corpus, tmp_path / "out", method="mlm", probe=str(folder), probe_every=2)
+    probes = [line["dev"] for line in read(trained.path / "logs/metrics.jsonl") if "dev" in line]
     assert len(probes) == 2
     assert all(0 <= p["MRR@10"] <= p["R@100"] == 1.0 for p in probes)
-    assert made.summary["mlm"]["dev"].items() >= {"kept": "last", **probes[-1]}.items()
+    assert trained.summary["mlm"]["dev"].items() >= {"kept": "last", **probes[-1]}.items()
 
 
 def test_tensorboard_gets_the_losses(corpus: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="the extra 'track' is not installed")
-    made = train(corpus, tmp_path / "out", method="mlm", track="tensorboard")
-    (events,) = (made.path / "logs/tensorboard").iterdir()
+    trained = train(corpus, tmp_path / "out", method="mlm", track="tensorboard")
+    (events,) = (trained.path / "logs/tensorboard").iterdir()
     assert b"mlm/losses/mlm" in events.read_bytes()
 
 
@@ -130,10 +130,10 @@ def test_the_weights_with_the_best_probe_are_kept(
     monkeypatch.setattr(Probe, "measure", lambda *_: {"MRR@10": next(course), "R@100": 1.0})
     settings = {"method": "mlm", "schedule": "constant", "warmup": 0.0}
     probe = {"probe": str(folder), "probe_every": 1, "keep": "best", "patience": 2}
-    made = train(corpus, tmp_path / "best", steps=9, **settings, **probe)
-    assert made.summary["mlm"]["dev"].items() >= {"step": 2, "MRR@10": 0.5, "stopped_at": 4}.items()
+    trained = train(corpus, tmp_path / "best", steps=9, **settings, **probe)
+    assert trained.summary["mlm"]["dev"].items() >= {"step": 2, "MRR@10": 0.5, "stopped_at": 4}.items()
     two = train(corpus, tmp_path / "two", steps=2, **settings)
-    weights, theirs = (load_file(path / "model.safetensors") for path in (made.path, two.path))
+    weights, theirs = (load_file(path / "model.safetensors") for path in (trained.path, two.path))
     assert all(torch.equal(weights[name], theirs[name]) for name in theirs)
     with pytest.raises(QontextError, match="patience and keep = best need --probe"):
         train(corpus, tmp_path / "none", patience=2)

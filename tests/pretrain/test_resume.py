@@ -37,9 +37,9 @@ def test_killed_it_is_resumed_in_its_format_on_a_machine_of_another_kind(
     monkeypatch.setenv("QONTEXT_AUTO_PRECISION", "fp32")
     with pytest.raises(QontextError, match=r"precision was 'auto \(bf16\)' and is now 'fp32'"):
         train(corpus, out, precision="fp32", **settings)
-    made = train(corpus, out, **settings, **named)
-    assert made.meta["computed"] == {"precision": "bf16", "devices": ["cpu"]}
-    assert made.digest == whole.digest
+    trained = train(corpus, out, **settings, **named)
+    assert trained.meta["computed"] == {"precision": "bf16", "devices": ["cpu"]}
+    assert trained.digest == whole.digest
 
 
 def test_snapshots_are_kept_and_survive_a_kill(
@@ -69,9 +69,9 @@ def test_a_signal_saves_and_the_same_command_goes_on(
         time.sleep(0.02)
     running.send(number)
     assert running.wait() == {130}, running.text()
-    said = running.text()
-    saved = re.search(r"saved at step ([\d,]+)", said)
-    assert saved and "the same command" in said and "Traceback" not in said
+    text = running.text()
+    saved = re.search(r"saved at step ([\d,]+)", text)
+    assert saved and "the same command" in text and "Traceback" not in text
     (folder,) = (out / "checkpoints" / "cocondenser").glob("step-*")
     assert int(folder.name[5:]) == int(saved[1].replace(",", ""))
 
@@ -89,10 +89,10 @@ def test_a_step_that_is_not_finite_is_left_out_and_many_in_a_row_stop_the_run(
 
     monkeypatch.setattr(Objective, "predict", sometimes)
     bad: Any = {3}
-    made = train(corpus, tmp_path / "once", method="mlm", steps=6)
-    assert made.summary["mlm"]["steps_skipped"] == 1
+    trained = train(corpus, tmp_path / "once", method="mlm", steps=6)
+    assert trained.summary["mlm"]["steps_skipped"] == 1
 
-    assert all(torch.isfinite(p).all() for p in load_file(made.path / "model.safetensors").values())
+    assert all(torch.isfinite(p).all() for p in load_file(trained.path / "model.safetensors").values())
     bad, calls["n"] = range(3, 1000), 0
     with pytest.raises(QontextError, match=r"not a finite number for 1[0-9] steps in a row.*Lower --lr"):
         train(corpus, tmp_path / "always", method="mlm", steps=40)
@@ -114,9 +114,11 @@ def test_a_disk_that_fills_up_mid_checkpoint_loses_nothing(
         train(corpus, out, method="mlm", steps=8, checkpoint_minutes=0)
     folders = sorted(p.name for p in (out / "checkpoints" / "mlm").iterdir())
     assert folders == ["step-00000001", "step-00000002"]
-    made = train(corpus, out, method="mlm", steps=8, checkpoint_minutes=0)
+    trained = train(corpus, out, method="mlm", steps=8, checkpoint_minutes=0)
     whole = train(corpus, tmp_path / "whole", method="mlm", steps=8)
-    assert (made.path / "model.safetensors").read_bytes() == (whole.path / "model.safetensors").read_bytes()
+    assert (trained.path / "model.safetensors").read_bytes() == (
+        whole.path / "model.safetensors"
+    ).read_bytes()
 
 
 def test_checkpoints_are_rotated_and_broken_ones_named(corpus: Path, tmp_path: Path) -> None:
@@ -181,5 +183,5 @@ def test_steps_that_a_time_limit_revised_are_the_same_after_a_kill(
         train(corpus, tmp_path / "killed", **settings)
     monkeypatch.setattr(checkpoint, "save", save)
     revised = {2: 4, 3: 5}
-    made = train(corpus, tmp_path / "killed", **settings)
-    assert made.summary["steps"] == 10 and made.digest == whole.digest
+    trained = train(corpus, tmp_path / "killed", **settings)
+    assert trained.summary["steps"] == 10 and trained.digest == whole.digest

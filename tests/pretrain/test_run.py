@@ -43,13 +43,15 @@ def test_every_method_learns_and_leaves_an_encoder_behind(
 ) -> None:
     if settings["method"] == "simlm":
         settings = {**settings, "generator": generator}
-    made = train(corpus, tmp_path / "out", steps=24, lr=2e-3, warmup=0.1, **settings)
-    lines = [line for line in read(made.path / "logs/metrics.jsonl") if line["phase"] == settings["method"]]
+    trained = train(corpus, tmp_path / "out", steps=24, lr=2e-3, warmup=0.1, **settings)
+    lines = [
+        line for line in read(trained.path / "logs/metrics.jsonl") if line["phase"] == settings["method"]
+    ]
     assert lines[-1]["step"] == 24
     for name in lines[0]["losses"]:
         if name != "contrastive":
             assert lines[-1]["losses"][name] < lines[0]["losses"][name], name
-    names = {str(path.relative_to(made.path)) for path in made.parts()}
+    names = {str(path.relative_to(trained.path)) for path in trained.parts()}
     assert {
         "config.json",
         "model.safetensors",
@@ -60,14 +62,14 @@ def test_every_method_learns_and_leaves_an_encoder_behind(
     } <= names
     assert ("head.safetensors" in names) == (settings["method"] not in ("mlm", "bow"))
     assert not [name for name in names if name.startswith(("checkpoints", "cache"))]
-    assert settings["method"] in (made.path / "README.md").read_text()
+    assert settings["method"] in (trained.path / "README.md").read_text()
 
 
 def test_both_libraries_load_it_and_agree(corpus: Path, tmp_path: Path) -> None:
     sentence_transformers = pytest.importorskip("sentence_transformers")
     from transformers import AutoModel, AutoTokenizer
 
-    made = train(corpus, tmp_path / "out")
+    trained = train(corpus, tmp_path / "out")
     texts = [
         "rivers and mountains",
         "a much longer passage about engines, languages and the weather of planets",
@@ -75,9 +77,12 @@ def test_both_libraries_load_it_and_agree(corpus: Path, tmp_path: Path) -> None:
     ]
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        one = sentence_transformers.SentenceTransformer(str(made.path), device="cpu")
+        one = sentence_transformers.SentenceTransformer(str(trained.path), device="cpu")
     theirs = one.encode(texts)
-    model, tokenizer = AutoModel.from_pretrained(made.path).eval(), AutoTokenizer.from_pretrained(made.path)
+    model, tokenizer = (
+        AutoModel.from_pretrained(trained.path).eval(),
+        AutoTokenizer.from_pretrained(trained.path),
+    )
     with torch.inference_mode():
         ours = model(**tokenizer(texts, padding=True, return_tensors="pt")).last_hidden_state[:, 0].numpy()
     assert np.abs(ours - theirs).max() < 1e-5
@@ -161,19 +166,19 @@ def test_passages_without_queries_are_left_out_and_counted(corpus: Path, tmp_pat
     table = pq.read_table(corpus / "queries.parquet")
     names = table["passage"].unique()[:12]
     pq.write_table(table.filter(pc.is_in(table["passage"], value_set=names)), tmp_path / "few.parquet")
-    made = train(corpus, tmp_path / "out", method="cocondenser", queries=str(tmp_path / "few.parquet"))
-    assert made.summary["passages_without_queries"] == made.summary["passages"] - 12
+    trained = train(corpus, tmp_path / "out", method="cocondenser", queries=str(tmp_path / "few.parquet"))
+    assert trained.summary["passages_without_queries"] == trained.summary["passages"] - 12
 
 
 def test_means_and_cosine_are_saved_as_such(corpus: Path, tmp_path: Path) -> None:
     sentence_transformers = pytest.importorskip("sentence_transformers")
-    made = train(corpus, tmp_path / "out", vector="mean", similarity="cosine", temperature=0.05)
-    model = sentence_transformers.SentenceTransformer(str(made.path), device="cpu")
+    trained = train(corpus, tmp_path / "out", vector="mean", similarity="cosine", temperature=0.05)
+    model = sentence_transformers.SentenceTransformer(str(trained.path), device="cpu")
     assert model.similarity_fn_name == "cosine"
 
     from qontext.models.encoder import load_encoder
 
-    encoder = load_encoder(str(made.path))
+    encoder = load_encoder(str(trained.path))
     ids = encoder.tokenizer("rivers and mountains", return_tensors="pt")["input_ids"]
     with torch.inference_mode():
         ours = encoder(ids, None)[0][0].mean(0).numpy()

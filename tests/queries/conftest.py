@@ -111,7 +111,7 @@ class Server:
     """
 
     def __init__(self):
-        self.script, self.asked, self.headers, self.open, self.most_open = [], [], [], 0, 0
+        self.script, self.requests, self.headers, self.open, self.most_open = [], [], [], 0, 0
         self.answer = lambda body: json.dumps([f"what is number {n}?" for n in range(5)])
         self.guard = threading.Lock()
         owner = self
@@ -120,7 +120,7 @@ class Server:
             def do_POST(self):
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 with owner.guard:
-                    owner.asked.append(body)
+                    owner.requests.append(body)
                     owner.headers.append(dict(self.headers))
                     owner.open += 1
                     owner.most_open = max(owner.most_open, owner.open)
@@ -158,8 +158,8 @@ class Server:
         self.reply(handler, 200, json.dumps(value).encode())
 
     def status(self, handler, body, code):
-        said = {"error": {"message": f"no: {handler.headers.get('Authorization', '')}"}}
-        self.reply(handler, int(code), json.dumps(said).encode())
+        reply = {"error": {"message": f"no: {handler.headers.get('Authorization', '')}"}}
+        self.reply(handler, int(code), json.dumps(reply).encode())
 
     def busy(self, handler, body, seconds):
         self.reply(handler, 429, b"slow down", Retry_After=seconds)
@@ -201,6 +201,6 @@ def server(monkeypatch):
     from qontext.queries.chat import Chat
 
     monkeypatch.setattr(Chat.__init__, "__defaults__", (None, 120.0, 6, 0.01))
-    found = Server()
-    yield found
-    found.http.shutdown()
+    server_started = Server()
+    yield server_started
+    server_started.http.shutdown()

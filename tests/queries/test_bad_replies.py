@@ -66,7 +66,7 @@ WRONG_REPLIES = {
 def test_a_bad_reply_is_retried(server, reply):
     server.script = [reply] * 2
     assert "number 4" in Chat(server.address, timeout=20).ask({"model": "m"}).text
-    assert len(server.asked) == 3
+    assert len(server.requests) == 3
     server.script = [reply] * 2
     with pytest.raises(Failed, match="tried 2 times") as error:
         Chat(server.address, timeout=20, retries=1).ask({})

@@ -120,11 +120,11 @@ def test_reading_a_continuation(text, kind, query):
 
 
 def test_kinds_of_queries_differ(passages, tmp_path, tiny_llama, rows_of):
-    made = [
+    generated = [
         rows_of(api.generate(passages, out=tmp_path / kind, query_kind=kind, model=tiny_llama, **SHORT).path)
         for kind in ("question", "claim")
     ]
-    assert made[0] != made[1]
+    assert generated[0] != generated[1]
 
 
 def test_a_model_without_a_chat_template_writes_too(passages, tmp_path, plain_llama):

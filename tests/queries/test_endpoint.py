@@ -84,7 +84,7 @@ def test_a_key_that_cannot_be_sent_is_not_repeated(
     monkeypatch.setenv("MY_KEY", value)
     with pytest.raises(QontextError, match=says) as error:
         generate(passages, tmp_path / "q", server.address, key_variable=variable)
-    assert not leaks(str(error.value)) and not server.asked
+    assert not leaks(str(error.value)) and not server.requests
     monkeypatch.setenv("OPENAI_API_KEY", "\n")
     assert read_key("OPENAI_API_KEY", needed=False) is None
 
@@ -116,7 +116,7 @@ def test_ordinary_options_are_taken(server, passages, tmp_path):
     generate(
         passages, tmp_path / "q", server.address, chat_options='{"max_tokens": 9, "stop_token_ids": [1]}'
     )
-    assert server.asked[0]["stop_token_ids"] == [1]
+    assert server.requests[0]["stop_token_ids"] == [1]
 
 
 @pytest.mark.parametrize("before", ["", "x", KEY[:5]])
@@ -124,8 +124,8 @@ def test_ordinary_options_are_taken(server, passages, tmp_path):
     "shown", [KEY, KEY[:9], KEY[-9:], KEY[3:15], KEY * 2, KEY[:-1] + "…", f"{KEY}, {KEY}"]
 )
 def test_pieces_of_a_key_are_hidden(before, shown):
-    found = hide(f"{before}{shown} is wrong", KEY)
-    assert not leaks(found) and "***" in found and found.endswith(" is wrong")
+    hidden = hide(f"{before}{shown} is wrong", KEY)
+    assert not leaks(hidden) and "***" in hidden and hidden.endswith(" is wrong")
 
 
 def test_what_is_not_the_key_is_shown():
@@ -134,22 +134,22 @@ def test_what_is_not_the_key_is_shown():
     assert hide("abcab", "ab") == "***c***"
 
 
-def said(text):
+def answer_saying(text):
     return json.dumps({"error": {"message": text}}).encode()
 
 
 ECHOES = {
     "plain": f"the key {KEY} is not known".encode(),
-    "json": said(f"Bearer {KEY}"),
-    "cut off": said("x" * 180 + KEY),
+    "json": answer_saying(f"Bearer {KEY}"),
+    "cut off": answer_saying("x" * 180 + KEY),
     "end of what is shown": b"x" * 190 + KEY.encode(),
-    "long": said("x" * 660 + KEY + "y" * 9000),
-    "cut by the server": said(KEY[:20]),
-    "escaped": said(KEY).replace(b"-", b"\\u002d"),
+    "long": answer_saying("x" * 660 + KEY + "y" * 9000),
+    "cut by the server": answer_saying(KEY[:20]),
+    "escaped": answer_saying(KEY).replace(b"-", b"\\u002d"),
     "a list": json.dumps([KEY, {"error": KEY}]).encode(),
     "deep": b"[" * 100_000 + KEY.encode(),
     "a field's name": json.dumps({KEY: 1}).encode(),
-    "a URL": said(f"https://u:{KEY}@h/v1?key={KEY}"),
+    "a URL": answer_saying(f"https://u:{KEY}@h/v1?key={KEY}"),
     "in a completion": json.dumps({"choices": [{"message": {"content": None, "refusal": KEY}}]}).encode(),
 }
 HEADS = {

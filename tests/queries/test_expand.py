@@ -47,7 +47,7 @@ def test_conditions_hold_for_expanded_passages(expanded: Path) -> None:
     api.index(expanded, backend="bm25", out=expanded.parent / "index")
     (expanded.parent / "questions.tsv").write_text("q\tgrinds crosses\n")
 
-    def found() -> list[str]:
+    def matching() -> list[str]:
         run = expanded.parent / "run.trec"
         run.unlink(missing_ok=True)
         queries = expanded.parent / "questions.tsv"
@@ -56,17 +56,17 @@ def test_conditions_hold_for_expanded_passages(expanded: Path) -> None:
 
     index = open_artifact(expanded.parent / "index")
     assert passages_of(index) == str(expanded.parent / "passages")
-    assert found() == ["guide/mill.html#0"]
+    assert matching() == ["guide/mill.html#0"]
     shutil.rmtree(expanded.parent / "passages")  # then those of the expanded ones
     assert passages_of(index) == str(expanded)
-    assert found() == ["guide/mill.html#0"]
+    assert matching() == ["guide/mill.html#0"]
 
 
 def test_passages_without_places_are_expanded(expanded: Path) -> None:
     corpus = expanded.parent / "corpus.jsonl"
     corpus.write_text(json.dumps({"_id": "guide/mill.html#0", "text": "A mill."}) + "\n")
-    made = api.expand(expanded.parent / "queries.parquet", passages=corpus, out=expanded.parent / "plain")
-    assert find_passages(made.path, ["guide/mill.html#0"])["guide/mill.html#0"][1] == Place()
+    artifact = api.expand(expanded.parent / "queries.parquet", passages=corpus, out=expanded.parent / "plain")
+    assert find_passages(artifact.path, ["guide/mill.html#0"])["guide/mill.html#0"][1] == Place()
     assert not {*records.PLACES.names} & {
-        *records.open_parquet(made.path / "part-00000.parquet").schema_arrow.names
+        *records.open_parquet(artifact.path / "part-00000.parquet").schema_arrow.names
     }

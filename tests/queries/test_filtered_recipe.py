@@ -30,11 +30,11 @@ def documents(tmp_path):
     path = tmp_path / "docs.jsonl"
     with path.open("w") as file:
         for name in SUBJECTS:
-            said = [
+            sentences = [
                 f"In chapter {n} we learn that {name} were studied by Ada Finch in {1800 + n}."
                 for n in range(15)
             ]
-            file.write(json.dumps({"_id": name, "title": name.title(), "text": " ".join(said)}) + "\n")
+            file.write(json.dumps({"_id": name, "title": name.title(), "text": " ".join(sentences)}) + "\n")
     return path
 
 
@@ -49,12 +49,12 @@ def test_queries_are_drawn_by_their_score(documents, tmp_path, tiny_encoder):
 
     steps = {row["step"]: row["state"] for row in run()["steps"]}
     assert set(steps.values()) == {"done now"} and list(steps) == ["split", "generate", "filter", "pretrain"]
-    made, kept = (open_artifact(tmp_path / "run" / name) for name in ("generate", "filter"))
+    generated, kept = (open_artifact(tmp_path / "run" / name) for name in ("generate", "filter"))
     rows = [row for part in kept.parts(".parquet") for row in pq.read_table(part).to_pylist()]
     # Some go, none of the passages is lost, and what is left has weights to draw by.
-    assert made.summary["queries"] > len(rows) == kept.summary["kept"] >= kept.summary["passages"]
+    assert generated.summary["queries"] > len(rows) == kept.summary["kept"] >= kept.summary["passages"]
     assert {row["passage"] for row in rows} == {
-        row["passage"] for row in pq.read_table(made.parts()[0]).to_pylist()
+        row["passage"] for row in pq.read_table(generated.parts()[0]).to_pylist()
     }
     assert len({row["score"] for row in rows}) > 1 and all(0 <= row["score"] <= 1 for row in rows)
     by_score = open_artifact(tmp_path / "run" / "pretrain")

@@ -52,7 +52,7 @@ def test_killed_and_resumed_is_the_same(passages, tmp_path, tiny_t5, rows_of, st
             records.parquet_parts(tmp_path / "q")
     resumed = api.generate(passages, out=tmp_path / "q", **settings)
     assert resumed.digest == whole.digest and rows_of(resumed.path) == rows_of(whole.path)
-    assert all((tmp_path / "q" / name).stat().st_mtime_ns == made for name, made in before.items())
+    assert all((tmp_path / "q" / name).stat().st_mtime_ns == time for name, time in before.items())
 
 
 def test_shards_make_what_one_process_makes(passages, tmp_path, start):
@@ -171,15 +171,15 @@ def test_cleaning_counts_what_it_drops(passage):
     from collections import Counter
 
     tally = Counter()
-    given = Passage("p", "", "Bees dance to tell others where the flowers are today", "d")
-    made = [
+    bees = Passage("p", "", "Bees dance to tell others where the flowers are today", "d")
+    queries = [
         "where are flowers?",
         "Where are flowers",
         "",
         " ?! ",
         "bees dance to tell others where the flowers are",
     ]
-    assert clean(made, given, tally) == ["where are flowers?"]
+    assert clean(queries, bees, tally) == ["where are flowers?"]
     assert tally == {"duplicates": 1, "empty": 2, "echoes": 1}
 
 

@@ -21,12 +21,12 @@ def generator(per_passage=5, seed=1):
     return Keyphrase(Rarity(WORLD), per_passage, seed)
 
 
-def made(passages, **settings):
+def generated(passages, **settings):
     return {passages[i].id: queries for i, queries in generator(**settings)(passages)}
 
 
 def test_queries_of_a_passage_differ_and_use_its_words():
-    for id, queries in made(WORLD).items():
+    for id, queries in generated(WORLD).items():
         assert len(queries) == len(set(queries)) == 5
         text = next(f"{p.title} {p.text}" for p in WORLD if p.id == id).lower()
         for query in queries:
@@ -35,8 +35,8 @@ def test_queries_of_a_passage_differ_and_use_its_words():
 
 
 def test_the_same_whatever_stands_beside_it():
-    together = made(WORLD)
-    assert together == {p.id: made([p])[p.id] for p in WORLD} == made(WORLD[::-1])
+    together = generated(WORLD)
+    assert together == {p.id: generated([p])[p.id] for p in WORLD} == generated(WORLD[::-1])
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_the_same_whatever_stands_beside_it():
 def test_neighbours_decide_nothing(before: str, text: str, after: str) -> None:
     alone, *beside = (Passage(str(n), "", t, "d") for n, t in enumerate((text, before, after)))
     together = [p for p in (beside[0], alone, beside[1]) if p.text]
-    assert made(together)[alone.id] == made([alone])[alone.id] != []
+    assert generated(together)[alone.id] == generated([alone])[alone.id] != []
 
 
 def test_the_heaviest_are_told_apart_in_any_part() -> None:
@@ -66,16 +66,16 @@ def test_the_heaviest_are_told_apart_in_any_part() -> None:
 
 
 def test_another_seed_gives_others():
-    assert made(WORLD, per_passage=12, seed=1) != made(WORLD, per_passage=12, seed=2)
+    assert generated(WORLD, per_passage=12, seed=1) != generated(WORLD, per_passage=12, seed=2)
 
 
 def test_more_queries_begin_with_the_same_ones():
-    few, many = made(WORLD, per_passage=3), made(WORLD, per_passage=9)
+    few, many = generated(WORLD, per_passage=3), generated(WORLD, per_passage=9)
     assert all(many[id][:3] == few[id] for id in few)
 
 
 def test_title_words_stand_first_and_once():
-    terms = made(WORLD)["a"][0].split()
+    terms = generated(WORLD)["a"][0].split()
     assert terms[0] == "Aldermoor" and terms.count("Aldermoor") == 1 and len(terms) == 5
 
 
@@ -143,21 +143,21 @@ def test_words_of_real_questions_are_found(shared_data):
 
     labelled = load_collection(shared_data("fairytaleqa"))
     passages = {p.id: p for p in labelled.passages()}
-    asked = labelled.queries("dev")
-    wanted = [
-        (content_words(asked[q]), next(iter(judged)))
+    questions = labelled.queries("dev")
+    pairs = [
+        (content_words(questions[q]), next(iter(judged)))
         for q, judged in list(labelled.qrels("dev").items())[:400]
     ]
     generated = Keyphrase(Rarity(passages.values()), 5, 1)
-    ids = sorted({id for _, id in wanted})
+    ids = sorted({id for _, id in pairs})
     of = {ids[i]: queries for i, queries in generated([passages[id] for id in ids])}
     chance = random.Random(1)
 
     def recall(queries_of):
-        found = [
-            len(words & content_words(" ".join(queries_of(id)))) / len(words) for words, id in wanted if words
+        shares = [
+            len(words & content_words(" ".join(queries_of(id)))) / len(words) for words, id in pairs if words
         ]
-        return sum(found) / len(found)
+        return sum(shares) / len(shares)
 
     def random_words(id):
         size = len(content_words(" ".join(of[id])))

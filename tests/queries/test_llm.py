@@ -41,7 +41,7 @@ def test_every_passage_gets_its_queries(server, passages, tmp_path, rows_of):
 def test_what_passes_is_waited_out(server, script):
     server.script = list(script)
     reply = Chat(server.address, timeout=0.5).ask({"model": "m"})
-    assert "number 4" in reply.text and len(server.asked) == len(script) + 1
+    assert "number 4" in reply.text and len(server.requests) == len(script) + 1
 
 
 def test_retry_after_is_obeyed(server):
@@ -57,7 +57,7 @@ def test_attempts_have_an_end(server):
     server.script = ["status 500"] * 9
     with pytest.raises(Failed, match=r"500.*tried 3 times"):
         Chat(server.address, retries=2).ask({})
-    assert len(server.asked) == 3
+    assert len(server.requests) == 3
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_what_does_not_pass_stops_at_once(server, passages, tmp_path, status, sa
     server.script = [f"status {status}"] * 50
     with pytest.raises(QontextError, match=says):
         generate(server, passages, tmp_path, concurrency=1)
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
 def test_one_refused_passage_does_not_stop_the_others(server, passages, tmp_path, capsys):
@@ -93,9 +93,9 @@ def test_a_lasting_outage_stops_the_run_and_it_resumes(server, passages, tmp_pat
     with pytest.raises(QontextError, match="4 passages got no reply"):
         generate(server, passages, tmp_path, **settings)
     assert sorted(p.name for p in (tmp_path / "q").glob("part-*")) == ["part-00000.parquet"]
-    server.script, server.asked = [], []
+    server.script, server.requests = [], []
     done = generate(server, passages, tmp_path, **settings)
-    assert done.summary["queries"] == 200 and len(server.asked) == 32
+    assert done.summary["queries"] == 200 and len(server.requests) == 32
 
 
 def test_nobody_listens(passages, tmp_path, monkeypatch):
@@ -111,7 +111,7 @@ def test_nobody_listens(passages, tmp_path, monkeypatch):
 
 def test_unreadable_answers_are_asked_for_again_then_counted(server, passages, tmp_path):
     server.answer = lambda body: (
-        "I cannot help with that." if len(server.asked) < 3 else '["a fine query", "another"]'
+        "I cannot help with that." if len(server.requests) < 3 else '["a fine query", "another"]'
     )
     done = generate(server, passages, tmp_path, concurrency=1)
     assert done.summary["unreadable_replies"] == 2 and done.summary["requests"] == 41
@@ -127,9 +127,9 @@ def test_the_key_is_sent_and_written_nowhere(server, passages, tmp_path, warm):
     server.script = ["status 500"]
     argv = ["generate", passages, "--out", str(tmp_path / "q"), "--generator", "llm", "-v"]
     argv += ["--endpoint", server.address, "--chat-model", "m", "--key-variable", "MY_KEY"]
-    said = warm.run(argv, tmp_path / "said", MY_KEY=KEY)
+    output = warm.run(argv, tmp_path / "said", MY_KEY=KEY)
     assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
-    assert "***" in said and KEY not in said
+    assert "***" in output and KEY not in output
     files = [p for p in tmp_path.rglob("*") if p.is_file()]
     assert len(files) > 3 and not any(KEY.encode() in p.read_bytes() for p in files)
 
@@ -156,7 +156,7 @@ def test_the_request_says_what_was_wished(server, passages, tmp_path):
         style="like a nurse",
         chat_options=more,
     )
-    first, second = server.asked[:2]
+    first, second = server.requests[:2]
     text = first["messages"][1]["content"]
     assert "German" in text and "like a nurse" in text and "keyword" in text and first["model"] == "m-1.5"
     assert "top_p" not in first and first["max_tokens"] == 77 and first["seed"] != second["seed"]
@@ -164,7 +164,7 @@ def test_the_request_says_what_was_wished(server, passages, tmp_path):
 
 def test_an_enormous_passage_is_cut(server, write_passages, passage, tmp_path):
     generate(server, write_passages([passage(0, text="word " * 2_000_000)]), tmp_path)
-    assert len(server.asked[0]["messages"][1]["content"]) < 3000
+    assert len(server.requests[0]["messages"][1]["content"]) < 3000
 
 
 @pytest.mark.parametrize(

@@ -52,8 +52,8 @@ def test_overlap_by_hand():
 
 def test_rank_counts_from_one_and_hides_what_is_searched_for():
     index = Lexical(["bee flower", "bee honey wax", "stone ice"], 3)
-    asked = ["bee honey", "bee honey", "ice"]
-    assert signals.rank(asked, np.array([1, 0, 0]), index, 10).tolist() == [1, 2, 0]
+    queries = ["bee honey", "bee honey", "ice"]
+    assert signals.rank(queries, np.array([1, 0, 0]), index, 10).tolist() == [1, 2, 0]
     assert signals.rank(["bee honey"], np.array([0]), index, 10, hide=np.array([1])).tolist() == [1]
     assert signals.rank(["bee honey"], np.array([0]), index, 1).tolist() == [0]
 
@@ -101,10 +101,10 @@ def test_tables_of_other_programs_are_filtered(few, queries, tmp_path):
     frame = pq.read_table(queries)
     wide = {"passage": pa.large_string(), "query": pa.large_string(), "number": pa.int64()}
     pq.write_table(pa.table({n: frame[n].cast(kind) for n, kind in wide.items()}), tmp_path / "wide.parquet")
-    made = [api.filter(q, passages=few, out=tmp_path / f"f{n}", by="overlap")
+    artifacts = [api.filter(q, passages=few, out=tmp_path / f"f{n}", by="overlap")
             for n, q in enumerate((queries, tmp_path / "wide.parquet"))]  # fmt: skip
-    assert table(made[0]) == table(made[1]) != []
-    assert made[0].digest == made[1].digest
+    assert table(artifacts[0]) == table(artifacts[1]) != []
+    assert artifacts[0].digest == artifacts[1].digest
 
 
 def test_copies_can_be_left_out(few, tmp_path):
@@ -164,7 +164,7 @@ def test_the_reranker_is_the_one_that_reranks(few, queries, tmp_path, cross_enco
     done = api.filter(
         queries, passages=few, out=tmp_path / "f", by="reranker", reranker=cross_encoder, at_least=0.0
     )
-    contents = {id: found.content for id, found in Lookup(few).find(f"p{n}" for n in range(4)).items()}
+    contents = {id: entry.content for id, entry in Lookup(few).find(f"p{n}" for n in range(4)).items()}
     logits = CrossEncoder(str(cross_encoder)).score(
         [(r["query"], contents[r["passage"]]) for r in table(done)]
     )
@@ -190,20 +190,20 @@ def scores(artifact):
 @pytest.mark.parametrize("dense", [False, True])
 def test_order_and_parts_do_not_matter(passages, tmp_path, tiny_encoder, dense):
     """Queries in passage order, in many parts or one, and shuffled, so that a passage's do not stand together."""
-    given = {"passages": passages, "by": "mutual", "top": 3, "keep_at_least": 5}
-    given |= {"retriever": tiny_encoder} if dense else {}
-    made = api.generate(passages, out=tmp_path / "q", generator="keyphrase", part_passages=7)
-    rows = [row for part in made.parts() for row in pq.read_table(part).to_pylist()]
+    settings = {"passages": passages, "by": "mutual", "top": 3, "keep_at_least": 5}
+    settings |= {"retriever": tiny_encoder} if dense else {}
+    generated = api.generate(passages, out=tmp_path / "q", generator="keyphrase", part_passages=7)
+    rows = [row for part in generated.parts() for row in pq.read_table(part).to_pylist()]
     records.write_table(tmp_path / "one.parquet", records.table_of(rows, records.QUERIES))
     np.random.default_rng(3).shuffle(rows)
     records.write_table(tmp_path / "mixed.parquet", records.table_of(rows, records.QUERIES))
-    many = scores(api.filter(made, out=tmp_path / "many", **given))
+    many = scores(api.filter(generated, out=tmp_path / "many", **settings))
     assert len(many) == 200 and many == scores(
-        api.filter(tmp_path / "one.parquet", out=tmp_path / "one", **given)
+        api.filter(tmp_path / "one.parquet", out=tmp_path / "one", **settings)
     )
-    mixed = scores(api.filter(tmp_path / "mixed.parquet", out=tmp_path / "mixed", **given))
+    mixed = scores(api.filter(tmp_path / "mixed.parquet", out=tmp_path / "mixed", **settings))
     # On the way back, equal scores go by number, which is another one now; vectors differ in their last bits.
-    same = [mixed[pair][0] == found[0] for pair, found in many.items()]
+    same = [mixed[pair][0] == score[0] for pair, score in many.items()]
     assert sum(same) >= 190 if dense else all(same)
 
 
@@ -219,13 +219,13 @@ def test_ranks_are_those_of_all_inner_products(passages, tmp_path, tiny_encoder,
         shutil.copytree(tiny_encoder, pair / "query")
         BertModel(BertConfig.from_pretrained(tiny_encoder)).save_pretrained(pair / "query")
         tiny_encoder = pair
-    made = api.generate(passages, out=tmp_path / "q", generator="keyphrase")
-    done = api.filter(made, passages=passages, out=tmp_path / "f", by="mutual", retriever=tiny_encoder,
+    generated = api.generate(passages, out=tmp_path / "q", generator="keyphrase")
+    done = api.filter(generated, passages=passages, out=tmp_path / "f", by="mutual", retriever=tiny_encoder,
                       keep_at_least=5, depth=40)  # fmt: skip
     rows = table(done)
-    encoder, found = Retriever(str(tiny_encoder)), Lookup(passages)
-    texts = list(found.contents())
-    of = np.array([found.find([r["passage"]])[r["passage"]].number for r in rows])
+    encoder, lookup = Retriever(str(tiny_encoder)), Lookup(passages)
+    texts = list(lookup.contents())
+    of = np.array([lookup.find([r["passage"]])[r["passage"]].number for r in rows])
     products = encoder.encode([r["query"] for r in rows], "query") @ encoder.encode(texts, "passage").T
     mine = products[np.arange(len(rows)), of][:, None]
 
@@ -246,23 +246,23 @@ def test_a_killed_filter_goes_on_after_its_last_vectors(passages, tmp_path, tiny
     from qontext.retrieve import encode
 
     monkeypatch.setattr(encode, "BLOCK", 10)
-    made = api.generate(passages, out=tmp_path / "q", generator="keyphrase")
-    given = {"passages": passages, "by": "retrieval", "retriever": tiny_encoder}
-    whole = api.filter(made, out=tmp_path / "whole", **given)
-    real, asked = Retriever.encode_tokens, []
+    generated = api.generate(passages, out=tmp_path / "q", generator="keyphrase")
+    settings = {"passages": passages, "by": "retrieval", "retriever": tiny_encoder}
+    whole = api.filter(generated, out=tmp_path / "whole", **settings)
+    real, sizes = Retriever.encode_tokens, []
 
     def dies(self, tokens, **more):
-        asked.append(len(tokens))
-        if len(asked) == 3:
+        sizes.append(len(tokens))
+        if len(sizes) == 3:
             raise KeyboardInterrupt
         return real(self, tokens, **more)
 
     monkeypatch.setattr(Retriever, "encode_tokens", dies)
     with pytest.raises(KeyboardInterrupt):
-        api.filter(made, out=tmp_path / "f", **given)
+        api.filter(generated, out=tmp_path / "f", **settings)
     assert len(list((tmp_path / "f").glob("vectors-passages-*.npy"))) == 2
-    assert api.filter(made, out=tmp_path / "f", **given).digest == whole.digest
-    assert asked == [10, 10, 10, 10, 10, 200]  # two blocks were there already
+    assert api.filter(generated, out=tmp_path / "f", **settings).digest == whole.digest
+    assert sizes == [10, 10, 10, 10, 10, 200]  # two blocks were there already
 
 
 @pytest.mark.parametrize("by", ["overlap", "dense"])
@@ -273,23 +273,23 @@ def test_memory_does_not_grow_with_the_corpus(passage, tmp_path, tiny_encoder, m
     from qontext.retrieve import encode
 
     monkeypatch.setattr(encode, "BLOCK", 5)
-    given = {"by": "overlap"} if by == "overlap" else {"by": "retrieval", "retriever": tiny_encoder}
+    settings = {"by": "overlap"} if by == "overlap" else {"by": "retrieval", "retriever": tiny_encoder}
 
     def write(count):
         """Passages and queries in parts of five."""
         for start in range(0, count, 5):
             numbers = range(start, start + 5)
             rows = [passage(n, text=f"{n} bees dance. " + "x" * 20_000) for n in numbers]
-            asked = [{"passage": f"p{n}", "query": "why do bees dance", "number": 0} for n in numbers]
+            queries = [{"passage": f"p{n}", "query": "why do bees dance", "number": 0} for n in numbers]
             for name, table in (
                 ("p", records.table_of(rows, records.PASSAGES)),
-                ("q", records.table_of(asked, records.QUERIES)),
+                ("q", records.table_of(queries, records.QUERIES)),
             ):
                 (tmp_path / f"{name}{count}").mkdir(exist_ok=True)
                 records.write_table(tmp_path / f"{name}{count}" / f"part-{start:05d}.parquet", table)
 
     def filtered(count, out):
-        api.filter(tmp_path / f"q{count}", passages=tmp_path / f"p{count}", out=tmp_path / out, **given)
+        api.filter(tmp_path / f"q{count}", passages=tmp_path / f"p{count}", out=tmp_path / out, **settings)
 
     def peak(count, out):
         tracemalloc.start()
@@ -313,8 +313,8 @@ def test_rows_are_taken_from_all_parts():
 
 
 def test_relevance_tells_queries_from_strangers(passages, tmp_path):
-    made = api.generate(passages, out=tmp_path / "q", generator="keyphrase")
-    done = api.relevance(made, passages=passages, out=tmp_path / "r", documents=15, overlap=0.5)
+    generated = api.generate(passages, out=tmp_path / "q", generator="keyphrase")
+    done = api.relevance(generated, passages=passages, out=tmp_path / "r", documents=15, overlap=0.5)
     result = json.loads((done.path / "relevance.json").read_text())
     overlap = result["signals"]["overlap"]
     assert result["pairs"] == 15 and overlap["passage_query"]["share"] > overlap["passage_passage"]["share"]
@@ -343,6 +343,6 @@ def test_expanded_passages_are_passages(few, queries, tmp_path):
     assert rows[0]["text"].endswith("rang a bell in fog.\n" + GOOD[0]) and rows[0]["id"] == "p0"
     assert [rows[0]["text"][start:] for start in rows[0]["sentences"]][1] == GOOD[0]
     assert done.summary == {"passages": 4, "expanded": 4, "queries_appended": 4}
-    found = Lexical([row["text"] for row in rows], 4)
-    assert signals.rank(["who lighthouse"], np.array([0]), found, 4).tolist() == [1]
+    index = Lexical([row["text"] for row in rows], 4)
+    assert signals.rank(["who lighthouse"], np.array([0]), index, 4).tolist() == [1]
     pq.read_table(done.parts()[0]).cast(records.PASSAGES)

@@ -52,9 +52,11 @@ def test_cache_masks_and_leaving_rows_change_nothing(tiny_t5):
     lengths = set()
     for passage, text in enumerate(texts):
         for number, query in enumerate(drawn[passage]):
-            given = torch.tensor([[start_token(model), *query]])
+            decoder_ids = torch.tensor([[start_token(model), *query]])
             with torch.inference_mode():
-                logits = model(**tokenizer(text, return_tensors="pt"), decoder_input_ids=given).logits[0]
+                logits = model(**tokenizer(text, return_tensors="pt"), decoder_input_ids=decoder_ids).logits[
+                    0
+                ]
             again = sampler.pick(logits[:12], dice[passage, number, : len(logits[:12])]).tolist()
             assert again == [*query, tokenizer.eos_token_id][:12]
             lengths.add(len(query))

@@ -38,8 +38,8 @@ def test_it_learns_and_generate_reads_it(labelled, tmp_path, tiny_llama, rows_of
     settings = json.loads((trained.path / "generator.json").read_text())
     assert settings == {"prefix": "ask: ", "with_title": True, "tail": "\n\nQuestion:"}
     same = {"generator": "causal", "model": trained, "temperature": 0.2, "max_new_tokens": 12}
-    made = api.generate(labelled, out=tmp_path / "q", **same)
-    rows = rows_of(made.path)
+    generated = api.generate(labelled, out=tmp_path / "q", **same)
+    rows = rows_of(generated.path)
     assert len(rows) > 10 and sum(query.startswith("what is") for _, query, _ in rows) > 0.8 * len(rows)
     with pytest.raises(QontextError, match=r"was fine-tuned .* Leave out --query-kind"):
         api.generate(labelled, out=tmp_path / "other", query_kind="claim", **same)

@@ -62,9 +62,10 @@ def test_it_learns_and_generate_reads_it(labelled, tmp_path, rows_of):
         "with_title": True,
     }
     assert not (trained.path / "checkpoints").exists()
-    made = api.generate(labelled, out=tmp_path / "q", model=trained, temperature=0.2, max_new_tokens=12)
+    generated = api.generate(labelled, out=tmp_path / "q", model=trained, temperature=0.2, max_new_tokens=12)
     assert (
-        sum(query.startswith("what is") for _, query, _ in rows_of(made.path)) > 0.8 * made.summary["queries"]
+        sum(query.startswith("what is") for _, query, _ in rows_of(generated.path))
+        > 0.8 * generated.summary["queries"]
     )
 
 
@@ -79,8 +80,8 @@ def test_an_encoder_becomes_a_generator(labelled, tmp_path, minilm):
     save_bert(tmp_path / "encoder", minilm, num_hidden_layers=1, intermediate_size=16)
     settings = {"batch_size": 8, "dev_every": 2, "steps": 4}
     trained = api.train_generator(labelled, out=tmp_path / "g", model=tmp_path / "encoder", **settings)
-    made = api.generate(labelled, out=tmp_path / "q", model=trained, max_new_tokens=6)
-    assert made.summary["queries"] > 20
+    generated = api.generate(labelled, out=tmp_path / "q", model=trained, max_new_tokens=6)
+    assert generated.summary["queries"] > 20
     moved = [
         shutil.copytree(folder, tmp_path / f"moved {n}")
         for n, folder in enumerate((labelled, tmp_path / "encoder"))
@@ -150,8 +151,8 @@ def test_the_loss_is_the_mean_over_all_query_tokens(tiny_generator):
     for n in plan(1).sampler(0)[0].tolist():
         ids = torch.tensor(passages.ids[passages.begin[n] :][: passages.length[n]])[None].long()
         query = queries.ids[queries.begin[n] :][: queries.length[n]].tolist()
-        given = torch.tensor([[0, *query[:-1]]])  # the decoder reads what stands before each token
-        log_probabilities = model(input_ids=ids, decoder_input_ids=given).logits[0].log_softmax(-1)
+        decoder_ids = torch.tensor([[0, *query[:-1]]])  # the decoder reads what stands before each token
+        log_probabilities = model(input_ids=ids, decoder_input_ids=decoder_ids).logits[0].log_softmax(-1)
         total -= sum(log_probabilities[place, token].item() for place, token in enumerate(query))
         count += len(query)
     loss, _ = gradients(model, [(plan(100)(0), 1.0)])

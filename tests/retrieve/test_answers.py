@@ -100,8 +100,8 @@ def test_only_passages_that_fulfil_the_conditions_are_answers(
     assert code == 0 and {answer["document"] for answer in json.loads(line)["answers"]} == documents
     searcher = Searcher(adapted)
     for conditions in (where, [], where):  # what was kept of earlier conditions is not used for others
-        found = {answer.document for answer in searcher.search("who bakes bread?", 10, conditions)}
-        assert found == (documents if conditions else {*PAGES})
+        answered = {answer.document for answer in searcher.search("who bakes bread?", 10, conditions)}
+        assert answered == (documents if conditions else {*PAGES})
 
 
 def test_show_says_what_there_is(adapted: Path) -> None:
@@ -114,14 +114,14 @@ def test_show_says_what_there_is(adapted: Path) -> None:
         "minute",
     ):
         assert shown in done.stdout, shown
-    found = api.show(adapted)
-    assert found["system"] == "hybrid" and found["bytes"]["index"] > 1_000
+    summary = api.show(adapted)
+    assert summary["system"] == "hybrid" and summary["bytes"]["index"] > 1_000
 
 
 def test_the_python_function_returns_answers(adapted: Path) -> None:
-    found = api.search(adapted, "who bakes bread?", k=2, where=["folder=news"])
-    assert found == Searcher(adapted).search("who bakes bread?", 2, ["folder=news"])
-    assert found[0].place.file == "news/oven.txt"
+    answers = api.search(adapted, "who bakes bread?", k=2, where=["folder=news"])
+    assert answers == Searcher(adapted).search("who bakes bread?", 2, ["folder=news"])
+    assert answers[0].place.file == "news/oven.txt"
 
 
 def test_questions_from_a_pipe(adapted: Path) -> None:
@@ -165,8 +165,8 @@ def test_a_prompt_on_a_terminal(adapted: Path) -> None:
 
 def test_queries_make_a_run_that_says_what_the_searcher_says(adapted: Path, tmp_path: Path) -> None:
     (tmp_path / "q.tsv").write_text("q1\twho bakes bread?\nq2\twhat crosses the river?\n")
-    made = api.search(adapted, queries=tmp_path / "q.tsv", k=2, out=tmp_path / "run.trec")
-    assert made.summary["queries_with_results"] == 2
+    artifact = api.search(adapted, queries=tmp_path / "q.tsv", k=2, out=tmp_path / "run.trec")
+    assert artifact.summary["queries_with_results"] == 2
     run = read_run(tmp_path / "run.trec")
     searcher = Searcher(adapted)
     for name, question in (("q1", "who bakes bread?"), ("q2", "what crosses the river?")):
@@ -180,12 +180,12 @@ def test_queries_make_a_run_that_says_what_the_searcher_says(adapted: Path, tmp_
 def test_conditions_on_indexes_of_every_kind(adapted: Path, tmp_path: Path) -> None:
     pytest.importorskip("faiss")
     (tmp_path / "q.tsv").write_text("q1\twho bakes bread?\n")
-    made = {
+    indexes = {
         "vectors": adapted / "index" / "vectors",
         "bm25": adapted / "index" / "bm25",
         "hnsw": api.index(adapted / "index" / "vectors", backend="faiss-hnsw", out=tmp_path / "hnsw").path,
     }
-    for name, index in made.items():
+    for name, index in indexes.items():
         settings = {"queries": tmp_path / "q.tsv", "where": ("folder=news",)}
         api.search(index, **settings, out=tmp_path / f"{name}.trec")
         run = read_run(tmp_path / f"{name}.trec")
@@ -201,8 +201,8 @@ def test_conditions_on_indexes_of_every_kind(adapted: Path, tmp_path: Path) -> N
     ],
 )
 def test_what_cannot_be_asked_is_refused(adapted: Path, arguments: list[str], message: str) -> None:
-    code, said = call(adapted, *arguments)
-    assert code == 2 and message in said
+    code, output = call(adapted, *arguments)
+    assert code == 2 and message in output
 
 
 def test_passages_without_places_are_answers_without_one(adapted: Path, tmp_path: Path) -> None:
@@ -249,8 +249,8 @@ def test_an_encoder_that_is_gone_is_named_again(
     referring: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder = (referring.parent / "encoder").rename(tmp_path / "kept")
-    code, said = call(referring, "who grinds flour?")
-    assert code == 2 and "is not found at" in said and "--encoder" in said
+    code, output = call(referring, "who grinds flour?")
+    assert code == 2 and "is not found at" in output and "--encoder" in output
     assert CliRunner().invoke(cli.app, ["show", str(referring)]).exit_code == 0
     assert call(referring, "who grinds flour?", "--encoder", encoder)[0] == 0
     assert Searcher(referring, encoder=str(encoder)).search("who grinds flour?")
@@ -265,6 +265,6 @@ def test_another_encoder_is_refused(referring: Path, is_given: bool) -> None:
     assert call(referring, "who grinds flour?")[0] == 0
     with (encoder / "tokenizer_config.json").open("a") as file:
         file.write(" ")
-    code, said = call(referring, "who grinds flour?", *(["--encoder", encoder] if is_given else []))
-    assert code == 2 and ("is not the encoder of" if is_given else "has changed") in said
-    assert "unchanged copy" in said
+    code, output = call(referring, "who grinds flour?", *(["--encoder", encoder] if is_given else []))
+    assert code == 2 and ("is not the encoder of" if is_given else "has changed") in output
+    assert "unchanged copy" in output

@@ -66,8 +66,8 @@ def test_bad_input_is_told(tmp_path: Path) -> None:
 def test_analyzers_differ_in_stems_and_stop_words() -> None:
     def terms(analyzer: str, text: str) -> list[str]:
         numbers: dict[str, int] = {}
-        found = Analyzer(analyzer, numbers, grow=True)(text)
-        return [list(numbers)[number] for number in found]
+        stems = Analyzer(analyzer, numbers, grow=True)(text)
+        return [list(numbers)[number] for number in stems]
 
     text = "The miller\u2019s rivers were running above his cities"
     assert terms("plain", text) == text.lower().split()

@@ -26,9 +26,9 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_parts_ids_and_vectors_belong_together(beir: Path, tiny_encoder: Path, tmp_path: Path) -> None:
-    made = api.encode(beir, encoder=tiny_encoder, precision="fp32", out=tmp_path / "vectors")
-    assert made.meta["computed"]["precision"] == "fp32"
-    vectors = open_vectors(made.path)
+    artifact = api.encode(beir, encoder=tiny_encoder, precision="fp32", out=tmp_path / "vectors")
+    assert artifact.meta["computed"]["precision"] == "fp32"
+    vectors = open_vectors(artifact.path)
     assert [part.shape for part in vectors.parts] == [(25, 16), (25, 16), (10, 16)] and len(vectors) == 60
     assert list(vectors.ids) == [f"p{i:02d}" for i in range(60)]
     from qontext.data.collection import read_passages

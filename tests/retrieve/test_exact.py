@@ -124,10 +124,10 @@ def test_blocks_offered_in_turn_leave_the_greatest(width: int, k: int) -> None:
     best = Best(3, k, k, torch.device("cpu"))
     for start in range(0, 4 * width, width):
         best.offer(slice(0, 3), scores[:, start : start + width].clone(), numbers[start : start + width])
-    found, values = best.ranked()
+    ranked, values = best.ranked()
     for row in range(3):
         order = np.lexsort((numbers, -scores[row]))[:k]
-        np.testing.assert_array_equal(found[row], numbers[order])
+        np.testing.assert_array_equal(ranked[row], numbers[order])
         np.testing.assert_array_equal(values[row], scores[row, order])
 
 

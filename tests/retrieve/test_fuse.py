@@ -42,12 +42,12 @@ def test_weights_are_tuned_on_judgements_and_passed_on(runs: list[Path], tmp_pat
     # d stands second in the second run and nowhere in the first.
     assert tuned.summary["weights"] == [0, 1] and tuned.summary["MRR@10"] == 0.5
     passed = api.fuse(both, method="minmax", weights_from=tuned, out=tmp_path / "p")
-    given = api.fuse(both, method="minmax", weights=[0, 1], out=tmp_path / "g")
-    assert passed.digest == given.digest == tuned.digest
+    by_hand = api.fuse(both, method="minmax", weights=[0, 1], out=tmp_path / "g")
+    assert passed.digest == by_hand.digest == tuned.digest
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"weights": [1]}, "got 1 weights for 2 runs"),
         ({"weights": [-1, 2]}, "weights must not be negative"),
@@ -56,9 +56,13 @@ def test_weights_are_tuned_on_judgements_and_passed_on(runs: list[Path], tmp_pat
     ],
 )
 def test_bad_weights_are_told(
-    runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, object], said: str
+    runs: list[Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, object],
+    message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("qrels").write_text("q\ta\t1\n")
-    with pytest.raises(QontextError, match=said):
+    with pytest.raises(QontextError, match=message):
         api.fuse([str(r) for r in runs], **settings, out="out")

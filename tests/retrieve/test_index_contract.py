@@ -115,11 +115,11 @@ def test_the_nearest_are_found_in_order(index: Any, backend: str, vectors: Artif
     assert numbers.shape == scores.shape == (20, 10) and index.dimension == DIMENSIONS
     assert list(index.ids) == sorted(index.ids) and len(index.ids) == ROWS
     assert (np.diff(scores, axis=1) <= 0).all()
-    found = [[index.ids[n] for n in row] for row in numbers]
+    nearest = [[index.ids[n] for n in row] for row in numbers]
     expected = brute_force(vectors, queries, 10)
     if backend not in RECALL:
-        assert found == expected
-    overlap = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found, expected)])
+        assert nearest == expected
+    overlap = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(nearest, expected)])
     assert overlap >= RECALL.get(backend, 1.0)
 
 
@@ -133,7 +133,7 @@ def test_the_nearest_of_some_passages_are_those_of_all_without_the_others(
     numbers, scores = index.search(queries, 10, rows)
     assert numbers.shape == scores.shape == (5, min(10, rows.sum()))
     assert rows[numbers].all()
-    found = [[index.ids[n] for n in row] for row in numbers]
+    nearest = [[index.ids[n] for n in row] for row in numbers]
     if backend in (
         "faiss-ivfpq",
         "int8-codes",
@@ -143,7 +143,7 @@ def test_the_nearest_of_some_passages_are_those_of_all_without_the_others(
     else:
         chosen = {*index.ids[rows]}
         expected = [[id for id in row if id in chosen][:10] for row in brute_force(vectors, queries, ROWS)]
-    assert found == expected
+    assert nearest == expected
 
 
 def test_equal_passages_tie_by_id(index: Any, backend: str, vectors: Artifact) -> None:
@@ -160,8 +160,8 @@ def test_equal_passages_tie_by_id(index: Any, backend: str, vectors: Artifact) -
 
 def test_no_more_than_there_is_and_no_stranger(index: Any, backend: str, vectors: Artifact) -> None:
     numbers, _ = index.search(np.ones((1, DIMENSIONS), np.float32), ROWS + 50)
-    found = numbers[numbers >= 0]
-    assert len(set(found.tolist())) == len(found) <= ROWS and found.max() < ROWS
+    rows = numbers[numbers >= 0]
+    assert len(set(rows.tolist())) == len(rows) <= ROWS and rows.max() < ROWS
 
 
 def test_the_same_twice(index: Any) -> None:
@@ -172,12 +172,12 @@ def test_the_same_twice(index: Any) -> None:
 
 def test_a_damaged_index_is_told(vectors: Artifact, tmp_path: Path) -> None:
     pytest.importorskip("faiss", reason="faiss is not installed")
-    made = api.index(vectors, backend="faiss-hnsw", out=tmp_path / "index")
-    file = made.path / "index.faiss"
+    artifact = api.index(vectors, backend="faiss-hnsw", out=tmp_path / "index")
+    file = artifact.path / "index.faiss"
     for content in (b"IxHN", bytes(file.stat().st_size)):
         file.write_bytes(content)
         with pytest.raises(QontextError, match=r"index\.faiss: damaged.*run 'qontext index'"):
-            open_index(made.path)
+            open_index(artifact.path)
 
 
 def test_settings_that_cannot_work_are_told(vectors: Artifact, tmp_path: Path) -> None:
@@ -214,9 +214,9 @@ def test_large_vectors_are_no_damage(make_vectors: Callable[..., Artifact]) -> N
 
 def test_a_local_milvus_database_is_whole_when_it_is_described(vectors: Artifact, tmp_path: Path) -> None:
     pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")
-    made = [api.index(vectors, backend="milvus", out=tmp_path / name) for name in ("one", "two")]
-    assert made[0].verify() == made[1].verify() == []
-    assert made[0].digest == made[1].digest
+    artifacts = [api.index(vectors, backend="milvus", out=tmp_path / name) for name in ("one", "two")]
+    assert artifacts[0].verify() == artifacts[1].verify() == []
+    assert artifacts[0].digest == artifacts[1].digest
 
 
 def test_an_index_type_that_milvus_lite_lacks_is_refused(vectors: Artifact, tmp_path: Path) -> None:

@@ -88,8 +88,8 @@ def test_an_approximate_index_of_a_local_database(tmp_path: Path, kind: str) -> 
     expected, recalls = exact.search(queries, 10)[0].tolist(), []
     for probes in (8, 1):
         more = {"neighbours": 8, "effort": 50, "lists": 8, "probes": probes}
-        made = api.index(vectors, backend="milvus", kind=kind, out=tmp_path / str(probes), **more)
-        opened, _ = open_index(made.path)
+        artifact = api.index(vectors, backend="milvus", kind=kind, out=tmp_path / str(probes), **more)
+        opened, _ = open_index(artifact.path)
         answers = opened.search(queries, 10)[0].tolist()
         recalls.append(np.mean([len({*a} & {*b}) / 10 for a, b in zip(answers, expected)]))
         opened.client.close()  # type: ignore[attr-defined]

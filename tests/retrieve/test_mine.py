@@ -22,8 +22,8 @@ def run(tmp_path: Path) -> Path:
 
 
 def mined(run: Path, beir: Path, out: Path, **settings: Any) -> tuple[dict[str, Group], dict[str, Any]]:
-    made = api.mine(run, beir / "qrels" / "train.tsv", data=beir, out=out, **settings)
-    return {group.query: group for group in read_groups(made.path)}, made.summary
+    artifact = api.mine(run, beir / "qrels" / "train.tsv", data=beir, out=out, **settings)
+    return {group.query: group for group in read_groups(artifact.path)}, artifact.summary
 
 
 def test_every_query_gets_a_group_without_its_positives(run: Path, beir: Path, tmp_path: Path) -> None:
@@ -63,9 +63,9 @@ def test_a_limit_takes_some_queries(run: Path, beir: Path, tmp_path: Path) -> No
 
 def test_search_asks_those_queries_that_mine_draws(run: Path, beir: Path, tmp_path: Path) -> None:
     groups, _ = mined(run, beir, tmp_path / "a", limit=5, seed=3)
-    asked = api.search(bm25=True, data=beir, split="train", limit=5, seed=3, out=tmp_path / "run-5")
-    assert asked.summary["queries"] == 5
-    assert {line.split()[0] for line in (asked.path / "run.trec").open()} == groups.keys()
+    run_of_five = api.search(bm25=True, data=beir, split="train", limit=5, seed=3, out=tmp_path / "run-5")
+    assert run_of_five.summary["queries"] == 5
+    assert {line.split()[0] for line in (run_of_five.path / "run.trec").open()} == groups.keys()
 
 
 def test_filters_by_score(run: Path, beir: Path, tmp_path: Path) -> None:
@@ -123,22 +123,22 @@ def test_dpr_s_training_file_has_judgements_questions_and_negatives(
     train = tmp_path / "biencoder-nq-train.json"
     train.write_text(json.dumps(rows))
     (tmp_path / "other").write_text("0 Q0 p50 1 2 x\n0 Q0 p00 2 1 x\n1 Q0 p51 1 2 x\n")
-    made = api.mine(
+    mined_groups = api.mine(
         tmp_path / "other", train, also=(str(train),), queries=train, passages=beir, out=tmp_path / "groups"
     )
-    first, second = read_groups(made.path)
+    first, second = read_groups(mined_groups.path)
     assert first == Group("0", "question 0", ["p00"], ["p50", "p40", "p41"])
     assert second.negatives == ["p51", "p40", "p41"]
     rows[0]["answers"] = [next(p.text for p in read_passages(beir) if p.id == "p50").upper()]
     train.write_text(json.dumps(rows))
-    asked = {"also": (str(train),), "queries": train, "passages": beir, "answers": train}
-    made = api.mine(tmp_path / "other", train, **asked, out=tmp_path / "without-answers")
-    assert next(read_groups(made.path)).negatives == ["p40", "p41"], "p50 has the answer"
-    assert made.summary["removed_by_answer"] == 1
+    settings = {"also": (str(train),), "queries": train, "passages": beir, "answers": train}
+    mined_groups = api.mine(tmp_path / "other", train, **settings, out=tmp_path / "without-answers")
+    assert next(read_groups(mined_groups.path)).negatives == ["p40", "p41"], "p50 has the answer"
+    assert mined_groups.summary["removed_by_answer"] == 1
     (tmp_path / "others.tsv").write_text("another question\t['x']\n")
     with pytest.raises(QontextError, match="its question '0' is not that of the queries"):
         api.mine(
-            tmp_path / "other", train, **{**asked, "answers": tmp_path / "others.tsv"}, out=tmp_path / "c"
+            tmp_path / "other", train, **{**settings, "answers": tmp_path / "others.tsv"}, out=tmp_path / "c"
         )
     assert list(read_groups(train)) == [
         Group(str(n), f"question {n}", [f"p0{n}"], ["p40", "p41"]) for n in (0, 1)
@@ -146,7 +146,7 @@ def test_dpr_s_training_file_has_judgements_questions_and_negatives(
 
 
 @pytest.mark.parametrize(
-    ("qrels", "said"),
+    ("qrels", "message"),
     [
         ("p00\tq0\t1\n", "is a passage: the columns are swapped"),
         ("q0\tp99\t1\n", "the passage 'p99', which is not in the passages"),
@@ -156,10 +156,10 @@ def test_dpr_s_training_file_has_judgements_questions_and_negatives(
     ],
 )
 def test_judgements_that_do_not_fit_are_told(
-    run: Path, beir: Path, tmp_path: Path, qrels: str, said: str
+    run: Path, beir: Path, tmp_path: Path, qrels: str, message: str
 ) -> None:
     (beir / "qrels" / "train.tsv").write_text(qrels)
-    with pytest.raises(QontextError, match=said):
+    with pytest.raises(QontextError, match=message):
         mined(run, beir, tmp_path / "g")
 
 
@@ -179,10 +179,10 @@ def test_queries_without_judgements_are_labelled_by_a_cross_encoder(beir: Path, 
     rows = [f"{q} Q0 {p} 1 {score} x\n" for q, own in scores.items() for p, score in own.items()]
     (tmp_path / "scored").write_text("".join(rows))
     settings = {"data": beir, "scores": tmp_path / "scored", "margin": 4.0}
-    made = api.mine(
+    artifact = api.mine(
         tmp_path / "scored", tmp_path / "scored", positives_share=0.5, out=tmp_path / "g", **settings
     )
-    groups = {group.query: group for group in read_groups(made.path)}
+    groups = {group.query: group for group in read_groups(artifact.path)}
     assert {name: group.positives for name, group in groups.items()} == {"q0": ["p03"], "q2": ["p09"]}
     assert groups["q0"].negatives == ["p02"], "the other is within the margin of the positive"
-    assert made.summary["queries_without_positives"] == 1
+    assert artifact.summary["queries_without_positives"] == 1

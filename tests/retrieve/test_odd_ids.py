@@ -62,12 +62,12 @@ def test_every_index_returns_them(labelled: Path, tmp_path: Path, tiny_encoder: 
         if backend != "exact":
             pytest.importorskip({"faiss-hnsw": "faiss", "milvus": "milvus_lite"}[backend])
             index = api.index(index, backend=backend, out=tmp_path / "index")
-    made = api.search(index, data=labelled, out=tmp_path / "run", precision="fp32")
-    run = read_run(made.path)
+    searched = api.search(index, data=labelled, out=tmp_path / "run", precision="fp32")
+    run = read_run(searched.path)
     ids = {passage.id for passage in read_passages(labelled)}
     assert set(run) == {f"what is\t{id}" for id in ids}
     if backend == "bm25":
-        scores = api.evaluate(made, labelled, measures="Success@3", out=tmp_path / "scores")
+        scores = api.evaluate(searched, labelled, measures="Success@3", out=tmp_path / "scores")
         assert scores.summary["measures"]["Success@3"] > 0.9
     else:
         assert all({hit.passage for hit in hits} == ids for hits in run.values())

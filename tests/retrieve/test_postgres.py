@@ -119,8 +119,8 @@ def test_a_password_is_used_and_nowhere_recorded(
     ):
         out = tmp_path / f"index{number}"
         api.index(vectors, backend="postgres", uri=uri, table=f"secret{number}", out=out)
-        said = "".join(path.read_text(errors="ignore") for path in out.rglob("*.json"))
-        assert "guarded@" in said and "s/s" not in said and "s%2Fs" not in said
+        files = "".join(path.read_text(errors="ignore") for path in out.rglob("*.json"))
+        assert "guarded@" in files and "s/s" not in files and "s%2Fs" not in files
     monkeypatch.setattr("qontext.retrieve.index.addresses._PASSWORDS", {})
     with pytest.raises(QontextError, match=r"PostgreSQL: .*no password supplied.*Set PGPASSWORD"):
         open_index(out)

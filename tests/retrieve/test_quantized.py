@@ -27,13 +27,13 @@ def vectors(make_vectors: Callable[..., Artifact]) -> Artifact:
 def test_an_int8_code_is_the_multiple_of_a_127th_of_the_greatest_value(
     vectors: Artifact, tmp_path: Path
 ) -> None:
-    made = api.index(vectors, backend="int8", rescore="none", out=tmp_path / "index")
-    assert np.load(made.path / "steps.npy") == pytest.approx([0.02, 1 / 127, 1.0, 1 / 127])
+    artifact = api.index(vectors, backend="int8", rescore="none", out=tmp_path / "index")
+    assert np.load(artifact.path / "steps.npy") == pytest.approx([0.02, 1 / 127, 1.0, 1 / 127])
     codes = np.array(
         [[-64, 32, 0, -95], [5, 64, 0, 127], [127, -127, 0, 64]]
     )  # a, b, c: -63.5 and 63.5 to even
-    assert np.load(made.path / "codes.npy").tolist() == codes.tolist()
-    index, _ = open_index(made.path)
+    assert np.load(artifact.path / "codes.npy").tolist() == codes.tolist()
+    index, _ = open_index(artifact.path)
     numbers, scores = index.search(QUERY, 3)
     expected = codes @ (QUERY[0] * [0.02, 1 / 127, 1.0, 1 / 127])
     assert numbers[0].tolist() == np.argsort(-expected).tolist()
@@ -57,11 +57,19 @@ def test_a_binary_code_is_the_signs_and_the_best_are_scored_by_their_vectors(
     assert np.load(whole.path / "vectors.npy").dtype == np.float16
 
 
+def test_vectors_beyond_fp16_are_refused_for_rescoring(
+    make_vectors: Callable[..., Artifact], tmp_path: Path
+) -> None:
+    large = make_vectors("large", [(["a", "b"], 1e5 * VECTORS[:2])])
+    with pytest.raises(QontextError, match=r"does not fit fp16\. Use --rescore fp32\."):
+        api.index(large, backend="int8", rescore="fp16", out=tmp_path / "index")
+
+
 def test_damage_is_told(vectors: Artifact, tmp_path: Path) -> None:
-    made = api.index(vectors, backend="int8", out=tmp_path / "index")
-    np.save(made.path / "codes.npy", np.zeros((3, 5), np.int8))
+    artifact = api.index(vectors, backend="int8", out=tmp_path / "index")
+    np.save(artifact.path / "codes.npy", np.zeros((3, 5), np.int8))
     with pytest.raises(QontextError, match=r"codes\.npy"):
-        open_index(made.path)
+        open_index(artifact.path)
 
 
 @pytest.mark.parametrize("similarity", ["dot", "cosine"])
@@ -71,21 +79,21 @@ def test_cut_vectors_are_searched_with_cut_queries(
     encoder = tiny_encoder if similarity == "dot" else minilm  # its folder has a normalization
     whole = Retriever(str(encoder), device="cpu", precision="fp32").encode(["river stone"], "query")
     cut = Retriever(str(encoder), device="cpu", precision="fp32", dimensions=5)
-    (found,), expected = cut.encode(["river stone"], "query"), whole[0, :5]
+    (vector,), expected = cut.encode(["river stone"], "query"), whole[0, :5]
     if similarity == "cosine":
         expected = expected / np.linalg.norm(expected)
-    assert found == pytest.approx(expected, abs=1e-5)
+    assert vector == pytest.approx(expected, abs=1e-5)
     if similarity == "cosine":
         return
-    made = api.encode(beir, encoder=encoder, dimensions=5, precision="fp32", out=tmp_path / "vectors")
-    assert made.summary["dimension"] == 5
-    index, _ = open_index(made.path)
-    numbers, scores = index.search(found[None], 7)
+    artifact = api.encode(beir, encoder=encoder, dimensions=5, precision="fp32", out=tmp_path / "vectors")
+    assert artifact.summary["dimension"] == 5
+    index, _ = open_index(artifact.path)
+    numbers, scores = index.search(vector[None], 7)
     (tmp_path / "q.tsv").write_text("q\triver stone\n")
-    run = api.search(made, queries=tmp_path / "q.tsv", k=7, precision="fp32", out=tmp_path / "run")
+    run = api.search(artifact, queries=tmp_path / "q.tsv", k=7, precision="fp32", out=tmp_path / "run")
     lines = [line.split()[2] for line in (run.path / "run.trec").read_text().splitlines()]
     assert lines == [str(index.ids[n]) for n in numbers[0]]
-    (system,) = Opener("cpu", "fp32").open("short", str(made.path))
+    (system,) = Opener("cpu", "fp32").open("short", str(artifact.path))
     assert [hit.score for hit in system.search(["river stone"], 7)[0]] == pytest.approx(scores[0], abs=1e-4)
     with pytest.raises(QontextError, match="dimensions = 17, but the encoder's vectors have 16"):
         api.encode(beir, encoder=encoder, dimensions=17, out=tmp_path / "more")

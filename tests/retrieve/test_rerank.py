@@ -48,11 +48,11 @@ def test_close_pairs_do_not_tie_in_bf16(tiny_rerankers: list[Path]) -> None:
     inputs = pad_pairs(tokenizer, encode_pairs(tokenizer, pairs, 64))
     with torch.no_grad(), autocast(torch.device("cpu"), torch.bfloat16):
         trained = model.eval()(**inputs).logits[:, 0].numpy()
-    for found in (scores, trained):
-        assert found.dtype == np.float32
-        assert len(set(found.tolist())) == len(set(exact.tolist())) > 30
-        assert 0 < np.abs(found - exact).max() < 0.02
-        assert (torch.from_numpy(found).bfloat16().float().numpy() != found).any()
+    for values in (scores, trained):
+        assert values.dtype == np.float32
+        assert len(set(values.tolist())) == len(set(exact.tolist())) > 30
+        assert 0 < np.abs(values - exact).max() < 0.02
+        assert (torch.from_numpy(values).bfloat16().float().numpy() != values).any()
 
 
 def test_the_top_is_ordered_by_the_mean_of_the_ensemble(
@@ -61,10 +61,10 @@ def test_the_top_is_ordered_by_the_mean_of_the_ensemble(
     monkeypatch.setattr(rerank, "BLOCK", 3)
     first = api.search(bm25=True, data=beir, k=20, out=tmp_path / "first")
     names = [str(path) for path in tiny_rerankers]
-    made = api.rerank(first, reranker=names, data=beir, k=5, precision="fp32", out=tmp_path / "reranked")
-    assert [p.name for p in made.parts()] == ["run.trec"]
-    assert made.meta["computed"]["precision"] == "fp32"
-    run, before = read_run(made.path), read_run(first.path)
+    reranked = api.rerank(first, reranker=names, data=beir, k=5, precision="fp32", out=tmp_path / "reranked")
+    assert [p.name for p in reranked.parts()] == ["run.trec"]
+    assert reranked.meta["computed"]["precision"] == "fp32"
+    run, before = read_run(reranked.path), read_run(first.path)
     collection = load_collection(beir)
     texts, queries = {p.id: p.content for p in collection.passages()}, collection.queries()
     for query in run:
@@ -76,10 +76,10 @@ def test_the_top_is_ordered_by_the_mean_of_the_ensemble(
 
 def test_the_rest_of_the_run_may_follow(beir: Path, tiny_rerankers: list[Path], tmp_path: Path) -> None:
     first = api.search(bm25=True, data=beir, k=12, out=tmp_path / "first")
-    made = api.rerank(
+    reranked = api.rerank(
         first, reranker=[str(tiny_rerankers[0])], data=beir, k=5, keep_rest=True, out=tmp_path / "o"
     )
-    run, before = read_run(made.path), read_run(first.path)
+    run, before = read_run(reranked.path), read_run(first.path)
     for query in before:
         names = [hit.passage for hit in run[query]]
         assert set(names[:5]) == {hit.passage for hit in before[query][:5]}

@@ -75,12 +75,12 @@ def test_a_dense_layer_computes_in_fp32(tiny_encoder: Path, tmp_path: Path) -> N
     (model / "2_Dense" / "config.json").write_text(json.dumps(shape))
     torch.manual_seed(2)
     save_file({"linear.weight": torch.randn(8, 16)}, model / "2_Dense" / "model.safetensors")
-    exact, found = (
+    exact, computed = (
         Retriever(str(model), device="cpu", precision=precision).encode(TEXTS, "passage")
         for precision in ("fp32", "bf16")
     )
-    assert 0 < np.abs(found - exact).max() < 0.05
-    assert (torch.from_numpy(found).bfloat16().float().numpy() != found).any(), "not rounded to 8 bits"
+    assert 0 < np.abs(computed - exact).max() < 0.05
+    assert (torch.from_numpy(computed).bfloat16().float().numpy() != computed).any(), "not rounded to 8 bits"
 
 
 def test_a_dense_layer_without_readable_weights_is_told(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -105,14 +105,14 @@ def test_what_is_fetched_from_the_hub_holds_dense_layers() -> None:
 
     from qontext.models.hub import _MODEL_FILES
 
-    wanted = [
+    needed = [
         "model.safetensors",
         "2_Dense/config.json",
         "2_Dense/model.safetensors",
         "1_Pooling/config.json",
     ]
     others = ["pytorch_model.bin", "2_Dense/pytorch_model.bin", "onnx/model.onnx"]
-    assert list(filter_repo_objects(wanted + others, allow_patterns=_MODEL_FILES)) == wanted
+    assert list(filter_repo_objects(needed + others, allow_patterns=_MODEL_FILES)) == needed
 
 
 def test_a_bare_transformers_directory_pools_as_asked(tiny_encoder: Path) -> None:
@@ -130,9 +130,9 @@ def test_a_bare_transformers_directory_pools_as_asked(tiny_encoder: Path) -> Non
 
 def test_batches_hold_every_row_once_within_the_budget() -> None:
     lengths = np.random.default_rng(0).integers(1, 200, 3_000)
-    found = list(batches_by_length(lengths, 1_000))
-    assert sorted(np.concatenate(found).tolist()) == list(range(3_000))
-    padded = [int(lengths[rows].max()) * len(rows) for rows in found]
+    batches = list(batches_by_length(lengths, 1_000))
+    assert sorted(np.concatenate(batches).tolist()) == list(range(3_000))
+    padded = [int(lengths[rows].max()) * len(rows) for rows in batches]
     assert max(padded) <= 1_000
     assert sum(padded) < 1.02 * lengths.sum(), "hardly any padding"
     assert [rows.tolist() for rows in batches_by_length(np.array([5_000, 2]), 100)] == [[0], [1]], (

@@ -14,10 +14,10 @@ from qontext.retrieve.search import SearchConfig, run
 
 def test_bm25_writes_a_run_as_file_or_directory(beir: Path, tmp_path: Path) -> None:
     api.search(bm25=True, data=beir, split="test", out=tmp_path / "run.trec")
-    made = api.search(bm25=True, data=beir, split="test", out=tmp_path / "run")
-    assert (tmp_path / "run.trec").read_bytes() == (made.path / "run.trec").read_bytes()
+    searched = api.search(bm25=True, data=beir, split="test", out=tmp_path / "run")
+    assert (tmp_path / "run.trec").read_bytes() == (searched.path / "run.trec").read_bytes()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["beir", "run", "run.trec"]
-    run = read_run(made.path)
+    run = read_run(searched.path)
     assert list(run) == ["q8", "q9", "q10", "q11"] and run["q8"][0].passage == "p40"
     with pytest.raises(QontextError, match="the file already exists"):
         api.search(bm25=True, data=beir, split="test", out=tmp_path / "run.trec")
@@ -36,9 +36,9 @@ def test_dense_search_finds_a_passage_by_its_own_text(beir: Path, tiny_encoder: 
 
     vectors = api.encode(beir, encoder=tiny_encoder, out=tmp_path / "vectors")
     (tmp_path / "q.tsv").write_text("".join(f"{p.id}\t{p.content}\n" for p in read_passages(beir)))
-    made = api.search(vectors, queries=tmp_path / "q.tsv", k=61, out=tmp_path / "run")
-    assert made.meta["computed"] == vectors.meta["computed"]
-    run = read_run(made.path)
+    searched = api.search(vectors, queries=tmp_path / "q.tsv", k=61, out=tmp_path / "run")
+    assert searched.meta["computed"] == vectors.meta["computed"]
+    run = read_run(searched.path)
     assert run.size == 60 * 60, "no more results than passages"
     import numpy as np
 
@@ -64,19 +64,19 @@ def test_what_several_processes_left_is_no_part_of_the_run(
 def test_the_wrong_encoder_is_told(beir: Path, tiny_encoder: Path, minilm: Path, tmp_path: Path) -> None:
     encoder = shutil.copytree(tiny_encoder, tmp_path / "encoder")
     vectors = api.encode(beir, encoder=encoder, out=tmp_path / "vectors")
-    asked = {"data": beir, "split": "test", "out": tmp_path / "run"}
+    settings = {"data": beir, "split": "test", "out": tmp_path / "run"}
     with pytest.raises(QontextError, match="is not the encoder that encoded the passages"):
-        api.search(vectors, encoder=minilm, **asked)
+        api.search(vectors, encoder=minilm, **settings)
     with pytest.raises(QontextError, match="has 384 dimensions, the index has 16"):
-        api.search(vectors, encoder=minilm, untied=True, **asked)
+        api.search(vectors, encoder=minilm, untied=True, **settings)
     (encoder / "vocabulary.txt").write_text("changed")
     with pytest.raises(QontextError, match="the encoder of the passages has changed since"):
-        api.search(vectors, **asked)
-    assert api.search(vectors, encoder=encoder, untied=True, **asked).summary["queries"] == 4
+        api.search(vectors, **settings)
+    assert api.search(vectors, encoder=encoder, untied=True, **settings).summary["queries"] == 4
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({}, "no queries are specified"),
         ({"queries": "q.tsv", "data": "x"}, "both --data and --queries"),
@@ -86,12 +86,12 @@ def test_the_wrong_encoder_is_told(beir: Path, tiny_encoder: Path, minilm: Path,
     ],
 )
 def test_what_is_missing_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, object], said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, object], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("q.tsv").write_text("1\twords\n")
     Path("x").mkdir()
-    with pytest.raises(QontextError, match=said):
+    with pytest.raises(QontextError, match=message):
         api.search(**settings, out="run")
 
 
@@ -99,9 +99,9 @@ def test_what_cannot_be_searched_is_told(beir: Path, tiny_encoder: Path, tmp_pat
     queries = api.encode(beir, encoder=tiny_encoder, kind="query", out=tmp_path / "queries")
     with pytest.raises(QontextError, match="holds vectors of queries"):
         api.search(queries, data=beir, out=tmp_path / "run")
-    made = api.search(bm25=True, data=beir, out=tmp_path / "made")
+    searched = api.search(bm25=True, data=beir, out=tmp_path / "made")
     with pytest.raises(QontextError, match="not searchable: it was written by 'qontext search'"):
-        api.search(made, data=beir, out=tmp_path / "run")
+        api.search(searched, data=beir, out=tmp_path / "run")
     (tmp_path / "run.trec").write_text("q1 Q0 p1 1 2.0 x\n")
     for path in (tmp_path / "run.trec", beir):
         with pytest.raises(QontextError, match=r"not searchable.*--bm25"):

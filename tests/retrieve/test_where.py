@@ -79,7 +79,7 @@ def passages(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return api.split(path, out=tmp_path / "passages", keep=True).path
 
 
-def found(where: list[str], passages: Path) -> list[int]:
+def rows_where(where: list[str], passages: Path) -> list[int]:
     ids = np.array(sorted(f"p{n}" for n in range(40)), dtype=object)
     return sorted(int(id[1:]) for id in ids[mask(where, ids, passages)])
 
@@ -91,28 +91,32 @@ def test_long_text_is_soon_known_to_be_no_condition() -> None:
 
 
 def test_a_mask_has_the_passages_that_fulfil_all_conditions(passages: Path) -> None:
-    assert found(["lang=de", "n>=30"], passages) == [31, 33, 35, 37, 39]
-    assert found(["lang!=de", "n<4"], passages) == [0, 2]
-    assert found(["title=T1", "n<8"], passages) == [1, 4, 7]
-    assert found(["title=none", "n<8"], passages) == []
+    assert rows_where(["lang=de", "n>=30"], passages) == [31, 33, 35, 37, 39]
+    assert rows_where(["lang!=de", "n<4"], passages) == [0, 2]
+    assert rows_where(["title=T1", "n<8"], passages) == [1, 4, 7]
+    assert rows_where(["title=none", "n<8"], passages) == []
 
 
 def test_a_field_that_no_passage_has_is_an_error_that_names_those_there_are(passages: Path) -> None:
     with pytest.raises(QontextError, match=r"no passage has a field 'language'.*lang, n"):
-        found(["language=de"], passages)
+        rows_where(["language=de"], passages)
 
 
 def test_places_are_fields_too(tmp_path: Path) -> None:
     for name in ("guide/a.md", "guide/b.md", "news/c.md"):
         (tmp_path / "docs" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "docs" / name).write_text(f"# {name}\n\nText.")
-    made = api.split(tmp_path / "docs", out=tmp_path / "out")
+    passages = api.split(tmp_path / "docs", out=tmp_path / "out")
     ids = np.array([f"{name}#0" for name in ("guide/a.md", "guide/b.md", "news/c.md")], dtype=object)
-    assert mask(["folder=guide"], ids, made.path).tolist() == [True, True, False]
-    assert mask(["file=*/b.md|news/*"], ids, made.path).tolist() == [False, True, True]
-    assert mask(["document!=guide/a.md", "format=markdown"], ids, made.path).tolist() == [False, True, True]
+    assert mask(["folder=guide"], ids, passages.path).tolist() == [True, True, False]
+    assert mask(["file=*/b.md|news/*"], ids, passages.path).tolist() == [False, True, True]
+    assert mask(["document!=guide/a.md", "format=markdown"], ids, passages.path).tolist() == [
+        False,
+        True,
+        True,
+    ]
     with pytest.raises(QontextError, match="no passage has a field 'lang'"):
-        mask(["lang=de"], ids, made.path)
+        mask(["lang=de"], ids, passages.path)
 
 
 def test_bm25_among_some_passages_is_that_among_all_without_the_others(tmp_path: Path) -> None:

@@ -57,8 +57,8 @@ class Person:
             size = self.page.viewport_size["width"]
             self.page.screenshot(path=Path(SHOTS) / f"{name}-{size}.png", full_page=True)
         violations = Axe().run(self.page).response["violations"]
-        found = [(v["id"], [node["html"][:200] for node in v["nodes"]]) for v in violations]
-        assert not found, f"{name}: {found}"
+        faults = [(v["id"], [node["html"][:200] for node in v["nodes"]]) for v in violations]
+        assert not faults, f"{name}: {faults}"
         wide = self.page.evaluate(
             "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         )

@@ -21,19 +21,19 @@ class Command:
             stderr=subprocess.PIPE,
             text=True,
         )
-        self.said = ""
+        self.log = ""
 
     def url(self) -> str:
         """The address that it says it listens on."""
         stream: IO[str] = self.process.stderr  # type: ignore[assignment]
         for line in stream:
-            self.said += line
+            self.log += line
             if match := re.search(r"^Serving .* at (http://\S+) ", line):
                 return match[1]
-        raise AssertionError(self.said)
+        raise AssertionError(self.log)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
         """The exit code after a signal, and what it said last."""
         self.process.send_signal(number)
-        _, said = self.process.communicate(timeout=60)
-        return self.process.returncode, said
+        _, errors = self.process.communicate(timeout=60)
+        return self.process.returncode, errors

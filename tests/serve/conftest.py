@@ -100,8 +100,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     api.generate(folder / "passages", generator="keyphrase", per_passage=1, out=folder / "queries")
     run = {"data": folder / "data", "split": "test", "k": 5}
     for name, b in (("bm25-a", 0.4), ("bm25-b", 0.9)):
-        found = api.search(bm25=True, b=b, **run, out=mine / "steps" / name)
-        api.evaluate(found, folder / "data", out=mine / "steps" / f"score-{name}")
+        run_of_b = api.search(bm25=True, b=b, **run, out=mine / "steps" / name)
+        api.evaluate(run_of_b, folder / "data", out=mine / "steps" / f"score-{name}")
     api.report((mine / "steps",), out=mine / "report")
     return World(folder)
 
@@ -114,10 +114,10 @@ def _label(folder: Path, passages: Path) -> None:
     (data / "qrels").mkdir(parents=True)
     rows = list(read_passages(passages))
     (data / "corpus.jsonl").write_text("".join(json.dumps(passage_row(p)) + "\n" for p in rows))
-    asked = rows[::9]
-    queries = [{"_id": f"q{n}", "text": " ".join(p.text.split()[:9])} for n, p in enumerate(asked)]
+    sample = rows[::9]
+    queries = [{"_id": f"q{n}", "text": " ".join(p.text.split()[:9])} for n, p in enumerate(sample)]
     (data / "queries.jsonl").write_text("".join(json.dumps(query) + "\n" for query in queries))
-    lines = ["query-id\tcorpus-id\tscore", *(f"q{n}\t{p.id}\t1" for n, p in enumerate(asked))]
+    lines = ["query-id\tcorpus-id\tscore", *(f"q{n}\t{p.id}\t1" for n, p in enumerate(sample))]
     (data / "qrels" / "test.tsv").write_text("\n".join(lines) + "\n")
 
 

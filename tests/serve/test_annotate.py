@@ -23,15 +23,15 @@ from qontext.serve.security import Policy
 
 
 def config(world: World, out: Path, **settings: Any) -> AnnotateConfig:
-    given = {"passages": str(world / "passages"), "queries": str(world / "queries"), "out": str(out)}
-    return AnnotateConfig.make({**given, "documents": 12, **settings}, where="annotate")
+    required = {"passages": str(world / "passages"), "queries": str(world / "queries"), "out": str(out)}
+    return AnnotateConfig.make({**required, "documents": 12, **settings}, where="annotate")
 
 
 @pytest.fixture
 def study(world: World, tmp_path: Path) -> Iterator[Running]:
     """A server of a study with 12 documents; `service` is the study."""
-    found = open_study(config(world, tmp_path / "study"), tmp_path / "study")
-    running = start(make_app(found, Store(tmp_path / "study"), Policy()), found)
+    opened = open_study(config(world, tmp_path / "study"), tmp_path / "study")
+    running = start(make_app(opened, Store(tmp_path / "study"), Policy()), opened)
     yield running
     running.stop()
 
@@ -44,18 +44,18 @@ def shown(page: str) -> int | None:
 
 def test_an_annotator_judges_all_pairs_and_no_others(study: Running) -> None:
     annotator = study.service.annotators[0]
-    link, seen = f"/a/{annotator.key}", []
+    link, numbers = f"/a/{annotator.key}", []
     while (number := shown(study.http.get(link).text)) is not None:
-        seen.append(number)
+        numbers.append(number)
         answer = study.http.post(link, data={"pair": number, "verdict": "high" if number % 2 else "low"})
         assert answer.status_code == 303 and answer.headers["location"] == link
-    assert seen == [pair.number for pair in study.service.order(annotator)]
+    assert numbers == [pair.number for pair in study.service.order(annotator)]
     page = study.http.get(link).text
     assert "That was the last pair" in page and "12 of 12" in page
     previous = re.search(r'href="(/a/[^"]*pair=\d+)"', page)
     assert (
         previous
-        and f"Your verdict so far: {'high' if seen[-1] % 2 else 'low'}" in study.http.get(previous[1]).text
+        and f"Your verdict so far: {'high' if numbers[-1] % 2 else 'low'}" in study.http.get(previous[1]).text
     )
 
 
@@ -103,8 +103,8 @@ def test_double_submits_and_two_tabs_count_once(study: Running) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    found = study.http.get(f"/results/{study.service.organizer}/results.json").json()
-    assert found["votes"] == 1
+    summary = study.http.get(f"/results/{study.service.organizer}/results.json").json()
+    assert summary["votes"] == 1
     submit("low")  # the other tab, later: the last word counts
     text = study.http.get(f"/results/{study.service.organizer}/pairs.csv").text
     rows = list(csv.DictReader(text.splitlines()))
@@ -113,11 +113,11 @@ def test_double_submits_and_two_tabs_count_once(study: Running) -> None:
 
 def test_results_need_the_token_if_there_is_one(world: World, tmp_path: Path) -> None:
     token = "a-token-of-many-characters"
-    found = open_study(config(world, tmp_path / "study"), tmp_path / "study")
-    running = start(make_app(found, Store(tmp_path / "study"), Policy(token=token)), found)
+    opened = open_study(config(world, tmp_path / "study"), tmp_path / "study")
+    running = start(make_app(opened, Store(tmp_path / "study"), Policy(token=token)), opened)
     try:
-        assert running.http.get(f"/a/{found.annotators[0].key}").status_code == 200
-        results = f"/results/{found.organizer}"
+        assert running.http.get(f"/a/{opened.annotators[0].key}").status_code == 200
+        results = f"/results/{opened.organizer}"
         assert running.http.get(results).status_code == 401
         assert running.http.get(results, headers={"Authorization": f"Bearer {token}"}).status_code == 200
     finally:
@@ -139,13 +139,15 @@ def test_the_same_command_resumes_and_another_is_refused(world: World, tmp_path:
 
 
 def test_export_writes_results_and_the_signals_beside_them(world: World, tmp_path: Path) -> None:
-    given = config(world, tmp_path / "study", reranker=str(world / "reranker")).model_dump(exclude={"device"})
-    found = api.annotate(**{**given, "export": True, "device": "cpu"})
+    settings = config(world, tmp_path / "study", reranker=str(world / "reranker")).model_dump(
+        exclude={"device"}
+    )
+    summary = api.annotate(**{**settings, "export": True, "device": "cpu"})
     assert json.loads((tmp_path / "study" / "results.json").read_text())["pairs"] == 24
     assert len(list(csv.DictReader((tmp_path / "study" / "pairs.csv").open()))) == 24
-    assert found["kinds"]["passage-query"]["rate"] is None
-    assert set(found["signals"]) == {"BM25 finds the passage, top 10", "overlap ≥ 0.5", "reranker ≥ 0.5"}
-    assert found["signals"]["overlap ≥ 0.5"]["passage-query"] == 1  # keyphrases are words of their passages
+    assert summary["kinds"]["passage-query"]["rate"] is None
+    assert set(summary["signals"]) == {"BM25 finds the passage, top 10", "overlap ≥ 0.5", "reranker ≥ 0.5"}
+    assert summary["signals"]["overlap ≥ 0.5"]["passage-query"] == 1  # keyphrases are words of their passages
 
 
 def test_two_people_annotate_in_browsers(study: Running) -> None:
@@ -178,6 +180,6 @@ def test_two_people_annotate_in_browsers(study: Running) -> None:
         assert "1 of 12" in page.locator("main").inner_text()
         for person in (*people, organizer, plain):
             person.close()
-    found = study.http.get(f"/results/{study.service.organizer}/results.json").json()
-    assert found["votes"] == 25 and found["annotators"]["A1"] == {"votes": 12, "of": 12}
-    assert len(found["disagreements"]) in (5, 6)  # the third may dissent from two who agree
+    summary = study.http.get(f"/results/{study.service.organizer}/results.json").json()
+    assert summary["votes"] == 25 and summary["annotators"]["A1"] == {"votes": 12, "of": 12}
+    assert len(summary["disagreements"]) in (5, 6)  # the third may dissent from two who agree

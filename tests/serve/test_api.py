@@ -128,8 +128,8 @@ def test_queries_and_passages_are_told_apart(serve: Serve, world: World) -> None
 
     def vector(**body: Any) -> list[float]:
         answer = http.post("/v1/embeddings", json={"input": "A storm.", **body}).json()
-        found: list[float] = answer["data"][0]["embedding"]
-        return found
+        embedding: list[float] = answer["data"][0]["embedding"]
+        return embedding
 
     query, passage = vector(model="mine-query"), vector(model="mine-passage")
     assert query != passage

@@ -64,8 +64,8 @@ def test_a_large_job_is_computed_in_parts_between_which_others_have_their_turn()
         while batcher.waiting < 2:
             await asyncio.sleep(0.01)
         gate.open.set()
-        found = await asyncio.gather(first, large, other)
-        assert found == [[2], [2 * n for n in range(LARGEST + 5)], ["cc"]]
+        results = await asyncio.gather(first, large, other)
+        assert results == [[2], [2 * n for n in range(LARGEST + 5)], ["cc"]]
         assert [len(batch) for batch in gate.batches] == [1, LARGEST, 1, 5] and gate.batches[2] == ["c"]
         batcher.close()
 

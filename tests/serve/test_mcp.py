@@ -52,10 +52,10 @@ async def use(server: Any) -> None:
         about = tools["search"].description or ""
         assert "24 documents" in about and "in English" in about and "Lighthouse" in about
         assert set(tools["search"].input_schema["properties"]) == {"question", "k", "folder"}
-        found = await client.call_tool("search", {"question": QUESTION, "k": 3})
-        assert not found.is_error
-        results = found.structured_content["results"]
-        assert len(results) == 3 and json.loads(texts(found)) == found.structured_content
+        reply = await client.call_tool("search", {"question": QUESTION, "k": 3})
+        assert not reply.is_error
+        results = reply.structured_content["results"]
+        assert len(results) == 3 and json.loads(texts(reply)) == reply.structured_content
         south = await client.call_tool("search", {"question": QUESTION, "folder": "south"})
         assert {r["document"].split("/")[0] for r in south.structured_content["results"]} == {"south"}
         read = (await client.call_tool("read", {"document": results[0]["document"]})).structured_content
@@ -110,13 +110,13 @@ def test_nothing_but_the_protocol_is_on_stdout(world: World) -> None:
     process.stdin.flush()
     lines = [process.stdout.readline(), process.stdout.readline()]
     process.stdin.close()
-    rest, said = process.stdout.read(), process.stderr.read()
-    assert process.wait(timeout=60) == 0, said
+    rest, errors = process.stdout.read(), process.stderr.read()
+    assert process.wait(timeout=60) == 0, errors
     answers = {json.loads(line)["id"]: json.loads(line) for line in lines}
     assert set(answers) == {1, 2} and not rest
     assert answers[1]["result"]["serverInfo"]["name"] == "qontext"
     assert not answers[2]["result"]["isError"]
-    assert "Serving MCP" in said and "boat" not in said
+    assert "Serving MCP" in errors and "boat" not in errors
 
 
 def test_no_stream_is_held_open_on_which_nothing_is_sent(site: Running) -> None:
@@ -157,11 +157,11 @@ def test_texts_are_capped(world: World, tmp_path: Any) -> None:
 
     async def main() -> None:
         async with connected(build(service)) as client:
-            found = (await client.call_tool("search", {"question": "boat", "k": 12})).structured_content[
+            results = (await client.call_tool("search", {"question": "boat", "k": 12})).structured_content[
                 "results"
             ]
-            assert len(found) == 12 and all(len(r["text"]) <= TEXT_CHARACTERS + 2 for r in found)
-            assert sum(len(r["text"]) for r in found) < ANSWER_CHARACTERS + 12 * 200
+            assert len(results) == 12 and all(len(r["text"]) <= TEXT_CHARACTERS + 2 for r in results)
+            assert sum(len(r["text"]) for r in results) < ANSWER_CHARACTERS + 12 * 200
             read = (await client.call_tool("read", {"document": "d1"})).structured_content
             assert len(read["text"]) <= ANSWER_CHARACTERS + 2 and read["text"].endswith("…")
 

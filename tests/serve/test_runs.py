@@ -19,8 +19,8 @@ def test_artifacts_are_listed_by_name(world: World, tmp_path: Path) -> None:
     (tmp_path / "runs" / "broken" / "meta.json").write_text("{")
     shutil.copytree(world / "bm25", tmp_path / "runs" / ".hidden")
     shutil.copytree(world / "bm25", tmp_path / "runs" / "1" / "2" / "3" / "4" / "5")
-    found = Runs(tmp_path / "runs").all()
-    assert list(found) == ["a/bm25-a", "a/bm25-b", "a/score-bm25-a", "a/score-bm25-b", "b"]
+    artifacts = Runs(tmp_path / "runs").all()
+    assert list(artifacts) == ["a/bm25-a", "a/bm25-b", "a/score-bm25-a", "a/score-bm25-b", "b"]
     assert Runs(tmp_path / "nothing").all() == {}
 
 
@@ -41,9 +41,9 @@ def test_losses_become_curves(world: World, tmp_path: Path) -> None:
     ]
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (tmp_path / "run" / "logs" / "metrics.jsonl").write_text(text)
-    found = curves(open_artifact(tmp_path / "run"))
-    assert found[0] == Curve("train", "mlm", [(1, 4.0), (2, 3.0), (3, 2.0)]) and len(found) == 2
-    assert path_of(found[0], 100, 50) == "M0.0,0.0 L50.0,25.0 L100.0,50.0"
+    drawn = curves(open_artifact(tmp_path / "run"))
+    assert drawn[0] == Curve("train", "mlm", [(1, 4.0), (2, 3.0), (3, 2.0)]) and len(drawn) == 2
+    assert path_of(drawn[0], 100, 50) == "M0.0,0.0 L50.0,25.0 L100.0,50.0"
     assert path_of(Curve("train", "flat", [(1, 1.0), (2, 1.0)]), 100, 50) == "M0.0,0.0 L100.0,0.0"
     assert curves(open_artifact(world / "bm25")) == []
 

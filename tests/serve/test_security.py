@@ -138,8 +138,8 @@ def test_queries_are_in_no_log(serve: Serve, capsys: pytest.CaptureFixture[str])
     quiet.http.get("/", params={"q": secret})
     quiet.http.post("/v1/search", json={"query": secret})
     quiet.stop()
-    said = capsys.readouterr()
-    assert "POST /v1/search 200" in said.err and secret not in said.err + said.out
+    output = capsys.readouterr()
+    assert "POST /v1/search 200" in output.err and secret not in output.err + output.out
     loud = serve("bm25", log_queries=True)
     loud.http.post("/v1/search", json={"query": secret})
     assert secret in capsys.readouterr().err

@@ -33,16 +33,16 @@ def test_a_port_in_use(world: World, command: Any) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         running = command("serve", world / "bm25", "--port", taken.getsockname()[1])
-        _, said = running.process.communicate(timeout=60)
+        _, errors = running.process.communicate(timeout=60)
     assert running.process.returncode == 2
-    assert said.startswith("error: cannot listen on 127.0.0.1:") and "address already in use" in said
-    assert said.count("\n") == 1
+    assert errors.startswith("error: cannot listen on 127.0.0.1:") and "address already in use" in errors
+    assert errors.count("\n") == 1
 
 
 def test_an_address_beyond_this_machine_needs_a_token(world: World, command: Any) -> None:
     running = command("serve", world / "bm25", "--host", "0.0.0.0", QONTEXT_TOKEN="")
-    _, said = running.process.communicate(timeout=60)
-    assert running.process.returncode == 2 and "needs a token" in said
+    _, errors = running.process.communicate(timeout=60)
+    assert running.process.returncode == 2 and "needs a token" in errors
 
 
 def test_without_the_extra_the_command_says_how_to_install_it(

@@ -90,17 +90,17 @@ def test_results_by_hand(study: Study) -> None:
         Vote(name, of_b[0].number, verdict, 0.0) for name, verdict in zip(names, ("high", "high", "low"))
     ]
     votes += [Vote(name, of_b[1].number, verdict, 0.0) for name, verdict in zip(names, ("high", "low"))]
-    found = results(study, votes)
-    assert found["votes"] == 65 and found["votes_expected"] == 120
-    passages, queries = found["kinds"]["passage-passage"], found["kinds"]["passage-query"]
+    summary = results(study, votes)
+    assert summary["votes"] == 65 and summary["votes_expected"] == 120
+    passages, queries = summary["kinds"]["passage-passage"], summary["kinds"]["passage-query"]
     assert (passages["decided"], passages["high"], passages["rate"]) == (11, 1, 1 / 11)
     assert (queries["decided"], queries["high"], queries["rate"]) == (10, 10, 1.0)
     assert (passages["paper"], queries["paper"]) == (0.355, 0.565)
-    assert found["kappa_by_group"]["A"] == 1.0
-    assert found["disagreements"] == [pair.number for pair in of_b]
-    assert found["annotators"]["A1"] == {"votes": 20, "of": 20}
-    assert found["annotators"]["B3"] == {"votes": 1, "of": 20}
-    signal = found["signals"]["overlap"]
+    assert summary["kappa_by_group"]["A"] == 1.0
+    assert summary["disagreements"] == [pair.number for pair in of_b]
+    assert summary["annotators"]["A1"] == {"votes": 20, "of": 20}
+    assert summary["annotators"]["B3"] == {"votes": 1, "of": 20}
+    signal = summary["signals"]["overlap"]
     assert (signal["passage-passage"], signal["passage-query"]) == (0.0, 1.0)
     assert signal["agreement"] == 20 / 21
     lines = to_csv(study, votes).splitlines()

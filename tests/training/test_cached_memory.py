@@ -40,4 +40,4 @@ def test_only_vectors_are_kept_between_the_passes() -> None:
 
 
 def _tensors() -> list[torch.Tensor]:
-    return [found for found in gc.get_objects() if type(found) is torch.Tensor]
+    return [value for value in gc.get_objects() if type(value) is torch.Tensor]

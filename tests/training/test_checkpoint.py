@@ -67,7 +67,7 @@ def test_a_state_of_odd_values(work: Workdir, name: str, value: Any) -> None:
 
 def test_tensors_of_another_model(work: Workdir) -> None:
     folder = work.path / "c" / "step-00000002"
-    for name, said in (("weights", "its weights do not match"), ("optimizer", "its moments do not match")):
+    for name, message in (("weights", "its weights do not match"), ("optimizer", "its moments do not match")):
         file = folder / f"{name}.safetensors"
         tensors = load_file(file)
         key = next(key for key, value in tensors.items() if value.dim() == 2)
@@ -76,5 +76,5 @@ def test_tensors_of_another_model(work: Workdir) -> None:
             {**tensors, f"{key}.other|x": torch.zeros(2, 2)},
         ):
             save_file(changed, file)
-            assert said in refused(work)
+            assert message in refused(work)
         save_file(tensors, file)

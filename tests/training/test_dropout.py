@@ -60,11 +60,11 @@ def test_none_all_and_evaluation() -> None:
 
 def deviations(p: float, *pairs: tuple[Tensor, Tensor]) -> list[float]:
     """How far from independent two masks are, in standard deviations."""
-    found = []
+    values = []
     for one, other in pairs:
         product = (one.double() - (1 - p)) * (other.double() - (1 - p))
-        found.append(abs(product.sum().item()) / (product.numel() ** 0.5 * p * (1 - p)))
-    return found
+        values.append(abs(product.sum().item()) / (product.numel() ** 0.5 * p * (1 - p)))
+    return values
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5])

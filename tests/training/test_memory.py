@@ -20,7 +20,7 @@ before = resident()
 work = [torch.ones(6 << 18) for _ in range(8)]
 held = torch.ones(1_000)  # keeps the heap from shrinking
 del work
-if {wanted}:
+if {is_called}:
     assert return_freed_memory()
 print(resident() - before)
 """
@@ -31,10 +31,10 @@ def test_freed_blocks_go_back_to_the_system() -> None:
     grown = [
         float(
             subprocess.run(
-                [sys.executable, "-c", CHILD.format(wanted=wanted)], capture_output=True, text=True
+                [sys.executable, "-c", CHILD.format(is_called=is_called)], capture_output=True, text=True
             ).stdout
         )
-        for wanted in (False, True)
+        for is_called in (False, True)
     ]
     assert grown[1] < 8
     assert grown[0] > grown[1] + 8, "without it nothing is gained here, so it could go"

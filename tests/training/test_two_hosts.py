@@ -64,12 +64,12 @@ def test_two_torchruns_train_together_and_encode_what_one_process_encodes(
             "--out",
             "two",
         ]
-        with (tmp_path / f"said-{number}").open("w") as said:
+        with (tmp_path / f"said-{number}").open("w") as output:
             hosts.append(
                 subprocess.Popen(
                     [sys.executable, *command],
                     cwd=tmp_path,
-                    stdout=said,
+                    stdout=output,
                     stderr=subprocess.STDOUT,
                     env={**os.environ, "OMP_NUM_THREADS": "1"},
                 )

@@ -102,8 +102,8 @@ def test_arms_share_what_is_the_same(sweep: str) -> None:
 
 
 def test_arms_and_a_grid(sweep: str) -> None:
-    made = steps(sweep, small=True, grid=("search.b=0.5,1",))
-    assert "search--arm=no-length--b=0.5" in made and "again--b=1" in made
+    expanded = steps(sweep, small=True, grid=("search.b=0.5,1",))
+    assert "search--arm=no-length--b=0.5" in expanded and "again--b=1" in expanded
 
 
 def test_a_table_and_the_first_passages_side_by_side(sweep: str, tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_a_change_of_a_step_that_some_arms_lack(sweep: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         (
             'recipe.arms = ["no length", "judged twice"]',
@@ -152,11 +152,11 @@ def test_a_change_of_a_step_that_some_arms_lack(sweep: str, tmp_path: Path) -> N
         ('examples = "evaluate"', 'examples = "score"', "unknown step with examples 'score'"),
     ],
 )
-def test_arms_that_cannot_be_are_told(sweep: str, tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_arms_that_cannot_be_are_told(sweep: str, tmp_path: Path, old: str, new: str, message: str) -> None:
     text = Path(sweep).read_text()
     assert old in text
     Path(sweep).write_text(text.replace(old, new, 1))
-    with pytest.raises(QontextError, match=said):
+    with pytest.raises(QontextError, match=message):
         api.sweep(sweep, out=tmp_path / "out", small="arms" in old)
 
 

@@ -158,12 +158,12 @@ def test_an_interrupted_step_resumes(run: Run, tmp_path: Path) -> None:
     assert reasons(run(dry_run=True))["split"] == "interrupted, resuming"
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert "split: interrupted, resuming" in done.stderr and "Resuming out/split" in done.stderr
-    made = artifacts.open_artifact(tmp_path / "out" / "split")
-    assert made.summary["documents"] == 3000 and len(made.parts()) == 94
+    artifact = artifacts.open_artifact(tmp_path / "out" / "split")
+    assert artifact.summary["documents"] == 3000 and len(artifact.parts()) == 94
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("[split\n", r"r.toml: not a valid recipe"),
         ("", "the recipe has no steps"),
@@ -186,11 +186,11 @@ def test_an_interrupted_step_resumes(run: Run, tmp_path: Path) -> None:
         pytest.param(f"[split]\nseed = {'9' * 5_000}\n", "not a valid recipe: .*digits", id="digits"),
     ],
 )
-def test_a_recipe_that_cannot_be_run_is_a_sentence(tmp_path: Path, text: str, said: str) -> None:
+def test_a_recipe_that_cannot_be_run_is_a_sentence(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "r.toml").write_text(text)
-    with pytest.raises(QontextError, match=said) as told:
+    with pytest.raises(QontextError, match=message) as error:
         api.run(tmp_path / "r.toml", out=str(tmp_path / "out"))
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
 
 
 def test_everything_wrong_is_named_before_the_first_step_runs(tmp_path: Path) -> None:
@@ -213,12 +213,12 @@ def test_everything_wrong_is_named_before_the_first_step_runs(tmp_path: Path) ->
         qrels = "{tmp_path}/no-qrels.tsv"
         """
     )
-    with pytest.raises(QontextError) as told:
+    with pytest.raises(QontextError) as error:
         api.run(tmp_path / "r.toml", out=str(tmp_path / "out"))
-    said = str(told.value)
-    assert "3 problems" in said and said.count("\n") == 0
-    assert "pretrain (step 'pretrain'): lr = -1" in said
-    assert "no-groups" in said and "no-qrels.tsv" in said
+    message = str(error.value)
+    assert "3 problems" in message and message.count("\n") == 0
+    assert "pretrain (step 'pretrain'): lr = -1" in message
+    assert "no-groups" in message and "no-qrels.tsv" in message
     assert not (tmp_path / "out" / "split").exists()
     with pytest.raises(QontextError, match="3 problems"):
         api.run(tmp_path / "r.toml", out=str(tmp_path / "out"), dry_run=True)
@@ -247,7 +247,7 @@ def test_a_setting_can_be_taken_back_to_its_default(tmp_path: Path, nothing: str
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ("splitt.max_tokens=3", r"unknown step of recipe.toml 'splitt'.*Did you mean 'split'"),
         ("split.max_tokenz=3", "Did you mean 'max_tokens'"),
@@ -255,8 +255,8 @@ def test_a_setting_can_be_taken_back_to_its_default(tmp_path: Path, nothing: str
         ("split.max_tokens=many", r"split \(step 'split'\): max_tokens = 'many'"),
     ],
 )
-def test_a_change_that_does_not_fit(run: Run, change: str, said: str) -> None:
-    with pytest.raises(QontextError, match=said):
+def test_a_change_that_does_not_fit(run: Run, change: str, message: str) -> None:
+    with pytest.raises(QontextError, match=message):
         run(change)
 
 
@@ -266,11 +266,11 @@ def test_the_name_of_a_recipe_that_there_is_not() -> None:
 
 
 def test_every_shipped_recipe_can_be_read() -> None:
-    found = api.recipes()["recipes"]
-    assert [row["name"] for row in found] == sorted(p.stem for p in tables.SHIPPED.glob("*.toml"))
-    for row in found:
-        asked = [name for name in row["needs"].split(", ") if name]
-        steps = recipe.read_recipe(row["name"], tuple(f"inputs.{name}=pydocs:" for name in asked)).steps
+    listed = api.recipes()["recipes"]
+    assert [row["name"] for row in listed] == sorted(p.stem for p in tables.SHIPPED.glob("*.toml"))
+    for row in listed:
+        inputs = [name for name in row["needs"].split(", ") if name]
+        steps = recipe.read_recipe(row["name"], tuple(f"inputs.{name}=pydocs:" for name in inputs)).steps
         assert steps and row["title"]
         assert all(isinstance(step.stage, stages.Stage) or step.stage.verb in recipe.LAST for step in steps)
 
@@ -294,8 +294,8 @@ def test_a_recipe_writes_into_no_steps_own_directory(run: Run, tmp_path: Path) -
 def test_places_where_a_recipe_cannot_write(tmp_path: Path) -> None:
     (tmp_path / "r.toml").write_text("[split]\nsource = 2020-01-01\n")
     (tmp_path / "folder" / "recipe.toml").mkdir(parents=True)
-    for out, said in (("r.toml", "a file is in the way"), ("folder", "is a directory")):
-        with pytest.raises(QontextError, match=said):
+    for out, message in (("r.toml", "a file is in the way"), ("folder", "is a directory")):
+        with pytest.raises(QontextError, match=message):
             api.run(tmp_path / "r.toml", out=str(tmp_path / out))
     with pytest.raises(QontextError, match="source"):
         api.run(tmp_path / "r.toml", out=str(tmp_path / "out"))
@@ -344,9 +344,9 @@ def labelled(tmp_path: Path) -> Path:
 
 def test_the_last_steps_may_show_results(labelled: Path, tmp_path: Path) -> None:
     (tmp_path / "r.toml").write_text(LAST)
-    asked = {"set": (f"inputs.data={labelled}",), "out": str(tmp_path / "out")}
+    settings = {"set": (f"inputs.data={labelled}",), "out": str(tmp_path / "out")}
     for _ in range(2):
-        result = api.run(tmp_path / "r.toml", **asked)
+        result = api.run(tmp_path / "r.toml", **settings)
         assert list(states(result).values())[2:] == ["done now", "done now"]
         summaries = {row["step"]: row["summary"] for row in result["steps"]}
         assert summaries["beir"]["sets"] == {"labelled": 1.0}
@@ -355,11 +355,11 @@ def test_the_last_steps_may_show_results(labelled: Path, tmp_path: Path) -> None
     assert (tmp_path / "out" / "beir" / "beir.md").is_file()
     (tmp_path / "r.toml").write_text(LAST + '[evaluate]\nrun = "@beir"\nqrels = "$data"\n')
     with pytest.raises(QontextError, match=r"unknown earlier step, read by \[evaluate\], 'beir'"):
-        api.run(tmp_path / "r.toml", **asked)
+        api.run(tmp_path / "r.toml", **settings)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ("search.data=nowhere", "search .step 'search'.: cannot read data: no such file or folder .nowhere."),
         ("search.split=dev", "unknown split of .*labelled 'dev'"),
@@ -369,15 +369,15 @@ def test_the_last_steps_may_show_results(labelled: Path, tmp_path: Path) -> None
     ],
 )
 def test_inputs_are_looked_at_before_the_first_step(
-    labelled: Path, tmp_path: Path, change: str, said: str | None
+    labelled: Path, tmp_path: Path, change: str, message: str | None
 ) -> None:
     (tmp_path / "r.toml").write_text(LAST)
-    asked = {"set": (f"inputs.data={labelled}", change), "out": str(tmp_path / "out"), "dry_run": True}
-    if said is None:
-        api.run(tmp_path / "r.toml", **asked)
+    settings = {"set": (f"inputs.data={labelled}", change), "out": str(tmp_path / "out"), "dry_run": True}
+    if message is None:
+        api.run(tmp_path / "r.toml", **settings)
         return
-    with pytest.raises(QontextError, match=said):
-        api.run(tmp_path / "r.toml", **asked)
+    with pytest.raises(QontextError, match=message):
+        api.run(tmp_path / "r.toml", **settings)
 
 
 def test_all_problems_are_told_at_once(labelled: Path, tmp_path: Path) -> None:

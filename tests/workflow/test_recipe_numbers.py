@@ -14,20 +14,22 @@ from qontext.workflow.scores import published_rows
 from qontext.workflow.tables import find_recipe, missing_inputs, read_tables, shipped
 
 
-def given(name: str) -> tuple[str, ...]:
+def inputs_of(name: str) -> tuple[str, ...]:
     """Values for the inputs that a recipe needs."""
     tables = read_tables(find_recipe(name))
-    return tuple(f"inputs.{asked}=given" for asked in missing_inputs(tables))
+    return tuple(f"inputs.{input_name}=given" for input_name in missing_inputs(tables))
 
 
 def steps(name: str) -> dict[str, Any]:
     """The configurations of a recipe's steps, their defaults included."""
-    return {step.name: step.configure(Path("runs")) for step in recipe.read_recipe(name, given(name)).steps}
+    return {
+        step.name: step.configure(Path("runs")) for step in recipe.read_recipe(name, inputs_of(name)).steps
+    }
 
 
 def settings(name: str, verb: str) -> Any:
     """The configuration of a recipe's step."""
-    read = recipe.read_recipe(name, given(name)).steps
+    read = recipe.read_recipe(name, inputs_of(name)).steps
     (step,) = (step for step in read if step.stage.verb == verb and not step.name.endswith("-1"))
     return step.configure(Path("runs"))
 
@@ -129,13 +131,13 @@ def test_the_arms_of_a_comparison_differ_in_what_is_compared(
 ) -> None:
     """Setting by setting, over all steps; an input is a setting of its steps."""
     one, two = (flat(name) for name in (base, other))
-    found = {key for key in one.keys() | two.keys() if one.get(key) != two.get(key)}
-    assert found == different
+    differing = {key for key in one.keys() | two.keys() if one.get(key) != two.get(key)}
+    assert differing == different
 
 
 def flat(name: str) -> dict[tuple[str, str], Any]:
     """(step, setting) → value of a recipe, as written, with inputs in their places."""
-    read = recipe.read_recipe(name, given(name)).steps
+    read = recipe.read_recipe(name, inputs_of(name)).steps
     return {
         (step.name, key): value
         for step in read
@@ -167,18 +169,18 @@ def test_the_recipes_of_both_stages() -> None:
 
 @pytest.mark.parametrize("name", TWO_STAGES)
 def test_from_passages_to_the_measures_of_the_paper(name: str) -> None:
-    made = steps(name)
+    configs = steps(name)
     for stage in ("1", "2"):
-        assert {"MRR@10", "Success@50", "Success@1000"} <= set(made[f"score-{stage}"].measures.split())
+        assert {"MRR@10", "Success@50", "Success@1000"} <= set(configs[f"score-{stage}"].measures.split())
         for year in ("19", "20"):
-            assert made[f"score-{stage}-dl{year}"].qrels == f"trec-dl-20{year}"
-        assert made[f"groups-{stage}"].depth == 200 == made["bm25-train"].k == made["run-1-train"].k
-        assert made[f"run-{stage}"].k == 1_000
-    one, two = made["retriever-1"], made["retriever-2"]
+            assert configs[f"score-{stage}-dl{year}"].qrels == f"trec-dl-20{year}"
+        assert configs[f"groups-{stage}"].depth == 200 == configs["bm25-train"].k == configs["run-1-train"].k
+        assert configs[f"run-{stage}"].k == 1_000
+    one, two = configs["retriever-1"], configs["retriever-2"]
     own = {"groups": two.groups, "teacher": two.teacher}
     assert one.model_copy(update=own) == two, "both start from the same encoder"
     assert (one.groups, two.groups) == ("runs/groups-1", "runs/groups-2")
-    trained = "pretrain" in made
+    trained = "pretrain" in configs
     assert (one.encoder == "runs/pretrain") is trained
 
 

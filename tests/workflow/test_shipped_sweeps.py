@@ -21,8 +21,8 @@ def arms_of(name: str) -> dict[str, Recipe]:
 
 
 def setting(recipe: Recipe, step: str, field: str) -> Any:
-    (found,) = (one for one in recipe.steps if one.name == step)
-    return found.settings.get(field)
+    (only,) = (one for one in recipe.steps if one.name == step)
+    return only.settings.get(field)
 
 
 def figure(recipe: Recipe) -> float:
@@ -73,11 +73,11 @@ def figure(recipe: Recipe) -> float:
     ],
 )  # fmt: skip
 def test_an_arm_for_each_row(name: str, fields: tuple[str, ...], rows: dict[tuple[Any, ...], float]) -> None:
-    found = {
+    arms = {
         tuple(setting(recipe, "pretrain", field) for field in fields): figure(recipe)
         for recipe in arms_of(name).values()
     }
-    assert found == rows
+    assert arms == rows
 
 
 def test_coCondenser_s_tables() -> None:
@@ -110,8 +110,8 @@ def test_coCondenser_s_tables() -> None:
 
 
 def test_the_curves_of_figure_2_share_their_pretrainings() -> None:
-    given = tuple(f"inputs.{name}=given" for name in ("data", "topics_2019", "topics_2020"))
-    sweep = expand("cot-mae-figure-2", given, axes_of(SweepConfig(recipe="cot-mae-figure-2")))
+    inputs = tuple(f"inputs.{name}=given" for name in ("data", "topics_2019", "topics_2020"))
+    sweep = expand("cot-mae-figure-2", inputs, axes_of(SweepConfig(recipe="cot-mae-figure-2")))
     trained = [step for step in sweep.recipe.steps if step.stage.verb == "pretrain"]
     assert len(sweep.labels) == 16
     assert [step.settings["decoder_init"] for step in trained] == ["random", "0,1", "5,11", "10,11"]
@@ -132,8 +132,10 @@ def test_the_list_has_the_sweeps() -> None:
 def test_every_arm_is_valid_and_reproduces_what_is_published(name: str) -> None:
     file = find_recipe(name)
     for arm, recipe in arms_of(name).items():
-        given = tuple(f"inputs.{asked}=given" for asked in missing_inputs(read_tables(file, arm=arm)))
-        assert given, "MS MARCO is an input"
+        inputs = tuple(
+            f"inputs.{input_name}=given" for input_name in missing_inputs(read_tables(file, arm=arm))
+        )
+        assert inputs, "MS MARCO is an input"
         assert all(named(system) for system in recipe.published), arm
         assert {"score-1", "score-2"} <= {step.name for step in recipe.steps}
     small = read_arms(file, small=True)

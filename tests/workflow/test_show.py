@@ -13,46 +13,48 @@ from qontext.frame.errors import QontextError
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Artifact:
+def artifact(tmp_path: Path) -> Artifact:
     (tmp_path / "docs.jsonl").write_text('{"_id": "d", "text": "One. Two."}\n')
-    made: Artifact = api.split(tmp_path / "docs.jsonl", out=tmp_path / "runs" / "split", max_tokens=77)
-    return made
+    passages: Artifact = api.split(tmp_path / "docs.jsonl", out=tmp_path / "runs" / "split", max_tokens=77)
+    return passages
 
 
-def test_it_tells_what_made_it_from_what_and_how(made: Artifact, capsys: pytest.CaptureFixture[str]) -> None:
-    assert api.show(made) == {"path": str(made.path), **made.meta}
-    said = capsys.readouterr().out
-    for part in ("qontext split", "docs.jsonl", "max tokens", "77", "passages", made.digest):
-        assert part in said
+def test_it_tells_what_made_it_from_what_and_how(
+    artifact: Artifact, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert api.show(artifact) == {"path": str(artifact.path), **artifact.meta}
+    output = capsys.readouterr().out
+    for part in ("qontext split", "docs.jsonl", "max tokens", "77", "passages", artifact.digest):
+        assert part in output
 
 
-def test_verify(made: Artifact, capsys: pytest.CaptureFixture[str]) -> None:
-    api.show(made, verify=True)
+def test_verify(artifact: Artifact, capsys: pytest.CaptureFixture[str]) -> None:
+    api.show(artifact, verify=True)
     assert "no file has changed since it was written" in capsys.readouterr().out
-    made.parts()[0].write_bytes(b"else")
+    artifact.parts()[0].write_bytes(b"else")
     with pytest.raises(QontextError, match=r"changed since it was written: part-00000.parquet"):
-        api.show(made, verify=True)
+        api.show(artifact, verify=True)
 
 
-def test_a_folder_of_directories(made: Artifact, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_of_directories(artifact: Artifact, capsys: pytest.CaptureFixture[str]) -> None:
     claim = {"verb": "tokens", "format": 1, "config": {}, "inputs": {}, "key": "k"}
-    artifacts.begin(made.path.parent / "tokens", claim)
-    found = api.show(made.path.parent)["directories"]
-    assert [(row["directory"], row["made_by"]) for row in found] == [
+    artifacts.begin(artifact.path.parent / "tokens", claim)
+    listed = api.show(artifact.path.parent)["directories"]
+    assert [(row["directory"], row["made_by"]) for row in listed] == [
         ("split", "qontext split"),
         ("tokens", "not finished"),
     ]
     assert "passages 1" in capsys.readouterr().out
 
 
-def test_what_cannot_be_shown(made: Artifact, tmp_path: Path) -> None:
+def test_what_cannot_be_shown(artifact: Artifact, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    for path, said in (
+    for path, message in (
         (tmp_path / "nowhere", "no such file or folder"),
         (tmp_path / "empty", "not a Qontext directory"),
         (tmp_path / "docs.jsonl", "no such directory"),
     ):
-        with pytest.raises(QontextError, match=said):
+        with pytest.raises(QontextError, match=message):
             api.show(path)
 
 

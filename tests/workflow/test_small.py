@@ -53,11 +53,11 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def tiny(name: str, data: Path, arm: str | None = None) -> tuple[str, ...]:
     """The settings of a run: the labelled set, and fewer steps than in the small profile."""
-    given: tuple[str, ...] = (f"inputs.data={data}",)
-    for step in read_recipe(name, given, small=True, arm=arm).steps:
+    settings: tuple[str, ...] = (f"inputs.data={data}",)
+    for step in read_recipe(name, settings, small=True, arm=arm).steps:
         for key, value in TINY.get(step.stage.verb, {}).items():
-            given += (f"{step.name}.{key}={value}",)
-    return given
+            settings += (f"{step.name}.{key}={value}",)
+    return settings
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -72,8 +72,8 @@ def test_a_recipe_runs_whole_and_ends_with_scores(name: str, data: Path, out: Pa
 @pytest.mark.parametrize("name", SWEEPS)
 def test_a_sweep_runs_whole_and_ends_with_a_table(name: str, data: Path, out: Path) -> None:
     arms = read_arms(find_recipe(name), small=True)
-    given = [set(tiny(name, data, arm)) for arm in arms]
-    result = api.sweep(name, small=True, set=tuple(sorted(set.union(*given))), out=str(out))
+    settings = [set(tiny(name, data, arm)) for arm in arms]
+    result = api.sweep(name, small=True, set=tuple(sorted(set.union(*settings))), out=str(out))
     assert [row["settings"] for row in result["combinations"]] == [{"arm": arm} for arm in arms]
     measured = [{key for key in row["measures"] if "MRR@10" in key} for row in result["combinations"]]
     assert len(arms) > 1 and all(measured), "every arm is measured"
@@ -90,11 +90,15 @@ def start(data: Path, out: Path) -> str:
 
 def at_full_size(name: str, start: str, out: Path, **inputs: object) -> list[dict[str, Any]]:
     """The scores of a recipe's own profile, in few steps."""
-    given = (f"inputs.encoder={start}", *(f"inputs.{key}={value}" for key, value in inputs.items()))
-    for step in read_recipe(name, given).steps:
+    settings = (f"inputs.encoder={start}", *(f"inputs.{key}={value}" for key, value in inputs.items()))
+    for step in read_recipe(name, settings).steps:
         if step.stage.verb == "finetune":
-            given += (f"{step.name}.steps=1", f"{step.name}.batch_size=2", f"{step.name}.passage_length=64")
-    scores: list[dict[str, Any]] = api.run(name, set=given, out=str(out))["scores"]
+            settings += (
+                f"{step.name}.steps=1",
+                f"{step.name}.batch_size=2",
+                f"{step.name}.passage_length=64",
+            )
+    scores: list[dict[str, Any]] = api.run(name, set=settings, out=str(out))["scores"]
     return [row for row in scores if not row["system"].startswith("published")]
 
 
@@ -111,8 +115,8 @@ def test_dpr_s_files_as_published(data: Path, start: str, tmp_path: Path) -> Non
         for p, other in zip(passages[:8], passages[8:])
     ]  # fmt: skip
     (tmp_path / "biencoder-nq-train.json").write_text(json.dumps(questions))
-    asked = [first[p.id] for p in passages[20:25]]
-    (tmp_path / "nq-test.qa.csv").write_text("".join(f"{text}\t['{text}']\n" for text in asked))
+    texts = [first[p.id] for p in passages[20:25]]
+    (tmp_path / "nq-test.qa.csv").write_text("".join(f"{text}\t['{text}']\n" for text in texts))
     files = {"passages": "psgs_w100.tsv", "train": "biencoder-nq-train.json", "test": "nq-test.qa.csv"}
     inputs = {name: tmp_path / file for name, file in files.items()}
     scores = at_full_size("dpr-finetune", start, tmp_path / "out", **inputs)
@@ -147,14 +151,14 @@ def test_published_negatives_and_beir(data: Path, start: str, tmp_path: Path) ->
     (tmp_path / "sets").mkdir()
     (tmp_path / "sets" / "scifact").symlink_to(data)
     folder = (f"inputs.{name}={value}" for name, value in {**inputs, "encoder": start}.items())
-    given = (*folder, f"beir.data_root={tmp_path / 'sets'}", 'beir.sets=["scifact"]', "beir.split=dev")
+    settings = (*folder, f"beir.data_root={tmp_path / 'sets'}", 'beir.sets=["scifact"]', "beir.split=dev")
     small = (
         "retriever.steps=1",
         "retriever.batch_size=2",
         "retriever.passage_length=64",
         "beir.max_length=64",
     )
-    result = api.run("beir-finetune", set=(*given, *small), out=str(tmp_path / "out"))
+    result = api.run("beir-finetune", set=(*settings, *small), out=str(tmp_path / "out"))
     assert [row["benchmark"] for row in result["scores"]] == ["beir/scifact"]
 
 
@@ -168,5 +172,5 @@ def test_the_directory_of_a_small_run_is_its_own(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    asked = {"set": (f"inputs.data={data}",), "small": True, "dry_run": True}
-    assert Path(api.run("mlm-msmarco", **asked)["out"]) == Path("runs/mlm-msmarco-small")
+    settings = {"set": (f"inputs.data={data}",), "small": True, "dry_run": True}
+    assert Path(api.run("mlm-msmarco", **settings)["out"]) == Path("runs/mlm-msmarco-small")

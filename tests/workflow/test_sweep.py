@@ -74,8 +74,8 @@ def test_inputs_can_be_swept_and_fields_of_one_name_stay_apart(recipe: str) -> N
 
 
 def test_the_expanded_recipe_reads_back(recipe: str) -> None:
-    made = expand(recipe, (), [parse_axis("search.k1=0.5,0.9")]).recipe
-    assert list(tomllib.loads(made.dump())) == ["recipe", *(step.name for step in made.steps)]
+    expanded = expand(recipe, (), [parse_axis("search.k1=0.5,0.9")]).recipe
+    assert list(tomllib.loads(expanded.dump())) == ["recipe", *(step.name for step in expanded.steps)]
 
 
 def test_runs_resumes_and_makes_the_table(
@@ -148,19 +148,19 @@ def test_arms_on_other_queries_are_not_tested() -> None:
 def test_values_with_commas(recipe: str) -> None:
     axis = parse_axis('search.split=["test,dev","train"]')
     assert axis == ("search.split", ['search.split="test,dev"', 'search.split="train"'])
-    made = expand(recipe, (), [axis]).recipe
-    assert [step.settings["split"] for step in made.steps if step.stage.verb == "search"] == [
+    expanded = expand(recipe, (), [axis]).recipe
+    assert [step.settings["split"] for step in expanded.steps if step.stage.verb == "search"] == [
         "test,dev",
         "train",
     ]
-    assert made.steps[0].name == "search--split=test-dev"
+    assert expanded.steps[0].name == "search--split=test-dev"
     assert parse_axis("search.k=[5, 10]") == ("search.k", ["search.k=5", "search.k=10"])
 
 
 def test_every_arm_is_checked_before_the_first_step(recipe: str, tmp_path: Path) -> None:
-    with pytest.raises(QontextError, match=r"3 problems: .*b = 2.*; .*k = 0") as told:
+    with pytest.raises(QontextError, match=r"3 problems: .*b = 2.*; .*k = 0") as error:
         api.sweep(recipe, grid=("search.k=5,0", "search.b=1,2"), out=tmp_path / "out")
-    assert str(told.value).startswith(recipe)
+    assert str(error.value).startswith(recipe)
     assert not (tmp_path / "out").exists()
 
 
@@ -186,7 +186,7 @@ def test_from_the_command_line(recipe: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("grid", "said"),
+    ("grid", "message"),
     [
         ("search.k1", "cannot read the setting"),
         ("k1=1,2", "cannot read the setting"),
@@ -196,6 +196,6 @@ def test_from_the_command_line(recipe: str, tmp_path: Path) -> None:
         ("search.kk=1,2", "unknown setting"),
     ],
 )
-def test_a_grid_that_cannot_be_is_told(recipe: str, tmp_path: Path, grid: str, said: str) -> None:
-    with pytest.raises(QontextError, match=said):
+def test_a_grid_that_cannot_be_is_told(recipe: str, tmp_path: Path, grid: str, message: str) -> None:
+    with pytest.raises(QontextError, match=message):
         api.sweep(recipe, grid=(grid,), out=tmp_path / "out")

@@ -48,13 +48,13 @@ def read(tmp_path: Path) -> Any:
 
 
 def test_settings_are_replaced_one_by_one(read: Any) -> None:
-    made = read('[recipe]\nextends = "base.toml"\n[split]\nmax_tokens = 50\nseed = ""\n')
-    assert made["split"] == {"source": "docs", "max_tokens": 50}
-    assert made["tokens"] == {"texts": "@split", "tokenizer": "here"}
+    tables = read('[recipe]\nextends = "base.toml"\n[split]\nmax_tokens = 50\nseed = ""\n')
+    assert tables["split"] == {"source": "docs", "max_tokens": 50}
+    assert tables["tokens"] == {"texts": "@split", "tokenizer": "here"}
 
 
 def test_a_new_step_comes_before_the_one_that_needs_it(read: Any) -> None:
-    made = read("""
+    tables = read("""
         [recipe]
         extends = "base.toml"
         [inputs]
@@ -69,22 +69,22 @@ def test_a_new_step_comes_before_the_one_that_needs_it(read: Any) -> None:
         verb = "split"
         source = "@one"
     """)
-    assert list(made) == ["split", "one", "two", "tokens", "after"]
-    assert made["tokens"]["texts"] == "@two", "an input may name a step"
+    assert list(tables) == ["split", "one", "two", "tokens", "after"]
+    assert tables["tokens"]["texts"] == "@two", "an input may name a step"
 
 
 def test_steps_are_left_out(read: Any) -> None:
-    made = read('[recipe]\nextends = "base.toml"\nwithout = ["tokens"]\n')
-    assert list(made) == ["split"]
+    tables = read('[recipe]\nextends = "base.toml"\nwithout = ["tokens"]\n')
+    assert list(tables) == ["split"]
     with pytest.raises(QontextError, match=r"unknown earlier step.*'split'"):
         read('[recipe]\nextends = "base.toml"\nwithout = "split"\n')
 
 
 def test_several_recipes_are_read_from_left_to_right(read: Any, tmp_path: Path) -> None:
     (tmp_path / "other.toml").write_text('[split]\nmax_tokens = 60\n[third]\nverb = "split"\nsource = "x"\n')
-    made = read('[recipe]\nextends = ["base.toml", "other.toml"]\n')
-    assert list(made) == ["split", "tokens", "third"]
-    assert (made["split"]["max_tokens"], made["split"]["seed"]) == (60, 7)
+    tables = read('[recipe]\nextends = ["base.toml", "other.toml"]\n')
+    assert list(tables) == ["split", "tokens", "third"]
+    assert (tables["split"]["max_tokens"], tables["split"]["seed"]) == (60, 7)
 
 
 def test_the_small_profile_is_inherited_and_comes_before_what_is_set(read: Any) -> None:
@@ -100,7 +100,7 @@ def test_a_dropped_step_does_not_come_back_with_the_small_profile(read: Any) -> 
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ('[recipe]\nextends = "own.toml"\n', "extends itself"),
         ('[recipe]\nextends = "nowhere"\n', "unknown recipe 'nowhere'"),
@@ -114,8 +114,8 @@ def test_a_dropped_step_does_not_come_back_with_the_small_profile(read: Any) -> 
         ("small = 3\n", "'small' must be a table"),
     ],
 )
-def test_what_cannot_be_extended_is_a_sentence(read: Any, text: str, said: str) -> None:
-    with pytest.raises(QontextError, match=said):
+def test_what_cannot_be_extended_is_a_sentence(read: Any, text: str, message: str) -> None:
+    with pytest.raises(QontextError, match=message):
         read(text)
 
 

@@ -27,19 +27,19 @@ def hand_over(source: str, work: Workdir, card: str, *, copied: bool) -> tuple[s
 
 
 def hand_over_again(
-    given: str | None, reference: Reference | None, work: Workdir, card: str, *, copied: bool
+    encoder: str | None, reference: Reference | None, work: Workdir, card: str, *, copied: bool
 ) -> tuple[str, Reference | None]:
-    """The same for a finished directory; `given` names the encoder where it is now."""
-    model = current(given, reference, work.path)
+    """The same for a finished directory; `encoder` names it where it is now."""
+    model = current(encoder, reference, work.path)
     return (model, None) if reference is None else hand_over(model, work, card, copied=copied)
 
 
-def current(given: str | None, reference: Reference | None, root: Path) -> str:
+def current(encoder: str | None, reference: Reference | None, root: Path) -> str:
     """The encoder of a finished directory."""
     if reference is None:
         return str(root / MODEL)
-    is_there = given is not None and ("beside" not in reference or Path(given).exists())
-    return resolve(reference, root, given if is_there else None)
+    is_there = encoder is not None and ("beside" not in reference or Path(encoder).exists())
+    return resolve(reference, root, encoder if is_there else None)
 
 
 def is_copied(source: str, root: Path) -> bool:

@@ -24,21 +24,21 @@ def with_kept(
     directory is updated without those that it does not need."""
     if before is None or not (root / ADAPTED).is_file():
         return config.model_copy(update={"encoder": config.encoder or default_encoder()}), {}
-    kept: dict[str, Any] = {
+    settings: dict[str, Any] = {
         name: value
         for name, value in before.claim["config"].items()
         if name in type(config).model_fields
         and name not in config.model_fields_set
         and getattr(config, name) != value
     }
-    found, absent = _inputs(config, root, before.claim["inputs"])
-    told = {**found, **kept}
-    told.pop("encoder", None)
-    if told:
-        named = ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in told.items())
-        log.note(f"{root} keeps what it was made with: {named}.")
-    encoder = found.get("encoder") or config.encoder or default_encoder()
-    return config.model_copy(update={**found, **kept, "encoder": encoder}), absent
+    inputs, absent = _inputs(config, root, before.claim["inputs"])
+    unchanged = {**inputs, **settings}
+    unchanged.pop("encoder", None)
+    if unchanged:
+        flags = ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in unchanged.items())
+        log.note(f"{root} keeps what it was made with: {flags}.")
+    encoder = inputs.get("encoder") or config.encoder or default_encoder()
+    return config.model_copy(update={**inputs, **settings, "encoder": encoder}), absent
 
 
 def _inputs(
@@ -46,21 +46,21 @@ def _inputs(
 ) -> tuple[dict[str, str], dict[str, Entry]]:
     """The inputs that are not given where they are now, and those that are not there."""
     names = ["encoder", "reranker", *([] if is_documentation(config.documents) else ["labels"])]
-    found: dict[str, str] = {}
+    inputs: dict[str, str] = {}
     absent: dict[str, Entry] = {}
     for name in names:
-        given = name in config.model_fields_set and (name != "encoder" or config.encoder is not None)
-        if given or name not in recorded:
+        is_set = name in config.model_fields_set and (name != "encoder" or config.encoder is not None)
+        if is_set or name not in recorded:
             continue
         entry = recorded[name]
         there = [str(place) for place in places(entry, root) if place.exists()]
         if entry["digest"].startswith("name:") or there:
-            found[name] = there[0] if there else entry["path"]
+            inputs[name] = there[0] if there else entry["path"]
         elif name == "encoder" and _is_default(entry):
-            found[name] = default_encoder()
+            inputs[name] = default_encoder()
         else:
-            found[name], absent[name] = entry["path"], entry
-    return found, absent
+            inputs[name], absent[name] = entry["path"], entry
+    return inputs, absent
 
 
 def _is_default(entry: Entry) -> bool:

@@ -49,10 +49,10 @@ class Choice(NamedTuple):
         if config.index is None:
             return None
         read = CHOICES.options(config.index).model_fields
-        given = {name: getattr(config, name) for name in read if name in config.model_fields_set}
-        if taken := given.keys() & {"replace", "texts"}:
-            raise QontextError(f"{min(taken)} is set by adapt itself", remedy="Leave it out.")
-        return cls(config.index, given)
+        settings = {name: getattr(config, name) for name in read if name in config.model_fields_set}
+        if reserved := settings.keys() & {"replace", "texts"}:
+            raise QontextError(f"{min(reserved)} is set by adapt itself", remedy="Leave it out.")
+        return cls(config.index, settings)
 
     @classmethod
     def of_step(cls, settings: dict[str, Any]) -> Choice:
@@ -85,8 +85,8 @@ def measure(root: Path, model: str, questions: list[str], read_tokens: int, devi
     exact = ScanIndex(open_vectors(root / "index" / "vectors"))
     place = root / "index" / DENSE
     retriever = Retriever(model, device=device, max_length=read_tokens)
-    asked = retriever.encode(questions, "query")
-    best, exact_seconds = _timed(exact, asked)
+    queries = retriever.encode(questions, "query")
+    best, exact_seconds = _timed(exact, queries)
     about: dict[str, Any] = {
         "backend": "exact",
         "questions": len(questions),
@@ -96,7 +96,7 @@ def measure(root: Path, model: str, questions: list[str], read_tokens: int, devi
     if not artifacts.is_artifact(place):
         return {**about, "sentences": _sentences(about)}
     index, _ = open_index(place)
-    numbers, seconds = _timed(index, asked)
+    numbers, seconds = _timed(index, queries)
     recalls = {
         str(k): round(
             float(np.mean([len({*a[:k]} & {*b[:k]}) / min(k, len(b)) for a, b in zip(numbers, best)])), 4

@@ -90,10 +90,10 @@ def make_plan(request: Request, survey: Survey, rates: Rates, dimension: int) ->
     if filtering > FILTERED_SHARE * request.budget:  # it leaves out but two queries of a hundred
         filtering = 0.0
     usable = USED_SHARE * request.budget - rates.seconds
-    left = usable - sum(seconds.values()) - filtering - 2 * STAGE_SECONDS
+    seconds_left = usable - sum(seconds.values()) - filtering - 2 * STAGE_SECONDS
     batch = _batch(passages, processes, request.device)
-    finetuning = _finetuning_size(request, passages, processes, left, together)
-    trained = min((left - finetuning.seconds) * together.trained, PASSES * passages)
+    finetuning = _finetuning_size(request, passages, processes, seconds_left, together)
+    trained = min((seconds_left - finetuning.seconds) * together.trained, PASSES * passages)
     steps = int(trained / batch)
     notes, limits = [], {}
     if passages < FEWEST:
@@ -186,7 +186,7 @@ def _batch(passages: int, processes: int, device: str) -> int:
 
 
 def _finetuning_size(
-    request: Request, passages: int, processes: int, left: float, rates: Rates
+    request: Request, passages: int, processes: int, seconds_left: float, rates: Rates
 ) -> Finetuning:
     """At most 0.4 of the remaining time, three passes over the labels or one over the passages. A step has
     `batch` queries with their passages, which are first scored by the cross-encoder, if any.
@@ -200,7 +200,7 @@ def _finetuning_size(
     if not request.labelled:
         step += searching_by_words(batch, passages)
     visits = 3 * request.labelled or passages
-    steps = int(max(0.0, min((0.4 * left - around) / step, visits / batch)))
+    steps = int(max(0.0, min((0.4 * seconds_left - around) / step, visits / batch)))
     # What a cross-encoder has to score is drawn for the planned steps.
     most = steps if request.reranker else visits // batch
     return Finetuning(steps, batch, around + steps * step, most) if steps else Finetuning()

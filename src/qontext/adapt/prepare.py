@@ -31,15 +31,19 @@ def prepare(config: AdaptConfig) -> tuple[Request, Survey, list[str], int]:
 
     assert config.encoder is not None
     budget = parse_budget(config.budget)
-    seen = survey(config.documents, labelled=config.labels is not None)
+    source = survey(config.documents, labelled=config.labels is not None)
     folder = locate(config.encoder)
     tokenizer = load_tokenizer(folder)
     retriever = Retriever(config.encoder, device="cpu")
-    notes = _notes(seen, tokenizer)
+    notes = _notes(source, tokenizer)
     positions = min(LONGEST_READ, int(retriever.model.config.max_position_embeddings) - 2)
-    longest = _longest(seen, tokenizer)
+    longest = _longest(source, tokenizer)
     read = (
-        positions if longest > 256 else min(positions, max(64, longest)) if seen.keep else min(positions, 256)
+        positions
+        if longest > 256
+        else min(positions, max(64, longest))
+        if source.keep
+        else min(positions, 256)
     )
     splits, labelled, judged, divided = _splits(config.labels, config.max_labels)
     if config.max_labels is not None and not labelled:
@@ -58,18 +62,18 @@ def prepare(config: AdaptConfig) -> tuple[Request, Survey, list[str], int]:
                 config.generator, config.generator_model, config.endpoint, config.seed, device
             ),
             pretrain=_objective(config.encoder, layout, min(LONGEST_TRAINED, read), config.seed),
-            max_tokens=PASSAGE_TOKENS if not seen.keep else min(LONGEST_TRAINED, read),
+            max_tokens=PASSAGE_TOKENS if not source.keep else min(LONGEST_TRAINED, read),
             read_tokens=read,
             budget=budget,
             device=device,
-            keep=seen.keep,
-            language=seen.language,
+            keep=source.keep,
+            language=source.language,
             reranker=config.reranker,
             processes=config.processes or (torch.cuda.device_count() if device == "cuda" else 1),
             judged=judged,
             divided=divided,
         ),
-        seen,
+        source,
         notes,
         retriever.dimension,
     )
@@ -140,30 +144,32 @@ def _splits(source: str | None, max_labels: int | None) -> tuple[tuple[str, ...]
     return (*dev, "test", "generated"), trained, count, not labels.are_split
 
 
-def _longest(seen: Survey, tokenizer: Any) -> int:
+def _longest(source: Survey, tokenizer: Any) -> int:
     """Maximum length of nearly all texts of the sample, in tokens."""
-    lengths = sorted(len(tokenizer(p.content, verbose=False)["input_ids"]) for p in spread(seen.sample, 200))
+    lengths = sorted(
+        len(tokenizer(p.content, verbose=False)["input_ids"]) for p in spread(source.sample, 200)
+    )
     return int(lengths[int(0.98 * (len(lengths) - 1))]) if lengths else 0
 
 
-def _notes(seen: Survey, tokenizer: Any) -> list[str]:
+def _notes(source: Survey, tokenizer: Any) -> list[str]:
     notes = []
-    per_word, unknown = fertility(seen.sample, tokenizer)
+    per_word, unknown = fertility(source.sample, tokenizer)
     if per_word > STRANGE_FERTILITY or unknown > STRANGE_UNKNOWN:
         notes.append(
-            f"the encoder's tokenizer does not fit this language ({seen.language_name}): {per_word:.1f} tokens per word, "
+            f"the encoder's tokenizer does not fit this language ({source.language_name}): {per_word:.1f} tokens per word, "
             f"{unknown:.0%} unknown. A multilingual encoder is better: --encoder {MULTILINGUAL}."
         )
-    elif seen.language != "en":
+    elif source.language != "en":
         notes.append(
-            f"the documents seem to be in {seen.language_name}; an encoder trained on that language is better."
+            f"the documents seem to be in {source.language_name}; an encoder trained on that language is better."
         )
-    if seen.duplicates > 0.05:
-        notes.append(f"{seen.duplicates:.0%} of the documents repeat another one, word for word.")
-    if seen.unusable:
-        documents = "1 document is" if seen.unusable == 1 else f"{seen.unusable:,} documents are"
-        kinds = ", ".join(f"{count:,} × {kind}" for kind, count in seen.problems.items())
+    if source.duplicates > 0.05:
+        notes.append(f"{source.duplicates:.0%} of the documents repeat another one, word for word.")
+    if source.unusable:
+        documents = "1 document is" if source.unusable == 1 else f"{source.unusable:,} documents are"
+        kinds = ", ".join(f"{count:,} × {kind}" for kind, count in source.problems.items())
         notes.append(f"{documents} left out: {kinds}.")
-    if seen.unread:
-        notes.append(f"{unread(seen.unread)}.")
+    if source.unread:
+        notes.append(f"{unread(source.unread)}.")
     return notes

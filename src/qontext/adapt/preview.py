@@ -30,9 +30,9 @@ def preview_steps(root: Path) -> dict[str, Any]:
     rows = [
         {"step": step.name, "state": state, "why": why} for step, state, why in plan(recipe, root / STEPS)
     ]
-    left = [row for row in rows if row["state"] != "done"]
-    log.show_rows(f"{root}: {len(left)} of {len(rows)} steps are left (dry run)", left)
-    return {"out": str(root), "steps_left": [row["step"] for row in left]}
+    waiting = [row for row in rows if row["state"] != "done"]
+    log.show_rows(f"{root}: {len(waiting)} of {len(rows)} steps are left (dry run)", waiting)
+    return {"out": str(root), "steps_left": [row["step"] for row in waiting]}
 
 
 class Changes(NamedTuple):

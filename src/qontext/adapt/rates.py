@@ -74,8 +74,8 @@ def measure(
         generated = len(some) / (time.monotonic() - before) if is_timed else KEYPHRASE_PASSAGES
         batch = max(2, min(BATCH, len(some) // 2))
         settings = {**pretrain, "batch_size": batch, "steps": STEPS, "log_every": 1, "workers": 1}
-        made = api.pretrain(passages, queries=queries, **settings, out=root / "encoder")
-        lines = (made.path / "logs" / "metrics.jsonl").read_text().splitlines()
+        pretrained = api.pretrain(passages, queries=queries, **settings, out=root / "encoder")
+        lines = (pretrained.path / "logs" / "metrics.jsonl").read_text().splitlines()
         # The first step includes one-time costs.
         trained = [
             json.loads(line)["passages_per_second"] for line in lines if "passages_per_second" in line

@@ -100,27 +100,27 @@ def _finetuning(request: Request, plan: Plan) -> Iterator[Step]:
     better than longer pre-training (docs/adapt.md).
     """
     passages = "@holdout/measured" if request.labelled else "@split"
-    named = {"data": passages} if request.labelled else {"queries": plan.queries, "passages": passages}
-    drawn: dict[str, Any] = {"seed": request.pretrain["seed"]}
+    texts = {"data": passages} if request.labelled else {"queries": plan.queries, "passages": passages}
+    sampling: dict[str, Any] = {"seed": request.pretrain["seed"]}
     if request.reranker:  # the queries of all steps, and another batch for queries without negatives
-        drawn["limit"] = plan.finetune_batch * (plan.finetune_steps + 1)
-    split: dict[str, Any] = {"split": "train"} if request.labelled else drawn
+        sampling["limit"] = plan.finetune_batch * (plan.finetune_steps + 1)
+    split: dict[str, Any] = {"split": "train"} if request.labelled else sampling
     depth = 100 if request.labelled else 30
     words = {"bm25": True, "analyzer": request.analyzer}
-    yield Step.of("bm25-train", {**words, **named, **split, "k": depth}, verb="search")
+    yield Step.of("bm25-train", {**words, **texts, **split, "k": depth}, verb="search")
     mining = {
         "run": "@bm25-train",
         "qrels": "@holdout/measured/qrels/train.tsv" if request.labelled else plan.queries,
-        **named,
+        **texts,
         "depth": depth,
         # More than a visit uses, unless they have to be scored.
         "per_query": FINETUNED_PASSAGES - 1 if request.reranker else 12,
-        **drawn,
+        **sampling,
     }
     yield Step.of("negatives", mining, verb="mine")
     if request.reranker:
         yield Step.of(
-            "teacher", {"run": "@negatives", "reranker": [request.reranker], **named}, verb="rerank"
+            "teacher", {"run": "@negatives", "reranker": [request.reranker], **texts}, verb="rerank"
         )
     yield Step.of("finetune", _finetuning_settings(request, plan, passages))
 
@@ -165,12 +165,12 @@ def _encoding(request: Request, system: str, encoder: str) -> Step:
 
 
 def _searching(request: Request, split: str, encoders: list[str]) -> Iterator[Step]:
-    named = {"data": "@holdout/measured", "split": split, "k": 100}
+    questions = {"data": "@holdout/measured", "split": split, "k": 100}
     words = {"bm25": True, "analyzer": request.analyzer}
-    yield Step.of(f"bm25-{split}", {**words, **named}, verb="search")
+    yield Step.of(f"bm25-{split}", {**words, **questions}, verb="search")
     for system in encoders:
         hybrid = "hybrid" if system == "adapted" else f"hybrid-{system}"
-        yield Step.of(f"{system}-{split}", {"index": f"@{system}-vectors", **named}, verb="search")
+        yield Step.of(f"{system}-{split}", {"index": f"@{system}-vectors", **questions}, verb="search")
         fusing: dict[str, Any] = {"runs": [f"@bm25-{split}", f"@{system}-{split}"], "method": "zscore"}
         if "dev" not in request.splits:
             fusing["weights"] = [round(1 - DENSE_WEIGHT, 3), DENSE_WEIGHT]

@@ -42,11 +42,11 @@ def _run(config: AdaptConfig, root: Path) -> dict[str, Any]:
     started = time.monotonic()
     disk.require_no_file(root)
     before = state.read_planned(root)
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         # A dry run writes nothing into a directory that holds more than a plan.
         is_preview = config.dry_run and any((root / name).exists() for name in (state.STEPS, state.ADAPTED))
         aside = (
-            Path(held.enter_context(tempfile.TemporaryDirectory(prefix="qontext-"))) if is_preview else None
+            Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="qontext-"))) if is_preview else None
         )
         config, absent = with_kept(config, root, before)
         config = _with_documents(config, aside or root)
@@ -153,9 +153,9 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
     if verdict.system.startswith("hybrid"):
         weights = artifacts.open_artifact(steps / f"{verdict.system}-{verdict.split}").summary["weights"]
     vectors = steps / ("adapted-vectors" if is_adapted else "start-vectors")
-    made = serving.make_index(request, model, root, str(vectors), nearest.Choice.of(config), config.on)
-    searching = update.measured(root, model, request, verdict.split, is_new=bool(made))
-    rows += made
+    index_rows = serving.make_index(request, model, root, str(vectors), nearest.Choice.of(config), config.on)
+    searching = update.measured(root, model, request, verdict.split, is_new=bool(index_rows))
+    rows += index_rows
     labels = artifacts.open_artifact(steps / "holdout").summary.get("labelled_queries")
     about: dict[str, Any] = {
         "system": verdict.system,
@@ -175,9 +175,9 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
     split = artifacts.open_artifact(root / state.INDEX / "passages").summary
     left_out = {name: split[name] for name in ("skipped", "not_read") if name in split}
     show.show_verdict(verdict, searching, root)
-    built = {"passages": split["passages"], **left_out, "model": model, "report": report}
-    show.show_built(root, {**about, **built}, about["expected_seconds"], about["seconds"])
-    return {"out": str(root), **about, **built, "seconds_now": round(time.monotonic() - started, 1)}
+    outcome = {"passages": split["passages"], **left_out, "model": model, "report": report}
+    show.show_built(root, {**about, **outcome}, about["expected_seconds"], about["seconds"])
+    return {"out": str(root), **about, **outcome, "seconds_now": round(time.monotonic() - started, 1)}
 
 
 def _report(root: Path, title: str, opening: list[str]) -> str:

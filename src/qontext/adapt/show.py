@@ -18,15 +18,15 @@ from qontext.workflow.adapted import show_scores, shown_labels
 SAMPLES = 3
 
 
-def show_plan(request: Request, seen: Survey, plan: Plan, recipe: Path | None) -> None:
+def show_plan(request: Request, source: Survey, plan: Plan, recipe: Path | None) -> None:
     """Show the plan in ten lines, then notes; `recipe` is the file to which it is written."""
-    about = "" if seen.exact else "about "
-    passages = f"{about}{plan.passages:,}" + (" (as in the source)" if seen.keep else "")
-    per_document = "" if seen.keep else f", {plan.passages / max(1, seen.documents):.1f} per document"
+    about = "" if source.exact else "about "
+    passages = f"{about}{plan.passages:,}" + (" (as in the source)" if source.keep else "")
+    per_document = "" if source.keep else f", {plan.passages / max(1, source.documents):.1f} per document"
     kind = request.generate["generator"]
     vectors = request.pretrain.get("vector", "cls")
     rows: dict[str, Any] = {
-        "documents": f"{about}{seen.documents:,}, {seen.words_per_document:,} words each, {seen.language_name}",
+        "documents": f"{about}{source.documents:,}, {source.words_per_document:,} words each, {source.language_name}",
         "passages": passages + per_document,
         "encoder": f"{request.encoder} ({vectors} pooling, up to {request.read_tokens} tokens, on {request.device})",
         "queries": f"{kind}, {QUERIES_PER_PASSAGE} per passage",
@@ -70,22 +70,22 @@ def show_verdict(verdict: Verdict, searching: Mapping[str, Any], root: Path) -> 
     _show_samples(root, verdict.split)
 
 
-def show_built(root: Path, built: Mapping[str, Any], expected: float, seconds: float) -> None:
+def show_built(root: Path, outcome: Mapping[str, Any], expected: float, seconds: float) -> None:
     """Show the results, with the unusable records and files by kind."""
-    rows: dict[str, Any] = {"passages": built["passages"]}
-    if "labels" in built:
-        rows["labels"] = shown_labels(built["labels"])
-    if "skipped" in built:
+    rows: dict[str, Any] = {"passages": outcome["passages"]}
+    if "labels" in outcome:
+        rows["labels"] = shown_labels(outcome["labels"])
+    if "skipped" in outcome:
         rows["left_out"] = ", ".join(
-            f"{n:,} × {kind.replace('_', ' ')}" for kind, n in built["skipped"].items()
+            f"{n:,} × {kind.replace('_', ' ')}" for kind, n in outcome["skipped"].items()
         )
-    if "not_read" in built:
-        rows["not_read"] = unread(built["not_read"])
+    if "not_read" in outcome:
+        rows["not_read"] = unread(outcome["not_read"])
     rows |= {
         "expected": log.duration(expected),
         "took": log.duration(seconds),
-        "model": built["model"],
-        "report": built["report"],
+        "model": outcome["model"],
+        "report": outcome["report"],
     }
     log.show_table("Results", rows)
     log.note(

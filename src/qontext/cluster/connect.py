@@ -34,15 +34,15 @@ def connected(on: str) -> Iterator[Any]:
     if ray.is_initialized():  # by the program that calls this one
         yield ray
         return
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         if not _join(ray, on):
             folder = tempfile.mkdtemp(prefix="qr-")  # short: sockets lie below it
-            held.callback(shutil.rmtree, folder, ignore_errors=True)
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
             log.note("No Ray cluster is running on this machine: starting Ray for this command.")
-            held.callback(ray.shutdown)
+            stack.callback(ray.shutdown)
             _init(ray, "local", include_dashboard=False, object_store_memory=STORE, _temp_dir=folder)
         else:
-            held.callback(ray.shutdown)
+            stack.callback(ray.shutdown)
         yield ray
 
 
@@ -50,14 +50,14 @@ def _join(ray: Any, on: str) -> bool:
     """Connect to a cluster that is running; False if `on` names none and there is none on this machine."""
     if on != "ray" and (problem := problem_at(on.removeprefix("ray://"))):  # Ray itself would try for minutes
         raise _refused(on, problem)
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as output:
         try:
-            with _stderr_to(said):
+            with _stderr_to(output):
                 _init(ray, "auto" if on == "ray" else on)
             return True
         except Exception as error:
-            said.seek(0)
-            wrong_token = b"AuthToken" in said.read()
+            output.seek(0)
+            wrong_token = b"AuthToken" in output.read()
             if isinstance(error, ConnectionError) and on == "ray" and not wrong_token:
                 return False
             raise _refused(on, _TOKEN if wrong_token else _reason(error)) from None

@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from qontext.frame.parts import Made, Part, Parts
+from qontext.frame.parts import Outcome, Part, Parts
 
 
-def run(verb: str, parts: Parts[Any], waiting: list[Part], advance: Callable[..., None]) -> Made:
-    made, parts.advance = Made(), advance
+def run(verb: str, parts: Parts[Any], waiting: list[Part], advance: Callable[..., None]) -> Outcome:
+    outcome, parts.advance = Outcome(), advance
     parts.open()
     for part, content in _with_content(parts, waiting):
-        made.counts.update(parts.make(part, content))
-    made.facts = parts.facts()
-    return made
+        outcome.counts.update(parts.make(part, content))
+    outcome.facts = parts.facts()
+    return outcome
 
 
 def _with_content(parts: Parts[Any], waiting: list[Part]) -> Iterator[tuple[Part, Any]]:

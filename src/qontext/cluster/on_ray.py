@@ -19,7 +19,7 @@ from qontext.cluster.connect import connected, head_of, problem_at
 from qontext.cluster.worker import Failure, Order, Worker
 from qontext.frame import interrupts, log
 from qontext.frame.errors import QontextError
-from qontext.frame.parts import Made, Part, Parts
+from qontext.frame.parts import Outcome, Part, Parts
 
 BEAT, SILENCE = 5.0, 60.0
 """Seconds between two signs of life, and without one until a worker is given up."""
@@ -31,7 +31,7 @@ LOOK, HEADLESS = 5.0, 30.0
 ends every process of it after 60."""
 
 
-def run(verb: str, parts: Parts[Any], waiting: list[Part], advance: Callable[..., None]) -> Made:
+def run(verb: str, parts: Parts[Any], waiting: list[Part], advance: Callable[..., None]) -> Outcome:
     with connected(parts.config.on) as ray:
         job = _Job(ray, verb, parts, waiting, advance)
         try:
@@ -39,7 +39,7 @@ def run(verb: str, parts: Parts[Any], waiting: list[Part], advance: Callable[...
         finally:
             job.end()
             parts.work.sweep()
-    return job.made
+    return job.outcome
 
 
 @dataclass(eq=False)
@@ -70,7 +70,7 @@ class _Job:
         self.hands: list[_Hand] = []
         self.failures, self.deaths = Counter[int](), Counter[int]()
         self.slowest, self.hired, self.looked, self.room = 0.0, 0, -LOOK, 1
-        self.made, self.head, self.headed = Made(), head_of(ray, parts.config.on), time.monotonic()
+        self.outcome, self.head, self.headed = Outcome(), head_of(ray, parts.config.on), time.monotonic()
         uses_gpu = "device" in type(parts.config).model_fields and parts.config.device != "cpu"
         self.resource = "GPU" if uses_gpu and ray.cluster_resources().get("GPU") else "CPU"
 
@@ -156,7 +156,7 @@ class _Job:
     def _opened(self, hand: _Hand, facts: dict[str, Any] | None, failure: Any) -> None:
         if failure is not None:
             raise Failure(*failure).error()
-        self.made.facts, hand.is_open = facts, True
+        self.outcome.facts, hand.is_open = facts, True
 
     def _finished(self, hand: _Hand, counts: dict[str, int] | None, failure: Any) -> None:
         part, hand.part = hand.part, None
@@ -165,7 +165,7 @@ class _Job:
             self.slowest = max(self.slowest, time.monotonic() - hand.since)
             if part.number in self.undone:
                 self.undone.remove(part.number)
-                self.made.counts.update(counts or {})
+                self.outcome.counts.update(counts or {})
                 self.advance(part.size)
             return
         failed = Failure(*failure)

@@ -77,15 +77,15 @@ class Context:
 
     def draw(self, passages: Ints, visits: Ints, seed: int) -> Slices:
         """The contexts of these passages at these visits; an empty one is replaced by the passage itself."""
-        drawn = self._draw(passages, visits, seed)
-        if (drawn.lengths > 0).all():
-            return drawn
-        return Slices.where(drawn.lengths > 0, drawn, Slices.of_passages(self.sources.passages, passages))
+        slices = self._draw(passages, visits, seed)
+        if (slices.lengths > 0).all():
+            return slices
+        return Slices.where(slices.lengths > 0, slices, Slices.of_passages(self.sources.passages, passages))
 
     def _draw(self, passages: Ints, visits: Ints, seed: int) -> Slices:
         if len(self.rules) == 1:
             return self.rules[0].draw(self.sources, passages, visits, seed)
-        chosen = np.searchsorted(
+        rule_of = np.searchsorted(
             np.cumsum(self.shares)[:-1], uniform(seed, "rule", passages, visits), "right"
         )
         if (
@@ -94,7 +94,7 @@ class Context:
             bare = self.sources.query_counts[passages] == 0
             others = np.asarray([i for i, rule in enumerate(self.rules) if not rule.reads_queries])
             instead = others[below(len(others), seed, "rule without query", passages, visits)]
-            chosen = np.where(bare & ~np.isin(chosen, others), instead, chosen)
-        rows = [np.flatnonzero(chosen == i) for i in range(len(self.rules))]
-        drawn = [rule.draw(self.sources, passages[r], visits[r], seed) for rule, r in zip(self.rules, rows)]
-        return Slices.join(drawn)[np.argsort(np.concatenate(rows))]
+            rule_of = np.where(bare & ~np.isin(rule_of, others), instead, rule_of)
+        rows = [np.flatnonzero(rule_of == i) for i in range(len(self.rules))]
+        slices = [rule.draw(self.sources, passages[r], visits[r], seed) for rule, r in zip(self.rules, rows)]
+        return Slices.join(slices)[np.argsort(np.concatenate(rows))]

@@ -92,8 +92,8 @@ def match_queries(passages: TokenStore, queries: TokenStore) -> Ints:
     """Each passage's group in the query store, by id; -1 for none. It is an error if no query belongs to any
     passage."""
     names = pa.chunked_array([passages.names])
-    found = pc.index_in(names, value_set=queries.names)
-    groups = np.asarray(pc.fill_null(found, -1)).astype(np.int64)
+    index = pc.index_in(names, value_set=queries.names)
+    groups = np.asarray(pc.fill_null(index, -1)).astype(np.int64)
     if (groups < 0).all():
         raise QontextError(
             f"no query belongs to any of these passages (queries name {queries.names[0]}, passages are like "

@@ -20,10 +20,10 @@ def query(sources: Sources, passages: Ints, visits: Ints, seed: int) -> Slices:
     assert (counts > 0).all(), "a passage without queries has no query context"
     dice = uniform(seed, "query", passages, visits)
     if sources.query_weights is None:
-        chosen = first + (dice * counts).astype(np.int64)
+        number = first + (dice * counts).astype(np.int64)
     else:
         cumulative = sources.query_cumulative
         low, high = cumulative[first], cumulative[first + counts]
-        chosen = np.searchsorted(cumulative, low + dice * (high - low), "right") - 1
-        chosen = np.clip(chosen, first, first + counts - 1)
-    return Slices(store.offsets[chosen], store.offsets[chosen + 1], np.ones(len(passages), bool))
+        number = np.searchsorted(cumulative, low + dice * (high - low), "right") - 1
+        number = np.clip(number, first, first + counts - 1)
+    return Slices(store.offsets[number], store.offsets[number + 1], np.ones(len(passages), bool))

@@ -64,18 +64,18 @@ def run(config: DocsetConfig, work: Workdir) -> dict[str, Any]:
         d for d in open_source(config.source, fields=FieldNames()).documents() if isinstance(d, Document)
     ]
     documents = _sample(documents, config)
-    found = [(d, id, text, *split_summary(text)) for d in documents for id, text in d.passages]
-    asks = np.array([_asks(summary, rest) for *_, summary, rest in found])
+    rows = [(d, id, text, *split_summary(text)) for d in documents for id, text in d.passages]
+    asks = np.array([_asks(summary, rest) for *_, summary, rest in rows])
     if not asks.any():
         raise QontextError("no docstring has a summary and enough text after it", place=config.source)
-    dice = uniform(config.seed, "docset query", np.arange(len(found)))
+    dice = uniform(config.seed, "docset query", np.arange(len(rows)))
     share = min(1.0, config.queries / asks.sum())
     is_query = asks & (dice < share)
-    texts = [rest if chosen else text for (_, _, text, _, rest), chosen in zip(found, is_query)]
+    texts = [rest if chosen else text for (_, _, text, _, rest), chosen in zip(rows, is_query)]
     corpus = (
-        {"_id": id, "title": d.title, "text": text, "doc_id": d.id} for (d, id, *_), text in zip(found, texts)
+        {"_id": id, "title": d.title, "text": text, "doc_id": d.id} for (d, id, *_), text in zip(rows, texts)
     )
-    chosen = [found[n] for n in np.flatnonzero(is_query)]
+    chosen = [rows[n] for n in np.flatnonzero(is_query)]
     queries = ({"_id": f"q-{id}", "text": summary} for _, id, _, summary, _ in chosen)
     for name, lines in {"corpus": corpus, "queries": queries}.items():
         with work.write(f"{name}.jsonl.gz") as path:
@@ -86,7 +86,7 @@ def run(config: DocsetConfig, work: Workdir) -> dict[str, Any]:
             write_qrels(path, ((f"q-{id}", id, 1) for (_, id, *_), mine in zip(chosen, part) if mine))
     return {
         "modules": len(documents),
-        "passages": len(found),
+        "passages": len(rows),
         "dev_queries": int(is_dev.sum()),
         "test_queries": int((~is_dev).sum()),
     }

@@ -40,21 +40,21 @@ class Outline:
 
     def _stretches(self, tokens: list[int], max_tokens: int) -> Iterator[tuple[int, int, tuple[str, ...]]]:
         """(first sentence, sentence after the last, path) of each section; short ones are joined with the next."""
-        held: tuple[int, int, int, tuple[str, ...]] | None = None
+        stretch: tuple[int, int, int, tuple[str, ...]] | None = None
         for (heading, first, end), path in zip(self.sections, self.paths):
-            if held is not None and sum(tokens[held[0] : end]) + SPECIAL_TOKENS <= max_tokens:
-                shared = _shared(held[3], path)
+            if stretch is not None and sum(tokens[stretch[0] : end]) + SPECIAL_TOKENS <= max_tokens:
+                shared = _shared(stretch[3], path)
                 # A heading that is no longer in the path is kept in the text.
-                held = (held[0], held[1] if shared == held[3] else held[0], end, shared)
+                stretch = (stretch[0], stretch[1] if shared == stretch[3] else stretch[0], end, shared)
             else:
-                if held is not None:
-                    yield held[1:]
-                held = (heading, first, end, path)
-            if (sum(tokens[held[1] : end]) + SPECIAL_TOKENS) * _SHORT >= max_tokens:
-                yield held[1:]
-                held = None
-        if held is not None:
-            yield held[1:]
+                if stretch is not None:
+                    yield stretch[1:]
+                stretch = (heading, first, end, path)
+            if (sum(tokens[stretch[1] : end]) + SPECIAL_TOKENS) * _SHORT >= max_tokens:
+                yield stretch[1:]
+                stretch = None
+        if stretch is not None:
+            yield stretch[1:]
 
     def place(self, begin: int, end: int, headings: tuple[str, ...]) -> Place:
         """The place of text[begin:end]."""
@@ -71,7 +71,7 @@ def outline(blocks: tuple[Block, ...], split: Splitter, language: str, max_token
     are longer than a passage are cut: they are usually tables, lists or poems.
     """
     parts: list[str] = []
-    made = Outline("", [])
+    result = Outline("", [])
     size = 0
 
     def append(text: str) -> int:
@@ -85,29 +85,29 @@ def outline(blocks: tuple[Block, ...], split: Splitter, language: str, max_token
     for headings, section in itertools.groupby(blocks, key=lambda block: block.headings):
         if parts:
             append("\n\n")
-        heading = len(made.starts)
+        heading = len(result.starts)
         shared = len(_shared(previous, headings))
         if names := "\n".join(headings[shared:]):
-            made.starts.append(append(names))
+            result.starts.append(append(names))
             append("\n")
-        first = len(made.starts)
+        first = len(result.starts)
         for run in _runs(list(section)):
-            if made.starts[first:]:
+            if result.starts[first:]:
                 append("\n" if run[0].tight else "\n\n")
             begin = size
             for block in run:
                 if size > begin:
                     append("\n")
-                made.blocks.append((append(block.text), block))
+                result.blocks.append((append(block.text), block))
             text = "\n".join(block.text for block in run)
-            found = by_lines(text, language) if run[0].code else split(text, language)
-            found = shortened(text, found, max_tokens - SPECIAL_TOKENS)
-            made.starts += [begin + start for start in found]
-        made.sections.append((heading, first, len(made.starts)))
-        made.paths.append(headings)
+            starts = by_lines(text, language) if run[0].code else split(text, language)
+            starts = shortened(text, starts, max_tokens - SPECIAL_TOKENS)
+            result.starts += [begin + start for start in starts]
+        result.sections.append((heading, first, len(result.starts)))
+        result.paths.append(headings)
         previous = headings
-    made.text = "".join(parts)
-    return made
+    result.text = "".join(parts)
+    return result
 
 
 def _runs(blocks: list[Block]) -> Iterator[list[Block]]:

@@ -49,11 +49,11 @@ def by_rules(text: str, language: str) -> list[int]:
     for sentence in sentencex.segment(language, text):
         words = sentence.strip()
         # The library may drop a blank line between paragraphs, so each sentence is looked up in the text.
-        found = text.find(words, position) if words else -1
-        if found >= 0:
-            if found > lead:
-                starts.append(found)
-            position = found + len(words)
+        at = text.find(words, position) if words else -1
+        if at >= 0:
+            if at > lead:
+                starts.append(at)
+            position = at + len(words)
     return starts
 
 

@@ -190,28 +190,28 @@ def split_block(block: Batch, config: SplitConfig) -> tuple[pa.Table, Counter[st
             rows["overlong"].append(count > config.max_tokens)
             for name, value in place._replace(file=text.file)._asdict().items():
                 rows[name].append(text.metadata if name == "metadata" else value)
-    made = Counter(
+    counts = Counter(
         documents=len(block.documents),
         passages=len(rows["id"]),
         tokens=sum(rows["tokens"]),
         overlong=sum(rows["overlong"]),
     )
-    return pa.table(rows, schema=pa.schema([*PASSAGES, *PLACES])), block.counts + made
+    return pa.table(rows, schema=pa.schema([*PASSAGES, *PLACES])), block.counts + counts
 
 
 def _blocks(source: Source, config: SplitConfig, advance: Callable[[float], None]) -> Iterator[Batch]:
     """The source's records in blocks of fixed size, without unusable ones."""
     from qontext.data.seen import SeenIds
 
-    seen, left_out, items, read = SeenIds(), itertools.count(), source.documents(), 0
+    seen_ids, left_out, items, read = SeenIds(), itertools.count(), source.documents(), 0
     while batch := list(itertools.islice(items, RECORDS_PER_BLOCK)):
         advance(source.bytes_read - read)
         read = source.bytes_read
-        yield _usable(batch, seen, left_out, config)
+        yield _usable(batch, seen_ids, left_out, config)
 
 
 def _usable(
-    batch: list[Document | Problem], seen: SeenIds, left_out: Iterator[int], config: SplitConfig
+    batch: list[Document | Problem], seen_ids: SeenIds, left_out: Iterator[int], config: SplitConfig
 ) -> Batch:
     """Skip and count unusable records, or stop at one. `left_out` counts unreadable files."""
     from qontext.data.records import Document
@@ -238,7 +238,7 @@ def _usable(
             reject(problem)
     ids = [_ids(document, config) for document in documents]
     block.counts["records"] = len(batch) - len(documents) + sum(map(len, ids))
-    repeated = iter(seen.repeated(list(itertools.chain.from_iterable(ids))))
+    repeated = iter(seen_ids.repeated(list(itertools.chain.from_iterable(ids))))
     for document, its_ids in zip(documents, ids):
         is_new = [not next(repeated) for _ in its_ids]
         for name, new in zip(its_ids, is_new):
@@ -247,9 +247,11 @@ def _usable(
         if all(is_new):
             block.documents.append(document)
         elif any(is_new):
-            kept = tuple(itertools.compress(document.passages, is_new))
+            passages = tuple(itertools.compress(document.passages, is_new))
             metadata = tuple(itertools.compress(document.passage_metadata, is_new))
-            block.documents.append(dataclasses.replace(document, passages=kept, passage_metadata=metadata))
+            block.documents.append(
+                dataclasses.replace(document, passages=passages, passage_metadata=metadata)
+            )
     if config.keep:
         texts = (text for d in block.documents for _, text in d.passages or ((d.id, d.content),))
         block.counts["kept_empty"] = sum(not text.strip() for text in texts)

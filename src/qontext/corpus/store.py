@@ -127,8 +127,8 @@ def tokenize(texts: list[tuple[str, list[int]]], tokenizer: Any) -> dict[str, ND
 def _first_tokens(encoded: Any, starts: list[int]) -> NDArray[np.int64]:
     """The first token of each sentence: the first one that ends after the sentence's start."""
     ends = np.fromiter((end for _, end in encoded.offsets), np.int64, len(encoded))
-    found = np.unique(np.searchsorted(ends, starts[1:], side="right"))
-    return np.concatenate([[0], found[(found > 0) & (found < len(ends))]])
+    tokens = np.unique(np.searchsorted(ends, starts[1:], side="right"))
+    return np.concatenate([[0], tokens[(tokens > 0) & (tokens < len(ends))]])
 
 
 def _continuations(tokenizer: Any) -> NDArray[np.bool_] | None:

@@ -58,8 +58,8 @@ def texts_of(document: Document, how: Splitting) -> Iterator[Text]:
     elif document.blocks:
         first = document.blocks[0]
         head = (Block(title, first.headings, first.page, first.line),) if title else ()
-        made = outline((*head, *document.blocks), split, how.language, how.max_tokens)
-        yield Text(document, made.text, made.starts, document.metadata, file, outline=made)
+        result = outline((*head, *document.blocks), split, how.language, how.max_tokens)
+        yield Text(document, result.text, result.starts, document.metadata, file, outline=result)
     else:
         text = f"{title}\n\n{document.content}" if title else document.content
         yield Text(document, text, split(text, how.language), document.metadata, file, place=place)

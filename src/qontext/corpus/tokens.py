@@ -13,7 +13,7 @@ from qontext.corpus import counting, parallel
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, Machine
 from qontext.frame.errors import QontextError
-from qontext.frame.parts import Made, Part, Parts, PartsConfig, slices
+from qontext.frame.parts import Outcome, Part, Parts, PartsConfig, slices
 from qontext.frame.stages import Stage
 
 if TYPE_CHECKING:
@@ -77,15 +77,15 @@ class Tokens(Parts[TokensConfig]):
         store.save_chunk(self.work, part.name, _join(done))
         return {}
 
-    def finish(self, made: Made) -> dict[str, Any]:
+    def finish(self, outcome: Outcome) -> dict[str, Any]:
         from qontext.corpus import store
 
         tokenizer = counting.load_tokenizer(self.config.tokenizer)
         vocabulary = tokenizer.get_vocab_size(with_added_tokens=True)
         groups, names = _groups(self.config.texts, self.kind)
-        chunks = [self.work.path / part.name for part in made.parts]
+        chunks = [self.work.path / part.name for part in outcome.parts]
         store.write_store(self.work, chunks, groups, names, vocabulary)
-        for part in made.parts:
+        for part in outcome.parts:
             self.work.remove(part.name)
         stored = store.load_arrays(self.work.path)
         return {
@@ -169,8 +169,8 @@ def _groups(texts: str, kind: str) -> tuple[NDArray[np.int64], pa.Array]:
         changed = np.concatenate([[last is None or keys[0] != last], keys[1:] != keys[:-1]])
         starts = np.flatnonzero(changed)
         cuts.append(starts + count)
-        kept = batch.column(name)
-        names.append(kept.take(pa.array(starts)) if kind == "queries" else kept)
+        ids = batch.column(name)
+        names.append(ids.take(pa.array(starts)) if kind == "queries" else ids)
         count, last = count + len(batch), keys[-1]
     joined = pa.chunked_array(names, pa.string()).combine_chunks()
     if kind == "queries" and (repeated := pc.filter(*_counted(joined))):

@@ -313,8 +313,8 @@ def is_parquet(path: Path) -> bool:
 def _one_of(folder: Path, stem: str, suffix: str) -> Path:
     """The existing file: plain or compressed."""
     for ending in _SUFFIXES:
-        if (found := folder / f"{stem}{suffix}{ending}").is_file():
-            return found
+        if (file := folder / f"{stem}{suffix}{ending}").is_file():
+            return file
     raise QontextError(
         f"has no {stem}{suffix}, plain or compressed ({', '.join(SUFFIXES)} are read)", place=folder
     )

@@ -117,9 +117,9 @@ def read_list(text: str) -> list[str] | None:
     if len(text) < 2 or text[0] != "[" or text[-1] != "]":
         return None
     at, end, items = 1, len(text) - 1, []
-    while found := _ITEM.match(text, at, end):
-        at = found.end()
-        item = found[1] if found[1] is not None else _ESCAPED.sub(_character, found[2] or found[3] or "")
+    while match := _ITEM.match(text, at, end):
+        at = match.end()
+        item = match[1] if match[1] is not None else _ESCAPED.sub(_character, match[2] or match[3] or "")
         try:
             # JSON spells characters beyond U+FFFF as two halves.
             items.append(item.encode("utf-16", "surrogatepass").decode("utf-16"))
@@ -146,11 +146,11 @@ def _rows(path: Path, count: int, expected: str) -> Iterator[tuple[str, list[str
 
 def _from_csv(path: Path) -> Iterator[tuple[str, Any, Any]]:
     for place, (question, answers) in _rows(path, 2, "question<tab>['answer', …]"):
-        found = read_list(answers)
-        if found is None:
-            shown = answers if len(answers) < 80 else f"{answers[:80]}…"
-            raise QontextError(f"the answers are {shown!r}, expected a list of strings", place=place)
-        yield place, question, found
+        strings = read_list(answers)
+        if strings is None:
+            start = answers if len(answers) < 80 else f"{answers[:80]}…"
+            raise QontextError(f"the answers are {start!r}, expected a list of strings", place=place)
+        yield place, question, strings
 
 
 def _from_json(path: Path) -> Iterator[tuple[str, Any, Any]]:
@@ -170,11 +170,11 @@ def _objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _items(path: Path) -> Iterator[Any]:
     """The items of a JSON list, reading a few MB at a time."""
-    decode, rest, opened = json.JSONDecoder().raw_decode, "", False
+    decode, rest, is_open = json.JSONDecoder().raw_decode, "", False
     for block in _blocks(path):
         rest += block
-        if not opened:
-            opened, rest = True, rest.lstrip().removeprefix("[")
+        if not is_open:
+            is_open, rest = True, rest.lstrip().removeprefix("[")
         at = 0
         while (at := _BETWEEN.match(rest, at).end()) < len(rest):  # type: ignore[union-attr]
             try:

@@ -34,8 +34,8 @@ def id_of(value: object, place: str, what: str = "id") -> str:
     """The id in a JSON or Parquet value: a string or an integer. Other types are an error."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         kinds = {bool: "a boolean", float: "a floating-point number", dict: "an object", list: "a list"}
-        found = kinds.get(type(value), "missing" if value is None else type(value).__name__)
-        raise QontextError(f"the {what} is {found}, expected a string or an integer", place=place)
+        kind = kinds.get(type(value), "missing" if value is None else type(value).__name__)
+        raise QontextError(f"the {what} is {kind}, expected a string or an integer", place=place)
     if value == "":
         raise QontextError(f"the {what} is empty", place=place)
     return str(value)
@@ -43,12 +43,12 @@ def id_of(value: object, place: str, what: str = "id") -> str:
 
 def escape(id: str) -> str:
     """The id as written in files with white space between columns."""
-    return _special.sub(lambda found: _escape_character(found[0]), id)
+    return _special.sub(lambda match: _escape_character(match[0]), id)
 
 
 def unescape(text: str) -> str:
     """The inverse of `escape`. Text that `escape` cannot have written is returned unchanged."""
-    return text if text.isascii() else _escaped.sub(lambda found: _unescape_sequence(found[0]), text)
+    return text if text.isascii() else _escaped.sub(lambda match: _unescape_sequence(match[0]), text)
 
 
 def escape_all(ids: pa.StringArray) -> pa.StringArray:
@@ -84,8 +84,8 @@ def _is_visible_ascii(ids: pa.StringArray) -> bool:
 
 
 def _replace(texts: pa.StringArray, pattern: str, change: Any) -> pa.StringArray:
-    found = pc.match_substring_regex(texts, pattern)
-    if not pc.any(found).as_py():
+    matches = pc.match_substring_regex(texts, pattern)
+    if not pc.any(matches).as_py():
         return texts
-    changed = pa.array(map(change, texts.filter(found).to_pylist()), texts.type)
-    return pc.replace_with_mask(texts, found, changed)
+    changed = pa.array(map(change, texts.filter(matches).to_pylist()), texts.type)
+    return pc.replace_with_mask(texts, matches, changed)

@@ -61,9 +61,9 @@ def read_labels(source: str) -> Labels:
         splits = {name: qrels for name, qrels in every.items() if qrels}
         if not splits:
             raise QontextError("judges no passage as relevant to any query", place=path / "qrels")
-        wanted = {id for qrels in splits.values() for id in qrels}
-        queries = {id: text for id, text in collection.queries().items() if id in wanted}
-        if missing := next((id for id in wanted if id not in queries), None):
+        labelled = {id for qrels in splits.values() for id in qrels}
+        queries = {id: text for id, text in collection.queries().items() if id in labelled}
+        if missing := next((id for id in labelled if id not in queries), None):
             raise QontextError(f"judges the query {missing!r}, which is not in the queries file", place=path)
         return Labels(queries, splits)
     return _pairs(path)
@@ -89,8 +89,8 @@ def _pairs(path: Path) -> Labels:
 
 
 def _relevant(qrels: Qrels) -> Qrels:
-    kept = {q: {p: grade for p, grade in judged.items() if grade > 0} for q, judged in qrels.items()}
-    return {q: judged for q, judged in kept.items() if judged}
+    positive = {q: {p: grade for p, grade in judged.items() if grade > 0} for q, judged in qrels.items()}
+    return {q: judged for q, judged in positive.items() if judged}
 
 
 def to_passages(labels: Labels, passages: Iterator[Passage], place: str) -> tuple[Labels, dict[str, str]]:
@@ -98,18 +98,18 @@ def to_passages(labels: Labels, passages: Iterator[Passage], place: str) -> tupl
     passage of the document that shares most words with the query. Labels with unknown ids are dropped and
     counted; it is an error if no id is known.
     """
-    named = labels.named
+    targets = labels.named
     document: dict[str, str] = {}
     parts: dict[str, list[Passage]] = {}
     for passage in passages:
-        if passage.id in named:
+        if passage.id in targets:
             document[passage.id] = passage.doc
-        elif passage.doc in named:
+        elif passage.doc in targets:
             parts.setdefault(passage.doc, []).append(passage)
-    lost: list[str] = []
+    unknown: list[str] = []
     splits: dict[str, Qrels] = {}
     for name, qrels in labels.splits.items():
-        found: Qrels = {}
+        of_passages: Qrels = {}
         for query, judged in qrels.items():
             for id, grade in judged.items():
                 if id not in document and id in parts:
@@ -117,22 +117,22 @@ def to_passages(labels: Labels, passages: Iterator[Passage], place: str) -> tupl
                     document[best.id] = best.doc
                     id = best.id
                 if id in document:
-                    found.setdefault(query, {})[id] = grade
+                    of_passages.setdefault(query, {})[id] = grade
                 else:
-                    lost.append(id)
-        if not found and (name != "train" or len(labels.splits) == 1):
+                    unknown.append(id)
+        if not of_passages and (name != "train" or len(labels.splits) == 1):
             of = "" if name == UNSPLIT else f" of the split {name!r}"
             raise QontextError(
                 f"none of the labelled ids{of} is the id of a passage or of a document",
                 place=place,
                 remedy=f"The labels contain ids such as {min(id for judged in qrels.values() for id in judged)!r}.",
             )
-        splits[name] = found
-    if lost:
+        splits[name] = of_passages
+    if unknown:
         log.warn(
-            f"{place}: 1 label has an id that is not in these documents, {lost[0]!r}; it is ignored."
-            if len(lost) == 1
-            else f"{place}: {len(lost):,} labels have ids that are not in these documents, such as {lost[0]!r}; "
+            f"{place}: 1 label has an id that is not in these documents, {unknown[0]!r}; it is ignored."
+            if len(unknown) == 1
+            else f"{place}: {len(unknown):,} labels have ids that are not in these documents, such as {unknown[0]!r}; "
             "they are ignored."
         )
     return Labels(labels.queries, splits), document

@@ -18,9 +18,9 @@ LONGEST, MOST_ITEMS, MOST_FIELDS = 1_000, 100, 64
 
 def as_json(values: Mapping[str, Any]) -> str:
     """The fields with valid values, as a JSON object with sorted names."""
-    kept = {name: _plain(value) for name, value in itertools.islice(values.items(), MOST_FIELDS)}
-    kept = {name: value for name, value in kept.items() if _is_kept(name) and _is_kept(value)}
-    return json.dumps(kept, ensure_ascii=False, sort_keys=True) if kept else "{}"
+    fields = {name: _plain(value) for name, value in itertools.islice(values.items(), MOST_FIELDS)}
+    fields = {name: value for name, value in fields.items() if _is_kept(name) and _is_kept(value)}
+    return json.dumps(fields, ensure_ascii=False, sort_keys=True) if fields else "{}"
 
 
 def common(objects: list[str]) -> str:

@@ -44,8 +44,8 @@ def first_with_space(names: pa.StringArray) -> str | None:
     letters = np.frombuffer(names.buffers()[2] or b"", dtype=np.uint8)
     if not (letters <= 32).any() and _is_ascii(names) and pc.min(pc.binary_length(names)).as_py():
         return None  # a scan of all characters at once nearly always decides
-    found = pc.index(pc.match_substring_regex(names, r"^$|[\s\x0b\x1c-\x1f\x{85}]|\p{Z}"), True).as_py()
-    return None if found < 0 else str(names[found])
+    index = pc.index(pc.match_substring_regex(names, r"^$|[\s\x0b\x1c-\x1f\x{85}]|\p{Z}"), True).as_py()
+    return None if index < 0 else str(names[index])
 
 
 def _sorted(names: pa.StringArray) -> tuple[Array, pa.StringArray]:

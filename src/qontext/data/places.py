@@ -43,8 +43,8 @@ class Place(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         """The known values, by column name."""
-        known = {name: value for name, value in self._asdict().items() if value not in ("", (), None, {})}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in known.items()}
+        fields = {name: value for name, value in self._asdict().items() if value not in ("", (), None, {})}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
 
 
 def find_passages(source: Path | str, ids: Collection[str]) -> dict[str, tuple[Passage, Place]]:
@@ -59,9 +59,9 @@ def find_passages(source: Path | str, ids: Collection[str]) -> dict[str, tuple[P
     if not ids:
         return {}
     if not is_table(path):
-        wanted = {*ids}
-        return {p.id: (p, Place()) for p in read_passages(path) if p.id in wanted}
-    found, wanted_ids = {}, _strings(ids)
+        requested = {*ids}
+        return {p.id: (p, Place()) for p in read_passages(path) if p.id in requested}
+    passages, wanted_ids = {}, _strings(ids)
     for part in records.parquet_parts(path):
         file = records.open_parquet(part)
         there = file.schema_arrow.names
@@ -75,8 +75,8 @@ def find_passages(source: Path | str, ids: Collection[str]) -> dict[str, tuple[P
                     rows += file.read_row_group(group, columns).filter(is_wanted).to_pylist()
         for row in rows:
             passage = Passage(row.pop("id"), row.pop("title"), row.pop("text"), row.pop("doc"))
-            found[passage.id] = (passage, place_of(row, part))
-    return found
+            passages[passage.id] = (passage, place_of(row, part))
+    return passages
 
 
 def _strings(texts: Collection[str]) -> pa.StringArray:
@@ -91,9 +91,11 @@ def _strings(texts: Collection[str]) -> pa.StringArray:
 
 def place_of(row: Mapping[str, Any], source: Path) -> Place:
     """The place in the columns of a row; missing columns are unknown values."""
-    known = {name: value for name, value in row.items() if value is not None}
-    headings = tuple(known.pop("headings", ()))
-    return Place(**{**known, "headings": headings, "metadata": parsed(known.get("metadata") or "{}", source)})
+    fields = {name: value for name, value in row.items() if value is not None}
+    headings = tuple(fields.pop("headings", ()))
+    return Place(
+        **{**fields, "headings": headings, "metadata": parsed(fields.get("metadata") or "{}", source)}
+    )
 
 
 def parsed(metadata: str, source: Path) -> dict[str, Any]:

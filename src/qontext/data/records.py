@@ -164,11 +164,11 @@ def read_part(path: Path, schema: pa.Schema) -> pa.Table:
 
 def read_whole(part: Path, schema: pa.Schema) -> pa.Table:
     """A part with all its columns; columns in `schema` have its types."""
-    found = open_parquet(part).schema_arrow
+    actual = open_parquet(part).schema_arrow
     for field in schema:
-        if field.name in found.names:  # if not, reading fails
-            found = found.set(found.get_field_index(field.name), field)
-    return pa.Table.from_batches(read_table(part, schema), found)
+        if field.name in actual.names:  # if not, reading fails
+            actual = actual.set(actual.get_field_index(field.name), field)
+    return pa.Table.from_batches(read_table(part, schema), actual)
 
 
 def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -254,20 +254,20 @@ def _conforming(batch: pa.RecordBatch, fields: list[pa.Field], path: Path, first
     return batch
 
 
-def _may_become(found: pa.DataType, wanted: pa.DataType) -> bool:
+def _may_become(actual: pa.DataType, expected: pa.DataType) -> bool:
     """Whether one type can be cast to another: integers to ids, but not floats or booleans."""
-    if pa.types.is_dictionary(found):
-        return _may_become(found.value_type, wanted)
-    if pa.types.is_list(wanted):
-        is_list = any(is_kind(found) for is_kind in (pa.types.is_list, pa.types.is_large_list))
-        return is_list and _may_become(found.value_type, wanted.value_type)
-    if pa.types.is_string(wanted):
+    if pa.types.is_dictionary(actual):
+        return _may_become(actual.value_type, expected)
+    if pa.types.is_list(expected):
+        is_list = any(is_kind(actual) for is_kind in (pa.types.is_list, pa.types.is_large_list))
+        return is_list and _may_become(actual.value_type, expected.value_type)
+    if pa.types.is_string(expected):
         text = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
         more = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_integer, pa.types.is_null)
-        return any(is_kind(found) for is_kind in (*text, *more))
-    if pa.types.is_integer(wanted):
-        return bool(pa.types.is_integer(found) or pa.types.is_null(found))
-    return bool(found == wanted)
+        return any(is_kind(actual) for is_kind in (*text, *more))
+    if pa.types.is_integer(expected):
+        return bool(pa.types.is_integer(actual) or pa.types.is_null(actual))
+    return bool(actual == expected)
 
 
 def parquet_parts(source: Path | str) -> list[Path]:

@@ -105,9 +105,9 @@ class Run(Mapping[str, list[Hit]]):
             query_codes, codes, scores = query_codes[order], codes[order], scores[order]
         _refuse_duplicates(query_codes, codes, order, queries, ids, place)
         counts = np.bincount(query_codes, minlength=len(queries))
-        used = np.flatnonzero(counts)
-        starts = np.concatenate([[0], np.cumsum(counts[used])])
-        return cls([queries[i] for i in used.tolist()], starts, ids, codes, scores)
+        numbers = np.flatnonzero(counts)
+        starts = np.concatenate([[0], np.cumsum(counts[numbers])])
+        return cls([queries[i] for i in numbers.tolist()], starts, ids, codes, scores)
 
     def __getitem__(self, query: str) -> list[Hit]:
         passages, scores = self.results(query)
@@ -147,9 +147,9 @@ class Run(Mapping[str, list[Hit]]):
 
     def top(self, k: int) -> Run:
         """The best `k` hits of each query."""
-        kept = self.row_ranks() < k
+        is_top = self.row_ranks() < k
         starts = np.concatenate([[0], np.cumsum(np.minimum(np.diff(self.starts), k))])
-        return Run(self.queries, starts, self.ids, self.codes[kept], self.scores[kept])
+        return Run(self.queries, starts, self.ids, self.codes[is_top], self.scores[is_top])
 
     @property
     def _number(self) -> dict[str, int]:
@@ -194,12 +194,12 @@ def write_run(run: Run, path: Path, *, tag: str = "qontext") -> None:
     queries, passages = pa.array(run.queries, pa.string()), pa.array(run.ids, pa.string())
     is_used = np.zeros(len(run.ids), dtype=bool)
     is_used[run.codes] = True
-    used = passages.filter(pa.array(is_used))
-    for names in (queries, used):
+    ids = passages.filter(pa.array(is_used))
+    for names in (queries, ids):
         if pc.min(pc.binary_length(names)).as_py() == 0:
             raise QontextError("an id is empty, which a TREC run file cannot represent", place=path)
-    queries, escaped = escape_all(queries), escape_all(used)
-    if escaped is not used:
+    queries, escaped = escape_all(queries), escape_all(ids)
+    if escaped is not ids:
         passages = pc.replace_with_mask(passages, pa.array(is_used), escaped)
     with path.open("wb") as file:
         query_codes, ranks = run.row_queries(), run.row_ranks() + 1

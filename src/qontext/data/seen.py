@@ -85,12 +85,12 @@ def _repeated(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def _first_of(batches: Iterator[list[str]], suspects: NDArray[np.uint64]) -> str | None:
     """The first id to occur a second time, among those with these hashes."""
-    seen: set[str] = set()
+    earlier: set[str] = set()
     for ids in batches:
         for place in np.flatnonzero(np.isin(_hashes(ids), suspects)):
-            if ids[place] in seen:
+            if ids[place] in earlier:
                 return ids[place]
-            seen.add(ids[place])
+            earlier.add(ids[place])
     return None
 
 

@@ -50,8 +50,8 @@ def tokens(text: str) -> str:
 
 def token_matcher(answers: Sequence[str]) -> Callable[[str], bool]:
     """Whether a passage, passed as `tokens(text)`, contains one of the answers."""
-    wanted = [found for found in map(tokens, answers) if found.strip()]
-    return lambda passage: any(answer in passage for answer in wanted)
+    texts = [text for text in map(tokens, answers) if text.strip()]
+    return lambda passage: any(answer in passage for answer in texts)
 
 
 def pattern_matcher(answers: Sequence[str]) -> Callable[[str], bool]:

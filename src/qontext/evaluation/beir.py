@@ -71,12 +71,12 @@ def run(settings: BeirConfig) -> dict[str, Any]:
     for number, (name, parts) in enumerate(folders.items(), 1):
         log.note(f"[{number}/{len(folders)}] {name}")
         try:
-            found = {part: _score(settings, part, folder, root) for part, folder in parts.items()}
+            of_parts = {part: _score(settings, part, folder, root) for part, folder in parts.items()}
         except Unavailable as error:
             log.warn(f"{name} is skipped: {error.message}.")
             missing[name] = error
             continue
-        scores[name] = sum(found.values()) / len(found)
+        scores[name] = sum(of_parts.values()) / len(of_parts)
     if not scores:
         first = next(iter(missing.values()))
         raise QontextError(
@@ -107,10 +107,10 @@ def folders_of(settings: BeirConfig) -> dict[str, dict[str, Path | Benchmark]]:
 
     names: dict[str, str] = {}
     for name in settings.sets:
-        if names.setdefault(Path(name).name, name) != name:
+        other = names.setdefault(Path(name).resolve().name, name)
+        if other != name:
             raise QontextError(
-                f"two sets have the same name: {names[Path(name).name]} and {name}",
-                remedy="Rename one of the folders.",
+                f"two sets have the same name: {other} and {name}", remedy="Rename one of the folders."
             )
     folders = {name: dict(_folders(settings, source)) for name, source in names.items()}
     for parts in folders.values():
@@ -123,9 +123,9 @@ def _folders(settings: BeirConfig, name: str) -> Iterator[tuple[str, Path | Benc
     """The parts of a set, each with its folder, or with the benchmark to download."""
     from qontext.evaluation.datasets import BENCHMARKS, FORUMS
 
-    known = [n.removeprefix("beir/") for n in BENCHMARKS if n.startswith("beir/")]
-    if name not in known and (Path(name).name != name or not settings.data_root) and Path(name).is_dir():
-        yield Path(name).name, Path(name)
+    sets = [n.removeprefix("beir/") for n in BENCHMARKS if n.startswith("beir/")]
+    if name not in sets and (Path(name).name != name or not settings.data_root) and Path(name).is_dir():
+        yield Path(name).resolve().name, Path(name)
         return
     local = Path(settings.data_root).expanduser() / name if settings.data_root else None
     if settings.data_root:
@@ -136,7 +136,7 @@ def _folders(settings: BeirConfig, name: str) -> Iterator[tuple[str, Path | Benc
     elif local and local.is_dir():
         yield name, local
     else:
-        entry = BENCHMARKS[f"beir/{choose(name, known, 'set')}"]
+        entry = BENCHMARKS[f"beir/{choose(name, sets, 'set')}"]
         for part in entry.parts or (entry.name,):
             here = (
                 Path(settings.data_root).expanduser() / part.removeprefix("beir/")
@@ -157,9 +157,11 @@ def _score(settings: BeirConfig, name: str, source: Path | Benchmark, root: Path
         encode = {"texts": str(folder), "encoder": settings.retriever, "storage": settings.storage}
         vectors = _do("encode", place, encode | _length(settings))
         search |= {"index": str(vectors.path)} | _length(settings)
-    found = _do("search", place, search)
-    made = _do("evaluate", place, {"run": str(found.path), "qrels": str(folder), "split": settings.split})
-    return float(made.summary.take("measures", dict[str, float])[MEASURE])
+    results = _do("search", place, search)
+    evaluation = _do(
+        "evaluate", place, {"run": str(results.path), "qrels": str(folder), "split": settings.split}
+    )
+    return float(evaluation.summary.take("measures", dict[str, float])[MEASURE])
 
 
 def _length(settings: BeirConfig) -> dict[str, Any]:
@@ -197,27 +199,27 @@ def fetch(benchmark: Benchmark, folder: Path) -> Path:
 def beir_table(scores: dict[str, float], missing: tuple[str, ...] = ()) -> Table:
     """Our results and those of published systems by set, and the means over common sets."""
     systems = [row for row in ROWS if any(f"beir/{name}" in row.figures for name in BEIR_SETS)]
-    known = [name for name in scores if name in BEIR_SETS]
-    columns = ["Set", "ours", *((row.system for row in systems) if known else ())]
+    published = [name for name in scores if name in BEIR_SETS]
+    columns = ["Set", "ours", *((row.system for row in systems) if published else ())]
     table = Table(columns, caption=f"{MEASURE} without training on the sets, × 100")
     for name, score in scores.items():
-        figures = [row.figures.get(f"beir/{name}", {}).get(MEASURE) for row in systems] if known else []
+        figures = [row.figures.get(f"beir/{name}", {}).get(MEASURE) for row in systems] if published else []
         table.rows.append(_row(name, 100 * score, figures))
     table.rows.append(
         _row("mean", 100 * sum(scores.values()) / len(scores), [])
-        if not known
-        else _mean(scores, known, systems)
+        if not published
+        else _mean(scores, published, systems)
     )
-    if known:
-        table.notes.append(f"Published: {systems[0].source}. The mean is over its {len(known)} sets.")
+    if published:
+        table.notes.append(f"Published: {systems[0].source}. The mean is over its {len(published)} sets.")
     if missing:
         table.notes.append(f"Not downloaded, and not included in means: {', '.join(missing)}.")
     return table
 
 
-def _mean(scores: dict[str, float], known: list[str], systems: list[Any]) -> Row:
-    means = [sum(row.figures[f"beir/{name}"][MEASURE] for name in known) / len(known) for row in systems]
-    return _row("mean", 100 * sum(scores[name] for name in known) / len(known), means)
+def _mean(scores: dict[str, float], sets: list[str], systems: list[Any]) -> Row:
+    means = [sum(row.figures[f"beir/{name}"][MEASURE] for name in sets) / len(sets) for row in systems]
+    return _row("mean", 100 * sum(scores[name] for name in sets) / len(sets), means)
 
 
 def _row(name: str, ours: float, others: list[float | None] | list[float]) -> Row:

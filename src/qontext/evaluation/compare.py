@@ -65,9 +65,9 @@ def run(settings: CompareConfig) -> dict[str, Any]:
     from qontext.evaluation.comparison import System, compare_systems, largest_changes, side_by_side, tops
     from qontext.evaluation.datasets import load_judgements
 
-    named = [find_runs(text) for text in settings.runs]
-    names = system_names([name for name, _ in named], [paths for _, paths in named])
-    if len(named) < 2:
+    groups = [find_runs(text) for text in settings.runs]
+    names = system_names([name for name, _ in groups], [paths for _, paths in groups])
+    if len(groups) < 2:
         raise QontextError("a comparison needs at least two systems", remedy="Add another run.")
     if Path(settings.qrels).is_file() and is_questions(Path(settings.qrels)):
         raise QontextError(
@@ -78,27 +78,27 @@ def run(settings: CompareConfig) -> dict[str, Any]:
     judged = load_judgements(settings.qrels, split=settings.split)
     checks.note_grades(judged, settings.relevant)
     systems, first_runs, queries = [], [], []
-    for name, (_, paths) in zip(names, named):
+    for name, (_, paths) in zip(names, groups):
         seeds = []
         for path in paths:
             checks.check_kinds(path, settings.qrels)
-            found = read_run(path)
-            checks.check_ids(found, judged.qrels, path, judged.place)
-            scores, found = score(found, judged, settings.measures, settings.relevant)
+            results = read_run(path)
+            checks.check_ids(results, judged.qrels, path, judged.place)
+            scores, results = score(results, judged, settings.measures, settings.relevant)
             seeds.append(scores.values)
             queries = scores.queries
             if len(seeds) == 1:
-                first_runs.append(found)
+                first_runs.append(results)
         systems.append(System(name, seeds))
     measures = list(systems[0].seeds[0])
     # The share of judged results is not a quality measure, so it is shown but not tested.
     tested = [measure for measure in measures if not measure.startswith("Judged")]
     pairs = compare_systems(systems, tested, permutations=settings.permutations, seed=settings.seed)
-    firsts = [tops(found, judged.qrels, threshold(judged, settings.relevant)) for found in first_runs]
+    firsts = [tops(results, judged.qrels, threshold(judged, settings.relevant)) for results in first_runs]
     values = [system.per_query(measures[0]) for system in systems]
     changes = largest_changes(queries, values[0], values[1], firsts[0], firsts[1], count=settings.examples)
-    shown = dict(zip(names, zip(values, firsts)))
-    examples = side_by_side([change.query for change in changes], queries, shown)
+    by_name = dict(zip(names, zip(values, firsts)))
+    examples = side_by_side([change.query for change in changes], queries, by_name)
     folder = settings.data or (settings.qrels if Path(settings.qrels).is_dir() else None)
     texts = texts_of(folder, examples)
     _show(systems, measures, pairs)
@@ -130,7 +130,7 @@ def find_runs(text: str) -> tuple[str, list[str]]:
     return name, paths
 
 
-def system_names(given: Sequence[str], paths: Sequence[Sequence[str]]) -> list[str]:
+def system_names(own_names: Sequence[str], paths: Sequence[Sequence[str]]) -> list[str]:
     """Names for the tables: explicit names, else the distinguishing part of the paths.
 
     runs/x/search and runs/y/search are x and y.
@@ -141,7 +141,7 @@ def system_names(given: Sequence[str], paths: Sequence[Sequence[str]]) -> list[s
     for end, length in itertools.product(range(most, -1, -1), range(1, longest + 1)):
         shared = {p[len(p) - end :] for p in parts} if end < min(map(len, parts)) else set()
         if len(shared) == 1:  # the last `end` parts are the same everywhere
-            names = [name or "/".join(p[: len(p) - end][-length:]) for name, p in zip(given, parts)]
+            names = [name or "/".join(p[: len(p) - end][-length:]) for name, p in zip(own_names, parts)]
             if len(set(names)) == len(names):
                 return names
     raise QontextError("two of the systems have the same name", remedy="Use NAME=PATH to distinguish them.")
@@ -157,10 +157,8 @@ def texts_of(data: str | None, examples: Mapping[str, Sequence[First]]) -> Texts
 
     if data is None or not examples:
         return {}, {}
-    wanted = {first.passage for row in examples.values() for first in row}
-    passages = {
-        p.id: " — ".join(filter(None, (p.title, p.text))) for p in read_passages(data) if p.id in wanted
-    }
+    ids = {first.passage for row in examples.values() for first in row}
+    passages = {p.id: " — ".join(filter(None, (p.title, p.text))) for p in read_passages(data) if p.id in ids}
     return read_queries(data), passages
 
 

@@ -64,7 +64,7 @@ def marks(systems: Sequence[System], pairs: Sequence[Pair], measure: str) -> dic
         if pair.measure == measure and pair.is_significant():
             winner, loser = (pair.b, pair.a) if pair.difference.mean > 0 else (pair.a, pair.b)
             beaten[winner].append(letters[loser])
-    return {name: "".join(sorted(found)) for name, found in beaten.items()}
+    return {name: "".join(sorted(losers)) for name, losers in beaten.items()}
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ Tops = Mapping[str, tuple[str, bool]]
 
 
 def side_by_side(
-    wanted: Sequence[str], queries: Sequence[str], systems: Mapping[str, tuple[Floats, Tops]]
+    examples: Sequence[str], queries: Sequence[str], systems: Mapping[str, tuple[Floats, Tops]]
 ) -> dict[str, list[First]]:
     """query → the first passage of every system, for the wanted ones of the queries; `systems` are their values and
     their first passages."""
@@ -105,7 +105,7 @@ def side_by_side(
             First(name, float(values[place[query]]), *tops.get(query, (None, False)))
             for name, (values, tops) in systems.items()
         ]
-        for query in wanted
+        for query in examples
     }
 
 
@@ -129,10 +129,10 @@ def largest_changes(
     order = sorted(range(len(queries)), key=lambda i: (-abs(delta[i]), queries[i]))
     gains = [i for i in order if delta[i] > 0][:count]
     losses = [i for i in order if delta[i] < 0][:count]
-    found = []
+    changes = []
     for i in (*gains, *losses):
         (top_a, right_a), (top_b, right_b) = (
             tops.get(queries[i], (None, False)) for tops in (tops_a, tops_b)
         )
-        found.append(Change(queries[i], float(a[i]), float(b[i]), top_a, top_b, right_a, right_b))
-    return found
+        changes.append(Change(queries[i], float(a[i]), float(b[i]), top_a, top_b, right_a, right_b))
+    return changes

@@ -97,17 +97,17 @@ def contents(
         if section.curves:
             report.blocks.append(_depth(section, f"s{number}"))
     if facts.trainings:
-        drawn = [
+        charts = [
             Plot(f"loss{i}", plots.losses(training.losses), f"Losses of {training.name}")
             for i, training in enumerate(_by_arm(facts.trainings), start=1)
         ]
-        report.blocks.append(Block("Training", plots=drawn))
-    made = Block(
+        report.blocks.append(Block("Training", plots=charts))
+    provenance = Block(
         "How the results were produced", text=list(machines(facts)), tables=[steps_table(facts, price)]
     )
-    made.details += [(f"Recipe of {root}", text) for root, text in facts.recipes.items()]
-    made.details.append(("Settings of every step", all_settings(facts)))
-    report.blocks.append(made)
+    provenance.details += [(f"Recipe of {root}", text) for root, text in facts.recipes.items()]
+    provenance.details.append(("Settings of every step", all_settings(facts)))
+    report.blocks.append(provenance)
     return report
 
 
@@ -185,12 +185,12 @@ def _results(section: Section, pairs: Sequence[Pair], prefix: str) -> list[Block
         names = _first_and_best(section)
         a, b = (columns[name] for name in names)
         dots = f"Every query: {names[0]} across, {names[1]} up; green gains"
-        drawn = [
+        charts = [
             Plot(f"{prefix}-scatter", plots.scatter(a, b, names, main), dots),
             Plot(f"{prefix}-differences", plots.waterfall(a, b, main), f"From {names[0]} to {names[1]}"),
         ]
         tables = [differences_table(section, pairs)]
-        blocks.append(Block(f"Differences on {section.title}", tables=tables, plots=drawn))
+        blocks.append(Block(f"Differences on {section.title}", tables=tables, plots=charts))
     return blocks
 
 
@@ -211,10 +211,8 @@ def _examples(section: Section, data: str) -> list[Block]:
     a, b = (by_name[name] for name in names)
     tops_a, tops_b = (tops(run, judged.qrels, section.relevant) for run in runs)
     changes = largest_changes(section.queries, a, b, tops_a, tops_b, count=5)
-    wanted = {top for change in changes for top in (change.top_a, change.top_b)}
-    passages = {
-        p.id: " — ".join(filter(None, (p.title, p.text))) for p in read_passages(data) if p.id in wanted
-    }
+    ids = {top for change in changes for top in (change.top_a, change.top_b)}
+    passages = {p.id: " — ".join(filter(None, (p.title, p.text))) for p in read_passages(data) if p.id in ids}
     table = Table(
         ["Query", "System", section.measures[0], "", "First passage"],
         caption=f"Queries with the largest gains and losses from {names[0]} to {names[1]}",
@@ -245,7 +243,7 @@ def _depth(section: Section, prefix: str) -> Block:
         "Success": "Queries with a relevant passage in the top k",
         "Answer": "Questions with an answer in the top k",
     }
-    drawn = [
+    charts = [
         Plot(
             f"{prefix}-{curve.replace('^', '')}",
             plots.curves(lines, section.depths),
@@ -253,4 +251,4 @@ def _depth(section: Section, prefix: str) -> Block:
         )
         for curve, lines in section.curves.items()
     ]
-    return Block(f"By depth, on {section.title}", plots=drawn)
+    return Block(f"By depth, on {section.title}", plots=charts)

@@ -125,8 +125,8 @@ def recognize(qrels: Qrels, folder: str = "") -> Benchmark | None:
     """The benchmark with exactly these judgements, or with the same counts in a folder of its name."""
     near = _as_large(qrels)
     digest = judgements_digest(qrels) if any(b.digest for b in near) else None
-    named = (f"beir/{folder}", f"beir/cqadupstack-{folder}")
-    return next((b for b in near if b.digest == digest or (not b.digest and b.name in named)), None)
+    names = (f"beir/{folder}", f"beir/cqadupstack-{folder}")
+    return next((b for b in near if b.digest == digest or (not b.digest and b.name in names)), None)
 
 
 def altered(qrels: Qrels) -> Benchmark | None:

@@ -62,13 +62,13 @@ def run(settings: EvaluateConfig, work: Workdir) -> dict[str, Any]:
     from qontext.evaluation.measures import DEPTHS
 
     checks.check_kinds(settings.run, settings.qrels)
-    found = read_run(settings.run)
+    results = read_run(settings.run)
     if Path(settings.qrels).is_file() and answers.is_questions(Path(settings.qrels)):
-        scores, curves, benchmark = _by_answers(settings, found)
+        scores, curves, benchmark = _by_answers(settings, results)
     else:
-        scores, curves, benchmark = _by_judgements(settings, found)
+        scores, curves, benchmark = _by_judgements(settings, results)
     if settings.next_run is not None:
-        curves |= _foreseen(found, read_run(settings.next_run), scores)
+        curves |= _foreseen(results, read_run(settings.next_run), scores)
     summary = {
         "measures": scores.means,
         **scores.counts(),
@@ -82,39 +82,39 @@ def run(settings: EvaluateConfig, work: Workdir) -> dict[str, Any]:
     return summary
 
 
-def score(found: Run, judged: Judged, names: str = "", relevant: int | None = None) -> tuple[Scores, Run]:
+def score(run: Run, judged: Judged, names: str = "", relevant: int | None = None) -> tuple[Scores, Run]:
     """Score a run with the benchmark's conventions; returns the scores and the run as scored."""
     from qontext.evaluation import measures
 
     benchmark = judged.benchmark
     lowest = threshold(judged, relevant)
     if benchmark and benchmark.drops_self:
-        found = _without_self(found)
-    wanted = measures.parse(names or (benchmark.measures if benchmark else measures.DEFAULT), relevant=lowest)
-    return measures.measure(found, judged.qrels, wanted, relevant=lowest), found
+        run = _without_self(run)
+    parsed = measures.parse(names or (benchmark.measures if benchmark else measures.DEFAULT), relevant=lowest)
+    return measures.measure(run, judged.qrels, parsed, relevant=lowest), run
 
 
-def threshold(judged: Judged, asked: int | None) -> int:
+def threshold(judged: Judged, relevant: int | None) -> int:
     """The minimum relevant grade: the setting, else the benchmark's convention."""
-    return asked or (judged.benchmark.relevant if judged.benchmark else 1)
+    return relevant or (judged.benchmark.relevant if judged.benchmark else 1)
 
 
 def _by_judgements(
-    settings: EvaluateConfig, found: Run
+    settings: EvaluateConfig, results: Run
 ) -> tuple[Scores, dict[str, list[float]], Benchmark | None]:
     from qontext.evaluation import checks, measures
     from qontext.evaluation.datasets import load_judgements
 
     judged = load_judgements(settings.qrels, split=settings.split)
-    checks.check_ids(found, judged.qrels, settings.run, judged.place)
+    checks.check_ids(results, judged.qrels, settings.run, judged.place)
     checks.note_grades(judged, settings.relevant)
-    scores, found = score(found, judged, settings.measures, settings.relevant)
-    curves = measures.recall_by_depth(found, judged.qrels, threshold(judged, settings.relevant))
+    scores, results = score(results, judged, settings.measures, settings.relevant)
+    curves = measures.recall_by_depth(results, judged.qrels, threshold(judged, settings.relevant))
     return scores, curves, judged.benchmark
 
 
 def _by_answers(
-    settings: EvaluateConfig, found: Run
+    settings: EvaluateConfig, results: Run
 ) -> tuple[Scores, dict[str, list[float]], Benchmark | None]:
     import numpy as np
 
@@ -127,13 +127,13 @@ def _by_answers(
     questions = answers.read_questions(settings.qrels)
     names = settings.measures.replace(",", " ").split() or ["Answer@5", "Answer@20", "Answer@100"]
     cutoffs = {name: _answer_cutoff(name) for name in names}
-    checks.check_ids(found, {id: {} for id in questions}, settings.run, settings.qrels)
-    wanted = set(found.top(max(*cutoffs.values(), *DEPTHS)).ids.tolist())
-    texts = {p.id: p.text for p in read_passages(settings.passages) if p.id in wanted}
-    ranks = answers.answer_ranks(found, questions, texts, depth=max(DEPTHS), patterns=settings.patterns)
-    in_run = sum(query in questions for query in found.queries)
+    checks.check_ids(results, {id: {} for id in questions}, settings.run, settings.qrels)
+    ids = set(results.top(max(*cutoffs.values(), *DEPTHS)).ids.tolist())
+    texts = {p.id: p.text for p in read_passages(settings.passages) if p.id in ids}
+    ranks = answers.answer_ranks(results, questions, texts, depth=max(DEPTHS), patterns=settings.patterns)
+    in_run = sum(query in questions for query in results.queries)
     values: dict[str, Floats] = {name: (ranks <= k).astype(float) for name, k in cutoffs.items()}
-    unjudged, timed_out = len(found.queries) - in_run, int(np.isnan(ranks).sum())
+    unjudged, timed_out = len(results.queries) - in_run, int(np.isnan(ranks).sum())
     scores = Scores(list(questions), values, len(questions) - in_run, 0, unjudged, timed_out)
     curves = {"Answer": [float((ranks <= k).mean()) for k in DEPTHS]}
     return scores, curves, answers.recognize(Path(settings.qrels), len(questions))
@@ -157,24 +157,24 @@ def _foreseen(first: Run, second: Run, scores: Scores) -> dict[str, list[float]]
     from qontext.evaluation.measures import DEPTHS
 
     judged = set(scores.queries)
-    kept = [query in judged for query in second.queries]
+    is_judged = [query in judged for query in second.queries]
     curves = {}
     for n in NEIGHBOURS:
         values = neighbourhood.neighbourhood_recall(first, second, n=n, depths=DEPTHS)
-        curves[f"nb-recall^{n}"] = [float(np.mean(values[k][kept])) for k in DEPTHS]
+        curves[f"nb-recall^{n}"] = [float(np.mean(values[k][is_judged])) for k in DEPTHS]
     return curves
 
 
-def _without_self(found: Run) -> Run:
+def _without_self(run: Run) -> Run:
     """The run without results that are the query itself."""
     import numpy as np
 
     from qontext.data.runs import Run
 
-    query_codes = found.row_queries()
-    queries = np.array(found.queries, dtype=object)
-    keep = found.ids[found.codes] != queries[query_codes]
-    return Run.from_codes(query_codes[keep], found.queries, found.codes[keep], found.ids, found.scores[keep])
+    query_codes = run.row_queries()
+    queries = np.array(run.queries, dtype=object)
+    keep = run.ids[run.codes] != queries[query_codes]
+    return Run.from_codes(query_codes[keep], run.queries, run.codes[keep], run.ids, run.scores[keep])
 
 
 STAGE = Stage(

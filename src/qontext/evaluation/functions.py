@@ -94,7 +94,7 @@ def _score(
     name: str, run: Run | Source, judged: Judged, measures: str | Sequence[str], relevant: int | None
 ) -> Scores:
     place = name if isinstance(run, Run) else os.fspath(run)
-    found = run if isinstance(run, Run) else read_run(Path(run))
-    checks.check_ids(found, judged.qrels, place, judged.place)
+    results = run if isinstance(run, Run) else read_run(Path(run))
+    checks.check_ids(results, judged.qrels, place, judged.place)
     names = measures if isinstance(measures, str) else " ".join(measures)
-    return score(found, judged, names, relevant)[0]
+    return score(results, judged, names, relevant)[0]

@@ -164,9 +164,9 @@ def _sections(evaluations: Sequence[Artifact], labels: Mapping[str, str]) -> lis
     Real queries come before generated ones.
     """
     groups: dict[str, list[Artifact]] = {}
-    for made in evaluations:
-        same = {"qrels": made.inputs["qrels"]["digest"], "config": _without_measures(made.config)}
-        groups.setdefault(json.dumps(same, sort_keys=True), []).append(made)
+    for evaluation in evaluations:
+        same = {"qrels": evaluation.inputs["qrels"]["digest"], "config": _without_measures(evaluation.config)}
+        groups.setdefault(json.dumps(same, sort_keys=True), []).append(evaluation)
     sections = [_section(group, labels) for group in groups.values()]
     return sorted(sections, key=lambda section: section.split == GENERATED)
 
@@ -185,38 +185,42 @@ def _section(group: Sequence[Artifact], labels: Mapping[str, str]) -> Section:
             key=lambda i: known_first.index(names[i]) if names[i] in labels else len(known_first),
         )
         group, names = [group[i] for i in order], [labels.get(names[i], names[i]) for i in order]
-    tables = [per_query(made) for made in group]
+    tables = [per_query(evaluation) for evaluation in group]
     queries = tables[0][0]
     by_name: dict[str, list[dict[str, Floats]]] = {}
     curves: dict[str, dict[str, list[list[float]]]] = {}
     without: dict[str, int] = {}
     searched: dict[str, int] = {}
     runs: dict[str, str] = {}
-    for name, made, (own, values) in zip(names, group, tables):
+    for name, evaluation, (own, values) in zip(names, group, tables):
         if own != queries:  # the same judgements are in the same order
-            raise damaged(made.path / "queries.parquet", f"its queries differ from those of {group[0].path}")
+            raise damaged(
+                evaluation.path / "queries.parquet", f"its queries differ from those of {group[0].path}"
+            )
         by_name.setdefault(name, []).append(values)
-        read = read_json(made.part("curves.json"), Curves)
+        read = read_json(evaluation.part("curves.json"), Curves)
         for curve, values in read["curves"].items():
             curves.setdefault(curve, {}).setdefault(name, []).append(values)
-        without[name] = without.get(name, 0) + made.summary.take("queries_without_results", int)
-        run = _place(made, "run")
+        without[name] = without.get(name, 0) + evaluation.summary.take("queries_without_results", int)
+        run = _place(evaluation, "run")
         runs.setdefault(name, run)
         if (count := _searched(run)) is not None:
             searched[name] = count
-    known = first.summary.get("benchmark")
+    benchmark = first.summary.get("benchmark")
     return Section(
         place=_place(first, "qrels"),
         split=split,
-        benchmark=BENCHMARKS.get(known) if known else None,
+        benchmark=BENCHMARKS.get(benchmark) if benchmark else None,
         queries=queries,
         systems=[System(name, seeds) for name, seeds in by_name.items()],
-        curves={c: {s: np.mean(v, axis=0).tolist() for s, v in found.items()} for c, found in curves.items()},
+        curves={
+            c: {s: np.mean(v, axis=0).tolist() for s, v in systems.items()} for c, systems in curves.items()
+        },
         depths=read["depths"],
         without_results=without,
         searched=searched,
         runs=runs,
-        relevant=first.config.get("relevant") or (BENCHMARKS[known].relevant if known else 1),
+        relevant=first.config.get("relevant") or (BENCHMARKS[benchmark].relevant if benchmark else 1),
     )
 
 
@@ -229,7 +233,7 @@ def per_query(evaluation: Artifact) -> tuple[list[str], dict[str, Floats]]:
 
 def _names(group: Sequence[Artifact], split: str) -> list[str]:
     """The name of each evaluation's system. Those of one system, with several seeds, have the same."""
-    full = system_names([""] * len(group), [[str(made.path)] for made in group])
+    full = system_names([""] * len(group), [[str(evaluation.path)] for evaluation in group])
     # Names of systems are unique: only seeds are merged.
     if len({_plain(name) for name in full}) == len(full):
         names = [_plain(without_seed(name) or name) for name in full]
@@ -250,21 +254,21 @@ def _searched(run: str) -> int | None:
     if not artifacts.is_artifact(run):
         return None
     search = artifacts.open_artifact(run)
-    made = [search]
+    artifacts_read = [search]
     if "index" in search.inputs and artifacts.is_artifact(index := _place(search, "index")):
-        made.append(artifacts.open_artifact(index))
-    for one in made:
+        artifacts_read.append(artifacts.open_artifact(index))
+    for one in artifacts_read:
         name = "passages" if "passages" in one.summary else "texts"
         if one.summary.get(name) is not None:
             return int(one.summary.take(name, int))
     return None
 
 
-def _place(made: Artifact, name: str) -> str:
+def _place(artifact: Artifact, name: str) -> str:
     """The current path of the artifact's input; its recorded path, if it is missing."""
-    there = [place for place in origins.places(made.inputs[name], made.path) if place.exists()]
-    named = str(made.inputs[name]["path"])
-    return named if not there or Path(named) in there else str(there[0])
+    there = [place for place in origins.places(artifact.inputs[name], artifact.path) if place.exists()]
+    original = str(artifact.inputs[name]["path"])
+    return original if not there or Path(original) in there else str(there[0])
 
 
 def _plain(name: str) -> str:
@@ -273,8 +277,8 @@ def _plain(name: str) -> str:
         re.sub(r"^(evaluate|evaluation|scores?)[-_.]+|[-_.](evaluate|evaluation|scores?)$", "", p)
         for p in name.split("/")
     ]
-    kept = [part for part in parts if part not in ("evaluate", "evaluation", "scores", "score", "")]
-    return "/".join(kept) or name
+    telling = [part for part in parts if part not in ("evaluate", "evaluation", "scores", "score", "")]
+    return "/".join(telling) or name
 
 
 def _training(path: Path) -> list[Training]:
@@ -287,5 +291,6 @@ def _training(path: Path) -> list[Training]:
                 losses = phases.setdefault(row.get("phase", ""), {})
                 losses.setdefault(name.replace("_", " "), []).append((float(row["step"]), float(value)))
     return [
-        Training(f"{path.name}, {phase}" if phase else path.name, found) for phase, found in phases.items()
+        Training(f"{path.name}, {phase}" if phase else path.name, history)
+        for phase, history in phases.items()
     ]

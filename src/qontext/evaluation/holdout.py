@@ -66,14 +66,14 @@ def run(config: HoldoutConfig, work: Workdir) -> dict[str, Any]:
     from qontext.data.collection import read_passages, write_qrels
     from qontext.data.labels import read_labels, to_passages
 
-    total, held, rule = _held_out(config)
-    asked: dict[str, tuple[str, str]] = {}
-    summary: dict[str, Any] = {"passages": total, "held_out_passages": len(held), "held_out_by": rule}
+    total, held_out, rule = _held_out(config)
+    held_queries: dict[str, tuple[str, str]] = {}
+    summary: dict[str, Any] = {"passages": total, "held_out_passages": len(held_out), "held_out_by": rule}
     if config.queries is not None:
-        asked, kept = _divide(config, held, work)
-        summary |= {"training_queries": kept, "held_out_queries": len(asked)}
-    judged: dict[str, Qrels] = {"generated": {id: {passage: 1} for id, (passage, _) in asked.items()}}
-    queries = {id: text for id, (_, text) in asked.items()}
+        held_queries, training = _divide(config, held_out, work)
+        summary |= {"training_queries": training, "held_out_queries": len(held_queries)}
+    judged: dict[str, Qrels] = {"generated": {id: {passage: 1} for id, (passage, _) in held_queries.items()}}
+    queries = {id: text for id, (_, text) in held_queries.items()}
     if config.labels is not None:
         labels, document = to_passages(
             read_labels(config.labels), read_passages(config.passages), config.labels
@@ -88,7 +88,7 @@ def run(config: HoldoutConfig, work: Workdir) -> dict[str, Any]:
             )
         for name, qrels in splits.items():
             judged[name] = qrels
-            if twice := next((id for id in qrels if id in asked), None):
+            if twice := next((id for id in qrels if id in held_queries), None):
                 raise QontextError(
                     f"the id {twice!r} of a labelled query is also the id of a generated query",
                     place=config.labels,
@@ -96,9 +96,9 @@ def run(config: HoldoutConfig, work: Workdir) -> dict[str, Any]:
                 )
             queries |= {id: labels.queries[id] for id in qrels}
         summary["labelled_queries"] = {name: len(qrels) for name, qrels in splits.items()}
-    wanted = {passage for qrels in judged.values() for found in qrels.values() for passage in found}
+    judged_ids = {passage for qrels in judged.values() for grades in qrels.values() for passage in grades}
     with work.write_folder("measured") as folder:
-        summary["searched_passages"] = _write_corpus(folder / "corpus.jsonl", config, wanted, total)
+        summary["searched_passages"] = _write_corpus(folder / "corpus.jsonl", config, judged_ids, total)
         write_jsonl(folder / "queries.jsonl", ({"_id": id, "text": text} for id, text in queries.items()))
         (folder / "qrels").mkdir()
         for name, qrels in judged.items():
@@ -122,16 +122,16 @@ def _held_out(config: HoldoutConfig) -> tuple[int, set[str], str]:
         raise QontextError("contains no passages", place=config.passages)
     rule = "documents" if documents >= FEW_DOCUMENTS else "passages"
     share = min(config.share, config.questions / total)
-    held: set[str] = set()
+    held_out: set[str] = set()
     lowest, fallback = 2.0, ""
     for passage in read_passages(config.passages):
         unit = passage.doc if rule == "documents" else passage.id
         chance = _chance(config.seed, "document", unit)
         if chance < share:
-            held.add(passage.id)
+            held_out.add(passage.id)
         elif chance < lowest:
             lowest, fallback = chance, passage.id
-    return total, held or {fallback}, rule
+    return total, held_out or {fallback}, rule
 
 
 def _divide(config: HoldoutConfig, out: set[str], work: Workdir) -> tuple[dict[str, tuple[str, str]], int]:
@@ -156,11 +156,11 @@ def _divide(config: HoldoutConfig, out: set[str], work: Workdir) -> tuple[dict[s
         rest = pa.concat_tables([records.read_whole(part, records.QUERIES) for part in parts])
     with work.write("queries/queries.parquet") as path:
         records.write_table(path, rest)
-    asked = {}
+    held_queries = {}
     for passage, texts in by_passage.items():
         number = int(_chance(config.seed, "query", passage) * len(texts))
-        asked[f"{passage}:q"] = (passage, texts[number])
-    return dict(list(asked.items())[: 2 * config.questions]), len(rest)
+        held_queries[f"{passage}:q"] = (passage, texts[number])
+    return dict(list(held_queries.items())[: 2 * config.questions]), len(rest)
 
 
 def _split_labels(labels: Labels, document: dict[str, str], config: HoldoutConfig) -> dict[str, Qrels]:
@@ -206,15 +206,15 @@ def _divided(
     return splits
 
 
-def _write_corpus(path: Path, config: HoldoutConfig, wanted: set[str], total: int) -> int:
+def _write_corpus(path: Path, config: HoldoutConfig, judged_ids: set[str], total: int) -> int:
     """The judged passages, and as many others as fit, drawn by a hash of their ids."""
     from qontext.data.collection import passage_row, read_passages
 
-    odds = max(0.0, config.pool - len(wanted)) / total
+    odds = max(0.0, config.pool - len(judged_ids)) / total
     count = 0
 
     def chosen(passage: Passage) -> bool:
-        return passage.id in wanted or _chance(config.seed, "pool", passage.id) < odds
+        return passage.id in judged_ids or _chance(config.seed, "pool", passage.id) < odds
 
     def rows() -> Iterator[dict[str, str]]:
         nonlocal count

@@ -20,7 +20,7 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class JudgedResults:
     """The judgements as flat arrays, and their ranks in a run."""
 
     count: int  # Q
@@ -44,7 +44,7 @@ class Found:
         )
 
 
-def find(run: Run, qrels: Qrels) -> Found:
+def find(run: Run, qrels: Qrels) -> JudgedResults:
     """Join the run with the judgements."""
     number = {query: q for q, query in enumerate(qrels)}
     grades = np.array([g for judged in qrels.values() for g in judged.values()], dtype=np.int64)
@@ -52,25 +52,27 @@ def find(run: Run, qrels: Qrels) -> Found:
     passages = np.array([p for judged in qrels.values() for p in judged], dtype=object)
     # Judged pairs that may be in the run, as (query, code of the passage) in one sortable number.
     place = np.minimum(np.searchsorted(run.ids, passages), len(run.ids) - 1)
-    known = np.flatnonzero(run.ids[place] == passages)
-    pairs = judged_query[known] * len(run.ids) + place[known]
+    in_run = np.flatnonzero(run.ids[place] == passages)
+    pairs = judged_query[in_run] * len(run.ids) + place[in_run]
     order = np.argsort(pairs)
-    pairs, pair_grades = pairs[order], grades[known][order]
+    pairs, pair_grades = pairs[order], grades[in_run][order]
 
     run_query = np.array([number.get(query, -1) for query in run.queries], dtype=np.int64)
     row_query = np.repeat(run_query, np.diff(run.starts))
     is_judged = np.zeros(len(run.ids), dtype=bool)
-    is_judged[place[known]] = True
+    is_judged[place[in_run]] = True
     rows = np.flatnonzero(is_judged[run.codes] & (row_query >= 0))
-    wanted = row_query[rows] * len(run.ids) + run.codes[rows]
-    at = np.minimum(np.searchsorted(pairs, wanted), max(len(pairs) - 1, 0))
-    hit = pairs[at] == wanted if len(pairs) else np.zeros(0, dtype=bool)
+    keys = row_query[rows] * len(run.ids) + run.codes[rows]
+    at = np.minimum(np.searchsorted(pairs, keys), max(len(pairs) - 1, 0))
+    hit = pairs[at] == keys if len(pairs) else np.zeros(0, dtype=bool)
     rows, at = rows[hit], at[hit]
     query, rank = row_query[rows], _trec_ranks(run, rows)
     order = np.lexsort((rank, query))
     length = np.zeros(len(qrels), dtype=np.int64)
     length[run_query[run_query >= 0]] = np.diff(run.starts)[run_query >= 0]
-    return Found(len(qrels), judged_query, grades, query[order], rank[order], pair_grades[at][order], length)
+    return JudgedResults(
+        len(qrels), judged_query, grades, query[order], rank[order], pair_grades[at][order], length
+    )
 
 
 def _trec_ranks(run: Run, rows: Ints) -> Ints:
@@ -88,53 +90,53 @@ def _trec_ranks(run: Run, rows: Ints) -> Ints:
     return np.asarray(ranks - row_start[rows], dtype=np.int64)
 
 
-def reciprocal_rank(found: Found, cutoff: float, relevant: int) -> Floats:
-    best = np.full(found.count, np.inf)
-    mask = (found.grade >= relevant) & (found.rank < cutoff)
-    np.minimum.at(best, found.query[mask], found.rank[mask] + 1.0)
+def reciprocal_rank(results: JudgedResults, cutoff: float, relevant: int) -> Floats:
+    best = np.full(results.count, np.inf)
+    mask = (results.grade >= relevant) & (results.rank < cutoff)
+    np.minimum.at(best, results.query[mask], results.rank[mask] + 1.0)
     return 1 / best
 
 
-def success(found: Found, cutoff: float, relevant: int) -> Floats:
-    return (_hits(found, cutoff, relevant) > 0).astype(float)
+def success(results: JudgedResults, cutoff: float, relevant: int) -> Floats:
+    return (_hits(results, cutoff, relevant) > 0).astype(float)
 
 
-def recall(found: Found, cutoff: float, relevant: int) -> Floats:
-    return _ratio(_hits(found, cutoff, relevant), found.relevant(relevant))
+def recall(results: JudgedResults, cutoff: float, relevant: int) -> Floats:
+    return _ratio(_hits(results, cutoff, relevant), results.relevant(relevant))
 
 
-def precision(found: Found, cutoff: float, relevant: int) -> Floats:
-    return _hits(found, cutoff, relevant) / cutoff
+def precision(results: JudgedResults, cutoff: float, relevant: int) -> Floats:
+    return _hits(results, cutoff, relevant) / cutoff
 
 
-def average_precision(found: Found, cutoff: float, relevant: int) -> Floats:
-    mask = (found.grade >= relevant) & (found.rank < cutoff)
-    query, rank = found.query[mask], found.rank[mask]
+def average_precision(results: JudgedResults, cutoff: float, relevant: int) -> Floats:
+    mask = (results.grade >= relevant) & (results.rank < cutoff)
+    query, rank = results.query[mask], results.rank[mask]
     # The rank of each relevant result among those of its query, from 1.
     number = np.arange(len(query)) - np.searchsorted(query, query) + 1
-    total = np.bincount(query, number / (rank + 1), minlength=found.count)
-    return _ratio(total, found.relevant(relevant))
+    total = np.bincount(query, number / (rank + 1), minlength=results.count)
+    return _ratio(total, results.relevant(relevant))
 
 
-def ndcg(found: Found, cutoff: float, relevant: int) -> Floats:
+def ndcg(results: JudgedResults, cutoff: float, relevant: int) -> Floats:
     """Gain = grade, discount = log2(rank + 1); negative grades have no gain. `relevant` is ignored."""
-    gained = found.per_query(
-        (found.grade > 0) & (found.rank < cutoff), found.grade / np.log2(found.rank + 2.0)
+    gained = results.per_query(
+        (results.grade > 0) & (results.rank < cutoff), results.grade / np.log2(results.rank + 2.0)
     )
-    order = np.lexsort((-found.judged_grade, found.judged_query))
-    query, grade = found.judged_query[order], found.judged_grade[order]
+    order = np.lexsort((-results.judged_grade, results.judged_query))
+    query, grade = results.judged_query[order], results.judged_grade[order]
     rank = np.arange(len(query)) - np.searchsorted(query, query)
     mask = (grade > 0) & (rank < cutoff)
-    ideal = np.bincount(query[mask], (grade / np.log2(rank + 2.0))[mask], minlength=found.count)
+    ideal = np.bincount(query[mask], (grade / np.log2(rank + 2.0))[mask], minlength=results.count)
     return _ratio(gained, ideal)
 
 
-def judged(found: Found, cutoff: float, relevant: int) -> Floats:
-    return _ratio(found.per_query(found.rank < cutoff), np.minimum(found.length, cutoff))
+def judged(results: JudgedResults, cutoff: float, relevant: int) -> Floats:
+    return _ratio(results.per_query(results.rank < cutoff), np.minimum(results.length, cutoff))
 
 
-def _hits(found: Found, cutoff: float, relevant: int) -> Floats:
-    return found.per_query((found.grade >= relevant) & (found.rank < cutoff))
+def _hits(results: JudgedResults, cutoff: float, relevant: int) -> Floats:
+    return results.per_query((results.grade >= relevant) & (results.rank < cutoff))
 
 
 def _ratio(part: Any, whole: Any) -> Floats:
@@ -142,7 +144,7 @@ def _ratio(part: Any, whole: Any) -> Floats:
     return ratio
 
 
-KERNELS: dict[str, Callable[[Found, float, int], Floats]] = {
+KERNELS: dict[str, Callable[[JudgedResults, float, int], Floats]] = {
     "RR": reciprocal_rank,
     "Success": success,
     "R": recall,

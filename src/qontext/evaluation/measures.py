@@ -68,7 +68,7 @@ def parse(names: str | Sequence[str], *, relevant: int = 1) -> dict[str, Any]:
     import ir_measures
 
     pipeline: Any = ir_measures.DefaultPipeline
-    found = {}
+    measures = {}
     for name in _words(names):
         try:
             measure = ir_measures.parse_measure(name)
@@ -85,10 +85,10 @@ def parse(names: str | Sequence[str], *, relevant: int = 1) -> dict[str, Any]:
             measure = measure(rel=relevant)
             head, at, depth = name.partition("@")
             name = f"{head}(rel={relevant}){at}{depth}"
-        found[name] = measure
-    if not found:
+        measures[name] = measure
+    if not measures:
         raise QontextError("no measure is specified", remedy=f"Choose from {_KNOWN}.")
-    return found
+    return measures
 
 
 def measure(run: Run, qrels: Qrels, measures: dict[str, Any], *, relevant: int = 1) -> Scores:
@@ -98,25 +98,25 @@ def measure(run: Run, qrels: Qrels, measures: dict[str, Any], *, relevant: int =
         raise QontextError(
             f"no passage is judged relevant: the minimum relevant grade is {relevant}, the highest grade is {highest}"
         )
-    found = kernels.find(run, qrels)
+    results = kernels.find(run, qrels)
     others = [m for m in measures.values() if not _has_kernel(m)]
     slow = _by_library(run, qrels, others) if others else {}
-    values = {name: slow[m] if m in slow else _by_kernel(found, m) for name, m in measures.items()}
+    values = {name: slow[m] if m in slow else _by_kernel(results, m) for name, m in measures.items()}
     judged_in_run = sum(query in qrels for query in run.queries)
     return Scores(
         queries=list(qrels),
         values=values,
         without_results=len(qrels) - judged_in_run,
-        without_relevant=int((found.relevant(relevant) == 0).sum()),
+        without_relevant=int((results.relevant(relevant) == 0).sum()),
         unjudged=len(run.queries) - judged_in_run,
     )
 
 
 def recall_by_depth(run: Run, qrels: Qrels, relevant: int = 1) -> dict[str, list[float]]:
     """Mean R@k and Success@k for the depths of the curves."""
-    found = kernels.find(run, qrels)
+    results = kernels.find(run, qrels)
     return {
-        name: [float(kernels.KERNELS[name](found, k, relevant).mean()) for k in DEPTHS]
+        name: [float(kernels.KERNELS[name](results, k, relevant).mean()) for k in DEPTHS]
         for name in ("R", "Success")
     }
 
@@ -125,9 +125,9 @@ def _has_kernel(measure: Any) -> bool:
     return measure.NAME in kernels.KERNELS and measure.params.keys() <= {"cutoff", "rel"}
 
 
-def _by_kernel(found: kernels.Found, measure: Any) -> Floats:
+def _by_kernel(results: kernels.JudgedResults, measure: Any) -> Floats:
     cutoff, relevant = measure.params.get("cutoff", np.inf), measure.params.get("rel", 1)
-    return kernels.KERNELS[measure.NAME](found, cutoff, relevant)
+    return kernels.KERNELS[measure.NAME](results, cutoff, relevant)
 
 
 def _by_library(run: Run, qrels: Qrels, measures: list[Any]) -> dict[Any, Floats]:
@@ -136,9 +136,9 @@ def _by_library(run: Run, qrels: Qrels, measures: list[Any]) -> dict[Any, Floats
 
     number = {query: i for i, query in enumerate(qrels)}
     columns = {m: np.zeros(len(qrels)) for m in measures}
-    wanted = [(q, query) for q, query in enumerate(run.queries) if query in qrels]
-    for start in range(0, len(wanted), _CHUNK):
-        results = {query: dict(zip(*_lists(run, q))) for q, query in wanted[start : start + _CHUNK]}
+    pairs = [(q, query) for q, query in enumerate(run.queries) if query in qrels]
+    for start in range(0, len(pairs), _CHUNK):
+        results = {query: dict(zip(*_lists(run, q))) for q, query in pairs[start : start + _CHUNK]}
         judged = {query: qrels[query] for query in results}
         for metric in ir_measures.iter_calc(measures, judged, results):
             columns[metric.measure][number[metric.query_id]] = metric.value

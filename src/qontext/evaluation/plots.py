@@ -83,10 +83,10 @@ def scatter(a: Floats, b: Floats, names: tuple[str, str], measure: str) -> Figur
     pairs, counts = np.unique(np.stack([a, b], axis=1).round(4), axis=0, return_counts=True)
     better = np.sign(pairs[:, 1] - pairs[:, 0]).astype(int)
     for sign, color in ((0, "#8c8c8c"), (1, COLORS[2]), (-1, COLORS[6])):
-        chosen = better == sign
-        sizes = 10 + 90 * np.sqrt(counts[chosen] / counts.max())
+        is_side = better == sign
+        sizes = 10 + 90 * np.sqrt(counts[is_side] / counts.max())
         axes.scatter(
-            100 * pairs[chosen, 0], 100 * pairs[chosen, 1], s=sizes, color=color, alpha=0.55, linewidths=0
+            100 * pairs[is_side, 0], 100 * pairs[is_side, 1], s=sizes, color=color, alpha=0.55, linewidths=0
         )
     axes.plot([0, 100], [0, 100], color=_INK, linewidth=0.6, alpha=0.5)
     axes.set_xlabel(f"{measure}, {_text(names[0], 26)}")
@@ -100,8 +100,10 @@ def waterfall(a: Floats, b: Floats, measure: str) -> Figure:
     figure, axes = _figure(3.3)
     delta = 100 * np.sort(b - a)[::-1]
     place = np.arange(len(delta))
-    for chosen, color in ((delta > 0, COLORS[2]), (delta < 0, COLORS[6])):
-        axes.fill_between(place, np.where(chosen, delta, 0), step="mid", color=color, linewidth=0, alpha=0.85)
+    for is_side, color in ((delta > 0, COLORS[2]), (delta < 0, COLORS[6])):
+        axes.fill_between(
+            place, np.where(is_side, delta, 0), step="mid", color=color, linewidth=0, alpha=0.85
+        )
     axes.axhline(0, color=_INK, linewidth=0.6)
     axes.set_xlabel(f"queries, sorted: {(delta > 0).sum():,} gain, {(delta < 0).sum():,} lose")
     axes.set_ylabel(f"difference in {measure}")

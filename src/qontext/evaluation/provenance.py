@@ -17,12 +17,12 @@ def steps_table(facts: Facts, price: float | None) -> Table:
     """Every finished step: date, duration, speed, results; and the total time."""
     table = Table(["Step", "Verb", "Finished", "Took", "Speed", "Result"], caption="Steps", is_prose=True)
     for path, stage in facts.stages:
-        made = stage.meta["made"]
+        origin = stage.meta["made"]
         cells = (
             Cell(Path(path).name, title=path),
             Cell(stage.verb, is_text=True),
-            Cell(made["finished"][:16].replace("T", " "), is_text=True),
-            Cell(log.duration(made["seconds"])),
+            Cell(origin["finished"][:16].replace("T", " "), is_text=True),
+            Cell(log.duration(origin["seconds"])),
             Cell(_speeds(stage), is_text=True),
             Cell(_short(stage.summary), is_text=True),
         )
@@ -40,7 +40,7 @@ def machines(facts: Facts) -> Iterator[str]:
         json.dumps([s.meta["made"].get("machine", {}), s.meta["made"]["by"], s.meta["made"]["python"]])
         for _, s in facts.stages
     )
-    seen: dict[str, None] = {}
+    lines: dict[str, None] = {}
     for text in described:
         machine, by, python = json.loads(text)
         parts = [
@@ -49,8 +49,8 @@ def machines(facts: Facts) -> Iterator[str]:
             f"{by}, Python {python}",
             ", ".join(f"{name} {version}" for name, version in machine.get("versions", {}).items()),
         ]
-        seen[" · ".join(part for part in parts if part)] = None
-    yield from seen
+        lines[" · ".join(part for part in parts if part)] = None
+    yield from lines
 
 
 def _hardware(machine: dict[str, Any]) -> str:
@@ -59,10 +59,10 @@ def _hardware(machine: dict[str, Any]) -> str:
 
 
 def _speeds(stage: Artifact) -> str:
-    found = {k.removesuffix("_per_second"): v for k, v in stage.summary.items() if k.endswith("_per_second")}
+    speeds = {k.removesuffix("_per_second"): v for k, v in stage.summary.items() if k.endswith("_per_second")}
     return ", ".join(
         f"{value:,.0f} {name.replace('_', ' ')}/s"
-        for name, value in found.items()
+        for name, value in speeds.items()
         if isinstance(value, int | float)
     )
 
@@ -72,9 +72,9 @@ def _short(summary: dict[str, Any]) -> str:
     measures = summary.get("measures")
     flat = {**(measures if isinstance(measures, dict) else {}), **summary}
     numbers = [(k, v) for k, v in flat.items() if isinstance(v, int | float) and not isinstance(v, bool)]
-    shown = [(k, v) for k, v in numbers if "second" not in k][:4]
+    first = [(k, v) for k, v in numbers if "second" not in k][:4]
     return ", ".join(
-        f"{k.replace('_', ' ')} {v:,}" if isinstance(v, int) else f"{k} {v:.4g}" for k, v in shown
+        f"{k.replace('_', ' ')} {v:,}" if isinstance(v, int) else f"{k} {v:.4g}" for k, v in first
     )
 
 

@@ -60,23 +60,23 @@ def _web(system: str, *figures: float | None) -> Row:
         ("trec-dl-2019", "nDCG@10"),
         ("trec-dl-2020", "nDCG@10"),
     )
-    found: dict[str, dict[str, float]] = {}
+    figures_of: dict[str, dict[str, float]] = {}
     for (benchmark, measure), figure in zip(places, figures, strict=True):
         if figure is not None:
-            found.setdefault(benchmark, {})[measure] = figure
-    return Row(system, f"{QAC}, table 1", found)
+            figures_of.setdefault(benchmark, {})[measure] = figure
+    return Row(system, f"{QAC}, table 1", figures_of)
 
 
 def _answers(
     system: str, source: str, nq: tuple[float | None, ...], trivia: tuple[float | None, ...] = ()
 ) -> Row:
     """Answer recall at 5, 20 and 100 on Natural Questions and TriviaQA."""
-    found = {}
+    figures_of = {}
     for benchmark, figures in (("nq", nq), ("triviaqa", trivia)):
-        known = {f"Answer@{k}": f for k, f in zip((5, 20, 100), figures) if f is not None}
-        if known:
-            found[benchmark] = known
-    return Row(system, source, found)
+        values = {f"Answer@{k}": f for k, f in zip((5, 20, 100), figures) if f is not None}
+        if values:
+            figures_of[benchmark] = values
+    return Row(system, source, figures_of)
 
 
 _BEIR_SYSTEMS = ("coCondenser", "coCondenser + query-as-context", "CoT-MAE", "CoT-MAE + query-as-context")
@@ -181,9 +181,9 @@ def _numbers_of_queries() -> list[Row]:
         ("CoT-MAE", 20): ((38.3, 87.5, 98.6), (39.7, 88.5, 98.8), (72.2, 69.9)),
     }
     rows = []
-    for (method, queries), found in figures.items():
+    for (method, queries), of_kinds in figures.items():
         kind = f"{queries} {'query' if queries == 1 else 'queries'}"
-        rows += _two_retrievers(f"{method} + query-as-context, {kind}", 3, found)
+        rows += _two_retrievers(f"{method} + query-as-context, {kind}", 3, of_kinds)
     return rows
 
 

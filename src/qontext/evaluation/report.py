@@ -66,8 +66,8 @@ def run(settings: ReportConfig, work: Workdir) -> dict[str, Any]:
     for name, text in texts.items():
         with work.write(name) as path:
             path.write_text(text, encoding="utf-8")
-    drawn = [plot for block in report.blocks for plot in block.plots]
-    for plot in drawn:
+    plots = [plot for block in report.blocks for plot in block.plots]
+    for plot in plots:
         with work.write(f"plots/{plot.name}.svg") as path:
             path.write_bytes(plot.svg)
         with work.write(f"plots/{plot.name}.png") as path:
@@ -77,7 +77,7 @@ def run(settings: ReportConfig, work: Workdir) -> dict[str, Any]:
         "judgements": len(facts.sections),
         "systems": sum(len(section.systems) for section in facts.sections),
         "steps": len(facts.stages),
-        "plots": len(drawn),
+        "plots": len(plots),
     }
 
 

@@ -75,8 +75,8 @@ def _figure_cell(figure: float | None, best: float | None) -> Cell:
 def _p_from_first(name: str, section: Section, pairs: Sequence[Pair]) -> str:
     """The corrected p of the difference from the first system on the main measure."""
     first, main = section.systems[0].name, section.measures[0]
-    found = (pair.p for pair in pairs if (pair.measure, pair.a, pair.b) == (main, first, name))
-    return next((format_p(p) for p in found), "–")
+    values = (pair.p for pair in pairs if (pair.measure, pair.a, pair.b) == (main, first, name))
+    return next((format_p(p) for p in values), "–")
 
 
 def _notes(section: Section, others: Sequence[published.Row]) -> list[str]:
@@ -111,19 +111,19 @@ def _notes(section: Section, others: Sequence[published.Row]) -> list[str]:
 
 def differences_table(section: Section, pairs: Sequence[Pair]) -> Table:
     """Differences of pairs of systems, with interval, corrected p, wins, losses and ties."""
-    shown = [p for p in pairs if len(pairs) <= _MOST_DIFFERENCES or p.measure == section.measures[0]]
+    rows = [p for p in pairs if len(pairs) <= _MOST_DIFFERENCES or p.measure == section.measures[0]]
     several = len(section.systems) > 2
     table = Table(
         ["Systems" if several else "Measure", "Difference", "p", "95 % interval", "Wins / losses / ties"],
-        caption=(f"Differences on {section.title}" if several else f"From {shown[0].a} to {shown[0].b}")
+        caption=(f"Differences on {section.title}" if several else f"From {rows[0].a} to {rows[0].b}")
         + f", n = {len(section.queries):,}, × 100",
         notes=[
             "Intervals: bootstrap over queries. p: corrected, as above; bold where p < .05. "
             "A positive difference, and a win on a query, are in favor of the second system."
         ],
     )
-    for i, pair in enumerate(shown):
-        if several and (i == 0 or pair.measure != shown[i - 1].measure):
+    for i, pair in enumerate(rows):
+        if several and (i == 0 or pair.measure != rows[i - 1].measure):
             table.rows.append(Row(heading=pair.measure))
         d = pair.difference
         cells = (

@@ -62,7 +62,7 @@ class RetrieverPlan:
         numbers, epoch, first = self.sampler(step)
         seed = self.sampler.seed
         visits = [self.examples.visit(n, epoch, self.per_query, seed) for n in numbers.tolist()]
-        passages = np.concatenate([shown for shown, _ in visits])
+        passages = np.concatenate([ids for ids, _ in visits])
         teacher = np.concatenate([scores for _, scores in visits])
         place = first + np.arange(len(numbers))
         query = np.concatenate([place, np.repeat(place, self.per_query)])

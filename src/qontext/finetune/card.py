@@ -27,7 +27,7 @@ scores = queries @ passages.T
 ```
 
 `transformers.AutoModel` and `AutoTokenizer` load it too.
-{made}"""
+{history}"""
 
 _RERANKER = """---
 library_name: transformers
@@ -50,16 +50,16 @@ score = model(**pair).logits.item()
 ```
 
 `qontext rerank RUN --reranker path/to/this/folder` does so for a whole run.
-{made}"""
+{history}"""
 
 
 def retriever_card(
     config: FinetuneConfig, summary: dict[str, Any], representation: Representation, *, loss: str
 ) -> str:
     how = "" if loss == "contrastive" else f" and a teacher's scores ({loss})"
-    made = how_it_was_made(config, summary, "encoder", "groups")
+    history = how_it_was_made(config, summary, "encoder", "groups")
     if representation.card:
-        return representation.card.format(how=how, made=made)
+        return representation.card.format(how=how, history=history)
     about = representation.about()
     return _RETRIEVER.format(
         vector="the last layer's [CLS]"
@@ -71,7 +71,7 @@ def retriever_card(
         if config.untied
         else "",
         ask="of_queries" if config.untied else "model",
-        made=made,
+        history=history,
     )
 
 
@@ -81,5 +81,5 @@ def reranker_card(
     return _RERANKER.format(
         candidates=candidates,
         max_length=max_length,
-        made=how_it_was_made(config, summary, "encoder", "groups"),
+        history=how_it_was_made(config, summary, "encoder", "groups"),
     )

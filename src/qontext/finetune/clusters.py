@@ -80,14 +80,14 @@ def k_means(vectors_QD: Tensor, clusters: int, seed: int) -> Tensor:
     """[Q] the cluster of each vector. An empty cluster keeps its mean."""
     start = permuted(np.arange(clusters), len(vectors_QD), seed, 0)
     means_CD = vectors_QD[torch.from_numpy(start).to(vectors_QD.device)]
-    found = torch.full((len(vectors_QD),), -1, device=vectors_QD.device)
+    cluster_Q = torch.full((len(vectors_QD),), -1, device=vectors_QD.device)
     for _ in range(ROUNDS):
         squares_C = means_CD.square().sum(1) / 2
         nearest = [(part @ means_CD.T - squares_C).argmax(1) for part in vectors_QD.split(_BLOCK)]
-        before, found = found, torch.cat(nearest)
-        if found.equal(before):
+        before, cluster_Q = cluster_Q, torch.cat(nearest)
+        if cluster_Q.equal(before):
             break
-        sums_CD = torch.zeros_like(means_CD).index_add_(0, found, vectors_QD)
-        counts_C1 = found.bincount(minlength=clusters)[:, None]
+        sums_CD = torch.zeros_like(means_CD).index_add_(0, cluster_Q, vectors_QD)
+        counts_C1 = cluster_Q.bincount(minlength=clusters)[:, None]
         means_CD = torch.where(counts_C1 > 0, sums_CD / counts_C1.clamp(min=1), means_CD)
-    return found
+    return cluster_Q

@@ -82,7 +82,7 @@ class Examples:
             return
         if teacher is not None:
             scores = {h.passage: h.score for h in teacher[group.query]} if group.query in teacher else {}
-            asked = len(positives) + len(negatives)
+            before = len(positives) + len(negatives)
             positives = [p for p in positives if p in scores]
             negatives = [p for p in negatives if p in scores]
             if not positives or not negatives:
@@ -91,7 +91,7 @@ class Examples:
                     place=self.place,
                     remedy="Score the groups with it: qontext rerank GROUPS --reranker MODEL",
                 )
-            self.unscored += asked - len(positives) - len(negatives)
+            self.unscored += before - len(positives) - len(negatives)
         self.queries.append(group.query)
         self.texts.append(group.text)
         self.rows.append(
@@ -109,19 +109,19 @@ class Examples:
 
     def contents(self, passages: str) -> Iterator[tuple[int, str]]:
         """(number, title and text) of every passage that is named, in the order of the source."""
-        found = np.zeros(len(self.number), bool)
+        is_read = np.zeros(len(self.number), bool)
         for passage in read_passages(passages):
             number = self.number.get(passage.id)
             if number is None:
                 continue
-            if found[number]:
+            if is_read[number]:
                 raise QontextError(f"the passage id {passage.id!r} occurs twice", place=passages)
-            found[number] = True
+            is_read[number] = True
             yield number, passage.content
-        if not found.all():
-            lost = [id for id, number in self.number.items() if not found[number]]
+        if not is_read.all():
+            missing = [id for id, number in self.number.items() if not is_read[number]]
             raise QontextError(
-                f"names the passage {lost[0]!r}, which is not in the passages ({len(lost):,} are missing)",
+                f"names the passage {missing[0]!r}, which is not in the passages ({len(missing):,} are missing)",
                 place=self.place,
                 remedy="Check that the groups were mined from these passages.",
             )
@@ -144,12 +144,12 @@ class Examples:
         """Which passages have the text of a positive of the query."""
         return np.isin(self.passage_keys[passages], self.known[number])
 
-    def passages_per_visit(self, wanted: int) -> int:
+    def passages_per_visit(self, limit: int) -> int:
         """C: the requested number, or less if no query has that many."""
         most = 1 + max(len(row.negatives) for row in self.rows)
-        if most < wanted and most > 1:
-            log.note(f"No query has {wanted - 1} negatives; using {most} passages per query.")
-        return min(wanted, most)
+        if most < limit and most > 1:
+            log.note(f"No query has {limit - 1} negatives; using {most} passages per query.")
+        return min(limit, most)
 
     def short_of(self, per_visit: int) -> int:
         """How many queries have fewer negatives than a visit shows."""
@@ -170,16 +170,16 @@ class Examples:
         Where there are too few negatives, the rest are drawn from all passages. With `margin_bins`, negatives are drawn
         evenly from bins of the teacher's margin.
         """
-        row, wanted = self.rows[number], per_visit - 1
+        row, negatives = self.rows[number], per_visit - 1
         turn = np.argsort(hashed(seed, "positives", row.key, np.arange(len(row.positives))), kind="stable")
         first = turn[epoch % len(turn)]
         order = np.argsort(hashed(seed, "negatives", row.key, np.arange(len(row.negatives))), kind="stable")
-        shown = np.arange(min(wanted, len(order)))
-        picked = order[(shown + epoch * wanted) % max(len(order), 1)]
+        offsets = np.arange(min(negatives, len(order)))
+        picked = order[(offsets + epoch * negatives) % max(len(order), 1)]
         if self.margin_bins and len(order):
             margins = row.positive_scores[first] - row.negative_scores
-            picked = _evenly(margins, self.margin_bins, len(shown), (seed, row.key, epoch))
-        random = below(len(self.number), seed, "random", row.key, epoch, np.arange(wanted - len(shown)))
+            picked = _evenly(margins, self.margin_bins, len(offsets), (seed, row.key, epoch))
+        random = below(len(self.number), seed, "random", row.key, epoch, np.arange(negatives - len(offsets)))
         passages = np.concatenate([[row.positives[first]], row.negatives[picked], random])
         none = np.full(len(random), np.nan, np.float32)
         scores = np.concatenate([row.positive_scores[[first]], row.negative_scores[picked], none])
@@ -193,8 +193,8 @@ def _evenly(margins: Floats, bins: int, count: int, key: tuple[int, int, int]) -
     order = np.argsort(bin_of, kind="stable")
     _, begins, sizes = np.unique(bin_of[order], return_index=True, return_counts=True)
     draws = np.arange(count)
-    chosen = below(len(begins), key[0], "bin", *key[1:], draws)
-    places: Ints = order[begins[chosen] + below(sizes[chosen], key[0], "place in bin", *key[1:], draws)]
+    bin_drawn = below(len(begins), key[0], "bin", *key[1:], draws)
+    places: Ints = order[begins[bin_drawn] + below(sizes[bin_drawn], key[0], "place in bin", *key[1:], draws)]
     return places
 
 
@@ -217,11 +217,11 @@ def read_examples(
 def _judged(folder: str, split: str) -> Iterator[Group]:
     collection = load_collection(folder)
     qrels, texts = collection.qrels(split), collection.queries(split)
-    left = 0
+    skipped = 0
     for query, judged in qrels.items():
         if positives := [passage for passage, grade in judged.items() if grade > 0]:
             yield Group(query, texts[query], positives, [])
         else:
-            left += 1
-    if left:
-        log.note(f"{left:,} queries of {folder} ({split}) have no relevant passage and are skipped.")
+            skipped += 1
+    if skipped:
+        log.note(f"{skipped:,} queries of {folder} ({split}) have no relevant passage and are skipped.")

@@ -57,9 +57,9 @@ class ListPlan:
         numbers, epoch, first = self.sampler(step)
         pairs, wrong = [], []
         for n in numbers.tolist():
-            shown, _ = self.examples.visit(n, epoch, self.candidates, self.sampler.seed)
-            pairs += [(self.examples.texts[n], self.texts[p]) for p in shown.tolist()]
-            wrong.append(self.examples.is_known_positive(n, shown))
+            passages, _ = self.examples.visit(n, epoch, self.candidates, self.sampler.seed)
+            pairs += [(self.examples.texts[n], self.texts[p]) for p in passages.tolist()]
+            wrong.append(self.examples.is_known_positive(n, passages))
         encodings = encode_pairs(self.tokenizer, pairs, self.max_length)
         left_out = torch.from_numpy(np.stack(wrong))
         left_out[:, 0] = False

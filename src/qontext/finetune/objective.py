@@ -90,12 +90,12 @@ class BiEncoder(TrainableModel):
 
     def _losses(self, vectors_MH: Tensor, keys: Keys, rows: slice) -> dict[str, Tensor]:
         mine, terms, total = keys[rows], self.terms, keys.is_query.sum()
-        asked, passages = mine[mine.is_query], keys[~keys.is_query]
+        queries, passages = mine[mine.is_query], keys[~keys.is_query]
         passages_PH = vectors_MH[~keys.is_query]
         similar_QP = self.representation.similarity(vectors_MH[rows][mine.is_query], passages_PH)
-        own_QP = asked.query[:, None] == passages.query
+        own_QP = queries.query[:, None] == passages.query
         positive_QP = own_QP & passages.is_positive
-        left_out_QP = is_known_positive(asked.known, passages.text) & ~positive_QP
+        left_out_QP = is_known_positive(queries.known, passages.text) & ~positive_QP
         losses = {}
         if self.loss == "margin-mse":
             scores_QP = similar_QP / self.temperature
@@ -126,10 +126,10 @@ def cross_entropy(scores_QP: Tensor, positive_QP: Tensor) -> Tensor:
 
 def is_known_positive(known_QK: Tensor, text_P: Tensor) -> Tensor:
     """[Q, P] whether a passage's text is that of one of the query's positives."""
-    found = torch.zeros(len(known_QK), len(text_P), dtype=torch.bool, device=text_P.device)
+    is_known_QP = torch.zeros(len(known_QK), len(text_P), dtype=torch.bool, device=text_P.device)
     for known_Q in known_QK.T:
-        found |= known_Q[:, None] == text_P
-    return found
+        is_known_QP |= known_Q[:, None] == text_P
+    return is_known_QP
 
 
 def divergence(scores_QP: Tensor, teacher_P: Tensor, own_QP: Tensor) -> Tensor:

@@ -95,10 +95,10 @@ class Artifact:
 
     def parts(self, suffix: str = "") -> list[Path]:
         """The paths of the parts, in order, that end with `suffix`; their sizes are as they were written."""
-        found = {name: part for name, part in self.meta["parts"].items() if name.endswith(suffix)}
-        for name, part in found.items():
+        parts = {name: part for name, part in self.meta["parts"].items() if name.endswith(suffix)}
+        for name, part in parts.items():
             self._check(name, part)
-        return [self.path / name for name in found]
+        return [self.path / name for name in parts]
 
     def part(self, name: str) -> Path:
         """The path of one part."""
@@ -175,30 +175,30 @@ def state(path: Path, key: str) -> tuple[str, Artifact | None]:
     return "foreign", None
 
 
-def differences(made: dict[str, Any], wanted: dict[str, Any]) -> str:
+def differences(old_meta: dict[str, Any], claim: dict[str, Any]) -> str:
     """A description of the differences between an existing directory's claim and the new one."""
-    if made["verb"] != wanted["verb"]:
-        return f"it was written by 'qontext {made['verb']}'"
-    said = []
-    for name in sorted(made["config"].keys() | wanted["config"].keys()):
-        old, new = made["config"].get(name), wanted["config"].get(name)
+    if old_meta["verb"] != claim["verb"]:
+        return f"it was written by 'qontext {old_meta['verb']}'"
+    changes = []
+    for name in sorted(old_meta["config"].keys() | claim["config"].keys()):
+        old, new = old_meta["config"].get(name), claim["config"].get(name)
         if old != new:
-            if name == "precision" and COMPUTED in made:
-                old = f"{old} ({made[COMPUTED]['precision']})" if old == "auto" else old
-            said.append(f"{name} was {old!r} and is now {new!r}")
-    for name in sorted(made["inputs"].keys() | wanted["inputs"].keys()):
-        old, new = made["inputs"].get(name, {}), wanted["inputs"].get(name, {})
+            if name == "precision" and COMPUTED in old_meta:
+                old = f"{old} ({old_meta[COMPUTED]['precision']})" if old == "auto" else old
+            changes.append(f"{name} was {old!r} and is now {new!r}")
+    for name in sorted(old_meta["inputs"].keys() | claim["inputs"].keys()):
+        old, new = old_meta["inputs"].get(name, {}), claim["inputs"].get(name, {})
         if old.get("digest") != new.get("digest"):
-            said.append(
+            changes.append(
                 f"the content of {name} ({new.get('path')}) changed"
                 if old.get("path") == new.get("path")
                 else f"{name} was {old.get('path')} and is now {new.get('path')}"
             )
-    if made.get("format") != wanted.get("format"):
-        said.append(
-            f"it was written in format {made.get('format')}, this version writes {wanted.get('format')}"
+    if old_meta.get("format") != claim.get("format"):
+        changes.append(
+            f"it was written in format {old_meta.get('format')}, this version writes {claim.get('format')}"
         )
-    return "; ".join(said) or "its key differs"
+    return "; ".join(changes) or "its key differs"
 
 
 def key_of(claim: dict[str, Any]) -> str:

@@ -31,8 +31,8 @@ def function(name: str) -> Callable[..., Any]:
         out, overwrite = settings.pop("out", None), bool(settings.pop("overwrite", False))
         config = loaded.config.make(settings, where=verb)
         with disk.explained():
-            made = execute(loaded, config, None if out is None else directory(out), overwrite=overwrite)
-        return made if out is not None or loaded.returned is None else loaded.returned(made.summary)
+            artifact = execute(loaded, config, None if out is None else directory(out), overwrite=overwrite)
+        return artifact if out is not None or loaded.returned is None else loaded.returned(artifact.summary)
 
     call.__name__ = name
     call.__doc__ = VERBS[verb].help

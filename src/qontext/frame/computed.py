@@ -22,16 +22,16 @@ C = TypeVar("C", bound="StageConfig")
 COMPUTED = artifacts.COMPUTED
 
 
-def settle(work: Workdir, asked: str, here: str, device: str) -> str:
+def settle(work: Workdir, setting: str, here: str, device: str) -> str:
     """The format to compute `work` in; recorded with the type of device.
 
-    `here` is what `asked` resolves to on this machine. It applies if nothing is recorded yet; all processes
+    `here` is what `setting` resolves to on this machine. It applies if nothing is recorded yet; all processes
     that write one directory get the same answer, even on different machines.
     """
     with locks.lock(work.path, "-claim", wait=True):
         described = _described(work.path)
         begun = described.get(COMPUTED)
-        precision = str(begun["precision"]) if begun and asked == "auto" else here
+        precision = str(begun["precision"]) if begun and setting == "auto" else here
         devices = sorted({device, *(begun["devices"] if begun else ())})
         record = {"precision": precision, "devices": devices}
         if record != begun and (work.path / CLAIM).is_file():
@@ -49,23 +49,23 @@ def state(path: Path, claim: dict[str, Any]) -> tuple[str, Artifact | None]:
 
     A directory that `auto` computed in the format of the claim matches the claim.
     """
-    found, made = artifacts.state(path, claim["key"])
-    if made is not None and found == "stale" and _names_its_format(claim, made.meta):
-        return artifacts.state(path, made.meta["key"])
-    return found, made
+    status, artifact = artifacts.state(path, claim["key"])
+    if artifact is not None and status == "stale" and _names_its_format(claim, artifact.meta):
+        return artifacts.state(path, artifact.meta["key"])
+    return status, artifact
 
 
 def resumed(settings: C, claim: dict[str, Any], begun: dict[str, Any]) -> tuple[C, dict[str, Any]]:
     """Settings and claim for finishing an interrupted directory: those it was started with, `auto` included."""
-    if asked := begun["config"].get("precision"):
-        settings = settings.model_copy(update={"precision": asked})
+    if precision := begun["config"].get("precision"):
+        settings = settings.model_copy(update={"precision": precision})
     return settings, {**claim, **{name: begun[name] for name in ("config", "key", COMPUTED) if name in begun}}
 
 
 def described(meta: dict[str, Any]) -> str:
     """The number format and devices of a finished directory, as text."""
-    made = meta[COMPUTED]
-    return f"{made['precision']} on {', '.join(made['devices'])}"
+    computed = meta[COMPUTED]
+    return f"{computed['precision']} on {', '.join(computed['devices'])}"
 
 
 def _names_its_format(claim: dict[str, Any], begun: dict[str, Any]) -> bool:
@@ -77,5 +77,5 @@ def _names_its_format(claim: dict[str, Any], begun: dict[str, Any]) -> bool:
 
 def _described(path: Path) -> dict[str, Any]:
     """The claim of the directory, or its description if another process has just finished it."""
-    found = next((path / name for name in (CLAIM, META) if (path / name).is_file()), None)
-    return {} if found is None else artifacts.read_description(found)
+    description = next((path / name for name in (CLAIM, META) if (path / name).is_file()), None)
+    return {} if description is None else artifacts.read_description(description)

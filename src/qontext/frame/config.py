@@ -119,10 +119,10 @@ class StageConfig(BaseModel):
         """Raise an error if only kinds that were not chosen read the setting `name`."""
         for field, table in cls.kinds.items():
             info = cls.model_fields[field]
-            chosen = values.get(field) or (None if info.is_required() else info.get_default())
-            if chosen and (readers := table.readers(name)):
+            kind = values.get(field) or (None if info.is_required() else info.get_default())
+            if kind and (readers := table.readers(name)):
                 raise QontextError(
-                    f"{name} is not read by the {table.noun} {chosen!r}, only by {', '.join(readers)}"
+                    f"{name} is not read by the {table.noun} {kind!r}, only by {', '.join(readers)}"
                 )
 
     def options(self, field: str) -> Any:
@@ -156,8 +156,8 @@ class StageConfig(BaseModel):
     @classmethod
     def inputs(cls) -> dict[str, Input]:
         """The input fields, with their marks."""
-        found = {name: marked(cls, name, Input) for name in cls.model_fields}
-        return {name: mark for name, mark in found.items() if mark is not None}
+        marks = {name: marked(cls, name, Input) for name in cls.model_fields}
+        return {name: mark for name, mark in marks.items() if mark is not None}
 
 
 class Options(StageConfig):
@@ -173,7 +173,7 @@ class Chosen(NamedTuple):
 
 @functools.cache
 def _with_options(config: type[StageConfig], names: tuple[tuple[str, str], ...]) -> Any:
-    chosen: dict[str, Chosen] = {}
+    kinds: dict[str, Chosen] = {}
     for field, name in names:
         table = config.kinds[field]
         options = table.options(name)
@@ -181,14 +181,14 @@ def _with_options(config: type[StageConfig], names: tuple[tuple[str, str], ...])
             raise QontextError(
                 f"the Options of the {table.noun} {name!r} are not a subclass of qontext.frame.config.Options"
             )
-        if taken := sorted(options.model_fields.keys() & config.model_fields.keys()):
+        if clashes := sorted(options.model_fields.keys() & config.model_fields.keys()):
             raise QontextError(
-                f"the {table.noun} {name!r} has an option {taken[0]!r}, which is already the name of a setting",
+                f"the {table.noun} {name!r} has an option {clashes[0]!r}, which is already the name of a setting",
                 remedy="Rename the option.",
             )
-        chosen[field] = Chosen(name, options)
-    members = {"__module__": config.__module__, "__doc__": config.__doc__, "chosen": chosen}
-    bases = (config, *dict.fromkeys(kind.options for kind in chosen.values()))
+        kinds[field] = Chosen(name, options)
+    members = {"__module__": config.__module__, "__doc__": config.__doc__, "chosen": kinds}
+    bases = (config, *dict.fromkeys(kind.options for kind in kinds.values()))
     return types.new_class(config.__name__, bases, exec_body=lambda body: body.update(members))
 
 
@@ -247,21 +247,23 @@ def problem_of_name(text: str, *, is_path: bool = False) -> str:
 
 def _sentence(error: Any, where: str) -> str:
     field = ".".join(str(part) for part in error["loc"]) or "settings"
-    given = "" if error["type"] == "missing" or isinstance(error["input"], dict) else f" = {error['input']!r}"
+    value = "" if error["type"] == "missing" or isinstance(error["input"], dict) else f" = {error['input']!r}"
     message = error["msg"].removeprefix("Value error, ")
-    return f"{where}: {field}{given}: {message[:1].lower()}{message[1:]}"
+    return f"{where}: {field}{value}: {message[:1].lower()}{message[1:]}"
 
 
 def existing(path: Path | str, what: str) -> Path:
     """The path, if a file or folder exists there; else an error that says what was expected."""
-    found = Path(path).expanduser()
+    expanded = Path(path).expanduser()
     try:
-        is_there = found.exists()
+        is_there = expanded.exists()
     except (OSError, ValueError) as error:  # the name is too long or invalid
         raise QontextError(f"{what} is not a valid path: {error}") from None
     if not is_there:
         near = (
-            f"{found.parent} does not exist either" if not found.parent.exists() else "no such file or folder"
+            f"{expanded.parent} does not exist either"
+            if not expanded.parent.exists()
+            else "no such file or folder"
         )
         raise QontextError(f"cannot read {what}: {near}", place=path)
-    return found if found.is_dir() else require_regular(found)
+    return expanded if expanded.is_dir() else require_regular(expanded)

@@ -60,8 +60,8 @@ def read_array(
             path, f"its type is {array.dtype}, expected {' or '.join(_KINDS[kind] for kind in kinds)}"
         )
     if array.ndim != len(shape) or any(n is not None and n != m for n, m in zip(shape, array.shape)):
-        wanted = " × ".join("any" if n is None else str(n) for n in shape)
-        raise damaged(path, f"its shape is {array.shape}, expected {wanted}")
+        expected = " × ".join("any" if n is None else str(n) for n in shape)
+        raise damaged(path, f"its shape is {array.shape}, expected {expected}")
     return array
 
 
@@ -85,8 +85,8 @@ def misfit(value: Any, shape: Any) -> str | None:
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(map(str, first["loc"]))
-        said = first["msg"][:1].lower() + first["msg"][1:]
-        return f"{name}: {said}" if name else said
+        message = first["msg"][:1].lower() + first["msg"][1:]
+        return f"{name}: {message}" if name else message
     return None
 
 

@@ -129,8 +129,8 @@ def _disk_error(error: BaseException) -> int | None:
     text = str(error)
     if isinstance(error, OSError) and re.search(r"\d+ requested and \d+ written", text):
         return errno.ENOSPC
-    if said := re.search(r"\(os error (\d+)\)", text):
-        return int(said[1])
+    if match := re.search(r"\(os error (\d+)\)", text):
+        return int(match[1])
     return next((number for number in _WRITING if os.strerror(number) in text), None)
 
 

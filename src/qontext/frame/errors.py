@@ -8,6 +8,8 @@ from pathlib import Path
 
 LONGEST_MESSAGE, LONGEST_PLACE, LONGEST_REMEDY = 900, 300, 600
 """Characters of each part of an error."""
+_LONG = 25
+"""Longer lists of names are not shown if a name is close to the unknown one."""
 
 
 class QontextError(ValueError):
@@ -41,11 +43,14 @@ def first_line(error: BaseException) -> str:
 
 
 def choose(name: str, valid: Iterable[str], what: str) -> str:
-    """`name` if it is one of `valid`; else an error that lists them and suggests the closest."""
+    """`name` if it is one of `valid`; else an error that lists them and suggests the closest. Of a long list, only the
+    closest are shown."""
     names = list(valid)
     if name in names:
         return name
-    near = difflib.get_close_matches(name, names, n=1)
+    near = difflib.get_close_matches(name, names, n=3)
+    if near and len(names) > _LONG:
+        raise QontextError(f"unknown {what} {name!r}", remedy=f"Did you mean {' or '.join(map(repr, near))}?")
     guess = f" Did you mean {near[0]!r}?" if near else ""
     raise QontextError(f"unknown {what} {name!r}", remedy=f"Choose from: {', '.join(names)}.{guess}")
 

@@ -69,14 +69,14 @@ def execute(stage: Stage[C], settings: C, out: Path | None, *, overwrite: bool =
     place = _place(stage, settings)
     if launch.rank() != 0 and place.shards is None:
         return _follow(stage, settings, out, claim)
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         # One process at a time checks and claims; then each holds its own lock while it works.
         with _finishing(out, place), locks.lock(out, "-claim", wait=True):
             state, earlier = _prepare(out, claim, overwrite=overwrite)
             if state == "done":
                 assert earlier is not None
                 return earlier
-            held.enter_context(locks.lock(out, f"-{place.writer}"))
+            stack.enter_context(locks.lock(out, f"-{place.writer}"))
             if state == "interrupted":
                 assert earlier is not None
                 settings, claim = computed.resumed(settings, claim, earlier.meta)
@@ -165,21 +165,21 @@ def _make_parts(
 ) -> Artifact:
     """Make this process' share of the parts; whoever finds all of them there finishes the directory."""
     out, started = work.path, time.monotonic()
-    parts, made = make_share(claim["verb"], kind, settings, work)
+    parts, outcome = make_share(claim["verb"], kind, settings, work)
     interrupts.check()
     with _finishing(out, place):
         if computed.state(out, claim)[0] == "done":  # another process found all parts first
             return artifacts.open_artifact(out)
-        waiting = missing(parts, made)
+        waiting = missing(parts, outcome)
         if not waiting:
-            summary = finish_all(parts, made)
+            summary = finish_all(parts, outcome)
             interrupts.check()
             with locks.lock(out, "-claim", wait=True):
                 return artifacts.finish(work, claim, summary, time.monotonic() - started)
     if settings.shard is None:
         return _await(out, claim)
     log.note(
-        f"This shard is done; {waiting} of {len(made.parts)} parts are missing and belong to other processes."
+        f"This shard is done; {waiting} of {len(outcome.parts)} parts are missing and belong to other processes."
     )
     return Artifact(out, {**claim, "digest": "", "summary": {}, "parts": {}})
 
@@ -213,11 +213,11 @@ def _execute_file(stage: Stage[C], settings: C, out: Path, part: str, *, overwri
             remedy=f"Give --out {out.with_suffix('')}.",
         )
     hidden = out.with_name(f".{out.name}.making")
-    made = execute(stage, settings, hidden, overwrite=True)
+    artifact = execute(stage, settings, hidden, overwrite=True)
     (hidden / part).replace(out)
     artifacts.clear(hidden)
     shutil.rmtree(hidden)
-    return Artifact(out, made.meta)
+    return Artifact(out, artifact.meta)
 
 
 def _follow(stage: Stage[C], settings: C, out: Path, claim: dict[str, Any]) -> Artifact:

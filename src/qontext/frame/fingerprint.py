@@ -20,15 +20,15 @@ def fingerprint(path: Path | str) -> str:
     Artifacts inside a folder count by their digest, unfinished ones by their files' sizes; artifacts computed
     *from* the folder, such as a report inside it, are not part of it. Nor is a model card.
     """
-    found = Path(path)
-    if is_artifact(found):
-        return str(read_description(found / META)["digest"])
-    if found.is_dir():
-        if (found / CLAIM).is_file():
-            open_artifact(found)  # says that it is not finished
-        tree = dict(_tree(found))
+    file = Path(path)
+    if is_artifact(file):
+        return str(read_description(file / META)["digest"])
+    if file.is_dir():
+        if (file / CLAIM).is_file():
+            open_artifact(file)  # says that it is not finished
+        tree = dict(_tree(file))
         return hashlib.blake2b(json.dumps(tree, sort_keys=True).encode(), digest_size=16).hexdigest()
-    return file_hash(found)
+    return file_hash(file)
 
 
 def _tree(root: Path) -> Iterator[tuple[str, str]]:
@@ -50,8 +50,8 @@ def _tree(root: Path) -> Iterator[tuple[str, str]]:
         path = Path(entry.path)
         if path.is_file() and not path.name.startswith(".lock") and not _is_card(path):
             yield str(path.relative_to(root)), file_hash(path)
-    for made in dict.fromkeys(artifacts):
-        yield from _artifact(made, root)
+    for artifact in dict.fromkeys(artifacts):
+        yield from _artifact(artifact, root)
 
 
 def _artifact(folder: Path, root: Path) -> Iterator[tuple[str, str]]:

@@ -18,12 +18,12 @@ def walk(
     Links to folders are followed, but a folder is read once: at its own place if that is below `root`, else
     at the first link to it. `enter` selects the folders to read.
     """
-    seen = set(_own(root, enter))
-    yield from _below(root, enter, seen, through_link=False)
+    visited = set(_own(root, enter))
+    yield from _below(root, enter, visited, through_link=False)
 
 
 def _below(
-    folder: Path, enter: Callable[[os.DirEntry[str]], bool], seen: set[Identity], through_link: bool
+    folder: Path, enter: Callable[[os.DirEntry[str]], bool], visited: set[Identity], through_link: bool
 ) -> Iterator[os.DirEntry[str] | OSError]:
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
@@ -44,10 +44,10 @@ def _below(
             linked = through_link or entry.is_symlink()
             if linked:
                 identity = _identity(Path(entry.path))
-                if identity in seen:
+                if identity in visited:
                     continue
-                seen.add(identity)
-            yield from _below(Path(entry.path), enter, seen, linked)
+                visited.add(identity)
+            yield from _below(Path(entry.path), enter, visited, linked)
 
 
 def _own(root: Path, enter: Callable[[os.DirEntry[str]], bool]) -> Iterator[Identity]:

@@ -43,8 +43,8 @@ class HelpGroup(TyperGroup):
         formatter.write("\n".join([*parts, _section(GENERAL, _rows(ctx, self.get_params(ctx)))]))
 
 
-def _show_all(ctx: typer.Context, wanted: bool) -> None:
-    if wanted and not ctx.resilient_parsing:
+def _show_all(ctx: typer.Context, is_set: bool) -> None:
+    if is_set and not ctx.resilient_parsing:
         ctx.meta["help_all"] = True
         typer.echo(ctx.get_help(), color=ctx.color)
         raise typer.Exit
@@ -72,15 +72,15 @@ def page(command: Any, ctx: Any, *, everything: bool) -> str:
         panels.setdefault(panel, []).append(parameter)
     few = sum(map(len, panels.values())) <= _LONG
     names = sorted(panels, key=lambda name: (*FIRST, name, *RARE).index(name))
-    shown = [name for name in names if everything or few or name not in RARE]
+    visible = [name for name in names if everything or few or name not in RARE]
     usage = [p.name.upper() if p.required else f"[{p.name.upper()}]" for p in panels.get("Arguments", ())]
     usage += [f"{p.opts[-1]} {p.metavar or p.name.upper()}" for p in panels.get("Output", ()) if p.required]
     parts = [
         f"Usage: {' '.join([ctx.command_path, *usage])} [OPTIONS]\n",
         _text(inspect.cleandoc(command.help or "")),
     ]
-    parts += [_section(name, _rows(ctx, panels[name])) for name in shown]
-    if hidden := [p.opts[0] for name in names if name not in shown for p in panels[name]]:
+    parts += [_section(name, _rows(ctx, panels[name])) for name in visible]
+    if hidden := [p.opts[0] for name in names if name not in visible for p in panels[name]]:
         words = textwrap.fill(", ".join(hidden), _width() - 2, break_on_hyphens=False)
         parts.append(
             f"{_bold(f'More options ({ctx.command_path} --help-all)')}\n{textwrap.indent(words, '  ')}\n"

@@ -31,8 +31,8 @@ def digest_of(value: str, field: str, mark: Input | None = None) -> str:
     """
     if mark is not None and not mark.by_content:
         return f"text:{value}"
-    if mark is not None and mark.fingerprint is not None and (found := mark.fingerprint(value)):
-        return found
+    if mark is not None and mark.fingerprint is not None and (digest := mark.fingerprint(value)):
+        return digest
     path = check_input(value, field)
     return fingerprint(path) if path is not None else f"name:{value}"
 
@@ -75,8 +75,8 @@ def find(entry: Entry, directory: Path, what: str, *, remedy: str) -> str:
             place=there[0],
             remedy=f"Run the command that wrote {directory} again.",
         )
-    tried = " nor at ".join(map(str, places(entry, directory)))
-    raise QontextError(f"{what} is not found at {tried}", place=directory, remedy=remedy)
+    looked_at = " nor at ".join(map(str, places(entry, directory)))
+    raise QontextError(f"{what} is not found at {looked_at}", place=directory, remedy=remedy)
 
 
 def refuse_inputs_below(out: Path, claim: dict[str, Any]) -> None:

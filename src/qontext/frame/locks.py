@@ -67,7 +67,7 @@ os.register_at_fork(after_in_child=_let_go)
 
 def refuse_if_written(path: Path) -> None:
     """Raise an error if any process holds a writer's lock in the directory."""
-    for held in sorted(path.glob(".lock-*")):
-        if held.name not in (".lock-claim", ".lock-finish"):
-            with lock(path, held.name.removeprefix(".lock")):
+    for file in sorted(path.glob(".lock-*")):
+        if file.name not in (".lock-claim", ".lock-finish"):
+            with lock(path, file.name.removeprefix(".lock")):
                 pass

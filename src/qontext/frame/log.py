@@ -94,14 +94,14 @@ def warnings_only() -> Iterator[None]:
 @contextlib.contextmanager
 def without_repeats() -> Iterator[None]:
     """Inside this context, a message is shown once, for work that reads the same files several times."""
-    seen: set[str] = set()
+    earlier: set[str] = set()
 
     def is_new(record: logging.LogRecord) -> bool:
         text = record.getMessage()
         if record.levelno < NOTE:
             return True
-        is_repeat = text in seen
-        seen.add(text)
+        is_repeat = text in earlier
+        earlier.add(text)
         return not is_repeat
 
     logger.addFilter(is_new)
@@ -136,19 +136,19 @@ def _live_bar(what: str, total: float | None, unit: str) -> Iterator[Callable[..
         MofNCompleteColumn(),
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[said]}", style="dim"),
+        TextColumn("{task.fields[suffix]}", style="dim"),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total, rate="", said="", visible=False)
+        task = bar.add_task(what, total=total, rate="", suffix="", visible=False)
         started, done = time.monotonic(), 0.0
 
-        def advance(amount: float, said: str = "") -> None:
+        def advance(amount: float, suffix: str = "") -> None:
             nonlocal done
             done += amount
             elapsed = time.monotonic() - started
             bar.update(task, advance=amount, visible=elapsed > 2, rate=_rate(done, elapsed, unit))
-            if said:
-                bar.update(task, said=said)
+            if suffix:
+                bar.update(task, suffix=suffix)
 
         yield advance
 
@@ -157,9 +157,9 @@ def _line_printer(what: str, total: float | None, unit: str) -> Callable[..., No
     started = shown = time.monotonic()
     done, last = 0.0, ""
 
-    def advance(amount: float, said: str = "") -> None:
+    def advance(amount: float, suffix: str = "") -> None:
         nonlocal done, shown, last
-        done, last = done + amount, said or last
+        done, last = done + amount, suffix or last
         now = time.monotonic()
         if now - shown > 20:
             shown, elapsed = now, now - started

@@ -16,14 +16,17 @@ _UNITS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16
 
 @cache
 def _hardware() -> dict[str, Any]:
-    found: dict[str, Any] = {"system": f"{platform.system()} {platform.machine()}", "processor": _processor()}
+    hardware: dict[str, Any] = {
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": _processor(),
+    }
     if units := _units():
-        found["units"] = units
-    found["cores"] = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        hardware["units"] = units
+    hardware["cores"] = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     with_memory = hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names
     if with_memory:
-        found["memory_gib"] = round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1)
-    return found
+        hardware["memory_gib"] = round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1)
+    return hardware
 
 
 def describe() -> dict[str, Any]:

@@ -29,15 +29,15 @@ def relative(path: str, directory: Path) -> dict[str, str]:
 
 def places(entry: Entry, directory: Path) -> list[Path]:
     """Candidate paths of the input, most likely first."""
-    named = Path(entry["path"]).expanduser()
+    original = Path(entry["path"]).expanduser()
     if "beside" not in entry:
-        return [named]
+        return [original]
     beside = Path(os.path.normpath(directory.resolve() / entry["beside"]))
-    return list(dict.fromkeys([beside, named]))
+    return list(dict.fromkeys([beside, original]))
 
 
 def rebased(entry: Entry, made_in: Path, now_for: Path) -> dict[str, str]:
     """The entry as a downstream artifact records it."""
     place = next((place for place in places(entry, made_in) if place.exists()), None)
-    kept = {"path": entry["path"], "digest": entry["digest"]}
-    return kept if place is None else {**kept, **relative(str(place), now_for)}
+    identity = {"path": entry["path"], "digest": entry["digest"]}
+    return identity if place is None else {**identity, **relative(str(place), now_for)}

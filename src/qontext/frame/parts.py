@@ -79,7 +79,7 @@ C = TypeVar("C", bound=PartsConfig)
 
 
 @dataclass
-class Made:
+class Outcome:
     """What became of the parts that one command made."""
 
     parts: Sequence[Part] = ()
@@ -121,7 +121,7 @@ class Parts(ABC, Generic[C]):
         return {}
 
     @abstractmethod
-    def finish(self, made: Made) -> dict[str, Any]:
+    def finish(self, outcome: Outcome) -> dict[str, Any]:
         """The summary, once all parts are there."""
 
     @property
@@ -132,31 +132,31 @@ class Parts(ABC, Generic[C]):
 class Runner(Protocol):
     def __call__(
         self, verb: str, parts: Parts[Any], waiting: list[Part], advance: Callable[..., None]
-    ) -> Made: ...
+    ) -> Outcome: ...
 
 
-def make_share(verb: str, kind: type[Parts[C]], config: C, work: Workdir) -> tuple[Parts[C], Made]:
+def make_share(verb: str, kind: type[Parts[C]], config: C, work: Workdir) -> tuple[Parts[C], Outcome]:
     """Make those parts that fall to this process and are not there yet."""
     parts, started = kind(config, work), time.monotonic()
     planned = parts.plan()
     waiting = [part for part in planned if part.number % work.world == work.rank and not work.has(part.name)]
     with log.progress(verb, sum(part.size for part in waiting), parts.unit) as advance:
-        made = runner(config.on)(verb, parts, waiting, advance) if waiting else Made()
-    made.parts, made.seconds = planned, time.monotonic() - started
-    return parts, made
+        outcome = runner(config.on)(verb, parts, waiting, advance) if waiting else Outcome()
+    outcome.parts, outcome.seconds = planned, time.monotonic() - started
+    return parts, outcome
 
 
-def finish_all(parts: Parts[Any], made: Made) -> dict[str, Any]:
+def finish_all(parts: Parts[Any], outcome: Outcome) -> dict[str, Any]:
     """The summary of a stage whose parts are all there."""
-    if made.facts is None and type(parts).facts is not Parts.facts:
+    if outcome.facts is None and type(parts).facts is not Parts.facts:
         parts.open()  # another process, or an earlier one, made all parts
-        made.facts = parts.facts()
-    return parts.finish(made)
+        outcome.facts = parts.facts()
+    return parts.finish(outcome)
 
 
-def missing(parts: Parts[Any], made: Made) -> int:
+def missing(parts: Parts[Any], outcome: Outcome) -> int:
     """How many parts are still to come from other processes."""
-    return sum(not parts.work.has(part.name) for part in made.parts)
+    return sum(not parts.work.has(part.name) for part in outcome.parts)
 
 
 def runner(on: str) -> Runner:

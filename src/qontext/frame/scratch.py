@@ -22,8 +22,8 @@ def scratch(parent: Path) -> Iterator[Path]:
     """
     is_new = not parent.exists()
     sweep(parent)
-    with contextlib.ExitStack() as held:
-        folder = _locked_folder(parent, held)
+    with contextlib.ExitStack() as stack:
+        folder = _locked_folder(parent, stack)
         try:
             yield folder
         finally:
@@ -35,10 +35,10 @@ def scratch(parent: Path) -> Iterator[Path]:
 
 def sweep(parent: Path) -> None:
     """Remove the folders of processes that no longer run."""
-    for left in parent.glob(f"{PREFIX}*"):
+    for folder in parent.glob(f"{PREFIX}*"):
         with contextlib.suppress(QontextError):  # in use
-            with locks.lock(left):
-                shutil.rmtree(left, ignore_errors=True)
+            with locks.lock(folder):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def is_free(parent: Path) -> bool:
@@ -46,7 +46,7 @@ def is_free(parent: Path) -> bool:
     return all(path.name.startswith(PREFIX) for path in parent.iterdir())
 
 
-def _locked_folder(parent: Path, held: contextlib.ExitStack) -> Path:
+def _locked_folder(parent: Path, stack: contextlib.ExitStack) -> Path:
     while True:
         try:
             parent.mkdir(parents=True, exist_ok=True)
@@ -58,5 +58,5 @@ def _locked_folder(parent: Path, held: contextlib.ExitStack) -> Path:
             if (
                 folder / ".lock"
             ).exists():  # otherwise another process removed the folder before it was locked
-                held.push(attempt.pop_all())
+                stack.push(attempt.pop_all())
                 return folder

@@ -148,7 +148,7 @@ def names() -> list[str]:
 def load(verb: str) -> Stage[Any] | Command[Any]:
     """Import the verb's module and return the verb."""
     module = importlib.import_module(VERBS[choose(verb, VERBS, "verb")].module)
-    for found in vars(module).values():
-        if isinstance(found, Stage | Command) and found.verb == verb:
-            return found
+    for value in vars(module).values():
+        if isinstance(value, Stage | Command) and value.verb == verb:
+            return value
     raise AssertionError(f"{module.__name__} offers no verb {verb!r}")

@@ -38,10 +38,10 @@ def _function(verb: str) -> str:
     loaded = stages.load(verb)
     inputs = loaded.config.inputs()
     positional = [name for name, mark in inputs.items() if mark.positional]
-    named = [name for name in loaded.config.model_fields if name not in positional]
+    keyword_only = [name for name in loaded.config.model_fields if name not in positional]
     lines = [f"    {_parameter(loaded.config, name)}," for name in positional]
     keywords = [
-        f"    {_parameter(loaded.config, name)}," for name in sorted(named, key=_needed(loaded.config))
+        f"    {_parameter(loaded.config, name)}," for name in sorted(keyword_only, key=_needed(loaded.config))
     ]
     keywords += [f"    {option}," for option in _options(loaded.config)]
     returns, other = "dict[str, Any]", ""
@@ -53,29 +53,29 @@ def _function(verb: str) -> str:
     if keywords:
         lines += ["    *,", *keywords]
     help_text = textwrap.indent(f'"""{stages.VERBS[verb].help}"""', "    ")
-    written = [f"def {verb.replace('-', '_')}(", *lines, f") -> {returns}:", help_text, ""]
+    lines_of_stub = [f"def {verb.replace('-', '_')}(", *lines, f") -> {returns}:", help_text, ""]
     if not other:
-        return "\n".join(written)
+        return "\n".join(lines_of_stub)
     without = [line.replace("out: str | Path,", "out: None = None,") for line in lines]
-    asked = [written[0], *without, f") -> {other}:", help_text, ""]
-    return "\n".join(["@overload", *written, "@overload", *asked])
+    without_out = [lines_of_stub[0], *without, f") -> {other}:", help_text, ""]
+    return "\n".join(["@overload", *lines_of_stub, "@overload", *without_out])
 
 
 def _options(config: type[StageConfig]) -> list[str]:
     """The options of the built-in kinds; where types or defaults differ, their union."""
-    found: dict[str, dict[str, None]] = {}
+    kinds_of: dict[str, dict[str, None]] = {}
     defaults: dict[str, dict[str, None]] = {}
     for table in config.kinds.values():
         for kind in table.own:
             options = table.options(kind)
             for name, info in options.model_fields.items():
                 kinds, _, default = _parameter(options, name).removeprefix(f"{name}: ").partition(" = ")
-                found.setdefault(name, {}).update(dict.fromkeys(kinds.split(" | ")))
+                kinds_of.setdefault(name, {}).update(dict.fromkeys(kinds.split(" | ")))
                 defaults.setdefault(name, {})[default if not info.is_required() else "..."] = None
     return [
         f"{name}: {' | '.join(sorted(kinds, key=lambda kind: kind == 'None'))}"
         f" = {next(iter(defaults[name])) if len(defaults[name]) == 1 else '...'}"
-        for name, kinds in found.items()
+        for name, kinds in kinds_of.items()
     ]
 
 

@@ -55,10 +55,10 @@ class Workdir:
         try:
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir()
-            made = temporary / final.name
-            yield made
-            sync(made)
-            made.replace(final)
+            target = temporary / final.name
+            yield target
+            sync(target)
+            target.replace(final)
             temporary.rmdir()
             sync(final.parent)
         except BaseException as error:

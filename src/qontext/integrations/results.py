@@ -32,7 +32,7 @@ class Source:
         if not question.strip():
             raise QontextError("the question is empty")
         passages = self.system.passages
-        found = []
+        results = []
         for hit in self.system.search([question], k, Filter(folder))[0]:
             passage = passages[hit.number]
             position, _ = passages.position(hit.number)
@@ -42,5 +42,5 @@ class Source:
                 "passage": position,
                 "score": hit.score,
             }
-            found.append(Result(passage.id, passage.text, hit.score, metadata))
-        return found
+            results.append(Result(passage.id, passage.text, hit.score, metadata))
+        return results

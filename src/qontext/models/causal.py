@@ -16,6 +16,7 @@ from qontext.models import hub
 from qontext.models.folder import WEIGHTS, check_model
 from qontext.models.gguf import unpacked
 from qontext.models.load import quiet
+from qontext.models.writer import check_writer, read_tokenizer
 
 
 def model_folder(name: str) -> Path:
@@ -83,30 +84,12 @@ def load_model(folder: Path, tokenizer: Any, dtype: torch.dtype = torch.float32)
             f"the weights do not belong to this config.json: {len(missing)} are missing, such as {missing[0]}",
             place=folder,
         )
-    generation = model.generation_config
-    if generation.eos_token_id is None:
-        generation.eos_token_id = tokenizer.eos_token_id
-    if generation.eos_token_id is None:
-        raise QontextError("neither the model nor its tokenizer says which token ends a text", place=folder)
-    rows = model.get_input_embeddings().num_embeddings
-    if len(tokenizer) > rows:
-        raise QontextError(
-            f"the tokenizer has {len(tokenizer):,} tokens, the model {rows:,}: they do not belong together",
-            place=folder,
-        )
+    check_writer(model, tokenizer, tokenizer.eos_token_id, folder)
     return model.eval()
 
 
 def load_tokenizer(folder: Path) -> Any:
-    from transformers import AutoTokenizer
-
-    try:
-        with quiet():
-            tokenizer = AutoTokenizer.from_pretrained(
-                str(folder), local_files_only=True, trust_remote_code=False
-            )
-    except Exception as error:  # the library raises whatever its parsers raise
-        raise QontextError(f"the tokenizer cannot be loaded: {first_line(error)}", place=folder) from None
+    tokenizer = read_tokenizer(folder)
     if not tokenizer.is_fast:
         raise QontextError("has no fast tokenizer (tokenizer.json)", place=folder)
     return tokenizer

@@ -53,7 +53,7 @@ class CrossEncoder:
         self.dtype = resolve_precision(precision, self.device)
         try:
             with quiet():
-                model, found = AutoModelForSequenceClassification.from_pretrained(
+                model, report = AutoModelForSequenceClassification.from_pretrained(
                     str(directory),
                     use_safetensors=True,
                     trust_remote_code=False,
@@ -64,9 +64,9 @@ class CrossEncoder:
             raise QontextError(
                 f"cannot load the cross-encoder: {first_line(error)}", place=directory
             ) from None
-        if found["missing_keys"]:
+        if report["missing_keys"]:
             raise QontextError(
-                f"is not a cross-encoder: it has no weights for {min(found['missing_keys'])}",
+                f"is not a cross-encoder: it has no weights for {min(report['missing_keys'])}",
                 place=name,
                 remedy="Name a model that was trained to score pairs.",
             )

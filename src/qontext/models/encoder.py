@@ -83,18 +83,18 @@ class Encoder(nn.Module):
         `mask_NT` is True at real tokens; None means no padding. Layers above the highest requested one are
         not run.
         """
-        wanted = [layer % (self.num_layers + 1) for layer in layers]
+        numbers = [layer % (self.num_layers + 1) for layer in layers]
         hidden = self.embed(ids_NT)
-        kept = {0: hidden}
+        states = {0: hidden}
         shared = self._shared
         step = self.family.prepare(self.config, shared, hidden, mask_NT)
-        for number, layer in enumerate(self._layers[: max(wanted)], start=1):
+        for number, layer in enumerate(self._layers[: max(numbers)], start=1):
             hidden = step(layer, hidden)
             if number == self.num_layers:
                 hidden = self.family.finish(shared, hidden)
-            if number in wanted:
-                kept[number] = hidden
-        return tuple(kept[number] for number in wanted)
+            if number in numbers:
+                states[number] = hidden
+        return tuple(states[number] for number in numbers)
 
     def mlm_logits(self, hidden_KH: Tensor) -> Tensor:
         """φ: vocabulary logits [K, V] of any gathered positions."""
@@ -231,6 +231,6 @@ def load_encoder(
 
 def _usable_tokenizer(name: str) -> Any:
     path = Path(name).expanduser()
-    found = load_tokenizer(path if path.exists() else locate(name))
-    check_tokenizer(found, name)
-    return found
+    tokenizer = load_tokenizer(path if path.exists() else locate(name))
+    check_tokenizer(tokenizer, name)
+    return tokenizer

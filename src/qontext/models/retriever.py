@@ -173,12 +173,12 @@ class Retriever:
         out_ND = out_ND[:, : self.dimension]
         return nn.functional.normalize(out_ND, dim=1) if self.layout.normalize else out_ND
 
-    def _longest(self, wanted: int | None, name: str) -> int:
+    def _longest(self, length: int | None, name: str) -> int:
         positions = getattr(self.model.config, "max_position_embeddings", None)
-        if wanted and positions and wanted > positions:
-            raise QontextError(f"the encoder's limit is {positions:,} tokens, got {wanted:,}", place=name)
+        if length and positions and length > positions:
+            raise QontextError(f"the encoder's limit is {positions:,} tokens, got {length:,}", place=name)
         limits = [self.layout.max_length, self.tokenizer.model_max_length, positions]
-        return int(wanted or min(limit for limit in limits if limit))
+        return int(length or min(limit for limit in limits if limit))
 
 
 def _store(vectors: np.ndarray[Any, Any], rows: Any, out_ND: Tensor) -> None:

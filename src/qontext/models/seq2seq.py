@@ -8,6 +8,7 @@ from typing import Any
 from qontext.frame.errors import QontextError, first_line
 from qontext.models import hub
 from qontext.models.folder import check_model
+from qontext.models.writer import check_writer, read_tokenizer
 
 
 def model_folder(name: str) -> Path:
@@ -45,30 +46,19 @@ def load_model(folder: Path, tokenizer: Any) -> Any:
         raise QontextError(
             f"cannot be loaded as a sequence-to-sequence model: {first_line(error)}", place=folder
         ) from None
-    generation = model.generation_config
-    if generation.eos_token_id is None:
-        generation.eos_token_id = tokenizer.eos_token_id or tokenizer.sep_token_id
-    if generation.eos_token_id is None:
-        raise QontextError("neither the model nor its tokenizer defines an end-of-text token", place=folder)
+    check_writer(model, tokenizer, tokenizer.eos_token_id or tokenizer.sep_token_id, folder)
     starts = ("decoder_start_token_id", "bos_token_id", "pad_token_id")
-    if all(getattr(config, name, None) is None for config in (generation, model.config) for name in starts):
+    if all(
+        getattr(config, name, None) is None
+        for config in (model.generation_config, model.config)
+        for name in starts
+    ):
         raise QontextError("the model does not define a decoder start token", place=folder)
-    rows = model.get_input_embeddings().num_embeddings
-    if len(tokenizer) > rows:
-        raise QontextError(
-            f"the tokenizer has {len(tokenizer):,} tokens, the model {rows:,}: they do not belong together",
-            place=folder,
-        )
     return model.eval()
 
 
 def load_tokenizer(folder: Path) -> Any:
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except Exception as error:  # the library raises whatever its parsers raise
-        raise QontextError(f"the tokenizer cannot be loaded: {first_line(error)}", place=folder) from None
+    tokenizer = read_tokenizer(folder)
     if tokenizer.pad_token_id is None:
         raise QontextError("the tokenizer has no padding token", place=folder)
     return tokenizer

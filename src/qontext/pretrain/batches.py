@@ -161,12 +161,14 @@ class BatchPlan:
         first, last = (self.batch_size * r // self.world for r in (self.rank, self.rank + 1))
         places = np.arange(first, last) + within * self.batch_size
         run, place = np.divmod(places, self.neighbours)
-        chosen = permuted(run, self.epoch_size // self.neighbours, self.seed, epoch) * self.neighbours + place
-        chosen += epoch % (self.choices - self.epoch_size + 1)
+        numbers = (
+            permuted(run, self.epoch_size // self.neighbours, self.seed, epoch) * self.neighbours + place
+        )
+        numbers += epoch % (self.choices - self.epoch_size + 1)
         if self.documents is not None:
-            begin, end = self.documents[chosen], self.documents[chosen + 1]
-            chosen = begin + below(end - begin, self.seed, "anchor", chosen, epoch)
-        return self.anchors[chosen], epoch, first
+            begin, end = self.documents[numbers], self.documents[numbers + 1]
+            numbers = begin + below(end - begin, self.seed, "anchor", numbers, epoch)
+        return self.anchors[numbers], epoch, first
 
     def _masked(self, slices: Slices, keys: U64, stream: str, rate: float) -> Prepared:
         """Texts with this share of masked tokens; draws are independent for each stream."""
@@ -195,9 +197,9 @@ class BatchPlan:
         place = np.repeat(begin - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
         from_query = np.repeat(slices.is_query, lengths)
         ids, starts = np.empty(len(place), np.int64), np.empty(len(place), bool)
-        for store, chosen in ((self.sources.passages, ~from_query), (self.sources.queries, from_query)):
-            if store is not None and chosen.any():
-                ids[chosen], starts[chosen] = store.ids[place[chosen]], store.word_starts[place[chosen]]
+        for store, is_here in ((self.sources.passages, ~from_query), (self.sources.queries, from_query)):
+            if store is not None and is_here.any():
+                ids[is_here], starts[is_here] = store.ids[place[is_here]], store.word_starts[place[is_here]]
         return FlatTexts(ids, starts, lengths, keys)
 
     def _cut(

@@ -26,7 +26,7 @@ vectors = model.encode(["a passage", "a question"])
 ```
 
 `transformers.AutoModel` and `AutoTokenizer` load it too. {head}
-{made}"""
+{history}"""
 
 
 def model_card(config: PretrainConfig, summary: dict[str, Any], *, has_head: bool) -> str:
@@ -44,5 +44,5 @@ def model_card(config: PretrainConfig, summary: dict[str, Any], *, has_head: boo
         head="`head.safetensors` contains the training head; further pre-training continues from it."
         if has_head
         else "",
-        made=how_it_was_made(config, summary, "encoder", "passages"),
+        history=how_it_was_made(config, summary, "encoder", "passages"),
     )

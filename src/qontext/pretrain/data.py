@@ -54,9 +54,9 @@ def open_sources(
             raise QontextError(f"contains {artifact.summary['kind']}, expected {name}", place=source)
         _check_vocabulary(artifact.summary, encoder, source)
         artifact.parts()
-        found = load_arrays(artifact.path)
-        check_ids(found, encoder.vocab_size, artifact.path)
-        return found
+        arrays = load_arrays(artifact.path)
+        check_ids(arrays, encoder.vocab_size, artifact.path)
+        return arrays
 
     passages = store(passages_path, "passages")
     limit = max_tokens - 2
@@ -83,8 +83,8 @@ def choose_anchors(
     counts = {"passages": int(usable.sum())}
     if context is not None and context.only_queries:
         usable &= sources.query_counts > 0
-        if left := counts["passages"] - int(usable.sum()):
-            counts["passages_without_queries"] = left
+        if without := counts["passages"] - int(usable.sum()):
+            counts["passages_without_queries"] = without
     elif context is not None:
         alone = int((np.diff(store.groups) == 1).sum())
         if alone:

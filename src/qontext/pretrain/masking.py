@@ -76,14 +76,14 @@ def choose_words(
     np.minimum.at(shortest, row, size)
     # A first word that overflows competes with a shortest one, which is sure to be taken otherwise.
     sure = np.where(before == 0, shortest[ordered_row], 0)
-    taken = (ordered_size <= room) | (overflow * (ordered_size - sure) < room - sure)
+    is_masked = (ordered_size <= room) | (overflow * (ordered_size - sure) < room - sure)
 
-    is_bare = (np.bincount(ordered_row[taken], minlength=len(lengths)) == 0) & (rate > 0)
+    is_bare = (np.bincount(ordered_row[is_masked], minlength=len(lengths)) == 0) & (rate > 0)
     instead = np.flatnonzero(is_bare[ordered_row] & (ordered_size == shortest[ordered_row]))
-    taken[instead[np.unique(ordered_row[instead], return_index=True)[1]]] = True
-    chosen = np.zeros(len(size), bool)
-    chosen[order[taken]] = True
-    of_tokens: NDArray[np.bool_] = chosen[word_of_token]
+    is_masked[instead[np.unique(ordered_row[instead], return_index=True)[1]]] = True
+    is_word_masked = np.zeros(len(size), bool)
+    is_word_masked[order[is_masked]] = True
+    of_tokens: NDArray[np.bool_] = is_word_masked[word_of_token]
     return of_tokens
 
 

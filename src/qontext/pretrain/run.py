@@ -29,9 +29,9 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
             f"the batch size {config.batch_size} cannot be divided among {group.world} processes"
         )
     encoder = _encoder(config)
-    chosen, options, common = method(config.method), config.options("method"), config.common()
-    layout = chosen.layout(options, common)
-    check_layout(layout, config.method, config.context, chosen.context_remedy)
+    objective_class, options, common = method(config.method), config.options("method"), config.common()
+    layout = objective_class.layout(options, common)
+    check_layout(layout, config.method, config.context, objective_class.context_remedy)
     if config.queries and not layout.needs_context and group.is_first:
         log.warn(f"the method {config.method} reads no contexts with these settings: --queries is ignored.")
     sources = open_sources(
@@ -54,7 +54,7 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
     if context is not None:
         summary["context"] = config.context_name()
     objective: Any = None
-    phases = list(chosen.phases(config.method, options, steps))
+    phases = list(objective_class.phases(config.method, options, steps))
     for number, (name, kind, phase_steps) in enumerate(phases):
         before, objective = objective, kind(encoder, options, common).to(group.device)
         if before is None:

@@ -129,10 +129,10 @@ class Causal(Generator):
 
 def read_prompt(folder: Path, tokenizer: Any, settings: CausalOptions) -> tuple[Kind | None, Source, Prompt]:
     """What the model writes, how it wants its passages, and what stands around them."""
-    known: dict[str, Any] = {}
+    trained: dict[str, Any] = {}
     if (folder / SETTINGS_FILE).is_file():
-        known = read_json(folder / SETTINGS_FILE, Trained)
-    if "tail" not in known:
+        trained = read_json(folder / SETTINGS_FILE, Trained)
+    if "tail" not in trained:
         kind: Kind = settings.query_kind or "question"
         return kind, Source("", True), Prompt.of_instruction(tokenizer, kind, settings.examples)
     if settings.query_kind is not None:
@@ -141,5 +141,5 @@ def read_prompt(folder: Path, tokenizer: Any, settings: CausalOptions) -> tuple[
             place=folder,
             remedy="Leave out --query-kind.",
         )
-    source = Source(known.get("prefix", ""), known.get("with_title", False))
-    return None, source, Prompt.of_training(tokenizer, known["tail"])
+    source = Source(trained.get("prefix", ""), trained.get("with_title", False))
+    return None, source, Prompt.of_training(tokenizer, trained["tail"])

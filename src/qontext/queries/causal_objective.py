@@ -41,8 +41,8 @@ class CausalPlan(PairPlan):
             ends = torch.from_numpy(self.passages.length[pairs[cut]])
             begins = ends - torch.from_numpy(self.queries.length[pairs[cut]])
             place = torch.arange(ids.shape[1])
-            asked = (place >= begins[:, None]) & (place < ends[:, None])
-            labels = ids.masked_fill(~asked, -100)
+            is_query = (place >= begins[:, None]) & (place < ends[:, None])
+            labels = ids.masked_fill(~is_query, -100)
             yield CausalRows(
                 ids, mask.long(), labels, torch.tensor(weight), int(begins.min()), row_keys=row_keys[cut]
             )

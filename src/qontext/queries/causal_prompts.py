@@ -152,8 +152,10 @@ def _conversation(tokenizer: Any, kind: Kind, examples: int) -> str:
 
 def _plain(kind: Kind, examples: int) -> str:
     label = kind.capitalize()
-    shown = "".join(f"Passage: {e.passage}\n{label}: {getattr(e, kind)}\n\n" for e in EXAMPLES[:examples])
-    return f"{INSTRUCTIONS[kind]}\n\n{shown}Passage: {_PLACE}\n{label}:"
+    examples_text = "".join(
+        f"Passage: {e.passage}\n{label}: {getattr(e, kind)}\n\n" for e in EXAMPLES[:examples]
+    )
+    return f"{INSTRUCTIONS[kind]}\n\n{examples_text}Passage: {_PLACE}\n{label}:"
 
 
 def _tokens(tokenizer: Any, text: str) -> list[int]:

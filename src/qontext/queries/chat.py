@@ -131,19 +131,21 @@ class Chat:
             ) from None
 
     def _refuse(self, response: http.client.HTTPResponse, content: bytes) -> None:
-        said = self._hide(f"{response.status} {response.reason}: {_error_text(content)}")
+        message = self._hide(f"{response.status} {response.reason}: {_error_text(content)}")
         if response.status in _PASSES:
-            raise _TryAgain(said, _retry_after(response.headers.get("Retry-After")))
+            raise _TryAgain(message, _retry_after(response.headers.get("Retry-After")))
         if response.status in (401, 403):
             raise QontextError(
-                f"the endpoint refuses the key ({said})",
+                f"the endpoint refuses the key ({message})",
                 place=self.endpoint,
                 remedy="Set the environment variable named by --key-variable to a valid key.",
             )
         if response.status in (400, 413, 422):
-            raise Failed(said)
+            raise Failed(message)
         raise QontextError(
-            f"the endpoint answers {said}", place=self.endpoint, remedy="Check --endpoint and --chat-model."
+            f"the endpoint answers {message}",
+            place=self.endpoint,
+            remedy="Check --endpoint and --chat-model.",
         )
 
     def _hide(self, text: str) -> str:
@@ -188,10 +190,10 @@ def _error_text(content: bytes) -> str:
     try:
         value = json.loads(content)
         error = value.get("error", value) if isinstance(value, dict) else value
-        said = str(error.get("message", error) if isinstance(error, dict) else error)
+        message = str(error.get("message", error) if isinstance(error, dict) else error)
     except (ValueError, RecursionError):
-        said = _start(content)
-    return said.strip()
+        message = _start(content)
+    return message.strip()
 
 
 def _start(content: bytes) -> str:

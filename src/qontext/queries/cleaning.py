@@ -16,19 +16,19 @@ ECHO_SHARE = 0.8
 """A query that repeats more than this share of the passage's characters is an echo."""
 
 
-def clean(made: Iterable[str], passage: Passage, tally: Counter[str]) -> list[str]:
+def clean(generated: Iterable[str], passage: Passage, tally: Counter[str]) -> list[str]:
     """The queries worth keeping, in order; what is dropped is counted in `tally` by reason.
 
     Two queries are equal if they differ only in case, punctuation and white space.
     """
-    kept: dict[str, str] = {}
+    queries: dict[str, str] = {}
     body: str | None = None
-    for raw in made:
+    for raw in generated:
         query = " ".join(raw.split())
         plain = _plain(query)
         if not plain:
             tally["empty"] += 1
-        elif plain in kept:
+        elif plain in queries:
             tally["duplicates"] += 1
         else:
             if body is None and len(query) > ECHO_SHARE / 2 * len(passage.text):
@@ -36,8 +36,8 @@ def clean(made: Iterable[str], passage: Passage, tally: Counter[str]) -> list[st
             if body and len(plain) > ECHO_SHARE * len(body) and (plain in body or body in plain):
                 tally["echoes"] += 1
             else:
-                kept[plain] = query
-    return list(kept.values())
+                queries[plain] = query
+    return list(queries.values())
 
 
 def _plain(text: str) -> str:

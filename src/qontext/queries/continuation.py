@@ -22,9 +22,9 @@ class Continuation:
         self.model, self.device = model, model.device
         width = max(map(len, prompts))
         rows = [[*[0] * (width - len(ids)), *ids] for ids in prompts]
-        seen = [[*[1] * head.length, *[0] * (width - len(ids)), *[1] * len(ids)] for ids in prompts]
+        mask = [[*[1] * head.length, *[0] * (width - len(ids)), *[1] * len(ids)] for ids in prompts]
         self.ids = torch.tensor(rows, device=self.device)
-        self.mask = torch.tensor(seen, device=self.device)
+        self.mask = torch.tensor(mask, device=self.device)
         self.cache = head.repeated(len(prompts))
 
     def start(self, samples: int) -> Tensor:

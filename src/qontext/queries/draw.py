@@ -45,8 +45,8 @@ def draw_pairs(
     pairs = []
     for n in np.argsort(chance[:, 0], kind="stable")[:documents].tolist():
         mine = members[slice(*spans[n])]
-        asked = mine[queries[mine] > 0]
-        passage = asked[int(chance[n, 1] % np.uint64(len(asked)))]
+        with_queries = mine[queries[mine] > 0]
+        passage = with_queries[int(chance[n, 1] % np.uint64(len(with_queries)))]
         rest = mine[mine != passage]
         other = rest[int(chance[n, 2] % np.uint64(len(rest)))]
         pairs.append(Pair(int(passage), int(other), int(chance[n, 3] % np.uint64(queries[passage]))))
@@ -58,8 +58,8 @@ def _count_queries(source: str, passages: Lookup) -> Array:
     """[P] the number of queries of each passage."""
     counts = np.zeros(passages.count, np.int32)
     for ids, _ in _query_batches(source):
-        found = passages.find(ids)
-        np.add.at(counts, [found[id].number for id in ids if id in found], 1)
+        entries = passages.find(ids)
+        np.add.at(counts, [entries[id].number for id in ids if id in entries], 1)
     return counts
 
 
@@ -68,28 +68,28 @@ def _documents(source: str, queries: Array) -> tuple[Array, Array]:
     of those documents that have two passages and a query, in their order."""
     codes = np.fromiter((_code(passage.doc) for passage in read_passages(source)), np.uint64, len(queries))
     _, first, document, sizes = np.unique(codes, return_index=True, return_inverse=True, return_counts=True)
-    asked = np.bincount(document, weights=queries) > 0
+    has_queries = np.bincount(document, weights=queries) > 0
     ends = np.cumsum(sizes)
-    good = np.flatnonzero((sizes > 1) & asked)
+    good = np.flatnonzero((sizes > 1) & has_queries)
     good = good[np.argsort(first[good])]
     return np.argsort(document, kind="stable"), np.stack([ends - sizes, ends], 1)[good]
 
 
 def _fill_in(queries_path: str, passages_path: str, pairs: list[Pair]) -> None:
     """The texts of the drawn pairs, from one more pass over passages and queries."""
-    wanted = {number for pair in pairs for number in (pair.passage, pair.other)}
-    chosen = {n: p for n, p in enumerate(read_passages(passages_path)) if n in wanted}
+    numbers = {number for pair in pairs for number in (pair.passage, pair.other)}
+    passages = {n: p for n, p in enumerate(read_passages(passages_path)) if n in numbers}
     waiting = {}
     for pair in pairs:
-        pair.content, pair.other_content = chosen[pair.passage].content, chosen[pair.other].content
-        waiting[chosen[pair.passage].id] = pair
-    seen = dict.fromkeys(waiting, 0)
+        pair.content, pair.other_content = passages[pair.passage].content, passages[pair.other].content
+        waiting[passages[pair.passage].id] = pair
+    counts = dict.fromkeys(waiting, 0)
     for ids, texts in _query_batches(queries_path):
         for id, text in zip(ids, texts):
-            if id in seen:
-                if seen[id] == waiting[id].nth:
+            if id in counts:
+                if counts[id] == waiting[id].nth:
                     waiting[id].query = text
-                seen[id] += 1
+                counts[id] += 1
 
 
 def _query_batches(source: str) -> Iterator[tuple[list[str], list[str]]]:

@@ -62,11 +62,11 @@ def hide(text: str, secret: str | None) -> str:
         return text
     size = min(_PIECE, len(secret))
     pieces = {secret[i : i + size] for i in range(len(secret) - size + 1)}
-    shown: list[str] = []
+    visible: list[str] = []
     last = 0  # the end of what is hidden or shown so far
     for at in range(len(text) - size + 1):
         if text[at : at + size] in pieces:
-            if at > last or not shown:
-                shown += [text[last:at], "***"]
+            if at > last or not visible:
+                visible += [text[last:at], "***"]
             last = at + size
-    return "".join([*shown, text[last:]])
+    return "".join([*visible, text[last:]])

@@ -14,7 +14,7 @@ from pydantic import Field
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input
 from qontext.frame.errors import QontextError
-from qontext.frame.parts import Made, Part, Parts, PartsConfig, slices
+from qontext.frame.parts import Outcome, Part, Parts, PartsConfig, slices
 from qontext.frame.stages import Stage
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Expand(Parts[ExpandConfig]):
         self.advance(len(rows))
         return {}
 
-    def finish(self, made: Made) -> dict[str, Any]:
+    def finish(self, outcome: Outcome) -> dict[str, Any]:
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -93,7 +93,7 @@ class Expand(Parts[ExpandConfig]):
 
         sentences = pa.schema([records.PASSAGES.field("sentences")])
         expanded = appended = 0
-        for part in made.parts:
+        for part in outcome.parts:
             table = records.read_part(self.work.path / part.name, sentences)
             queries = pc.subtract(pc.list_value_length(table["sentences"]), 1)
             expanded += pc.sum(pc.greater(queries, 0)).as_py()
@@ -104,7 +104,7 @@ class Expand(Parts[ExpandConfig]):
                 place=self.config.queries,
                 remedy="Check that they belong together.",
             )
-        return {"passages": made.parts[-1].last, "expanded": expanded, "queries_appended": appended}
+        return {"passages": outcome.parts[-1].last, "expanded": expanded, "queries_appended": appended}
 
 
 def _places(passages: PassageRows) -> TableRows | None:

@@ -62,13 +62,13 @@ class FromFile(Generator):
         of: dict[str, list[str]] = {passage.id: [] for passage in read_passages(task.passages)}
         unknown, unknown_id = 0, ""
         for id, queries in read_queries_by_passage(path):
-            known = of.get(id)
-            if known is None:
+            own = of.get(id)
+            if own is None:
                 unknown, unknown_id = unknown + 1, id
-            elif len(known) < task.per_passage:
-                known.extend(queries[: task.per_passage - len(known)])
-        found = {id: queries for id, queries in of.items() if queries}
-        if not found:
+            elif len(own) < task.per_passage:
+                own.extend(queries[: task.per_passage - len(own)])
+        usable = {id: queries for id, queries in of.items() if queries}
+        if not usable:
             example = next(iter(of), "")
             raise QontextError(
                 f"contains no id of these passages: its ids are like {unknown_id!r}, the passages' like {example!r}",
@@ -76,13 +76,13 @@ class FromFile(Generator):
             )
         if unknown:
             log.warn(f"{path}: {unknown:,} entries have unknown passage ids, such as {unknown_id!r}")
-        return cls(found)
+        return cls(usable)
 
     def __call__(self, passages: list[Passage]) -> Iterator[tuple[int, list[str]]]:
         for index, passage in enumerate(passages):
-            found = self.of.get(passage.id)
-            self.tally["not_in_file"] += found is None
-            yield index, found or []
+            queries = self.of.get(passage.id)
+            self.tally["not_in_file"] += queries is None
+            yield index, queries or []
 
 
 def read_queries_by_passage(path: Path) -> Iterator[tuple[str, list[str]]]:

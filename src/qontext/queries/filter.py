@@ -17,7 +17,7 @@ from qontext.frame import log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input
 from qontext.frame.errors import QontextError
-from qontext.frame.parts import Made, Part, Parts, PartsConfig
+from qontext.frame.parts import Outcome, Part, Parts, PartsConfig
 from qontext.frame.stages import Stage
 from qontext.queries.judges import JUDGES, Collection
 from qontext.queries.judges import Part as Judged
@@ -95,11 +95,11 @@ class Filter(Parts[FilterConfig]):
         self.advance(table.num_rows)
         return {}
 
-    def finish(self, made: Made) -> dict[str, Any]:
+    def finish(self, outcome: Outcome) -> dict[str, Any]:
         from qontext.queries.searchers import remove_vectors
 
         remove_vectors(self.work)
-        return _summarize(self.config, self.work, [part.name for part in made.parts])
+        return _summarize(self.config, self.work, [part.name for part in outcome.parts])
 
 
 def look_up(table: pa.Table, passages: Lookup, place: str, first: int) -> tuple[list[str], Judged]:
@@ -107,8 +107,8 @@ def look_up(table: pa.Table, passages: Lookup, place: str, first: int) -> tuple[
     import numpy as np
 
     names = table["passage"].to_pylist()
-    found = passages.find(names)
-    if unknown := next((id for id in names if id not in found), None):
+    entries = passages.find(names)
+    if unknown := next((id for id in names if id not in entries), None):
         raise QontextError(
             f"contains queries of the passage {unknown!r}, which is not in the passages",
             place=place,
@@ -119,8 +119,8 @@ def look_up(table: pa.Table, passages: Lookup, place: str, first: int) -> tuple[
     return ids, Judged(
         queries=table["query"].to_pylist(),
         owner=np.array([place_of[id] for id in names], np.int64),
-        contents=[found[id].content for id in ids],
-        numbers=np.array([found[id].number for id in ids], np.int64),
+        contents=[entries[id].content for id in ids],
+        numbers=np.array([entries[id].number for id in ids], np.int64),
         first=first,
     )
 

@@ -17,7 +17,7 @@ from qontext.frame import computed
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, Seed
 from qontext.frame.errors import QontextError
-from qontext.frame.parts import Made, Part, Parts, PartsConfig, slices
+from qontext.frame.parts import Outcome, Part, Parts, PartsConfig, slices
 from qontext.frame.stages import Stage
 from qontext.queries.generators import GENERATORS, Generator, Task
 
@@ -85,12 +85,12 @@ class Generate(Parts[GenerateConfig]):
             records.write_table(path, table)
         return {"queries": table.num_rows}
 
-    def finish(self, made: Made) -> dict[str, Any]:
-        tally, queries = _count([self.work.path / part.name for part in made.parts])
-        summary = _summarize(tally, queries, made.parts[-1].last)
+    def finish(self, outcome: Outcome) -> dict[str, Any]:
+        tally, queries = _count([self.work.path / part.name for part in outcome.parts])
+        summary = _summarize(tally, queries, outcome.parts[-1].last)
         summary |= self.kind.report(self.options, tally)
-        if made.counts["queries"]:
-            summary["queries_per_second"] = round(made.counts["queries"] / made.seconds, 1)
+        if outcome.counts["queries"]:
+            summary["queries_per_second"] = round(outcome.counts["queries"] / outcome.seconds, 1)
         return summary
 
 
@@ -106,17 +106,17 @@ def _make_part(generator: Generator, passages: list[Passage], per_passage: int, 
     from qontext.queries.cleaning import clean
 
     generator.tally = tally = Counter[str]()
-    kept: list[list[str]] = [[] for _ in passages]
+    queries_of: list[list[str]] = [[] for _ in passages]
     full = [i for i, passage in enumerate(passages) if passage.text.strip()]
     tally["empty_passages"] = len(passages) - len(full)
     for place, queries in generator([passages[i] for i in full]):
-        kept[full[place]] = clean(queries[:per_passage], passages[full[place]], tally)
+        queries_of[full[place]] = clean(queries[:per_passage], passages[full[place]], tally)
         advance(per_passage)
-    tally["without_queries"] = sum(not queries for queries in kept)
+    tally["without_queries"] = sum(not queries for queries in queries_of)
     columns = {
-        "passage": [passage.id for passage, queries in zip(passages, kept) for _ in queries],
-        "query": [query for queries in kept for query in queries],
-        "number": [number for queries in kept for number in range(len(queries))],
+        "passage": [passage.id for passage, queries in zip(passages, queries_of) for _ in queries],
+        "query": [query for queries in queries_of for query in queries],
+        "number": [number for queries in queries_of for number in range(len(queries))],
     }
     table = pa.table(columns, records.QUERIES)
     return table.replace_schema_metadata({FOOTER: json.dumps(dict(sorted(tally.items())))})

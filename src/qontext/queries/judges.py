@@ -192,8 +192,8 @@ class Mutual(Judge):
         from qontext.queries.words import READ_CHARACTERS
 
         mine = np.arange(part.first, part.first + len(part.queries))
-        asked = known(self.backward, part.queries, mine)
-        ranks = signals.rank(asked, part.numbers[part.owner], self.forward, self.depth)
+        queries = known(self.backward, part.queries, mine)
+        ranks = signals.rank(queries, part.numbers[part.owner], self.forward, self.depth)
         own = np.bincount(part.owner, minlength=len(part.contents))
         contents = known(self.forward, [content[:READ_CHARACTERS] for content in part.contents], part.numbers)
         back = signals.back_ranks(contents, part.owner, part.first, self.backward, self.depth * own)
@@ -233,14 +233,14 @@ def open_reranker(name: str, device: str, work: Workdir) -> Any:
 
 
 def open_searcher(
-    retriever: Any, work: Workdir, name: str, texts: Iterable[str], count: int, kind: str, asked: str
+    retriever: Any, work: Workdir, name: str, texts: Iterable[str], count: int, kind: str, queries_kind: str
 ) -> Lexical | Dense:
-    """BM25 over the texts, or their vectors encoded as `kind`, to search with texts encoded as `asked`."""
+    """BM25 over the texts, or their vectors encoded as `kind`, to search with texts encoded as `queries_kind`."""
     from qontext.queries.searchers import Dense, Lexical, encode_into
 
     if retriever is None:
         return Lexical(texts, count)
-    return Dense(retriever, encode_into(work, name, retriever, texts, kind, count), asked)
+    return Dense(retriever, encode_into(work, name, retriever, texts, kind, count), queries_kind)
 
 
 def known(collection: Lexical | Dense, texts: list[str], numbers: Array) -> Any:

@@ -62,16 +62,16 @@ class Keyphrase(Generator):
         lines = view.lines_of(index)
         if not lines:
             return []
-        made: dict[str, str] = {}
+        queries: dict[str, str] = {}
         # A kind without a new query is skipped; the last round compensates for that.
         for turn in range(view.rounds):
             for number, kind in enumerate(KINDS):
-                if len(made) == self.per_passage:
-                    return [(kind, query) for query, kind in made.items()]
+                if len(queries) == self.per_passage:
+                    return [(kind, query) for query, kind in queries.items()]
                 query = getattr(view, kind)(index, lines, turn * 3 + number % 3, turn)
                 if query:
-                    made.setdefault(query, kind)
-        return [(kind, query) for query, kind in made.items()]
+                    queries.setdefault(query, kind)
+        return [(kind, query) for query, kind in queries.items()]
 
 
 class _View:
@@ -124,9 +124,9 @@ class _View:
         length = ends - begins
         mean = np.add.reduceat(weight, begins) / (length + 6.0) if len(begins) else np.zeros(0)
         mean = np.where(length < 4, 1e-6, mean + 1e-3)
-        drawn = uniform(seed, "lines", keys[passage], np.arange(len(begins)) - self.first_line[passage])
+        dice = uniform(seed, "lines", keys[passage], np.arange(len(begins)) - self.first_line[passage])
         # Efraimidis and Spirakis: the largest u^(1/w) first.
-        self.order = np.lexsort((-(np.log1p(-drawn) / mean), passage))
+        self.order = np.lexsort((-(np.log1p(-dice) / mean), passage))
         self.focus_of = np.repeat(np.arange(len(begins)), length)
         flagged = hints(self.tokens, begins, ends)
         self.rules: dict[int, list[str]] = {}
@@ -144,20 +144,20 @@ class _View:
         for turn in range(self.rounds):
             # The first round takes the best; later ones draw around it.
             noise = uniform(self.seed, "terms", key, places, turn) ** 0.7 if turn else 1.0
-            chosen = np.sort(first[_heaviest(passage, weight * noise, 4 + turn % 2)])
-            self.term_tokens.append((chosen.tolist(), np.searchsorted(chosen, starts).tolist()))
+            heaviest = np.sort(first[_heaviest(passage, weight * noise, 4 + turn % 2)])
+            self.term_tokens.append((heaviest.tolist(), np.searchsorted(heaviest, starts).tolist()))
 
     def _make_focus(self, weight: Array, in_title: Array) -> None:
         """The six heaviest words of each sentence, in order."""
         weight = np.where(in_title, 0.0, weight)
-        chosen = np.sort(_heaviest(self.focus_of, weight, 6))
-        self.focus_tokens = chosen.tolist()
-        self.focus_bounds = np.searchsorted(self.focus_of[chosen], np.arange(len(self.bounds) + 1)).tolist()
+        heaviest = np.sort(_heaviest(self.focus_of, weight, 6))
+        self.focus_tokens = heaviest.tolist()
+        self.focus_bounds = np.searchsorted(self.focus_of[heaviest], np.arange(len(self.bounds) + 1)).tolist()
 
     def lines_of(self, index: int) -> list[int]:
         """The numbers of the passage's sentences, most salient first."""
-        found: list[int] = self.order[self.first_line[index] : self.first_line[index + 1]].tolist()
-        return found
+        lines: list[int] = self.order[self.first_line[index] : self.first_line[index + 1]].tolist()
+        return lines
 
     def terms(self, index: int, lines: list[int], pick: int, turn: int) -> str:
         tokens, bounds = self.term_tokens[turn]
@@ -176,10 +176,10 @@ class _View:
         for line in lines:
             if rules := self.rules.get(line):
                 text = self._text(line)
-                named = self._named(index, text)
+                clause = self._named(index, text)
                 # A subject that replaced a pronoun may be wrong, so no question asks what it is.
-                fit = rules if named is text else [rule for rule in rules if rule != "definition"]
-                if question := ask(named, fit):
+                fit = rules if clause is text else [rule for rule in rules if rule != "definition"]
+                if question := ask(clause, fit):
                     yield question
 
     def sentence(self, index: int, lines: list[int], pick: int, turn: int) -> str:
@@ -203,18 +203,18 @@ class _View:
 
     def _text(self, line: int) -> str:
         begin, end = self.bounds[line]
-        written = self.tokens.written
-        return " ".join([written[token] for token in self.token[begin:end]])
+        words = self.tokens.written
+        return " ".join([words[token] for token in self.token[begin:end]])
 
 
 def shorten(line: str, most: int) -> str:
     """At most a number of words, without trailing punctuation or function words."""
-    kept = line.split()
-    if len(kept) > most:
-        kept = kept[:most]
-        while len(kept) > 3 and kept[-1].lower().strip(_SIGNS) in STOP_WORDS:
-            kept.pop()
-    return " ".join(kept).strip(_SIGNS)
+    words = line.split()
+    if len(words) > most:
+        words = words[:most]
+        while len(words) > 3 and words[-1].lower().strip(_SIGNS) in STOP_WORDS:
+            words.pop()
+    return " ".join(words).strip(_SIGNS)
 
 
 def _heaviest(group: Array, weight: Array, most: int) -> Array:
@@ -224,14 +224,14 @@ def _heaviest(group: Array, weight: Array, most: int) -> Array:
     order = live[np.lexsort((-weight[live], group[live]))]
     grouped = group[order]
     rank = np.arange(len(order)) - np.searchsorted(grouped, grouped)
-    chosen: Array = order[rank < most]
-    return chosen
+    heaviest: Array = order[rank < most]
+    return heaviest
 
 
 def _among(sorted_values: Array, some: Array) -> Array:
     """[len(sorted_values)] which of the values are among `some`."""
-    found = np.zeros(len(sorted_values), bool)
+    is_among = np.zeros(len(sorted_values), bool)
     place = np.searchsorted(sorted_values, some)
-    some, place = some[place < len(found)], place[place < len(found)]
-    found[place[sorted_values[place] == some]] = True
-    return found
+    some, place = some[place < len(is_among)], place[place < len(is_among)]
+    is_among[place[sorted_values[place] == some]] = True
+    return is_among

@@ -125,21 +125,21 @@ class Llm(Generator):
         in_a_row = 0
         pool = ThreadPoolExecutor(self.settings.concurrency)
         try:
-            asked = {pool.submit(self._ask, passages[i]): i for i in which}
-            for answered in as_completed(asked):
+            passage_of = {pool.submit(self._ask, passages[i]): i for i in which}
+            for future in as_completed(passage_of):
                 try:
-                    queries, counts = answered.result()
+                    queries, counts = future.result()
                 except _Halted:
                     continue  # another request was refused: its error is raised, regardless of the order of completion
                 except Failed as error:
-                    failed[asked[answered]] = error
+                    failed[passage_of[future]] = error
                     in_a_row += 1
                     if in_a_row == IN_A_ROW:
                         self._stop(failed)
                 else:
                     in_a_row = 0
                     self.tally.update(counts)
-                    yield asked[answered], queries
+                    yield passage_of[future], queries
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 

@@ -14,7 +14,7 @@ from qontext.frame.errors import QontextError
 from qontext.queries.words import batches
 
 
-class Found(NamedTuple):
+class Entry(NamedTuple):
     """A passage's number in the collection, and its title and text, joined."""
 
     number: int
@@ -26,32 +26,32 @@ class Lookup:
 
     def __init__(self, source: str) -> None:
         self.source, self.count = source, 0
-        seen = SeenIds()
+        seen_ids = SeenIds()
         for ids in batches((passage.id for passage in read_passages(source)), 16_384):
-            if any(repeated := seen.repeated(ids)):
+            if any(repeated := seen_ids.repeated(ids)):
                 raise QontextError(f"the passage id {ids[repeated.index(True)]!r} occurs twice", place=source)
             self.count += len(ids)
         if not self.count:
             raise QontextError("contains no passages", place=source)
         self._stream: Iterator[tuple[int, Passage]] = iter(())
-        self._last: dict[str, Found] = {}
+        self._last: dict[str, Entry] = {}
 
     def contents(self) -> Iterator[str]:
         """Titles and texts, joined, in order."""
         return (passage.content for passage in read_passages(self.source))
 
-    def find(self, ids: Iterable[str]) -> dict[str, Found]:
+    def find(self, ids: Iterable[str]) -> dict[str, Entry]:
         """The passages with these ids, searching from where the last lookup ended."""
-        wanted = set(ids)
-        found = {id: self._last[id] for id in wanted & self._last.keys()}
+        requested = set(ids)
+        entries = {id: self._last[id] for id in requested & self._last.keys()}
         for _ in range(self.count):
-            if len(found) == len(wanted):
+            if len(entries) == len(requested):
                 break
             number, passage = self._next()
-            if passage.id in wanted:
-                found[passage.id] = Found(number, passage.content)
-        self._last = found
-        return found
+            if passage.id in requested:
+                entries[passage.id] = Entry(number, passage.content)
+        self._last = entries
+        return entries
 
     def _next(self) -> tuple[int, Passage]:
         following = next(self._stream, None)

@@ -34,30 +34,30 @@ class Pair:
 
 def read_pairs(folders: Sequence[str], split: str) -> list[Pair]:
     """The positive judgements of a split of BEIR folders, in file order."""
-    found: list[Pair] = []
+    pairs: list[Pair] = []
     for folder in folders:
         labelled = collection.load_collection(folder)
         qrels = labelled.qrels(split)
         queries = labelled.queries(split)
-        wanted = {passage for judged in qrels.values() for passage, grade in judged.items() if grade > 0}
-        passages = {p.id: p for p in labelled.passages() if p.id in wanted}
+        relevant = {passage for judged in qrels.values() for passage, grade in judged.items() if grade > 0}
+        passages = {p.id: p for p in labelled.passages() if p.id in relevant}
         collection.check_qrels(
-            qrels, queries, passages.keys() | _unwanted(qrels, wanted), Path(folder) / "qrels"
+            qrels, queries, passages.keys() | _unwanted(qrels, relevant), Path(folder) / "qrels"
         )
-        found += [
+        pairs += [
             Pair(passages[id].title, passages[id].text, queries[query])
             for query, judged in qrels.items()
             for id, grade in judged.items()
             if grade > 0 and passages[id].text.strip()
         ]
-    if not found:
+    if not pairs:
         raise QontextError(f"the split {split!r} has no positive judgement", place=", ".join(folders))
-    return found
+    return pairs
 
 
-def _unwanted(qrels: collection.Qrels, wanted: set[str]) -> set[str]:
+def _unwanted(qrels: collection.Qrels, relevant: set[str]) -> set[str]:
     """Passages that are judged but not relevant to any query: they may be missing."""
-    return {passage for judged in qrels.values() for passage in judged} - wanted
+    return {passage for judged in qrels.values() for passage in judged} - relevant
 
 
 @dataclass(frozen=True)

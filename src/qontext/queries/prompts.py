@@ -48,11 +48,11 @@ def read_queries(reply: str) -> list[str]:
         body = inside.strip()
     if body[:1] in ("[", "{"):
         return _from_json(body)
-    found = [_NUMBERED.match(line) for line in map(str.strip, body.splitlines()) if line]
+    matches = [_NUMBERED.match(line) for line in map(str.strip, body.splitlines()) if line]
     # One introductory line is accepted; with two or more, it is not a list of queries.
-    if sum(match is None for match in found) > 1 or not any(found):
+    if sum(match is None for match in matches) > 1 or not any(matches):
         return []
-    return _plausible([match["query"].strip('"“”') for match in found if match])
+    return _plausible([match["query"].strip('"“”') for match in matches if match])
 
 
 def _from_json(body: str) -> list[str]:

@@ -73,23 +73,23 @@ def hints(tokens: Tokens, begins: Array, ends: Array) -> Array:
     token = tokens.token[:T]
     written = pa.array(tokens.bare, pa.string())
 
-    def told(of_different: Any) -> Array:
+    def per_token(of_different: Any) -> Array:
         """[T] the properties of distinct tokens, expanded to all tokens."""
-        found: Array = of_different.to_numpy(zero_copy_only=False).astype(bool)[token]
-        return found
+        properties: Array = of_different.to_numpy(zero_copy_only=False).astype(bool)[token]
+        return properties
 
     def among(*words: str) -> Array:
-        return told(pc.is_in(written, pa.array(words)))
+        return per_token(pc.is_in(written, pa.array(words)))
 
     def marks(pattern: str) -> Array:
-        return told(pc.match_substring_regex(written, f"^(?:{pattern})$"))
+        return per_token(pc.match_substring_regex(written, f"^(?:{pattern})$"))
 
     def then(left: Array, *right: Array) -> Array:
         """Where `left` is followed in its sentence by one of `right`: by the first at once, by the second one token
         later …"""
         after = np.zeros(T, bool)
-        for far, wanted in enumerate(right, start=1):
-            after[:-far] |= wanted[far:] & (begin[far:] == begin[:-far])
+        for far, follower in enumerate(right, start=1):
+            after[:-far] |= follower[far:] & (begin[far:] == begin[:-far])
         return left & after
 
     begin = np.repeat(begins, ends - begins)
@@ -97,8 +97,8 @@ def hints(tokens: Tokens, begins: Array, ends: Array) -> Array:
     capital, past, the = tokens.capital[token], marks(_PAST), among("the")
     number = marks(rf"\d.*|{_NUMBER}|more|about|over|nearly|at")
     date, into = marks(rf"1\d{{3}}s?|20\d\ds?|{_MONTH}"), among("in", "at", "near", "from", "into")
-    found = {
-        "itself": told(pc.ends_with(pa.array(tokens.written, pa.string()), "?")) & tokens.ends[:T],
+    holds = {
+        "itself": per_token(pc.ends_with(pa.array(tokens.written, pa.string()), "?")) & tokens.ends[:T],
         "passive": then(among("by"), capital),
         "definition": then(among("is", "are", "was", "were"), the | among("a", "an", "one", "any")),
         "when": then(among(*_BEFORE_DATE, *map(str.title, _BEFORE_DATE)), *[date] * 4),
@@ -109,7 +109,7 @@ def hints(tokens: Tokens, begins: Array, ends: Array) -> Array:
     }
     line = np.repeat(np.arange(len(begins)), ends - begins)
     for rule, name in enumerate(RULES):
-        flags[line[np.flatnonzero(found[name])], rule] = True
+        flags[line[np.flatnonzero(holds[name])], rule] = True
     return flags
 
 
@@ -128,26 +128,26 @@ def _itself(sentence: str) -> str | None:
 
 
 def _passive(clause: str) -> str | None:
-    found = _PASSIVE.match(clause)
-    return f"who {found['verb']} {_lower_first(found['what'])}?" if found and _named(found["what"]) else None
+    match = _PASSIVE.match(clause)
+    return f"who {match['verb']} {_lower_first(match['what'])}?" if match and _named(match["what"]) else None
 
 
 def _definition(clause: str) -> str | None:
-    found = _DEFINITION.match(clause)
-    return f"what {found['verb']} {found['what']}?" if found and _named(found["what"]) else None
+    match = _DEFINITION.match(clause)
+    return f"what {match['verb']} {match['what']}?" if match and _named(match["what"]) else None
 
 
 def _count(clause: str) -> str | None:
-    found = _COUNT.match(clause)
-    if not found or not _named(found["what"], 7):
+    match = _COUNT.match(clause)
+    if not match or not _named(match["what"], 7):
         return None
-    rest = shorten_clause(found["rest"])
-    return f"how many {found['noun']} {found['verb']} {_lower_first(found['what'])} {rest}".strip() + "?"
+    rest = shorten_clause(match["rest"])
+    return f"how many {match['noun']} {match['verb']} {_lower_first(match['what'])} {rest}".strip() + "?"
 
 
 def _who(clause: str) -> str | None:
-    found = _WHO.match(clause)
-    rest = shorten_clause(found["rest"]) if found else ""
+    match = _WHO.match(clause)
+    rest = shorten_clause(match["rest"]) if match else ""
     return f"who {rest}?" if 3 <= rest.count(" ") + 1 <= MAX_WORDS else None
 
 
@@ -156,10 +156,10 @@ def _cloze(word: str, span: re.Pattern[str]) -> Callable[[str], str | None]:
 
     def rule(clause: str) -> str | None:
         clause = f" {clause}"  # spans begin with a space, which is much faster to find than a word boundary
-        found = span.search(clause)
+        match = span.search(clause)
         return (
-            _turn(word, f"{clause[: found.start()].rstrip(_SIGNS)} {clause[found.end() :].lstrip(_SIGNS)}")
-            if found
+            _turn(word, f"{clause[: match.start()].rstrip(_SIGNS)} {clause[match.end() :].lstrip(_SIGNS)}")
+            if match
             else None
         )
 

@@ -134,17 +134,17 @@ def _signals(
 
     from qontext.queries import signals
 
-    found = {"overlap": signals.overlap(contexts, passages) >= config.overlap}
+    values = {"overlap": signals.overlap(contexts, passages) >= config.overlap}
     for search in searches:
         there = signals.rank(contexts, anchors, search.forward, config.top, hide=hide) > 0
         backward = search.backward(contexts)
         again = signals.rank(passages, np.arange(len(contexts)), backward, config.top) > 0
-        found[f"{search.name}_round_trip"] = there
-        found[f"{search.name}_both_ways"] = there & again
+        values[f"{search.name}_round_trip"] = there
+        values[f"{search.name}_both_ways"] = there & again
     if reranker is not None:
         chance = signals.probabilities(reranker, contexts, passages)
-        found["reranker"] = chance >= config.rerank
-    return found
+        values["reranker"] = chance >= config.rerank
+    return values
 
 
 def _labels(config: RelevanceConfig) -> dict[str, str]:

@@ -81,7 +81,7 @@ def draw(
     A row is complete before a token of `ends`, or after one of `lasts`. It then leaves the batch.
     """
     dice = torch.from_numpy(sampler.dice(passages)).float().to(ends.device)
-    made: list[list[int]] = [[] for _ in range(len(dice))]
+    tokens_of: list[list[int]] = [[] for _ in range(len(dice))]
     rows = torch.arange(len(dice), device=ends.device)
     logits = decoder.start(sampler.samples)
     for step in range(sampler.max_new_tokens):
@@ -89,7 +89,7 @@ def draw(
         going = ~torch.isin(tokens, ends)
         for row, token, goes in zip(rows.tolist(), tokens.tolist(), going.tolist()):
             if goes:
-                made[row].append(token)
+                tokens_of[row].append(token)
         if lasts is not None:
             going &= ~torch.isin(tokens, lasts)
         if step + 1 == sampler.max_new_tokens or not going.any():
@@ -99,7 +99,7 @@ def draw(
             decoder.keep(keep)
             rows, tokens = rows[keep], tokens[keep]
         logits = decoder.step(tokens)
-    return [made[i : i + sampler.samples] for i in range(0, len(made), sampler.samples)]
+    return [tokens_of[i : i + sampler.samples] for i in range(0, len(tokens_of), sampler.samples)]
 
 
 def end_tokens(model: Any, device: torch.device) -> Tensor:

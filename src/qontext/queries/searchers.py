@@ -25,7 +25,7 @@ VECTORS = "vectors-"
 class Searcher(Protocol):
     """A collection of texts that can be searched."""
 
-    def top(self, asked: Any, k: int) -> Array:
+    def top(self, queries: Any, k: int) -> Array:
         """[N, k] numbers of the best texts, best first; -1 where there are no more."""
         ...
 
@@ -36,8 +36,8 @@ class Lexical:
     def __init__(self, texts: Iterable[str], count: int) -> None:
         self.index = Bm25.build(texts, [f"{n:012d}" for n in range(count)])
 
-    def top(self, asked: Sequence[str], k: int) -> Array:
-        numbers, scores = self.index.top(asked, k)
+    def top(self, queries: Sequence[str], k: int) -> Array:
+        numbers, scores = self.index.top(queries, k)
         return np.where(scores > 0, numbers, -1)
 
 
@@ -62,25 +62,25 @@ class Rows:
 
     def take(self, numbers: Array) -> Array:
         """[N, D] the vectors of these numbers."""
-        found = np.empty((len(numbers), self.dimension), np.float32)
-        for held, part in self.blocks():
-            here = (numbers >= held[0]) & (numbers <= held[-1])
-            found[here] = part[numbers[here] - held[0]]
-        return found
+        rows = np.empty((len(numbers), self.dimension), np.float32)
+        for numbers_held, part in self.blocks():
+            here = (numbers >= numbers_held[0]) & (numbers <= numbers_held[-1])
+            rows[here] = part[numbers[here] - numbers_held[0]]
+        return rows
 
 
 class Dense:
     """Inner products of a retriever's vectors; search inputs are texts or vectors."""
 
-    def __init__(self, retriever: Any, rows: Rows, asked: str) -> None:
+    def __init__(self, retriever: Any, rows: Rows, kind: str) -> None:
         from qontext.retrieve.index.exact import ExactIndex
 
-        self.retriever, self.rows, self.asked = retriever, rows, asked
+        self.retriever, self.rows, self.kind = retriever, rows, kind
         vectors: Any = rows  # it has all that exact search asks for
         self.index = ExactIndex(vectors, device=str(retriever.device))
 
-    def top(self, asked: Sequence[str] | Array, k: int) -> Array:
-        vectors = asked if isinstance(asked, np.ndarray) else self.retriever.encode(asked, self.asked)
+    def top(self, queries: Sequence[str] | Array, k: int) -> Array:
+        vectors = queries if isinstance(queries, np.ndarray) else self.retriever.encode(queries, self.kind)
         return self.index.search(vectors, k)[0]
 
 
@@ -93,14 +93,14 @@ def encode_into(
     parts: list[str] = []
     retriever = retriever.of(kind)
 
-    def wanted() -> Iterator[tuple[str, Any]]:
+    def missing() -> Iterator[tuple[str, Any]]:
         for number, block in enumerate(batches(texts, BLOCK)):
             parts.append(f"{VECTORS}{name}-{number:05d}.npy")
             if not work.has(parts[number]):
                 yield parts[number], retriever.tokenize(block, kind)
 
     with log.progress(f"encode {name}", total, "texts") as advance:
-        for part, tokens in ahead(wanted()):
+        for part, tokens in ahead(missing()):
             with work.write(part) as path, path.open("wb") as file:
                 np.save(file, retriever.encode_tokens(tokens, advance=advance), allow_pickle=False)
     return Rows([read_array(work.path / part, "f", shape=(None, retriever.dimension)) for part in parts])

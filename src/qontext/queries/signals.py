@@ -30,40 +30,40 @@ def overlap(texts: Sequence[str], passages: Sequence[str]) -> Array:
     stem, stems = term_of("english"), dict[str, set[str]]()
     shares = np.zeros(len(texts), np.float32)
     for n, (text, passage) in enumerate(zip(texts, passages)):
-        known = stems.get(passage)
-        if known is None:
+        passage_stems = stems.get(passage)
+        if passage_stems is None:
             stems.clear()  # pairs of one passage are consecutive
-            known = stems[passage] = set(map(stem, content_words(passage[:READ_CHARACTERS])))
-        wanted = {stem(word) for word in content_words(text[:READ_CHARACTERS])}
-        shares[n] = len(wanted & known) / len(wanted) if wanted else 0.0
+            passage_stems = stems[passage] = set(map(stem, content_words(passage[:READ_CHARACTERS])))
+        query_stems = {stem(word) for word in content_words(text[:READ_CHARACTERS])}
+        shares[n] = len(query_stems & passage_stems) / len(query_stems) if query_stems else 0.0
     return shares
 
 
-def rank(asked: Any, wanted: Array, searcher: Searcher, depth: int, *, hide: Array | None = None) -> Array:
-    """[N] the rank (from 1) of number `wanted[n]` in the search for `asked[n]`; 0 beyond `depth`. `hide[n]`
+def rank(queries: Any, targets: Array, searcher: Searcher, depth: int, *, hide: Array | None = None) -> Array:
+    """[N] the rank (from 1) of number `targets[n]` in the search for `queries[n]`; 0 beyond `depth`. `hide[n]`
     is a text that is excluded from the n-th ranking, such as the search input.
     """
     k = depth + (hide is not None)
-    ranks = np.zeros(len(wanted), np.int32)
-    for rows in _slices(len(wanted), k):
-        numbers = searcher.top(asked[rows], k)
+    ranks = np.zeros(len(targets), np.int32)
+    for rows in _slices(len(targets), k):
+        numbers = searcher.top(queries[rows], k)
         live = numbers >= 0
         if hide is not None:
             live &= numbers != hide[rows, None]
         place = np.cumsum(live, axis=1)
-        here = live & (numbers == wanted[rows, None]) & (place <= depth)
+        here = live & (numbers == targets[rows, None]) & (place <= depth)
         ranks[rows] = (place * here).max(axis=1)
     return ranks
 
 
-def back_ranks(asked: Any, owner: Array, first: int, backward: Searcher, most: Array) -> Array:
+def back_ranks(queries: Any, owner: Array, first: int, backward: Searcher, most: Array) -> Array:
     """[N] the rank (from 1) of each text in the search with its own passage, among all texts; 0 beyond the
-    depth. The N texts are numbered from `first` on; text n belongs to passage `asked[owner[n]]` of the U
+    depth. The N texts are numbered from `first` on; text n belongs to passage `queries[owner[n]]` of the U
     passages, each searched to rank `most[u]`.
     """
     ranks = np.zeros(len(owner), np.int32)
     for rows in _slices(len(most), int(most.max(initial=1))):
-        numbers = backward.top(asked[rows], int(most[rows].max())) - first
+        numbers = backward.top(queries[rows], int(most[rows].max())) - first
         inside = (numbers >= 0) & (numbers < len(owner))
         of = np.arange(len(most))[rows, None]
         mine = inside & (owner[np.where(inside, numbers, 0)] == of)

@@ -79,12 +79,12 @@ class Source:
     @classmethod
     def of(cls, settings: T5Options, folder: Path) -> Source:
         """The input format in the model folder, if it was trained by Qontext; an explicit prefix overrides it."""
-        known: dict[str, Any] = {}
+        trained: dict[str, Any] = {}
         if (folder / SETTINGS_FILE).is_file():
-            known = read_json(folder / SETTINGS_FILE, Trained)
+            trained = read_json(folder / SETTINGS_FILE, Trained)
         default = "text2query: " if "with_prefix" in settings.model else ""
-        prefix = known.get("prefix", default) if settings.prefix is None else settings.prefix
-        return cls(prefix, bool(known.get("with_title", False)))
+        prefix = trained.get("prefix", default) if settings.prefix is None else settings.prefix
+        return cls(prefix, bool(trained.get("with_title", False)))
 
     def text(self, passage: Passage) -> str:
         title = f"{passage.title}: " if self.with_title and passage.title else ""
@@ -138,8 +138,8 @@ class Transformers(Generator):
             padded = self.tokenizer.pad({"input_ids": [ids[i] for i in batch]}, return_tensors="pt")
             input_ids, mask = padded["input_ids"].to(self.device), padded["attention_mask"].to(self.device)
             assert isinstance(input_ids, torch.Tensor)
-            drawn = sample(
+            samples = sample(
                 self.model, input_ids, mask, [passages[i].id for i in batch], self.sampler, self.dtype
             )
-            for place, tokens in zip(batch, drawn):
+            for place, tokens in zip(batch, samples):
                 yield place, self.tokenizer.batch_decode(tokens, skip_special_tokens=True)

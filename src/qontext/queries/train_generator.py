@@ -168,10 +168,10 @@ def _evaluations(
     dtype = resolve_precision(settle_precision(work, config.precision, group.device), group.device)
     sampler = EpochSampler(len(dev_pairs), 1, config.seed, unit="pairs")
     plan = generator.plan(dev_pairs, sampler, config.token_budget(group.device))
-    shown = spread(dev_pairs, 3)
+    sample = spread(dev_pairs, 3)
 
     def measure() -> dict[str, float]:
-        for pair, query in zip(shown, generator.samples(shown, config.seed, dtype)):
+        for pair, query in zip(sample, generator.samples(sample, config.seed, dtype)):
             log.note(f"    {pair.title[:40]!r}: labeled {pair.query!r}, generated {query!r}")
         return {"loss": round(objective.loss(plan, group.device, dtype), 4)}
 
@@ -195,10 +195,10 @@ def _save(config: TrainGeneratorConfig, generator: Any, dev_pairs: list[Any], wo
     from qontext.training import checkpoint, metrics
 
     generator.model.to("cpu")
-    shown = spread(dev_pairs, 20)
-    generated = generator.samples(shown, config.seed, torch.float32)
+    sample = spread(dev_pairs, 20)
+    generated = generator.samples(sample, config.seed, torch.float32)
     work.write_json("samples.json", [
-        {"title": p.title, "text": p.text[:300], "labeled": p.query, "generated": q} for p, q in zip(shown, generated)
+        {"title": p.title, "text": p.text[:300], "labeled": p.query, "generated": q} for p, q in zip(sample, generated)
     ])  # fmt: skip
     with work.write_folder(".") as folder, quiet():
         generator.model.save_pretrained(folder)

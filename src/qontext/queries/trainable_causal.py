@@ -42,8 +42,8 @@ class TrainableCausal(Trainable):
             head = Head(self.model, self.prompt.head)
             decoder = Continuation(self.model, head, self._prompts(pairs))
             ids = [str(i) for i in range(len(pairs))]
-            drawn = draw(decoder, ids, sampler, end_tokens(self.model, device))
-        texts = [self.tokenizer.decode(queries[0], skip_special_tokens=True) for queries in drawn]
+            samples = draw(decoder, ids, sampler, end_tokens(self.model, device))
+        texts = [self.tokenizer.decode(queries[0], skip_special_tokens=True) for queries in samples]
         return [read_query(text, None) for text in texts]
 
     def settings(self) -> dict[str, Any]:

@@ -34,5 +34,5 @@ class TrainableSeq2Seq(Trainable):
             return_tensors="pt",
         )
         ids, mask = tokens["input_ids"].to(device), tokens["attention_mask"].to(device)
-        drawn = sample(self.model, ids, mask, [str(i) for i in range(len(pairs))], sampler, dtype)
-        return [self.tokenizer.decode(queries[0], skip_special_tokens=True) for queries in drawn]
+        samples = sample(self.model, ids, mask, [str(i) for i in range(len(pairs))], sampler, dtype)
+        return [self.tokenizer.decode(queries[0], skip_special_tokens=True) for queries in samples]

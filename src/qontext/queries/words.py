@@ -113,7 +113,7 @@ class Rarity:
     """
 
     def __init__(self, passages: Iterable[Passage]) -> None:
-        seen: Counter[str] = Counter()
+        word_counts: Counter[str] = Counter()
         self.passages = 0
         for batch in batches(passages, 4096):
             self.passages += len(batch)
@@ -124,12 +124,12 @@ class Rarity:
             pairs = pairs[np.diff(pairs, prepend=-1) > 0]
             counts = np.bincount(pairs % V, minlength=V) if V else np.zeros(0, int)
             for word, count in zip(coded.dictionary.to_pylist(), counts.tolist()):
-                seen[word] += count
-            if len(seen) > PRUNE_ABOVE:
-                seen = Counter({word: n for word, n in seen.items() if n > 1})
-        counted = np.fromiter(seen.values(), dtype=np.float64, count=len(seen))
+                word_counts[word] += count
+            if len(word_counts) > PRUNE_ABOVE:
+                word_counts = Counter({word: n for word, n in word_counts.items() if n > 1})
+        counted = np.fromiter(word_counts.values(), dtype=np.float64, count=len(word_counts))
         self.unseen = float(np.log(max(self.passages, 2)))
-        self._of = dict(zip(seen, (self.unseen - np.log(counted)).tolist()))
+        self._of = dict(zip(word_counts, (self.unseen - np.log(counted)).tolist()))
 
     def of(self, words: Sequence[str]) -> Array:
         """Between 0 (in every passage) and 1 (in one passage only), for each word."""
@@ -145,5 +145,5 @@ def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 
 def _flags(column: Any) -> Array:
-    found: Array = column.to_numpy(zero_copy_only=False)
-    return found.astype(bool)
+    flags: Array = column.to_numpy(zero_copy_only=False)
+    return flags.astype(bool)

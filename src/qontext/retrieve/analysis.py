@@ -34,15 +34,15 @@ class Analyzer:
 
     def __call__(self, text: str) -> list[int]:
         """The numbers of the text's terms, in order. Unknown terms get new numbers with `grow`, else are skipped."""
-        found = []
+        terms = []
         for word in _WORD.findall(text.lower()):
             try:
                 number = self._known[word]
             except KeyError:
                 number = self._known[word] = self._number(word)
             if number is not None:
-                found.append(number)
-        return found
+                terms.append(number)
+        return terms
 
     def _number(self, word: str) -> int | None:
         term = self._term(word)

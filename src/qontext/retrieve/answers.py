@@ -28,15 +28,15 @@ def answer(searcher: Searcher, question: str, k: int, where: tuple[str, ...]) ->
 
 def converse(searcher: Searcher, k: int, where: tuple[str, ...]) -> dict[str, Any]:
     """Answer questions until the input ends; the model stays loaded. An error in one question does not stop it."""
-    answered = []
+    questions = []
     for question in _questions():
         try:
-            answered.append({"question": question, "answers": answer(searcher, question, k, where)})
+            questions.append({"question": question, "answers": answer(searcher, question, k, where)})
         except QontextError as error:
             if not sys.stdin.isatty():
                 raise
             log.warn(str(error))
-    return {"questions": answered}
+    return {"questions": questions}
 
 
 def _questions() -> Iterator[str]:

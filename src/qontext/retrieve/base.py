@@ -40,15 +40,15 @@ class Answer:
 
     def as_json(self) -> dict[str, Any]:
         """The answer as JSON, with its place as fields and as text."""
-        known = {name: getattr(self, name) for name in _NAMES}
-        return {**known, **self.place.as_json(), **({"place": str(self.place)} if str(self.place) else {})}
+        fields = {name: getattr(self, name) for name in _NAMES}
+        return {**fields, **self.place.as_json(), **({"place": str(self.place)} if str(self.place) else {})}
 
     @classmethod
-    def from_json(cls, known: Mapping[str, Any]) -> Answer:
+    def from_json(cls, fields: Mapping[str, Any]) -> Answer:
         """The inverse of `as_json`."""
-        place = {name: known[name] for name in Place._fields if name in known}
+        place = {name: fields[name] for name in Place._fields if name in fields}
         place["headings"] = tuple(place.get("headings", ()))
-        return cls(**{name: known[name] for name in _NAMES}, place=Place(**place))
+        return cls(**{name: fields[name] for name in _NAMES}, place=Place(**place))
 
 
 class BaseSearcher:

@@ -188,9 +188,9 @@ class Bm25:
         chunks = [rows[start : start + size] for start in range(0, len(rows), size)]
         with ThreadPoolExecutor(threads) as pool:
             settings = {"k": k, "show_progress": False, "weight_mask": weights}
-            found = list(pool.map(lambda chunk: index.retrieve(chunk, **settings), chunks))
-        numbers = np.concatenate([part.documents for part in found]).astype(np.int32)
-        return numbers, np.concatenate([part.scores for part in found]).astype(np.float32)
+            results = list(pool.map(lambda chunk: index.retrieve(chunk, **settings), chunks))
+        numbers = np.concatenate([part.documents for part in results]).astype(np.int32)
+        return numbers, np.concatenate([part.scores for part in results]).astype(np.float32)
 
     @cached_property
     def _id_places(self) -> np.ndarray[Any, Any]:

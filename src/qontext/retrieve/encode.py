@@ -15,7 +15,7 @@ from pydantic import Field
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, Machine
 from qontext.frame.errors import QontextError
-from qontext.frame.parts import Made, Part, Parts, PartsConfig, slices
+from qontext.frame.parts import Outcome, Part, Parts, PartsConfig, slices
 from qontext.frame.stages import Stage
 
 BLOCK = 16_384
@@ -126,17 +126,17 @@ class Encode(Parts[EncodeConfig]):
         _write(self.work, part.number, content.ids, content.hashes, vectors, self.config.texts)
         return {"encoded": len(content.tokens), "reused": int(content.known.sum())}
 
-    def _entries(self, made: Made) -> dict[str, float]:
+    def _entries(self, outcome: Outcome) -> dict[str, float]:
         """How long packed representations are."""
         from qontext.frame.damage import read_array
 
-        kind = (made.facts or {}).get("representation")
+        kind = (outcome.facts or {}).get("representation")
         if kind is None:
             return {}
         shape = (None,) if kind == "sparse" else (None, None)
-        files = [self.work.path / part.name for part in made.parts]
+        files = [self.work.path / part.name for part in outcome.parts]
         entries = sum(len(read_array(file, "f", shape=shape)) for file in files)
-        return {"entries_per_text": round(entries / made.parts[-1].last, 1)}
+        return {"entries_per_text": round(entries / outcome.parts[-1].last, 1)}
 
     def _make_packed(self, part: Part, content: _Block) -> dict[str, int]:
         from qontext.retrieve.packed import write_part
@@ -149,18 +149,18 @@ class Encode(Parts[EncodeConfig]):
     def facts(self) -> dict[str, Any]:
         return self.properties
 
-    def finish(self, made: Made) -> dict[str, Any]:
+    def finish(self, outcome: Outcome) -> dict[str, Any]:
         from qontext.retrieve.vectors import write_numbers
 
-        write_numbers(self.work, [_ids_name(part.number) for part in made.parts], self.config.texts)
-        encoded = made.counts["encoded"]
+        write_numbers(self.work, [_ids_name(part.number) for part in outcome.parts], self.config.texts)
+        encoded = outcome.counts["encoded"]
         return {
-            "texts": made.parts[-1].last,
-            **(made.facts or {}),
-            **self._entries(made),
+            "texts": outcome.parts[-1].last,
+            **(outcome.facts or {}),
+            **self._entries(outcome),
             "encoded_now": encoded,
-            "reused": made.counts["reused"],
-            "texts_per_second": round(encoded / made.seconds, 1) if encoded else None,
+            "reused": outcome.counts["reused"],
+            "texts_per_second": round(encoded / outcome.seconds, 1) if encoded else None,
         }
 
 

@@ -65,15 +65,15 @@ def run(config: FuseConfig, work: Workdir) -> dict[str, Any]:
 
     runs = [read_run(path) for path in config.runs]
     rows = Rows(runs, config.method, config.rank_constant)
-    found: dict[str, Any] = {}
+    tuning: dict[str, Any] = {}
     if config.tune:
-        weights, found = tuned(rows, config)
+        weights, tuning = tuned(rows, config)
     else:
         weights = _given_weights(config)
     fused = rows.fused(weights, config.k)
     with work.write(RUN) as path:
         write_run(fused, path, tag=config.method)
-    return {"queries": len(fused), "results": fused.size, "weights": [round(w, 6) for w in weights], **found}
+    return {"queries": len(fused), "results": fused.size, "weights": [round(w, 6) for w in weights], **tuning}
 
 
 class Rows:
@@ -121,25 +121,25 @@ def tuned(rows: Rows, config: FuseConfig) -> tuple[tuple[float, ...], dict[str, 
     assert config.tune
     qrels, measures = read_qrels(config.tune), parse(config.measure)
     (name,) = measures
-    tried = []
+    trials = []
     for parts in itertools.product(range(config.steps + 1), repeat=len(config.runs)):
         if sum(parts) == config.steps:
             weights = tuple(part / config.steps for part in parts)
             value = measure(rows.fused(weights, config.k), qrels, measures).means[name]
-            tried.append((value, -float(np.std(weights)), weights))
-    value, _, weights = max(tried)
-    alone = {path: next(v for v, _, w in tried if w[i] == 1.0) for i, path in enumerate(config.runs)}
+            trials.append((value, -float(np.std(weights)), weights))
+    value, _, weights = max(trials)
+    alone = {path: next(v for v, _, w in trials if w[i] == 1.0) for i, path in enumerate(config.runs)}
     return weights, {"tuned_on": config.tune, name: round(value, 6), "alone": alone}
 
 
 def _given_weights(config: FuseConfig) -> tuple[float, ...]:
     weights = config.weights
     if config.weights_from:
-        made = artifacts.open_artifact(config.weights_from, verb="fuse")
-        weights = tuple(made.summary.take("weights", list[FiniteFloat]))
-        if made.config["method"] != config.method:
+        fusion = artifacts.open_artifact(config.weights_from, verb="fuse")
+        weights = tuple(fusion.summary.take("weights", list[FiniteFloat]))
+        if fusion.config["method"] != config.method:
             raise QontextError(
-                f"its weights are for --method {made.config['method']}", place=config.weights_from
+                f"its weights are for --method {fusion.config['method']}", place=config.weights_from
             )
     weights = weights or (1.0,) * len(config.runs)
     if len(weights) != len(config.runs):

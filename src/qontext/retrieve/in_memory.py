@@ -27,9 +27,9 @@ class InMemory(BaseSearcher):
         from qontext.retrieve.bm25 import Bm25
         from qontext.retrieve.index.load import packed_index
 
-        given = list(as_passages(passages))
-        self._bm25 = Bm25.build(given)  # refuses ids that occur twice
-        self._by_id = {passage.id: passage for passage in given}
+        own = list(as_passages(passages))
+        self._bm25 = Bm25.build(own)  # refuses ids that occur twice
+        self._by_id = {passage.id: passage for passage in own}
         self.system, self.weights = "bm25", (1.0, 0.0)
         if encoder is not None:
             self.system, self.weights = "hybrid", (0.5, 0.5)

@@ -40,9 +40,9 @@ class TokenScorer:
         self.encoded = open_packed(path)
         stored = pa.chunked_array(self.encoded.part_ids, pa.string())
         place = pc.index_in(pa.array(ids, pa.string()), stored)
-        lost = place.take(pa.array(needed)).is_null().to_numpy(zero_copy_only=False)
-        if lost.any():
-            missing = ids[needed[lost.argmax()]]
+        is_missing = place.take(pa.array(needed)).is_null().to_numpy(zero_copy_only=False)
+        if is_missing.any():
+            missing = ids[needed[is_missing.argmax()]]
             raise QontextError(f"names the passage {missing!r}, which {path} does not hold", place=run)
         self._place = place.fill_null(-1).to_numpy()
         self._begins = np.cumsum([0, *(len(part) for part in self.encoded.parts)])

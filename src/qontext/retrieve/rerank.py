@@ -18,7 +18,7 @@ from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, Machine
 from qontext.frame.damage import read_array
 from qontext.frame.errors import QontextError
-from qontext.frame.parts import Made, Part, Parts, PartsConfig
+from qontext.frame.parts import Outcome, Part, Parts, PartsConfig
 from qontext.frame.stages import Stage
 
 RUN, BLOCK = "run.trec", 64
@@ -150,24 +150,24 @@ class Rerank(Parts[RerankConfig]):
         longest = self.models[0].max_length if self.scorer is None else self.scorer.model.max_length
         return {"max_length": longest}
 
-    def finish(self, made: Made) -> dict[str, Any]:
+    def finish(self, outcome: Outcome) -> dict[str, Any]:
         from qontext.data.runs import Run, write_run
 
         top, rest = self.candidates
-        scores = _read_scores(self.work, made.parts)
+        scores = _read_scores(self.work, outcome.parts)
         reranked = Run.from_codes(top.row_queries(), top.queries, top.codes, top.ids, scores)
         if rest is not None:
             reranked = _with_rest(reranked, rest, self.config.k)
         with self.work.write(RUN) as path:
             write_run(reranked, path, tag="rerank")
-        for part in made.parts:
+        for part in outcome.parts:
             self.work.remove(part.name)
         return {
             "queries": len(top),
             "pairs": top.size,
             "models": len(self.config.reranker) or 1,
-            **(made.facts or {}),
-            "seconds": round(made.seconds, 3),
+            **(outcome.facts or {}),
+            "seconds": round(outcome.seconds, 3),
         }
 
 
@@ -227,11 +227,13 @@ def _texts(config: RerankConfig, top: Any) -> dict[str, str]:
     from qontext.data.collection import read_passages
     from qontext.retrieve.inputs import select_passages
 
-    wanted = set(top.ids[np.unique(top.codes)])
+    needed = set(top.ids[np.unique(top.codes)])
     source = select_passages(config.data, config.passages)
-    texts = {passage.id: passage.content for passage in read_passages(source) if passage.id in wanted}
-    if lost := wanted - texts.keys():
-        raise QontextError(f"names the passage {min(lost)!r}, which is not in the passages", place=config.run)
+    texts = {passage.id: passage.content for passage in read_passages(source) if passage.id in needed}
+    if missing := needed - texts.keys():
+        raise QontextError(
+            f"names the passage {min(missing)!r}, which is not in the passages", place=config.run
+        )
     return texts
 
 

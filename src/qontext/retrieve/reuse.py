@@ -39,35 +39,37 @@ def weights_hash(model: Any) -> str:
 class Earlier:
     """The vectors of an earlier run, by the hash of the text. Empty if the settings differ."""
 
-    def __init__(self, path: str | None, kind: str, made: dict[str, Any]) -> None:
+    def __init__(self, path: str | None, kind: str, encoding: dict[str, Any]) -> None:
         self.hashes, self.places, self.vectors = np.zeros(0, np.uint64), np.zeros((0, 2), np.int64), None
         if path is None or not artifacts.is_artifact(path):
             return
         artifact = artifacts.open_artifact(path, verb="encode")
-        if artifact.config["kind"] != kind or any(artifact.summary.get(name) != made[name] for name in SAME):
+        if artifact.config["kind"] != kind or any(
+            artifact.summary.get(name) != encoding[name] for name in SAME
+        ):
             return
         self.vectors = open_vectors(Path(path))
         hashes = [records.read_part(part, _HASHES)["hash"].to_numpy() for part in artifact.parts(".parquet")]
-        found = np.concatenate(hashes)
+        stored = np.concatenate(hashes)
         places = np.concatenate(
             [np.stack([np.full(len(h), n), np.arange(len(h))], 1) for n, h in enumerate(hashes)]
         )
-        order = np.argsort(found, kind="stable")
-        self.hashes, self.places = found[order], places[order]
+        order = np.argsort(stored, kind="stable")
+        self.hashes, self.places = stored[order], places[order]
 
     def knows(self, hashes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Which texts are known, [N] bool."""
         if self.vectors is None:
             return np.zeros(len(hashes), bool)
         at = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
-        known: np.ndarray[Any, Any] = self.hashes[at] == hashes
-        return known
+        is_known: np.ndarray[Any, Any] = self.hashes[at] == hashes
+        return is_known
 
     def rows(self, hashes: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """Which texts are known, [N] bool, and their vectors."""
-        known = self.knows(hashes)
+        is_known = self.knows(hashes)
         if self.vectors is None:
-            return known, np.zeros((0, 0), np.float32)
+            return is_known, np.zeros((0, 0), np.float32)
         at = np.searchsorted(self.hashes, hashes)
-        found = [self.vectors.parts[part][row] for part, row in self.places[at[known]]]
-        return known, np.stack(found).astype(np.float32) if found else np.zeros((0, 0), np.float32)
+        vectors = [self.vectors.parts[part][row] for part, row in self.places[at[is_known]]]
+        return is_known, np.stack(vectors).astype(np.float32) if vectors else np.zeros((0, 0), np.float32)

@@ -59,6 +59,6 @@ def read_rows(source: Path) -> Iterator[Row]:
 
 def _row(row: dict[str, Any], part: Path) -> Row:
     metadata = row.get("metadata") or "{}"
-    known = {name: row[name] for name in records.PLACES.names if name in row}
-    place = str(place_of(known, part))
+    place_fields = {name: row[name] for name in records.PLACES.names if name in row}
+    place = str(place_of(place_fields, part))
     return Row(row["id"], row["doc"], row["title"], row["text"], place, metadata)

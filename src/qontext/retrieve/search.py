@@ -104,11 +104,13 @@ def run(config: SearchConfig, work: Workdir) -> dict[str, Any]:
     if work.rank and not index.is_shared:
         return {}
     texts = list(queries.values())
-    asked = texts if index.reads == "texts" else _encoded(config, index, encoder, texts, work)
+    queries_read = texts if index.reads == "texts" else _encoded(config, index, encoder, texts, work)
     rows = _rows(config, index)
     with log.progress("search", len(index.ids), "passages") as advance:
         index.advance = advance
-        numbers, scores = check_found(index.search(asked, config.k, rows), index, len(asked), config.k)
+        numbers, scores = check_found(
+            index.search(queries_read, config.k, rows), index, len(queries_read), config.k
+        )
     if index.is_shared and work.world > 1:
         merged = _merge(numbers, scores, work, config.k)
         if merged is None:
@@ -153,19 +155,21 @@ def _queries(config: SearchConfig) -> dict[str, str]:
     return queries
 
 
-def _written(found: Any, tag: str, queries: dict[str, str], started: float, work: Workdir) -> dict[str, Any]:
+def _written(
+    results: Any, tag: str, queries: dict[str, str], started: float, work: Workdir
+) -> dict[str, Any]:
     """Write the run; returns its summary."""
     from qontext.data.runs import write_run
 
     seconds = time.monotonic() - started
     with work.write(RUN) as path:
-        write_run(found, path, tag=tag)
-    if len(found) < len(queries):
-        log.note(f"{len(queries) - len(found):,} queries have no result.")
+        write_run(results, path, tag=tag)
+    if len(results) < len(queries):
+        log.note(f"{len(queries) - len(results):,} queries have no result.")
     return {
         "queries": len(queries),
-        "queries_with_results": len(found),
-        "results": found.size,
+        "queries_with_results": len(results),
+        "results": results.size,
         "seconds": round(seconds, 3),
         "queries_per_second": round(len(queries) / seconds, 1),
     }

@@ -56,12 +56,12 @@ def read_adapted(root: Path) -> dict[str, Any]:
     return about
 
 
-def model_of(root: Path, given: str | None = None) -> str:
-    """The encoder of a directory of `adapt`: its folder `model`, or the model that it refers to, unchanged. `given`
+def model_of(root: Path, encoder: str | None = None) -> str:
+    """The encoder of a directory of `adapt`: its folder `model`, or the model that it refers to, unchanged. `encoder`
     names a copy of it elsewhere."""
     about = read_adapted(root)
     if "reference" in about:
-        return resolve(about["reference"], root, given)
+        return resolve(about["reference"], root, encoder)
     folder = root / MODEL
     if not folder.is_dir():
         raise QontextError(
@@ -69,8 +69,8 @@ def model_of(root: Path, given: str | None = None) -> str:
             place=folder,
             remedy="Restore it, or run the same 'qontext adapt' again.",
         )
-    if given is not None:
-        return resolve({"path": str(folder), "digest": model_digest(folder)}, root, given)
+    if encoder is not None:
+        return resolve({"path": str(folder), "digest": model_digest(folder)}, root, encoder)
     return str(folder)
 
 
@@ -164,9 +164,9 @@ class Searcher(BaseSearcher):
     def lexical(self) -> Any:
         from qontext.retrieve.bm25 import Bm25
 
-        made = open_artifact(self.root / "index" / "bm25", verb="index")
-        made.parts()
-        return Bm25.load(made.path / "bm25")
+        artifact = open_artifact(self.root / "index" / "bm25", verb="index")
+        artifact.parts()
+        return Bm25.load(artifact.path / "bm25")
 
     @cached_property
     def _built(self) -> Any:

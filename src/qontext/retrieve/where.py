@@ -55,21 +55,21 @@ class Condition(NamedTuple):
         if isinstance(value, list):
             return any(self.holds(item) for item in value)
         if self.operator == "=":
-            return any(self._equals(value, wanted.strip()) for wanted in self.value.split("|"))
+            return any(self._equals(value, choice.strip()) for choice in self.value.split("|"))
         return self._compares(value)
 
-    def _equals(self, value: object, wanted: str) -> bool:
+    def _equals(self, value: object, choice: str) -> bool:
         if isinstance(value, bool):
-            return wanted.lower() == str(value).lower()
+            return choice.lower() == str(value).lower()
         if isinstance(value, int | float):
-            number = _number(wanted)
+            number = _number(choice)
             return number is not None and number == value
         text = str(value)
-        if self.name == "folder" and wanted and text.startswith(wanted.rstrip("/") + "/"):
+        if self.name == "folder" and choice and text.startswith(choice.rstrip("/") + "/"):
             return True
-        if "*" in wanted:
-            return fnmatchcase(text, wanted.replace("[", "[[]").replace("?", "[?]"))
-        return text == (wanted.rstrip("/") if self.name == "folder" else wanted)
+        if "*" in choice:
+            return fnmatchcase(text, choice.replace("[", "[[]").replace("?", "[?]"))
+        return text == (choice.rstrip("/") if self.name == "folder" else choice)
 
     def _compares(self, value: object) -> bool:
         compare = _ORDER[self.operator]
@@ -86,12 +86,12 @@ def parse(where: Sequence[str]) -> list[Condition]:
     """The conditions."""
     conditions = []
     for text in where:
-        found = _CONDITION.fullmatch(text.strip())
-        if found is None:
+        match = _CONDITION.fullmatch(text.strip())
+        if match is None:
             raise QontextError(
                 f"--where {text!r} is not a condition", remedy="Use NAME=VALUE, as in --where folder=guide."
             )
-        conditions.append(Condition(found[1].strip(), found[2], found[3].strip()))
+        conditions.append(Condition(match[1].strip(), match[2], match[3].strip()))
     return conditions
 
 
@@ -112,7 +112,7 @@ def matching_ids(conditions: list[Condition], source: Path) -> list[str]:
             [parsed(text, file) for text in metadata.dictionary.to_pylist()] if metadata is not None else [{}]
         )
         codes = np.zeros(len(batch), np.int64) if metadata is None else metadata.indices.to_numpy()
-        names.update(name for known in objects for name in known)
+        names.update(name for one in objects for name in one)
         names.update(name for name, column in _COLUMNS.items() if column in batch.schema.names)
         good = np.ones(len(batch), bool)
         for condition in conditions:
@@ -133,15 +133,17 @@ def _fulfils(
     condition: Condition, objects: list[dict[str, Any]], codes: np.ndarray[Any, Any], batch: pa.RecordBatch
 ) -> Mask:
     """[B] whether each row meets the condition. Each distinct object or column value is checked once."""
-    has = np.array([condition.name in known for known in objects])
-    good = np.array([condition.name in known and condition.holds(known[condition.name]) for known in objects])
+    has = np.array([condition.name in fields for fields in objects])
+    good = np.array(
+        [condition.name in fields and condition.holds(fields[condition.name]) for fields in objects]
+    )
     rows: Mask = good[codes]
     column = _COLUMNS.get(condition.name)
     if column in batch.schema.names and not has.all():
         values = batch[column].dictionary_encode()
-        known = [condition.holds(value) for value in values.dictionary.to_pylist()]
-        places = values.indices.fill_null(len(known)).to_numpy()
-        rows = np.where(has[codes], rows, np.array([*known, condition.operator == "!="])[places])
+        holds = [condition.holds(value) for value in values.dictionary.to_pylist()]
+        places = values.indices.fill_null(len(holds)).to_numpy()
+        rows = np.where(has[codes], rows, np.array([*holds, condition.operator == "!="])[places])
     elif condition.operator == "!=":
         rows = rows | ~has[codes]
     return rows

@@ -33,7 +33,7 @@ from qontext.serve.schemas import (
     SearchResult,
     Usage,
 )
-from qontext.serve.service import Found, Service
+from qontext.serve.service import Service, TimedHits
 from qontext.serve.systems import Hit, System
 
 AT_ONCE = 100
@@ -58,10 +58,10 @@ async def search(body: SearchRequest, request: Request) -> Response:
     system = service.system(body.system)
     queries = [body.query] if isinstance(body.query, str) else body.query
     only = Filter(body.folder, body.document, tuple(body.where))
-    found = await service.search(system, queries, body.k, only)
+    results = await service.search(system, queries, body.k, only)
     if len(queries) * body.k <= AT_ONCE:
-        return _searched(system, queries, found)
-    return await run_in_threadpool(_searched, system, queries, found)
+        return _searched(system, queries, results)
+    return await run_in_threadpool(_searched, system, queries, results)
 
 
 @router.post("/v1/embeddings", response_model_exclude_none=True)
@@ -114,9 +114,9 @@ async def models(request: Request) -> ModelList:
 @router.get("/v1/models/{name:path}")
 async def model(name: str, request: Request) -> Model:
     """One of the models."""
-    for found in _models(service_of(request)):
-        if found.id == name:
-            return found
+    for one in _models(service_of(request)):
+        if one.id == name:
+            return one
     raise Unknown(f"unknown model {name!r}", remedy="GET /v1/models lists all models.")
 
 
@@ -134,12 +134,12 @@ async def metrics(request: Request) -> PlainTextResponse:
     return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _searched(system: System, queries: list[str], found: Found) -> Response:
+def _searched(system: System, queries: list[str], outcome: TimedHits) -> Response:
     results = [
         SearchResult(query=query, hits=[_hit(system, rank, hit) for rank, hit in enumerate(hits, 1)])
-        for query, hits in zip(queries, found.hits)
+        for query, hits in zip(queries, outcome.hits)
     ]
-    answer = SearchResponse(system=system.name, seconds=round(found.seconds, 6), results=results)
+    answer = SearchResponse(system=system.name, seconds=round(outcome.seconds, 6), results=results)
     return Response(answer.model_dump_json(), media_type="application/json")
 
 
@@ -162,18 +162,18 @@ def _hit(system: System, rank: int, hit: Hit) -> SearchHit:
 
 
 def _model_and_kind(body: EmbeddingRequest, service: Service) -> tuple[str, Kind]:
-    name, named = body.model, None
+    name, in_name = body.model, None
     for suffix, kind in _SUFFIXES.items():
         if name not in service.encoders and name.endswith(suffix):
-            name, named = name.removesuffix(suffix), kind
+            name, in_name = name.removesuffix(suffix), kind
             break
     if name not in service.encoders:
         remedy = f"Choose from: {', '.join(service.encoders) or 'none, because no encoder is served'}."
         raise Unknown(f"unknown model {body.model!r}", remedy=remedy)
     typed = _KINDS[body.input_type] if body.input_type else None
-    if named and typed and named != typed:
+    if in_name and typed and in_name != typed:
         raise QontextError(f"the model {body.model} is not for texts of the type {body.input_type!r}")
-    return name, named or typed or "passage"
+    return name, in_name or typed or "passage"
 
 
 def _encoded(vector: np.ndarray[Any, Any], encoding: str) -> list[float] | str:
@@ -185,20 +185,20 @@ def _encoded(vector: np.ndarray[Any, Any], encoding: str) -> list[float] | str:
 
 def _models(service: Service) -> list[Model]:
     created = service.started
-    found = []
+    models = []
     for system in service.systems.values():
         capabilities: list[Any] = ["search"]
         if system.name in service.encoders:
             capabilities += ["embeddings", "rerank"]
-        found.append(
+        models.append(
             Model(id=system.name, created=created, capabilities=capabilities, description=system.label)
         )
     for name in service.encoders:
         for suffix, kind in _SUFFIXES.items():
             text = f"the encoder of {name}, for {'queries' if kind == 'query' else 'passages'}"
-            found.append(
+            models.append(
                 Model(id=name + suffix, created=created, capabilities=["embeddings"], description=text)
             )
     for name in service.rerankers:
-        found.append(Model(id=name, created=created, capabilities=["rerank"], description="a cross-encoder"))
-    return found
+        models.append(Model(id=name, created=created, capabilities=["rerank"], description="a cross-encoder"))
+    return models

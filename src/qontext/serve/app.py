@@ -104,8 +104,8 @@ class Observer:
 
 
 def _method(scope: Any) -> str:
-    known = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-    return scope["method"] if scope["method"] in known else "OTHER"
+    methods = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+    return scope["method"] if scope["method"] in methods else "OTHER"
 
 
 def answer(request: Request, status: int, message: str, param: str | None = None, **headers: str) -> Response:

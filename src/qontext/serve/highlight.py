@@ -23,11 +23,11 @@ class Stretch(NamedTuple):
 def highlight(text: str, query: str, analyzer: str = "english") -> list[Stretch]:
     """The text in segments; words with the stem of a query word are marked."""
     term = _term_of(analyzer)
-    wanted = _stems(query, analyzer)
+    stems = _stems(query, analyzer)
     stretches: list[Stretch] = []
     end = 0
     for match in _WORD.finditer(text):
-        if term(match[0].lower()) in wanted:
+        if term(match[0].lower()) in stems:
             stretches += [Stretch(text[end : match.start()], False), Stretch(match[0], True)]
             end = match.end()
     stretches.append(Stretch(text[end:], False))

@@ -68,10 +68,10 @@ def build(service: Service) -> Any:
         if not question.strip():
             raise ToolError("The question is empty. Ask in a few words.")
         try:
-            found = await service.search(service.default, [question], k, Filter(folder))
+            results = await service.search(service.default, [question], k, Filter(folder))
         except QontextError as error:
             raise ToolError(str(error)) from None
-        return SearchResults(results=_results(service.default.passages, found.hits[0]))
+        return SearchResults(results=_results(service.default.passages, results.hits[0]))
 
     async def read(
         document: Annotated[str, Field(description="The id of a document, as search returns it.")],
@@ -141,13 +141,13 @@ def _count(number: int, noun: str) -> str:
 
 def _results(passages: Passages, hits: list[Any]) -> list[SearchResult]:
     """The hits, with a limited amount of text."""
-    found, left = [], ANSWER_CHARACTERS
+    results, left = [], ANSWER_CHARACTERS
     for rank, hit in enumerate(hits, 1):
         passage = passages[hit.number]
         text = _cut(passage.text, min(TEXT_CHARACTERS, max(200, left)))
         left -= len(text)
         position, _ = passages.position(hit.number)
-        found.append(
+        results.append(
             SearchResult(
                 rank=rank,
                 score=round(hit.score, 6),
@@ -158,7 +158,7 @@ def _results(passages: Passages, hits: list[Any]) -> list[SearchResult]:
                 text=text,
             )
         )
-    return found
+    return results
 
 
 def _reading(document: str, service: Service, start: int) -> Reading:

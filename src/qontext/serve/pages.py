@@ -19,7 +19,7 @@ from qontext.serve.models import Kind
 from qontext.serve.passages import Filter
 from qontext.serve.schemas import LONGEST_CONDITION, LONGEST_QUERY, MOST_CONDITIONS
 from qontext.serve.security import COOKIE
-from qontext.serve.service import Found, Service
+from qontext.serve.service import Service, TimedHits
 from qontext.serve.systems import Hit, System
 from qontext.serve.web import page, safe_target, static, url
 
@@ -56,30 +56,30 @@ class Column:
 @router.get("/")
 async def search(request: Request) -> Response:
     """The search page, determined by its URL."""
-    service, asked = service_of(request), _parameters(request)
+    service, form = service_of(request), _parameters(request)
     empty: dict[str, Any] = {
-        "service": service, "asked": asked, "columns": [], "error": "", "examples": _examples(service),
+        "service": service, "form": form, "columns": [], "error": "", "examples": _examples(service),
         "relevant": [],
     }  # fmt: skip
     try:
-        systems = [service.system(name) for name in asked["systems"]] or [service.default]
-        text, own = _text(service, systems[0], asked)
+        systems = [service.system(name) for name in form["systems"]] or [service.default]
+        text, own = _text(service, systems[0], form)
     except QontextError as error:
         status = 404 if isinstance(error, Unknown) else 400
         return page("search.html", request, status, **{**empty, "error": str(error)})
     if not text:
         return page("search.html", request, **empty)
-    only = Filter(asked["folder"] or None, asked["document"] or None, tuple(asked["where"]))
-    kind: Kind = "passage" if asked["like"] else "query"
-    k = asked["k"] + (own is not None)
+    only = Filter(form["folder"] or None, form["document"] or None, tuple(form["where"]))
+    kind: Kind = "passage" if form["like"] else "query"
+    k = form["k"] + (own is not None)
     try:
-        found = await asyncio.gather(*(service.search(system, [text], k, only, kind) for system in systems))
+        results = await asyncio.gather(*(service.search(system, [text], k, only, kind) for system in systems))
     except ServeError:
         raise
     except QontextError as error:  # a condition on an unknown field
         return page("search.html", request, 400, **{**empty, "error": str(error)})
-    relevant = service.labels.relevant(asked["query"]) if asked["query"] else set()
-    columns = _columns(systems, found, text, own, asked["k"], relevant)
+    relevant = service.labels.relevant(form["query"]) if form["query"] else set()
+    columns = _columns(systems, results, text, own, form["k"], relevant)
     return page("search.html", request, **{**empty, "columns": columns, "relevant": sorted(relevant)})
 
 
@@ -110,13 +110,13 @@ async def compare(request: Request) -> Response:
     systems = [service.system(name) for name in names]
     number = _whole(values.get("page"), 1, 1, 1_000_000)
     rows, pages = _page(list(service.labels.queries.items()), number)
-    found = await asyncio.gather(
+    results = await asyncio.gather(
         *(service.search(system, [text for _, text in rows], 10, Filter()) for system in systems if rows)
     )
     table = []
     for row, (query, text) in enumerate(rows):
         relevant = service.labels.relevant(query)
-        cells = [_first(s, f.hits[row], text, relevant) for s, f in zip(systems, found)]
+        cells = [_first(s, f.hits[row], text, relevant) for s, f in zip(systems, results)]
         table.append((query, text, cells))
     values_of_page: dict[str, Any] = {
         "rows": table,
@@ -175,48 +175,48 @@ def _parameters(request: Request) -> dict[str, Any]:
     fields = {name: values.get(name, "").strip() for name in ("q", "folder", "document", "like", "query")}
     systems = list(dict.fromkeys(name for name in values.getlist("system") if name))[:SIDE_BY_SIDE]
     where = [text for line in values.getlist("where") for text in line.split(";") if text.strip()]
-    asked = {**fields, "systems": systems, "where": where, "k": _whole(values.get("k"), 10, 1, MOST)}
+    form = {**fields, "systems": systems, "where": where, "k": _whole(values.get("k"), 10, 1, MOST)}
 
     def link(**changes: Any) -> str:
         """The URL of this search with changed parameters."""
-        named = {"q": asked["q"], "system": systems, "folder": asked["folder"], "document": asked["document"]}
-        named |= {
+        values = {"q": form["q"], "system": systems, "folder": form["folder"], "document": form["document"]}
+        values |= {
             "where": ";".join(where),
-            "like": asked["like"],
-            "query": asked["query"],
-            "k": asked["k"] if asked["k"] != 10 else "",
+            "like": form["like"],
+            "query": form["query"],
+            "k": form["k"] if form["k"] != 10 else "",
         }
-        return url("/", **{**named, **changes})
+        return url("/", **{**values, **changes})
 
-    return {**asked, "link": link}
+    return {**form, "link": link}
 
 
-def _text(service: Service, system: System, asked: dict[str, Any]) -> tuple[str, str | None]:
+def _text(service: Service, system: System, form: dict[str, Any]) -> tuple[str, str | None]:
     """The text to search for, and the id of its passage, if it is one."""
-    if asked["like"]:
-        number = system.passages.number(asked["like"])
+    if form["like"]:
+        number = system.passages.number(form["like"])
         if number is None:
-            raise Unknown(f"there is no passage {asked['like']!r} in {system.name}")
-        return system.passages[number].content, asked["like"]
-    if asked["query"] and not asked["q"]:
-        if asked["query"] not in service.labels.queries:
-            raise Unknown(f"there is no labelled query {asked['query']!r}")
-        asked["q"] = service.labels.queries[asked["query"]]
-    if len(asked["q"]) > LONGEST_QUERY:
+            raise Unknown(f"there is no passage {form['like']!r} in {system.name}")
+        return system.passages[number].content, form["like"]
+    if form["query"] and not form["q"]:
+        if form["query"] not in service.labels.queries:
+            raise Unknown(f"there is no labelled query {form['query']!r}")
+        form["q"] = service.labels.queries[form["query"]]
+    if len(form["q"]) > LONGEST_QUERY:
         raise QontextError(f"the query is longer than {LONGEST_QUERY:,} characters")
-    if len(asked["where"]) > MOST_CONDITIONS or any(len(text) > LONGEST_CONDITION for text in asked["where"]):
+    if len(form["where"]) > MOST_CONDITIONS or any(len(text) > LONGEST_CONDITION for text in form["where"]):
         raise QontextError(
             f"more than {MOST_CONDITIONS} conditions, or one of more than {LONGEST_CONDITION:,} characters"
         )
-    return asked["q"], None
+    return form["q"], None
 
 
 def _columns(
-    systems: list[System], found: list[Found], text: str, own: str | None, k: int, relevant: set[str]
+    systems: list[System], results_of: list[TimedHits], text: str, own: str | None, k: int, relevant: set[str]
 ) -> list[Column]:
     columns: list[Column] = []
     first: dict[str, int] = {}
-    for system, one in zip(systems, found):
+    for system, one in zip(systems, results_of):
         hits = [hit for hit in one.hits[0] if system.passages[hit.number].id != own][:k]
         results = [
             _result(system, rank, hit, text, first if columns else None, relevant)
@@ -259,8 +259,8 @@ def _first(system: System, hits: list[Hit], text: str, relevant: set[str]) -> di
     ids = [system.passages[hit.number].id for hit in hits]
     rank = next((rank for rank, id in enumerate(ids, 1) if id in relevant), None)
     passage = system.passages[hits[0].number] if hits else None
-    shown = snippet(passage.text[:300], text, system.analyzer) if passage else []
-    return {"passage": passage, "text": shown, "rank": rank}
+    text_shown = snippet(passage.text[:300], text, system.analyzer) if passage else []
+    return {"passage": passage, "text": text_shown, "rank": rank}
 
 
 def _examples(service: Service) -> list[tuple[str, str]]:

@@ -109,13 +109,13 @@ class Passages:
 
     def numbers(self, ids: Array) -> Array:
         """[N] the numbers of the passages with these ids, all of which must exist."""
-        found = pc.index_in(pa.array(ids, pa.large_string()), value_set=self._ids)
-        if found.null_count:
-            id = ids[pc.index(found.is_null(), True).as_py()]
+        indices = pc.index_in(pa.array(ids, pa.large_string()), value_set=self._ids)
+        if indices.null_count:
+            id = ids[pc.index(indices.is_null(), True).as_py()]
             raise QontextError(
                 f"an index contains the passage {id!r}, which is not in the passages", place=self.name
             )
-        numbers: Array = found.to_numpy().astype(np.int64)
+        numbers: Array = indices.to_numpy().astype(np.int64)
         return numbers
 
     def mask(self, only: Filter) -> Mask:
@@ -161,12 +161,12 @@ class Passages:
     def folders(self) -> list[str]:
         """The folders of documents, from their metadata, else from ids with a slash; at most 200, by name."""
         if self._has_folders:
-            named = {parsed(text, Path(self.name)).get("folder") for text in self._metadata}
-            return sorted(str(name) for name in named if name)[:200]
-        found: set[str] = set()
+            folders = {parsed(text, Path(self.name)).get("folder") for text in self._metadata}
+            return sorted(str(name) for name in folders if name)[:200]
+        parents: set[str] = set()
         for id in self._documents.filter(pc.match_substring(self._documents, "/")).to_pylist():
-            found.update(str(parent) for parent in PurePosixPath(id).parents if parent.name)
-        return sorted(found)[:200]
+            parents.update(str(parent) for parent in PurePosixPath(id).parents if parent.name)
+        return sorted(parents)[:200]
 
     def sample(self, count: int) -> list[Passage]:
         """At most `count` passages, spread over the collection."""
@@ -192,10 +192,10 @@ class _Sorted(Sequence[str]):
     def __getitem__(self, place: Any) -> Any:
         return self._strings[int(self._order[place])].as_py()
 
-    def find(self, wanted: str) -> int | None:
+    def find(self, value: str) -> int | None:
         """The number of the string, if present."""
-        place = bisect_left(self, wanted)
-        return int(self._order[place]) if place < len(self) and self[place] == wanted else None
+        place = bisect_left(self, value)
+        return int(self._order[place]) if place < len(self) and self[place] == value else None
 
 
 def _read_places(source: str) -> pa.Table | None:

@@ -24,8 +24,13 @@ def runs_of(request: Request) -> Runs:
 def index(request: Request) -> Response:
     """All artifacts, with a form that compares two of them."""
     rows = [
-        (name, made.verb, made.meta["made"]["finished"][:16].replace("T", " "), _brief(flat(made.summary)))
-        for name, made in runs_of(request).all().items()
+        (
+            name,
+            artifact.verb,
+            artifact.meta["made"]["finished"][:16].replace("T", " "),
+            _brief(flat(artifact.summary)),
+        )
+        for name, artifact in runs_of(request).all().items()
     ]
     return page("runs.html", request, rows=rows)
 
@@ -34,23 +39,23 @@ def index(request: Request) -> Response:
 def show(request: Request) -> Response:
     """One artifact."""
     name = request.query_params.get("run", "")
-    made = runs_of(request).get(name)
+    artifact = runs_of(request).get(name)
     facts = {
-        "made by": f"qontext {made.verb}, {made.meta['made']['by']}",
-        "finished": made.meta["made"]["finished"],
-        "took": log.duration(made.meta["made"]["seconds"]),
-        "files": f"{len(made.meta['parts'])}",
-        "digest": made.digest,
+        "made by": f"qontext {artifact.verb}, {artifact.meta['made']['by']}",
+        "finished": artifact.meta["made"]["finished"],
+        "took": log.duration(artifact.meta["made"]["seconds"]),
+        "files": f"{len(artifact.meta['parts'])}",
+        "digest": artifact.digest,
     }
-    inputs = {field: entry["path"] for field, entry in made.inputs.items()}
+    inputs = {field: entry["path"] for field, entry in artifact.inputs.items()}
     sections = [
-        ("Made", facts), ("From", inputs), ("Results", flat(made.summary)), ("Settings", flat(made.config))
+        ("Made", facts), ("From", inputs), ("Results", flat(artifact.summary)), ("Settings", flat(artifact.config))
     ]  # fmt: skip
     tables = [
         (title, [(key, shown(value)) for key, value in rows.items()]) for title, rows in sections if rows
     ]
-    charts = [(c, path_of(c, WIDTH, HEIGHT)) for c in curves(made) if len(c.points) > 1]
-    values: dict[str, Any] = {"tables": tables, "charts": charts, "report": report_of(made)}
+    charts = [(c, path_of(c, WIDTH, HEIGHT)) for c in curves(artifact) if len(c.points) > 1]
+    values: dict[str, Any] = {"tables": tables, "charts": charts, "report": report_of(artifact)}
     return page("run.html", request, name=name, width=WIDTH, height=HEIGHT, **values)
 
 

@@ -37,25 +37,25 @@ class Runs:
 
     def all(self) -> dict[str, Artifact]:
         """Name → artifact, by name; unreadable ones are skipped."""
-        found: dict[str, Artifact] = {}
+        artifacts: dict[str, Artifact] = {}
         for folder, below, files in os.walk(self.root):
             relative = Path(folder).relative_to(self.root)
             below[:] = sorted(name for name in below if not name.startswith("."))
             if META in files:
                 below.clear()
                 try:
-                    found[relative.as_posix()] = open_artifact(folder)
+                    artifacts[relative.as_posix()] = open_artifact(folder)
                 except QontextError:
                     continue
-            if len(relative.parts) >= DEPTH or len(found) >= MOST:
+            if len(relative.parts) >= DEPTH or len(artifacts) >= MOST:
                 below.clear()
-        return dict(sorted(found.items()))
+        return dict(sorted(artifacts.items()))
 
     def get(self, name: str) -> Artifact:
-        found = self.all()
-        if name not in found:
+        artifacts = self.all()
+        if name not in artifacts:
             raise Unknown(f"there is no run {name!r}")
-        return found[name]
+        return artifacts[name]
 
 
 def curves(artifact: Artifact) -> list[Curve]:
@@ -63,13 +63,13 @@ def curves(artifact: Artifact) -> list[Curve]:
     file = artifact.path / "logs" / "metrics.jsonl"
     if not file.is_file():
         return []
-    found: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    points_of: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for line in metrics.read(file):
         losses = line.get("losses") if isinstance(line, dict) else None
         for name, value in losses.items() if isinstance(losses, dict) else ():
             if isinstance(value, int | float) and math.isfinite(value) and isinstance(line.get("step"), int):
-                found.setdefault((str(line.get("phase")), name), []).append((line["step"], float(value)))
-    return [Curve(phase, name, points) for (phase, name), points in found.items()]
+                points_of.setdefault((str(line.get("phase")), name), []).append((line["step"], float(value)))
+    return [Curve(phase, name, points) for (phase, name), points in points_of.items()]
 
 
 def report_of(artifact: Artifact) -> str:
@@ -93,13 +93,13 @@ def path_of(curve: Curve, width: float, height: float) -> str:
 
 def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested values under joined names."""
-    found: dict[str, Any] = {}
+    flattened: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, dict):
-            found |= flat(value, f"{prefix}{name}.")
+            flattened |= flat(value, f"{prefix}{name}.")
         else:
-            found[prefix + name] = value
-    return found
+            flattened[prefix + name] = value
+    return flattened
 
 
 def differences(a: Artifact, b: Artifact) -> list[tuple[str, str, Any, Any]]:

@@ -34,7 +34,7 @@ class Labels:
         return {passage for passage, grade in self.qrels.get(query, {}).items() if grade > 0}
 
 
-class Found(NamedTuple):
+class TimedHits(NamedTuple):
     """The hits of each query, and the duration of the search."""
 
     hits: list[list[Hit]]
@@ -86,7 +86,7 @@ class Service:
 
     async def search(
         self, system: System, texts: list[str], k: int, only: Filter, kind: Kind = "query"
-    ) -> Found:
+    ) -> TimedHits:
         """The best k passages for each text."""
         started = time.perf_counter()
         if self.log_queries:
@@ -97,7 +97,7 @@ class Service:
             lambda items: system.search(items, k, only, kind),
             texts,
         )
-        return Found(hits, time.perf_counter() - started)
+        return TimedHits(hits, time.perf_counter() - started)
 
     async def embed(self, encoder: Encoder, texts: list[str], kind: Kind) -> tuple[Array, int]:
         """([N, D] vectors, tokens read)."""
@@ -129,8 +129,8 @@ class Service:
 
     def document(self, id: str, system: str | None = None) -> list[Passage]:
         """The passages of a document, in order."""
-        chosen = [self.system(system)] if system else self.systems.values()
-        for one in chosen:
+        systems = [self.system(system)] if system else self.systems.values()
+        for one in systems:
             if passages := one.passages.document(id):
                 return passages
         raise Unknown(f"there is no document {id!r}")

@@ -86,16 +86,16 @@ class Opener:
 
     def open_all(self, directories: Sequence[str]) -> list[System]:
         """The systems of all directories, each as DIR or NAME=DIR."""
-        named: dict[str, str] = {}
+        paths_by_name: dict[str, str] = {}
         for text in directories:
             name, path = _named(text)
-            if name in named:
+            if name in paths_by_name:
                 raise QontextError(
-                    f"two directories have the name {name!r}: {named[name]} and {path}",
+                    f"two directories have the name {name!r}: {paths_by_name[name]} and {path}",
                     remedy="Rename one of them: NAME=DIR.",
                 )
-            named[name] = path
-        return [system for name, path in named.items() for system in self.open(name, path)]
+            paths_by_name[name] = path
+        return [system for name, path in paths_by_name.items() for system in self.open(name, path)]
 
     def open(self, name: str, path: str) -> list[System]:
         """The systems of one directory."""
@@ -142,9 +142,9 @@ class Opener:
         dense, _ = open_index(dense_index(root), How(device=self.device))
         words, vectors = _rank(bm25, passages), _rank(held(dense), passages, encoder)
         both = _hybrid(words, vectors, about["weights"], passages)
-        kept = "the original encoder" if about.get("encoder") == "start" else "the adapted encoder"
+        encoder_label = "the original encoder" if about.get("encoder") == "start" else "the adapted encoder"
         parts = {
-            "bm25": ("BM25", words), "dense": (kept, vectors), "hybrid": (f"BM25 and {kept}", both)
+            "bm25": ("BM25", words), "dense": (encoder_label, vectors), "hybrid": (f"BM25 and {encoder_label}", both)
         }  # fmt: skip
         best = {"bm25": "bm25", "start": "dense", "adapted": "dense"}.get(about["system"], "hybrid")
 
@@ -187,14 +187,14 @@ def reranked(system: System, reranker: Reranker, name: str) -> System:
             for hit in ranking[:RERANK_DEPTH]
         ]
         scores = iter(reranker.scores(pairs).tolist() if pairs else [])
-        found = []
+        reordered = []
         for ranking in rankings:
             scored = [Hit(hit.number, next(scores)) for hit in ranking[:RERANK_DEPTH]]
             scored.sort(key=lambda hit: -hit.score)  # of equal scores, the better rank is first
             # Results without a score follow below the scored ones.
             rest = [Hit(hit.number, -float(place)) for place, hit in enumerate(ranking[RERANK_DEPTH:], 1)]
-            found.append([*scored, *rest][:k])
-        return found
+            reordered.append([*scored, *rest][:k])
+        return reordered
 
     return replace(system, name=name, label=f"{system.label}, reranked by {reranker.name}", rank=rank)
 
@@ -226,12 +226,12 @@ def _hybrid(words: Rank, vectors: Rank, weights: Any, passages: Passages) -> Ran
         depth = max(k, CANDIDATES)
         runs = [_run(part(texts, depth, kind, accepted), passages) for part in (words, vectors)]
         fused = Rows(runs, "zscore", 60).fused(weights, k)
-        found: list[Ranking] = [[] for _ in texts]
+        rankings: list[Ranking] = [[] for _ in texts]
         for query in fused.queries:
             ids, scores = fused.results(query)
             numbers = passages.numbers(np.array(ids, object)).tolist()
-            found[int(query)] = list(map(Hit, numbers, scores.tolist()))
-        return found
+            rankings[int(query)] = list(map(Hit, numbers, scores.tolist()))
+        return rankings
 
     return rank
 

@@ -175,13 +175,13 @@ def _labels(config: ServeConfig) -> Labels | None:
 def _rerankers(config: ServeConfig) -> list[Reranker]:
     from qontext.serve.models import Reranker
 
-    named: dict[str, Reranker] = {}
+    by_name: dict[str, Reranker] = {}
     for path in config.reranker:
         name = Path(path).name
-        if name in named:
+        if name in by_name:
             raise QontextError(f"two rerankers have the name {name!r}", place=path, remedy="Rename one.")
-        named[name] = Reranker(path, name, device=config.device, precision=config.precision)
-    return list(named.values())
+        by_name[name] = Reranker(path, name, device=config.device, precision=config.precision)
+    return list(by_name.values())
 
 
 COMMAND = Server(

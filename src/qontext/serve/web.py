@@ -59,8 +59,8 @@ def static(name: str) -> Response | None:
 
 def url(path: str, **parameters: Any) -> str:
     """A path with a query string; empty parameters are omitted, lists are repeated."""
-    given = {name: value for name, value in parameters.items() if value not in (None, "", [])}
-    return f"{path}?{urlencode(given, doseq=True)}" if given else path
+    query = {name: value for name, value in parameters.items() if value not in (None, "", [])}
+    return f"{path}?{urlencode(query, doseq=True)}" if query else path
 
 
 def is_page(request: Request) -> bool:

@@ -62,10 +62,10 @@ def load(
     work: Workdir, name: str, module: nn.Module, optimizer: torch.optim.Optimizer
 ) -> dict[str, Any] | None:
     """Load the newest checkpoint, if any; returns its state."""
-    found = _all(work.path / name)
-    if not found:
+    folders = _all(work.path / name)
+    if not folders:
         return None
-    folder = found[-1]
+    folder = folders[-1]
     try:
         weights, moments, state = _read(folder, module)
     except QontextError as error:

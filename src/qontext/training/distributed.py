@@ -68,9 +68,9 @@ class Group:
         """Whether the flag is True on any rank."""
         if self.world == 1:
             return value
-        said = torch.tensor(float(value))  # on the CPU: the processes wait for each other, not for their GPUs
-        dist.all_reduce(said)
-        return bool(said)
+        flag = torch.tensor(float(value))  # on the CPU: the processes wait for each other, not for their GPUs
+        dist.all_reduce(flag)
+        return bool(flag)
 
     def of_first(self, value: int) -> int:
         """The first rank's value."""
@@ -85,13 +85,13 @@ class Group:
 def join(device: str = "auto") -> Group:
     """Join the group in torchrun's environment variables; without them, a group of one process."""
     world, rank = launch.world(), launch.rank()
-    found = resolve_device(device)
+    own_device = resolve_device(device)
     if world == 1:
-        return Group(0, 1, found)
-    if found.type == "cuda":
-        found = resolve_device(f"cuda:{launch.local_rank() or 0}")
-        torch.cuda.set_device(found)
+        return Group(0, 1, own_device)
+    if own_device.type == "cuda":
+        own_device = resolve_device(f"cuda:{launch.local_rank() or 0}")
+        torch.cuda.set_device(own_device)
     if not dist.is_initialized():
         launch.check_meeting_point()
-        dist.init_process_group("cpu:gloo,cuda:nccl" if found.type == "cuda" else "gloo")
-    return Group(rank, world, found)
+        dist.init_process_group("cpu:gloo,cuda:nccl" if own_device.type == "cuda" else "gloo")
+    return Group(rank, world, own_device)

@@ -110,8 +110,8 @@ class Evaluations:
                 weights = load_file(path)
                 for name, parameter in self.model.named_parameters():
                     parameter.copy_(weights[name])
-        kept = history[-1]["step"] if self.schedule.keep == "last" else best
-        row = next(row for row in history if row["step"] == kept)
+        step = history[-1]["step"] if self.schedule.keep == "last" else best
+        row = next(row for row in history if row["step"] == step)
         stopped_at = history[-1]["step"]
         return {
             "dev_before": self.before,

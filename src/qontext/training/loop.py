@@ -144,7 +144,7 @@ def _progress(phase: str, steps: int, group: Group) -> contextlib.AbstractContex
     """A progress bar on rank 0 only."""
     if group.is_first:
         return log.progress(phase, steps, "steps")
-    return contextlib.nullcontext(lambda amount, said="": None)
+    return contextlib.nullcontext(lambda amount, suffix="": None)
 
 
 def _in_words(values: dict[str, Any]) -> str:

@@ -20,9 +20,9 @@ class Metrics:
         self.path = work.path / FILE
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.phase = phase
-        kept = [line for line in read(self.path) if line["phase"] != phase or line["step"] <= from_step]
+        lines = [line for line in read(self.path) if line["phase"] != phase or line["step"] <= from_step]
         with work.write(FILE) as path:
-            path.write_text("".join(json.dumps(line) + "\n" for line in kept))
+            path.write_text("".join(json.dumps(line) + "\n" for line in lines))
         self._tracker: Any = None
         self._finish: Callable[[], object] = lambda: None
         if track != "none":
@@ -81,13 +81,13 @@ def plot(work: Workdir) -> None:
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, float]:
-    found: dict[str, float] = {}
+    flattened: dict[str, float] = {}
     for name, value in values.items():
         if isinstance(value, dict):
-            found |= _flat(value, f"{prefix}{name}/")
+            flattened |= _flat(value, f"{prefix}{name}/")
         elif isinstance(value, int | float):
-            found[prefix + name] = value
-    return found
+            flattened[prefix + name] = value
+    return flattened
 
 
 def _tracker(kind: str, path: Path) -> Any:

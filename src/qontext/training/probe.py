@@ -40,22 +40,22 @@ class Probe:
         collection = load_collection(folder)
         judged = collection.qrels(split)
         texts = collection.queries(split)
-        chosen = sorted(texts)[:: max(1, len(texts) // queries)][:queries]
-        wanted = {p for q in chosen for p, grade in judged[q].items() if grade > 0}
+        ids = sorted(texts)[:: max(1, len(texts) // queries)][:queries]
+        relevant = {p for q in ids for p, grade in judged[q].items() if grade > 0}
         passages = list(collection.passages())
         step = max(1, len(passages) // OTHERS)
-        pool = {p.id: p.content for n, p in enumerate(passages) if p.id in wanted or n % step == 0}
-        if not chosen or not wanted & pool.keys():
+        pool = {p.id: p.content for n, p in enumerate(passages) if p.id in relevant or n % step == 0}
+        if not ids or not relevant & pool.keys():
             raise QontextError(
                 "no judged query of the probe has its passages in the collection", place=folder
             )
         place = {name: n for n, name in enumerate(pool)}
         self.relevant = [
-            [place[p] for p, grade in judged[q].items() if grade > 0 and p in place] for q in chosen
+            [place[p] for p, grade in judged[q].items() if grade > 0 and p in place] for q in ids
         ]
         self.pad_id = tokenizer.pad_token_id
         of_query, of_passage = prompts
-        self.queries = _tokens(tokenizer, [of_query + texts[q] for q in chosen], query_tokens)
+        self.queries = _tokens(tokenizer, [of_query + texts[q] for q in ids], query_tokens)
         self.passages = _tokens(tokenizer, [of_passage + text for text in pool.values()], max_tokens)
 
     def measure(
@@ -97,5 +97,5 @@ class Probe:
 
 
 def _tokens(tokenizer: Any, texts: list[str], limit: int) -> list[list[int]]:
-    found: Any = tokenizer(texts, truncation=True, max_length=limit)["input_ids"]
-    return list(found)
+    ids: Any = tokenizer(texts, truncation=True, max_length=limit)["input_ids"]
+    return list(ids)

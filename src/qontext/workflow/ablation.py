@@ -60,16 +60,18 @@ def read_scores(
     labels: Mapping[Combination, Mapping[str, str]], root: Path
 ) -> list[tuple[Combination, Scores]]:
     """The scores of every combination. If one has several evaluations, measures are prefixed with the step."""
-    found = {
+    evaluations_of = {
         combination: {
-            name: made
+            name: artifact
             for name, label in steps.items()
-            if is_artifact(root / label) and (made := open_artifact(root / label)).verb == "evaluate"
+            if is_artifact(root / label) and (artifact := open_artifact(root / label)).verb == "evaluate"
         }
         for combination, steps in labels.items()
     }
-    several = any(len(evaluations) > 1 for evaluations in found.values())
-    return [(combination, _scores(evaluations, several)) for combination, evaluations in found.items()]
+    several = any(len(evaluations) > 1 for evaluations in evaluations_of.values())
+    return [
+        (combination, _scores(evaluations, several)) for combination, evaluations in evaluations_of.items()
+    ]
 
 
 def _scores(evaluations: Mapping[str, Artifact], several: bool) -> Scores:
@@ -107,10 +109,10 @@ def compare_arms(arms: Mapping[Combination, Sequence[Scores]]) -> list[Compariso
     rows = []
     for key, seeds in others:
         for measure in first[0].main:
-            asked = first[0].queries[measure]
-            if all(scores.queries.get(measure) == asked for scores in (*first, *seeds)):
+            queries = first[0].queries[measure]
+            if all(scores.queries.get(measure) == queries for scores in (*first, *seeds)):
                 a, b = (_system(s, measure).per_query(measure) for s in (first, seeds))
-                rows.append((key, measure, len(asked), difference(a, b)))
+                rows.append((key, measure, len(queries), difference(a, b)))
     corrected = holm([row[3].p for row in rows])
     return [Comparison(*row, p) for row, p in zip(rows, corrected)]
 
@@ -162,10 +164,10 @@ def ablation_table(
     comparisons: Sequence[Comparison],
 ) -> Table:
     """A row per arm. The best is bold where it differs significantly from the first arm; the first, from all others."""
-    kept = [name for name in axes if not is_seed(name)]
+    columns = [name for name in axes if not is_seed(name)]
     main = next(iter(arms.values()))[0].main[0]
     measures = list(dict.fromkeys(measure for seeds in arms.values() for measure in seeds[0].values))
-    table = Table([*kept, *measures, "n", *(("difference", "p") if comparisons else ())], caption="Sweep")
+    table = Table([*columns, *measures, "n", *(("difference", "p") if comparisons else ())], caption="Sweep")
     best = _best(arms, comparisons, main)
     by_arm = {row.arm: row for row in comparisons}
     for key, seeds in arms.items():
@@ -184,7 +186,7 @@ def ablation_table(
             "over the rows of all evaluations). Bold: the best, if its difference from the first row, or the first "
             "row's from all others, has p < .05."
         )
-    if len(kept) < len(axes):
+    if len(columns) < len(axes):
         table.notes.append("± is the standard deviation over seeds; tests use each query's mean over them.")
     return table
 

@@ -80,16 +80,16 @@ def shown_labels(judged: Mapping[str, int]) -> str:
 
 def show_scores(verdict: Mapping[str, Any]) -> None:
     """A table of all systems for every split, real questions first, with n and p."""
-    shown = verdict.get("scores", {})
-    for split in sorted(shown, key=lambda split: split == "generated"):
+    by_split = verdict.get("scores", {})
+    for split in sorted(by_split, key=lambda split: split == "generated"):
         kind = "generated questions" if split == "generated" else f"real questions ({split})"
         count = verdict.get("queries", {}).get(split)
         rows = []
-        for name, values in shown[split].items():
+        for name, values in by_split[split].items():
             p = _p_from(verdict, split, name)
             rows.append({"system": SYSTEMS.get(name, name), **values, "p": "–" if p is None else format_p(p)})
         log.show_rows(f"On {kind}" + (f", n = {count:,}" if count else ""), rows)
-    if shown:
+    if by_split:
         log.note(
             "p: the first measure against the recommended system (paired randomization test, Holm-corrected)."
         )

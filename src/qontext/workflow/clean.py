@@ -41,10 +41,10 @@ def run(settings: CleanConfig) -> dict[str, Any]:
             place=root,
             remedy="To finish it, run its 'qontext adapt' again.",
         )
-    chosen = [name for name in REMOVED if not (settings.keep_report and name == "report")]
+    names = [name for name in REMOVED if not (settings.keep_report and name == "report")]
     rows: list[dict[str, Any]] = [
         {"folder": name, "size": size_of(root / name), "cost": REMOVED[name]}
-        for name in chosen
+        for name in names
         if (root / name).is_dir()
     ]
     if not settings.dry_run and rows:
@@ -68,8 +68,8 @@ def _remove(root: Path, names: list[str]) -> None:
     """
     for name in names:
         for file in (artifacts.META, artifacts.CLAIM):
-            for found in (root / name).glob(f"**/{file}"):
-                locks.refuse_if_written(found.parent)
+            for match in (root / name).glob(f"**/{file}"):
+                locks.refuse_if_written(match.parent)
     work = artifacts.Workdir(root)
     work.sweep(deep=False)
     for name in names:

@@ -35,13 +35,13 @@ def show_examples(
     systems: dict[str, tuple[Floats, Tops]] = {}
     queries: list[str] = []
     for combination, steps in labels.items():
-        made = open_artifact(root / steps[choose(evaluation, steps, "step with examples")])
-        source = made.inputs["qrels"]["path"]
-        judged = load_judgements(source, split=made.config.get("split", "test"))
-        found = read_run(made.inputs["run"]["path"])
-        queries, columns = per_query(made)
+        evaluated = open_artifact(root / steps[choose(evaluation, steps, "step with examples")])
+        source = evaluated.inputs["qrels"]["path"]
+        judged = load_judgements(source, split=evaluated.config.get("split", "test"))
+        results = read_run(evaluated.inputs["run"]["path"])
+        queries, columns = per_query(evaluated)
         measure, values = next(iter(columns.items()))
-        firsts = tops(found, judged.qrels, threshold(judged, made.config.get("relevant")))
+        firsts = tops(results, judged.qrels, threshold(judged, evaluated.config.get("relevant")))
         systems[", ".join(part.partition("=")[2] for part in combination)] = values, firsts
     (a, tops_a), *_, (b, tops_b) = systems.values()
     changes = largest_changes(queries, a, b, tops_a, tops_b, count=COUNT)

@@ -24,8 +24,10 @@ def show_foreseen(
     rows = []
     for combination, steps in labels.items():
         name = ", ".join(part.partition("=")[2] for part in combination)
-        made = [open_artifact(root / label) for label in steps.values() if is_artifact(root / label)]
-        for evaluation in (one for one in made if one.config.get("next_run") or "next_run" in one.inputs):
+        artifacts = [open_artifact(root / label) for label in steps.values() if is_artifact(root / label)]
+        for evaluation in (
+            one for one in artifacts if one.config.get("next_run") or "next_run" in one.inputs
+        ):
             read = read_json(evaluation.part("curves.json"), Curves)
             rows += [
                 {"arm": name, "curve": curve, "depth": depth, "value": value}

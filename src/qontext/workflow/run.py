@@ -179,13 +179,13 @@ def _state(step: Step, root: Path) -> tuple[str, str]:
     if not isinstance(step.stage, Stage):
         return "will run", "shows its result each time"
     claim = execution.claim_of(step.stage, step.configure(root))
-    found, made = computed.state(root / step.name, claim)
-    if found == "done":
+    status, artifact = computed.state(root / step.name, claim)
+    if status == "done":
         return "done", ""
-    if found == "stale":
-        assert made is not None
-        return "will run", f"changed: {artifacts.differences(made.meta, claim)}"
-    return "will run", {"absent": ABSENT, "interrupted": "interrupted, resuming"}.get(found, found)
+    if status == "stale":
+        assert artifact is not None
+        return "will run", f"changed: {artifacts.differences(artifact.meta, claim)}"
+    return "will run", {"absent": ABSENT, "interrupted": "interrupted, resuming"}.get(status, status)
 
 
 RUN = Pipeline(

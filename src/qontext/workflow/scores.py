@@ -39,13 +39,13 @@ def show_scores(recipe: Recipe, rows: Sequence[dict[str, Any]], *, beside: bool)
 
 def published_rows(recipe: Recipe) -> list[dict[str, Any]]:
     """A row for each published system and benchmark that the recipe reproduces."""
-    shown = recipe.benchmarks or ("*",)
+    patterns = recipe.benchmarks or ("*",)
     return [
         {"system": f"published: {row.system}", "benchmark": benchmark, **figures}
         for system in recipe.published
         for row in published.named(system)
         for benchmark, figures in row.figures.items()
-        if any(fnmatch.fnmatch(benchmark, pattern) for pattern in shown)
+        if any(fnmatch.fnmatch(benchmark, pattern) for pattern in patterns)
     ]
 
 

@@ -55,11 +55,11 @@ def _show_many(path: Path) -> dict[str, Any]:
     rows = []
     for child in sorted(path.iterdir()):
         if artifacts.is_artifact(child):
-            made = artifacts.open_artifact(child)
+            artifact = artifacts.open_artifact(child)
             first = ", ".join(
-                f"{k} {v}" for k, v in list(made.summary.items())[:4] if not isinstance(v, dict)
+                f"{k} {v}" for k, v in list(artifact.summary.items())[:4] if not isinstance(v, dict)
             )
-            rows.append({"directory": child.name, "made_by": f"qontext {made.verb}", "result": first})
+            rows.append({"directory": child.name, "made_by": f"qontext {artifact.verb}", "result": first})
         elif (child / artifacts.CLAIM).exists():
             rows.append({"directory": child.name, "made_by": "not finished", "result": ""})
     if not rows:

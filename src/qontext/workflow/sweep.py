@@ -170,9 +170,9 @@ def expand(recipe: str, changes: tuple[str, ...], axes: Sequence[Axis], *, small
     combinations: list[Combination] = list(itertools.product(*(values for _, values in axes)))
     recipes = _recipes(recipe, changes, combinations, small=small)
     signatures: dict[str, dict[Combination, str]] = {}
-    for c, made in recipes.items():
+    for c, expanded in recipes.items():
         own: dict[str, str] = {}
-        for step in made.steps:
+        for step in expanded.steps:
             own[step.name] = json.dumps(
                 [step.stage.verb, step.settings, {up: own[up] for up in sorted(step.upstream())}], default=str
             )
@@ -180,10 +180,12 @@ def expand(recipe: str, changes: tuple[str, ...], axes: Sequence[Axis], *, small
     labels: dict[Combination, dict[str, str]] = {c: {} for c in combinations}
     steps: dict[str, Step] = {}
     variants: dict[str, str] = {}
-    for c, made in recipes.items():
-        for step in made.steps:
+    for c, expanded in recipes.items():
+        for step in expanded.steps:
             own_signature = signatures[step.name][c]
-            first = next(other for other, found in signatures[step.name].items() if found == own_signature)
+            first = next(
+                other for other, signature in signatures[step.name].items() if signature == own_signature
+            )
             parts = _influences(signatures[step.name], first)
             label = "--".join([step.name, *(_file_name(part, axes) for part in parts)])
             labels[c][step.name] = label
@@ -195,11 +197,14 @@ def expand(recipe: str, changes: tuple[str, ...], axes: Sequence[Axis], *, small
                 )
             steps.setdefault(label, Step(label, step.stage, _renamed(step.settings, labels[c])))
     for place, (name, _) in enumerate(axes):
-        if name != ARM and not any(_matters(found, place) for found in signatures.values()):
+        if name != ARM and not any(_matters(signature, place) for signature in signatures.values()):
             raise QontextError(f"{name} changes nothing in the recipe", place=recipe)
     of_all = next(iter(recipes.values()))
     arms = {
-        part.partition("=")[2]: made for c, made in recipes.items() for part in c[:1] if axes[0][0] == ARM
+        part.partition("=")[2]: expanded
+        for c, expanded in recipes.items()
+        for part in c[:1]
+        if axes[0][0] == ARM
     }
     return Sweep(
         Recipe(of_all.title, tuple(steps.values()), of_all.file, examples=of_all.examples), labels, arms
@@ -218,18 +223,18 @@ def _recipes(
             own = steps.setdefault(arm, set(read_tables(file, small=small, arm=arm)))
             settings = tuple(change for change in settings if change.partition(".")[0] in own)
         recipes[c] = read_recipe(recipe, settings, small=small, arm=arm)
-    known = set().union(*steps.values())
+    step_names = set().union(*steps.values())
     for change in changes if steps else ():
-        choose(change.partition(".")[0], known, f"step of {file.name}")
+        choose(change.partition(".")[0], step_names, f"step of {file.name}")
     return recipes
 
 
 def _matters(signature: dict[Combination, str], place: int) -> bool:
     """Whether a step changes with the setting at `place` of the combinations, all others equal."""
     groups: dict[Combination, set[str]] = {}
-    for combination, found in signature.items():
-        groups.setdefault((*combination[:place], *combination[place + 1 :]), set()).add(found)
-    return any(len(found) > 1 for found in groups.values())
+    for combination, own in signature.items():
+        groups.setdefault((*combination[:place], *combination[place + 1 :]), set()).add(own)
+    return any(len(own) > 1 for own in groups.values())
 
 
 def _influences(signature: dict[Combination, str], combination: Combination) -> list[str]:

@@ -67,8 +67,8 @@ def read_arms(file: Path, *, small: bool = False) -> list[str]:
     own = _parsed(file)
     arms = own.get(SWEEP, {})
     about = {**own.get(RECIPE, {}), **(own.get(SMALL, {}).get(RECIPE, {}) if small else {})}
-    chosen = _names(about, "arms", file)
-    return [choose(name, arms, f"arm of {file.name}") for name in chosen] or list(arms)
+    names = _names(about, "arms", file)
+    return [choose(name, arms, f"arm of {file.name}") for name in names] or list(arms)
 
 
 def find_recipe(name: str, folder: Path = Path()) -> Path:
@@ -79,8 +79,8 @@ def find_recipe(name: str, folder: Path = Path()) -> Path:
             return file
     if file.suffix or len(Path(name).parts) > 1:
         config.existing(file, "the recipe")
-    known = {path.stem: path for path in (*shipped(), *shipped_sweeps())}
-    return known[choose(name, known, "recipe")]
+    files = {path.stem: path for path in (*shipped(), *shipped_sweeps())}
+    return files[choose(name, files, "recipe")]
 
 
 def shipped() -> list[Path]:
@@ -100,15 +100,17 @@ def steps_of(tables: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def missing_inputs(tables: Tables) -> list[str]:
     """The inputs that a step uses and that have no value."""
-    used = {
+    inputs_used = {
         value
         for table in steps_of(tables).values()
         for value in flat(table.values())
         if isinstance(value, str)
     }
-    given = tables[INPUTS]
-    used |= {value for name, value in given.items() if f"${name}" in used and isinstance(value, str)}
-    return [name for name, value in given.items() if value == "" and f"${name}" in used]
+    inputs = tables[INPUTS]
+    inputs_used |= {
+        value for name, value in inputs.items() if f"${name}" in inputs_used and isinstance(value, str)
+    }
+    return [name for name, value in inputs.items() if value == "" and f"${name}" in inputs_used]
 
 
 def flat(values: Any) -> Iterator[Any]:
@@ -124,15 +126,15 @@ def _read(file: Path, readers: tuple[Path, ...], arm: str | None = None) -> Tabl
             "the recipe extends itself", place=file, remedy="Remove one of the `extends` entries."
         )
     own = _parsed(file)
-    chosen = {} if arm is None else own[SWEEP][choose(arm, own.get(SWEEP, {}), f"arm of {file.name}")]
-    abouts = own.get(RECIPE, {}), chosen.get(RECIPE, {})
+    arm_tables = {} if arm is None else own[SWEEP][choose(arm, own.get(SWEEP, {}), f"arm of {file.name}")]
+    abouts = own.get(RECIPE, {}), arm_tables.get(RECIPE, {})
     for key in (key for about in abouts for key in about):
         choose(key, ABOUT, f"key of [recipe] in {file.name}")
     tables: Tables = {name: {} for name in RESERVED}
     for name, steps in _bases({**abouts[0], **abouts[1]}, file):
         base = _read(find_recipe(name, file.parent), (*readers, file.resolve()))
         tables = _extended(tables, base if steps is None else _part(base, steps, file), file)
-    return _extended(_extended(tables, own, file), chosen, file)
+    return _extended(_extended(tables, own, file), arm_tables, file)
 
 
 def _parsed(file: Path) -> Tables:
@@ -171,35 +173,39 @@ def _extended(base: Tables, own: Mapping[str, Any], file: Path) -> Tables:
     """The tables of `base`, overridden by those of `own`."""
     about = own.get(RECIPE, {})
     dropped = _dropped(_names(about, "without", file), list(steps_of(base)), file)
-    kept = {name: table for name, table in steps_of(base).items() if name not in dropped}
+    remaining = {name: table for name, table in steps_of(base).items() if name not in dropped}
     profile = {name: table for name, table in base[SMALL].items() if name not in dropped}
     if unneeded := profile.get(RECIPE, {}).get("without"):
-        left = [name for name in unneeded if name not in dropped]
-        profile[RECIPE] = {**profile[RECIPE], "without": left}
+        unknown = [name for name in unneeded if name not in dropped]
+        profile[RECIPE] = {**profile[RECIPE], "without": unknown}
     tables: Tables = {
         RECIPE: {**base[RECIPE], **{k: v for k, v in about.items() if k not in ("extends", "without")}},
         INPUTS: {**base[INPUTS], **own.get(INPUTS, {})},
         SMALL: _small(profile, own.get(SMALL, {})),
         SWEEP: {},
     }
-    new = {name: dict(table) for name, table in steps_of(own).items() if name not in kept}
-    steps = {name: _replaced(table, steps_of(own).get(name, {})) for name, table in kept.items()} | new
-    return tables | {name: steps[name] for name in _order(list(kept), list(new), steps, tables[INPUTS])}
+    new = {name: dict(table) for name, table in steps_of(own).items() if name not in remaining}
+    steps = {name: _replaced(table, steps_of(own).get(name, {})) for name, table in remaining.items()} | new
+    return tables | {name: steps[name] for name in _order(list(remaining), list(new), steps, tables[INPUTS])}
 
 
 def _part(base: Tables, steps: list[str], file: Path) -> Tables:
     """Some steps of a recipe, with the inputs that they refer to."""
     for name in steps:
         choose(name, steps_of(base), f"step to take into {file.name}")
-    kept = {name: table for name, table in steps_of(base).items() if name in steps}
+    remaining = {name: table for name, table in steps_of(base).items() if name in steps}
     profile = {name: table for name, table in base[SMALL].items() if name in steps}
-    used = {
-        v[1:] for table in (*kept.values(), *profile.values()) for v in flat(table.values()) if _is_input(v)
+    inputs_used = {
+        v[1:]
+        for table in (*remaining.values(), *profile.values())
+        for v in flat(table.values())
+        if _is_input(v)
     }
-    given, small = (
-        {k: v for k, v in found.items() if k in used} for found in (base[INPUTS], base[SMALL].get(INPUTS, {}))
+    inputs, small = (
+        {k: v for k, v in values.items() if k in inputs_used}
+        for values in (base[INPUTS], base[SMALL].get(INPUTS, {}))
     )
-    return {RECIPE: {}, INPUTS: given, SMALL: {INPUTS: small, **profile}, SWEEP: {}, **kept}
+    return {RECIPE: {}, INPUTS: inputs, SMALL: {INPUTS: small, **profile}, SWEEP: {}, **remaining}
 
 
 def _is_input(value: Any) -> bool:
@@ -210,8 +216,8 @@ def _dropped(patterns: list[str], steps: list[str], file: Path) -> set[str]:
     """The steps to leave out, by name or by a pattern such as score-*; each names at least one."""
     dropped: set[str] = set()
     for pattern in patterns:
-        found = fnmatch.filter(steps, pattern)
-        dropped |= {*found} if found else {choose(pattern, steps, f"step to leave out of {file.name}")}
+        matches = fnmatch.filter(steps, pattern)
+        dropped |= {*matches} if matches else {choose(pattern, steps, f"step to leave out of {file.name}")}
     return dropped
 
 
@@ -225,10 +231,10 @@ def _replaced(table: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any
     return {key: value for key, value in {**table, **own}.items() if key not in own or not _is_empty(value)}
 
 
-def _order(kept: list[str], new: list[str], steps: Tables, inputs: Mapping[str, Any]) -> list[str]:
+def _order(old: list[str], new: list[str], steps: Tables, inputs: Mapping[str, Any]) -> list[str]:
     """The names of all steps: a new one before the first kept step that needs it, or at the end."""
     order: list[str] = []
-    for name in kept:
+    for name in old:
         needed: set[str] = set()
         waiting = [name]
         while waiting:
@@ -260,14 +266,14 @@ def _names(about: Mapping[str, Any], key: str, file: Path) -> list[str]:
 def _bases(about: Mapping[str, Any], file: Path) -> list[tuple[str, list[str] | None]]:
     """The recipes that [recipe] extends, each with the steps that are taken; None: all."""
     value = about.get("extends", [])
-    found: list[tuple[str, list[str] | None]] = []
+    bases: list[tuple[str, list[str] | None]] = []
     for base in value if isinstance(value, list) else [value]:
         if isinstance(base, dict) and {*base} == {"recipe", "steps"}:
             (name,), steps = _names(base, "recipe", file), _names(base, "steps", file)
-            found.append((name, steps))
+            bases.append((name, steps))
         else:
-            found += [(name, None) for name in _names({"extends": base}, "extends", file)]
-    return found
+            bases += [(name, None) for name in _names({"extends": base}, "extends", file)]
+    return bases
 
 
 def _apply(change: str, tables: Tables, file: Path) -> None:

@@ -43,8 +43,8 @@ def open_source(uri: str, *, fields: FieldNames, encoding: str = "utf-8") -> Sou
     from qontext.corpus.sources.lines import check_encoding, ending
 
     check_encoding(encoding)
-    if found := _scheme(uri):
-        kind, rest = found
+    if scheme := _scheme(uri):
+        kind, rest = scheme
         source: Source = SOURCES.load(kind).open(uri, rest, fields)
         return source
     path = Path(uri).expanduser()
@@ -154,9 +154,9 @@ def _is_table(path: Path, encoding: str) -> bool:
 
 def fingerprint(source: str) -> str | None:
     """A hash of documents that are not a file or folder; None for files and folders."""
-    found = _scheme(source)
-    if found is None:
+    scheme = _scheme(source)
+    if scheme is None:
         return None
-    kind, rest = found
+    kind, rest = scheme
     digest: str | None = SOURCES.load(kind).fingerprint(rest)
     return digest

@@ -78,10 +78,10 @@ class Fields:
         elif not isinstance(title, str):
             return _wrong_type("title", "a string", title, place)
         if paragraphs is not None:
-            found = _numbered(id, paragraphs, place)
-            if isinstance(found, Problem):
-                return found
-            doc, passages = None, found
+            numbered = _numbered(id, paragraphs, place)
+            if isinstance(numbered, Problem):
+                return numbered
+            doc, passages = None, numbered
         else:
             text_name, text = _first(record, self.text)
             if text_name is None:
@@ -204,12 +204,12 @@ def _unwritable(texts: Iterable[str], place: str) -> Problem | None:
 
 
 def _missing(what: str, names: tuple[str, ...], record: Mapping[str, Any], place: str) -> Problem:
-    found = ", ".join(list(map(str, record))[:12]) or "nothing"
-    return Problem(place, "missing field", f"has no {what} (looked for {', '.join(names)}; it has {found})")
+    present = ", ".join(list(map(str, record))[:12]) or "nothing"
+    return Problem(place, "missing field", f"has no {what} (looked for {', '.join(names)}; it has {present})")
 
 
 def _wrong_type(field: str, expected: str, value: object, place: str) -> Problem:
     kind = {list: "a list", dict: "an object", bool: "true or false", int: "a number", float: "a number"}
     inside = " of other types" if isinstance(value, list) and "list" in expected else ""
-    found = kind.get(type(value), "a string" if isinstance(value, str) else type(value).__name__)
-    return Problem(place, "wrong type", f"{field!r} must be {expected}, not {found}{inside}")
+    actual = kind.get(type(value), "a string" if isinstance(value, str) else type(value).__name__)
+    return Problem(place, "wrong type", f"{field!r} must be {expected}, not {actual}{inside}")

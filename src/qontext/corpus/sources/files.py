@@ -60,8 +60,8 @@ class Files(Source):
         blocks = list(_portions(files))
         tasks = [(block, self.encoding) for block in blocks]
         workers = 0 if several and len(tasks) > 1 else 1
-        for block, found in zip(blocks, parallel.ordered_map(_read_files, tasks, workers)):
-            yield from found
+        for block, items in zip(blocks, parallel.ordered_map(_read_files, tasks, workers)):
+            yield from items
             self.advance(sum(file.stat().st_size for file, _ in block if file.exists()))
 
     def _items(self, root: Path) -> Iterator[File | Problem]:
@@ -75,12 +75,12 @@ class Files(Source):
 def unread(counts: Mapping[str, int]) -> str:
     """A sentence about files that are not read, by extension, with the remedy, if any."""
     total = sum(counts.values())
-    named = ", ".join(f"{count:,} {kind}" for kind, count in list(counts.items())[:6])
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in list(counts.items())[:6])
     more = ", …" if len(counts) > 6 else ""
     endings = {suffix for kind in FORMATS.values() if kind.package for suffix in kind.endings}
     remedy = "; for " + ", ".join(sorted(endings & {*counts})) + ": pip install 'qontext[docs]'"
     files = "1 file is" if total == 1 else f"{total:,} files are"
-    return f"{files} not read ({named}{more}){remedy if endings & {*counts} else ''}"
+    return f"{files} not read ({kinds}{more}){remedy if endings & {*counts} else ''}"
 
 
 def _grouped(items: Iterable[File | Problem]) -> Iterator[list[File] | File | Problem]:

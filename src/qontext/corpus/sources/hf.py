@@ -41,12 +41,12 @@ class HuggingFace(Source):
                 )
             split = "train" if "train" in splits else next(iter(splits))
         self.rows = splits[choose(split, splits, f"split of {path}")]
-        found = self.rows.column_names
-        if found:  # a streamed data set may not know its columns
-            self.fields.check(found, uri)
+        columns = self.rows.column_names
+        if columns:  # a streamed data set may not know its columns
+            self.fields.check(columns, uri)
             kinds = self.rows.features or {}
             self.rows = self.rows.select_columns(
-                [n for n in found if n in self.fields.all or getattr(kinds.get(n), "dtype", "") in _PLAIN]
+                [n for n in columns if n in self.fields.all or getattr(kinds.get(n), "dtype", "") in _PLAIN]
             )
 
     @classmethod

@@ -56,24 +56,24 @@ class PyDocs(Source):
         return fingerprint(f"pydocs:{rest}")
 
     def documents(self) -> Iterator[Document | Problem]:
-        seen: set[bytes] = set()
+        digests: set[bytes] = set()
         small = len(self.modules) <= 4 * _FILES_PER_BLOCK
         blocks = (
             self.modules[i : i + _FILES_PER_BLOCK] for i in range(0, len(self.modules), _FILES_PER_BLOCK)
         )
         read = parallel.ordered_map(_read_block, blocks, 1 if small else 0)
-        for module, found in zip(self.modules, itertools.chain.from_iterable(read)):
+        for module, objects in zip(self.modules, itertools.chain.from_iterable(read)):
             self.advance(module.size)
-            if found is None:
+            if objects is None:
                 self.skipped += 1
                 continue
             passages: dict[str, str] = {}
-            for name, text in found:
+            for name, text in objects:
                 id = f"{module.name}:{name}" if name else module.name
                 digest = hashlib.blake2b(text.encode(), digest_size=12).digest()
                 # If an object is defined twice (a property, an overload), the first docstring is used.
-                if digest not in seen and id not in passages:
-                    seen.add(digest)
+                if digest not in digests and id not in passages:
+                    digests.add(digest)
                     passages[id] = text
             if passages:
                 yield Document(module.name, module.name, "", str(module.path), tuple(passages.items()))
@@ -105,7 +105,7 @@ def _read(module: Module) -> list[tuple[str, str]] | None:
 
 def _modules(uri: str, roots: list[Path] | None) -> list[Module]:
     """Every module that the URI covers, in order. If a package is found twice, the first one is used."""
-    wanted = [name.strip() for name in uri.partition(":")[2].split(",") if name.strip()]
+    names = [name.strip() for name in uri.partition(":")[2].split(",") if name.strip()]
     packages: dict[str, Path] = {}
     for root in _roots() if roots is None else roots:
         for path in _listed(root):
@@ -113,7 +113,7 @@ def _modules(uri: str, roots: list[Path] | None) -> list[Module]:
             if _is_public(name) and (path.is_dir() or path.suffix == ".py"):
                 packages.setdefault(name, path)
     packages.setdefault("qontext", Path(qontext.__file__).parent)
-    for name in wanted:
+    for name in names:
         if name not in packages:
             near = difflib.get_close_matches(name, packages, n=1)
             raise QontextError(
@@ -123,7 +123,7 @@ def _modules(uri: str, roots: list[Path] | None) -> list[Module]:
                 if near
                 else "Name packages as they are imported: pydocs:numpy,pandas.",
             )
-    return [module for name in sorted(wanted or packages) for module in _walk(packages[name], name)]
+    return [module for name in sorted(names or packages) for module in _walk(packages[name], name)]
 
 
 def _roots() -> list[Path]:

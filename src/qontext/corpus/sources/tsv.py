@@ -95,12 +95,12 @@ def _header(line: str, names: Fields) -> list[str] | None:
 
 
 def _layout(line: str, place: str) -> list[str]:
-    found = line.count("\t") + 1 if line else 0
+    columns = line.count("\t") + 1 if line else 0
     for layout in (_PASSAGES, _TITLED, _DOCUMENTS):
-        if len(layout) == found or not line:
+        if len(layout) == columns or not line:
             return layout
     raise QontextError(
-        f"its first line has {found} columns and is not a header with an id and a text column",
+        f"its first line has {columns} columns and is not a header with an id and a text column",
         place=place,
         remedy="Expected 'id text', 'id title text' or 'id url title body', or a header such as 'id text title'.",
     )

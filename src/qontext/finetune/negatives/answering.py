@@ -30,11 +30,11 @@ def passages_with_answers(
         for query in (query for query in run.queries if query in matchers):
             for name in run.results(query)[0][:depth]:
                 asking.setdefault(name, {})[query] = None
-    found: dict[str, set[str]] = {}
+    answering: dict[str, set[str]] = {}
     for passage in read_passages(passages):
         if passage.id in asking:
             text = tokens(passage.text)
             for query in asking[passage.id]:
                 if matchers[query](text):
-                    found.setdefault(query, set()).add(passage.id)
-    return found
+                    answering.setdefault(query, set()).add(passage.id)
+    return answering

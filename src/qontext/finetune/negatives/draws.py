@@ -38,9 +38,9 @@ class Corpus:
         """`count` passages that are not positives, or all of these."""
         if not count:
             return []
-        wanted = min(count + len(positives), len(self.ids))
-        drawn = generator(self.seed, "random", query).choice(len(self.ids), wanted, replace=False)
-        return [self.ids[i] for i in drawn if self.ids[i] not in positives][:count]
+        size = min(count + len(positives), len(self.ids))
+        numbers = generator(self.seed, "random", query).choice(len(self.ids), size, replace=False)
+        return [self.ids[i] for i in numbers if self.ids[i] not in positives][:count]
 
 
 def sample_names(names: Iterable[str], count: int, seed: int) -> list[str]:
@@ -48,8 +48,8 @@ def sample_names(names: Iterable[str], count: int, seed: int) -> list[str]:
     ordered = sorted(names)
     if count >= len(ordered):
         return ordered
-    chosen = generator(seed, "queries", "").choice(len(ordered), count, replace=False)
-    return [ordered[i] for i in sorted(chosen)]
+    numbers = generator(seed, "queries", "").choice(len(ordered), count, replace=False)
+    return [ordered[i] for i in sorted(numbers)]
 
 
 def generator(seed: int, purpose: str, query: str) -> np.random.Generator:

@@ -84,7 +84,7 @@ def read_candidates(path: Path | str) -> Run:
 
 
 def _triples(path: Path) -> dict[str, dict[str, None]]:
-    found: dict[str, dict[str, None]] = {}
+    negatives_of: dict[str, dict[str, None]] = {}
     for number, line in enumerate(read_lines(path), start=1):
         fields = line.split()
         if len(fields) != 3:
@@ -94,29 +94,29 @@ def _triples(path: Path) -> dict[str, dict[str, None]]:
                 remedy="Triples of texts have no ids: use MS MARCO's qidpidtriples file.",
             )
         query, _, negative = map(unescape, fields)
-        found.setdefault(query, {})[negative] = None
-    return found
+        negatives_of.setdefault(query, {})[negative] = None
+    return negatives_of
 
 
 def _hard_negatives(path: Path) -> dict[str, dict[str, None]]:
-    found: dict[str, dict[str, None]] = {}
+    negatives_of: dict[str, dict[str, None]] = {}
     for place, row in read_jsonl(path):
         systems = row.get("neg")
         if not isinstance(systems, dict) or not all(isinstance(ids, list) for ids in systems.values()):
             raise QontextError("expected an object with 'qid' and 'neg': {system: [ids]}", place=place)
-        negatives = found.setdefault(id_of(row.get("qid"), place, "'qid'"), {})
+        negatives = negatives_of.setdefault(id_of(row.get("qid"), place, "'qid'"), {})
         for rank in range(max(map(len, systems.values()), default=0)):
             for ids in systems.values():
                 if rank < len(ids):
                     negatives[id_of(ids[rank], place, "id of a negative")] = None
-    return found
+    return negatives_of
 
 
-def _ranked(found: dict[str, dict[str, None]], path: Path | str) -> Run:
-    queries = [query for query, ids in found.items() for _ in ids]
-    passages = [id for ids in found.values() for id in ids]
+def _ranked(negatives_of: dict[str, dict[str, None]], path: Path | str) -> Run:
+    queries = [query for query, ids in negatives_of.items() for _ in ids]
+    passages = [id for ids in negatives_of.values() for id in ids]
     if not passages:
         raise QontextError("contains no negatives", place=path)
     return Run.from_columns(
-        queries, passages, [-n for ids in found.values() for n in range(len(ids))], place=path
+        queries, passages, [-n for ids in negatives_of.values() for n in range(len(ids))], place=path
     )

@@ -156,8 +156,8 @@ def run(config: MineConfig, work: Workdir) -> dict[str, Any]:
     if config.limit is not None and config.limit < len(qrels):
         qrels = {name: qrels[name] for name in sample_names(qrels, config.limit, config.seed)}
     report = Report()
-    made = [_group(query, judged, sources, config, report) for query, judged in qrels.items()]
-    groups = [group for group in made if group is not None]
+    attempts = [_group(query, judged, sources, config, report) for query, judged in qrels.items()]
+    groups = [group for group in attempts if group is not None]
     if not groups:
         raise QontextError(
             f"no query has a positive (a grade of {config.min_grade} or more)", place=config.qrels
@@ -182,20 +182,20 @@ def _sources(config: MineConfig, queries: Mapping[str, str], qrels: Qrels) -> So
     from qontext.finetune.negatives.groups import read_candidates
     from qontext.retrieve.inputs import select_passages
 
-    drawn = None
+    corpus = None
     if config.passages or config.data:
-        drawn = Corpus(select_passages(config.data, config.passages), config.seed)
-        check_qrels(qrels, queries, drawn.document, config.qrels)
-    if drawn is None and (config.random or config.in_document):
+        corpus = Corpus(select_passages(config.data, config.passages), config.seed)
+        check_qrels(qrels, queries, corpus.document, config.qrels)
+    if corpus is None and (config.random or config.in_document):
         raise QontextError("random and in-document negatives need --passages or --data")
-    if drawn is None and (unknown := next((q for q in qrels if q not in queries), None)):
+    if corpus is None and (unknown := next((q for q in qrels if q not in queries), None)):
         raise QontextError(f"names the query {unknown!r}, which is not in the queries", place=config.qrels)
     runs = [read_candidates(path) for path in (config.run, *config.also)]
     answering: Mapping[str, Container[str]] = {}
     if config.answers:
         passages = select_passages(config.data, config.passages)
         answering = passages_with_answers(runs, config.depth, config.answers, queries, passages)
-    return Sources(queries, runs, drawn, read_run(config.scores) if config.scores else None, answering)
+    return Sources(queries, runs, corpus, read_run(config.scores) if config.scores else None, answering)
 
 
 def _group(
@@ -209,14 +209,14 @@ def _group(
         report.no_positive += 1
         return None
     negatives: dict[str, None] = {}
-    answering, drawn = sources.answering.get(query, ()), sources.drawn
+    answering, corpus = sources.answering.get(query, ()), sources.drawn
     for number, one in enumerate(sources.runs):
         hard = _from_run(one, number, query, positives, answering, sources.scores, config, report)
         negatives.update(dict.fromkeys(hard))
-    if drawn:
-        negatives.update(dict.fromkeys(drawn.near(query, positives, config.in_document)))
-        negatives.update(dict.fromkeys(drawn.anywhere(query, positives, config.random)))
-        if foreign := next((negative for negative in negatives if negative not in drawn), None):
+    if corpus:
+        negatives.update(dict.fromkeys(corpus.near(query, positives, config.in_document)))
+        negatives.update(dict.fromkeys(corpus.anywhere(query, positives, config.random)))
+        if foreign := next((negative for negative in negatives if negative not in corpus), None):
             raise QontextError(
                 f"names the passage {foreign!r}, which is not in the passages", place=config.run
             )
@@ -272,35 +272,37 @@ def _from_run(
     report.positives_removed += len(candidates) - len(hard)
     without = [passage for passage in hard if passage not in answering]
     report.with_answers += len(hard) - len(without)
-    kept = hard = without
+    remaining = hard = without
     if config.margin is not None or config.max_score is not None:
-        known = dict(zip(passages, own.tolist()))
+        score_of = dict(zip(passages, own.tolist()))
         if scores is not None:
-            known = dict(zip(*scores.results(query))) if query in scores else {}
-        kept = _filtered(hard, known, positives, config, report)
-    if config.sample == "top" or len(kept) <= config.per_query:
-        return kept[: config.per_query]
-    chosen = generator(config.seed, f"run {number}", query).choice(len(kept), config.per_query, replace=False)
-    return [kept[i] for i in sorted(chosen)]
+            score_of = dict(zip(*scores.results(query))) if query in scores else {}
+        remaining = _filtered(hard, score_of, positives, config, report)
+    if config.sample == "top" or len(remaining) <= config.per_query:
+        return remaining[: config.per_query]
+    numbers = generator(config.seed, f"run {number}", query).choice(
+        len(remaining), config.per_query, replace=False
+    )
+    return [remaining[i] for i in sorted(numbers)]
 
 
 def _filtered(
-    hard: list[str], known: dict[str, float], positives: list[str], config: MineConfig, report: Report
+    hard: list[str], score_of: dict[str, float], positives: list[str], config: MineConfig, report: Report
 ) -> list[str]:
     import numpy as np
 
     limit = np.inf if config.max_score is None else config.max_score
     if config.margin is not None:
-        best = max((known[p] for p in positives if p in known), default=None)
+        best = max((score_of[p] for p in positives if p in score_of), default=None)
         if best is None:
             report.unscored_positive += 1
         else:
             limit = min(limit, best - config.margin)
     if limit == np.inf:  # there is a margin, but no scored positive
         return hard
-    kept = [passage for passage in hard if known.get(passage, np.inf) <= limit]
-    report.filtered += len(hard) - len(kept)
-    return kept
+    remaining = [passage for passage in hard if score_of.get(passage, np.inf) <= limit]
+    report.filtered += len(hard) - len(remaining)
+    return remaining
 
 
 STAGE = Stage(

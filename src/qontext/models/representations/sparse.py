@@ -49,7 +49,7 @@ model = SparseEncoder("path/to/this/folder")
 queries, passages = model.encode_query(["a question"]), model.encode_document(["a title and its passage"])
 scores = model.similarity(queries, passages)
 ```
-{made}"""
+{history}"""
 
 
 class SparseOptions(Options):

@@ -62,7 +62,7 @@ model = MultiVectorEncoder("path/to/this/folder")
 queries, passages = model.encode_query(["a question"]), model.encode_document(["a title and its passage"])
 scores = model.similarity(queries, passages)
 ```
-{made}"""
+{history}"""
 
 
 _EACH = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
@@ -118,15 +118,15 @@ class Tokens(Representation):
 
     @classmethod
     def new(cls, encoder: Encoder, layout: Layout, options: Any, lengths: Lengths) -> Self:
-        wanted = options.token_dimensions
+        size = options.token_dimensions
         if layout.representation == "tokens":
             weight_DH = _projection(layout)
         else:
             with seeded(SEED):
-                weight_DH = torch.nn.Linear(encoder.hidden_size, wanted, bias=False).weight.detach()
-        if len(weight_DH) != wanted:
+                weight_DH = torch.nn.Linear(encoder.hidden_size, size, bias=False).weight.detach()
+        if len(weight_DH) != size:
             raise QontextError(
-                f"token_dimensions = {wanted}, but the encoder's token vectors have {len(weight_DH)}",
+                f"token_dimensions = {size}, but the encoder's token vectors have {len(weight_DH)}",
                 place=layout.transformer,
             )
         if set(MARKERS.values()) <= encoder.tokenizer.get_vocab().keys():

@@ -60,7 +60,7 @@ class Block(nn.Module):
 
     def forward(self, hidden: Tensor, visible_TT: Tensor) -> Tensor:
         query, key, value = self.qkv(self.before_attention(hidden)).chunk(3, dim=-1)
-        seen = attend(query, key, value, visible_TT, self.heads, self.attention_dropout)
-        hidden = hidden + self.dropout(self.out(seen))
+        attended = attend(query, key, value, visible_TT, self.heads, self.attention_dropout)
+        hidden = hidden + self.dropout(self.out(attended))
         out: Tensor = hidden + self.dropout(self.down(self.activation(self.up(self.before_ffn(hidden)))))
         return out

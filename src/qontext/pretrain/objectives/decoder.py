@@ -66,7 +66,7 @@ def attend(
     if dropout.training and dropout.p > 0:
         scores_NAQT = (query * query.shape[-1] ** -0.5) @ key.transpose(2, 3)
         scores_NAQT = scores_NAQT.masked_fill(~visible, torch.finfo(scores_NAQT.dtype).min)
-        seen: Tensor = dropout(scores_NAQT.softmax(3).to(value.dtype)) @ value
+        attended: Tensor = dropout(scores_NAQT.softmax(3).to(value.dtype)) @ value
     else:
-        seen = F.scaled_dot_product_attention(query, key, value, attn_mask=visible)
-    return seen.transpose(1, 2).flatten(2)
+        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=visible)
+    return attended.transpose(1, 2).flatten(2)

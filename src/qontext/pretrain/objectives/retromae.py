@@ -100,10 +100,10 @@ class EnhancedDecoder(nn.Module):
     ) -> Tensor:
         if positions_TH is None:
             positions_TH = self.table[: content_NTH.shape[1]]
-        asked = first_NH[:, None] + positions_TH
-        query, key, value = self.query(asked), self.key(content_NTH), self.value(content_NTH)
-        seen = attend(query, key, value, visible_NTT, self.heads, self.attention_dropout)
-        hidden = self.after_attention(asked + self.dropout(self.out(seen)))
+        stream = first_NH[:, None] + positions_TH
+        query, key, value = self.query(stream), self.key(content_NTH), self.value(content_NTH)
+        attended = attend(query, key, value, visible_NTT, self.heads, self.attention_dropout)
+        hidden = self.after_attention(stream + self.dropout(self.out(attended)))
         rebuilt: Tensor = self.after_ffn(hidden + self.dropout(self.down(self.activation(self.up(hidden)))))
         return rebuilt
 

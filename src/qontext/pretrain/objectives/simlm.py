@@ -96,11 +96,11 @@ class SimLm(Objective):
         hidden_RH = last.flatten(0, 1)[text.masked]
         dice_R = draw_uniform(text.ids.shape, ids.device).flatten()[text.masked]
         rows = max(1, SCORES_PER_BLOCK // generator.vocab_size)
-        drawn = [
+        tokens = [
             sample(generator.mlm_logits(hidden), dice)
             for hidden, dice in zip(hidden_RH.split(rows), dice_R.split(rows), strict=True)
         ]
-        return ids.scatter(0, text.masked, torch.cat(drawn)).view_as(text.ids)
+        return ids.scatter(0, text.masked, torch.cat(tokens)).view_as(text.ids)
 
 
 def sample(logits_RV: Tensor, dice_R: Tensor) -> Tensor:

@@ -119,13 +119,13 @@ class Backend(ABC):
         """Open what `build` wrote: `artifact.path` is the directory, `artifact.config` has the options."""
 
 
-def check_found(found: Any, index: Index, queries: int, k: int) -> tuple[Array, Array]:
+def check_found(results: Any, index: Index, queries: int, k: int) -> tuple[Array, Array]:
     """What `search` returned; refused if it is not what the contract says."""
     import numpy as np
 
     name = f"search of {type(index).__name__} returned"
     try:
-        numbers, scores = found
+        numbers, scores = results
         forms = np.asarray(numbers), np.asarray(scores)
     except (TypeError, ValueError):
         raise QontextError(f"{name} no pair of arrays", remedy="Return (places, scores).") from None

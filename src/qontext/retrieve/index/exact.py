@@ -59,9 +59,9 @@ class ExactIndex(StoredVectors):
         k = min(k, count)
         if not k:
             return np.empty((len(queries_QD), 0), np.int64), np.empty((len(queries_QD), 0), np.float32)
-        kept = k if self.scoring == torch.float32 else min(3 * k + 100, count)
+        size = k if self.scoring == torch.float32 else min(3 * k + 100, count)
         queries = torch.from_numpy(np.ascontiguousarray(queries_QD, np.float32)).to(self.device)
-        best = Best(len(queries), kept, k, self.device)
+        best = Best(len(queries), size, k, self.device)
         width = 4_096 if self.device.type != "cpu" else 1_024
         room = torch.empty(width * _BLOCK, dtype=self.scoring, device=self.device)
         with torch.inference_mode():
@@ -139,8 +139,8 @@ class Best:
             # Where place k+1 is as good as place k, the numbers decide who is in.
             tied = (best[:, self.needed - 1] == best[:, -1]) & best[:, -1].isfinite()
             for row in torch.nonzero(tied)[:, 0].tolist():
-                chosen = _first(scores[row], numbers[row], best[row, -1], self.k)
-                new_scores[row], new_numbers[row] = scores[row, chosen], numbers[row, chosen]
+                first = _first(scores[row], numbers[row], best[row, -1], self.k)
+                new_scores[row], new_numbers[row] = scores[row, first], numbers[row, first]
         self.scores[rows], self.numbers[rows] = new_scores, new_numbers
 
     def _promising(self, scores_QB: Tensor, numbers_B: Tensor, least_Q1: Tensor) -> tuple[Tensor, Tensor]:
@@ -199,10 +199,10 @@ def _dots(queries_QD: Tensor, passages_BD: Tensor, query_N: Tensor, passage_N: T
     begin = pad(query_N.bincount(minlength=len(queries_QD)).cumsum(0), (1, 0))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that sparse tensors are in beta
-        wanted = torch.sparse_csrtensor_over(
+        pattern = torch.sparse_csr_tensor(
             begin, passage_N, torch.zeros(len(passage_N)), (len(queries_QD), len(passages_BD))
         )
-        sampled: Tensor = torch.sparse.sampled_addmm(wanted, queries_QD, passages_BD.T, beta=0.0)
+        sampled: Tensor = torch.sparse.sampled_addmm(pattern, queries_QD, passages_BD.T, beta=0.0)
     return sampled.values()
 
 

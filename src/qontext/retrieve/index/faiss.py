@@ -158,9 +158,9 @@ class IvfPq(Faiss):
         return index
 
 
-def _sample(vectors: Vectors, wanted: int) -> Array:
+def _sample(vectors: Vectors, count: int) -> Array:
     """Evenly spaced rows of all parts, in fp32."""
-    step = max(1, len(vectors) // wanted)
+    step = max(1, len(vectors) // count)
     return np.concatenate([np.asarray(part[::step], np.float32) for part in vectors.parts])
 
 

@@ -45,7 +45,7 @@ def ingest(store: Store, source: Vectors, work: Workdir, options: Any, advance: 
     for part, (numbers, vectors_ND, texts) in enumerate(_parts(source, passages)):
         if not store.is_done(part):
             chosen = plan.changed[numbers]
-            some = None if texts is None else [row for row, wanted in zip(texts, chosen) if wanted]
+            some = None if texts is None else [row for row, is_chosen in zip(texts, chosen) if is_chosen]
             ids = source.part_ids[part].filter(pa.array(chosen)).to_pylist()
             store.write(part, Rows(plan.keys[numbers[chosen]], ids, vectors_ND[chosen], some))
         advance(len(numbers))

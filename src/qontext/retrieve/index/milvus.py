@@ -195,16 +195,16 @@ class Collection(Store):
 
 
 def _records(rows: Rows, some: slice) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = [
+    records: list[dict[str, Any]] = [
         {"number": key, "id": _cut(id), "vector": vector}
         for key, id, vector in zip(
             rows.keys[some].tolist(), rows.ids[some], rows.vectors_ND[some].astype(np.float32)
         )
     ]
-    for record, row in zip(found, rows.texts[some] if rows.texts is not None else ()):
+    for record, row in zip(records, rows.texts[some] if rows.texts is not None else ()):
         record |= {name: _cut(getattr(row, name)) for name in ("document", "title", "text", "place")}
         record["metadata"] = json.loads(row.metadata)
-    return found
+    return records
 
 
 def _cut(text: str) -> str:

@@ -175,8 +175,8 @@ class Table(Store):
             self._execute("DROP TABLE {table}, {build}")
 
     def is_done(self, part: int) -> bool:
-        found = self._execute("SELECT 1 FROM {build} WHERE build = %s AND part = %s", self.build, part)
-        return found.fetchone() is not None
+        rows = self._execute("SELECT 1 FROM {build} WHERE build = %s AND part = %s", self.build, part)
+        return rows.fetchone() is not None
 
     def write(self, part: int, rows: Rows) -> None:
         with self.client.transaction():
@@ -292,15 +292,15 @@ def _messages(uri: str) -> Iterator[None]:
     try:
         yield
     except psycopg.Error as error:
-        said = error.diag.message_primary or first_line(error)
+        message = error.diag.message_primary or first_line(error)
         remedy = _remedy(str(error)) if isinstance(error, psycopg.OperationalError) else None
-        raise QontextError(f"PostgreSQL: {said}", place=uri or None, remedy=remedy) from None
+        raise QontextError(f"PostgreSQL: {message}", place=uri or None, remedy=remedy) from None
 
 
-def _remedy(said: str) -> str:
-    if "password" in said:
+def _remedy(message: str) -> str:
+    if "password" in message:
         return "Set PGPASSWORD, or add it to ~/.pgpass."
-    if "maintenance_work_mem" in said:
+    if "maintenance_work_mem" in message:
         return "Raise --build-memory, and run the same command again: it resumes."
     return "Check that it runs, and --uri."
 

@@ -22,6 +22,7 @@ from pydantic import Field
 from qontext.frame.artifacts import Artifact, Workdir
 from qontext.frame.config import Options
 from qontext.frame.damage import read_array
+from qontext.frame.errors import QontextError
 from qontext.retrieve.index import Array, Backend, Index
 from qontext.retrieve.index.exact import Best, padded, ranked
 from qontext.retrieve.vectors import Vectors, read_ids
@@ -76,8 +77,8 @@ class QuantizedIndex(Index):
     def _search(self, queries_QD: Array, k: int, chosen: Array | None) -> tuple[Array, Array]:
         """The best k of the passages `chosen`, or of all."""
         count = len(self.codes) if chosen is None else len(chosen)
-        kept = k if self.vectors is None else min(self.oversample * k, count)
-        best = Best(len(queries_QD), kept, kept, torch.device("cpu"))
+        size = k if self.vectors is None else min(self.oversample * k, count)
+        best = Best(len(queries_QD), size, size, torch.device("cpu"))
         scaled, every = torch.from_numpy(queries_QD * self.steps), slice(0, len(queries_QD))
         with torch.inference_mode():
             for start in range(0, count, _BLOCK):
@@ -103,6 +104,14 @@ class QuantizedIndex(Index):
             found_QCD = self.vectors[numbers_QC[some]].astype(np.float32)
             scores[some] = (found_QCD * queries_QD[some, None]).sum(2)
         return scores
+
+
+def _cast(rows: Array, kind: Any) -> Array:
+    with np.errstate(over="ignore"):
+        values = rows.astype(kind)
+    if kind is np.float16 and not np.isfinite(values).all():
+        raise QontextError("a vector does not fit fp16", remedy="Use --rescore fp32.")
+    return values
 
 
 class Quantized(Backend):
@@ -146,9 +155,8 @@ class Quantized(Backend):
                 for numbers, part in source.blocks():
                     for start in range(0, len(part), _BLOCK):
                         rows = np.asarray(part[start : start + _BLOCK], np.float32)
-                        array[numbers[start : start + _BLOCK]] = (
-                            rows if name == VECTORS else cls.encode(rows, steps_D)
-                        )
+                        values = _cast(rows, kind) if name == VECTORS else cls.encode(rows, steps_D)
+                        array[numbers[start : start + _BLOCK]] = values
                         advance(len(rows) if name == CODES else 0)
                 array.flush()
         with work.write(STEPS) as path, path.open("wb") as file:

@@ -35,11 +35,11 @@ class ScanIndex(StoredVectors):
                     for (old, old_scores), scores in zip(best, scores_QB)
                 ]
         k = min(k, len(self.vectors) if rows is None else int(rows.sum()))
-        found = np.full((len(queries_QD), k), -1, np.int64)
+        nearest = np.full((len(queries_QD), k), -1, np.int64)
         scores = np.full((len(queries_QD), k), -np.inf, np.float32)
         for row, (numbers, own) in enumerate(best):
-            found[row, : len(numbers)], scores[row, : len(numbers)] = numbers, own
-        return found, scores
+            nearest[row, : len(numbers)], scores[row, : len(numbers)] = numbers, own
+        return nearest, scores
 
 
 def first(numbers: Array, scores: Array, k: int) -> tuple[Array, Array]:

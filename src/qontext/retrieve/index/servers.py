@@ -178,8 +178,8 @@ def runs(keys: Array) -> Array:
     breaks = np.flatnonzero(np.diff(keys) != 1) + 1
     starts = np.concatenate([[0], breaks])
     ends = np.concatenate([breaks, [len(keys)]])
-    found: Array = np.stack([keys[starts], keys[ends - 1] + 1], 1)
-    return found
+    ranges: Array = np.stack([keys[starts], keys[ends - 1] + 1], 1)
+    return ranges
 
 
 def check_owner(place: str, owner: tuple[str, str] | None, artifact: Artifact) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -46,26 +47,27 @@ class SparseIndex(Index):
 
     def search(self, queries: Packed, k: int, rows: Array | None = None) -> tuple[Array, Array]:
         k = min(k, len(self.ids))
-        found = np.full((len(queries), k), -1, np.int64)
+        best = np.full((len(queries), k), -1, np.int64)
         scores = np.full((len(queries), k), -np.inf, np.float32)
-        filled = np.zeros(len(queries), np.int64)
+        counts = np.zeros(len(queries), np.int64)
         assert queries.terms is not None
-        each = [(queries.terms[a:b].tolist(), queries.values[a:b]) for a, b in _spans(queries)]
+        spans = [slice(*span) for span in pairwise(queries.starts.tolist())]
         for numbers, postings in self.parts:
-            allowed = None if rows is None else rows[numbers]
-            for q, (terms, weights) in enumerate(each):
-                own = _scores(postings, terms, weights)
-                own = own if allowed is None else own * allowed
+            searched = None if rows is None else rows[numbers]
+            for q, span in enumerate(spans if k else ()):
+                new = _scores(postings, queries.terms[span].tolist(), queries.values[span])
+                new = new if searched is None else new * searched
                 # A score that ties with the worst so far may still have the smaller number.
-                hits = np.flatnonzero(own >= scores[q, -1] if filled[q] == k else own > 0)
-                if k and len(hits):
-                    old = slice(filled[q])
-                    candidates = np.append(found[q, old], numbers[hits]), np.append(scores[q, old], own[hits])
-                    best, best_scores = first(*candidates, k)
-                    filled[q] = len(best)
-                    found[q, : len(best)], scores[q, : len(best)] = best, best_scores
+                hits = np.flatnonzero(new >= scores[q, -1] if counts[q] == k else new > 0)
+                if len(hits):
+                    old = slice(counts[q])
+                    top = first(
+                        np.append(best[q, old], numbers[hits]), np.append(scores[q, old], new[hits]), k
+                    )
+                    counts[q] = len(top[0])
+                    best[q, : counts[q]], scores[q, : counts[q]] = top
             self.advance(len(numbers))
-        return found, scores
+        return best, scores
 
 
 def _scores(postings: Postings, terms: list[int], weights: Array) -> Array:
@@ -78,7 +80,3 @@ def _scores(postings: Postings, terms: list[int], weights: Array) -> Array:
         total.index_add_(0, rows.int(), data.float(), alpha=weight)  # a term names a passage once
     scores: Array = total.numpy()
     return scores
-
-
-def _spans(queries: Packed) -> list[tuple[int, int]]:
-    return list(zip(queries.starts[:-1].tolist(), queries.starts[1:].tolist()))

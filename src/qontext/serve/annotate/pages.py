@@ -42,16 +42,20 @@ async def pair(key: str, request: Request) -> Response:
     annotator = _annotator(study, key)
     cast = {vote.pair: vote.verdict for vote in await run_in_threadpool(store.votes, annotator.name)}
     order = study.order(annotator)
-    wanted = request.query_params.get("pair")
-    if wanted is None:
-        shown = next((one for one in order if one.number not in cast), None)
+    number = request.query_params.get("pair")
+    if number is None:
+        current = next((one for one in order if one.number not in cast), None)
     else:
-        shown = next((one for one in order if str(one.number) == wanted), None)
-        if shown is None:
+        current = next((one for one in order if str(one.number) == number), None)
+        if current is None:
             raise Unknown("this pair is not one of yours")
-    place = order.index(shown) if shown else len(order)
+    place = order.index(current) if current else len(order)
     before = next((one.number for one in reversed(order[:place]) if one.number in cast), None)
-    values: dict[str, Any] = {"key": key, "pair": shown, "verdict": cast.get(shown.number) if shown else None}
+    values: dict[str, Any] = {
+        "key": key,
+        "pair": current,
+        "verdict": cast.get(current.number) if current else None,
+    }
     values |= {"done": len(cast), "total": len(order), "before": before, "verdicts": VERDICTS}
     return page("annotate_pair.html", request, **values)
 
@@ -74,16 +78,16 @@ async def summary(key: str, request: Request) -> Response:
     """Progress, links and results."""
     study, store = _organizer(request, key)
     votes = await run_in_threadpool(store.votes)
-    found = results(study, votes)
+    current = results(study, votes)
     links = {a.name: url(str(request.base_url) + f"a/{a.key}") for a in study.annotators}
     cast: dict[int, list[str]] = {}
     for one in votes:
         cast.setdefault(one.pair, []).append(f"{one.annotator}: {one.verdict}")
-    disputed = [(study.pairs[number], ", ".join(cast[number])) for number in found["disagreements"]]
+    disputed = [(study.pairs[number], ", ".join(cast[number])) for number in current["disagreements"]]
     return page(
         "annotate_results.html",
         request,
-        found=found,
+        results=current,
         links=links,
         key=key,
         kinds=KINDS,

@@ -100,8 +100,8 @@ def to_csv(study: Study, votes: Sequence[Vote]) -> str:
     for pair in study.pairs:
         mine = [cast.get((pair.number, name), "") for name in names]
         decided = majority([v for v in mine if v], study.settings["annotators"]) or ""
-        said = ["yes" if pair.signals.get(name) else "no" for name in signals]
-        row = [pair.number, pair.kind, "AB"[pair.group], decided, *mine, *said]
+        verdicts = ["yes" if pair.signals.get(name) else "no" for name in signals]
+        row = [pair.number, pair.kind, "AB"[pair.group], decided, *mine, *verdicts]
         writer.writerow([*row, _cell(pair.passage), _cell(pair.context)])
     return file.getvalue()
 
@@ -123,7 +123,7 @@ def _of_kind(
 
 def _signals(pairs: list[Pair], verdicts: dict[int, str | None]) -> dict[str, Any]:
     """By signal: the share of pairs judged related, by kind, and its agreement with the majority."""
-    found: dict[str, Any] = {}
+    shares: dict[str, Any] = {}
     for name in sorted({name for pair in pairs for name in pair.signals}):
         of_kinds = {
             kind: sum(p.signals[name] for p in mine) / max(1, len(mine))
@@ -134,8 +134,8 @@ def _signals(pairs: list[Pair], verdicts: dict[int, str | None]) -> dict[str, An
             (pair.signals[name], verdicts[pair.number] == "high") for pair in pairs if verdicts[pair.number]
         ]
         same = sum(signal == human for signal, human in decided)
-        found[name] = {**of_kinds, "agreement": same / len(decided) if decided else None}
-    return found
+        shares[name] = {**of_kinds, "agreement": same / len(decided) if decided else None}
+    return shares
 
 
 def _counts(votes: Sequence[Vote]) -> tuple[int, int]:

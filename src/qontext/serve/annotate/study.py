@@ -80,11 +80,11 @@ class Study:
 
     def annotator(self, key: str) -> Annotator | None:
         """The annotator with this key, compared in constant time."""
-        found = None
+        owner = None
         for annotator in self.annotators:
             if secrets.compare_digest(annotator.key.encode(), key.encode()):
-                found = annotator
-        return found
+                owner = annotator
+        return owner
 
     def is_organizer(self, key: str) -> bool:
         return secrets.compare_digest(self.organizer.encode(), key.encode())
@@ -97,13 +97,15 @@ class Study:
         return [mine[n] for n in np.argsort(chance, kind="stable")]
 
 
-def design(drawn: list[tuple[str, str, str, dict[Kind, dict[str, bool]]]], settings: dict[str, Any]) -> Study:
+def design(
+    samples: list[tuple[str, str, str, dict[Kind, dict[str, bool]]]], settings: dict[str, Any]
+) -> Study:
     """A study of (passage, other passage, query, signals by kind) of each document."""
-    half = len(drawn) // 2
-    chance = hashed(settings["seed"], "groups", np.arange(len(drawn)))
+    half = len(samples) // 2
+    chance = hashed(settings["seed"], "groups", np.arange(len(samples)))
     first = set(np.argsort(chance, kind="stable")[:half].tolist())
     pairs: list[Pair] = []
-    for n, (passage, other, query, signals) in enumerate(drawn):
+    for n, (passage, other, query, signals) in enumerate(samples):
         group = 0 if n in first else 1
         for kind, context, judged_by in ((KINDS[0], other, group), (KINDS[1], query, 1 - group)):
             pairs.append(Pair(len(pairs), kind, judged_by, passage, context, signals[kind]))

@@ -75,9 +75,9 @@ def run(config: AnnotateConfig) -> dict[str, Any]:
     from qontext.serve.listen import address, bind, listen, policy_of
 
     policy = policy_of(config.host, config.allow_host, os.environ)
-    with bind(config.host, config.port) as socket, contextlib.ExitStack() as held:
+    with bind(config.host, config.port) as socket, contextlib.ExitStack() as stack:
         study = open_study(config, root)
-        held.enter_context(locks.lock(root, "-study"))
+        stack.enter_context(locks.lock(root, "-study"))
         place = address(socket)
         for annotator in study.annotators:
             log.note(f"Annotator {annotator.name}: {place}/a/{annotator.key}")
@@ -101,26 +101,26 @@ def open_study(config: AnnotateConfig, root: Path) -> Study:
             ("reranker", config.reranker),
         )
     }
-    found = study.read(root)
-    if found is None:
+    existing = study.read(root)
+    if existing is None:
         if root.is_dir() and any(not path.name.startswith(".") for path in root.iterdir()):
             raise QontextError(
                 "is not empty and contains no study", place=root, remedy="Choose another --out."
             )
-        made = study.design(_draw(config), settings)
+        designed = study.design(_draw(config), settings)
         with locks.lock(root, "-new", wait=True):  # if two commands start at once, one creates the study
             if study.read(root) is None:
-                study.write(made, root)
-        log.note(f"A new study with {len(made.pairs)} pairs, in {root}.")
+                study.write(designed, root)
+        log.note(f"A new study with {len(designed.pairs)} pairs, in {root}.")
         return open_study(config, root)
-    if found.settings != settings:
-        other = [name for name in settings if settings[name] != found.settings.get(name)]
+    if existing.settings != settings:
+        other = [name for name in settings if settings[name] != existing.settings.get(name)]
         raise QontextError(
             f"contains a study with other settings: {', '.join(other)}",
             place=root,
             remedy="Choose another --out, or use the same settings and inputs to resume it.",
         )
-    return found
+    return existing
 
 
 def make_app(study: Study, store: Store, policy: Any) -> Any:
@@ -154,17 +154,17 @@ def export(study: Study, store: Store, root: Path) -> dict[str, Any]:
 
     votes = store.votes()
     store.close()
-    found, work = results(study, votes), Workdir(root)
-    work.write_json("results.json", found)
+    summary, work = results(study, votes), Workdir(root)
+    work.write_json("results.json", summary)
     work.write_text("pairs.csv", to_csv(study, votes))
-    shown = {
+    rates = {
         kind: "no pair is decided yet"
         if row["rate"] is None
         else f"{row['rate']:.1%} of {row['decided']} ({row['interval'][0]:.1%} to {row['interval'][1]:.1%})"
-        for kind, row in found["kinds"].items()
+        for kind, row in summary["kinds"].items()
     }
-    log.show_table("Strongly related", {**shown, "Fleiss' kappa": found["kappa"], "written": str(root)})
-    return found
+    log.show_table("Strongly related", {**rates, "Fleiss' kappa": summary["kappa"], "written": str(root)})
+    return summary
 
 
 def _draw(config: AnnotateConfig) -> list[tuple[str, str, str, dict[Kind, dict[str, bool]]]]:
@@ -178,18 +178,18 @@ def _draw(config: AnnotateConfig) -> list[tuple[str, str, str, dict[Kind, dict[s
     from qontext.serve.annotate.study import KINDS
 
     passages = Lookup(config.passages)
-    drawn = draw_pairs(config.queries, config.passages, passages, config.documents, config.seed)
-    if len(drawn) < config.documents:
-        log.note(f"Only {len(drawn)} documents have two passages and a query.")
-    anchors = np.array([pair.passage for pair in drawn])
-    contents = [pair.content for pair in drawn]
+    pairs = draw_pairs(config.queries, config.passages, passages, config.documents, config.seed)
+    if len(pairs) < config.documents:
+        log.note(f"Only {len(pairs)} documents have two passages and a query.")
+    anchors = np.array([pair.passage for pair in pairs])
+    contents = [pair.content for pair in pairs]
     searcher = Lexical(passages.contents(), passages.count)
-    found: dict[Kind, dict[str, Any]] = {}
+    signals_of: dict[Kind, dict[str, Any]] = {}
     for kind in KINDS:
         is_passage = kind == "passage-passage"
-        contexts = [pair.other_content if is_passage else pair.query for pair in drawn]
-        hide = np.array([pair.other for pair in drawn]) if is_passage else None
-        found[kind] = {
+        contexts = [pair.other_content if is_passage else pair.query for pair in pairs]
+        hide = np.array([pair.other for pair in pairs]) if is_passage else None
+        signals_of[kind] = {
             f"overlap ≥ {RELATED_OVERLAP:g}": signals.overlap(contexts, contents) >= RELATED_OVERLAP,
             f"BM25 finds the passage, top {RELATED_RANK}": signals.rank(
                 contexts, anchors, searcher, RELATED_RANK, hide=hide
@@ -201,15 +201,15 @@ def _draw(config: AnnotateConfig) -> list[tuple[str, str, str, dict[Kind, dict[s
             chances = signals.probabilities(
                 CrossEncoder(config.reranker, device=config.device), contexts, contents
             )
-            found[kind][f"reranker ≥ {RELATED_RERANK:g}"] = chances >= RELATED_RERANK
+            signals_of[kind][f"reranker ≥ {RELATED_RERANK:g}"] = chances >= RELATED_RERANK
     return [
         (
             pair.content,
             pair.other_content,
             pair.query,
-            {kind: {name: bool(values[n]) for name, values in of.items()} for kind, of in found.items()},
+            {kind: {name: bool(values[n]) for name, values in of.items()} for kind, of in signals_of.items()},
         )
-        for n, pair in enumerate(drawn)
+        for n, pair in enumerate(pairs)
     ]
 
 

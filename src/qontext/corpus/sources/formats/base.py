@@ -94,9 +94,9 @@ def decode(content: bytes, declared: str | None, encoding: str) -> str:
     ):
         if content.startswith(mark):
             return content.decode(name, "replace").replace("\0", "")
-    for wanted in (declared, encoding, "cp1252"):
+    for charset in (declared, encoding, "cp1252"):
         try:
-            return content.decode(wanted or encoding).replace("\0", "")
+            return content.decode(charset or encoding).replace("\0", "")
         except (ValueError, LookupError):  # also for invalid names
             continue
     return content.decode("latin-1").replace("\0", "")
@@ -130,12 +130,12 @@ def archive(path: Path) -> Iterator[zipfile.ZipFile]:
         raise Unreadable("encrypted", f"is encrypted ({error})") from None
 
 
-def member(opened: zipfile.ZipFile, name: str, most: int = LARGEST_MARKUP) -> bytes:
+def member(container: zipfile.ZipFile, name: str, most: int = LARGEST_MARKUP) -> bytes:
     """Read a file of the archive. The size that its header declares is checked first and never exceeded."""
-    size = opened.getinfo(name).file_size
+    size = container.getinfo(name).file_size
     if size > most:
         raise Unreadable("too large", f"its {name} unpacks to {size >> 20:,} MiB, more than {most >> 20}")
-    return opened.read(name)
+    return container.read(name)
 
 
 def collapse(text: str) -> str:

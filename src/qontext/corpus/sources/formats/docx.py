@@ -25,12 +25,12 @@ def read(path: Path, encoding: str) -> Iterator[Text]:
             raise Unreadable(
                 "encrypted", "is encrypted, or a document of Word 97; save it as DOCX without a password"
             )
-    with archive(path) as opened:
-        if "word/document.xml" not in opened.namelist():
+    with archive(path) as container:
+        if "word/document.xml" not in container.namelist():
             raise Unreadable("damaged document", "contains no word/document.xml")
-        levels = _levels(opened)
-        title, metadata = _core(opened)
-        blocks = list(_blocks(parse_xml(member(opened, "word/document.xml"), "word/document.xml"), levels))
+        levels = _levels(container)
+        title, metadata = _core(container)
+        blocks = list(_blocks(parse_xml(member(container, "word/document.xml"), "word/document.xml"), levels))
     first = next((b.text for b in blocks[:1] if b.page == 0), "")
     blocks = [b for b in blocks if b.page != 0]
     tops = {b.headings[0] for b in blocks if b.headings}
@@ -62,45 +62,45 @@ def _value(element: Any, name: str = "val") -> str:
     return str(element.get(_W + name) or element.get(_STRICT + name) or "")
 
 
-def _levels(opened: zipfile.ZipFile) -> dict[str, int]:
+def _levels(container: zipfile.ZipFile) -> dict[str, int]:
     """Style → level of its heading, from 1; 0 is the title's."""
     levels: dict[str, int] = {}
-    if "word/styles.xml" not in opened.namelist():
+    if "word/styles.xml" not in container.namelist():
         return levels
     based: dict[str, str] = {}
-    for style in parse_xml(member(opened, "word/styles.xml"), "word/styles.xml"):
+    for style in parse_xml(member(container, "word/styles.xml"), "word/styles.xml"):
         if _local(style) != "style":
             continue
         name = _value(style, "styleId")
         for part in style.iter():
             kind = _local(part)
             if kind == "name":
-                said = _value(part).lower()
-                if said == "title":
+                label = _value(part).lower()
+                if label == "title":
                     levels[name] = 0
-                elif said.startswith("heading ") and said[8:].isdigit():
-                    levels[name] = int(said[8:])
+                elif label.startswith("heading ") and label[8:].isdigit():
+                    levels[name] = int(label[8:])
             elif kind == "outlineLvl" and _value(part).isdigit() and int(_value(part)) < 9:
                 levels.setdefault(name, int(_value(part)) + 1)
             elif kind == "basedOn":
                 based[name] = _value(part)
     for style_name in based:
-        seen, base = {style_name}, based[style_name]
-        while base in based and base not in levels and base not in seen:
-            seen.add(base)
+        visited, base = {style_name}, based[style_name]
+        while base in based and base not in levels and base not in visited:
+            visited.add(base)
             base = based[base]
         if base in levels:
             levels.setdefault(style_name, levels[base])
     return levels
 
 
-def _core(opened: zipfile.ZipFile) -> tuple[str, dict[str, Any]]:
+def _core(container: zipfile.ZipFile) -> tuple[str, dict[str, Any]]:
     """The title, author and date from the document's properties."""
-    if _CORE not in opened.namelist():
+    if _CORE not in container.namelist():
         return "", {}
     values = {
         element.tag.rpartition("}")[2]: collapse(element.text or "")
-        for element in parse_xml(member(opened, _CORE), _CORE)
+        for element in parse_xml(member(container, _CORE), _CORE)
         if isinstance(element.tag, str)
     }
     date = (values.get("modified") or values.get("created") or "")[:10]

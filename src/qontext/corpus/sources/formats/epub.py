@@ -28,19 +28,19 @@ _MOST = 4 * LARGEST_MARKUP
 
 
 def read(path: Path, encoding: str) -> Iterator[Text]:
-    with archive(path) as opened:
-        names = set(opened.namelist())
-        if _ENCRYPTION in names and _is_protected(member(opened, _ENCRYPTION)):
+    with archive(path) as book:
+        names = set(book.namelist())
+        if _ENCRYPTION in names and _is_protected(member(book, _ENCRYPTION)):
             raise Unreadable("encrypted", "is copy-protected (DRM)")
         if _CONTAINER not in names:
             raise Unreadable("damaged document", f"contains no {_CONTAINER}")
-        container = parse_xml(member(opened, _CONTAINER), _CONTAINER)
+        container = parse_xml(member(book, _CONTAINER), _CONTAINER)
         root = next((e.get("full-path") for e in container.iter("{*}rootfile")), None)
         if root not in names:
             raise Unreadable("damaged document", "its package file is missing")
-        package = parse_xml(member(opened, root), root)
+        package = parse_xml(member(book, root), root)
         title = next((collapse(e.text or "") for e in package.iter("{*}title")), "")
-        blocks = tuple(_chapters(opened, package, posixpath.dirname(root), names, encoding))
+        blocks = tuple(_chapters(book, package, posixpath.dirname(root), names, encoding))
     yield Text(title or stem(path), blocks, _metadata(package))
 
 
@@ -52,16 +52,16 @@ def _is_protected(encryption: bytes) -> bool:
 
 
 def _metadata(package: Any) -> dict[str, Any]:
-    found = {}
+    values = {}
     for key, tag in (("author", "creator"), ("date", "date"), ("language", "language")):
         value = next((collapse(e.text or "") for e in package.iter("{*}" + tag)), "")
         if value:
-            found[key] = value[:10] if key == "date" else value
-    return found
+            values[key] = value[:10] if key == "date" else value
+    return values
 
 
 def _chapters(
-    opened: zipfile.ZipFile, package: Any, folder: str, names: set[str], encoding: str
+    book: zipfile.ZipFile, package: Any, folder: str, names: set[str], encoding: str
 ) -> Iterator[Block]:
     items = {item.get("id"): item for item in package.iter("{*}item")}
     size = 0
@@ -74,10 +74,10 @@ def _chapters(
         name = posixpath.normpath(posixpath.join(folder, unquote(item.get("href") or "")))
         if name not in names:
             continue
-        size += opened.getinfo(name).file_size
+        size += book.getinfo(name).file_size
         if size > _MOST:
             raise Unreadable("too large", f"its chapters unpack to more than {_MOST >> 20} MiB")
-        page = html.parse(member(opened, name), encoding)
+        page = html.parse(member(book, name), encoding)
         for block in page.blocks:
             headings = (page.title, *block.headings) if page.title else block.headings
             yield Block(block.text, headings, tight=block.tight, code=block.code)

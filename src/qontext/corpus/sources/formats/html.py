@@ -67,7 +67,7 @@ def parse(content: bytes | str, encoding: str = "utf-8", name: str = "") -> Text
     if isinstance(content, bytes):
         declared = _CHARSET.search(content[:4096])
         content = decode(content, declared[1].decode("ascii", "ignore") if declared else None, encoding)
-    content = re.sub(r"\A\s*<\?xml[^>]*\?>", lambda found: "\n" * found[0].count("\n"), content).replace(
+    content = re.sub(r"\A\s*<\?xml[^>]*\?>", lambda match: "\n" * match[0].count("\n"), content).replace(
         "\0", ""
     )
     parser = html.HTMLParser(
@@ -118,13 +118,13 @@ def _head(tree: Any) -> tuple[dict[str, Any], str]:
 
 def _main(tree: Any) -> Any:
     """The element with the page's main text."""
-    for found in (
+    for elements in (
         tree.xpath("//main | //*[@role='main']"),
         tree.xpath("//article"),
         tree.xpath("//body"),
     ):
-        if len(found) == 1 and _length(found[0]) > 0:
-            return found[0]
+        if len(elements) == 1 and _length(elements[0]) > 0:
+            return elements[0]
     return tree
 
 

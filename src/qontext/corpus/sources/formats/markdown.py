@@ -21,8 +21,12 @@ def read(path: Path, encoding: str) -> Iterator[Text]:
     text = read_text(path, encoding, LARGEST_MARKUP)
     text, metadata = without_front_matter(text)
     title, blocks = parse(text)
-    named = metadata.pop("title", None)
-    yield Text(named if isinstance(named, str) and named else title or stem(path), tuple(blocks), metadata)
+    own_title = metadata.pop("title", None)
+    yield Text(
+        own_title if isinstance(own_title, str) and own_title else title or stem(path),
+        tuple(blocks),
+        metadata,
+    )
 
 
 def without_front_matter(text: str) -> tuple[str, dict[str, Any]]:
@@ -52,11 +56,13 @@ def parse(text: str, above: tuple[str, ...] = (), line: int = 1) -> tuple[str, l
     level. `line` is the number of the text's first line, or 0 if lines have no numbers.
     """
     tokens = _parser().parse(text)
-    found = [(int(t.tag[1]), _plain(tokens[n + 1])) for n, t in enumerate(tokens) if t.type == "heading_open"]
-    levels = [level for level, _ in found]
-    title = found[0][1] if found else ""
-    only = bool(found) and levels.count(levels[0]) == 1 and levels[0] == min(levels)
-    coming = iter(found)
+    titles = [
+        (int(t.tag[1]), _plain(tokens[n + 1])) for n, t in enumerate(tokens) if t.type == "heading_open"
+    ]
+    levels = [level for level, _ in titles]
+    title = titles[0][1] if titles else ""
+    only = bool(titles) and levels.count(levels[0]) == 1 and levels[0] == min(levels)
+    coming = iter(titles)
     path: list[tuple[int, str]] = []
     blocks: list[Block] = []
     cells: list[str] | None = None  # the current table row, and its lines

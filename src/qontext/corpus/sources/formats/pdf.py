@@ -96,15 +96,15 @@ def _without(lines: list[str], repeated: set[str]) -> list[str]:
 
 def _outline(document: Any) -> list[tuple[int, int, str]]:
     """(page from 0, level from 0, title) of the document's bookmarks, in order."""
-    found = []
+    entries = []
     for bookmark in document.get_toc(max_depth=6):
         target = bookmark.get_dest()
         page = target.get_index() if target is not None else None
         if page is not None and (title := collapse(bookmark.get_title())):
-            found.append((page, bookmark.level, title[:200]))
-        if len(found) >= 10_000:
+            entries.append((page, bookmark.level, title[:200]))
+        if len(entries) >= 10_000:
             break
-    return found
+    return entries
 
 
 def _metadata(document: Any) -> tuple[str, dict[str, Any]]:
@@ -149,7 +149,7 @@ def _blocks(pages: list[str], outline: list[tuple[int, int, str]]) -> Iterator[B
 def _find(text: str, title: str, position: int) -> tuple[int, int]:
     """The span of a title on its page as separate lines, maybe after a number; (position, position) if not found."""
     words = r"\s+".join(map(re.escape, title.split()))
-    found = re.compile(rf"^(?:[\dA-Z.]+\s+)?{words}[ \t]*$", re.MULTILINE | re.IGNORECASE).search(
+    match = re.compile(rf"^(?:[\dA-Z.]+\s+)?{words}[ \t]*$", re.MULTILINE | re.IGNORECASE).search(
         text, position
     )
-    return (found.start(), found.end()) if found else (position, position)
+    return (match.start(), match.end()) if match else (position, position)

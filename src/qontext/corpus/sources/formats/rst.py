@@ -102,4 +102,4 @@ def _section(lines: list[str], first: int, end: int, headings: tuple[str, ...]) 
 
 def _inline(text: str) -> str:
     """The text without roles and link URLs."""
-    return _LINK.sub(r"\1", _ROLE.sub(lambda found: found[1] or found[0], text)).replace("``", "`")
+    return _LINK.sub(r"\1", _ROLE.sub(lambda match: match[1] or match[0], text)).replace("``", "`")

@@ -15,20 +15,20 @@ def docx(path: Path) -> Path:
     """A manual with a title, two sections, a list and a table."""
     import docx as library
 
-    made = library.Document()
-    made.add_heading("The manual", 0)
-    made.add_paragraph("What this is about.")
-    made.add_heading("Install", 1)
-    made.add_paragraph("First the parts.")
+    document = library.Document()
+    document.add_heading("The manual", 0)
+    document.add_paragraph("What this is about.")
+    document.add_heading("Install", 1)
+    document.add_paragraph("First the parts.")
     for item in ("a hammer", "a nail"):
-        made.add_paragraph(item, style="List Bullet")
-    made.add_heading("On Linux", 2)
-    table = made.add_table(2, 2)
+        document.add_paragraph(item, style="List Bullet")
+    document.add_heading("On Linux", 2)
+    table = document.add_table(2, 2)
     for row, values in zip(table.rows, (("tool", "price"), ("saw", "9"))):
         for cell, value in zip(row.cells, values):
             cell.text = value
-    made.core_properties.author = "Ann"
-    made.save(path)
+    document.core_properties.author = "Ann"
+    document.save(path)
     return path
 
 

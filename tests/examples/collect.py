@@ -57,12 +57,12 @@ def examples_in(script: str) -> Iterator[Example]:
 
 def in_help() -> dict[str, list[Example]]:
     """Verb → the examples of its help; those of `qontext --help` stand under an empty name."""
-    found = {
+    examples = {
         verb: [Example(line) for line in COMMAND.findall(stages.load(verb).examples)] for verb in stages.VERBS
     }
     return {
         "": [Example(line.strip()) for line in cli.ABOUT.splitlines() if line.startswith("    ")],
-        **found,
+        **examples,
     }
 
 
