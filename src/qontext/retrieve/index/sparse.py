@@ -23,14 +23,13 @@ class SparseIndex(Index):
 
     reads = "packed"
     tag = "sparse"
-    is_shared = True
 
     def __init__(self, ids: Array, parts: Sequence[tuple[Array, Postings]]) -> None:
         self._ids, self.parts = ids, parts
 
     @classmethod
     def open(cls, encoded: Encoded, how: How) -> SparseIndex:
-        return cls(encoded.ids, list(encoded.blocks(rank=how.rank, world=how.world)))
+        return cls(encoded.ids, list(encoded.blocks()))
 
     @classmethod
     def of(cls, ids: Array, packed: Packed, terms: int) -> SparseIndex:

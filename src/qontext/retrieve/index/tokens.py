@@ -27,7 +27,6 @@ class TokenIndex(Index):
 
     reads = "packed"
     tag = "tokens"
-    is_shared = True
 
     def __init__(self, ids: Array, parts: Sequence[tuple[Array, Packed]], device: str = "auto") -> None:
         self._ids, self.parts, self.device = ids, parts, resolve_device(device)
@@ -39,8 +38,7 @@ class TokenIndex(Index):
 
     @classmethod
     def open(cls, encoded: Encoded, how: How) -> TokenIndex:
-        parts = list(encoded.blocks(rank=how.rank, world=how.world))
-        return cls(encoded.ids, parts, own_device(how.device))
+        return cls(encoded.ids, list(encoded.blocks()), own_device(how.device))
 
     @classmethod
     def of(cls, ids: Array, packed: Packed, dimension: int) -> TokenIndex:
