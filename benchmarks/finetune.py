@@ -45,7 +45,7 @@ from qontext.finetune.batches import RetrieverPlan
 from qontext.finetune.config import FinetuneConfig
 from qontext.finetune.examples import read_examples
 from qontext.finetune.objective import BiEncoder
-from qontext.finetune.run import resolve_layout
+from qontext.finetune.run import open_representation
 from qontext.frame import log, machine
 from qontext.frame.artifacts import Workdir
 from qontext.models.encoder import load_encoder
@@ -218,17 +218,16 @@ def theirs(
 def ours(
     folder: str, length: int, cached: bool, form: str, scratch: Path, options: argparse.Namespace
 ) -> Turn:
-    config = FinetuneConfig(
-        groups=str(options.folder), encoder=folder, batch_size=options.batch, precision=form, device="cpu"
-    )
+    settings: Any = {"groups": str(options.folder), "encoder": folder, "batch_size": options.batch}
+    config = FinetuneConfig.make({**settings, "precision": form, "device": "cpu"}, where="finetune")
     group = join("cpu")
     examples, source = read_examples(str(options.folder), "train", None)
     encoder = load_encoder(folder)
     queries = tokenize(enumerate(examples.texts), len(examples), encoder.tokenizer, config.query_length)
     passages = tokenize(examples.contents(source), len(examples.number), encoder.tokenizer, length)
     examples.attach_passage_keys(passages.key)
-    pooling, similarity = resolve_layout(config)
-    model = BiEncoder(encoder, pooling, similarity, 0.05 if similarity == "cosine" else 1.0)
+    representation = open_representation(config, encoder)
+    model = BiEncoder(encoder, representation, representation.temperature)
     plan = RetrieverPlan(
         examples,
         queries,

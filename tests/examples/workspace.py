@@ -67,6 +67,8 @@ MADE = {
     "retriever": "finetune groups --passages data --encoder encoder",
     "reranker": "train-reranker groups --passages data --encoder encoder",
     "vectors": "encode data --encoder retriever",
+    "late-retriever": "finetune groups --passages data --encoder encoder --representation tokens",
+    "token-vectors": "encode data --encoder late-retriever",
     "index": "index vectors --backend faiss-hnsw",
     "bm25.trec": "search --bm25 --data data --split test",
     "dense.trec": "search vectors --data data --split test",

@@ -10,6 +10,7 @@ import torch
 
 from qontext.finetune.batches import Keys
 from qontext.finetune.objective import BiEncoder, Terms
+from qontext.models.representations.vector import Vector
 
 NAN = math.nan
 
@@ -21,7 +22,7 @@ class Bare(torch.nn.Module):
 def loss(
     kind: Any, vectors: torch.Tensor, keys: Keys, rows: slice = slice(None), tau: float = 1.0
 ) -> torch.Tensor:
-    model = BiEncoder(Bare(), "cls", "dot", tau, kind)  # type: ignore[arg-type]
+    model = BiEncoder(Bare(), Vector(), tau, kind)  # type: ignore[arg-type]
     (value,) = model.contrast(vectors, keys, rows).values()
     return value
 
@@ -115,9 +116,9 @@ def test_a_student_that_agrees_with_its_teacher_has_nothing_to_learn() -> None:
 
 
 def losses(
-    kind: Any, terms: Terms, vectors: torch.Tensor, known: Keys, similarity: str = "dot"
+    kind: Any, terms: Terms, vectors: torch.Tensor, known: Keys, representation: Any = None
 ) -> dict[str, float]:
-    model = BiEncoder(Bare(), "cls", similarity, 1.0, kind, None, terms)  # type: ignore[arg-type]
+    model = BiEncoder(Bare(), representation or Vector(), 1.0, kind, None, terms)  # type: ignore[arg-type]
     return {name: value.item() for name, value in model.contrast(vectors, known, slice(None)).items()}
 
 
@@ -151,7 +152,7 @@ def test_a_teachers_probabilities_instead_of_its_logits() -> None:
 
 @pytest.mark.parametrize("similarity", ["dot", "cosine"])
 @pytest.mark.parametrize("kind", ["contrastive", "kl", "margin-mse"])
-def test_matryoshka_is_the_mean_over_cut_vectors(kind: str, similarity: str) -> None:
+def test_matryoshka_is_the_mean_over_cut_vectors(kind: str, similarity: Any) -> None:
     generator = torch.Generator().manual_seed(0)
     _, known = batch(*BATCH)
     vectors = torch.randn(len(BATCH), 8, generator=generator)
@@ -162,5 +163,5 @@ def test_matryoshka_is_the_mean_over_cut_vectors(kind: str, similarity: str) -> 
         part = vectors[:, :width]
         part = torch.nn.functional.normalize(part, dim=1) if similarity == "cosine" else part
         each.append(loss(kind, part, known).item())
-    (value,) = losses(kind, Terms(dimensions=(2, 5)), vectors, known, similarity).values()
+    (value,) = losses(kind, Terms(), vectors, known, Vector("cls", similarity, (2, 5))).values()
     assert value == pytest.approx(sum(each) / 3, rel=1e-5)

@@ -231,6 +231,7 @@ def test_vectors_in_training_are_those_after_it(finetune: Finetune, start: Path)
     from qontext.finetune.batches import Texts
     from qontext.finetune.objective import BiEncoder
     from qontext.models.encoder import load_encoder
+    from qontext.models.representations.vector import Vector
     from qontext.training.texts import tokenize
 
     encoder = load_encoder(str(start))
@@ -239,8 +240,8 @@ def test_vectors_in_training_are_those_after_it(finetune: Finetune, start: Path)
     ids, mask = tokens.pad(np.arange(2), encoder.tokenizer.pad_token_id)
     with torch.inference_mode():
         rows = Texts(ids, mask, row_keys=np.zeros(len(ids), np.uint64))
-        ours = BiEncoder(encoder, "mean", "dot", 1.0).represent(rows).numpy()
-        cosine = BiEncoder(encoder, "mean", "cosine", 1.0).represent(rows).numpy()
+        ours = BiEncoder(encoder, Vector("mean", "dot")).represent(rows).numpy()
+        cosine = BiEncoder(encoder, Vector("mean", "cosine")).represent(rows).numpy()
     retriever = Retriever(str(start), device="cpu", precision="fp32", pooling="mean", max_length=24)
     theirs = retriever.encode(texts, "passage")
     assert np.abs(ours - theirs).max() < 1e-5

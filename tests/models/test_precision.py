@@ -139,16 +139,18 @@ def test_vectors_are_not_rounded_to_bf16(checkpoint: tuple[Path, Any]) -> None:
     """Of every architecture, in training as in search: the layers compute in bf16, what comes out last does not."""
     from qontext.finetune.objective import BiEncoder
     from qontext.models.encoder import load_encoder
+    from qontext.models.representations.vector import Vector
     from qontext.models.retriever import Retriever
 
     folder, _ = checkpoint
     encoder = load_encoder(str(folder))
     ids, mask = batch(encoder.tokenizer)
+    pooling: Any
     for pooling in ("cls", "mean"):
         whole = Retriever(str(folder), device="cpu", precision="fp32", pooling=pooling)
         exact = torch.from_numpy(whole.encode(SENTENCES, "passage"))
         with torch.no_grad(), autocast(CPU, torch.bfloat16):
-            trained = BiEncoder(encoder, pooling, "dot", 1.0).vectors(ids, mask)
+            trained = BiEncoder(encoder, Vector(pooling)).vectors(ids, mask)
         half = Retriever(str(folder), device="cpu", precision="bf16", pooling=pooling)
         searched = torch.from_numpy(half.encode(SENTENCES, "passage"))
         for vectors in (trained, searched):

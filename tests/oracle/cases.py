@@ -25,6 +25,7 @@ from qontext.finetune.examples import Examples
 from qontext.finetune.negatives.groups import Group as Labels
 from qontext.finetune.objective import BiEncoder
 from qontext.models.encoder import Encoder
+from qontext.models.representations.vector import Vector
 from qontext.pretrain.batches import BatchPlan
 from qontext.pretrain.config import PretrainConfig
 from qontext.pretrain.masking import Vocabulary
@@ -134,7 +135,7 @@ def _pretraining(settings: dict[str, Any], micro_tokens: int) -> Setup:
 
 
 def _finetuning(settings: dict[str, Any], micro_tokens: int) -> Setup:
-    trainee = BiEncoder(_encoder(), "cls", "dot", 1.0, settings["loss"])
+    trainee = BiEncoder(_encoder(), Vector(), 1.0, settings["loss"])
     examples, count = _examples()
     examples.attach_passage_keys(np.array([text_key(f"passage {n % 13}") for n in range(count)]))
     rng = np.random.default_rng(2)

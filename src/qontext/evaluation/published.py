@@ -14,6 +14,10 @@ COCONDENSER = "Gao & Callan 2022, Unsupervised Corpus Aware Language Model Pre-t
 COT_MAE = "Wu et al. 2023, ConTextual Masked Auto-Encoder for Dense Passage Retrieval"
 
 
+SPLADE = "Formal et al. 2021, SPLADE v2: Sparse Lexical and Expansion Model for Information Retrieval"
+COLBERT = "Khattab & Zaharia 2020, ColBERT: Efficient and Effective Passage Search"
+
+
 @dataclass(frozen=True)
 class Row:
     """One system's published results: benchmark → measure → percent."""
@@ -137,6 +141,10 @@ ROWS: tuple[Row, ...] = (
     _dev_and_nq("DPR-PAQ, BERT large", 31.1, 75.3, 84.4, 88.9),
     _dev_and_nq("DPR-PAQ, RoBERTa base", 32.3, 74.2, 84.0, 89.2),
     _dev_and_nq("DPR-PAQ, RoBERTa large", 34.0, 76.9, 84.7, 89.2),
+    _dev("SPLADE", SPLADE, mrr=32.2),
+    _dev("SPLADE-max", SPLADE, mrr=34.0),
+    _dev("SPLADE-max, distilled", SPLADE, mrr=36.8),
+    _dev("ColBERT, reranking BM25", f"{COLBERT}, table 1", mrr=34.9),
     _dev("coCondenser, soft labels", f"{COCONDENSER}, table 3", mrr=39.1, r100=91.9, r1k=98.6),
     _dev("RetroMAE (CoT-MAE's table)", f"{COT_MAE}, table 1", mrr=35.0, r1k=97.6),
     _dev("RocketQAv2, distilled", f"{COT_MAE}, table 2", mrr=38.8, r50=86.2, r1k=98.1),

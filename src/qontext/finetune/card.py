@@ -6,6 +6,7 @@ from typing import Any
 
 from qontext.finetune.config import FinetuneConfig, LabelledConfig
 from qontext.models.card import how_it_was_made
+from qontext.models.representations.base import Representation
 
 _RETRIEVER = """---
 library_name: sentence-transformers
@@ -53,17 +54,24 @@ score = model(**pair).logits.item()
 
 
 def retriever_card(
-    config: FinetuneConfig, summary: dict[str, Any], *, pooling: str, similarity: str, loss: str
+    config: FinetuneConfig, summary: dict[str, Any], representation: Representation, *, loss: str
 ) -> str:
+    how = "" if loss == "contrastive" else f" and a teacher's scores ({loss})"
+    history = how_it_was_made(config, summary, "encoder", "groups")
+    if representation.card:
+        return representation.card.format(how=how, history=history)
+    about = representation.about()
     return _RETRIEVER.format(
-        vector="the last layer's [CLS]" if pooling == "cls" else "the mean of the last layer over the tokens",
-        similarity="cosine" if similarity == "cosine" else "dot product",
-        how="" if loss == "contrastive" else f" and a teacher's scores ({loss})",
+        vector="the last layer's [CLS]"
+        if about.get("pooling") == "cls"
+        else "the mean of the last layer over the tokens",
+        similarity="cosine" if about.get("similarity") == "cosine" else "dot product",
+        how=how,
         load_queries='of_queries = SentenceTransformer("path/to/this/folder/query")\n'
         if config.untied
         else "",
         ask="of_queries" if config.untied else "model",
-        history=how_it_was_made(config, summary, "encoder", "groups"),
+        history=history,
     )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from qontext.frame.config import Advanced, Input, Machine
 from qontext.frame.errors import QontextError
+from qontext.models.representations import REPRESENTATIONS
 from qontext.training.config import TrainingConfig
 
 if TYPE_CHECKING:
@@ -73,6 +74,8 @@ class LabelledConfig(TrainingConfig):
 
 
 class FinetuneConfig(LabelledConfig):
+    kinds: ClassVar = {"representation": REPRESENTATIONS}
+
     passages_per_query: int = Field(16, ge=1)
     """Passages per query: one positive and hard negatives. A query with fewer negatives gets random ones; if
     no query has enough, the number is reduced."""
@@ -87,15 +90,11 @@ class FinetuneConfig(LabelledConfig):
     """Train a separate encoder for queries. Both are initialized from `encoder`; the query encoder is saved
     in the folder query/ of the result, where `search` and `encode --kind query` find it."""
 
-    pooling: Literal["auto", "cls", "mean"] = "auto"
-    """Vector of a text: the last layer's [CLS], or the mean over its tokens. Auto: from the encoder's folder,
-    else [CLS]."""
-
-    similarity: Literal["auto", "dot", "cosine"] = "auto"
-    """Similarity of vectors. Auto: from the encoder's folder, else dot product."""
+    representation: str = "vector"
+    """What a text becomes, and how texts are compared."""
 
     temperature: float | None = Field(None, gt=0)
-    """Temperature of the loss. Default: 1 for dot products, as published; 0.05 for cosines."""
+    """Temperature of the loss. Default: 1 for dot products and sums of them, as published; 0.05 for cosines."""
 
     teacher: Annotated[str | None, Input()] = None
     """Distill from these scores of the groups' passages: a run, such as the output of 'qontext rerank
@@ -120,10 +119,6 @@ class FinetuneConfig(LabelledConfig):
     passage_weight: Annotated[float, Advanced()] = Field(0.0, ge=0, lt=1)
     """Without --teacher: share of PAIR's passage-centered loss, which keeps the positive more similar to the query than
     to other passages. Published: 0.1, in a first stage."""
-
-    dimensions: tuple[int, ...] = ()
-    """Train these numbers of first dimensions to be vectors, too (Matryoshka), such as 64 and 128. May be repeated. They
-    are used with 'qontext encode --dimensions'."""
 
     clusters: Annotated[int | None, Advanced()] = Field(None, ge=2)
     """Fill each batch from one of this many clusters of similar queries (TAS-B), whose passages are hard negatives of each
@@ -157,8 +152,8 @@ class FinetuneConfig(LabelledConfig):
             for name, default in needed.items():
                 if getattr(self, name) != default:
                     raise QontextError(f"{name} needs --teacher")
-        if min(self.dimensions, default=1) < 1 or len(set(self.dimensions)) < len(self.dimensions):
-            raise QontextError("dimensions must be different numbers from 1")
+        if self.untied and self.representation != "vector":
+            raise QontextError("untied is only for the representation 'vector'")
         return self
 
     def terms(self) -> Terms:
@@ -166,7 +161,6 @@ class FinetuneConfig(LabelledConfig):
         from qontext.finetune.objective import Terms
 
         return Terms(
-            self.dimensions,
             self.passage_weight,
             self.teacher_temperature,
             self.teacher_scores,

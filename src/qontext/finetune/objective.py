@@ -1,17 +1,16 @@
 """A retriever's loss: the positive against all passages of the batch, or a teacher's scores of the query's own.
 
-    s(q, p) = <q, p> / τ                         over all passages p of all ranks
+    s(q, p) = similarity(q, p) / τ               over all passages p of all ranks
     InfoNCE = -log  exp(s(q, p⁺)) / Σ_p exp(s(q, p))
     KL      = Σ_p T(p) · (log T(p) - log softmax_p s(q, p))      T = softmax of the teacher's scores over the query's
                                                                   own passages, 0 at all others
     margin-MSE = mean over the query's own negatives of ( (s(q, p⁺) - s(q, p)) - (t(p⁺) - t(p)) )²
     PAIR    = (1 - α) · InfoNCE + α · -log  exp(s(q, p⁺)) / ( exp(s(q, p⁺)) + Σ_{p ≠ p⁺} exp(s(p⁺, p)) )
-    Matryoshka = the mean of the loss over vectors cut to their first d dimensions, for several d
 
-Each is a mean over queries. Sums over p exclude false negatives: passages with the text of a positive of the
-query, except the positive of this visit. (Wu et al. 2023, equation 12; Gao & Callan 2022, equations 15 and
-16, with the direction of the KL in which a target of 0 is defined; Hofstätter et al. 2020; Ren et al. 2021; Kusupati
-et al. 2022.)
+The similarity is that of the representation, such as a dot product of vectors or of weights of words
+(`models/representations/`). Each loss is a mean over queries. Sums over p exclude false negatives: passages with the text
+of a positive of the query, except the positive of this visit. (Wu et al. 2023, equation 12; Gao & Callan 2022, equations
+15 and 16, with the direction of the KL in which a target of 0 is defined; Hofstätter et al. 2020; Ren et al. 2021.)
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from torch import Tensor
 
 from qontext.finetune.batches import Keys, Texts
 from qontext.models.encoder import Encoder
-from qontext.models.pooling import POOLINGS
+from qontext.models.representations.base import Representation
 from qontext.training.batch import Output, TrainableModel
 
 Loss = Literal["contrastive", "kl", "margin-mse"]
@@ -34,9 +33,6 @@ Loss = Literal["contrastive", "kl", "margin-mse"]
 @dataclass(frozen=True)
 class Terms:
     """What may be added to the loss."""
-
-    dimensions: tuple[int, ...] = ()
-    """Numbers of first dimensions that are trained to be vectors, too."""
 
     passage_weight: float = 0.0
     """α of PAIR."""
@@ -62,48 +58,41 @@ class BiEncoder(TrainableModel):
     def __init__(
         self,
         encoder: Encoder,
-        pooling: str,
-        similarity: str,
-        temperature: float,
+        representation: Representation,
+        temperature: float = 1.0,
         loss: Loss = "contrastive",
         query_encoder: Encoder | None = None,
         terms: Terms = Terms(),
     ) -> None:
         super().__init__()
-        self.encoder, self.query_encoder = encoder, query_encoder
-        self.pooling, self.similarity = pooling, similarity
+        self.encoder, self.query_encoder, self.representation = encoder, query_encoder, representation
         self.temperature, self.loss, self.terms = temperature, loss, terms
 
     def forward(self, rows: Texts) -> Output:
         return Output(vectors=self.represent(rows))
 
     def represent(self, rows: Texts) -> Tensor:
-        """[N, H] the texts' vectors, of length one if they are compared by cosine."""
+        """[N, …] the texts' representations."""
         return self.vectors(rows.ids, rows.mask, are_queries=rows.are_queries)
 
     def vectors(self, ids_NT: Tensor, mask_NT: Tensor, *, are_queries: bool = False) -> Tensor:
         encoder = self.query_encoder if are_queries and self.query_encoder is not None else self.encoder
-        (last_NTH,) = encoder(ids_NT, mask_NT)
-        vectors_NH = POOLINGS[self.pooling](last_NTH.float(), mask_NT)
-        return F.normalize(vectors_NH, dim=1) if self.similarity == "cosine" else vectors_NH
+        texts: Tensor = self.representation(encoder, ids_NT, mask_NT, are_queries)
+        return texts
 
     def contrast(self, vectors_MH: Tensor, keys: Keys, rows: slice) -> dict[str, Tensor]:
-        """The share of the loss of the queries in `rows`, from all ranks' vectors [M, H] and keys."""
-        whole = vectors_MH.shape[1]
-        widths, total = (*self.terms.dimensions, whole), dict[str, Tensor]()
-        for width in widths:
-            part = vectors_MH[:, :width]
-            if self.similarity == "cosine" and width < whole:
-                part = F.normalize(part, dim=1)
+        """The share of the loss of the queries in `rows`, from all ranks' representations [M, …] and keys."""
+        versions, total = self.representation.versions(vectors_MH), dict[str, Tensor]()
+        for part in versions:
             for name, loss in self._losses(part, keys, rows).items():
-                total[name] = total[name] + loss / len(widths) if name in total else loss / len(widths)
-        return total
+                total[name] = total[name] + loss / len(versions) if name in total else loss / len(versions)
+        return total | self.representation.regularize(vectors_MH, keys.is_query, rows, self.progress)
 
     def _losses(self, vectors_MH: Tensor, keys: Keys, rows: slice) -> dict[str, Tensor]:
         mine, terms, total = keys[rows], self.terms, keys.is_query.sum()
         queries, passages = mine[mine.is_query], keys[~keys.is_query]
         passages_PH = vectors_MH[~keys.is_query]
-        similar_QP = vectors_MH[rows][mine.is_query] @ passages_PH.T
+        similar_QP = self.representation.similarity(vectors_MH[rows][mine.is_query], passages_PH)
         own_QP = queries.query[:, None] == passages.query
         positive_QP = own_QP & passages.is_positive
         left_out_QP = is_known_positive(queries.known, passages.text) & ~positive_QP
@@ -122,7 +111,8 @@ class BiEncoder(TrainableModel):
             scores_QP = scores_QP.masked_fill(left_out_QP, -torch.inf)
             losses["contrastive"] = weight * cross_entropy(scores_QP, positive_QP)
         if terms.passage_weight > 0:
-            between_QP = passages_PH[positive_QP.int().argmax(1)] @ passages_PH.T
+            positives_QH = passages_PH[positive_QP.int().argmax(1)]
+            between_QP = self.representation.similarity(positives_QH, passages_PH)
             scores_QP = torch.where(positive_QP, similar_QP, between_QP) / self.temperature
             scores_QP = scores_QP.masked_fill(left_out_QP, -torch.inf)
             losses["passages"] = terms.passage_weight * cross_entropy(scores_QP, positive_QP)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from qontext.finetune.config import FinetuneConfig
-from qontext.frame import log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
 from qontext.frame.stages import Stage
+from qontext.models.representations import REPRESENTATIONS
 
 CACHE = "cache/passages"
 
@@ -27,34 +27,31 @@ def run(config: FinetuneConfig, work: Workdir) -> dict[str, Any]:
     config = config.settled(work, group.device)
     teacher = read_run(config.teacher) if config.teacher else None
     examples, source = read_examples(config.groups, config.split, config.passages, teacher)
-    pooling, similarity = resolve_layout(config)
     encoder = load_encoder(config.encoder, seed=config.seed, dropout=config.dropout)
     query_encoder = load_query_encoder(
         config.encoder, untied=config.untied, seed=config.seed, dropout=config.dropout
     )
     check_length("passage_length", config.passage_length, encoder.max_length, config.encoder)
     check_length("query_length", config.query_length, encoder.max_length, config.encoder)
-    plan = _plan(config, examples, source, encoder.tokenizer, group, work)
+    representation = open_representation(config, encoder)
+    plan = _plan(config, examples, source, representation, encoder.tokenizer, group, work)
     steps = config.steps_over(len(examples))
     loss = config.distill if config.teacher else "contrastive"
-    temperature = config.temperature or (1.0 if similarity == "dot" else 0.05)
-    check_dimensions(config.dimensions, encoder.hidden_size)
-    model = BiEncoder(encoder, pooling, similarity, temperature, loss, query_encoder, config.terms()).to(
-        group.device
-    )
+    temperature = config.temperature or representation.temperature
+    model = BiEncoder(encoder, representation, temperature, loss, query_encoder, config.terms())
+    model.to(group.device)
     summary: dict[str, Any] = {
         "queries": len(examples),
         "passages": len(examples.number),
         "passages_per_query": plan.per_query,
         "steps": steps,
-        "pooling": pooling,
-        "similarity": similarity,
+        **representation.about(),
         "temperature": temperature,
         **examples.left_out(plan.per_query),
     }
     evaluations = _evaluations(config, model, encoder.tokenizer, group, work, steps) if config.dev else None
     for half in filter(None, (encoder, query_encoder)):
-        if pooling == "cls":
+        if representation.reads_first_token:
             compute_first_token_alone(half.backbone)
         if config.compile == "on" or (config.compile == "auto" and group.device.type == "cuda"):
             half.compile(dynamic=True)
@@ -76,62 +73,40 @@ def run(config: FinetuneConfig, work: Workdir) -> dict[str, Any]:
 
 def _save(config: FinetuneConfig, model: Any, summary: dict[str, Any], work: Workdir) -> None:
     from qontext.finetune.card import retriever_card
-    from qontext.finetune.untied import save_query_encoder
+    from qontext.models.layout import QUERY_FOLDER
+    from qontext.models.representations.base import Lengths
     from qontext.training import checkpoint, metrics
 
     model.to("cpu")
     longest = config.passage_length if config.untied else max(config.query_length, config.passage_length)
-    layout: dict[str, Any] = {"pooling": model.pooling, "similarity": model.similarity, "mlm_head": False}
-    layout |= {"normalize": model.similarity == "cosine"}
+    lengths = Lengths(config.query_length, config.passage_length)
     with work.write_folder(".") as folder:
-        model.encoder.save(folder, max_length=longest, **layout)
+        model.representation.save(model.encoder, folder, lengths, max_length=longest)
         if model.query_encoder is not None:
-            save_query_encoder(model.query_encoder, folder, max_length=config.query_length, **layout)
-        card = retriever_card(
-            config, summary, pooling=model.pooling, similarity=model.similarity, loss=model.loss
-        )
+            (folder / QUERY_FOLDER).mkdir()
+            halves = model.query_encoder, folder / QUERY_FOLDER
+            model.representation.save(*halves, lengths, max_length=config.query_length)
+        card = retriever_card(config, summary, model.representation, loss=model.loss)
         (folder / "README.md").write_text(card, encoding="utf-8")
     metrics.plot(work)
     checkpoint.remove(work, "checkpoints")
     work.remove("cache")
 
 
-def resolve_layout(config: FinetuneConfig) -> tuple[str, str]:
-    """Pooling and similarity: from the settings, else from the encoder's folder."""
+def open_representation(config: FinetuneConfig, encoder: Any) -> Any:
+    """The representation to train, from the settings and the encoder's folder."""
     from qontext.models.layout import read_layout
     from qontext.models.locate import locate
+    from qontext.models.representations.base import Lengths
 
     layout = read_layout(locate(config.encoder))
-    pooling = layout.pooling if config.pooling == "auto" else config.pooling
-    similarity = layout.similarity if config.similarity == "auto" else config.similarity
-    if pooling not in ("cls", "mean"):
-        raise QontextError(
-            f"training with the encoder's pooling {pooling!r} is not supported",
-            place=config.encoder,
-            remedy="Set --pooling cls or mean.",
-        )
-    if layout.dense:
-        raise QontextError(
-            "training an encoder with a dense layer after its pooling is not supported",
-            place=config.encoder,
-        )
-    if layout.prompts:
-        log.warn(
-            f"{config.encoder} uses prompts; they are ignored in training and not saved with the result."
-        )
-    return pooling, "cosine" if similarity == "cosine" else "dot"
+    kind, options = REPRESENTATIONS.load(config.representation), config.options("representation")
+    return kind.new(encoder, layout, options, Lengths(config.query_length, config.passage_length))
 
 
 def check_length(name: str, value: int, most: int, encoder: str) -> None:
     if value > most:
         raise QontextError(f"{name} = {value}, but the encoder's limit is {most} tokens", place=encoder)
-
-
-def check_dimensions(dimensions: tuple[int, ...], whole: int) -> None:
-    if max(dimensions, default=0) >= whole:
-        raise QontextError(
-            f"dimensions = {max(dimensions)}, but the encoder's vectors have {whole}: name smaller numbers"
-        )
 
 
 def _evaluations(
@@ -141,12 +116,18 @@ def _evaluations(
     from qontext.training.early_stop import Evaluations
     from qontext.training.probe import Probe
 
-    lengths: dict[str, Any] = {"queries": config.dev_queries, "query_tokens": config.query_length}
-    probe = Probe(str(config.dev), config.dev_split, tokenizer, config.passage_length, **lengths)
+    settings: dict[str, Any] = {"queries": config.dev_queries, "query_tokens": config.query_length}
+    prompts = model.representation.prompts()
+    settings |= {"prompts": (prompts.get("query", ""), prompts.get("passage", ""))}
+    probe = Probe(str(config.dev), config.dev_split, tokenizer, config.passage_length, **settings)
 
     def measure() -> dict[str, float]:
         return probe.measure(
-            model, model.vectors, group.device, lambda ids, mask: model.vectors(ids, mask, are_queries=True)
+            model,
+            model.vectors,
+            group.device,
+            lambda ids, mask: model.vectors(ids, mask, are_queries=True),
+            model.representation.similarity,
         )
 
     schedule = config.evaluation_schedule(steps)
@@ -156,7 +137,13 @@ def _evaluations(
 
 
 def _plan(
-    config: FinetuneConfig, examples: Any, source: str, tokenizer: Any, group: Any, work: Workdir
+    config: FinetuneConfig,
+    examples: Any,
+    source: str,
+    representation: Any,
+    tokenizer: Any,
+    group: Any,
+    work: Workdir,
 ) -> Any:
     """The batches of queries and their passages."""
     from qontext.finetune.batches import RetrieverPlan
@@ -173,8 +160,10 @@ def _plan(
         )  # fmt: skip
         sampler = ClusteredSampler(*places, clusters=of)
     examples.margin_bins = config.margin_bins
-    queries = tokenize(enumerate(examples.texts), len(examples.texts), tokenizer, config.query_length)
-    passages = _passages(config, examples, source, tokenizer, group, work)
+    prompts = representation.prompts()
+    texts = ((number, prompts.get("query", "") + text) for number, text in enumerate(examples.texts))
+    queries = tokenize(texts, len(examples.texts), tokenizer, config.query_length)
+    passages = _passages(config, examples, source, prompts.get("passage", ""), tokenizer, group, work)
     examples.attach_passage_keys(passages.key)
     per_query = examples.passages_per_visit(config.passages_per_query)
     budget = config.token_budget(group.device)
@@ -183,13 +172,14 @@ def _plan(
 
 
 def _passages(
-    config: FinetuneConfig, examples: Any, source: str, tokenizer: Any, group: Any, work: Workdir
+    config: FinetuneConfig, examples: Any, source: str, prompt: str, tokenizer: Any, group: Any, work: Workdir
 ) -> Any:
     """The passages' tokens, computed by rank 0, read by all."""
     from qontext.training.texts import TokenizedTexts, tokenize
 
     if group.is_first and not work.has(CACHE):
-        texts = tokenize(examples.contents(source), len(examples.number), tokenizer, config.passage_length)
+        contents = ((number, prompt + text) for number, text in examples.contents(source))
+        texts = tokenize(contents, len(examples.number), tokenizer, config.passage_length)
         with work.write_folder(CACHE) as folder:
             texts.save(folder)
     group.wait()
@@ -206,6 +196,7 @@ STAGE = Stage(
         qontext finetune groups --passages data --encoder encoder --out retriever
         qontext finetune data --encoder encoder --batch-size 256 --dev data --patience 3 --out retriever
         qontext finetune groups --passages data --encoder encoder --teacher teacher --distill kl --out student
+        qontext finetune groups --passages data --encoder encoder --representation sparse --out sparse-retriever
         torchrun --nproc-per-node 8 -m qontext finetune groups --passages data --encoder encoder --out retriever
     """,
 )

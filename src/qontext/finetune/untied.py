@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 from qontext.frame import log
 from qontext.models.encoder import Encoder, load_encoder
 from qontext.models.layout import QUERY_FOLDER
@@ -21,9 +18,3 @@ def load_query_encoder(encoder: str, *, untied: bool, seed: int, dropout: float 
     if is_pair:
         log.warn(f"{encoder} has a separate encoder for queries, which is ignored: --untied trains both.")
     return None
-
-
-def save_query_encoder(encoder: Encoder, retriever: Path, **layout: Any) -> None:
-    """Write the query encoder as a complete model."""
-    (retriever / QUERY_FOLDER).mkdir()
-    encoder.save(retriever / QUERY_FOLDER, **layout)

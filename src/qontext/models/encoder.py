@@ -24,7 +24,7 @@ from qontext.models.locate import locate
 from qontext.models.precision import keep_fp32
 from qontext.models.prediction import weighted_cross_entropy
 from qontext.models.presets import PRESETS, preset_config
-from qontext.models.save import Pooling, Similarity, save_model
+from qontext.models.save import Pooling, Similarity, save_weights, vector_modules, write_modules
 from qontext.models.tokenizer import check_fit, check_tokenizer, load_tokenizer
 
 
@@ -146,22 +146,19 @@ class Encoder(nn.Module):
         With the MLM head, training can continue from it; without, the file is smaller and AutoModel loads it
         without a warning. With `normalize`, sentence-transformers returns vectors of length one.
         """
+        self.save_weights(directory, max_length=max_length, mlm_head=mlm_head)
+        modules = vector_modules(self.hidden_size, pooling, normalize=normalize)
+        write_modules(directory, "SentenceTransformer", modules, max_length=max_length, similarity=similarity)
+
+    def save_weights(self, directory: Path, *, max_length: int, mlm_head: bool) -> None:
+        """Write the transformer and its tokenizer."""
         assert max_length <= self.max_length, (
             f"max_length = {max_length}, but the encoder has {self.max_length} positions"
         )
         model = self.model if mlm_head else self.backbone
         prefix = f"{self.model.base_model_prefix}." if mlm_head else ""
         pooler = {f"{prefix}{name}": weight for name, weight in self.pooler.items()}
-        save_model(
-            model,
-            self.tokenizer,
-            directory,
-            max_length,
-            pooling,
-            similarity,
-            more_weights=pooler,
-            normalize=normalize,
-        )
+        save_weights(model, self.tokenizer, directory, max_length, more_weights=pooler)
 
 
 class Layers(nn.Module):

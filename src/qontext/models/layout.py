@@ -6,6 +6,8 @@
 | config_sentence_transformers.json | prompts, similarity |
 | sentence_bert_config.json | maximum length, lower case |
 | 1_Pooling/config.json | pooling |
+| 1_SpladePooling/config.json | pooling of weights of words, instead |
+| 2_MultiVectorMask/config.json | which tokens' vectors are left out, if each has one |
 | query/ | another encoder, for queries |
 """
 
@@ -33,6 +35,10 @@ _LEGACY_POOLING = {
     "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
     "pooling_mode_weightedmean_tokens": "weightedmean",
 }
+
+
+_OTHER_NAMES = {"MLMTransformer": "Transformer"}
+_MODULES = ("Transformer", "Pooling", "Dense", "Normalize", "SpladePooling", "MultiVectorMask")
 
 
 class Module(TypedDict):
@@ -64,6 +70,13 @@ class Pooling(TypedDict, total=False):
     pooling_mode: str | list[str]
 
 
+class Splade(TypedDict, total=False):
+    """The fields read from the config.json of a pooling of weights."""
+
+    pooling_strategy: str
+    activation_function: str
+
+
 @dataclass(frozen=True)
 class Layout:
     """How the vectors of a directory are computed."""
@@ -78,6 +91,10 @@ class Layout:
     max_length: int | None
     similarity: str
     """dot or cosine."""
+    representation: str = "vector"
+    """What a text becomes: the name of a representation."""
+    mask: Path | None = None
+    """The folder that says which tokens' vectors are left out, if each has one."""
 
     def prompt(self, kind: Kind) -> str:
         """The prompt before each text of this kind."""
@@ -91,10 +108,17 @@ def read_layout(directory: Path, *, pooling: str | None = None) -> Layout:
     if root is None:
         return Layout(directory, pooling or "cls", (), False, {}, None, False, None, "dot")
     listed = read_json(root / "modules.json", list[Module])
+    if any(m["type"].startswith("pylate.") for m in listed):
+        raise QontextError(
+            "was written by PyLate, whose folders are not read",
+            place=root,
+            remedy="Load and save it with sentence_transformers.MultiVectorEncoder.",
+        )
     modules = [(m["type"].rpartition(".")[2], root / m["path"]) for m in listed]
+    modules = [(_OTHER_NAMES.get(kind, kind), path) for kind, path in modules]
     if "Transformer" not in dict(modules):
         raise damaged(root / "modules.json", "it names no transformer")
-    unknown = [kind for kind, _ in modules if kind not in ("Transformer", "Pooling", "Dense", "Normalize")]
+    unknown = [kind for kind, _ in modules if kind not in _MODULES]
     if unknown:
         raise QontextError(
             f"the encoder has a module of type {unknown[0]}, which is not supported", place=root
@@ -112,7 +136,32 @@ def read_layout(directory: Path, *, pooling: str | None = None) -> Layout:
         lower=bool(transformer.get("do_lower_case")),
         max_length=transformer.get("max_seq_length"),
         similarity=settings.get("similarity_fn_name") or ("cosine" if "Normalize" in paths else "dot"),
+        representation=_representation(paths),
+        mask=paths.get("MultiVectorMask"),
     )
+
+
+def _representation(modules: dict[str, Path]) -> str:
+    if "SpladePooling" not in modules:
+        return "tokens" if "MultiVectorMask" in modules else "vector"
+    config = _read(modules["SpladePooling"] / "config.json", Splade)
+    for name, value in (("pooling_strategy", "max"), ("activation_function", "relu")):
+        if config.get(name, value) != value:
+            raise QontextError(
+                f"the encoder's {name} {config[name]!r} is not supported, only {value!r}",
+                place=modules["SpladePooling"],
+            )
+    return "sparse"
+
+
+def require_vector(layout: Layout, name: str) -> None:
+    """Refuse an encoder whose texts do not become one vector."""
+    if layout.representation != "vector":
+        raise QontextError(
+            f"is an encoder of the representation {layout.representation!r}, not of one vector",
+            place=name,
+            remedy="'qontext encode' and 'qontext search' use it; name an encoder of one vector here.",
+        )
 
 
 def _pooling(path: Path | None) -> str:

@@ -128,6 +128,7 @@ def is_light(layout: Layout, config: Mapping[str, Any]) -> bool:
         and config.get("hidden_act", "gelu") == "gelu"
         and config.get("position_embedding_type", "absolute") == "absolute"
         and not config.get("is_decoder")
+        and layout.representation == "vector"
         and not layout.dense
         and layout.pooling in ("cls", "mean")
         and all((layout.transformer / name).is_file() for name in _FILES)

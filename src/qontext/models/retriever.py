@@ -23,13 +23,13 @@ from qontext.frame.errors import QontextError, first_line
 from qontext.models.attention import use_where_faster
 from qontext.models.dense import read_dense
 from qontext.models.first_token import compute_first_token_alone
-from qontext.models.layout import QUERY_FOLDER, Kind, read_layout
+from qontext.models.layout import QUERY_FOLDER, Kind, read_layout, require_vector
 from qontext.models.load import quiet
 from qontext.models.locate import locate
 from qontext.models.packing import batches_by_length, grid_for, pad
 from qontext.models.pooling import POOLINGS
 from qontext.models.precision import Precision, autocast, keep_fp32, resolve_device, resolve_precision
-from qontext.models.tokenizer import check_vocabulary, load_tokenizer
+from qontext.models.tokenizer import check_vocabulary, load_tokenizer, token_ids
 
 
 class Retriever:
@@ -69,6 +69,7 @@ class Retriever:
         self.dtype = resolve_precision(precision, self.device)
         self.grid = grid_for(self.device, self.dtype)
         self.layout = read_layout(locate(name), pooling=pooling)
+        require_vector(self.layout, name)
         if self.layout.pooling not in POOLINGS:
             raise QontextError(
                 f"the encoder's pooling {self.layout.pooling!r} is not supported",
@@ -132,13 +133,7 @@ class Retriever:
 
     def tokenize(self, texts: Sequence[str], kind: Kind) -> list[Any]:
         """Token ids of each text, with prompt and special tokens, truncated at the length limit."""
-        prompt = self.layout.prompt(kind)
-        prepared = [(prompt + text).strip() for text in texts]
-        prepared = [text.lower() for text in prepared] if self.layout.lower else prepared
-        backend = self.tokenizer.backend_tokenizer
-        backend.no_padding()
-        backend.enable_truncation(self.max_length)
-        return [np.array(e.ids, dtype=np.int32) for e in backend.encode_batch_fast(prepared)]
+        return token_ids(self.tokenizer, self.layout, texts, kind, self.max_length)
 
     def encode_tokens(
         self, tokens: Sequence[Any], *, advance: Callable[[int], None] | None = None

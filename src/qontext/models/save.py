@@ -12,9 +12,10 @@ The same encoder produces the same bytes.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
@@ -25,54 +26,70 @@ Pooling = Literal["cls", "mean"]
 Similarity = Literal["dot", "cosine"]
 
 
-def save_model(
-    model: Any,
-    tokenizer: Any,
-    directory: Path,
-    max_length: int,
-    pooling: Pooling,
-    similarity: Similarity,
-    *,
-    more_weights: Mapping[str, Tensor],
-    normalize: bool = False,
+class Module(NamedTuple):
+    """An entry of modules.json: its type in sentence-transformers, its folder, and its settings there."""
+
+    type: str
+    path: str
+    settings: Mapping[str, Any] | None = None
+
+
+def save_weights(
+    model: Any, tokenizer: Any, directory: Path, max_length: int, *, more_weights: Mapping[str, Tensor]
 ) -> None:
     """Write a transformers model, with additional weights, and its tokenizer."""
     with quiet():
         model.save_pretrained(str(directory), state_dict={**model.state_dict(), **more_weights})
     save_tokenizer(tokenizer, directory, max_length)
-    if normalize:
-        (directory / "2_Normalize").mkdir(exist_ok=True)
-    _write(directory / "modules.json", _modules(normalize))
-    _write(directory / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
-    _write(
-        directory / "1_Pooling" / "config.json",
-        {
-            "word_embedding_dimension": model.config.hidden_size,
-            "pooling_mode_cls_token": pooling == "cls",
-            "pooling_mode_mean_tokens": pooling == "mean",
-            "pooling_mode_max_tokens": False,
-            "pooling_mode_mean_sqrt_len_tokens": False,
-        },
-    )
+
+
+def write_modules(
+    directory: Path,
+    model_type: str,
+    modules: Sequence[Module],
+    *,
+    max_length: int,
+    similarity: str,
+    prompts: Mapping[str, str] = MappingProxyType({}),
+    transformer: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
+    """Write what ST reads: which modules there are, and how they compute. `transformer` are settings of the first one."""
+    listed = [
+        {"idx": i, "name": str(i), "path": module.path, "type": f"sentence_transformers.{module.type}"}
+        for i, module in enumerate(modules)
+    ]
+    _write(directory / "modules.json", listed)
+    limits = {"max_seq_length": max_length, "do_lower_case": False}
+    _write(directory / "sentence_bert_config.json", {**limits, **transformer})
+    for module in modules:
+        if module.path:
+            (directory / module.path).mkdir(exist_ok=True)
+        if module.settings is not None:
+            _write(directory / module.path / "config.json", module.settings)
     _write(
         directory / "config_sentence_transformers.json",
         {
             "__version__": {},
-            "model_type": "SentenceTransformer",
-            "prompts": {},
+            "model_type": model_type,
+            "prompts": dict(prompts),
             "default_prompt_name": None,
             "similarity_fn_name": similarity,
         },
     )
 
 
-def _modules(normalize: bool) -> list[dict[str, Any]]:
+def vector_modules(hidden_size: int, pooling: Pooling, *, normalize: bool) -> list[Module]:
+    """The modules of an encoder of one vector."""
+    settings = {
+        "word_embedding_dimension": hidden_size,
+        "pooling_mode_cls_token": pooling == "cls",
+        "pooling_mode_mean_tokens": pooling == "mean",
+        "pooling_mode_max_tokens": False,
+        "pooling_mode_mean_sqrt_len_tokens": False,
+    }
     # The names under which every version since 2 finds its modules; version 5 also has longer ones.
-    paths = {"Transformer": "", "Pooling": "1_Pooling"} | ({"Normalize": "2_Normalize"} if normalize else {})
-    return [
-        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for i, (kind, path) in enumerate(paths.items())
-    ]
+    modules = [Module("models.Transformer", ""), Module("models.Pooling", "1_Pooling", settings)]
+    return [*modules, Module("models.Normalize", "2_Normalize")] if normalize else modules
 
 
 def _write(path: Path, value: Any) -> None:

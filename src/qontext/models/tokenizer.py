@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from qontext.frame.damage import damaged
 from qontext.frame.disk import require_regular
 from qontext.frame.errors import QontextError, first_line
+from qontext.models.layout import Kind, Layout
 
 _SPECIAL = {
     "unk_token": ("[UNK]", "<unk>"),
@@ -67,6 +71,19 @@ def load_tokenizer(path: Path) -> Any:
             remedy="Convert it to a tokenizer.json with transformers.",
         )
     return tokenizer
+
+
+def token_ids(
+    tokenizer: Any, layout: Layout, texts: Sequence[str], kind: Kind, max_length: int
+) -> list[np.ndarray[Any, Any]]:
+    """Token ids of each text, with prompt and special tokens, truncated at the length limit."""
+    prompt = layout.prompt(kind)
+    prepared = [(prompt + text).strip() for text in texts]
+    prepared = [text.lower() for text in prepared] if layout.lower else prepared
+    backend = tokenizer.backend_tokenizer
+    backend.no_padding()
+    backend.enable_truncation(max_length)
+    return [np.array(e.ids, dtype=np.int32) for e in backend.encode_batch_fast(prepared)]
 
 
 def check_tokenizer(tokenizer: Any, place: str | Path) -> None:

@@ -61,6 +61,8 @@ class EncodeConfig(PartsConfig):
 
 class Encode(Parts[EncodeConfig]):
     unit = "texts"
+    packed: Any = None
+    """The encoder, if its texts do not become one vector."""
 
     def plan(self) -> list[Part]:
         count = _count(self.config, check=self.work.rank == 0)
@@ -71,31 +73,40 @@ class Encode(Parts[EncodeConfig]):
     def open(self) -> None:
         import numpy as np
 
+        from qontext.models.layout import read_layout
+        from qontext.models.locate import locate
         from qontext.models.precision import own_device, resolve_device, settle_precision
         from qontext.models.retriever import Retriever
         from qontext.retrieve.reuse import Earlier
 
         config = self.config
         device = own_device(config.device)
+        self.dtype = np.dtype("float16" if config.storage == "fp16" else "float32")
+        self.rows = _Queries(config.texts) if config.kind == "query" else _Passages(config.texts)
+        settings: dict[str, Any] = {
+            "device": device,
+            "precision": settle_precision(self.work, config.precision, resolve_device(device)),
+            "max_length": config.max_length,
+            "batch_tokens": config.batch_tokens,
+        }
+        if (kind := read_layout(locate(config.encoder)).representation) != "vector":
+            self.packed = _open_representer(config, kind, settings)
+            self.properties = packed_properties(self.packed, config.storage)
+            return
         self.retriever = Retriever(
-            config.encoder,
-            device=device,
-            precision=settle_precision(self.work, config.precision, resolve_device(device)),
-            pooling=config.pooling,
-            max_length=config.max_length,
-            batch_tokens=config.batch_tokens,
-            dimensions=config.dimensions,
+            config.encoder, pooling=config.pooling, dimensions=config.dimensions, **settings
         ).of(config.kind)
         self.properties = properties_of(self.retriever, config.storage)
         self.earlier = Earlier(config.reuse, config.kind, self.properties)
-        self.dtype = np.dtype("float16" if config.storage == "fp16" else "float32")
-        self.rows = _Queries(config.texts) if config.kind == "query" else _Passages(config.texts)
 
     def read(self, part: Part) -> _Block:
         from qontext.retrieve.reuse import text_hashes
 
         rows = self.rows.read(part.first, part.last)
         hashes = text_hashes([text for _, text in rows])
+        if self.packed is not None:
+            tokens = self.packed.tokenize([text for _, text in rows], self.config.kind)
+            return _Block([id for id, _ in rows], hashes, None, None, tokens)
         known, vectors = self.earlier.rows(hashes)
         new = [text for (_, text), there in zip(rows, known) if not there]
         tokens = self.retriever.tokenize(new, self.config.kind)
@@ -104,6 +115,8 @@ class Encode(Parts[EncodeConfig]):
     def make(self, part: Part, content: _Block) -> dict[str, int]:
         import numpy as np
 
+        if self.packed is not None:
+            return self._make_packed(part, content)
         vectors = np.empty((len(content.ids), self.retriever.dimension), self.dtype)
         encoded = self.retriever.encode_tokens(content.tokens, advance=self.advance)
         vectors[~content.known] = encoded.astype(self.dtype)
@@ -112,6 +125,26 @@ class Encode(Parts[EncodeConfig]):
             self.advance(int(content.known.sum()))
         _write(self.work, part.number, content.ids, content.hashes, vectors, self.config.texts)
         return {"encoded": len(content.tokens), "reused": int(content.known.sum())}
+
+    def _entries(self, outcome: Outcome) -> dict[str, float]:
+        """How long packed representations are."""
+        from qontext.frame.damage import read_array
+
+        kind = (outcome.facts or {}).get("representation")
+        if kind is None:
+            return {}
+        shape = (None,) if kind == "sparse" else (None, None)
+        files = [self.work.path / part.name for part in outcome.parts]
+        entries = sum(len(read_array(file, "f", shape=shape)) for file in files)
+        return {"entries_per_text": round(entries / outcome.parts[-1].last, 1)}
+
+    def _make_packed(self, part: Part, content: _Block) -> dict[str, int]:
+        from qontext.retrieve.packed import write_part
+
+        texts = self.packed.encode_tokens(content.tokens, self.config.kind, advance=self.advance)
+        _write_ids(self.work, part.number, content.ids, content.hashes)
+        write_part(self.work, part.number, texts, self.packed.dimension, self.dtype)
+        return {"encoded": len(content.ids), "reused": 0}
 
     def facts(self) -> dict[str, Any]:
         return self.properties
@@ -124,6 +157,7 @@ class Encode(Parts[EncodeConfig]):
         return {
             "texts": outcome.parts[-1].last,
             **(outcome.facts or {}),
+            **self._entries(outcome),
             "encoded_now": encoded,
             "reused": outcome.counts["reused"],
             "texts_per_second": round(encoded / outcome.seconds, 1) if encoded else None,
@@ -188,19 +222,53 @@ def properties_of(retriever: Any, storage: str) -> dict[str, Any]:
     }
 
 
+def _open_representer(config: EncodeConfig, kind: str, settings: dict[str, Any]) -> Any:
+    from qontext.models.representer import Representer
+
+    for name in ("pooling", "dimensions", "reuse"):
+        if getattr(config, name) is not None:
+            raise QontextError(
+                f"{name} is only for encoders of one vector, not of the representation {kind!r}",
+                place=config.encoder,
+                remedy=f"Remove --{name}.",
+            )
+    return Representer(config.encoder, **settings)
+
+
+def packed_properties(representer: Any, storage: str) -> dict[str, Any]:
+    """The settings that determine representations other than one vector, for the summary."""
+    import torch
+
+    from qontext.retrieve.reuse import weights_hash
+
+    return {
+        **representer.representation.about(),
+        "dimension": representer.dimension,
+        "max_length": representer.max_length,
+        "computed_in": str(representer.dtype).removeprefix("torch."),
+        "weights": weights_hash(torch.nn.ModuleList([representer.encoder, representer.representation])),
+        "storage": storage,
+    }
+
+
 def _write(work: Workdir, number: int, ids: list[str], hashes: Any, vectors: Any, source: str) -> None:
     """One block: its ids with the hashes of their texts, then its vectors."""
     import numpy as np
+
+    if not np.isfinite(vectors).all():
+        raise QontextError("a vector does not fit fp16", place=source, remedy="Use --storage fp32.")
+    _write_ids(work, number, ids, hashes)
+    with work.write(_name(number)) as path, path.open("wb") as file:
+        np.save(file, vectors, allow_pickle=False)
+
+
+def _write_ids(work: Workdir, number: int, ids: list[str], hashes: Any) -> None:
     import pyarrow as pa
 
     from qontext.data import records
 
-    if not np.isfinite(vectors).all():
-        raise QontextError("a vector does not fit fp16", place=source, remedy="Use --storage fp32.")
     with work.write(_ids_name(number)) as path:
         records.write_table(path, pa.table({"id": ids, "hash": hashes}))
-    with work.write(_name(number)) as path, path.open("wb") as file:
-        np.save(file, vectors, allow_pickle=False)
 
 
 def ahead(items: Iterator[Any]) -> Iterator[Any]:

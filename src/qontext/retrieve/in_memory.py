@@ -23,8 +23,9 @@ class InMemory(BaseSearcher):
     def __init__(
         self, passages: Iterable[Passage | str], encoder: str | os.PathLike[str] | None, device: str
     ) -> None:
-        from qontext.models.retriever import Retriever
+        from qontext.models.representer import Representer, open_retriever
         from qontext.retrieve.bm25 import Bm25
+        from qontext.retrieve.index.load import packed_index
 
         own = list(as_passages(passages))
         self._bm25 = Bm25.build(own)  # refuses ids that occur twice
@@ -32,10 +33,16 @@ class InMemory(BaseSearcher):
         self.system, self.weights = "bm25", (1.0, 0.0)
         if encoder is not None:
             self.system, self.weights = "hybrid", (0.5, 0.5)
-            self._retriever = Retriever(encoder, device=device)
+            self._retriever = open_retriever(encoder, device=device)
             ordered = sorted(self._by_id)
-            vectors = self._retriever.encode_passages([self._by_id[id] for id in ordered])
-            self._index = _Vectors(np.array(ordered, dtype=object), vectors)
+            ids = np.array(ordered, dtype=object)
+            encoded: Any = self._retriever.encode_passages([self._by_id[id] for id in ordered])
+            self._index: Any = None
+            if isinstance(self._retriever, Representer):
+                kind = packed_index(self._retriever.layout.representation)
+                self._index = kind.of(ids, encoded, self._retriever.dimension)
+            else:
+                self._index = _Vectors(ids, encoded)
 
     @property
     def lexical(self) -> Any:

@@ -1,4 +1,4 @@
-"""Postings: where each term occurs, with its score there; the memory-mapped arrays of a BM25 index.
+"""Postings: where each term occurs, with its score there; the memory-mapped arrays of a BM25 index, and of learned weights.
 
 Columns of a sparse matrix: term t occurs in the passages ``rows[starts[t] : starts[t + 1]]``, with the scores
 at the same positions in `data`.
@@ -6,7 +6,7 @@ at the same positions in `data`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,11 @@ class Postings:
     rows: Array
     starts: Array
     passages: int
-    vocabulary: dict[str, int]
-    """Term → its column."""
+    vocabulary: dict[str, int] = field(default_factory=dict)
+    """Term → its column; empty if terms are numbers from elsewhere."""
+
+    def __len__(self) -> int:
+        return self.passages
 
     @classmethod
     def of(cls, index: Any) -> Postings:
@@ -49,11 +52,12 @@ class Postings:
         rows = read_array(folder / "indices.csc.index.npy", "iu")
         starts = read_array(folder / "indptr.csc.index.npy", "iu")
         postings = cls(data, rows, starts, passages, vocabulary)
-        if fault := postings._fault():
+        if fault := postings.fault():
             raise damaged(folder, fault)
         return postings
 
-    def _fault(self) -> str | None:
+    def fault(self) -> str | None:
+        """What is inconsistent."""
         starts, rows = self.starts, self.rows
         if self.data.shape != rows.shape:
             return "its arrays have inconsistent shapes"

@@ -1,4 +1,4 @@
-"""`qontext rerank`: rescore the top k of a run with a cross-encoder, or the mean of several.
+"""`qontext rerank`: rescore the top k of a run with a cross-encoder, the mean of several, or stored vectors of tokens.
 
 Queries are scored in blocks, one part each, so that a killed run resumes after its last block and several
 processes can share the work.
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from qontext.frame import artifacts
 from qontext.frame.artifacts import Workdir
@@ -29,9 +29,12 @@ class RerankConfig(PartsConfig):
     """Run to rerank: a TREC file, or the output of a search; or training groups from 'qontext mine', of which
     all passages are scored, for distillation."""
 
-    reranker: Annotated[tuple[str, ...], Input()] = Field(min_length=1)
+    reranker: Annotated[tuple[str, ...], Input()] = ()
     """Cross-encoder: a directory or Hub name of a sequence classifier with one logit. Repeat the option for
     the mean of several."""
+
+    tokens: Annotated[str | None, Input()] = None
+    """Instead of a cross-encoder: the passages' token vectors, from 'qontext encode', which are compared by MaxSim."""
 
     data: Annotated[str | None, Input()] = None
     """A BEIR folder with the queries and passages."""
@@ -61,9 +64,19 @@ class RerankConfig(PartsConfig):
     batch_tokens: Annotated[int | None, Machine()] = Field(None, ge=1)
     """Tokens per batch. Default: chosen for the device."""
 
+    @model_validator(mode="after")
+    def _has_one(self) -> Self:
+        if bool(self.reranker) == bool(self.tokens):
+            raise QontextError("pass either --reranker or --tokens")
+        if self.tokens and self.max_length:
+            raise QontextError("max_length needs --reranker: the passages' vectors are stored")
+        return self
+
 
 class Rerank(Parts[RerankConfig]):
     unit = "pairs"
+    scorer: Any = None
+    """What scores by vectors of tokens, if cross-encoders do not."""
 
     @cached_property
     def candidates(self) -> tuple[Any, Any]:
@@ -73,7 +86,7 @@ class Rerank(Parts[RerankConfig]):
     def plan(self) -> list[Part]:
         top = self.candidates[0]
         ends = [*top.starts[: len(top) : BLOCK].tolist(), top.size]
-        models = len(self.config.reranker)
+        models = len(self.config.reranker) or 1
         return [
             Part(number, f"scores-{number:05d}.npy", first, last, (last - first) * models)
             for number, (first, last) in enumerate(pairwise(ends))
@@ -83,10 +96,19 @@ class Rerank(Parts[RerankConfig]):
         from qontext.models.cross_encoder import CrossEncoder
         from qontext.models.precision import own_device, resolve_device, settle_precision
 
-        config = self.config
-        self.queries, self.texts = _texts(config, self.candidates[0])
+        config, top = self.config, self.candidates[0]
+        self.queries = _queries(config, top)
         device = own_device(config.device)
         precision = settle_precision(self.work, config.precision, resolve_device(device))
+        if config.tokens:
+            import numpy as np
+
+            from qontext.retrieve.maxsim import TokenScorer
+
+            form: dict[str, Any] = {"device": device, "precision": precision}
+            self.scorer = TokenScorer(config.tokens, top.ids, np.unique(top.codes), run=config.run, **form)
+            return
+        self.texts = _texts(config, top)
         self.models = [
             CrossEncoder(
                 name,
@@ -102,6 +124,12 @@ class Rerank(Parts[RerankConfig]):
         import numpy as np
 
         top, rows = self.candidates[0], slice(part.first, part.last)
+        if self.scorer is not None:
+            places = np.arange(part.number * BLOCK, min((part.number + 1) * BLOCK, len(top)))
+            texts = [self.queries[top.queries[q]] for q in places]
+            codes = [top.codes[top.starts[q] : top.starts[q + 1]] for q in places]
+            self._write(part, self.scorer.score(texts, codes, self.advance))
+            return {}
         pairs = [
             (self.queries[top.queries[q]], self.texts[top.ids[code]])
             for q, code in zip(top.row_queries()[rows], top.codes[rows])
@@ -109,12 +137,18 @@ class Rerank(Parts[RerankConfig]):
         scores = np.mean(
             [model.score(pairs, advance=self.advance) for model in self.models], axis=0, dtype=np.float64
         )
-        with self.work.write(part.name) as path, path.open("wb") as file:
-            np.save(file, scores, allow_pickle=False)
+        self._write(part, scores)
         return {}
 
+    def _write(self, part: Part, scores: Any) -> None:
+        import numpy as np
+
+        with self.work.write(part.name) as path, path.open("wb") as file:
+            np.save(file, scores.astype(np.float64), allow_pickle=False)
+
     def facts(self) -> dict[str, Any]:
-        return {"max_length": self.models[0].max_length}
+        longest = self.models[0].max_length if self.scorer is None else self.scorer.model.max_length
+        return {"max_length": longest}
 
     def finish(self, outcome: Outcome) -> dict[str, Any]:
         from qontext.data.runs import Run, write_run
@@ -131,7 +165,7 @@ class Rerank(Parts[RerankConfig]):
         return {
             "queries": len(top),
             "pairs": top.size,
-            "models": len(self.config.reranker),
+            "models": len(self.config.reranker) or 1,
             **(outcome.facts or {}),
             "seconds": round(outcome.seconds, 3),
         }
@@ -176,24 +210,31 @@ def _with_rest(reranked: Any, run: Any, k: int) -> Any:
     )
 
 
-def _texts(config: RerankConfig, top: Any) -> tuple[dict[str, str], dict[str, str]]:
-    """The texts of only the run's queries and passages."""
-    import numpy as np
-
-    from qontext.data.collection import read_passages
-    from qontext.retrieve.inputs import select_passages, select_queries
+def _queries(config: RerankConfig, top: Any) -> dict[str, str]:
+    """The texts of the queries, among them the run's."""
+    from qontext.retrieve.inputs import select_queries
 
     queries = select_queries(config.data, None, config.queries)
     if unknown := next((query for query in top.queries if query not in queries), None):
         raise QontextError(f"names the query {unknown!r}, which is not in the queries", place=config.run)
-    ids = set(top.ids[np.unique(top.codes)])
+    return queries
+
+
+def _texts(config: RerankConfig, top: Any) -> dict[str, str]:
+    """The texts of only the run's passages."""
+    import numpy as np
+
+    from qontext.data.collection import read_passages
+    from qontext.retrieve.inputs import select_passages
+
+    needed = set(top.ids[np.unique(top.codes)])
     source = select_passages(config.data, config.passages)
-    texts = {passage.id: passage.content for passage in read_passages(source) if passage.id in ids}
-    if missing := ids - texts.keys():
+    texts = {passage.id: passage.content for passage in read_passages(source) if passage.id in needed}
+    if missing := needed - texts.keys():
         raise QontextError(
             f"names the passage {min(missing)!r}, which is not in the passages", place=config.run
         )
-    return queries, texts
+    return texts
 
 
 STAGE = Stage(
@@ -203,6 +244,7 @@ STAGE = Stage(
     """
         qontext rerank run.trec --reranker reranker --data data --k 100 --out reranked.trec
         qontext rerank groups --reranker reranker --data data --out teacher
+        qontext rerank run.trec --tokens token-vectors --data data --out reranked.trec
         qontext rerank run.trec --reranker reranker-1 --reranker reranker-2 --data data --out reranked.trec
     """,
     file=RUN,

@@ -120,14 +120,21 @@ def _words(config: SearchConfig, work: Workdir) -> Index:
 def _retriever(config: SearchConfig, index: Index, encoder: dict[str, str] | None, work: Workdir) -> Any:
     """The encoder of the queries."""
     from qontext.models.precision import own_device, resolve_device, settle_precision
-    from qontext.models.retriever import Retriever
+    from qontext.models.representer import open_retriever
 
     assert encoder is not None
     device = own_device(config.device)
     name = _query_encoder(config, encoder)
     precision = settle_precision(work, config.precision, resolve_device(device))
-    retriever = Retriever(name, device=device, precision=precision, max_length=config.max_length)
-    if index.dimension < retriever.dimension and not config.untied:
+    retriever: Any = open_retriever(name, device=device, precision=precision, max_length=config.max_length)
+    searched = index.tag if index.reads == "packed" else "vector"
+    if retriever.layout.representation != searched:
+        raise QontextError(
+            f"is an encoder of the representation {retriever.layout.representation!r}, the index is of {searched!r}",
+            place=name,
+            remedy="Search with the encoder that encoded the passages.",
+        )
+    if index.dimension < retriever.dimension and searched == "vector" and not config.untied:
         retriever.cut(index.dimension)  # as the passages, whose encoder it is
     if retriever.dimension != index.dimension:
         raise QontextError(

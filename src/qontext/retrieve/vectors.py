@@ -8,7 +8,7 @@ run can be written without comparing strings. The numbers, in the order of the p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -31,21 +31,18 @@ _ROWS, _SORTED = 16_384, 1 << 20
 
 
 @dataclass(frozen=True)
-class Vectors:
-    """An `encode` artifact. Its parts are memory-mapped."""
+class Encoded:
+    """An `encode` artifact of any representation. Its parts are memory-mapped."""
 
     artifact: Artifact
-    parts: list[np.ndarray[Any, Any]]  # [rows, D] float16 or float32 each
+    parts: Sequence[Any]
+    """Each part's representations, as many as it has passages."""
     id_files: list[Path]
 
     @cached_property
     def part_ids(self) -> list[pa.Array]:
         """For each part, its ids; read on first use."""
         return [_ids(file, rows=len(part)) for file, part in zip(self.id_files, self.parts)]
-
-    @property
-    def dimension(self) -> int:
-        return int(self.parts[0].shape[1])
 
     @property
     def encoder(self) -> dict[str, str]:
@@ -75,9 +72,27 @@ class Vectors:
         names = as_objects(pa.chunked_array(self.part_ids, pa.string()).take(pa.array(places)))
         return names[np.argsort(self._numbers[places])]
 
-    def blocks(self) -> Iterator[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
-        """(numbers, vectors) of each part."""
+    def blocks(self) -> Iterator[tuple[np.ndarray[Any, Any], Any]]:
+        """(numbers, representations) of each part."""
         yield from zip(self.part_numbers, self.parts)
+
+    @cached_property
+    def _numbers(self) -> np.ndarray[Any, Any]:
+        """[P] the passages' numbers, in the order of the parts: mapped where `encode` stored them."""
+        if NUMBERS in self.artifact.meta["parts"]:
+            return read_array(self.artifact.part(NUMBERS), "i", shape=(len(self),))
+        return numbers_of(self.part_ids)[0]
+
+
+class Vectors(Encoded):
+    """One vector for each passage."""
+
+    parts: list[np.ndarray[Any, Any]]
+    """[rows, D] float16 or float32 each"""
+
+    @property
+    def dimension(self) -> int:
+        return int(self.parts[0].shape[1])
 
     def check(self) -> None:
         """Refuse non-finite vectors. Reads all of them."""
@@ -96,13 +111,6 @@ class Vectors:
                 remedy="Encode again with --overwrite.",
             )
 
-    @cached_property
-    def _numbers(self) -> np.ndarray[Any, Any]:
-        """[P] the passages' numbers, in the order of the parts: mapped where `encode` stored them."""
-        if NUMBERS in self.artifact.meta["parts"]:
-            return read_array(self.artifact.part(NUMBERS), "i", shape=(len(self),))
-        return numbers_of(self.part_ids)[0]
-
 
 def numbers_of(part_ids: list[pa.Array]) -> tuple[np.ndarray[Any, Any], str | None]:
     """[P] where each id stands among all of them in ascending order; and an id that occurs twice, if one does."""
@@ -120,9 +128,20 @@ def numbers_of(part_ids: list[pa.Array]) -> tuple[np.ndarray[Any, Any], str | No
     return numbers, repeated
 
 
+def representation_of(artifact: Artifact) -> str:
+    """The representation of the texts that `encode` wrote."""
+    return str(artifact.summary.get("representation", "vector"))
+
+
 def open_vectors(path: Path | str) -> Vectors:
     """The vectors at `path`, the output of `encode`; only headers are checked."""
     artifact = open_artifact(path, verb="encode")
+    if (kind := representation_of(artifact)) != "vector":
+        raise QontextError(
+            f"holds the representation {kind!r}, not one vector of each text",
+            place=path,
+            remedy="'qontext search' searches it as it is.",
+        )
     files = [file for file in artifact.parts(".npy") if file.parent == artifact.path]
     ids = artifact.parts(".parquet")
     if len(files) != len(ids) or not files:

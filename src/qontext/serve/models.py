@@ -40,6 +40,20 @@ class Encoder:
         return half.encode_tokens(tokens), [len(ids) for ids in tokens]
 
 
+class PackedEncoder:
+    """Texts → representations other than one vector, which the API for embeddings does not serve."""
+
+    def __init__(self, path: str, *, device: str, precision: Any, passage: int | None) -> None:
+        from qontext.models.representer import Representer
+
+        self._representer = Representer(path, device=device, precision=precision, max_length=passage)
+
+    def encode(self, texts: Sequence[str], kind: Kind) -> tuple[Any, list[int]]:
+        """(the packed representations, the tokens read of each text)."""
+        tokens = self._representer.tokenize(texts, kind)
+        return self._representer.encode_tokens(tokens, kind), [len(ids) for ids in tokens]
+
+
 class Reranker:
     """Pairs of query and text → probabilities of relevance."""
 

@@ -25,7 +25,7 @@ from qontext.retrieve.searcher import dense_index, is_adapted, model_of, read_ad
 from qontext.retrieve.where import Mask, passages_of
 from qontext.serve.errors import Failed
 from qontext.serve.held import held
-from qontext.serve.models import Encoder, Kind, Reranker
+from qontext.serve.models import Encoder, Kind, PackedEncoder, Reranker
 from qontext.serve.passages import Filter, Passages
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -122,6 +122,10 @@ class Opener:
             return [System(name, _label(artifact), passages, rank, analyzer=_analyzer(index))]
         remedy = "Restore it, or encode the passages again."
         encoder_path = find(entry, artifact.path, "the encoder of the passages", remedy=remedy)
+        if index.reads == "packed":
+            form: dict[str, Any] = {"device": self.device, "precision": self.precision}
+            packed = PackedEncoder(encoder_path, passage=_passage_length(artifact), **form)
+            return [System(name, index.tag, passages, _rank(index, passages, packed))]
         encoder = self._encoder(encoder_path, None, _passage_length(artifact), index.dimension)
         if encoder.dimension != index.dimension:
             raise QontextError(
@@ -195,7 +199,7 @@ def reranked(system: System, reranker: Reranker, name: str) -> System:
     return replace(system, name=name, label=f"{system.label}, reranked by {reranker.name}", rank=rank)
 
 
-def _rank(index: Any, passages: Passages, encoder: Encoder | None = None) -> Rank:
+def _rank(index: Any, passages: Passages, encoder: Encoder | PackedEncoder | None = None) -> Rank:
     """Searches an index with texts, or with vectors of the encoder."""
     numbers_of = passages.numbers(index.ids)
 

@@ -20,7 +20,7 @@ from qontext.models.packing import batches_by_length, pad
 
 OTHERS = 2000
 Vectors = Callable[[Tensor, Tensor], Tensor]
-"""Tokens [N, T] and mask [N, T] → vectors [N, H]."""
+"""Tokens [N, T] and mask [N, T] → vectors [N, H]; or of queries and passages, their similarity."""
 
 
 class Probe:
@@ -35,6 +35,7 @@ class Probe:
         *,
         queries: int = 200,
         query_tokens: int = 64,
+        prompts: tuple[str, str] = ("", ""),
     ) -> None:
         collection = load_collection(folder)
         judged = collection.qrels(split)
@@ -53,13 +54,19 @@ class Probe:
             [place[p] for p, grade in judged[q].items() if grade > 0 and p in place] for q in ids
         ]
         self.pad_id = tokenizer.pad_token_id
-        self.queries = _tokens(tokenizer, [texts[q] for q in ids], query_tokens)
-        self.passages = _tokens(tokenizer, list(pool.values()), max_tokens)
+        of_query, of_passage = prompts
+        self.queries = _tokens(tokenizer, [of_query + texts[q] for q in ids], query_tokens)
+        self.passages = _tokens(tokenizer, [of_passage + text for text in pool.values()], max_tokens)
 
     def measure(
-        self, model: nn.Module, vectors: Vectors, device: torch.device, of_queries: Vectors | None = None
+        self,
+        model: nn.Module,
+        vectors: Vectors,
+        device: torch.device,
+        of_queries: Vectors | None = None,
+        similarity: Vectors = lambda queries, passages: queries @ passages.T,
     ) -> dict[str, float]:
-        """MRR@10 and R@100 by the dot product of `vectors`, a method of `model`. `of_queries` computes the
+        """MRR@10 and R@100 by the similarity of `vectors`, a method of `model`. `of_queries` computes the
         queries' vectors, if they differ.
         """
         training = model.training
@@ -68,7 +75,7 @@ class Probe:
             queries = self._encode(of_queries or vectors, self.queries, device)
             passages = self._encode(vectors, self.passages, device)
         model.train(training)
-        order = np.argsort(-(queries @ passages.T).numpy(), axis=1, kind="stable")[:, :100]
+        order = np.argsort(-similarity(queries, passages).numpy(), axis=1, kind="stable")[:, :100]
         reciprocal, recall = [], []
         for row, relevant in zip(order, self.relevant):
             hits = np.isin(row, relevant)

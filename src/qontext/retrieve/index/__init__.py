@@ -51,8 +51,8 @@ class How:
 class Index(ABC):
     """Something that can be searched."""
 
-    reads: ClassVar[Literal["vectors", "texts"]] = "vectors"
-    """What a query is: a vector, [D] float32, or a text."""
+    reads: ClassVar[Literal["vectors", "texts", "packed"]] = "vectors"
+    """What queries are: vectors, [Q, D] float32; texts; or a `Packed` of another representation."""
     tag: ClassVar[str] = "dense"
     """The system's name in runs."""
     advance: Callable[[int], None] = staticmethod(lambda passages: None)

@@ -84,10 +84,10 @@ class ExactIndex(StoredVectors):
                     these, vectors = these[rows[these]], vectors[rows[these]]
                     if not len(these):
                         continue
-                block = _tensor(vectors).to(self.device).float()
+                block = tensor_over(vectors).to(self.device).float()
                 if not block.sum().isfinite():  # one pass; a sum may overflow though its terms are finite
                     self.vectors.check_rows(these, block.isfinite().all(1).cpu().numpy())
-                yield _tensor(these).to(self.device), block
+                yield tensor_over(these).to(self.device), block
 
     def _rescored(self, queries_QD: Tensor, coarse: Best, rows: Array | None) -> Array:
         """[Q, C] the survivors' scores in fp32."""
@@ -97,7 +97,7 @@ class ExactIndex(StoredVectors):
         for numbers, _ in self.vectors.blocks():
             numbers = numbers if rows is None else numbers[rows[numbers]]
             begin, end = end, end + len(numbers)
-            place[_tensor(numbers).to(self.device)] = torch.arange(begin, end, device=self.device)
+            place[tensor_over(numbers).to(self.device)] = torch.arange(begin, end, device=self.device)
         place_QC = torch.where(coarse.numbers >= 0, place[coarse.numbers], -1)
         exact = torch.full_like(coarse.scores, -torch.inf)
         end = 0
@@ -201,7 +201,7 @@ def _dots(queries_QD: Tensor, passages_BD: Tensor, query_N: Tensor, passage_N: T
     return sampled.values()
 
 
-def _tensor(rows: Array) -> Tensor:
+def tensor_over(rows: Array) -> Tensor:
     """A tensor over the memory map itself. torch warns that it must not be written to, which nothing here does."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)

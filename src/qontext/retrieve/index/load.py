@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from qontext.frame.artifacts import CLAIM, META, Artifact, open_artifact
 from qontext.frame.descriptions import InputEntry
 from qontext.frame.errors import QontextError
 from qontext.retrieve.index import BACKENDS, Backend, How, Index
-from qontext.retrieve.vectors import open_vectors
+from qontext.retrieve.packed import open_packed
+from qontext.retrieve.vectors import open_vectors, representation_of
 
 
 def open_searchable(path: Path | str) -> Artifact:
@@ -23,6 +25,14 @@ def open_searchable(path: Path | str) -> Artifact:
     return open_artifact(path)
 
 
+def packed_index(representation: str) -> Any:
+    """The index over packed representations."""
+    from qontext.retrieve.index.sparse import SparseIndex
+    from qontext.retrieve.index.tokens import TokenIndex
+
+    return {"sparse": SparseIndex, "tokens": TokenIndex}[representation]
+
+
 def open_index(path: Path | str, how: How | None = None) -> tuple[Index, dict[str, str] | None]:
     """The index at `path`, and the encoder that made its vectors, as its description has it; None for an index of texts."""
     artifact = open_searchable(path)
@@ -31,6 +41,9 @@ def open_index(path: Path | str, how: How | None = None) -> tuple[Index, dict[st
 
         if artifact.config["kind"] != "passage":
             raise QontextError("holds vectors of queries, not of passages", place=path)
+        if (representation := representation_of(artifact)) != "vector":
+            encoded = open_packed(path)
+            return packed_index(representation).open(encoded, how or How()), encoded.encoder
         vectors = open_vectors(path)
         return ExactIndex.open(vectors, how or How()), vectors.encoder
     if artifact.verb != "index":

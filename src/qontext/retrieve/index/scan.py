@@ -31,7 +31,7 @@ class ScanIndex(StoredVectors):
                     self.vectors.check_rows(these, is_finite)
                 allowed = slice(None) if rows is None else rows[these]
                 best = [
-                    _first(np.append(old, these[allowed]), np.append(old_scores, scores[allowed]), k)
+                    first(np.append(old, these[allowed]), np.append(old_scores, scores[allowed]), k)
                     for (old, old_scores), scores in zip(best, scores_QB)
                 ]
         k = min(k, len(self.vectors) if rows is None else int(rows.sum()))
@@ -42,7 +42,7 @@ class ScanIndex(StoredVectors):
         return nearest, scores
 
 
-def _first(numbers: Array, scores: Array, k: int) -> tuple[Array, Array]:
+def first(numbers: Array, scores: Array, k: int) -> tuple[Array, Array]:
     """The best k of some passages, ties by number."""
     if len(scores) > k:
         least = np.partition(scores, len(scores) - k)[len(scores) - k]

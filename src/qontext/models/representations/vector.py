@@ -1,0 +1,114 @@
+"""One vector, from the last layer's [CLS] or the mean over the tokens.
+
+    s(q, p) = <h_q, h_p>        cosine: of vectors of length one
+
+Matryoshka: the loss is the mean over vectors cut to their first d dimensions, for several d (Kusupati et al. 2022).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, Self, cast
+
+import torch.nn.functional as F
+from pydantic import model_validator
+from torch import Tensor
+
+from qontext.frame import log
+from qontext.frame.config import Options
+from qontext.frame.errors import QontextError
+from qontext.models.encoder import Encoder
+from qontext.models.layout import Layout
+from qontext.models.pooling import POOLINGS
+from qontext.models.representations.base import Lengths, Representation
+from qontext.models.save import Pooling, Similarity
+
+
+class VectorOptions(Options):
+    pooling: Literal["auto", "cls", "mean"] = "auto"
+    """Vector of a text: the last layer's [CLS], or the mean over its tokens. Auto: from the encoder's folder,
+    else [CLS]."""
+
+    similarity: Literal["auto", "dot", "cosine"] = "auto"
+    """Similarity of vectors. Auto: from the encoder's folder, else dot product."""
+
+    dimensions: tuple[int, ...] = ()
+    """Train these numbers of first dimensions to be vectors, too (Matryoshka), such as 64 and 128. May be repeated. They
+    are used with 'qontext encode --dimensions'."""
+
+    @model_validator(mode="after")
+    def _different(self) -> Self:
+        if min(self.dimensions, default=1) < 1 or len(set(self.dimensions)) < len(self.dimensions):
+            raise QontextError("dimensions must be different numbers from 1")
+        return self
+
+
+class Vector(Representation):
+    Options = VectorOptions
+
+    def __init__(
+        self, pooling: Pooling = "cls", similarity: Similarity = "dot", dimensions: tuple[int, ...] = ()
+    ) -> None:
+        super().__init__()
+        self.pooling, self.compared, self.dimensions = pooling, similarity, dimensions
+        self.temperature = 1.0 if similarity == "dot" else 0.05
+        self.reads_first_token = pooling == "cls"
+
+    @classmethod
+    def new(cls, encoder: Encoder, layout: Layout, options: Any, lengths: Lengths) -> Self:
+        pooling, similarity = resolve(layout, options)
+        if max(options.dimensions, default=0) >= encoder.hidden_size:
+            raise QontextError(
+                f"dimensions = {max(options.dimensions)}, but the encoder's vectors have {encoder.hidden_size}: "
+                "name smaller numbers"
+            )
+        return cls(pooling, similarity, options.dimensions)
+
+    def forward(self, encoder: Encoder, ids_NT: Tensor, mask_NT: Tensor, are_queries: bool) -> Tensor:
+        (last_NTH,) = encoder(ids_NT, mask_NT)
+        vectors_NH = POOLINGS[self.pooling](last_NTH.float(), mask_NT)
+        return F.normalize(vectors_NH, dim=1) if self.compared == "cosine" else vectors_NH
+
+    def similarity(self, queries_QH: Tensor, passages_PH: Tensor) -> Tensor:
+        return queries_QH @ passages_PH.T
+
+    def versions(self, texts_MH: Tensor) -> list[Tensor]:
+        cut = [texts_MH[:, :width] for width in self.dimensions]
+        if self.compared == "cosine":
+            cut = [F.normalize(part, dim=1) for part in cut]
+        return [*cut, texts_MH]
+
+    def about(self) -> dict[str, str]:
+        return {"pooling": self.pooling, "similarity": self.compared}
+
+    def save(self, encoder: Encoder, folder: Path, lengths: Lengths, *, max_length: int) -> None:
+        encoder.save(
+            folder,
+            max_length=max_length,
+            pooling=self.pooling,
+            similarity=self.compared,
+            mlm_head=False,
+            normalize=self.compared == "cosine",
+        )
+
+
+def resolve(layout: Layout, options: Any) -> tuple[Pooling, Similarity]:
+    """Pooling and similarity: from the options, else from the encoder's folder."""
+    pooling = layout.pooling if options.pooling == "auto" else options.pooling
+    similarity = layout.similarity if options.similarity == "auto" else options.similarity
+    if pooling not in ("cls", "mean"):
+        raise QontextError(
+            f"training with the encoder's pooling {pooling!r} is not supported",
+            place=layout.transformer,
+            remedy="Set --pooling cls or mean.",
+        )
+    if layout.dense:
+        raise QontextError(
+            "training an encoder with a dense layer after its pooling is not supported",
+            place=layout.transformer,
+        )
+    if layout.prompts:
+        log.warn(
+            f"{layout.transformer} uses prompts; they are ignored in training and not saved with the result."
+        )
+    return cast(Pooling, pooling), "cosine" if similarity == "cosine" else "dot"

@@ -1,0 +1,81 @@
+"""Exact search over learned weights of words: the postings of a query's words are added up, part by part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import torch
+
+from qontext.models.packed import Packed
+from qontext.retrieve.index import Array, How, Index
+from qontext.retrieve.index.exact import tensor_over
+from qontext.retrieve.index.scan import first
+from qontext.retrieve.packed import postings_of
+from qontext.retrieve.postings import Postings
+from qontext.retrieve.vectors import Encoded
+
+
+class SparseIndex(Index):
+    """Postings in parts; `numbers` [P] are where each part's passages stand in `ids`. Passages without a word of the
+    query are no results."""
+
+    reads = "packed"
+    tag = "sparse"
+
+    def __init__(self, ids: Array, parts: Sequence[tuple[Array, Postings]]) -> None:
+        self._ids, self.parts = ids, parts
+
+    @classmethod
+    def open(cls, encoded: Encoded, how: How) -> SparseIndex:
+        return cls(encoded.ids, list(encoded.blocks()))
+
+    @classmethod
+    def of(cls, ids: Array, packed: Packed, terms: int) -> SparseIndex:
+        """An index in memory; ids ascend."""
+        return cls(ids, [(np.arange(len(ids)), postings_of(packed, terms))])
+
+    @property
+    def ids(self) -> Array:
+        return self._ids
+
+    @property
+    def dimension(self) -> int:
+        return len(self.parts[0][1].starts) - 1
+
+    def search(self, queries: Packed, k: int, rows: Array | None = None) -> tuple[Array, Array]:
+        k = min(k, len(self.ids))
+        best = np.full((len(queries), k), -1, np.int64)
+        scores = np.full((len(queries), k), -np.inf, np.float32)
+        counts = np.zeros(len(queries), np.int64)
+        assert queries.terms is not None
+        spans = [slice(*span) for span in pairwise(queries.starts.tolist())]
+        for numbers, postings in self.parts:
+            searched = None if rows is None else rows[numbers]
+            for q, span in enumerate(spans if k else ()):
+                new = _scores(postings, queries.terms[span].tolist(), queries.values[span])
+                new = new if searched is None else new * searched
+                # A score that ties with the worst so far may still have the smaller number.
+                hits = np.flatnonzero(new >= scores[q, -1] if counts[q] == k else new > 0)
+                if len(hits):
+                    old = slice(counts[q])
+                    top = first(
+                        np.append(best[q, old], numbers[hits]), np.append(scores[q, old], new[hits]), k
+                    )
+                    counts[q] = len(top[0])
+                    best[q, : counts[q]], scores[q, : counts[q]] = top
+            self.advance(len(numbers))
+        return best, scores
+
+
+def _scores(postings: Postings, terms: list[int], weights: Array) -> Array:
+    """[P] Σ weight in the query · weight in the passage, over the query's terms. Additions of torch take a fifth of the time
+    of NumPy's."""
+    total = torch.zeros(len(postings))
+    for term, weight in zip(terms, weights.tolist()):
+        places = slice(int(postings.starts[term]), int(postings.starts[term + 1]))
+        rows, data = tensor_over(postings.rows[places]), tensor_over(postings.data[places])
+        total.index_add_(0, rows.int(), data.float(), alpha=weight)  # a term names a passage once
+    scores: Array = total.numpy()
+    return scores

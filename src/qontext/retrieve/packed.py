@@ -1,0 +1,84 @@
+"""Representations other than one vector on disk: the memory-mapped output of `encode`.
+
+| file of part k | sparse | tokens |
+|---|---|---|
+| ids-k.parquet | the ids of its N passages | the same |
+| vectors-k.npy | [K] weights, by term | [K, D] vectors, by passage |
+| starts-k.npy | [V + 1] where each term begins | [N + 1] where each passage begins |
+| rows-k.npy | [K] the passages, counted within the part | |
+
+Weights are stored as postings, so that search reads only the terms of a query, and nothing has to be indexed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qontext.data import records
+from qontext.frame.artifacts import Workdir, open_artifact
+from qontext.frame.damage import damaged, read_array
+from qontext.models.packed import Packed
+from qontext.retrieve.postings import Postings
+from qontext.retrieve.vectors import Encoded, representation_of
+
+
+def postings_of(packed: Packed, terms: int) -> Postings:
+    """Rows of weights → where each term occurs, passages in order."""
+    assert packed.terms is not None
+    order = np.argsort(packed.terms, kind="stable")
+    row = np.repeat(np.arange(len(packed)), packed.lengths)
+    small = np.uint16 if len(packed) <= 1 << 16 else np.int32
+    starts = np.concatenate([[0], np.cumsum(np.bincount(packed.terms, minlength=terms))])
+    return Postings(packed.values[order], row[order].astype(small), starts, len(packed))
+
+
+def write_part(work: Workdir, number: int, packed: Packed, width: int, dtype: Any) -> None:
+    """The part's arrays, that of its values last."""
+    arrays: dict[str, Any] = {"starts": packed.starts, "vectors": packed.values}
+    if packed.terms is not None:
+        postings = postings_of(packed, width)
+        arrays = {"starts": postings.starts, "rows": postings.rows, "vectors": postings.data}
+    for name, array in arrays.items():
+        with work.write(f"{name}-{number:05d}.npy") as path, path.open("wb") as file:
+            np.save(file, array.astype(dtype) if name == "vectors" else array, allow_pickle=False)
+
+
+def open_packed(path: Path | str) -> Encoded:
+    """The postings, or packed vectors of tokens, of each part of an `encode` artifact."""
+    artifact = open_artifact(path, verb="encode")
+    read = {"sparse": _read_postings, "tokens": _read_tokens}[representation_of(artifact)]
+    ids, parts = artifact.parts(".parquet"), []
+    if not ids:
+        raise damaged(artifact.path, "it has no files of ids")
+    for file in ids:
+        number = file.stem.removeprefix("ids-")
+        files = {
+            name: artifact.path / f"{name}-{number}.npy"
+            for name in ("vectors", "starts", "rows")
+            if f"{name}-{number}.npy" in artifact.meta["parts"]
+        }
+        parts.append(read(files, records.open_parquet(file).metadata.num_rows))
+    return Encoded(artifact, parts, ids)
+
+
+def _read_postings(files: dict[str, Path], rows: int) -> Postings:
+    arrays = (
+        read_array(files["vectors"], "f"),
+        read_array(files["rows"], "iu"),
+        read_array(files["starts"], "i"),
+    )
+    postings = Postings(*arrays, rows)
+    if fault := postings.fault():
+        raise damaged(files["vectors"], fault)
+    return postings
+
+
+def _read_tokens(files: dict[str, Path], rows: int) -> Packed:
+    vectors_KD = read_array(files["vectors"], "f", shape=(None, None))
+    starts = read_array(files["starts"], "i", shape=(rows + 1,), mapped=False)
+    if starts[0] or starts[-1] != len(vectors_KD) or (np.diff(starts) < 1).any():
+        raise damaged(files["starts"], "the passages do not cover the vectors")
+    return Packed(starts, vectors_KD)
