@@ -72,6 +72,15 @@ def test_nodes_make_what_one_process_makes(cluster: Any, inputs: Inputs, tmp_pat
     }
 
 
+@pytest.mark.parametrize("name", ["search", "search words", "split", "mine"])
+def test_nodes_make_what_one_process_makes_of_other_stages(
+    cluster: Any, inputs: Inputs, tmp_path: Path, name: str
+) -> None:
+    artifact = inputs.make(name, tmp_path / "out", on="ray")
+    assert artifact.digest == inputs.digest(name)
+    assert all(path.name.startswith(".lock") for path in artifact.path.glob(".*"))
+
+
 def test_a_worker_is_killed(
     cluster: Any, generate: Callable[..., Artifact], is_whole: Callable[[Artifact], None], tmp_path: Path
 ) -> None:

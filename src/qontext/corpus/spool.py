@@ -11,12 +11,14 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from qontext.data.records import Block, Document
 from qontext.frame import locks
 from qontext.frame.artifacts import Workdir
 from qontext.frame.damage import read_json
+
+if TYPE_CHECKING:
+    from qontext.data.records import Document
 
 SPOOL = ".documents"
 """The folder; hidden, since it is no part of the result."""
@@ -58,6 +60,8 @@ def spooled(work: Workdir, part: int) -> Iterator[Batch]:
 
 
 def _document(values: dict[str, Any]) -> Document:
+    from qontext.data.records import Block, Document
+
     blocks = (Block(**{**block, "headings": tuple(block["headings"])}) for block in values["blocks"])
     return Document(
         **{
