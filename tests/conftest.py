@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +16,12 @@ from qontext.frame import log
 # No time limits: a busy machine is not a fault.
 settings.register_profile("qontext", deadline=None)
 settings.load_profile("qontext")
+
+MEMORY, ROOM = Path("/dev/shm"), 6 << 30
+if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM:
+    # Stages wait for the disk after each of their many small files, a third of the time of all tests; see pyproject.toml
+    # for what stays there.
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
