@@ -12,8 +12,9 @@ demo: $(VENV)/demo-installed
 	$(BIN)/qontext demo --out runs/demo
 
 test: check
-	OMP_NUM_THREADS=1 QONTEXT_AUTO_PRECISION=fp32 $(BIN)/pytest -n 2 --dist worksteal
-	OMP_NUM_THREADS=1 QONTEXT_AUTO_PRECISION=bf16 $(BIN)/pytest -n 2 --dist worksteal -m numeric
+	OMP_NUM_THREADS=1 QONTEXT_AUTO_PRECISION=fp32 $(BIN)/pytest -n 2 --dist loadscope
+	OMP_NUM_THREADS=1 QONTEXT_AUTO_PRECISION=bf16 $(BIN)/pytest -n 2 --dist loadscope -m numeric \
+	  $$(grep -lr 'pytest.mark.numeric' tests --include='test_*.py')
 
 # The same with the lowest versions that pyproject.toml declares, in an environment of its own. torch is the largest of
 # them: `make test-oldest TORCH=2.13.0` takes another one, such as a build for CPUs that is at hand. Suites that test
