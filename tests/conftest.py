@@ -27,7 +27,19 @@ if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM:
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
-SLOWEST = ("adapt", "examples", "hostile", "workflow", "kills", "serve", "corpus", "pretrain", "queries", "damage", "retrieve")
+SLOWEST = (
+    "adapt",
+    "examples",
+    "hostile",
+    "workflow",
+    "kills",
+    "serve",
+    "corpus",
+    "pretrain",
+    "queries",
+    "damage",
+    "retrieve",
+)
 """Folders whose tests take longest, in an order in which two processes end at the same time."""
 
 

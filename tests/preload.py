@@ -16,7 +16,7 @@ import qontext
 LIBRARIES = (
     "PIL.Image", "Stemmer", "bm25s", "faiss", "ir_measures", "matplotlib.backends.backend_agg", "matplotlib.pyplot",
     "pandas", "pyarrow.compute", "pyarrow.parquet", "pytrec_eval", "rich.progress", "rich.table", "safetensors.torch",
-    "sentence_transformers", "sentencex", "sqlite3", "tokenizers", "tomllib", "torch", "torch._dynamo", "transformers",
+    "sentencex", "sqlite3", "tokenizers", "tomllib", "torch", "torch._dynamo", "transformers",
     "transformers.models.auto.tokenization_auto", "transformers.models.bert.modeling_bert",
     "transformers.models.bert.tokenization_bert", "transformers.modeling_utils",
     "transformers.models.t5.modeling_t5", "typer.completion", "typer.rich_utils", "zstandard",
