@@ -12,8 +12,9 @@ demo: $(VENV)/demo-installed
 	$(BIN)/qontext demo --out runs/demo
 
 test: check
-	OMP_NUM_THREADS=1 QONTEXT_AUTO_PRECISION=fp32 $(BIN)/pytest -n 2 --dist worksteal
-	OMP_NUM_THREADS=1 QONTEXT_AUTO_PRECISION=bf16 $(BIN)/pytest -n 2 --dist worksteal -m numeric
+	OMP_NUM_THREADS=1 QONTEXT_AUTO_PRECISION=fp32 $(BIN)/pytest -n 2 --dist loadscope
+	OMP_NUM_THREADS=1 QONTEXT_AUTO_PRECISION=bf16 $(BIN)/pytest -n 2 --dist loadscope -m numeric \
+	  $$(grep -lr 'pytest.mark.numeric' tests --include='test_*.py')
 
 # The same with the lowest versions that pyproject.toml declares, in an environment of its own. torch is the largest of
 # them: `make test-oldest TORCH=2.13.0` takes another one, such as a build for CPUs that is at hand. Suites that test
@@ -32,7 +33,7 @@ test-oldest:
 hostile: install
 	HOSTILE=all OMP_NUM_THREADS=1 $(BIN)/pytest tests/hostile -n 2 --dist worksteal
 
-# Every command is killed at many moments, not only at two, and so is the server of a study: about half an hour.
+# Every command is killed at many moments, not only at one, and so is the server of a study: about half an hour.
 kills: install
 	QONTEXT_KILLS=12 OMP_NUM_THREADS=1 $(BIN)/pytest tests/kills tests/serve/test_vote_kills.py
 

@@ -14,27 +14,19 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-import bm25s  # noqa: F401
-import faiss  # noqa: F401
-import matplotlib.pyplot  # noqa: F401
-import sentence_transformers  # noqa: F401
-import torch
-import transformers.modeling_utils  # noqa: F401
+from tests.preload import preload
 
 from qontext.corpus import split, tokens
 from qontext.finetune.negatives import mine
-from qontext.frame import stages
 from qontext.retrieve import encode, search
 from qontext.training.step import Stepper
 
+preload()
 split.RECORDS_PER_BLOCK, split.BLOCKS_PER_PART = 4, 2
 tokens.TEXTS_PER_BLOCK, tokens.TEXTS_PER_CHUNK = 16, 32
 encode.BLOCK = 16
 search.BLOCK = 4
 mine.PART = 6
-torch.set_num_threads(1)
-for verb in stages.VERBS:
-    stages.load(verb)
 
 
 def run(order: dict[str, Any]) -> int:

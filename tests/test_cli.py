@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from qontext import __version__, cli
+from qontext import __version__, api, cli
 from qontext.frame import interrupts, stages
 from qontext.frame.config import StageConfig
 from qontext.frame.errors import QontextError
@@ -143,8 +143,8 @@ def test_json_is_one_line_on_stdout_and_nothing_else(qontext: Qontext) -> None:
     assert result["path"] == "p" and result["passages"] == 1 and len(result["digest"]) == 32
 
 
-def test_a_command_prints_json_too(qontext: Qontext) -> None:
-    qontext("split", "docs.jsonl", "--out", "p")
+def test_a_command_prints_json_too(qontext: Qontext, tmp_path: Path) -> None:
+    api.split(tmp_path / "docs.jsonl", out=tmp_path / "p")
     done = qontext("show", "p", "--json")
     (line,) = done.stdout.splitlines()
     assert json.loads(line)["verb"] == "split"
@@ -214,7 +214,7 @@ def test_a_flag_that_does_not_fit_exits_with_2(flags: tuple[str, ...]) -> None:
 def test_results_that_cannot_be_written_are_an_error(
     qontext: Qontext, tmp_path: Path, arguments: list[str]
 ) -> None:
-    qontext("split", "docs.jsonl", "--out", "p")
+    api.split(tmp_path / "docs.jsonl", out=tmp_path / "p")
     command = [sys.executable, "-m", "qontext", *arguments]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True)
@@ -231,7 +231,7 @@ def test_notes_that_cannot_be_written_stop_nothing(qontext: Qontext, tmp_path: P
 
 
 def test_a_reader_that_stops_reading_is_no_error(qontext: Qontext, tmp_path: Path) -> None:
-    qontext("split", "docs.jsonl", "--out", "p")
+    api.split(tmp_path / "docs.jsonl", out=tmp_path / "p")
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-m", "qontext", "show", "p", "--json"]

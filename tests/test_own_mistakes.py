@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.tiny import Server
 
 from qontext import api
 from qontext.adapt import nearest
@@ -75,25 +74,22 @@ def passages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return api.split(folder / "corpus.jsonl", keep=True, out=folder / "passages", workers=1).path
 
 
-def run(folder: Path, *arguments: str) -> str:
-    """The error of a command whose current directory is `folder`."""
-    command = [sys.executable, "-m", "qontext", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 2, done.stderr
-    assert "internal error" not in done.stderr and "Traceback" not in done.stderr
-    return done.stderr
+def run(warm: Server, folder: Path, *arguments: str, code: int = 2) -> str:
+    """What a command says whose current directory is `folder`: its error."""
+    running = warm.launch({"argv": arguments, "cwd": str(folder)}, folder / "said")
+    assert running.wait() == {code}, running.text()
+    assert "internal error" not in running.text() and "Traceback" not in running.text()
+    return running.text()
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_method(name: str, tmp_path: Path, passages: Path, minilm: Path) -> None:
+def test_a_method(name: str, tmp_path: Path, passages: Path, minilm: Path, warm: Server) -> None:
     code, message = METHODS[name]
     (tmp_path / "mine.py").write_text(HEAD + code)
     context = ["--context", "rand"] if name == "an unused context" else []
     settings = ["--encoder", "tiny", "--tokenizer", str(minilm), "--batch-size", "4", "--steps", "1"]
-    output = run(
-        tmp_path, "pretrain", str(passages), "--method", "mine:Mine", *settings, *context, "--out", "out"
-    )
-    assert message in output
+    command = ["pretrain", str(passages), "--method", "mine:Mine", *settings, *context, "--out", "out"]
+    assert message in run(warm, tmp_path, *command)
 
 
 BACKENDS = {
@@ -106,7 +102,7 @@ BACKENDS = {
 
 
 @pytest.mark.parametrize("name", BACKENDS)
-def test_an_index(name: str, tmp_path: Path, passages: Path) -> None:
+def test_an_index(name: str, tmp_path: Path, passages: Path, warm: Server) -> None:
     search, build, load, message = BACKENDS[name]
     code = HEAD + BACKEND.format(search=search, build=build, load=load) + '    reads = "texts"\n'
     (tmp_path / "mine.py").write_text(
@@ -115,11 +111,11 @@ def test_an_index(name: str, tmp_path: Path, passages: Path) -> None:
     (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "flour"}\n')
     index = ["index", str(passages), "--backend", "mine:Mine", "--out", "index"]
     if name in ("no load", "build returns nothing"):
-        assert message in run(tmp_path, *index)
+        assert message in run(warm, tmp_path, *index)
         return
-    subprocess.run([sys.executable, "-m", "qontext", *index], cwd=tmp_path, check=True, capture_output=True)
-    output = run(tmp_path, "search", "index", "--queries", "queries.jsonl", "--k", "2", "--out", "run")
-    assert message in output
+    run(warm, tmp_path, *index, code=0)
+    search = ["search", "index", "--queries", "queries.jsonl", "--k", "2", "--out", "run"]
+    assert message in run(warm, tmp_path, *search)
 
 
 class Half(Index):

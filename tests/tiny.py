@@ -142,7 +142,8 @@ class Server:
         self.temporary = self.folder / f"tmp-{self.hash_seed}"
         self.temporary.mkdir(exist_ok=True)  # of an earlier one, where a fixture is set up again
         self.process = subprocess.Popen(
-            [*self.launcher, sys.executable, str(Path(__file__).with_name("server.py"))],
+            [*self.launcher, sys.executable, "-m", "tests.server"],
+            cwd=Path(__file__).parents[1],
             env={
                 **os.environ,
                 "OMP_NUM_THREADS": "1",

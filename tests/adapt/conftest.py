@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from qontext import api
+from qontext.evaluation import plots
 
 NAMES = ("Arden", "Brack", "Corrie", "Dunmore", "Eskdale", "Farrow", "Glenmar", "Hollin", "Innes", "Jura")
 PARTS = ("lamp", "stair", "keeper", "boat", "engine", "garden", "bell", "store")
@@ -28,6 +29,15 @@ def make_report(number: int) -> dict[str, str]:
             f"that lasted {place + 2} days and broke {number + place} windows."
         )
     return {"_id": f"report-{number}", "title": f"Lighthouse {name}", "text": " ".join(sentences)}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _empty_figures() -> Iterator[None]:
+    """Drawing figures would be half of the time of adapting to a few documents; `finished`, which comes first, has them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plots, "svg_bytes", lambda figure, name: b'<svg width="1pt" height="1pt"></svg>')
+        patch.setattr(plots, "png_bytes", lambda figure: b"")
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -66,6 +66,10 @@ class Case:
     def verb(self) -> str:
         return self.command.partition(":")[0]
 
+    @property
+    def mutation(self) -> str:
+        return self.id.rpartition("/")[2]
+
     def argv(self, inputs: Path, folder: Path) -> list[str]:
         """The command line; damaged inputs are made in `folder`."""
         config = stages.load(self.verb).config.with_options(COMMANDS[self.command])
@@ -213,18 +217,18 @@ def pairs(cases: list[Case], seed: int, per_verb: int = 40) -> list[Case]:
 
 
 def sample(cases: list[Case], per_verb: int) -> list[Case]:
-    """Some cases of each verb, always the same: first one of each mutation, then a second one, and so on."""
-    chosen = []
-    for verb in dict.fromkeys(case.verb for case in cases):
-        of_verb = sorted((c for c in cases if c.verb == verb), key=lambda case: zlib.crc32(case.id.encode()))
-        counts: Counter[str] = Counter()
-        ranked = []
-        for case in of_verb:
-            mutation = case.id.rpartition("/")[2]
-            ranked.append((counts[mutation], len(ranked), case))
-            counts[mutation] += 1
-        chosen += [case for *_, case in sorted(ranked, key=lambda entry: entry[:2])[:per_verb]]
-    return chosen
+    """Some cases, always the same: one of each mutation, and of each verb at least so many, of different mutations first."""
+    ordered = sorted(cases, key=lambda case: zlib.crc32(case.id.encode()))
+    chosen = {case.mutation: case for case in reversed(ordered)}
+    of_verb: dict[str, Counter[str]] = {verb: Counter() for verb in dict.fromkeys(c.verb for c in cases)}
+    for case in chosen.values():
+        of_verb[case.verb][case.mutation] += 1
+    taken = {case.id for case in chosen.values()}
+    for verb, counts in of_verb.items():
+        others = [case for case in ordered if case.verb == verb and case.id not in taken]
+        others.sort(key=lambda case: counts[case.mutation])
+        taken |= {case.id for case in others[: max(0, per_verb - counts.total())]}
+    return [case for case in cases if case.id in taken]
 
 
 __all__ = ["REPORT", "Case", "all_cases", "pairs", "sample"]

@@ -19,6 +19,7 @@ from tests.hostile.commands import MADE, Settings, write_inputs
 from qontext.frame import stages
 from qontext.frame.errors import QontextError
 
+ROOT = Path(__file__).parents[2]
 LONGEST_MESSAGE = 2_000
 REFUSE, REPORT, EITHER, ACCEPT = "must refuse", "must refuse or report", "may accept", "must accept"
 REPORTED = re.compile(
@@ -48,7 +49,7 @@ class Zygote:
             "HF_HUB_OFFLINE": "1",
         }
         self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("zygote.py"))],
+            [sys.executable, "-m", "tests.hostile.zygote"], cwd=ROOT,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
         )  # fmt: skip
 

@@ -23,7 +23,7 @@ from tests.hostile.commands import COMMANDS, LONG
 from tests.hostile.known import is_known
 from tests.hostile.runner import ACCEPT, Outcome, Zygote, command_line, faults, listing, report
 
-PER_VERB, CHUNK = 32, 38
+PER_VERB, CHUNK = 14, 38
 WANTED = os.environ.get("HOSTILE", "")
 
 

@@ -21,11 +21,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-WARM = (
-    "torch", "torch._dynamo", "transformers", "transformers.models.bert.modeling_bert", "tokenizers", "pyarrow.parquet",
-    "pyarrow.compute", "safetensors.torch", "bm25s", "faiss", "matplotlib.pyplot", "sentencex", "ir_measures",
-    "rich.table", "rich.progress", "zstandard", "transformers.models.t5.modeling_t5",
-)  # fmt: skip
+from tests.preload import preload
+
 CPU_SECONDS, WALL_SECONDS = 20, 60
 MEMORY, FILE_SIZE = 6 << 30, 1 << 30
 CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 1, 2
@@ -34,16 +31,7 @@ CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 1, 2
 def main() -> None:
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever an import prints is no reply
-    from qontext.frame import stages
-
-    for verb in stages.VERBS:
-        stages.load(verb)
-    for name in ("qontext.cli", *WARM):
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
-    import torch
-
-    torch.set_num_threads(1)
+    preload()
     for line in sys.stdin:
         print(json.dumps(serve(json.loads(line))), file=replies, flush=True)
 

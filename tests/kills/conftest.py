@@ -20,7 +20,7 @@ from tests.tiny import Running
 from qontext.frame import artifacts
 from qontext.training.metrics import read
 
-KILLS = int(os.environ.get("QONTEXT_KILLS", "2"))
+KILLS = int(os.environ.get("QONTEXT_KILLS", "1"))
 """How often each command is killed. With the default, what resumes on a disk that was full stands for all."""
 
 TRAINING = "--batch-size 4 --log-every 2 --checkpoint-minutes 0 --precision fp32 --device cpu"

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import torch
+from tests.pretrain.reference import Both
 from tests.pretrain.runs import command
 from tests.tiny import Running, Server
 
@@ -137,3 +138,21 @@ def start(warm: Server, corpus: Path, tmp_path: Path) -> Callable[..., Running]:
         return warm.launch(order, tmp_path / f"{out.name}.said", ranks, **environment)
 
     return launch
+
+
+@pytest.fixture(params=[100_000, 150], ids=["one rectangle", "many rectangles"])
+def build(
+    request: pytest.FixtureRequest, encoder: Any, configure: Callable[..., Any], plan_of: Callable[..., Any]
+) -> Callable[..., Both]:
+    """The objective of some settings, and a batch for it: all rows padded together, or in small micro-batches."""
+
+    def make(**settings: Any) -> Both:
+        config = configure(**settings)
+        plan = plan_of(config, micro_tokens=request.param)
+        batch = plan(1)
+        lengths = {int(n) for micro in batch.micro for n in micro.encoder.mask.sum(1)}
+        assert len(lengths) > 1, "texts of mixed lengths"
+        assert (len(batch.micro) > 1) == (request.param == 150)
+        return config.objective(encoder).eval(), batch, batch.micro
+
+    return make

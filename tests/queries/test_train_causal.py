@@ -115,19 +115,13 @@ def test_micro_batches_and_processes_change_nothing(trainable):
         assert (gradient - whole[1]).abs().max() < 1e-5 * whole[1].abs().max().clamp(min=1)
 
 
-def test_killed_and_resumed_is_the_same(labelled, tmp_path, tiny_llama):
-    from tests.tiny import Server
-
+def test_killed_and_resumed_is_the_same(labelled, tmp_path, tiny_llama, warm):
     settings = {**SMALL, "model": tiny_llama, "steps": 12, "dev_every": 4, "precision": "fp32"}
     whole = api.train_generator(labelled, out=tmp_path / "whole", **settings)
     flags = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     command = ["train-generator", labelled, *flags, "--checkpoint-minutes", "0", "--out", str(tmp_path / "g")]
-    server = Server(tmp_path, hash_seed=1)
-    try:
-        running = server.launch({"argv": command}, tmp_path / "said")
-        running.kill_when(lambda: list((tmp_path / "g").glob("checkpoints/generator/*")))
-    finally:
-        server.close()
+    running = warm.launch({"argv": command}, tmp_path / "said")
+    running.kill_when(lambda: list((tmp_path / "g").glob("checkpoints/generator/*")))
     resumed = api.train_generator(labelled, out=tmp_path / "g", **settings)
     assert resumed.digest == whole.digest
     assert not (tmp_path / "g" / "checkpoints").exists()

@@ -55,13 +55,12 @@ def person(browser: Any, site: Running) -> Iterator[Callable[..., Person]]:
 # Colors do not depend on the width, nor the layout on colors.
 @pytest.mark.parametrize(("viewport", "scheme"), [(PHONE, "dark"), (DESK, "light")], ids=["phone", "desk"])
 def test_every_page_is_accessible_and_fits(person: Callable[..., Person], viewport: Any, scheme: str) -> None:
+    visitor = person(viewport=viewport, color_scheme=scheme)
     for name, path in PAGES.items():
-        visitor = person(viewport=viewport, color_scheme=scheme)
         visitor.go(path)
         if name in ("error", "missing"):  # the browser itself notes the status
             visitor.errors = [e for e in visitor.errors if "404" not in e]
         visitor.check(f"{name}-{scheme}")
-        visitor.close()
 
 
 def test_searching_as_a_person_does(person: Callable[..., Person], site: Running) -> None:

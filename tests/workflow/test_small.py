@@ -21,8 +21,10 @@ RECIPES = [path.stem for path in shipped()]
 SWEEPS = [path.stem for path in shipped_sweeps()]
 TINY = {
     "pretrain": {"steps": 2, "batch_size": 4},
-    "finetune": {"steps": 2, "batch_size": 4},
-    "train-reranker": {"steps": 2, "batch_size": 4},
+    "finetune": {"steps": 2, "batch_size": 4, "passage_length": 32},
+    "train-reranker": {"steps": 2, "batch_size": 4, "max_length": 48},
+    "rerank": {"max_length": 48},
+    "encode": {"max_length": 48},
     "train-tokenizer": {"vocabulary": 300},
 }
 """Verb → settings that are smaller still."""

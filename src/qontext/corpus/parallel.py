@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import multiprocessing
 import os
 import signal
@@ -26,11 +27,14 @@ def cores() -> int:
 
 def ordered_map(function: Callable[[T], R], blocks: Iterable[T], workers: int) -> Iterator[R]:
     """Apply `function` to each block, in order. `workers` 0 means one per core, 1 means no additional
-    process. The number is limited to four per core, since more only take memory. Only a few blocks are in
-    flight at a time.
+    process, as does a single block. The number is limited to four per core, since more only take memory. Only
+    a few blocks are in flight at a time.
     """
     workers = min(workers or cores(), 4 * cores())
-    if workers == 1:
+    remaining = iter(blocks)
+    first = list(itertools.islice(remaining, 1 if workers == 1 else 2))
+    blocks = itertools.chain(first, remaining)
+    if workers == 1 or len(first) < 2:
         yield from map(function, blocks)
         return
     start = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"

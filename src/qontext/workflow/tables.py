@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -64,7 +65,7 @@ def read_tables(
 
 def read_arms(file: Path, *, small: bool = False) -> list[str]:
     """The names of a sweep's arms; none if the file is a recipe."""
-    own = _parsed(file)
+    own = _own(file)
     arms = own.get(SWEEP, {})
     about = {**own.get(RECIPE, {}), **(own.get(SMALL, {}).get(RECIPE, {}) if small else {})}
     names = _names(about, "arms", file)
@@ -79,7 +80,7 @@ def find_recipe(name: str, folder: Path = Path()) -> Path:
             return file
     if file.suffix or len(Path(name).parts) > 1:
         config.existing(file, "the recipe")
-    files = {path.stem: path for path in (*shipped(), *shipped_sweeps())}
+    files = _shipped_files()
     return files[choose(name, files, "recipe")]
 
 
@@ -91,6 +92,12 @@ def shipped() -> list[Path]:
 def shipped_sweeps() -> list[Path]:
     """The files of the sweeps that come with the package, by name."""
     return sorted((SHIPPED / "sweeps").glob("*.toml"), key=lambda path: path.stem)
+
+
+@functools.cache
+def _shipped_files() -> dict[str, Path]:
+    """Name → file of the recipes and sweeps that come with the package."""
+    return {path.stem: path for path in (*shipped(), *shipped_sweeps())}
 
 
 def steps_of(tables: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -125,7 +132,7 @@ def _read(file: Path, readers: tuple[Path, ...], arm: str | None = None) -> Tabl
         raise QontextError(
             "the recipe extends itself", place=file, remedy="Remove one of the `extends` entries."
         )
-    own = _parsed(file)
+    own = _own(file)
     arm_tables = {} if arm is None else own[SWEEP][choose(arm, own.get(SWEEP, {}), f"arm of {file.name}")]
     abouts = own.get(RECIPE, {}), arm_tables.get(RECIPE, {})
     for key in (key for about in abouts for key in about):
@@ -135,6 +142,11 @@ def _read(file: Path, readers: tuple[Path, ...], arm: str | None = None) -> Tabl
         base = _read(find_recipe(name, file.parent), (*readers, file.resolve()))
         tables = _extended(tables, base if steps is None else _part(base, steps, file), file)
     return _extended(_extended(tables, own, file), arm_tables, file)
+
+
+def _own(file: Path) -> Tables:
+    """The tables of one file, to be left as they are: files that come with the package are parsed once."""
+    return _parsed_once(file) if SHIPPED in file.parents else _parsed(file)
 
 
 def _parsed(file: Path) -> Tables:
@@ -154,6 +166,9 @@ def _parsed(file: Path) -> Tables:
         _check_names(changes, file)
         _check_names(changes.get(SMALL, {}), file)
     return tables
+
+
+_parsed_once = functools.cache(_parsed)
 
 
 def _check_names(tables: Mapping[str, Any], file: Path) -> None:

@@ -1,0 +1,79 @@
+"""Word, EPUB, PDF and compressed files: what is read of them, and under which headings it stands."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+from tests.corpus import make
+from tests.corpus.reading import read, sections, write
+
+from qontext.corpus.sources import FieldNames, open_source
+from qontext.data.records import Document
+
+
+def test_docx_by_styles(tmp_path: Path) -> None:
+    document = read(make.docx(tmp_path / "m.docx"))
+    assert document.title == "The manual"
+    assert sections(document) == [
+        ((), "What this is about."),
+        (("Install",), "First the parts."),
+        (("Install",), "a hammer"),
+        (("Install",), "a nail"),
+        (("Install", "On Linux"), "tool | price"),
+        (("Install", "On Linux"), "saw | 9"),
+    ]
+    assert json.loads(document.metadata)["author"] == "Ann"
+
+
+def test_what_follows_a_table_of_contents_is_not_part_of_it(tmp_path: Path) -> None:
+    links = "".join(f"<li><a href='#{n}'>Section {n}</a></li>" for n in range(4))
+    page = (
+        f"<h1>Guide</h1><h2>Table of contents</h2><ul>{links}</ul><h3>Install</h3><p>A hammer and a nail.</p>"
+    )
+    assert sections(read(write(tmp_path / "a.html", page))) == [(("Install",), "A hammer and a nail.")]
+
+
+def test_epub_in_the_order_of_its_spine(tmp_path: Path) -> None:
+    chapters = {"z": "<h1>One</h1><p>First.</p><h2>Part</h2><p>More.</p>", "a": "<h1>Two</h1><p>Last.</p>"}
+    document = read(make.epub(tmp_path / "b.epub", chapters))
+    assert document.title == "A book"
+    assert sections(document) == [(("One",), "First."), (("One", "Part"), "More."), (("Two",), "Last.")]
+    known = json.loads(document.metadata)
+    assert (known["author"], known["date"]) == ("Bob", "2020-02-03")
+
+
+def test_pdf_by_pages_and_outline(tmp_path: Path) -> None:
+    pages = [
+        ["The running head", "What this is about, in some words.", "1"],
+        ["The running head", "Install", "First the parts are put to-", "gether with a hammer.", "2"],
+        ["The running head", "and with a nail.", "3"],
+        ["The running head", "Use", "It is used like this.", "4"],
+    ]
+    document = read(make.pdf(tmp_path / "r.pdf", pages, outline={1: "Install", 3: "Use"}))
+    assert document.title == "The report" and json.loads(document.metadata)["author"] == "Eve"
+    assert [(block.page, *section) for block, section in zip(document.blocks, sections(document))] == [
+        (1, (), "What this is about, in some words."),
+        (2, ("Install",), "First the parts are put together with a hammer."),
+        (3, ("Install",), "and with a nail."),
+        (4, ("Use",), "It is used like this."),
+    ]
+
+
+def test_compressed_documents(tmp_path: Path) -> None:
+    pdf = make.pdf(tmp_path / "r.pdf", [["Some words about the mill."] * 9])
+    book = make.epub(tmp_path / "b.epub", {"a": "<h1>One</h1><p>First.</p>"})
+    mail = write(tmp_path / "m.mbox", "From a@b\nSubject: The mill\n\nIt grinds flour.\n")
+    for file in (pdf, book, mail):
+        packed = write(tmp_path / f"{file.name}.gz", gzip.compress(file.read_bytes()))
+        assert read(packed).blocks == read(file).blocks
+
+
+def test_a_readme_is_titled_by_its_folder(tmp_path: Path) -> None:
+    expected = {"README": "README", "zlib/README": "zlib README", "zlib/guide.txt": "guide"}
+    for name in expected:
+        (tmp_path / "docs" / name).parent.mkdir(parents=True, exist_ok=True)
+        write(tmp_path / "docs" / name, b"Words.")
+    items = open_source(str(tmp_path / "docs"), fields=FieldNames()).documents()
+    assert {d.id: d.title for d in items if isinstance(d, Document)} == expected
