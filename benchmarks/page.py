@@ -1,8 +1,8 @@
-"""Write the tables of docs/performance.md from the JSON files beside this script.
+"""Write the tables of docs/performance.md, and the costs in docs/methods.md, from the JSON files beside this script.
 
     python benchmarks/page.py
 
-A figure on that page is thus one that was measured. Text outside of the tables is written by hand.
+A figure on these pages is thus one that was measured. Text outside of the tables is written by hand.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from typing import Any
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "performance.md"
+METHODS = HERE.parent / "docs" / "methods.md"
 Rows = list[list[str]]
 
 
 def main() -> None:
     PAGE.write_text(filled(PAGE.read_text("utf-8")), "utf-8")
+    METHODS.write_text(with_costs(METHODS.read_text("utf-8")), "utf-8")
 
 
 def filled(page: str) -> str:
@@ -34,6 +36,39 @@ def table(name: str) -> str:
     head, *rows = TABLES[name](content)
     lines = [head, ["---"] * len(head), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines) + f"\n{machine(content)}\n"
+
+
+COSTS = {
+    "`mlm`": "mlm",
+    "`condenser`": "condenser",
+    "`cocondenser`": "cocondenser, passages",
+    "`cocondenser --queries`": "cocondenser, queries",
+    "`cot-mae`": "cot-mae, passages",
+    "`cot-mae --queries`": "cot-mae, queries",
+    "`retromae`": "retromae",
+    "`dupmae`": "dupmae",
+    "`seed`": "seed",
+    "`simlm`": "simlm",
+    "`bow`": "bow",
+    "`bow --target context`": "bow, queries",
+    "`bow --contrastive-weight`": "bow, queries, contrastive",
+}
+"""The first cell of a row of docs/methods.md → the method in methods.json."""
+
+
+def with_costs(page: str) -> str:
+    """The page with the last cell of each row of a pre-training method, and the line below the table, made anew."""
+    content = json.loads((HERE / "methods.json").read_text("utf-8"))
+    costs = {row["method"]: f"{row['relative']:.2f}" for row in content["rows"]}
+    lines = []
+    for line in page.split("\n"):
+        cells = line.split(" | ")
+        if line.startswith("*Cost*: "):
+            line = re.sub(r"\(.*\)", f"({machine(content)[:-1]})", line)
+        elif label := COSTS.get(cells[0].removeprefix("| ")):
+            line = " | ".join([*cells[:-1], f"{costs[label]} |"])
+        lines.append(line)
+    return "\n".join(lines)
 
 
 def machine(content: dict[str, Any]) -> str:
@@ -62,6 +97,15 @@ def pretrain(content: dict[str, Any]) -> Rows:
         ]
         for row in content["rows"]
     ]  # fmt: skip
+
+
+def contexts(content: dict[str, Any]) -> Rows:
+    rows = [["method", "contexts", "pairs/s", "ratio to passages"]]
+    for row in content["rows"]:
+        method = f"{row['method']}, {row['decoder']} decoder" if "decoder" in row else row["method"]
+        context = "queries" if row["context"] == "query" else f"passages ({row['context']})"
+        rows.append([method, context, f"{row['pairs/s']:.1f}", f"{row['ratio to passages']:.2f}"])
+    return rows
 
 
 def finetune(content: dict[str, Any]) -> Rows:
@@ -115,6 +159,7 @@ def serve(content: dict[str, Any]) -> Rows:
 
 TABLES: dict[str, Callable[[dict[str, Any]], Rows]] = {
     "pretrain": pretrain,
+    "contexts": contexts,
     "finetune": finetune,
     "encode": encode,
     "search": search,

@@ -261,7 +261,7 @@ def _measured(tag: str, labels: int, encoder: str, scale: Scale, data: str) -> I
 SCALES = {
     "minilm": Scale("all-MiniLM-L6-v2 as it comes", vector="mean", similarity="cosine", temperature=0.05, lr=5e-5),
     "plain": Scale(
-        "all-MiniLM-L6-v2 trained back into a language model", start_steps=1_500, start_lr=3e-4, vector="mean",
+        "all-MiniLM-L6-v2 trained back into a language model", start_steps=600, start_lr=3e-4, vector="mean",
         similarity="cosine", temperature=0.05,
     ),
     "language-model": Scale("a language model", start_steps=20_000, steps=5_000, lr=3e-4),

@@ -33,3 +33,11 @@ def test_another_figure_is_another_table(page: Any, tmp_path: Path, monkeypatch:
     (tmp_path / "encode.json").write_text(json.dumps(content))
     monkeypatch.setattr(page, "HERE", tmp_path)
     assert "| 123,456 |" in page.filled("<!-- encode -->\n<!-- end -->")
+
+
+def test_the_costs_of_the_methods_are_those_that_were_measured(page: Any) -> None:
+    text = page.METHODS.read_text("utf-8")
+    assert page.with_costs(text) == text
+    methods = {row["method"] for row in json.loads((BENCHMARKS / "methods.json").read_text())["rows"]}
+    assert set(page.COSTS.values()) <= methods
+    assert all(f"| {row} |" in text for row in page.COSTS)

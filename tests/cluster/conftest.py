@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,12 +10,16 @@ from typing import Any
 import pytest
 from tests.tiny import save_bert, write_inputs
 
+import qontext
 from qontext import api
 from qontext.corpus import split, tokens
+from qontext.finetune.negatives import mine
 from qontext.frame.artifacts import Artifact
 from qontext.queries import expand
-from qontext.retrieve import encode, rerank
+from qontext.retrieve import encode, rerank, search
 
+ROOT = Path(__file__).parents[2]
+NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 SIZES = {"max_position_embeddings": 64, "initializer_range": 0.3}
 COMMANDS: dict[str, dict[str, Any]] = {
     "encode": {"texts": "passages", "encoder": "encoder", "precision": "fp32", "device": "cpu"},
@@ -28,6 +32,10 @@ COMMANDS: dict[str, dict[str, Any]] = {
     "rerank": {
         "run": "run", "reranker": ["reranker"], "data": "labelled", "k": 5, "precision": "fp32", "device": "cpu",
     },
+    "search": {"index": "vectors", "data": "labelled", "k": 5, "precision": "fp32", "device": "cpu"},
+    "search words": {"bm25": True, "data": "labelled", "k": 5},
+    "split": {"source": "docs.jsonl", "max_tokens": 40, "on_error": "skip", "workers": 1},
+    "mine": {"run": "run", "qrels": "labelled", "data": "labelled", "per_query": 3, "random": 2, "split": "train"},
     "filter": {"queries": "queries", "passages": "passages", "by": "retrieval", "retriever": "encoder", "device": "cpu"},
     "expand": {"queries": "queries", "passages": "passages"},
 }  # fmt: skip
@@ -79,7 +87,9 @@ def shrink(set_attribute: Callable[..., None]) -> None:
     set_attribute(tokens, "TEXTS_PER_CHUNK", 32)
     set_attribute(encode, "BLOCK", 16)
     set_attribute(rerank, "BLOCK", 6)
+    set_attribute(search, "BLOCK", 4)
     set_attribute(expand, "PART", 20)
+    set_attribute(mine, "PART", 6)
 
 
 @pytest.fixture(autouse=True)
@@ -100,4 +110,30 @@ def inputs(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Inputs:
         folder / "passages", generator="keyphrase", per_passage=2, part_passages=30, out=folder / "queries"
     )
     api.search(bm25=True, data=folder / "labelled", k=10, out=folder / "run")
+    api.encode(
+        folder / "labelled",
+        encoder=folder / "encoder",
+        precision="fp32",
+        device="cpu",
+        out=folder / "vectors",
+    )
     return Inputs(folder)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A head without cores and three nodes of one core each; this process is connected to them."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{Path(qontext.__file__).parents[1]}:{ROOT}")  # which the nodes inherit
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": 80 * 2**20}
+        started = Cluster(initialize_head=True, head_node_args=head)
+        for _ in range(3):
+            started.add_node(**NODE)
+        ray.init(address=started.address, logging_level="ERROR", log_to_driver=False)
+        yield started
+        ray.shutdown()
+        started.shutdown()

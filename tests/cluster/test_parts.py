@@ -26,14 +26,17 @@ from qontext.retrieve import vectors
 def test_shards_make_what_one_process_makes(inputs: Inputs, tmp_path: Path, name: str) -> None:
     stage = load(name.split()[0])
     config = stage.config.make(inputs.settings(name), where=name)
-    assert len(stage.run(config, Workdir(tmp_path)).plan()) >= 3, "too few parts to share"
+    planned = stage.run(config, Workdir(tmp_path / "planned", world=3)).plan()
+    assert len(planned) >= 3, "too few parts to share"
     for number in (2, 0, 1):
         artifact = inputs.make(name, tmp_path / "out", shard=f"{number}/3")
     assert artifact.digest == inputs.digest(name) and not artifact.verify()
+    hidden = {path.name for path in artifact.path.iterdir() if path.name.startswith(".")}
+    assert all(name.startswith(".lock") for name in hidden), "scratch is left"
 
 
 def test_ranks_make_what_one_process_makes(inputs: Inputs, tmp_path: Path, warm: Server) -> None:
-    for name in ("encode", "tokens"):
+    for name in ("encode", "tokens", "search", "split"):
         warm.run(inputs.argv(name, tmp_path / name), tmp_path / "said", ranks=2)
         assert artifacts.open_artifact(tmp_path / name).digest == inputs.digest(name)
 

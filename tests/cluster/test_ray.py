@@ -7,14 +7,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.conftest import Inputs
+from tests.cluster.conftest import NODE, Inputs
 
-import qontext
 from qontext import api
 from qontext.cluster import on_ray
 from qontext.cluster.worker import Order, Superseded, Worker, WorkerDirectory
@@ -24,27 +23,7 @@ from qontext.frame.errors import QontextError
 
 ray = pytest.importorskip("ray", reason="the package ray is not installed")
 
-ROOT = Path(__file__).parents[2]
-NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 SLOW = "tests.cluster.slow:Slow"
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    """A head without cores and three nodes of one core each; this process is connected to them."""
-    from ray.cluster_utils import Cluster
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", f"{Path(qontext.__file__).parents[1]}:{ROOT}")  # which the nodes inherit
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": 80 * 2**20}
-        started = Cluster(initialize_head=True, head_node_args=head)
-        for _ in range(3):
-            started.add_node(**NODE)
-        ray.init(address=started.address, logging_level="ERROR", log_to_driver=False)
-        yield started
-        ray.shutdown()
-        started.shutdown()
 
 
 @pytest.fixture

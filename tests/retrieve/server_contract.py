@@ -22,6 +22,7 @@ from qontext.frame.errors import QontextError
 from qontext.frame.fingerprint import fingerprint
 from qontext.retrieve.index.load import open_index
 from qontext.retrieve.vectors import open_vectors
+from qontext.retrieve.where import mask, parse
 
 DIMENSIONS = 8
 
@@ -41,6 +42,8 @@ class Server:
     dies: str
     """Code that kills the process in the middle of the second part."""
     settings: dict[str, Any] = field(default_factory=dict)
+    translates: int = 0
+    """At least so many of the conditions below."""
 
     def settings_of(self, name: str, **more: Any) -> dict[str, Any]:
         return {"backend": self.backend, "uri": self.uri, self.names: name, **self.settings, **more}
@@ -133,6 +136,17 @@ def test_a_killed_build_that_replaces_an_earlier_index(server: Server, tmp_path:
         open_index(earlier.path)
 
 
+def test_an_unfinished_build_with_other_settings_is_replaced(server: Server, tmp_path: Path) -> None:
+    texts = texts_of(100)
+    vectors = written(tmp_path / "vectors", texts)
+    server.killed(vectors, tmp_path / "unfinished", "blocked")
+    with pytest.raises(QontextError, match=r"'blocked'.* already exists.*, finished or not, with --replace"):
+        server.index(vectors, tmp_path / "index", "blocked", effort=100)
+    index = server.index(vectors, tmp_path / "index", "blocked", effort=100, replace=tmp_path / "unfinished")
+    assert server.count("blocked") == 100
+    check_search(index, texts)
+
+
 def test_only_rows_that_changed_are_written(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,6 +200,47 @@ def test_texts_are_stored(server: Server, tmp_path: Path) -> None:
     moved = write_vectors(tmp_path / "moved", [([f"x{i}" for i in range(50)], array)], inputs=inputs)
     with pytest.raises(QontextError, match="data: does not hold the passages that were encoded"):
         server.index(moved, tmp_path / "other", "others", with_text=True)
+
+
+def test_conditions_are_left_to_a_server_that_means_the_same(server: Server, tmp_path: Path) -> None:
+    dice = np.random.default_rng(1)
+    values: dict[str, list[Any]] = {
+        "lang": ["de", "fr", "100%", "D", "De"],
+        "year": [2001, 2001.0, 2002.5, "2001", "two"],
+        "tags": [["a", "b"], ["b"], [], "a", [2001, "a_c"]],
+        "open": [True, False, "true", 1],
+        "folder": ["guide", "guide/intro", "guides", "a\\b", "a_b"],
+    }
+    lines: list[dict[str, Any]] = [{"_id": f"p{i:02d}", "text": f"text {i}"} for i in range(60)]
+    for line in lines:
+        for name, known in values.items():
+            if dice.random() < 0.8:
+                line[name] = known[dice.integers(len(known))]
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "corpus.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    inputs = {"texts": {"path": str(tmp_path / "data"), "digest": fingerprint(tmp_path / "data")}}
+    array = dice.standard_normal((60, DIMENSIONS)).astype(np.float32)
+    vectors = write_vectors(tmp_path / "vectors", [([line["_id"] for line in lines], array)], inputs=inputs)
+    opened, _ = open_index(server.index(vectors, tmp_path / "index", "conditions", with_text=True).path)
+    queries = dice.standard_normal((3, DIMENSIONS)).astype(np.float32)
+    alone = """lang=de lang!=de lang=de|fr lang=d* lang!=d*|f* lang=100% lang>D lang<=d year=2001 year!=2001 year>2001
+    year<=2002.5 tags=a tags!=a tags=a|b tags=2001 tags=a_* open=true open!=True open=1 folder=guide folder!=guide/
+    folder=a\\b folder=a_b folder=*b lang= year=9007199254740993""".split()
+    translated = 0
+    for where in ([condition] for condition in alone), (["lang=de|fr", "tags!=b"], ["open=true", "lang!=de"]):
+        for conditions in where:
+            rows = opened.where(parse(conditions))
+            if rows is None:
+                continue
+            translated += 1
+            wanted = mask(conditions, opened.ids, tmp_path / "data")
+            numbers, scores = opened.search(queries, 60, rows)
+            expected, their_scores = opened.search(queries, 60, wanted)
+            assert [[n for n in row if n >= 0] for row in numbers.tolist()] == expected.tolist(), conditions
+            np.testing.assert_allclose(scores[:, : expected.shape[1]], their_scores, rtol=1e-5)
+    assert translated >= server.translates
+    assert opened.where(parse(["color=red"])) is None and opened.where(parse(["title=T"])) is None
+    opened.client.close()  # type: ignore[attr-defined]
 
 
 def test_a_collection_that_is_gone(server: Server, tmp_path: Path) -> None:

@@ -52,17 +52,6 @@ def test_any_cut_into_parts_gives_the_same_bits(
     assert (numbers[:, 1:] > numbers[:, :-1])[ties].all() and (k == 1 or ties.any())
 
 
-def test_ranks_that_each_take_a_part_find_the_same(
-    make_vectors: Callable[..., Artifact], array: np.ndarray, queries: np.ndarray
-) -> None:
-    vectors = open_vectors(make_vectors("v", shards(array, [1000, 2000, 3000])).path)
-    whole = ExactIndex(vectors, device="cpu").search(queries, 10)
-    parts = [ExactIndex(vectors, device="cpu", rank=r, world=3).search(queries, 10) for r in range(3)]
-    numbers, scores = (np.concatenate(both, 1) for both in zip(*parts))
-    order = np.lexsort((numbers, -scores), axis=1)[:, :10]
-    np.testing.assert_array_equal(np.take_along_axis(numbers, order, 1), whole[0])
-
-
 def test_low_precision_with_rescoring_finds_the_same_top_100(
     make_vectors: Callable[..., Artifact], array: np.ndarray, queries: np.ndarray
 ) -> None:

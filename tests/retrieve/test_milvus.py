@@ -16,6 +16,8 @@ from tests.retrieve.server_contract import (  # noqa: F401
     test_a_killed_build_that_replaces_an_earlier_index,
     test_a_missing_server_is_one_sentence,
     test_an_index_that_replaces_an_earlier_one_with_other_settings,
+    test_an_unfinished_build_with_other_settings_is_replaced,
+    test_conditions_are_left_to_a_server_that_means_the_same,
     test_only_rows_that_changed_are_written,
     test_texts_are_stored,
     texts_of,
@@ -61,6 +63,7 @@ def milvus(uri: str) -> Server:
         row=lambda name, id: query(name, f'id == "{id}"', fields),
         missing="http://127.0.0.1:1",
         dies=DIES,
+        translates=6,
     )
 
 

@@ -10,6 +10,7 @@ from tests.retrieve.server_contract import (  # noqa: F401
     Server,
     test_a_collection_that_exists_is_refused,
     test_a_killed_build_that_replaces_an_earlier_index,
+    test_conditions_are_left_to_a_server_that_means_the_same,
     test_texts_are_stored,
     texts_of,
     written,

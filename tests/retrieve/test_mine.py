@@ -9,6 +9,7 @@ import pytest
 
 from qontext import api
 from qontext.data.collection import read_passages
+from qontext.finetune.negatives import mine
 from qontext.finetune.negatives.groups import Group, read_groups
 from qontext.frame.errors import QontextError
 
@@ -186,3 +187,30 @@ def test_queries_without_judgements_are_labelled_by_a_cross_encoder(beir: Path, 
     assert {name: group.positives for name, group in groups.items()} == {"q0": ["p03"], "q2": ["p09"]}
     assert groups["q0"].negatives == ["p02"], "the other is within the margin of the positive"
     assert artifact.summary["queries_without_positives"] == 1
+
+
+def test_shards_report_what_one_process_reports(
+    run: Path, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The counts of parts that others made are kept beside them."""
+    monkeypatch.setattr(mine, "PART", 3)
+    whole = api.mine(run, beir / "qrels" / "train.tsv", data=beir, depth=10, out=tmp_path / "whole")
+    for number in (1, 0):
+        parts = api.mine(
+            run,
+            beir / "qrels" / "train.tsv",
+            data=beir,
+            depth=10,
+            shard=f"{number}/2",
+            out=tmp_path / "parts",
+        )
+    assert parts.digest == whole.digest and parts.summary == whole.summary
+    assert parts.summary["queries_without_negatives"] == 6
+
+
+def test_a_fruitless_search_for_negatives_leaves_nothing_behind(
+    run: Path, beir: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(QontextError, match="no query got a negative"):
+        mined(run, beir, tmp_path / "g", max_score=-1.0)
+    assert not (tmp_path / "g").exists()

@@ -18,6 +18,8 @@ from tests.retrieve.server_contract import (  # noqa: F401
     test_a_killed_build_that_replaces_an_earlier_index,
     test_a_missing_server_is_one_sentence,
     test_an_index_that_replaces_an_earlier_one_with_other_settings,
+    test_an_unfinished_build_with_other_settings_is_replaced,
+    test_conditions_are_left_to_a_server_that_means_the_same,
     test_only_rows_that_changed_are_written,
     test_texts_are_stored,
     texts_of,
@@ -68,6 +70,7 @@ def server(postgres: PostgresServer) -> Server:
         missing="postgresql://127.0.0.1:1/none",
         dies=DIES,
         settings={"kind": "exact"},
+        translates=25,
     )
 
 

@@ -3,13 +3,15 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from qontext import api
 from qontext.data.runs import read_run
-from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
-from qontext.retrieve.search import SearchConfig, run
+from qontext.retrieve import search
+from qontext.retrieve.systems import WORDS
+from qontext.retrieve.vectors import open_vectors
 
 
 def test_bm25_writes_a_run_as_file_or_directory(beir: Path, tmp_path: Path) -> None:
@@ -40,25 +42,57 @@ def test_dense_search_finds_a_passage_by_its_own_text(beir: Path, tiny_encoder: 
     assert searched.meta["computed"] == vectors.meta["computed"]
     run = read_run(searched.path)
     assert run.size == 60 * 60, "no more results than passages"
-    import numpy as np
-
-    from qontext.retrieve.vectors import open_vectors
-
     ours = open_vectors(vectors.path)
     scores = np.concatenate(ours.parts) @ np.concatenate(ours.parts).T
     for row, id in enumerate(ours.ids):
         assert run[id][0].score == pytest.approx(scores[row].max(), rel=1e-5)
 
 
-def test_what_several_processes_left_is_no_part_of_the_run(
-    beir: Path, tiny_encoder: Path, tmp_path: Path
+def test_the_run_of_several_parts_is_that_of_one(
+    beir: Path, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vectors = api.encode(beir, encoder=tiny_encoder, out=tmp_path / "vectors")
-    work = Workdir(tmp_path / "run")
-    (work.path / "partial").mkdir(parents=True)
-    (work.path / "partial" / "scores-1-of-4.npy").write_bytes(b"of four that were killed")
-    run(SearchConfig(index=str(vectors.path), data=str(beir), split="test"), work)
-    assert work.names() == ["run.trec"]
+    for name, settings in {"dense": {"index": vectors}, "words": {"bm25": True}}.items():
+        whole = api.search(**settings, data=beir, k=5, out=tmp_path / f"{name} whole")
+        monkeypatch.setattr(search, "BLOCK", 5)
+        parts = api.search(**settings, data=beir, k=5, out=tmp_path / f"{name} parts")
+        monkeypatch.undo()
+        assert [path.name for path in parts.parts()] == ["run.trec"] and not (parts.path / WORDS).exists()
+        timings = {"seconds": 0, "queries_per_second": 0}
+        assert {**parts.summary, **timings} == {**whole.summary, **timings}
+        run, expected = read_run(parts.path), read_run(whole.path)
+        assert list(run) == list(expected)
+        for query in run:
+            assert [hit.passage for hit in run[query]] == [hit.passage for hit in expected[query]]
+            assert run.results(query)[1] == pytest.approx(expected.results(query)[1], rel=1e-5)
+
+
+def test_many_queries_make_few_parts() -> None:
+    """Each part reads all vectors."""
+    sizes = {count: search.size_for(count) for count in (1, 1_024, 7_000, 100_000, 500_000, 10_000_000)}
+    assert sizes == {
+        1: 1_024,
+        1_024: 1_024,
+        7_000: 1_024,
+        100_000: 4_096,
+        500_000: 16_384,
+        10_000_000: 16_384,
+    }
+
+
+def test_a_failed_search_leaves_nothing_behind(beir: Path, tmp_path: Path) -> None:
+    """Although BM25's index was written already."""
+    with pytest.raises(QontextError, match="no passage has a field 'color'"):
+        api.search(bm25=True, data=beir, where=("color=red",), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_ids_are_looked_up_without_those_of_other_passages(
+    beir: Path, tiny_encoder: Path, tmp_path: Path
+) -> None:
+    opened = open_vectors(api.encode(beir, encoder=tiny_encoder, out=tmp_path / "vectors").path)
+    numbers = np.array([0, 3, 17, 59])
+    assert list(opened.names(numbers)) == list(opened.ids[numbers])
 
 
 def test_the_wrong_encoder_is_told(beir: Path, tiny_encoder: Path, minilm: Path, tmp_path: Path) -> None:

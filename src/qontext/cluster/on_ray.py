@@ -71,8 +71,7 @@ class _Job:
         self.failures, self.deaths = Counter[int](), Counter[int]()
         self.slowest, self.hired, self.looked, self.room = 0.0, 0, -LOOK, 1
         self.outcome, self.head, self.headed = Outcome(), head_of(ray, parts.config.on), time.monotonic()
-        uses_gpu = "device" in type(parts.config).model_fields and parts.config.device != "cpu"
-        self.resource = "GPU" if uses_gpu and ray.cluster_resources().get("GPU") else "CPU"
+        self.resource = "GPU" if parts.uses_gpu and ray.cluster_resources().get("GPU") else "CPU"
 
     def run(self) -> None:
         while self.undone:

@@ -131,24 +131,31 @@ class Worker:
 
     def _check(self) -> None:
         """Refuse a machine that cannot work on this."""
-        here, order = platform.node(), self.order
-        if qontext.__version__ != order.version:
-            raise QontextError(
-                f"the node {here} has qontext {qontext.__version__}, the command was started with {order.version}",
-                remedy="Install the same version on all nodes.",
-            )
-        claim = Path(order.out) / CLAIM
-        if not claim.is_file() or artifacts.read_description(claim)["key"] != order.key:
-            raise QontextError(
-                f"the node {here} does not see this directory",
-                place=order.out,
-                remedy="All nodes need a shared file system on which --out and the inputs have the same paths.",
-            )
-        try:
-            os.chdir(order.folder)
-        except OSError:
-            raise QontextError(
-                f"the node {here} does not see this directory, in which the command was started",
-                place=order.folder,
-                remedy="Start it in a directory of the shared file system.",
-            ) from None
+        order, claim = self.order, Path(self.order.out) / CLAIM
+        is_ours = claim.is_file() and artifacts.read_description(claim)["key"] == order.key
+        check_node(order.version, order.folder, Path(order.out), sees=is_ours)
+
+
+def check_node(version: str, folder: str, out: Path, *, sees: bool) -> None:
+    """Refuse a machine with another version of the package, or that does not see the output directory or the `folder` in
+    which the command was started; then work in this folder."""
+    here = platform.node()
+    if qontext.__version__ != version:
+        raise QontextError(
+            f"the node {here} has qontext {qontext.__version__}, the command was started with {version}",
+            remedy="Install the same version on all nodes.",
+        )
+    if not sees:
+        raise QontextError(
+            f"the node {here} does not see this directory",
+            place=out,
+            remedy="All nodes need a shared file system on which --out and the inputs have the same paths.",
+        )
+    try:
+        os.chdir(folder)
+    except OSError:
+        raise QontextError(
+            f"the node {here} does not see this directory, in which the command was started",
+            place=folder,
+            remedy="Start it in a directory of the shared file system.",
+        ) from None

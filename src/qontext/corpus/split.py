@@ -2,7 +2,7 @@
 
 A source's records are read sequentially, split in parallel, and written as Parquet parts of 4,096 records
 each. Part k depends only on the records from 4096·k on, so a killed run resumes after its last part, and the
-output is identical for any number of workers.
+output is identical for any number of processes and machines.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import functools
 import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
@@ -22,10 +22,11 @@ from qontext.corpus import counting, parallel
 from qontext.corpus.sentences import SPLITTERS, pieces
 from qontext.corpus.sources import FieldNames, Problem, Source, fingerprint, open_source
 from qontext.corpus.sources.base import UNREADABLE
+from qontext.corpus.spool import SPOOL, Batch, spool, spooled
 from qontext.frame import log
-from qontext.frame.artifacts import Workdir
-from qontext.frame.config import Input, Machine, Seed, StageConfig
+from qontext.frame.config import Input, Machine, Seed
 from qontext.frame.errors import QontextError
+from qontext.frame.parts import Outcome, Part, Parts, PartsConfig
 from qontext.frame.stages import Stage
 
 if TYPE_CHECKING:
@@ -36,11 +37,13 @@ if TYPE_CHECKING:
 
 RECORDS_PER_BLOCK, BLOCKS_PER_PART = 128, 32
 _COUNTS = b"qontext.counts"
+WHOLE = ".whole"
+"""The hidden file that stands for all parts, if one process makes them."""
 MOST_NAMED = 20
 """Maximum number of skipped files to name; beyond that, only their number is shown (all names with -v)."""
 
 
-class SplitConfig(StageConfig):
+class SplitConfig(PartsConfig):
     source: Annotated[str, Input(positional=True, fingerprint=fingerprint)]
     """Documents: a file or folder of records (.jsonl, .tsv, .parquet) or of documents (text, Markdown, HTML, PDF, DOCX,
     EPUB, notebooks, mail, source code), a BEIR folder, ir_datasets:NAME, hf:NAME, or pydocs: for the documentation of the
@@ -96,56 +99,89 @@ class SplitConfig(StageConfig):
     """Number of processes; 0 means one per core. Does not affect the result."""
 
 
-@dataclass
-class Batch:
-    """The usable documents among consecutive records, and the counts of the others."""
+class Split(Parts[SplitConfig]):
+    """A part is what 4,096 records become. One process alone does not count them first: it makes all parts as one."""
 
-    documents: list[Document] = field(default_factory=list)
-    counts: Counter[str] = field(default_factory=Counter)
+    unit = "documents"
 
-
-def run(config: SplitConfig, work: Workdir) -> dict[str, Any]:
-    import pyarrow as pa
-
-    from qontext.corpus.sources.files import unread
-    from qontext.data import records
-
-    names = FieldNames(
-        config.id_field, config.title_field, config.text_field, config.paragraphs_field, config.doc_field
-    )
-    source = open_source(config.source, fields=names, encoding=config.encoding)
-    if config.keep and not source.has_ids:
-        raise QontextError(
-            f"{source.name} has documents, not passages, so there is nothing to keep",
-            place=config.source,
-            remedy="Remove --keep.",
+    @cached_property
+    def source(self) -> Source:
+        config = self.config
+        names = FieldNames(
+            config.id_field, config.title_field, config.text_field, config.paragraphs_field, config.doc_field
         )
-    if source.unread:
-        log.note(f"{config.source}: {unread(source.unread)}.")
-    counting.counter(config.tokenizer)  # raises errors here, not in a worker
-    SPLITTERS[config.sentences]("One. Two.", config.language)
-    totals: Counter[str] = Counter()
-    done = 0
-    while work.has(_part(done)):
-        totals.update(records.read_footer(work.path / _part(done), _COUNTS, dict[str, int]))
-        done += 1
-    with log.progress("split", source.bytes_total, "bytes") as advance:
-        blocks = _blocks(source, config, advance)
-        for _ in range(done * BLOCKS_PER_PART):  # read again, but only for the ids
+        return open_source(config.source, fields=names, encoding=config.encoding)
+
+    def plan(self) -> list[Part]:
+        from qontext.corpus.sources.files import unread
+
+        source = self.source
+        if self.config.keep and not source.has_ids:
+            raise QontextError(
+                f"{source.name} has documents, not passages, so there is nothing to keep",
+                place=self.config.source,
+                remedy="Remove --keep.",
+            )
+        if source.unread:
+            log.note(f"{self.config.source}: {unread(source.unread)}.")
+        if self.config.on == "local" and self.work.world == 1:
+            self.unit = "bytes"
+            return [Part(0, WHOLE, 0, 0, source.bytes_total or 0)]
+        with log.progress("read", source.bytes_total, "bytes") as advance:
+            sizes = spool(self.work, _blocks(source, self.config, advance), BLOCKS_PER_PART)
+        return [Part(number, _part(number), 0, 0, size) for number, size in enumerate(sizes)]
+
+    def open(self) -> None:
+        counting.counter(self.config.tokenizer)  # raises errors here, not in a process
+        SPLITTERS[self.config.sentences]("One. Two.", self.config.language)
+
+    def make(self, part: Part, content: None) -> dict[str, int]:
+        if part.name == WHOLE:
+            self._make_all()
+        else:
+            self._write(part.number, list(self._split(spooled(self.work, part.number))))
+            self.advance(part.size)
+        return {}
+
+    def finish(self, outcome: Outcome) -> dict[str, Any]:
+        from qontext.data import records
+
+        totals: Counter[str] = Counter()
+        for name in self.work.names():
+            totals.update(records.read_footer(self.work.path / name, _COUNTS, dict[str, int]))
+        for scratch in (WHOLE, SPOOL):
+            self.work.remove(scratch)
+        left = {"not_read": dict(self.source.unread)} if self.source.unread else {}
+        return {**_summary(totals, self.config), **left}
+
+    def _make_all(self) -> None:
+        """All parts, while the source is read; those that are there are read again, but only for the ids."""
+        done = next(number for number in itertools.count() if not self.work.has(_part(number)))
+        blocks = _blocks(self.source, self.config, self.advance)
+        for _ in range(done * BLOCKS_PER_PART):
             next(blocks, None)
-        splits = parallel.ordered_map(functools.partial(split_block, config=config), blocks, config.workers)
+        splits = self._split(blocks)
         for number in itertools.count(done):
-            part = list(itertools.islice(splits, BLOCKS_PER_PART))
-            if not part:
+            if not (blocks_of_part := list(itertools.islice(splits, BLOCKS_PER_PART))):
                 break
-            counts = sum((counts for _, counts in part), Counter[str]())
-            table = pa.concat_tables([table for table, _ in part])
-            with work.write(_part(number)) as path:
-                records.write_table(
-                    path, table.replace_schema_metadata({_COUNTS: json.dumps(counts, sort_keys=True)})
-                )
-            totals.update(counts)
-    return {**_summary(totals, config), **({"not_read": dict(source.unread)} if source.unread else {})}
+            self._write(number, blocks_of_part)
+        self.work.write_text(WHOLE, "")
+
+    def _split(self, blocks: Iterable[Batch]) -> Iterator[tuple[pa.Table, Counter[str]]]:
+        split = functools.partial(split_block, config=self.config)
+        return parallel.ordered_map(split, blocks, self.config.workers)
+
+    def _write(self, number: int, blocks: list[tuple[pa.Table, Counter[str]]]) -> None:
+        import pyarrow as pa
+
+        from qontext.data import records
+
+        counts = sum((counts for _, counts in blocks), Counter[str]())
+        table = pa.concat_tables([table for table, _ in blocks])
+        with self.work.write(_part(number)) as path:
+            records.write_table(
+                path, table.replace_schema_metadata({_COUNTS: json.dumps(counts, sort_keys=True)})
+            )
 
 
 def split_block(block: Batch, config: SplitConfig) -> tuple[pa.Table, Counter[str]]:
@@ -298,7 +334,7 @@ def _part(number: int) -> str:
 STAGE = Stage(
     verb="split",
     config=SplitConfig,
-    run=run,
+    run=Split,
     examples="""
         qontext split docs.jsonl --out passages
         qontext split docs.jsonl.gz --on-error skip --out passages
@@ -306,6 +342,7 @@ STAGE = Stage(
         qontext split data --keep --out passages
         qontext split pydocs: --keep --out passages
         qontext split handbook --out passages
+        qontext split docs.jsonl --on ray --out passages
     """,
     format=2,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import shutil
 import tempfile
 import time
@@ -16,6 +17,9 @@ from qontext.frame.errors import QontextError
 from qontext.frame.inputs import digest_of, named_inputs, refuse_inputs_below
 from qontext.frame.parts import Parts, PartsConfig, finish_all, make_share, missing
 from qontext.frame.stages import C, Pipeline, Stage
+
+RANKS = "qontext.cluster.ranks"
+"""The module that runs a training on a cluster."""
 
 
 def directory(text: str) -> Path:
@@ -66,6 +70,9 @@ def execute(stage: Stage[C], settings: C, out: Path | None, *, overwrite: bool =
         return _execute_file(stage, settings, out, stage.file, overwrite=overwrite)
     claim = claim_of(stage, settings, out)
     refuse_inputs_below(out, claim)
+    if _is_for_ranks_elsewhere(stage, settings) and computed.state(out, claim)[0] != "done":
+        importlib.import_module(RANKS).run(stage.verb, settings, out, overwrite)
+        return artifacts.open_artifact(out)
     place = _place(stage, settings)
     if launch.rank() != 0 and place.shards is None:
         return _follow(stage, settings, out, claim)
@@ -85,6 +92,15 @@ def execute(stage: Stage[C], settings: C, out: Path | None, *, overwrite: bool =
             claimed = {**claim, "launch": launch.start()}
             work = artifacts.begin(out, claimed, place.writer, rank=place.rank, world=place.world)
         return _work(stage, settings, work, claim, place)
+
+
+def _is_for_ranks_elsewhere(stage: Stage[C], settings: C) -> bool:
+    """Whether the stage is a training that a cluster runs."""
+    if not stage.distributed or getattr(settings, "on", "local") == "local":
+        return False
+    if launch.world() > 1:
+        raise QontextError("--on starts the ranks itself", remedy="Start the command without torchrun.")
+    return True
 
 
 class _Place(NamedTuple):

@@ -70,6 +70,14 @@ class StopFlag:
     requested = False
 
 
+_current = StopFlag()
+
+
+def stop() -> None:
+    """Request, from another thread, that the current step is finished and saved, as the first signal does."""
+    _current.requested = True
+
+
 class StopRequests:
     """Inside this context, SIGINT and SIGTERM set a flag, so that the current step is finished and saved
     first. A second signal takes effect at once. On exit, a pending request raises KeyboardInterrupt."""
@@ -79,7 +87,9 @@ class StopRequests:
 
         from qontext.frame import log
 
+        global _current
         self.flag, self.before = StopFlag(), {}
+        _current = self.flag
 
         def request(number: int, frame: FrameType | None) -> None:
             if self.flag.requested:

@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar, cast
+from typing import Annotated, Any, Generic, NamedTuple, Protocol, Self, TypeVar, cast
 
 from pydantic import AfterValidator, model_validator
 
@@ -94,7 +94,7 @@ class Outcome:
 class Parts(ABC, Generic[C]):
     """The work of one stage in one process: it plans and finishes, or opens and makes, or all of these."""
 
-    unit: ClassVar[str] = "parts"
+    unit: str = "parts"
     """What progress counts."""
     advance: Callable[[float], None] = staticmethod(lambda amount: None)
     """Called while a part is made, with the amount of work that is done."""
@@ -125,6 +125,11 @@ class Parts(ABC, Generic[C]):
         """The summary, once all parts are there."""
 
     @property
+    def uses_gpu(self) -> bool:
+        """Whether a worker takes a GPU, where there are some."""
+        return getattr(self.config, "device", "cpu") != "cpu"
+
+    @property
     def reads_ahead(self) -> bool:
         return type(self).read is not Parts.read
 
@@ -140,7 +145,8 @@ def make_share(verb: str, kind: type[Parts[C]], config: C, work: Workdir) -> tup
     parts, started = kind(config, work), time.monotonic()
     planned = parts.plan()
     waiting = [part for part in planned if part.number % work.world == work.rank and not work.has(part.name)]
-    with log.progress(verb, sum(part.size for part in waiting), parts.unit) as advance:
+    total = sum(part.size for part in waiting) or None
+    with log.progress(verb, total, parts.unit) as advance:
         outcome = runner(config.on)(verb, parts, waiting, advance) if waiting else Outcome()
     outcome.parts, outcome.seconds = planned, time.monotonic() - started
     return parts, outcome

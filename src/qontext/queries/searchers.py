@@ -54,11 +54,10 @@ class Rows:
     def dimension(self) -> int:
         return int(self.parts[0].shape[1])
 
-    def blocks(self, *, rank: int = 0, world: int = 1) -> Iterator[tuple[Array, Array]]:
-        """(numbers, vectors) of each part; `rank` and `world` as in the vectors of `encode`."""
+    def blocks(self) -> Iterator[tuple[Array, Array]]:
+        """(numbers, vectors) of each part."""
         starts = np.cumsum([0, *map(len, self.parts)]).tolist()
-        both = [(np.arange(start, start + len(part)), part) for start, part in zip(starts, self.parts)]
-        yield from both[rank::world]
+        yield from ((np.arange(start, start + len(part)), part) for start, part in zip(starts, self.parts))
 
     def take(self, numbers: Array) -> Array:
         """[N, D] the vectors of these numbers."""

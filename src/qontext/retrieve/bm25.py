@@ -25,6 +25,7 @@ import numpy as np
 from qontext.data.collection import Passage
 from qontext.data.load import as_passages
 from qontext.data.runs import Run
+from qontext.frame import launch
 from qontext.frame.damage import damaged, opening
 from qontext.frame.disk import require_regular
 from qontext.frame.errors import QontextError, choose
@@ -183,7 +184,7 @@ class Bm25:
         index = self._searched()
         if len(rows) * len(self.ids) > _NUMBA_PAYS_FROM and _numba_is_ready():
             index.backend = "numba"
-        threads = os.cpu_count() or 1
+        threads = launch.threads() or os.cpu_count() or 1
         size = -(-len(rows) // threads)
         chunks = [rows[start : start + size] for start in range(0, len(rows), size)]
         with ThreadPoolExecutor(threads) as pool:

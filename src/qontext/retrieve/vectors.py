@@ -67,11 +67,17 @@ class Vectors:
     def __len__(self) -> int:
         return sum(len(part) for part in self.parts)
 
-    def blocks(
-        self, *, rank: int = 0, world: int = 1
-    ) -> Iterator[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
-        """(numbers, vectors) of this rank's parts."""
-        yield from list(zip(self.part_numbers, self.parts))[rank::world]
+    def names(self, numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """[N] the ids of these passages, whose numbers ascend. Unlike `ids`, it makes strings of no others."""
+        wanted = np.zeros(len(self), bool)
+        wanted[numbers] = True
+        places = np.flatnonzero(wanted[self._numbers])
+        names = as_objects(pa.chunked_array(self.part_ids, pa.string()).take(pa.array(places)))
+        return names[np.argsort(self._numbers[places])]
+
+    def blocks(self) -> Iterator[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
+        """(numbers, vectors) of each part."""
+        yield from zip(self.part_numbers, self.parts)
 
     def check(self) -> None:
         """Refuse non-finite vectors. Reads all of them."""

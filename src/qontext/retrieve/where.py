@@ -37,7 +37,7 @@ _ORDER: dict[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,
 }
 _ROWS = 16_384
-_COLUMNS = {"file": "file", "title": "title", "document": "doc", "page": "page"}
+COLUMNS = {"file": "file", "title": "title", "document": "doc", "page": "page"}
 """The columns for names that are not metadata fields."""
 
 
@@ -62,7 +62,7 @@ class Condition(NamedTuple):
         if isinstance(value, bool):
             return choice.lower() == str(value).lower()
         if isinstance(value, int | float):
-            number = _number(choice)
+            number = number_in(choice)
             return number is not None and number == value
         text = str(value)
         if self.name == "folder" and choice and text.startswith(choice.rstrip("/") + "/"):
@@ -73,7 +73,7 @@ class Condition(NamedTuple):
 
     def _compares(self, value: object) -> bool:
         compare = _ORDER[self.operator]
-        number = _number(self.value)
+        number = number_in(self.value)
         if isinstance(value, int | float) and not isinstance(value, bool):
             return number is not None and compare(value, number)
         if not isinstance(value, str):
@@ -113,7 +113,7 @@ def matching_ids(conditions: list[Condition], source: Path) -> list[str]:
         )
         codes = np.zeros(len(batch), np.int64) if metadata is None else metadata.indices.to_numpy()
         names.update(name for one in objects for name in one)
-        names.update(name for name, column in _COLUMNS.items() if column in batch.schema.names)
+        names.update(name for name, column in COLUMNS.items() if column in batch.schema.names)
         good = np.ones(len(batch), bool)
         for condition in conditions:
             good &= _fulfils(condition, objects, codes, batch)
@@ -138,7 +138,7 @@ def _fulfils(
         [condition.name in fields and condition.holds(fields[condition.name]) for fields in objects]
     )
     rows: Mask = good[codes]
-    column = _COLUMNS.get(condition.name)
+    column = COLUMNS.get(condition.name)
     if column in batch.schema.names and not has.all():
         values = batch[column].dictionary_encode()
         holds = [condition.holds(value) for value in values.dictionary.to_pylist()]
@@ -165,7 +165,8 @@ def _batches(source: Path) -> Iterator[tuple[Path, pa.RecordBatch]]:
         yield source, pa.RecordBatch.from_pydict(columns)
 
 
-def _number(text: str) -> float | None:
+def number_in(text: str) -> float | None:
+    """The number that the text is, if it is one."""
     try:
         return float(text)
     except ValueError:

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Advanced, Machine, Seed, StageConfig
 from qontext.frame.errors import QontextError
+from qontext.frame.parts import Place
 
 if TYPE_CHECKING:
     from qontext.models.packing import Grid
@@ -67,6 +68,13 @@ class TrainingConfig(StageConfig):
     device: Annotated[str, Machine()] = "auto"
     """auto, cpu, cuda, cuda:1 or mps."""
 
+    on: Annotated[Place, Advanced()] = "local"
+    """Where the training runs: local (this process, or those of torchrun), ray (the Ray cluster that this machine belongs
+    to, or a new one on this machine alone), or the address of a cluster, HOST:PORT or ray://HOST:PORT."""
+
+    ranks: Annotated[int | None, Machine(), Advanced()] = Field(None, ge=1, le=100_000)
+    """With --on: number of processes. Default: one per GPU, or else one per machine, as far as they divide the batch."""
+
     checkpoint_minutes: Annotated[float, Machine()] = Field(15.0, ge=0)
     """Minutes between checkpoints; a killed run loses at most that much work. 0: after every step."""
 
@@ -80,6 +88,8 @@ class TrainingConfig(StageConfig):
     def _has_a_limit(self) -> Self:
         if self.minutes is None and not (self.most_steps is self.steps_after is None):
             raise QontextError("most_steps and steps_after need --minutes")
+        if self.ranks is not None and self.on == "local":
+            raise QontextError("--ranks needs --on, such as --on ray", remedy="On one machine, use torchrun.")
         return self
 
     def identity(self) -> dict[str, Any]:

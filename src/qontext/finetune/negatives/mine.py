@@ -1,22 +1,27 @@
 """`qontext mine`: runs and judgements → training groups with hard negatives.
 
-Every judged training query becomes a group. From each run its negatives are the results from rank `skip` to
-rank `depth` without the query's positives, optionally filtered by score, of which `per_query` are drawn with
-a seed of the query, independently of other queries.
+Every judged training query becomes a group; a part is a slice of them. From each run its negatives are the
+results from rank `skip` to rank `depth` without the query's positives, optionally filtered by score, of which
+`per_query` are drawn with a seed of the query, independently of other queries.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
+from qontext.finetune.negatives.report import NAMED, Report
 from qontext.frame import log
-from qontext.frame.artifacts import Workdir
-from qontext.frame.config import Input, Seed, StageConfig
+from qontext.frame.artifacts import LOGS
+from qontext.frame.config import Input, Seed
+from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
+from qontext.frame.parts import Outcome, Part, Parts, PartsConfig, slices
 from qontext.frame.stages import Stage
 
 if TYPE_CHECKING:
@@ -25,10 +30,11 @@ if TYPE_CHECKING:
     from qontext.finetune.negatives.draws import Corpus
     from qontext.finetune.negatives.groups import Group
 
-_ROWS_PER_PART = 65_536
+PART = 65_536
+"""Queries of a part."""
 
 
-class MineConfig(StageConfig):
+class MineConfig(PartsConfig):
     run: Annotated[str, Input(positional=True)]
     """A run over the training queries, MS MARCO's qidpidtriples file, sentence-transformers'
     msmarco-hard-negatives.jsonl.gz, or DPR's biencoder-nq-train.json."""
@@ -100,37 +106,6 @@ class MineConfig(StageConfig):
     """Random seed, combined with the query's id."""
 
 
-@dataclass
-class Report:
-    """Counts of queries by outcome."""
-
-    no_positive: int = 0
-    not_in_run: int = 0
-    positives_removed: int = 0
-    filtered: int = 0
-    with_answers: int = 0
-    unscored_positive: int = 0
-    fewer_than_asked: int = 0
-    lacking: list[str] = field(default_factory=list)
-
-    def summary(self, negatives: list[int]) -> dict[str, Any]:
-        """Totals over all groups; `negatives` has the number of each kind."""
-        return {
-            "queries": len(negatives),
-            "negatives": sum(negatives),
-            "negatives_per_query": round(sum(negatives) / len(negatives), 2),
-            "queries_without_negatives": len(self.lacking),
-            "such_as": self.lacking[:10],
-            "queries_with_fewer_than_asked": self.fewer_than_asked,
-            "queries_without_positives": self.no_positive,
-            "queries_not_in_a_run": self.not_in_run,
-            "positives_removed": self.positives_removed,
-            "removed_by_score": self.filtered,
-            **({"removed_by_answer": self.with_answers} if self.with_answers else {}),
-            "queries_whose_positive_has_no_score": self.unscored_positive,
-        }
-
-
 @dataclass(frozen=True)
 class Sources:
     """Where negatives come from. `answering` has, for each query, the passages with an answer, which are no negatives."""
@@ -142,35 +117,88 @@ class Sources:
     answering: Mapping[str, Container[str]]
 
 
-def run(config: MineConfig, work: Workdir) -> dict[str, Any]:
-    from qontext.data.runs import read_run
-    from qontext.finetune.negatives.draws import sample_names
-    from qontext.retrieve.inputs import judgements, select_queries
+class Mine(Parts[MineConfig]):
+    unit = "queries"
 
-    queries = select_queries(config.data, None, config.queries)
+    @cached_property
+    def qrels(self) -> Qrels:
+        return _judgements(self.config)
+
+    @cached_property
+    def judged(self) -> Qrels:
+        """The judgements; with a limit, those of some queries."""
+        from qontext.finetune.negatives.draws import sample_names
+
+        config, qrels = self.config, self.qrels
+        if config.limit is None or config.limit >= len(qrels):
+            return qrels
+        return {name: qrels[name] for name in sample_names(qrels, config.limit, config.seed)}
+
+    @cached_property
+    def positives(self) -> dict[str, list[str]]:
+        """The positives of each query that has some."""
+        least = self.config.min_grade
+        positives = {
+            query: [passage for passage, grade in grades.items() if grade >= least]
+            for query, grades in self.judged.items()
+        }
+        return {query: passages for query, passages in positives.items() if passages}
+
+    def plan(self) -> list[Part]:
+        if not self.positives:
+            least = self.config.min_grade
+            raise QontextError(
+                f"no query has a positive (a grade of {least} or more)", place=self.config.qrels
+            )
+        return slices(len(self.positives), PART, lambda number: f"groups-{number:05d}.parquet")
+
+    def open(self) -> None:
+        from qontext.retrieve.inputs import select_queries
+
+        queries = select_queries(self.config.data, None, self.config.queries)
+        self.sources = _sources(self.config, queries, self.qrels)
+
+    def make(self, part: Part, content: None) -> dict[str, int]:
+        import pyarrow as pa
+
+        from qontext.data import records
+        from qontext.finetune.negatives.groups import GROUPS
+
+        report, rows = Report(), []
+        for query, positives in islice(self.positives.items(), part.first, part.last):
+            rows.append(_group(query, positives, self.sources, self.config, report)._asdict())
+            self.advance(1)
+        self.work.write_json(_report_name(part), asdict(report))
+        with self.work.write(part.name) as path:
+            records.write_table(path, pa.Table.from_pylist(rows, schema=GROUPS))
+        return {}
+
+    def finish(self, outcome: Outcome) -> dict[str, Any]:
+        reports = [read_json(self.work.path / _report_name(part), Report) for part in outcome.parts]
+        report = Report.total([Report(**values) for values in reports])
+        if report.lacking == report.queries:
+            for name in self.work.names():  # a corrected command starts afresh
+                self.work.remove(name)
+            raise QontextError(
+                "no query got a negative: the run and the judgements have no query in common, or filters are too strict",
+                place=self.config.run,
+            )
+        if report.lacking:
+            log.warn(f"{report.lacking:,} of {report.queries:,} queries lack hard negatives.")
+        return report.summary(len(self.judged) - len(self.positives))
+
+
+def _report_name(part: Part) -> str:
+    return f"{LOGS}groups-{part.number:05d}.json"
+
+
+def _judgements(config: MineConfig) -> Qrels:
+    from qontext.data.runs import read_run
+    from qontext.retrieve.inputs import judgements
+
     if config.positives_share is None:
-        qrels = judgements(config.qrels, config.split)
-    else:
-        qrels = confident(read_run(config.qrels), config.positives_share)
-    sources = _sources(config, queries, qrels)
-    if config.limit is not None and config.limit < len(qrels):
-        qrels = {name: qrels[name] for name in sample_names(qrels, config.limit, config.seed)}
-    report = Report()
-    attempts = [_group(query, judged, sources, config, report) for query, judged in qrels.items()]
-    groups = [group for group in attempts if group is not None]
-    if not groups:
-        raise QontextError(
-            f"no query has a positive (a grade of {config.min_grade} or more)", place=config.qrels
-        )
-    if len(report.lacking) == len(groups):
-        raise QontextError(
-            "no query got a negative: the run and the judgements have no query in common, or filters are too strict",
-            place=config.run,
-        )
-    if report.lacking:
-        log.warn(f"{len(report.lacking):,} of {len(groups):,} queries lack hard negatives.")
-    _write(groups, work)
-    return report.summary([len(group.negatives) for group in groups])
+        return judgements(config.qrels, config.split)
+    return confident(read_run(config.qrels), config.positives_share)
 
 
 def _sources(config: MineConfig, queries: Mapping[str, str], qrels: Qrels) -> Sources:
@@ -198,16 +226,10 @@ def _sources(config: MineConfig, queries: Mapping[str, str], qrels: Qrels) -> So
     return Sources(queries, runs, corpus, read_run(config.scores) if config.scores else None, answering)
 
 
-def _group(
-    query: str, judged: Mapping[str, int], sources: Sources, config: MineConfig, report: Report
-) -> Group | None:
-    """The query with its positives and negatives; None without a positive."""
+def _group(query: str, positives: list[str], sources: Sources, config: MineConfig, report: Report) -> Group:
+    """The query with its positives and negatives."""
     from qontext.finetune.negatives.groups import Group
 
-    positives = [passage for passage, grade in judged.items() if grade >= config.min_grade]
-    if not positives:
-        report.no_positive += 1
-        return None
     negatives: dict[str, None] = {}
     answering, corpus = sources.answering.get(query, ()), sources.drawn
     for number, one in enumerate(sources.runs):
@@ -221,21 +243,12 @@ def _group(
                 f"names the passage {foreign!r}, which is not in the passages", place=config.run
             )
     if not negatives:
-        report.lacking.append(query)
+        report.lacking += 1
+        report.such_as = [*report.such_as, query][:NAMED]
+    report.queries += 1
+    report.negatives += len(negatives)
     report.fewer_than_asked += len(negatives) < config.per_query
     return Group(query, sources.queries[query], positives, list(negatives))
-
-
-def _write(groups: list[Group], work: Workdir) -> None:
-    import pyarrow as pa
-
-    from qontext.data import records
-    from qontext.finetune.negatives.groups import GROUPS
-
-    for part, start in enumerate(range(0, len(groups), _ROWS_PER_PART)):
-        rows = [group._asdict() for group in groups[start : start + _ROWS_PER_PART]]
-        with work.write(f"groups-{part:05d}.parquet") as path:
-            records.write_table(path, pa.Table.from_pylist(rows, schema=GROUPS))
 
 
 def confident(scored: Run, share: float) -> Qrels:
@@ -308,10 +321,11 @@ def _filtered(
 STAGE = Stage(
     "mine",
     MineConfig,
-    run,
+    Mine,
     """
         qontext mine bm25-train.trec data --data data --depth 200 --per-query 30 --out groups
         qontext mine dense-train.trec data/qrels/train.tsv --also bm25-train.trec --data data --skip 5 --out groups
         qontext mine msmarco-hard-negatives.jsonl.gz qrels.train.tsv --queries queries.train.tsv --out groups
+        qontext mine bm25-train.trec data --data data --shard 0/4 --out groups
     """,
 )

@@ -7,7 +7,7 @@ it runs on the vectors themselves.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from qontext.retrieve.vectors import Vectors
+    from qontext.retrieve.where import Condition
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -41,12 +42,10 @@ BACKENDS = Kinds(
 
 @dataclass(frozen=True)
 class How:
-    """How exact search computes: on which device, in which format at first, and which process of how many this is."""
+    """How exact search computes: on which device, and in which format at first."""
 
     device: str = "auto"
     scoring: Literal["fp32", "bf16", "fp16"] = "fp32"
-    rank: int = 0
-    world: int = 1
 
 
 class Index(ABC):
@@ -56,8 +55,6 @@ class Index(ABC):
     """What a query is: a vector, [D] float32, or a text."""
     tag: ClassVar[str] = "dense"
     """The system's name in runs."""
-    is_shared: ClassVar[bool] = False
-    """Whether each of several processes searches a part of it; else the first process searches it alone."""
     advance: Callable[[int], None] = staticmethod(lambda passages: None)
     """Called with the number of passages that were compared, to show progress."""
 
@@ -65,6 +62,20 @@ class Index(ABC):
     @abstractmethod
     def ids(self) -> Array:
         """[P] passage ids. For vectors they ascend, so that the smaller number wins a tie."""
+
+    @property
+    def count(self) -> int:
+        """P."""
+        return len(self.ids)
+
+    def names(self, numbers: Array) -> Array:
+        """[N] the ids of passages by their numbers, which ascend."""
+        names: Array = self.ids[numbers]
+        return names
+
+    def where(self, conditions: Sequence[Condition]) -> Any:
+        """What `search` takes as `rows` for these conditions, if the index itself can tell which passages meet them."""
+        return None
 
     @property
     def dimension(self) -> int:
@@ -93,6 +104,13 @@ class StoredVectors(Index):
     def ids(self) -> Array:
         return self.vectors.ids
 
+    @property
+    def count(self) -> int:
+        return len(self.vectors)
+
+    def names(self, numbers: Array) -> Array:
+        return self.vectors.names(numbers)
+
 
 class Backend(ABC):
     """How an index is made and opened."""
@@ -103,6 +121,11 @@ class Backend(ABC):
     """What is indexed: vectors from 'qontext encode', or passages."""
     changes_files: ClassVar[bool] = False
     """Whether opening the index changes its files, so that their sizes are no sign of damage."""
+
+    @classmethod
+    def is_for_one_process(cls, artifact: Artifact) -> bool:
+        """Whether only one process at a time can open what `build` wrote."""
+        return False
 
     @classmethod
     @abstractmethod

@@ -32,9 +32,7 @@ _BLOCK = 16_384
 
 
 class ExactIndex(StoredVectors):
-    """Search over an `encode` artifact, or over its parts that fall to one rank."""
-
-    is_shared = True
+    """Search over an `encode` artifact."""
 
     def __init__(
         self,
@@ -42,17 +40,14 @@ class ExactIndex(StoredVectors):
         *,
         device: str = "auto",
         scoring: torch.dtype = torch.float32,
-        rank: int = 0,
-        world: int = 1,
     ) -> None:
         self.vectors, self.scoring = vectors, scoring
         self.device = resolve_device(device)
-        self.rank, self.world = rank, world
 
     @classmethod
     def open(cls, vectors: Vectors, how: How) -> ExactIndex:
         scoring = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[how.scoring]
-        return cls(vectors, device=own_device(how.device), scoring=scoring, rank=how.rank, world=how.world)
+        return cls(vectors, device=own_device(how.device), scoring=scoring)
 
     def search(self, queries_QD: Array, k: int, rows: Array | None = None) -> tuple[Array, Array]:
         count = len(self.vectors) if rows is None else int(rows.sum())
@@ -82,7 +77,7 @@ class ExactIndex(StoredVectors):
             return ranked(best.numbers.cpu().numpy(), self._rescored(queries, best, rows), k)
 
     def _blocks(self, rows: Array | None) -> Iterator[tuple[Tensor, Tensor]]:
-        for numbers, part in self.vectors.blocks(rank=self.rank, world=self.world):
+        for numbers, part in self.vectors.blocks():
             for start in range(0, len(part), _BLOCK):
                 these, vectors = numbers[start : start + _BLOCK], part[start : start + _BLOCK]
                 if rows is not None:
@@ -99,7 +94,7 @@ class ExactIndex(StoredVectors):
         # Where each passage stands in the order of the blocks.
         place = torch.empty(len(self.vectors), dtype=torch.int64, device=self.device)
         end = 0
-        for numbers, _ in self.vectors.blocks(rank=self.rank, world=self.world):
+        for numbers, _ in self.vectors.blocks():
             numbers = numbers if rows is None else numbers[rows[numbers]]
             begin, end = end, end + len(numbers)
             place[_tensor(numbers).to(self.device)] = torch.arange(begin, end, device=self.device)

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from typing_extensions import TypedDict
 
 from qontext.frame import artifacts
-from qontext.frame.artifacts import CLAIM, Artifact, Workdir, open_artifact
+from qontext.frame.artifacts import CLAIM, Artifact, Workdir, is_artifact, open_artifact
 from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
 from qontext.retrieve.index import Array
@@ -89,16 +89,17 @@ def _claim(store: Store, source: Vectors, work: Workdir, replace: str | None) ->
     """Make the collection this build's own, or resume in it. Returns the earlier index of which rows stay."""
     claim = artifacts.read_description(work.path / CLAIM)
     build, encoder, owner = str(claim["key"]), str(source.encoder["digest"]), store.builds()
-    earlier = None if replace is None else open_artifact(Path(replace), verb="index")
+    key, earlier = _replaced(Path(replace)) if replace is not None else ("", None)
     if owner is not None and owner[0] == build and work.has(OWNED):
         is_kept = read_json(work.path / OWNED, _Owned)["is_kept"]
         return earlier if is_kept else None
-    is_ours = owner is not None and earlier is not None and owner[0] == earlier.meta["key"]
+    is_ours = owner is not None and replace is not None and owner[0] == key
     if owner is not None and not is_ours:
         other = owner[1] not in ("", encoder)
         raise QontextError(
             f"{store.place} already exists" + (", with vectors of another encoder" if other else ""),
-            remedy="Choose another name, drop it on the server, or name the index that wrote it with --replace.",
+            remedy="Choose another name, drop it on the server, or name the directory of the index that wrote it, finished "
+            "or not, with --replace.",
         )
     is_same = earlier is not None and (
         earlier.config == claim["config"] and earlier.summary["encoder"]["digest"] == encoder
@@ -116,6 +117,16 @@ def _claim(store: Store, source: Vectors, work: Workdir, replace: str | None) ->
         work.remove(OWNED)  # nothing is claimed: a corrected command starts afresh
         raise
     return None
+
+
+def _replaced(folder: Path) -> tuple[str, Artifact | None]:
+    """The key of the build in this directory, and its index, if the build was finished."""
+    if not is_artifact(folder) and (folder / CLAIM).is_file():
+        claim = artifacts.read_description(folder / CLAIM)
+        if claim["verb"] == "index":
+            return str(claim["key"]), None
+    earlier = open_artifact(folder, verb="index")
+    return str(earlier.meta["key"]), earlier
 
 
 def _parts(source: Vectors, passages: str | None) -> Iterator[tuple[Array, Array, list[Row] | None]]:

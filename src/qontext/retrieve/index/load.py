@@ -7,7 +7,7 @@ from pathlib import Path
 from qontext.frame.artifacts import CLAIM, META, Artifact, open_artifact
 from qontext.frame.descriptions import InputEntry
 from qontext.frame.errors import QontextError
-from qontext.retrieve.index import BACKENDS, How, Index
+from qontext.retrieve.index import BACKENDS, Backend, How, Index
 from qontext.retrieve.vectors import open_vectors
 
 
@@ -39,11 +39,22 @@ def open_index(path: Path | str, how: How | None = None) -> tuple[Index, dict[st
             place=path,
             remedy="Give the output of 'qontext encode' or 'qontext index'.",
         )
-    try:
-        backend = BACKENDS.load(artifact.config.take("backend", str))
-    except QontextError as error:
-        raise QontextError(error.message, place=error.place or path, remedy=error.remedy) from None
+    backend = _backend(artifact)
     if not backend.changes_files:
         artifact.parts()
     encoder = None if backend.reads == "texts" else artifact.summary.take("encoder", InputEntry)
     return backend.load(artifact), encoder
+
+
+def is_for_one_process(path: Path | str) -> bool:
+    """Whether only one process at a time can search what is at `path`."""
+    artifact = open_searchable(path)
+    return artifact.verb == "index" and _backend(artifact).is_for_one_process(artifact)
+
+
+def _backend(artifact: Artifact) -> type[Backend]:
+    try:
+        backend: type[Backend] = BACKENDS.load(artifact.config.take("backend", str))
+    except QontextError as error:
+        raise QontextError(error.message, place=error.place or artifact.path, remedy=error.remedy) from None
+    return backend

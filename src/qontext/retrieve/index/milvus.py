@@ -11,9 +11,9 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import PositiveInt
@@ -24,6 +24,8 @@ from qontext.frame.disk import raise_disk_error
 from qontext.frame.errors import QontextError, missing_extra
 from qontext.retrieve.index import Array, Backend
 from qontext.retrieve.index.addresses import password_of, token
+from qontext.retrieve.index.conditions import milvus as translate
+from qontext.retrieve.index.conditions import milvus_keys as conditions_of
 from qontext.retrieve.index.ingest import ingest
 from qontext.retrieve.index.servers import (
     Rows,
@@ -33,9 +35,11 @@ from qontext.retrieve.index.servers import (
     cells,
     check_owner,
     read_keys,
-    runs,
 )
 from qontext.retrieve.vectors import Vectors, read_ids
+
+if TYPE_CHECKING:
+    from qontext.retrieve.where import Condition
 
 DATABASE, DONE = "milvus.db", "logs/parts"
 LITE_KINDS = ("FLAT", "HNSW", "HNSW_SQ", "IVF_FLAT", "IVF_SQ8", "AUTOINDEX")
@@ -43,8 +47,8 @@ LITE_KINDS = ("FLAT", "HNSW", "HNSW_SQ", "IVF_FLAT", "IVF_SQ8", "AUTOINDEX")
 _BUILD, _ENCODER = "qontext.build", "qontext.encoder"
 _SECONDS = 10.0
 """Until a server that does not answer is given up."""
-_ROWS, _QUERIES, _RUNS = 2_048, 64, 500
-"""Rows of an upsert, queries of a search, and runs of keys in one condition."""
+_ROWS, _QUERIES = 2_048, 64
+"""Rows of an upsert, and queries of a search."""
 _MOST = 16_384
 """Maximum number of results that Milvus returns for a query."""
 _LONGEST = 65_535
@@ -69,7 +73,17 @@ class MilvusIndex(ServerIndex):
         self.client, self.config = client, config
         self._consistency = "Strong"
 
-    def _nearest(self, queries_QD: Array, k: int, chosen: Array | None) -> tuple[Array, Array]:
+    def where(self, conditions: Sequence[Condition]) -> Any:
+        if not self.config["with_text"] or (translated := translate(conditions)) is None:
+            return None
+        fields = [f"exists metadata[{json.dumps(condition.name)}]" for condition in conditions]
+        names = self.config["collection"]
+        is_known = all(
+            self.client.query(names, filter=field, limit=1, output_fields=["number"]) for field in fields
+        )
+        return translated if is_known else None
+
+    def _nearest(self, queries_QD: Array, k: int, chosen: Any) -> tuple[Array, Array]:
         if k > _MOST:
             raise QontextError(f"Milvus returns at most {_MOST:,} results for a query, not {k:,}")
         keys = np.full((len(queries_QD), k), -1, np.int64)
@@ -77,7 +91,7 @@ class MilvusIndex(ServerIndex):
         search_params = {"metric_type": "IP", "params": _search_params(self.config, k, len(self.ids))}
         for start in range(0, len(queries_QD), _QUERIES):
             queries = list(queries_QD[start : start + _QUERIES])
-            for condition in [""] if chosen is None else _conditions(chosen):
+            for condition in conditions_of(chosen):
                 hits = self.client.search(
                     self.config["collection"],
                     data=queries,
@@ -93,24 +107,6 @@ class MilvusIndex(ServerIndex):
                 )
                 _merge(keys[start : start + _QUERIES], scores[start : start + _QUERIES], hits)
         return keys, scores
-
-
-def _conditions(keys: Array) -> Iterator[str]:
-    """Ascending keys as conditions. They come in runs where ids that begin alike are chosen together."""
-    edges = runs(keys)
-    for start in range(0, len(edges), _RUNS):
-        some = edges[start : start + _RUNS].tolist()
-        alone = [begin for begin, end in some if end == begin + 1]
-        longer = [f"(number >= {begin} and number < {end})" for begin, end in some if end > begin + 1]
-        yield _any([f"number in {alone}", *longer] if alone else longer)
-
-
-def _any(conditions: list[str]) -> str:
-    """One condition or the other, as a balanced tree: a server takes about thirty levels."""
-    if len(conditions) == 1:
-        return conditions[0]
-    half = len(conditions) // 2
-    return f"({_any(conditions[:half])} or {_any(conditions[half:])})"
 
 
 def _merge(keys_QK: Array, scores_QK: Array, hits_of_queries: Any) -> None:
@@ -232,6 +228,10 @@ class Milvus(Backend):
                 client.close()
                 if _is_lite(options.uri):
                     _stop(options.uri or work.path / DATABASE)
+
+    @classmethod
+    def is_for_one_process(cls, artifact: Artifact) -> bool:
+        return _is_lite(artifact.config["uri"])
 
     @classmethod
     def load(cls, artifact: Artifact) -> MilvusIndex:

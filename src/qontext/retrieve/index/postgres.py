@@ -14,8 +14,8 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field, PositiveInt, field_validator
@@ -25,6 +25,8 @@ from qontext.frame.config import Machine
 from qontext.frame.errors import QontextError, first_line, missing_extra
 from qontext.retrieve.index import Array, Backend
 from qontext.retrieve.index.addresses import password_of
+from qontext.retrieve.index.conditions import postgres as translate
+from qontext.retrieve.index.conditions import postgres_keys as condition_of
 from qontext.retrieve.index.ingest import ingest
 from qontext.retrieve.index.servers import (
     Rows,
@@ -34,14 +36,14 @@ from qontext.retrieve.index.servers import (
     cells,
     check_owner,
     read_keys,
-    runs,
 )
 from qontext.retrieve.vectors import Vectors, read_ids
 
+if TYPE_CHECKING:
+    from qontext.retrieve.where import Condition
+
 _SECONDS = 10
 """Until a server that does not answer is given up."""
-_RUNS = 50
-"""Runs of keys up to which a condition names runs; of more it names the keys."""
 _LARGEST = {"vector": 2_000, "halfvec": 4_000}
 """Maximum number of dimensions of an index, by the type of the vectors."""
 _TEXTS = ("document", "title", "text", "place", "metadata")
@@ -78,7 +80,17 @@ class PostgresIndex(ServerIndex):
         self.config, self._lock = config, threading.Lock()
         self.client = connect(config["uri"])
 
-    def _nearest(self, queries_QD: Array, k: int, chosen: Array | None) -> tuple[Array, Array]:
+    def where(self, conditions: Sequence[Condition]) -> Any:
+        if not self.config["with_text"] or (translated := translate(conditions)) is None:
+            return None
+        table = _table(self.config["table"]).as_string(self.client)
+        known = f"SELECT EXISTS (SELECT FROM {table} WHERE metadata ? %s)"
+        with self._lock, _messages(self.config["uri"]):
+            names = {condition.name for condition in conditions}
+            is_known = all(self.client.execute(known, [name]).fetchone()[0] for name in names)
+        return translated if is_known else None
+
+    def _nearest(self, queries_QD: Array, k: int, chosen: Any) -> tuple[Array, Array]:
         import psycopg
 
         with self._lock, _messages(self.config["uri"]):
@@ -90,12 +102,12 @@ class PostgresIndex(ServerIndex):
                 self.client = connect(self.config["uri"])  # the server was restarted
                 return self._answers(queries_QD, k, chosen)
 
-    def _answers(self, queries_QD: Array, k: int, chosen: Array | None) -> tuple[Array, Array]:
+    def _answers(self, queries_QD: Array, k: int, chosen: Any) -> tuple[Array, Array]:
         from psycopg import sql
 
         keys = np.full((len(queries_QD), k), -1, np.int64)
         scores = np.full((len(queries_QD), k), -np.inf, np.float32)
-        condition, values = _condition(chosen)
+        condition, values = condition_of(chosen)
         statement = sql.SQL(
             "SELECT number, vector <#> %s FROM {} {} ORDER BY vector <#> %s, number LIMIT %s"
         ).format(_table(self.config["table"]), condition)
@@ -108,19 +120,6 @@ class PostgresIndex(ServerIndex):
                 keys[row, : len(hits)] = [key for key, _ in hits]
                 scores[row, : len(hits)] = [-distance for _, distance in hits]
         return keys, scores
-
-
-def _condition(chosen: Array | None) -> tuple[Any, list[Any]]:
-    """A condition on ascending keys, and its values."""
-    from psycopg import sql
-
-    if chosen is None:
-        return sql.SQL(""), []
-    edges = runs(chosen)
-    if len(edges) > _RUNS:
-        return sql.SQL("WHERE number = ANY(%s::int8[])"), [chosen.tolist()]
-    some = sql.SQL(" OR ").join([sql.SQL("(number >= %s AND number < %s)")] * len(edges))
-    return sql.SQL("WHERE {}").format(some), edges.ravel().tolist()
 
 
 def _settings(config: Any, k: int, vectors: int, is_filtered: bool, client: Any) -> Iterator[str]:

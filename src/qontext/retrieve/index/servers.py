@@ -39,7 +39,8 @@ class ServerOptions(Options):
 
     replace: Annotated[str | None, Machine()] = None
     """An earlier index in the same collection, which this one replaces: rows that did not change stay, others are
-    written, and those of passages that are gone are deleted."""
+    written, and those of passages that are gone are deleted. The collection of a build that was not finished, or that had
+    other settings, is created again."""
 
     neighbours: int = Field(16, ge=2, le=100)
     """HNSW: links of each vector; more are more exact, slower and larger."""
@@ -146,16 +147,17 @@ class ServerIndex(Index):
         return self._ids
 
     @abstractmethod
-    def _nearest(self, queries_QD: Array, k: int, chosen: Array | None) -> tuple[Array, Array]:
-        """([Q, k] keys, [Q, k] scores), in any order; -1 and -inf where there are fewer. `chosen`, ascending keys, are
-        those to search among."""
+    def _nearest(self, queries_QD: Array, k: int, chosen: Any) -> tuple[Array, Array]:
+        """([Q, k] keys, [Q, k] scores), in any order; -1 and -inf where there are fewer. `chosen` are those to search among:
+        ascending keys, or what `where` returned."""
 
-    def search(self, queries_QD: Array, k: int, rows: Array | None = None) -> tuple[Array, Array]:
-        k = min(k, len(self.ids) if rows is None else int(rows.sum()))
+    def search(self, queries_QD: Array, k: int, rows: Any = None) -> tuple[Array, Array]:
+        is_mask = isinstance(rows, np.ndarray)
+        k = min(k, int(rows.sum()) if is_mask else len(self.ids))
         if not k:
             return np.empty((len(queries_QD), 0), np.int64), np.empty((len(queries_QD), 0), np.float32)
-        chosen = None
-        if rows is not None:
+        chosen = rows
+        if is_mask:
             chosen = np.flatnonzero(rows)
             chosen = chosen if self._keys is None else np.sort(self._keys[chosen])
         keys, scores = self._nearest(np.ascontiguousarray(queries_QD, np.float32), k, chosen)
