@@ -1,4 +1,4 @@
-"""Write docs/evidence.md's tables from the cells, and an HTML page with plots.
+"""Write docs/evidence.md's tables and figures from the cells, and an HTML page with all plots.
 
     python evidence/page.py [--cells evidence/cells] [--page docs/evidence.md] [--html runs/evidence.html]
 
@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from study import ARMS, CLAIMS, MEASURES, Claim
@@ -27,8 +27,13 @@ from qontext.evaluation.page import to_page
 from qontext.evaluation.significance import Difference, difference, holm
 from qontext.evaluation.tables import Cell, Row, Table, to_markdown
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 HERE = Path(__file__).parent
 MAIN = "MRR@10"
+INK = "#808080"
+"""Of figures' text: readable on a light and on a dark page."""
 TITLES = {arm.name: arm.title for arm in ARMS}
 Key = tuple[str, str, str]
 """Start and data set, a number of labels, an arm."""
@@ -58,6 +63,10 @@ def main() -> None:
     options = parser.parse_args()
     cells = read_cells(options.cells)
     options.page.write_text(filled(options.page.read_text("utf-8"), cells), "utf-8")
+    for name, figure in figures(systems_of(cells)).items():
+        file = options.page.parent / "figures" / f"evidence-{name}.svg"
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(plots.svg_bytes(figure, name, ink=INK))
     options.html.parent.mkdir(parents=True, exist_ok=True)
     options.html.write_text(html(cells), "utf-8")
 
@@ -110,15 +119,25 @@ def verdict(tests: Sequence[Test], claim: Claim) -> str:
     return "contradicted at this scale" if any(harms) else "not reproduced at this scale"
 
 
+def verdicts(tests: Sequence[Test], claim: Claim) -> str:
+    """One verdict if it is the same at every start and data set, else each."""
+    places = sorted({test.data for test in tests if test.claim is claim})
+    each = {place: verdict([test for test in tests if test.data == place], claim) for place in places}
+    if len(set(each.values())) < 2:
+        return verdict(tests, claim)
+    return "; ".join(f"{text} ({place})" for place, text in each.items())
+
+
 def claims_table(tests: Sequence[Test]) -> Table:
     table = Table(["claim", "paper", "verdict", "differences"], is_prose=True)
     for claim in CLAIMS:
         texts = [
-            f"{test.data}, {labelled(test.labels)}: {100 * test.difference.mean:+.1f} ({format_p(test.p)})"
+            f"{test.data}, {labelled(test.labels)}, {TITLES[test.candidate]}: "
+            f"{100 * test.difference.mean:+.1f} ({format_p(test.p)})"
             for test in tests
             if test.claim is claim
         ]
-        cells = (claim.text, claim.place, verdict(tests, claim), "; ".join(texts))
+        cells = (claim.text, claim.place, verdicts(tests, claim), "; ".join(texts))
         table.rows.append(Row(tuple(Cell(text, is_text=True) for text in cells)))
     return table
 
@@ -217,9 +236,10 @@ def html(cells: Sequence[dict[str, Any]]) -> str:
     return to_page("Evidence", "The claims of the papers, tested with Qontext on public data", blocks)
 
 
-def _sets(systems: dict[Key, System], cells: Sequence[dict[str, Any]]) -> Iterator[Block]:
+def figures(systems: dict[Key, System]) -> dict[str, Figure]:
+    """Each arm's mean and its interval, by start, data set and number of labels."""
+    drawn = {}
     for data in sorted({key[0] for key in systems}):
-        drawn = []
         for labels in amounts_of(systems, data):
             values = {}
             for arm in ARMS:
@@ -227,9 +247,23 @@ def _sets(systems: dict[Key, System], cells: Sequence[dict[str, Any]]) -> Iterat
                     column = system.per_query(MAIN)
                     d = difference(np.zeros_like(column), column)
                     values[arm.title] = (d.mean, d.low, d.high)
-            figure = plots.intervals(values, f"{MAIN}, {labelled(labels)}")
-            drawn.append(Plot(f"{data}-{labels}", figure, f"{data}, {labelled(labels)}"))
-        yield Block(data, tables=[arms_table(systems, cells, data)], plots=drawn)
+            drawn[slug(f"{data}-{labels}")] = plots.intervals(values, f"{MAIN}, {labelled(labels)}")
+    return drawn
+
+
+def slug(name: str) -> str:
+    return re.sub(r"\W+", "-", name)
+
+
+def _sets(systems: dict[Key, System], cells: Sequence[dict[str, Any]]) -> Iterator[Block]:
+    drawn = figures(systems)
+    for data in sorted({key[0] for key in systems}):
+        names = [f"{data}-{labels}" for labels in amounts_of(systems, data)]
+        yield Block(
+            data,
+            tables=[arms_table(systems, cells, data)],
+            plots=[Plot(slug(name), drawn[slug(name)], name.replace("-", ", ")) for name in names],
+        )
 
 
 if __name__ == "__main__":

@@ -57,6 +57,8 @@ def tiny(name: str, data: Path, arm: str | None = None) -> tuple[str, ...]:
     """The settings of a run: the labelled set, and fewer steps than in the small profile."""
     settings: tuple[str, ...] = (f"inputs.data={data}",)
     for step in read_recipe(name, settings, small=True, arm=arm).steps:
+        if step.settings.get("tokens"):
+            continue  # the passages' vectors are stored, with the length of their encoding
         for key, value in TINY.get(step.stage.verb, {}).items():
             settings += (f"{step.name}.{key}={value}",)
     return settings

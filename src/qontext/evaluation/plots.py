@@ -157,14 +157,14 @@ def inline_svg(svg: bytes, description: str) -> str:
     return text.replace("<svg ", f'<svg role="img" aria-label="{description}" ', 1)
 
 
-def svg_bytes(figure: Figure, name: str) -> bytes:
-    """An SVG file; the same drawing produces the same bytes, with unique ids."""
+def svg_bytes(figure: Figure, name: str, *, ink: str = _INK) -> bytes:
+    """An SVG file; the same drawing produces the same bytes, with unique ids. Text and axes have the color `ink`."""
     import matplotlib as mpl
 
     out = io.BytesIO()
     with mpl.rc_context({**_STYLE, "svg.hashsalt": name}):
         figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
-    return out.getvalue()
+    return out.getvalue().replace(_INK.encode(), ink.encode())
 
 
 def png_bytes(figure: Figure) -> bytes:
