@@ -1,6 +1,7 @@
-"""Write docs/evidence.md's tables and figures from the cells, and an HTML page with all plots.
+"""Write the tables and figures of docs/evidence.md and the README from the cells, and an HTML page with all plots.
 
-    python evidence/page.py [--cells evidence/cells] [--page docs/evidence.md] [--html runs/evidence.html]
+    python evidence/page.py [--cells evidence/cells] [--page docs/evidence.md] [--readme README.md]
+        [--html runs/evidence.html]
 
 A figure on these pages is thus one that a cell measured. Text between the tables is written by hand.
 """
@@ -59,10 +60,12 @@ def main() -> None:
     )
     parser.add_argument("--cells", type=Path, default=HERE / "cells")
     parser.add_argument("--page", type=Path, default=HERE.parent / "docs" / "evidence.md")
+    parser.add_argument("--readme", type=Path, default=HERE.parent / "README.md")
     parser.add_argument("--html", type=Path, default=Path("runs/evidence.html"))
     options = parser.parse_args()
     cells = read_cells(options.cells)
-    options.page.write_text(filled(options.page.read_text("utf-8"), cells), "utf-8")
+    for page in (options.page, options.readme):
+        page.write_text(filled(page.read_text("utf-8"), cells), "utf-8")
     for name, figure in figures(systems_of(cells)).items():
         file = options.page.parent / "figures" / f"evidence-{name}.svg"
         file.parent.mkdir(exist_ok=True)
@@ -192,6 +195,25 @@ def arms_table(systems: dict[Key, System], cells: Sequence[dict[str, Any]], data
     return table
 
 
+SHORT = "plain/fairytaleqa"
+"""What the README shows."""
+SHORT_MEASURES = (("0", "MRR@10"), ("0", "R@100"), ("1000", "MRR@10"), ("1000", "R@100"))
+
+
+def short_table(systems: dict[Key, System]) -> Table:
+    """A row per arm, with the measures that decide."""
+    table = Table(["pre-training", *(f"{measure}, {labelled(labels)}" for labels, measure in SHORT_MEASURES)])
+    for arm in ARMS:
+        own = [systems.get((SHORT, labels, arm.name)) for labels, _ in SHORT_MEASURES]
+        if any(own):
+            texts = [
+                with_spread(*system.mean(measure)) if system else "–"
+                for system, (_, measure) in zip(own, SHORT_MEASURES)
+            ]
+            table.rows.append(Row((Cell(arm.title, is_text=True), *map(Cell, texts))))
+    return table
+
+
 def amounts_of(systems: dict[Key, System], data: str) -> list[str]:
     """The numbers of labels on a data set, without and with BM25."""
     amounts = {labels for name, labels, _ in systems if name == data}
@@ -213,6 +235,7 @@ def filled(page: str, cells: Sequence[dict[str, Any]]) -> str:
     systems = systems_of(cells)
     tests = tests_of(systems)
     tables = {"claims": claims_table(tests), "differences": differences_table(tests)}
+    tables["short"] = short_table(systems)
     tables |= {
         re.sub(r"\W", "_", data): arms_table(systems, cells, data) for data in {key[0] for key in systems}
     }

@@ -21,7 +21,8 @@ BM25 = "bm25"
 class Arm:
     """One row of the tables. `source` names where its contexts' queries come from, if they are queries;
     `after` the arm whose encoder it starts from, instead of the language model. With `mined_by`, it is the encoder of
-    that arm, fine-tuned on negatives that the retriever of that arm mined, instead of BM25's: stage 2."""
+    that arm, fine-tuned on negatives that the retriever of that arm mined, instead of BM25's: stage 2. `representation` is
+    what fine-tuning trains, if it is not a vector."""
 
     name: str
     title: str
@@ -29,6 +30,7 @@ class Arm:
     source: str | None = None
     after: str | None = None
     mined_by: str | None = None
+    representation: str | None = None
 
 
 def _query(method: str, **more: Any) -> dict[str, Any]:
@@ -41,6 +43,8 @@ CONTRASTIVE_ONLY = {"late_mlm_weight": 0.0, "head_weight": 0.0}
 ARMS = (
     Arm(BM25, "BM25"),
     Arm("none", "no pre-training"),
+    Arm("none-tokens", "no pre-training; ColBERT", representation="tokens"),
+    Arm("none-sparse", "no pre-training; SPLADE", representation="sparse"),
     Arm("mlm", "MLM", {"method": "mlm"}),
     Arm("condenser", "Condenser", {"method": "condenser"}),
     Arm("retromae", "RetroMAE", {"method": "retromae"}),
@@ -143,17 +147,18 @@ def recipe(cell: Cell, scale: Scale, data: str, start: str, gold: str) -> Recipe
             start = f"@pretrain-{trained.after}-{cell.seed}"
         steps.append(_pretrain(trained, cell.seed, scale, start))
         encoder = f"@pretrain-{trained.name}-{cell.seed}"
-    if not arm.mined_by:
+    if not arm.mined_by and not arm.representation:
         steps += _measured(tag, 0, encoder, scale, data)
     for labels in scale.labels:
         groups = f"@groups-{labels}"
         if arm.mined_by:
             first = f"{arm.mined_by}-{cell.seed}"
-            steps.append(_finetune(first, labels, encoder, groups, scale, data, cell.seed))
+            steps.append(_finetune(first, labels, encoder, groups, cell, scale, data))
             steps += _mined(tag, first, labels, scale, data)
             groups = f"@groups-{tag}-{labels}"
-        steps.append(_finetune(tag, labels, encoder, groups, scale, data, cell.seed))
-        steps += _measured(tag, labels, f"@finetune-{tag}-{labels}", scale, data)
+        steps.append(_finetune(tag, labels, encoder, groups, cell, scale, data))
+        is_vector = arm.representation is None
+        steps += _measured(tag, labels, f"@finetune-{tag}-{labels}", scale, data, is_vector=is_vector)
     return Recipe(f"{arm.title} on {cell.data}", tuple(steps))
 
 
@@ -182,7 +187,7 @@ def _shared(arm: Arm, scale: Scale, data: str, start: str, gold: str) -> Iterato
         )
 
 
-def _finetune(tag: str, labels: int, encoder: str, groups: str, scale: Scale, data: str, seed: int) -> Step:
+def _finetune(tag: str, labels: int, encoder: str, groups: str, cell: Cell, scale: Scale, data: str) -> Step:
     settings = {
         "groups": groups,
         "passages": data,
@@ -192,11 +197,16 @@ def _finetune(tag: str, labels: int, encoder: str, groups: str, scale: Scale, da
         "passages_per_query": scale.finetune_passages,
         "passage_length": scale.tokens,
         "lr": scale.finetune_lr,
-        "pooling": scale.vector,
-        "similarity": scale.similarity,
-        "temperature": scale.temperature,
-        "seed": seed,
+        "seed": cell.seed,
     }
+    if cell.arm.representation:
+        settings["representation"] = cell.arm.representation
+    else:
+        settings |= {
+            "pooling": scale.vector,
+            "similarity": scale.similarity,
+            "temperature": scale.temperature,
+        }
     return Step.of(f"finetune-{tag}-{labels}", settings, verb="finetune")
 
 
@@ -234,16 +244,19 @@ def _pretrain(arm: Arm, seed: int, scale: Scale, start: str) -> Step:
     return Step.of(f"pretrain-{arm.name}-{seed}", {**settings, **queries, **arm.settings}, verb="pretrain")
 
 
-def _measured(tag: str, labels: int, encoder: str, scale: Scale, data: str) -> Iterator[Step]:
+def _measured(
+    tag: str, labels: int, encoder: str, scale: Scale, data: str, *, is_vector: bool = True
+) -> Iterator[Step]:
     """Steps that score an encoder on the test questions. Without pre-training for retrieval its vector is [CLS], too."""
     end = f"{tag}-{labels}"
     texts = {
         "texts": data,
         "encoder": encoder,
-        "pooling": scale.vector,
         "max_length": scale.tokens,
         "storage": "fp16",
     }
+    if is_vector:
+        texts["pooling"] = scale.vector
     yield Step.of(f"vectors-{end}", texts, verb="encode")
     yield Step.of(
         f"run-{end}",

@@ -88,6 +88,17 @@ def test_stage_two_trains_the_same_encoder_on_negatives_that_its_own_retriever_m
     assert set(two["scores"]) == {"16", "16+bm25"}
 
 
+@pytest.mark.parametrize("representation", ["tokens", "sparse"])
+def test_other_representations_are_measured_after_fine_tuning(
+    begun: Any, modules: Any, representation: str
+) -> None:
+    (file,) = cells_of(begun, modules, f"none-{representation}")
+    record = json.loads(file.read_text())
+    assert set(record["scores"]) == {"16", "16+bm25"}
+    trained = record["settings"]["cell"][f"finetune-none-{representation}-1-16"]
+    assert trained["representation"] == representation and "pooling" not in trained
+
+
 def test_every_arm_is_a_recipe_whose_settings_are_accepted(modules: Any, tmp_path: Path) -> None:
     study = modules["study"]
     for arm in study.ARMS:
@@ -142,7 +153,8 @@ def test_without_cells_nothing_is_claimed(modules: Any) -> None:
     assert {page.verdict([], claim).partition(":")[0] for claim in modules["study"].CLAIMS} == {"not tested"}
 
 
-def test_the_committed_page_holds_the_figures_of_the_cells(modules: Any) -> None:
+@pytest.mark.parametrize("page_name", ["docs/evidence.md", "README.md"])
+def test_the_committed_page_holds_the_figures_of_the_cells(modules: Any, page_name: str) -> None:
     page = modules["page"]
-    text = (HERE.parent / "docs" / "evidence.md").read_text("utf-8")
+    text = (HERE.parent / page_name).read_text("utf-8")
     assert page.filled(text, page.read_cells(HERE / "cells")) == text
