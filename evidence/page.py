@@ -201,11 +201,11 @@ SHORT_MEASURES = (("0", "MRR@10"), ("0", "R@100"), ("1000", "MRR@10"), ("1000", 
 
 
 def short_table(systems: dict[Key, System]) -> Table:
-    """A row per arm, with the measures that decide."""
+    """A row per arm whose fine-tuning trains vectors, with the measures that decide."""
     table = Table(["pre-training", *(f"{measure}, {labelled(labels)}" for labels, measure in SHORT_MEASURES)])
     for arm in ARMS:
         own = [systems.get((SHORT, labels, arm.name)) for labels, _ in SHORT_MEASURES]
-        if any(own):
+        if any(own) and arm.representation is None:
             texts = [
                 with_spread(*system.mean(measure)) if system else "–"
                 for system, (_, measure) in zip(own, SHORT_MEASURES)
