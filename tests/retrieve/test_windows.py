@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from tests.tiny import WORDS
 
@@ -131,6 +132,15 @@ def test_windows_of_unchanged_passages_are_reused(corpus: Path, tiny_encoder: Pa
         changed, encoder=tiny_encoder, window=32, reuse=old.path, precision="fp32", out=tmp_path / "other"
     )
     assert other.summary["reused"] == 0
+
+
+def test_windows_are_exported(corpus: Path, tiny_encoder: Path, tmp_path: Path) -> None:
+    vectors = encode(corpus, tiny_encoder, tmp_path / "vectors")
+    exported = api.export(vectors, out=tmp_path / "exported")
+    rows = pq.read_table(exported.path / "part-00000.parquet").to_pylist()
+    (part,) = open_stored(vectors.path).parts
+    assert isinstance(part, Packed) and [len(row["vectors"]) for row in rows] == part.lengths.tolist()
+    assert np.array_equal(np.concatenate([row["vectors"] for row in rows]).astype(np.float32), part.values)
 
 
 def test_shards_write_the_same(

@@ -34,11 +34,15 @@ class Windows(Encoded):
     def dimension(self) -> int:
         return int(self.parts[0].values.shape[1])
 
-    def check_scores(self, numbers: np.ndarray[Any, Any], packed: Packed, are_finite: bool) -> None:
-        """Refuse the first of the passages `numbers` with a vector that is not finite, if their scores are not."""
-        if not are_finite:
-            finite = np.isfinite(packed.values).all(axis=1)
-            self.check_rows(numbers, np.logical_and.reduceat(finite, packed.starts[:-1]))
+    def check(self) -> None:
+        """Refuse non-finite vectors. Reads all of them."""
+        for numbers, part in self.blocks():
+            self.check_windows(numbers, part)
+
+    def check_windows(self, numbers: np.ndarray[Any, Any], packed: Packed) -> None:
+        """Refuse the first of the passages `numbers` with a vector that is not finite."""
+        is_finite = np.isfinite(packed.values).all(axis=1)
+        self.check_rows(numbers, np.logical_and.reduceat(is_finite, packed.starts[:-1]))
 
 
 def open_stored(path: Path | str) -> Vectors | Windows:

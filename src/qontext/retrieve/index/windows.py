@@ -45,7 +45,8 @@ class WindowIndex(StoredVectors):
                 for start in range(0, len(queries), _QUERIES):
                     some = queries[start : start + _QUERIES]
                     scores_QB = _greatest(some, block_WD, lengths)
-                    self.vectors.check_scores(numbers, packed, bool(scores_QB.sum().isfinite()))
+                    if not scores_QB.sum().isfinite():
+                        self.vectors.check_windows(numbers, packed)
                     best.offer(slice(start, start + len(some)), scores_QB, numbers_B)
                 self.advance(len(numbers))
         return best.ranked()
