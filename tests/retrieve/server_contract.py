@@ -156,9 +156,9 @@ def test_only_rows_that_changed_are_written(
     for store in (milvus.Collection, postgres.Table):
         write = store.write
 
-        def counted(self: Any, part: int, rows: Any, write: Any = write) -> None:
+        def counted(self: Any, build: str, part: int, rows: Any, write: Any = write) -> None:
             counts.append(len(rows.keys))
-            write(self, part, rows)
+            write(self, build, part, rows)
 
         monkeypatch.setattr(store, "write", counted)
     before = texts_of(100)

@@ -34,7 +34,7 @@ def run(config: ExportConfig, work: Workdir) -> dict[str, Any]:
     import pyarrow as pa
 
     from qontext.data import records
-    from qontext.retrieve.rows import Row, rows_of
+    from qontext.retrieve.rows import PassageTexts, Row
     from qontext.retrieve.vectors import open_vectors
     from qontext.retrieve.where import passages_of
 
@@ -42,11 +42,12 @@ def run(config: ExportConfig, work: Workdir) -> dict[str, Any]:
     if vectors.artifact.config["kind"] != "passage":
         raise QontextError("holds vectors of queries, not of passages", place=config.source)
     vectors.check()
-    texts = rows_of(vectors, config.passages or passages_of(vectors.artifact))
+    texts = PassageTexts(vectors, config.passages or passages_of(vectors.artifact))
     names = [name for name in Row._fields if name not in ("place", "metadata")]
     with log.progress("export", len(vectors), "passages") as advance:
-        for number, (part, rows) in enumerate(zip(vectors.parts, texts)):
+        for number, part in enumerate(vectors.parts):
             if not work.has(name := f"part-{number:05d}.parquet"):
+                rows = texts.read(number)
                 flat = pa.array(np.asarray(part, np.float32).ravel())
                 columns: dict[str, Any] = {name: [getattr(row, name) for row in rows] for name in names}
                 columns["vector"] = pa.FixedSizeListArray.from_arrays(flat, vectors.dimension)

@@ -42,7 +42,11 @@ class Encoded:
     @cached_property
     def part_ids(self) -> list[pa.Array]:
         """For each part, its ids; read on first use."""
-        return [_ids(file, rows=len(part)) for file, part in zip(self.id_files, self.parts)]
+        return [self.ids_of(part) for part in range(len(self.parts))]
+
+    def ids_of(self, part: int) -> pa.Array:
+        """The ids of one part; those of others are not read."""
+        return _ids(self.id_files[part], rows=len(self.parts[part]))
 
     @property
     def encoder(self) -> dict[str, str]:
