@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,68 @@ def test_the_command_is_killed_and_started_again(
     artifact = generate("out", pause=0.3, on="ray")
     assert all(path.stat().st_mtime_ns == changed for path, changed in before.items())
     is_whole(artifact)
+
+
+DOOMED = """
+import sys
+from ray.cluster_utils import Cluster
+
+node = {"num_cpus": 2, "object_store_memory": 80 * 2**20, "include_dashboard": False}
+cluster = Cluster(initialize_head=True, head_node_args=node)
+print(cluster.address, flush=True)
+sys.stdin.readline()
+cluster.head_node.kill_gcs_server()
+print("killed", flush=True)
+sys.stdin.readline()
+"""
+"""A cluster in a process of its own, since Ray ends every process that is connected to a head that is gone."""
+
+
+@pytest.fixture
+def doomed(cluster: Any) -> Iterator[subprocess.Popen[str]]:
+    """A second cluster. It prints its address; at a line of input, its head is killed."""
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", DOOMED], **pipes) as process:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def test_the_head_is_killed(
+    cluster: Any,
+    doomed: subprocess.Popen[str],
+    inputs: Inputs,
+    generate: Callable[..., Artifact],
+    is_whole: Callable[[Artifact], None],
+    tmp_path: Path,
+) -> None:
+    """The command ends with a sentence; finished parts stay, and it resumes without a cluster or on another one."""
+    assert doomed.stdin is not None and doomed.stdout is not None
+    address = doomed.stdout.readline().strip()
+    code = (
+        "import sys; from qontext.__main__ import main; from qontext.cluster import on_ray; "
+        "on_ray.LOOK, on_ray.HEADLESS = 0.2, 1.0; sys.argv[0] = 'qontext'; main()"
+    )
+    command = [
+        sys.executable, "-c", code, "generate", str(inputs.folder / "passages"), "--generator", SLOW, "--pause", "0.3",
+        "--signals", str(tmp_path), "--on", address, "--out", str(tmp_path / "out"),
+    ]  # fmt: skip
+    running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: parts_in(tmp_path / "out") >= 2 or running.poll() is not None)
+    assert running.poll() is None, running.stderr.read()
+    print(file=doomed.stdin, flush=True)
+    assert doomed.stdout.readline() == "killed\n"
+    _, said = running.communicate()
+    assert running.returncode == 2
+    (line,) = (line for line in said.splitlines() if line)
+    assert line.startswith(f"error: the head of the Ray cluster at {address} is gone: ")
+    assert line.endswith("Start the cluster again; the same command resumes.")
+    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("part-*")}
+    shutil.copytree(tmp_path / "out", tmp_path / "copy")
+    for name, on in (("out", "ray"), ("copy", "local")):
+        artifact = generate(name, pause=0.3, on=on)
+        assert all((artifact.path / part).stat().st_mtime_ns == changed for part, changed in before.items())
+        is_whole(artifact)
 
 
 def test_what_a_node_must_have(inputs: Inputs, tmp_path: Path) -> None:
