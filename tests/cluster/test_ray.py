@@ -18,6 +18,7 @@ from tests.cluster.conftest import NODE, Inputs
 from qontext import api
 from qontext.cluster import on_ray
 from qontext.cluster.worker import Order, Superseded, Worker, WorkerDirectory
+from qontext.data.collection import read_passages
 from qontext.frame import stages
 from qontext.frame.artifacts import Artifact, Workdir
 from qontext.frame.errors import QontextError
@@ -194,7 +195,7 @@ def test_the_head_is_killed(
     address = doomed.stdout.readline().strip()
     code = (
         "import sys; from qontext.__main__ import main; from qontext.cluster import on_ray; "
-        "on_ray.LOOK, on_ray.HEADLESS = 0.2, 1.0; sys.argv[0] = 'qontext'; main()"
+        "on_ray.LOOK, on_ray.HEADLESS = 0.2, 3.0; sys.argv[0] = 'qontext'; main()"
     )
     command = [
         sys.executable, "-c", code, "generate", str(inputs.folder / "passages"), "--generator", SLOW, "--pause", "0.3",
@@ -205,11 +206,18 @@ def test_the_head_is_killed(
     assert running.poll() is None, running.stderr.read()
     print(file=doomed.stdin, flush=True)
     assert doomed.stdout.readline() == "killed\n"
+    ids = [passage.id for passage in read_passages(inputs.folder / "passages")]
+    orders = [tmp_path / f"die {id}" for id in ids]
+    for order in orders:  # as if the head's machine had workers, too
+        order.touch()
     _, said = running.communicate()
     assert running.returncode == 2
     (line,) = (line for line in said.splitlines() if line)
     assert line.startswith(f"error: the head of the Ray cluster at {address} is gone: ")
     assert line.endswith("Start the cluster again; the same command resumes.")
+    assert not all(order.exists() for order in orders)
+    for order in orders:
+        order.unlink(missing_ok=True)
     before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("part-*")}
     shutil.copytree(tmp_path / "out", tmp_path / "copy")
     for name, on in (("out", "ray"), ("copy", "local")):

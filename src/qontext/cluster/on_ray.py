@@ -79,7 +79,11 @@ class _Job:
             self._lease()
             self._beat()
             references = {ref: hand for hand in self.hands for ref in hand.calls}
-            ready, _ = self.ray.wait(list(references), num_returns=1, timeout=1.0)
+            ready: list[Any] = []
+            if references:
+                ready, _ = self.ray.wait(list(references), num_returns=1, timeout=1.0)
+            else:  # all workers are gone, and so is the head, without which none is started
+                time.sleep(1.0)
             interrupts.check()
             for ref in ready:
                 self._take(references[ref], ref)
@@ -94,6 +98,8 @@ class _Job:
         if time.monotonic() - self.looked > LOOK:
             self._look()
         while len(self.hands) < min(self.room, len(self.undone)):
+            if problem_at(self.head):
+                return  # Ray would wait for the head, and end this process after a minute
             self.hired += 1
             order = Order.of(self.verb, self.parts, f"{self.parts.work.writer}.ray{self.hired}")
             needs = {"num_cpus": 1, **({"num_gpus": 1} if self.resource == "GPU" else {})}
