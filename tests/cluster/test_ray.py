@@ -8,12 +8,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.conftest import NODE, Inputs
+from tests.cluster.conftest import IMPATIENT, NODE, Inputs
 
 from qontext import api
 from qontext.cluster import on_ray
@@ -157,31 +157,6 @@ def test_the_command_is_killed_and_started_again(
     is_whole(artifact)
 
 
-DOOMED = """
-import sys
-from ray.cluster_utils import Cluster
-
-node = {"num_cpus": 2, "object_store_memory": 80 * 2**20, "include_dashboard": False}
-cluster = Cluster(initialize_head=True, head_node_args=node)
-print(cluster.address, flush=True)
-sys.stdin.readline()
-cluster.head_node.kill_gcs_server()
-print("killed", flush=True)
-sys.stdin.readline()
-"""
-"""A cluster in a process of its own, since Ray ends every process that is connected to a head that is gone."""
-
-
-@pytest.fixture
-def doomed(cluster: Any) -> Iterator[subprocess.Popen[str]]:
-    """A second cluster. It prints its address; at a line of input, its head is killed."""
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", DOOMED], **pipes) as process:
-        yield process
-        assert process.stdin is not None
-        process.stdin.close()
-
-
 def test_the_head_is_killed(
     cluster: Any,
     doomed: subprocess.Popen[str],
@@ -193,12 +168,8 @@ def test_the_head_is_killed(
     """The command ends with a sentence; finished parts stay, and it resumes without a cluster or on another one."""
     assert doomed.stdin is not None and doomed.stdout is not None
     address = doomed.stdout.readline().strip()
-    code = (
-        "import sys; from qontext.__main__ import main; from qontext.cluster import on_ray; "
-        "on_ray.LOOK, on_ray.HEADLESS = 0.2, 3.0; sys.argv[0] = 'qontext'; main()"
-    )
     command = [
-        sys.executable, "-c", code, "generate", str(inputs.folder / "passages"), "--generator", SLOW, "--pause", "0.3",
+        sys.executable, "-c", IMPATIENT, "generate", str(inputs.folder / "passages"), "--generator", SLOW, "--pause", "0.3",
         "--signals", str(tmp_path), "--on", address, "--out", str(tmp_path / "out"),
     ]  # fmt: skip
     running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
