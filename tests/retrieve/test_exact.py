@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-import os
 import resource
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -150,7 +150,7 @@ def test_the_scan_refuses_vectors_that_are_not_finite(
 def test_more_parts_than_files_that_may_be_open(make_vectors) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     vectors = make_vectors("many", [([f"p{i:03d}"], np.ones((1, 2), np.float32)) for i in range(90)])
-    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 60, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len([*Path("/proc/self/fd").iterdir()]) + 60, hard))
     try:
         assert len(open_vectors(vectors.path)) == 90
     finally:

@@ -15,7 +15,7 @@ from qontext.data.passage import Passage
 from qontext.data.places import is_table, place_of
 from qontext.data.rows import TableRows
 from qontext.frame.errors import QontextError
-from qontext.retrieve.vectors import Vectors
+from qontext.retrieve.vectors import Encoded
 
 
 class Row(NamedTuple):
@@ -32,7 +32,7 @@ class Row(NamedTuple):
 class PassageTexts:
     """The passages of vectors, by part; a part reads its own, and of a text file the lines before them."""
 
-    def __init__(self, vectors: Vectors, passages: Path | str) -> None:
+    def __init__(self, vectors: Encoded, passages: Path | str) -> None:
         self.vectors, self.source = vectors, Path(passages)
         self.firsts = list(accumulate((len(part) for part in vectors.parts), initial=0))
         self.files = records.parquet_parts(self.source) if is_table(self.source) else []

@@ -81,6 +81,15 @@ class Encoded:
         """(numbers, representations) of each part."""
         yield from zip(self.part_numbers, self.parts)
 
+    def check_rows(self, numbers: np.ndarray[Any, Any], is_finite: np.ndarray[Any, Any]) -> None:
+        """Refuse the first of the passages `numbers` [N] whose vector is not finite."""
+        if not is_finite.all():
+            raise QontextError(
+                f"the vector of {self.ids[numbers[is_finite.argmin()]]!r} is not finite (NaN or infinity)",
+                place=self.artifact.path,
+                remedy="Encode again with --overwrite.",
+            )
+
     @cached_property
     def _numbers(self) -> np.ndarray[Any, Any]:
         """[P] the passages' numbers, in the order of the parts: mapped where `encode` stored them."""
@@ -106,15 +115,6 @@ class Vectors(Encoded):
                 rows = np.asarray(part[start : start + _ROWS], np.float32)
                 is_finite: Any = np.isfinite(rows).all(axis=1)
                 self.check_rows(numbers[start : start + _ROWS], is_finite)
-
-    def check_rows(self, numbers: np.ndarray[Any, Any], is_finite: np.ndarray[Any, Any]) -> None:
-        """Refuse the first of the passages `numbers` [N] whose vector is not finite."""
-        if not is_finite.all():
-            raise QontextError(
-                f"the vector of {self.ids[numbers[is_finite.argmin()]]!r} is not finite (NaN or infinity)",
-                place=self.artifact.path,
-                remedy="Encode again with --overwrite.",
-            )
 
 
 def numbers_of(part_ids: list[pa.Array]) -> tuple[np.ndarray[Any, Any], str | None]:
