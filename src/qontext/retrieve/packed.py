@@ -20,6 +20,7 @@ import numpy as np
 from qontext.data import records
 from qontext.frame.artifacts import Workdir, open_artifact
 from qontext.frame.damage import damaged, read_array
+from qontext.frame.disk import allow_open_files
 from qontext.models.packed import Packed
 from qontext.retrieve.postings import Postings
 from qontext.retrieve.vectors import Encoded, Vectors, open_vectors, representation_of
