@@ -452,6 +452,8 @@ def index(
     *,
     out: str | Path,
     backend: Literal['bm25', 'faiss-hnsw', 'faiss-ivfpq', 'int8', 'binary', 'milvus', 'postgres'] | str,
+    on: str = 'local',
+    shard: str | None = None,
     k1: float = 0.9,
     b: float = 0.4,
     analyzer: str = 'english',

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -137,3 +139,38 @@ def cluster() -> Iterator[Any]:
         yield started
         ray.shutdown()
         started.shutdown()
+
+
+IMPATIENT = """
+import sys
+from qontext.__main__ import main
+from qontext.cluster import connect
+
+connect.LOOK, connect.HEADLESS = 0.2, 3.0
+sys.argv[0] = "qontext"
+main()
+"""
+"""The command, which does not wait long for a head that is gone."""
+DOOMED = """
+import sys
+from ray.cluster_utils import Cluster
+
+node = {"num_cpus": 2, "object_store_memory": 80 * 2**20, "include_dashboard": False}
+cluster = Cluster(initialize_head=True, head_node_args=node)
+print(cluster.address, flush=True)
+sys.stdin.readline()
+cluster.head_node.kill_gcs_server()
+print("killed", flush=True)
+sys.stdin.readline()
+"""
+"""A cluster in a process of its own, since Ray ends every process that is connected to a head that is gone."""
+
+
+@pytest.fixture
+def doomed(cluster: Any) -> Iterator[subprocess.Popen[str]]:
+    """A second cluster. It prints its address; at a line of input, its head is killed."""
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", DOOMED], **pipes) as process:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -11,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.conftest import Inputs
+from tests.cluster.conftest import IMPATIENT, Inputs
 from tests.tiny import Server
 
 from qontext import api
@@ -119,6 +121,31 @@ def test_a_lost_rank_ends_the_training_and_the_same_command_resumes(
     made = pretrain("out", **settings)
     assert made.summary["steps"] == 30
     assert (made.path / "logs" / "metrics.jsonl").read_text().count("\n") >= 30
+
+
+def test_the_head_is_killed(
+    pretrain: Train, doomed: subprocess.Popen[str], inputs: Inputs, tmp_path: Path
+) -> None:
+    """The training ends with a sentence, and its checkpoints stay."""
+    assert doomed.stdin is not None and doomed.stdout is not None
+    address = doomed.stdout.readline().strip()
+    options = [
+        "--method", "mlm", "--encoder", "tiny", "--tokenizer", str(inputs.folder / "encoder"), "--workers", "1",
+        "--steps", "2000", "--batch-size", "4", "--log-every", "1", "--checkpoint-minutes", "0", "--precision", "fp32",
+        "--device", "cpu",
+    ]  # fmt: skip
+    argv = ["pretrain", str(inputs.folder / "passages"), *options, "--out", str(tmp_path / "out")]
+    command = [sys.executable, "-c", IMPATIENT, *argv, "--on", address, "--ranks", "1"]
+    running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while running.poll() is None and not list((tmp_path / "out").glob("checkpoints/*/*")):
+        time.sleep(0.02)
+    print(file=doomed.stdin, flush=True)
+    _, said = running.communicate()
+    assert running.returncode == 2, said
+    assert f"the head of the Ray cluster at {address} is gone: " in said.splitlines()[-1]
+    while ranks_in(tmp_path):
+        time.sleep(0.05)
+    assert list((tmp_path / "out").glob("checkpoints/*/*"))
 
 
 def test_an_interrupt_lets_the_ranks_save_their_step(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.conftest import NODE, Inputs
+from tests.cluster.conftest import IMPATIENT, NODE, Inputs
 
 from qontext import api
 from qontext.cluster import on_ray
 from qontext.cluster.worker import Order, Superseded, Worker, WorkerDirectory
+from qontext.data.collection import read_passages
 from qontext.frame import stages
 from qontext.frame.artifacts import Artifact, Workdir
 from qontext.frame.errors import QontextError
@@ -153,6 +155,46 @@ def test_the_command_is_killed_and_started_again(
     artifact = generate("out", pause=0.3, on="ray")
     assert all(path.stat().st_mtime_ns == changed for path, changed in before.items())
     is_whole(artifact)
+
+
+def test_the_head_is_killed(
+    cluster: Any,
+    doomed: subprocess.Popen[str],
+    inputs: Inputs,
+    generate: Callable[..., Artifact],
+    is_whole: Callable[[Artifact], None],
+    tmp_path: Path,
+) -> None:
+    """The command ends with a sentence; finished parts stay, and it resumes without a cluster or on another one."""
+    assert doomed.stdin is not None and doomed.stdout is not None
+    address = doomed.stdout.readline().strip()
+    command = [
+        sys.executable, "-c", IMPATIENT, "generate", str(inputs.folder / "passages"), "--generator", SLOW, "--pause", "0.3",
+        "--signals", str(tmp_path), "--on", address, "--out", str(tmp_path / "out"),
+    ]  # fmt: skip
+    running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: parts_in(tmp_path / "out") >= 2 or running.poll() is not None)
+    assert running.poll() is None, running.stderr.read()
+    print(file=doomed.stdin, flush=True)
+    assert doomed.stdout.readline() == "killed\n"
+    ids = [passage.id for passage in read_passages(inputs.folder / "passages")]
+    orders = [tmp_path / f"die {id}" for id in ids]
+    for order in orders:  # as if the head's machine had workers, too
+        order.touch()
+    _, said = running.communicate()
+    assert running.returncode == 2
+    (line,) = (line for line in said.splitlines() if line)
+    assert line.startswith(f"error: the head of the Ray cluster at {address} is gone: ")
+    assert line.endswith("Start the cluster again; the same command resumes.")
+    assert not all(order.exists() for order in orders)
+    for order in orders:
+        order.unlink(missing_ok=True)
+    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("part-*")}
+    shutil.copytree(tmp_path / "out", tmp_path / "copy")
+    for name, on in (("out", "ray"), ("copy", "local")):
+        artifact = generate(name, pause=0.3, on=on)
+        assert all((artifact.path / part).stat().st_mtime_ns == changed for part, changed in before.items())
+        is_whole(artifact)
 
 
 def test_what_a_node_must_have(inputs: Inputs, tmp_path: Path) -> None:

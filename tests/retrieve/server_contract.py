@@ -29,7 +29,7 @@ DIMENSIONS = 8
 
 @dataclass
 class Server:
-    """A server that is asked, and how: `count` and `rows` look past Qontext at what it holds."""
+    """A server that is asked, and how: `count`, `row` and `rows` look past Qontext at what it holds."""
 
     backend: str
     uri: str
@@ -37,6 +37,9 @@ class Server:
     """The setting that names the collection."""
     count: Callable[[str], int]
     row: Callable[[str, str], dict[str, Any]]
+    rows: Callable[[str], list[tuple[int, str, list[float]]]]
+    """Number, id and vector of all rows."""
+    drop: Callable[[str], Any]
     missing: str
     """An address at which nothing listens."""
     dies: str
@@ -156,9 +159,9 @@ def test_only_rows_that_changed_are_written(
     for store in (milvus.Collection, postgres.Table):
         write = store.write
 
-        def counted(self: Any, part: int, rows: Any, write: Any = write) -> None:
+        def counted(self: Any, build: str, part: int, rows: Any, write: Any = write) -> None:
             counts.append(len(rows.keys))
-            write(self, part, rows)
+            write(self, build, part, rows)
 
         monkeypatch.setattr(store, "write", counted)
     before = texts_of(100)

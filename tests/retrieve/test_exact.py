@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -143,3 +145,13 @@ def test_the_scan_refuses_vectors_that_are_not_finite(
     vectors = open_vectors(make_vectors("v", shards(array, [])).path)
     with pytest.raises(QontextError, match="not finite"):
         ScanIndex(vectors).search(queries[:1], 5)
+
+
+def test_more_parts_than_files_that_may_be_open(make_vectors) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    vectors = make_vectors("many", [([f"p{i:03d}"], np.ones((1, 2), np.float32)) for i in range(90)])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len([*Path("/proc/self/fd").iterdir()]) + 60, hard))
+    try:
+        assert len(open_vectors(vectors.path)) == 90
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

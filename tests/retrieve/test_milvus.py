@@ -45,22 +45,35 @@ def milvus(uri: str) -> Server:
     """The server or the local database at this address."""
     pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")
 
-    def query(name: str, condition: str, fields: list[str]) -> dict[str, Any]:
+    def query(name: str, condition: str, fields: list[str], **more: Any) -> list[dict[str, Any]]:
         from pymilvus import MilvusClient
 
         client = MilvusClient(uri, token=os.environ.get("MILVUS_TOKEN", ""))
         client.load_collection(name)
-        (row,) = client.query(name, filter=condition, output_fields=fields, consistency_level="Strong")
+        rows = client.query(name, filter=condition, output_fields=fields, consistency_level="Strong", **more)
         client.close()
-        return dict(row)
+        return [dict(row) for row in rows]
+
+    def drop(name: str) -> None:
+        from pymilvus import MilvusClient
+
+        client = MilvusClient(uri, token=os.environ.get("MILVUS_TOKEN", ""))
+        client.drop_collection(name)
+        client.close()
+
+    def rows(name: str) -> list[tuple[int, str, list[float]]]:
+        found = query(name, "number >= 0", ["number", "id", "vector"], limit=1_000)
+        return sorted((row["number"], row["id"], list(map(float, row["vector"]))) for row in found)
 
     fields = ["vector", "document", "title", "text", "place", "metadata"]
     return Server(
         backend="milvus",
         uri=uri,
         names="collection",
-        count=lambda name: int(query(name, "", ["count(*)"])["count(*)"]),
-        row=lambda name, id: query(name, f'id == "{id}"', fields),
+        count=lambda name: int(query(name, "", ["count(*)"])[0]["count(*)"]),
+        row=lambda name, id: query(name, f'id == "{id}"', fields)[0],
+        rows=rows,
+        drop=drop,
         missing="http://127.0.0.1:1",
         dies=DIES,
         translates=6,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ from tests.retrieve.servers import PostgresServer
 from qontext import api
 from qontext.frame.errors import QontextError
 from qontext.retrieve.index.load import open_index
+from qontext.retrieve.vectors import open_vectors
 
 DIES = """
     import os, signal
@@ -54,24 +57,36 @@ def execute(uri: str, statement: str, *values: Any) -> list[Any]:
         return done.fetchall() if done.description else []
 
 
-@pytest.fixture
-def server(postgres: PostgresServer) -> Server:
+def asked(uri: str) -> Server:
+    """The server at this address."""
+
     def row(name: str, id: str) -> dict[str, Any]:
         names = ("vector", "document", "title", "text", "place", "metadata")
-        (values,) = execute(postgres.uri, f'SELECT {", ".join(names)} FROM "{name}" WHERE id = %s', id)
+        (values,) = execute(uri, f'SELECT {", ".join(names)} FROM "{name}" WHERE id = %s', id)
         return {**dict(zip(names, values)), "vector": values[0].to_numpy()}
+
+    def rows(name: str) -> list[tuple[int, str, list[float]]]:
+        found = execute(uri, f'SELECT number, id, vector FROM "{name}"')
+        return sorted((number, id, vector.to_list()) for number, id, vector in found)
 
     return Server(
         backend="postgres",
-        uri=postgres.uri,
+        uri=uri,
         names="table",
-        count=lambda name: execute(postgres.uri, f'SELECT count(*) FROM "{name}"')[0][0],
+        count=lambda name: execute(uri, f'SELECT count(*) FROM "{name}"')[0][0],
         row=row,
+        rows=rows,
+        drop=lambda name: execute(uri, f'DROP TABLE "{name}", "{name}_build"'),
         missing="postgresql://127.0.0.1:1/none",
         dies=DIES,
         settings={"kind": "exact"},
         translates=25,
     )
+
+
+@pytest.fixture
+def server(postgres: PostgresServer) -> Server:
+    return asked(postgres.uri)
 
 
 def test_a_server_that_is_killed_in_the_middle_of_a_part(
@@ -81,10 +96,12 @@ def test_a_server_that_is_killed_in_the_middle_of_a_part(
     from qontext.retrieve.index.postgres import Table
 
     texts, copy = texts_of(100), Table._copy
+    calls: list[int] = []
 
     def copy_and_kill(self: Any, rows: Any) -> None:
         copy(self, rows)
-        if self.is_done(0):
+        calls.append(len(rows.keys))
+        if len(calls) == 2:
             postgres.kill()
 
     vectors = written(tmp_path / "vectors", texts)
@@ -99,6 +116,55 @@ def test_a_server_that_is_killed_in_the_middle_of_a_part(
     index = server.index(vectors, tmp_path / "index", "crashed")
     assert server.count("crashed") == 100
     check_search(index, texts)
+
+
+def test_a_part_that_two_processes_write_is_there_once(
+    postgres: PostgresServer, server: Server, tmp_path: Path
+) -> None:
+    """The second waits until the first has written it, and writes nothing; where the first dies, it writes all."""
+    from qontext.retrieve.index import postgres as module
+    from qontext.retrieve.index.servers import Rows
+
+    texts = texts_of(80)
+    vectors = open_vectors(written(tmp_path / "vectors", texts).path)
+    options = module.PostgresOptions.model_construct(uri=postgres.uri, table="twice", kind="exact")
+    parts = [
+        Rows(vectors.part_numbers[n], vectors.part_ids[n].to_pylist(), vectors.parts[n], None) for n in (0, 1)
+    ]
+    with (
+        module.connect(postgres.uri) as one,
+        module.connect(postgres.uri) as other,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        first, second = (module.Table(client, vectors, options) for client in (one, other))
+        copy, copied = second._copy, []
+        second._copy = lambda rows: (copied.append(len(rows.keys)), copy(rows))  # type: ignore[method-assign]
+        first.create("build", "d")
+        for number, is_lost in ((0, False), (1, True)):
+            with contextlib.suppress(RuntimeError), one.transaction():
+                first.write("build", number, parts[number])
+                late = pool.submit(second.write, "build", number, parts[number])
+                waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+                while not execute(postgres.uri, waits)[0][0]:
+                    assert not late.done()
+                if is_lost:
+                    raise RuntimeError
+            late.result()
+            assert copied == [40] * number and server.count("twice") == 40 * (number + 1)
+        first.take_over("next build")
+        with pytest.raises(QontextError, match="the table 'twice' belongs to another build by now"):
+            second.write("build", 0, parts[0])
+    assert [id for _, id, _ in server.rows("twice")] == sorted(texts)
+
+
+def test_rows_of_others_are_counted(server: Server, postgres: PostgresServer, tmp_path: Path) -> None:
+    """Whoever writes into the table during the build is noticed in the end."""
+    vectors = written(tmp_path / "vectors", texts_of(100))
+    server.index(vectors, tmp_path / "index", "shared", shard="0/2")
+    zeros = np.zeros(server_contract.DIMENSIONS, np.float32)
+    execute(postgres.uri, "INSERT INTO shared VALUES (1000, 'stranger', %s)", zeros)
+    with pytest.raises(QontextError, match=r"'shared' has 101 rows, expected 100. Something else wrote"):
+        server.index(vectors, tmp_path / "index", "shared", shard="1/2")
 
 
 def test_a_server_that_was_restarted_is_found_again(

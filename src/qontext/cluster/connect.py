@@ -8,6 +8,7 @@ import shutil
 import socket
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator
 from typing import IO, Any
@@ -17,6 +18,8 @@ from qontext.frame.errors import QontextError, first_line, missing_extra
 
 STORE = 100 * 2**20
 """Bytes of shared memory of a Ray that is started here: parts go through files, not through it."""
+LOOK, HEADLESS = 5.0, 30.0
+"""Seconds between two looks at a cluster, and without its head until a job stops: Ray ends every process of it after 60."""
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 _SECONDS = 5.0
 _TOKEN = "it wants another token (RAY_AUTH_TOKEN)"
@@ -82,9 +85,31 @@ def _init(ray: Any, address: str, **settings: Any) -> None:
         ray.init(address=address, logging_level="ERROR", log_to_driver=False, **settings)
 
 
-def head_of(ray: Any, on: str) -> str:
-    """HOST:PORT at which the head of the cluster listens, as seen from here."""
-    return on.removeprefix("ray://") if ":" in on else str(ray.get_runtime_context().gcs_address)
+class Head:
+    """The head of a cluster, as seen from here. Where it is gone, many calls wait for it until Ray ends this process."""
+
+    def __init__(self, ray: Any, on: str) -> None:
+        is_named = ":" in on
+        self.address = on.removeprefix("ray://") if is_named else str(ray.get_runtime_context().gcs_address)
+        self.seen = self.looked = time.monotonic()
+
+    def is_gone(self) -> bool:
+        return bool(problem_at(self.address))
+
+    def look(self) -> bool:
+        """Look after it every `LOOK` seconds: whether it has been seen just now. Gone for too long is an error."""
+        now = time.monotonic()
+        if now - self.looked <= LOOK:
+            return False
+        self.looked = now
+        if not (problem := problem_at(self.address)):
+            self.seen = now
+        elif now - self.seen > HEADLESS:
+            raise QontextError(
+                f"the head of the Ray cluster at {self.address} is gone: {problem}",
+                remedy="Start the cluster again; the same command resumes.",
+            )
+        return self.seen == now
 
 
 def problem_at(address: str) -> str:

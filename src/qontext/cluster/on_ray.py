@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from qontext.cluster.connect import connected, head_of, problem_at
+from qontext.cluster.connect import Head, connected
 from qontext.cluster.worker import Failure, Order, Worker
 from qontext.frame import interrupts, log
 from qontext.frame.errors import QontextError
@@ -26,9 +26,6 @@ BEAT, SILENCE = 5.0, 60.0
 PATIENCE, LEAST_LEASE = 10, 600.0
 ATTEMPTS, DEATHS = 3, 10
 """How often a part may fail, and how often its worker may die, before the job stops."""
-LOOK, HEADLESS = 5.0, 30.0
-"""Seconds between two looks at how many workers the cluster has room for, and without its head until the job stops: Ray
-ends every process of it after 60."""
 
 
 def run(verb: str, parts: Parts[Any], waiting: list[Part], advance: Callable[..., None]) -> Outcome:
@@ -69,8 +66,8 @@ class _Job:
         self.queue, self.undone = deque(waiting), {part.number for part in waiting}
         self.hands: list[_Hand] = []
         self.failures, self.deaths = Counter[int](), Counter[int]()
-        self.slowest, self.hired, self.looked, self.room = 0.0, 0, -LOOK, 1
-        self.outcome, self.head, self.headed = Outcome(), head_of(ray, parts.config.on), time.monotonic()
+        self.slowest, self.hired = 0.0, 0
+        self.outcome, self.head, self.room = Outcome(), Head(ray, parts.config.on), 0
         self.resource = "GPU" if parts.uses_gpu and ray.cluster_resources().get("GPU") else "CPU"
 
     def run(self) -> None:
@@ -79,7 +76,11 @@ class _Job:
             self._lease()
             self._beat()
             references = {ref: hand for hand in self.hands for ref in hand.calls}
-            ready, _ = self.ray.wait(list(references), num_returns=1, timeout=1.0)
+            ready: list[Any] = []
+            if references:
+                ready, _ = self.ray.wait(list(references), num_returns=1, timeout=1.0)
+            else:  # all workers are gone, and so is the head, without which none is started
+                time.sleep(1.0)
             interrupts.check()
             for ref in ready:
                 self._take(references[ref], ref)
@@ -91,9 +92,9 @@ class _Job:
 
     def _hire(self) -> None:
         """As many workers as the cluster has room for, and no more than there are parts."""
-        if time.monotonic() - self.looked > LOOK:
-            self._look()
-        while len(self.hands) < min(self.room, len(self.undone)):
+        if self.head.look() or not self.room:
+            self.room = max(1, int(self.ray.cluster_resources().get(self.resource, 0)))
+        while len(self.hands) < min(self.room, len(self.undone)) and not self.head.is_gone():
             self.hired += 1
             order = Order.of(self.verb, self.parts, f"{self.parts.work.writer}.ray{self.hired}")
             needs = {"num_cpus": 1, **({"num_gpus": 1} if self.resource == "GPU" else {})}
@@ -101,18 +102,6 @@ class _Job:
             hand = _Hand(kind.remote(tuple(order)))
             hand.calls[hand.actor.open.remote()] = "open"
             self.hands.append(hand)
-
-    def _look(self) -> None:
-        """How many workers there is room for, as long as the head of the cluster is there to say it."""
-        self.looked = time.monotonic()
-        if not (problem := problem_at(self.head)):
-            self.headed = self.looked
-            self.room = max(1, int(self.ray.cluster_resources().get(self.resource, 0)))
-        elif self.looked - self.headed > HEADLESS:
-            raise QontextError(
-                f"the head of the Ray cluster at {self.head} is gone: {problem}",
-                remedy="Start the cluster again; the same command resumes.",
-            )
 
     def _lease(self) -> None:
         for hand in self.hands:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import qontext
-from qontext.cluster.connect import connected, head_of, problem_at
+from qontext.cluster.connect import Head, connected
 from qontext.cluster.rank import LOCK, Ended, Place, Rank, Training, environment_of
 from qontext.cluster.worker import Failure
 from qontext.frame import interrupts, locks, log
@@ -42,8 +42,9 @@ def run(verb: str, settings: Any, out: Path, overwrite: bool) -> None:
             ranks.watch()
         finally:
             ranks.end()
-            with contextlib.suppress(Exception):
-                ray.util.remove_placement_group(group)
+            if not ranks.head.is_gone():
+                with contextlib.suppress(Exception):
+                    ray.util.remove_placement_group(group)
 
 
 def _machines(ray: Any) -> dict[str, int]:
@@ -88,7 +89,7 @@ class _Ranks:
     """The ranks of a training, as the command sees them."""
 
     def __init__(self, ray: Any, on: str) -> None:
-        self.ray, self.head = ray, head_of(ray, on)
+        self.ray, self.head = ray, Head(ray, on)
         self.actors: list[Any] = []
         self.places: list[Place] = []
         self.running: dict[Any, int] = {}
@@ -130,7 +131,11 @@ class _Ranks:
                 interrupts.check()
                 self._look()
         except KeyboardInterrupt:
-            self._stop()
+            self._stop(FAREWELL)
+            raise
+        except QontextError:
+            if self.head.is_gone():  # which would end the ranks
+                self._stop(FAREWELL / 2)
             raise
 
     def end(self) -> None:
@@ -190,20 +195,16 @@ class _Ranks:
 
     def _look(self) -> None:
         """Refuse to wait for ranks that were cut off, or for a cluster without its head."""
+        self.head.look()
         now = time.monotonic()
         for rank in self.running.values():
             if now - self.heard[rank] > SILENCE:
-                if problem := problem_at(self.head):
-                    raise QontextError(
-                        f"the head of the Ray cluster at {self.head} is gone: {problem}",
-                        remedy="Start the cluster again; the same command resumes.",
-                    )
                 raise self._lost(rank, f"not heard of for {SILENCE:.0f} s")
 
-    def _stop(self) -> None:
+    def _stop(self, seconds: float) -> None:
         """Let the ranks finish and save their step."""
         log.note("Stopping after this step …")
         with contextlib.suppress(Exception):
             for actor in self.actors:
                 actor.stop.remote()
-            self.ray.wait(list(self.running), num_returns=len(self.running), timeout=FAREWELL)
+            self.ray.wait(list(self.running), num_returns=len(self.running), timeout=seconds)

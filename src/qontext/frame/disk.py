@@ -135,3 +135,19 @@ def _disk_error(error: BaseException) -> int | None:
 
 
 _WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def allow_open_files(count: int) -> None:
+    """Let this process keep so many files open at once, such as mapped ones, beside those that it has."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + 512
+    if soft == resource.RLIM_INFINITY or wanted <= soft:
+        return
+    if hard != resource.RLIM_INFINITY and wanted > hard:
+        raise QontextError(
+            f"{count:,} files are to be open at once, but the limit of this process is {hard:,}",
+            remedy="Raise the limit (ulimit -Hn).",
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -57,6 +57,11 @@ class PartsConfig(StageConfig):
     shard: Annotated[str | None, Machine()] = None
     """i/n: make every n-th part from the i-th on, so that n machines share the work (i from 0)."""
 
+    @property
+    def is_divisible(self) -> bool:
+        """Whether several processes can make the parts, under these settings."""
+        return True
+
     @model_validator(mode="after")
     def _valid_shard(self) -> Self:
         launch.share(self.shard)

@@ -35,19 +35,20 @@ def run(config: ExportConfig, work: Workdir) -> dict[str, Any]:
 
     from qontext.data import records
     from qontext.retrieve.packed import open_stored
-    from qontext.retrieve.rows import Row, rows_of
+    from qontext.retrieve.rows import PassageTexts, Row
     from qontext.retrieve.where import passages_of
 
     vectors = open_stored(_vectors(Path(config.source)))
     if vectors.artifact.config["kind"] != "passage":
         raise QontextError("holds vectors of queries, not of passages", place=config.source)
     vectors.check()
-    texts = rows_of(vectors, config.passages or passages_of(vectors.artifact))
+    texts = PassageTexts(vectors, config.passages or passages_of(vectors.artifact))
     names = [name for name in Row._fields if name not in ("place", "metadata")]
     with log.progress("export", len(vectors), "passages") as advance:
         parts: Sequence[Any] = vectors.parts
-        for number, (part, rows) in enumerate(zip(parts, texts)):
+        for number, part in enumerate(parts):
             if not work.has(name := f"part-{number:05d}.parquet"):
+                rows = texts.read(number)
                 columns: dict[str, Any] = {name: [getattr(row, name) for row in rows] for name in names}
                 columns |= _column(part, vectors.dimension)
                 columns |= {name: [getattr(row, name) for row in rows] for name in ("place", "metadata")}

@@ -20,6 +20,7 @@ import numpy as np
 from qontext.data import records
 from qontext.frame.artifacts import Workdir, open_artifact
 from qontext.frame.damage import damaged, read_array
+from qontext.frame.disk import allow_open_files
 from qontext.models.packed import Packed
 from qontext.retrieve.postings import Postings
 from qontext.retrieve.vectors import Encoded, Vectors, open_vectors, representation_of
@@ -81,6 +82,7 @@ def open_packed(path: Path | str) -> Encoded:
     kind = representation_of(artifact)
     read = _read_postings if kind == "sparse" else _read_vectors
     ids, parts = artifact.parts(".parquet"), []
+    allow_open_files(sum(name.endswith(".npy") for name in artifact.meta["parts"]))
     if not ids:
         raise damaged(artifact.path, "it has no files of ids")
     for file in ids:

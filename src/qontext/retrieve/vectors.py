@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from qontext.data import records
 from qontext.frame.artifacts import DERIVED, Artifact, Workdir, open_artifact
 from qontext.frame.damage import damaged, read_array
+from qontext.frame.disk import allow_open_files
 from qontext.frame.errors import QontextError
 
 _IDS = pa.schema([pa.field("id", pa.string(), nullable=False)])
@@ -42,7 +43,11 @@ class Encoded:
     @cached_property
     def part_ids(self) -> list[pa.Array]:
         """For each part, its ids; read on first use."""
-        return [_ids(file, rows=len(part)) for file, part in zip(self.id_files, self.parts)]
+        return [self.ids_of(part) for part in range(len(self.parts))]
+
+    def ids_of(self, part: int) -> pa.Array:
+        """The ids of one part; those of others are not read."""
+        return _ids(self.id_files[part], rows=len(self.parts[part]))
 
     @property
     def encoder(self) -> dict[str, str]:
@@ -146,6 +151,7 @@ def open_vectors(path: Path | str) -> Vectors:
     ids = artifact.parts(".parquet")
     if len(files) != len(ids) or not files:
         raise damaged(artifact.path, f"it has {len(files)} files of vectors and {len(ids)} of ids")
+    allow_open_files(len(files))
     parts: list[np.ndarray[Any, Any]] = []
     for file, id_file in zip(files, ids):
         rows = records.open_parquet(id_file).metadata.num_rows

@@ -109,7 +109,7 @@ def _run(step: Step, root: Path, on: str, spent: float, *, done: bool) -> tuple[
 
 
 def _placed(settings: StageConfig, on: str) -> StageConfig:
-    if isinstance(settings, PartsConfig) and "on" not in settings.model_fields_set:
+    if isinstance(settings, PartsConfig) and settings.is_divisible and "on" not in settings.model_fields_set:
         return settings.model_copy(update={"on": on})
     return settings
 

@@ -41,6 +41,10 @@ BACKENDS = Kinds(
 )  # fmt: skip
 
 
+PARTIAL = "partial"
+"""The folder of what is known of the parts of an index while it is built."""
+
+
 @dataclass(frozen=True)
 class How:
     """How exact search computes: on which device, and in which format at first."""
@@ -122,6 +126,11 @@ class Backend(ABC):
     """What is indexed: vectors from 'qontext encode', or passages."""
     changes_files: ClassVar[bool] = False
     """Whether opening the index changes its files, so that their sizes are no sign of damage."""
+
+    @classmethod
+    def is_divisible(cls, options: Any) -> bool:
+        """Whether many processes can build it together, part by part: only where a server holds it."""
+        return False
 
     @classmethod
     def is_for_one_process(cls, artifact: Artifact) -> bool:

@@ -2,7 +2,7 @@
 
 A local database inside the output directory is built in one go. On a server, the collection has the build's key and the
 encoder's digest as properties; a part is upserted, and recorded as done in the output directory once the server has it in
-its log. Upserting a part twice changes nothing.
+its log. Upserting a part twice, or by two processes, changes nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +22,11 @@ from qontext.frame.artifacts import Artifact, Workdir
 from qontext.frame.damage import damaged
 from qontext.frame.disk import raise_disk_error
 from qontext.frame.errors import QontextError, missing_extra
-from qontext.retrieve.index import Array, Backend
+from qontext.retrieve.index import Array
 from qontext.retrieve.index.addresses import password_of, token
 from qontext.retrieve.index.conditions import milvus as translate
 from qontext.retrieve.index.conditions import milvus_keys as conditions_of
-from qontext.retrieve.index.ingest import ingest
+from qontext.retrieve.index.ingest import ServerBackend
 from qontext.retrieve.index.servers import (
     Rows,
     ServerIndex,
@@ -35,13 +35,14 @@ from qontext.retrieve.index.servers import (
     cells,
     check_owner,
     read_keys,
+    taken,
 )
 from qontext.retrieve.vectors import Vectors, read_ids
 
 if TYPE_CHECKING:
     from qontext.retrieve.where import Condition
 
-DATABASE, DONE = "milvus.db", "logs/parts"
+DATABASE = "milvus.db"
 LITE_KINDS = ("FLAT", "HNSW", "HNSW_SQ", "IVF_FLAT", "IVF_SQ8", "AUTOINDEX")
 """Index types of milvus-lite. It accepts any other name, too, and then searches without an index."""
 _BUILD, _ENCODER = "qontext.build", "qontext.encoder"
@@ -122,8 +123,8 @@ def _merge(keys_QK: Array, scores_QK: Array, hits_of_queries: Any) -> None:
 class Collection(Store):
     """A collection on a server, or in a local database."""
 
-    def __init__(self, client: Any, work: Workdir, source: Vectors, options: MilvusOptions) -> None:
-        self.client, self.work, self.source, self.options = client, work, source, options
+    def __init__(self, client: Any, source: Vectors, options: MilvusOptions) -> None:
+        self.client, self.source, self.options = client, source, options
         self.name = options.collection
         self.place = f"the collection {self.name!r}" + (f" at {options.uri}" if options.uri else "")
 
@@ -133,7 +134,6 @@ class Collection(Store):
     def create(self, build: str, encoder: str) -> None:
         from pymilvus import DataType, MilvusClient
 
-        self.work.remove(DONE)
         options = self.options
         schema = MilvusClient.create_schema(auto_id=False)
         schema.add_field("number", DataType.INT64, is_primary=True)
@@ -161,22 +161,19 @@ class Collection(Store):
             self.client.create_index(self.name, index)
 
     def take_over(self, build: str) -> None:
-        self.work.remove(DONE)
         self.client.alter_collection_properties(self.name, properties={_BUILD: build})
 
     def drop(self) -> None:
         self.client.drop_collection(self.name)
 
-    def is_done(self, part: int) -> bool:
-        return self.work.has(f"{DONE}/{part:05d}")
-
-    def write(self, part: int, rows: Rows) -> None:
+    def write(self, build: str, part: int, rows: Rows) -> None:
+        if (self.builds() or ("",))[0] != build:
+            raise taken(self.place)
         for start in range(0, len(rows.keys), _ROWS):
             some = slice(start, start + _ROWS)
             self.client.upsert(self.name, _records(rows, some))
         if _is_lite(self.options.uri):  # a server has a log of its own
             self.client.flush(self.name)
-        self.work.write_text(f"{DONE}/{part:05d}", f"{len(rows.keys)} rows\n")
 
     def delete(self, keys: Array) -> None:
         self.client.delete(self.name, ids=keys.tolist())
@@ -188,6 +185,13 @@ class Collection(Store):
             time.sleep(
                 0.2
             )  # until the server has built it: what is loaded before has no index, or another one
+
+    def count(self) -> int | None:
+        if _is_lite(self.options.uri):
+            return None
+        self.client.load_collection(self.name)
+        (row,) = self.client.query(self.name, output_fields=["count(*)"], consistency_level="Strong")
+        return int(row["count(*)"])
 
 
 def _records(rows: Rows, some: slice) -> list[dict[str, Any]]:
@@ -209,21 +213,24 @@ def _cut(text: str) -> str:
     return text if len(encoded) <= _LONGEST else encoded[:_LONGEST].decode(errors="ignore")
 
 
-class Milvus(Backend):
+class Milvus(ServerBackend):
     Options = MilvusOptions
     changes_files = True
 
     @classmethod
-    def build(
-        cls, source: Vectors, work: Workdir, options: MilvusOptions, advance: Callable[[int], None]
-    ) -> int:
+    def is_divisible(cls, options: MilvusOptions) -> bool:
+        return not _is_lite(options.uri)
+
+    @classmethod
+    @contextlib.contextmanager
+    def store(cls, source: Vectors, work: Workdir, options: MilvusOptions) -> Iterator[Store]:
         _check(options)
-        if work.has(DATABASE):
+        if options.uri is None and work.has(DATABASE):
             work.remove(DATABASE)  # unfinished: nothing else writes there
         with _messages(options.uri, work.path):
             client = _client(options.uri or str(work.path / DATABASE))
             try:
-                return ingest(Collection(client, work, source, options), source, work, options, advance)
+                yield Collection(client, source, options)
             finally:
                 client.close()
                 if _is_lite(options.uri):

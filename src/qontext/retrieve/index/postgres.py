@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -23,11 +23,11 @@ from pydantic import Field, PositiveInt, field_validator
 from qontext.frame.artifacts import Artifact, Workdir
 from qontext.frame.config import Machine
 from qontext.frame.errors import QontextError, first_line, missing_extra
-from qontext.retrieve.index import Array, Backend
+from qontext.retrieve.index import Array
 from qontext.retrieve.index.addresses import password_of
 from qontext.retrieve.index.conditions import postgres as translate
 from qontext.retrieve.index.conditions import postgres_keys as condition_of
-from qontext.retrieve.index.ingest import ingest
+from qontext.retrieve.index.ingest import ServerBackend
 from qontext.retrieve.index.servers import (
     Rows,
     ServerIndex,
@@ -36,6 +36,7 @@ from qontext.retrieve.index.servers import (
     cells,
     check_owner,
     read_keys,
+    taken,
 )
 from qontext.retrieve.vectors import Vectors, read_ids
 
@@ -141,47 +142,41 @@ class Table(Store):
 
     def __init__(self, client: Any, source: Vectors, options: PostgresOptions) -> None:
         self.client, self.source, self.options = client, source, options
-        self.name, self.build = options.table, ""
+        self.name = options.table
         self.place = f"the table {self.name!r}"
         self.type = "halfvec" if options.halfvec else "vector"
 
     def builds(self) -> tuple[str, str] | None:
-        owner = _builds(self.client, self.name)
-        self.build = owner[0] if owner else ""
-        return owner
+        return _builds(self.client, self.name)
 
     def create(self, build: str, encoder: str) -> None:
-        texts = ", ".join(f"{name} {'jsonb' if name == 'metadata' else 'text'}" for name in _TEXTS)
-        columns = (
-            f"number int8 PRIMARY KEY, id text NOT NULL, vector {self.type}({self.source.dimension}) NOT NULL"
-        )
+        columns = ["number int8 PRIMARY KEY", "id text NOT NULL"]
+        columns += [f"vector {self.type}({self.source.dimension}) NOT NULL"]
+        if self.options.with_text:
+            columns += [f"{name} {'jsonb' if name == 'metadata' else 'text'}" for name in _TEXTS]
         with self.client.transaction():
-            self._execute(
-                f"CREATE TABLE {{table}} ({columns}{', ' + texts if self.options.with_text else ''})"
-            )
+            self._execute(f"CREATE TABLE {{table}} ({', '.join(columns)})")
             self._execute("CREATE TABLE {build} (build text, part int PRIMARY KEY, rows int, encoder text)")
             self._execute("INSERT INTO {build} VALUES (%s, -1, %s, %s)", build, len(self.source), encoder)
-        self.build = build
 
     def take_over(self, build: str) -> None:
         with self.client.transaction():
             self._execute("DELETE FROM {build} WHERE part >= 0")
             self._execute("UPDATE {build} SET build = %s, rows = %s", build, len(self.source))
-        self.build = build
 
     def drop(self) -> None:
-        with self.client.transaction():
-            self._execute("DROP TABLE {table}, {build}")
+        self._execute("DROP TABLE {table}, {build}")
 
-    def is_done(self, part: int) -> bool:
-        rows = self._execute("SELECT 1 FROM {build} WHERE build = %s AND part = %s", self.build, part)
-        return rows.fetchone() is not None
-
-    def write(self, part: int, rows: Rows) -> None:
+    def write(self, build: str, part: int, rows: Rows) -> None:
         with self.client.transaction():
-            self._execute("DELETE FROM {table} WHERE number = ANY(%s::int8[])", rows.keys.tolist())
-            self._copy(rows)
-            self._execute("INSERT INTO {build} VALUES (%s, %s, %s)", self.build, part, len(rows.keys))
+            own = "SELECT FROM {build} WHERE part = -1 AND build = %s FOR SHARE"
+            if not self._execute(own, build).rowcount:
+                raise taken(self.place)
+            # Another process at the same part is waited for here; then it has written all.
+            done = "INSERT INTO {build} VALUES (%s, %s, %s) ON CONFLICT (part) DO NOTHING"
+            if self._execute(done, build, part, len(rows.keys)).rowcount:
+                self._execute("DELETE FROM {table} WHERE number = ANY(%s::int8[])", rows.keys.tolist())
+                self._copy(rows)
 
     def _copy(self, rows: Rows) -> None:
         names = ["number", "id", "vector", *(_TEXTS if rows.texts is not None else ())]
@@ -208,6 +203,9 @@ class Table(Store):
             )
         self._execute("ANALYZE {table}")
 
+    def count(self) -> int:
+        return int(self._execute("SELECT count(*) FROM {table}").fetchone()[0])
+
     def _format(self, statement: str) -> Any:
         from psycopg import sql
 
@@ -221,24 +219,26 @@ class Table(Store):
         return self.client.execute(self._format(statement), values)
 
 
-class Postgres(Backend):
+class Postgres(ServerBackend):
     Options = PostgresOptions
 
     @classmethod
-    def build(
-        cls, source: Vectors, work: Workdir, options: PostgresOptions, advance: Callable[[int], None]
-    ) -> int:
+    def is_divisible(cls, options: PostgresOptions) -> bool:
+        return True
+
+    @classmethod
+    @contextlib.contextmanager
+    def store(cls, source: Vectors, work: Workdir, options: PostgresOptions) -> Iterator[Store]:
         most = _LARGEST["halfvec" if options.halfvec else "vector"]
         if options.kind != "exact" and source.dimension > most:
+            is_narrow = source.dimension <= 4_000 and not options.halfvec
             raise QontextError(
                 f"an index of {source.dimension} dimensions is more than pgvector allows ({most:,})",
                 place=source.artifact.path,
-                remedy="Add --halfvec."
-                if source.dimension <= 4_000 and not options.halfvec
-                else "Use --kind exact.",
+                remedy="Add --halfvec." if is_narrow else "Use --kind exact.",
             )
         with _messages(options.uri), connect(options.uri, creates=True) as client:
-            return ingest(Table(client, source, options), source, work, options, advance)
+            yield Table(client, source, options)
 
     @classmethod
     def load(cls, artifact: Artifact) -> PostgresIndex:

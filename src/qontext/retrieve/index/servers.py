@@ -97,12 +97,9 @@ class Store(ABC):
         """Remove the collection."""
 
     @abstractmethod
-    def is_done(self, part: int) -> bool:
-        """Whether the build wrote this part."""
-
-    @abstractmethod
-    def write(self, part: int, rows: Rows) -> None:
-        """Write the rows of a part in place of those with the same keys, and record that it is done."""
+    def write(self, build: str, part: int, rows: Rows) -> None:
+        """Write the rows of a part in place of those with the same keys, unless it is recorded that the build wrote them.
+        Refused with `taken` where the collection is another build's by now. May be called twice, and twice at a time."""
 
     @abstractmethod
     def delete(self, keys: Array) -> None:
@@ -111,6 +108,17 @@ class Store(ABC):
     @abstractmethod
     def finish(self) -> None:
         """Flush, and create the index over the vectors."""
+
+    @abstractmethod
+    def count(self) -> int | None:
+        """The number of rows, once finished; None if only this process can write any."""
+
+
+def taken(place: str) -> QontextError:
+    """What a process is told that comes back late, when the collection is another build's by now."""
+    return QontextError(
+        f"{place} belongs to another build by now", remedy="Search the index that was built last."
+    )
 
 
 class Keys(NamedTuple):
