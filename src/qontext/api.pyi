@@ -368,6 +368,8 @@ def finetune(
     teacher_scores: Literal['logits', 'probabilities'] = 'logits',
     contrastive_weight: float = 0.0,
     contrastive_temperature: float | None = None,
+    batch_teacher: str | Path | Artifact | None = None,
+    batch_teacher_weight: float = 0.75,
     passage_weight: float = 0.0,
     clusters: int | None = None,
     margin_bins: int | None = None,

@@ -46,6 +46,9 @@ class Representation(nn.Module):
         """From a folder that `save` wrote. Only what `encode` packs needs it."""
         raise NotImplementedError
 
+    def fill_up(self) -> None:
+        """From now on, `forward` returns the same shape for all texts, as training needs."""
+
     def forward(self, encoder: Encoder, ids_NT: Tensor, mask_NT: Tensor, are_queries: bool) -> Tensor:
         """[N, …] in fp32; `mask_NT` is True at tokens."""
         raise NotImplementedError
