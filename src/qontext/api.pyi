@@ -360,7 +360,7 @@ def finetune(
     query_length: int = 32,
     passage_length: int = 144,
     untied: bool = False,
-    representation: Literal['vector', 'sparse', 'tokens'] | str = 'vector',
+    representation: Literal['vector', 'sparse', 'tokens', 'first-tokens'] | str = 'vector',
     temperature: float | None = None,
     teacher: str | Path | Artifact | None = None,
     distill: Literal['kl', 'margin-mse'] = 'kl',
@@ -383,6 +383,7 @@ def finetune(
     flops_warmup: float = 0.3333333333333333,
     token_dimensions: int = 128,
     skip_punctuation: bool = True,
+    passage_vectors: int = 3,
     overwrite: bool = False,
 ) -> Artifact:
     """Fine-tune a retriever on labelled queries."""

@@ -129,11 +129,12 @@ class Encode(Parts[EncodeConfig]):
     def _entries(self, outcome: Outcome) -> dict[str, float]:
         """How long packed representations are."""
         from qontext.frame.damage import read_array
+        from qontext.models.representations import stored_as
 
         kind = (outcome.facts or {}).get("representation")
         if kind is None:
             return {}
-        shape = (None,) if kind == "sparse" else (None, None)
+        shape = (None,) if stored_as(kind) == "sparse" else (None, None)
         files = [self.work.path / part.name for part in outcome.parts]
         entries = sum(len(read_array(file, "f", shape=shape)) for file in files)
         return {"entries_per_text": round(entries / outcome.parts[-1].last, 1)}

@@ -15,6 +15,7 @@ from qontext.frame.artifacts import open_artifact
 from qontext.frame.errors import QontextError
 from qontext.frame.inputs import find
 from qontext.models.packed import Packed
+from qontext.models.representations import stored_as
 from qontext.models.representations.tokens import max_similarity
 from qontext.models.representer import Representer
 from qontext.retrieve.index.tokens import rectangle
@@ -31,7 +32,7 @@ class TokenScorer:
     def __init__(
         self, path: str, ids: Array, needed: Array, *, run: str, device: str, precision: Any
     ) -> None:
-        if (kind := representation_of(open_artifact(path, verb="encode"))) != "tokens":
+        if stored_as(kind := representation_of(open_artifact(path, verb="encode"))) != "tokens":
             raise QontextError(
                 f"holds the representation {kind!r}, not vectors of tokens",
                 place=path,

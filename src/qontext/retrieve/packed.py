@@ -21,6 +21,7 @@ from qontext.data import records
 from qontext.frame.artifacts import Workdir, open_artifact
 from qontext.frame.damage import damaged, read_array
 from qontext.models.packed import Packed
+from qontext.models.representations import stored_as
 from qontext.retrieve.postings import Postings
 from qontext.retrieve.vectors import Encoded, representation_of
 
@@ -49,7 +50,7 @@ def write_part(work: Workdir, number: int, packed: Packed, width: int, dtype: An
 def open_packed(path: Path | str) -> Encoded:
     """The postings, or packed vectors of tokens, of each part of an `encode` artifact."""
     artifact = open_artifact(path, verb="encode")
-    read = {"sparse": _read_postings, "tokens": _read_tokens}[representation_of(artifact)]
+    read = {"sparse": _read_postings, "tokens": _read_tokens}[stored_as(representation_of(artifact))]
     ids, parts = artifact.parts(".parquet"), []
     if not ids:
         raise damaged(artifact.path, "it has no files of ids")

@@ -6,7 +6,12 @@ of the model folder record it (`models/layout.py`), so that `encode` and `search
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from qontext.frame.kinds import Kind, Kinds
+
+if TYPE_CHECKING:
+    from qontext.models.representations.base import Representation, Stored
 
 REPRESENTATIONS = Kinds(
     "representation",
@@ -16,5 +21,14 @@ REPRESENTATIONS = Kinds(
         "vector": Kind("qontext.models.representations.vector:Vector", "one vector"),
         "sparse": Kind("qontext.models.representations.sparse:Sparse", "weights of words, as SPLADE"),
         "tokens": Kind("qontext.models.representations.tokens:Tokens", "a vector for each token, as ColBERT"),
+        "first-tokens": Kind(
+            "qontext.models.representations.first_tokens:FirstTokens", "some vectors of a passage, as ME-BERT"
+        ),
     },
 )
+
+
+def stored_as(name: str) -> Stored:
+    """The representation as which `encode` stores this one."""
+    kind: type[Representation] = REPRESENTATIONS.load(name)
+    return kind.stored

@@ -97,6 +97,7 @@ class TokensOptions(Options):
 
 class Tokens(Representation):
     Options = TokensOptions
+    stored = "tokens"
     card = CARD
     is_skipped_V: Tensor
 
@@ -145,8 +146,8 @@ class Tokens(Representation):
                 place=layout.transformer,
             )
         longest = settings.get("document_length") or encoder.max_length
-        assert layout.mask is not None
-        skipped = read_json(layout.mask / "config.json", _Mask)["skiplist_words"]
+        assert layout.module is not None
+        skipped = read_json(layout.module / "config.json", _Mask)["skiplist_words"]
         return cls(encoder, _projection(layout), skipped, Lengths(expansion["length"], longest))
 
     def fill_up(self) -> None:
@@ -170,9 +171,7 @@ class Tokens(Representation):
         return max_similarity(queries_QID, passages_PJD)
 
     def pack(self, texts_NTD: Tensor) -> Packed:
-        vectors = texts_NTD.cpu().numpy()
-        present = vectors.any(-1)
-        return Packed(np.concatenate([[0], present.sum(1).cumsum()]), vectors[present])
+        return present(texts_NTD)
 
     def width(self, encoder: Encoder) -> int:
         return self.linear.out_features
@@ -232,6 +231,13 @@ def _projection(layout: Layout) -> Tensor:
         )
     weight: Tensor = layers[0][0].weight.detach()
     return weight
+
+
+def present(texts_NTD: Tensor) -> Packed:
+    """The vectors that are not zeros."""
+    vectors = texts_NTD.cpu().numpy()
+    is_present = vectors.any(-1)
+    return Packed(np.concatenate([[0], is_present.sum(1).cumsum()]), vectors[is_present])
 
 
 def max_similarity(queries_QID: Tensor, passages_PJD: Tensor) -> Tensor:

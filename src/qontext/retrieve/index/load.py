@@ -8,6 +8,7 @@ from typing import Any
 from qontext.frame.artifacts import CLAIM, META, Artifact, open_artifact
 from qontext.frame.descriptions import InputEntry
 from qontext.frame.errors import QontextError
+from qontext.models.representations import stored_as
 from qontext.retrieve.index import BACKENDS, Backend, How, Index
 from qontext.retrieve.packed import open_packed
 from qontext.retrieve.vectors import open_vectors, representation_of
@@ -30,7 +31,7 @@ def packed_index(representation: str) -> Any:
     from qontext.retrieve.index.sparse import SparseIndex
     from qontext.retrieve.index.tokens import TokenIndex
 
-    return {"sparse": SparseIndex, "tokens": TokenIndex}[representation]
+    return {"sparse": SparseIndex, "tokens": TokenIndex}[stored_as(representation)]
 
 
 def open_index(path: Path | str, how: How | None = None) -> tuple[Index, dict[str, str] | None]:
