@@ -360,7 +360,7 @@ def finetune(
     query_length: int = 32,
     passage_length: int = 144,
     untied: bool = False,
-    representation: Literal['vector', 'sparse', 'tokens', 'first-tokens'] | str = 'vector',
+    representation: Literal['vector', 'sparse', 'tokens', 'first-tokens', 'matches'] | str = 'vector',
     temperature: float | None = None,
     teacher: str | Path | Artifact | None = None,
     distill: Literal['kl', 'margin-mse'] = 'kl',
@@ -381,9 +381,11 @@ def finetune(
     query_flops: float = 0.0003,
     passage_flops: float = 0.0001,
     flops_warmup: float = 0.3333333333333333,
-    token_dimensions: int = 128,
+    token_dimensions: int = ...,
     skip_punctuation: bool = True,
     passage_vectors: int = 3,
+    cls_dimensions: int = 768,
+    token_relu: bool = False,
     overwrite: bool = False,
 ) -> Artifact:
     """Fine-tune a retriever on labelled queries."""

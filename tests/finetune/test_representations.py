@@ -23,16 +23,25 @@ from qontext.models.tokenizer import token_ids
 from qontext.retrieve.searcher import Searcher
 
 Finetune = Callable[..., Any]
-NAMES = sorted(REPRESENTATIONS.own)
-PACKED = [name for name in NAMES if name != "vector"]
 OPTIONS: dict[str, dict[str, Any]] = {
+    "vector": {},
+    "sparse": {},
     "tokens": {"token_dimensions": 8},
     "first-tokens": {"passage_vectors": 4},
+    "matches": {"token_dimensions": 8, "cls_dimensions": 20},
+    "matches, weights alone": {"token_dimensions": 1, "cls_dimensions": 0, "token_relu": True},
 }
+NAMES = list(OPTIONS)
+PACKED = [name for name in NAMES if name != "vector"]
 
 
 def settings(name: str, **more: Any) -> dict[str, Any]:
-    return {"representation": name, "precision": "fp32", **OPTIONS.get(name, {}), **more}
+    kind = name.partition(",")[0]
+    return {"representation": kind, "precision": "fp32", **OPTIONS[name], **more}
+
+
+def test_every_representation_is_tested() -> None:
+    assert {settings(name)["representation"] for name in NAMES} == set(REPRESENTATIONS.own)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -82,7 +91,8 @@ def test_search_finds_what_the_similarity_says(
     retriever = Path(finetune(tmp_path / "retriever", **settings(name, steps=20)).path)
     on: dict[str, Any] = {"precision": "fp32", "device": "cpu"}
     vectors = api.encode(beir, encoder=retriever, **on, out=tmp_path / "vectors")
-    assert vectors.summary["representation"] == name and vectors.summary["entries_per_text"] > 0
+    kind = settings(name)["representation"]
+    assert vectors.summary["representation"] == kind and vectors.summary["entries_per_text"] > 0
     run = read_run(api.search(vectors.path, data=beir, split="dev", k=10, **on, out=tmp_path / "run").path)
     collection = load_collection(beir)
     passages = {p.id: p.content for p in collection.passages()}
@@ -95,7 +105,7 @@ def test_search_finds_what_the_similarity_says(
         for place, passage in enumerate(passages):
             if passage in found:
                 assert found[passage] == pytest.approx(expected[row, place].item(), rel=1e-4)
-    assert all(len(run[query]) == 10 for query in queries) or name in ("sparse",)
+    assert all(len(run[query]) == 10 for query in queries) or name in ("sparse", "matches, weights alone")
     memory = Searcher.build(collection.passages(), retriever, device="cpu")
     memory.system = "adapted"  # without BM25
     first = next(iter(queries))
@@ -124,7 +134,8 @@ def similarities(retriever: Path, queries: list[str], passages: list[str]) -> to
 @pytest.mark.parametrize("name", PACKED)
 def test_what_needs_one_vector_refuses_it(finetune: Finetune, beir: Path, tmp_path: Path, name: str) -> None:
     retriever = finetune(tmp_path / "retriever", **settings(name, steps=1))
-    assert read_layout(retriever.path).representation == name
+    kind = settings(name)["representation"]
+    assert read_layout(retriever.path).representation == kind
     vectors = api.encode(beir, encoder=retriever.path, device="cpu", out=tmp_path / "vectors")
-    with pytest.raises(QontextError, match=f"holds the representation '{name}', not one vector"):
+    with pytest.raises(QontextError, match=f"holds the representation '{kind}', not one vector"):
         api.index(vectors.path, backend="int8", out=tmp_path / "index")

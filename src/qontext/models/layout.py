@@ -9,6 +9,7 @@
 | 1_SpladePooling/config.json | pooling of weights of words, instead |
 | 2_MultiVectorMask/config.json | which tokens' vectors are left out, if each has one |
 | 1_FirstTokens/config.json | how many of the first tokens have a vector |
+| 1_Matches/ | the layers after the encoder, if equal tokens are compared |
 | query/ | another encoder, for queries |
 """
 
@@ -43,6 +44,7 @@ _REPRESENTATIONS = {
     "SpladePooling": "sparse",
     "MultiVectorMask": "tokens",
     "FirstTokens": "first-tokens",
+    "Matches": "matches",
 }
 """The module by which a representation is known. Those that sentence-transformers does not have are of this package."""
 _MODULES = ("Transformer", "Pooling", "Dense", "Normalize", *_REPRESENTATIONS)

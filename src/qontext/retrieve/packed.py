@@ -1,13 +1,13 @@
 """Representations other than one vector on disk: the memory-mapped output of `encode`.
 
-| file of part k | sparse | tokens |
-|---|---|---|
-| ids-k.parquet | the ids of its N passages | the same |
-| vectors-k.npy | [K] weights, by term | [K, D] vectors, by passage |
-| starts-k.npy | [V + 1] where each term begins | [N + 1] where each passage begins |
-| rows-k.npy | [K] the passages, counted within the part | |
+| file of part k | sparse | matches | tokens |
+|---|---|---|---|
+| ids-k.parquet | the ids of its N passages | the same | the same |
+| vectors-k.npy | [K] weights, by term | [K, D] vectors, by term | [K, D] vectors, by passage |
+| starts-k.npy | [V + 1] where each term begins | the same | [N + 1] where each passage begins |
+| rows-k.npy | [K] the passages, counted within the part | the same | |
 
-Weights are stored as postings, so that search reads only the terms of a query, and nothing has to be indexed.
+What has terms is stored as postings, so that search reads only the terms of a query, and nothing has to be indexed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ def write_part(work: Workdir, number: int, packed: Packed, width: int, dtype: An
 def open_packed(path: Path | str) -> Encoded:
     """The postings, or packed vectors of tokens, of each part of an `encode` artifact."""
     artifact = open_artifact(path, verb="encode")
-    read = {"sparse": _read_postings, "tokens": _read_tokens}[stored_as(representation_of(artifact))]
+    read = {"sparse": _read_postings, "matches": _read_matches, "tokens": _read_tokens}[
+        stored_as(representation_of(artifact))
+    ]
     ids, parts = artifact.parts(".parquet"), []
     if not ids:
         raise damaged(artifact.path, "it has no files of ids")
@@ -66,12 +68,15 @@ def open_packed(path: Path | str) -> Encoded:
 
 
 def _read_postings(files: dict[str, Path], rows: int) -> Postings:
-    arrays = (
-        read_array(files["vectors"], "f"),
-        read_array(files["rows"], "iu"),
-        read_array(files["starts"], "i"),
-    )
-    postings = Postings(*arrays, rows)
+    return _postings(read_array(files["vectors"], "f"), files, rows)
+
+
+def _read_matches(files: dict[str, Path], rows: int) -> Postings:
+    return _postings(read_array(files["vectors"], "f", shape=(None, None)), files, rows)
+
+
+def _postings(values: Any, files: dict[str, Path], rows: int) -> Postings:
+    postings = Postings(values, read_array(files["rows"], "iu"), read_array(files["starts"], "i"), rows)
     if fault := postings.fault():
         raise damaged(files["vectors"], fault)
     return postings

@@ -24,6 +24,10 @@ REPRESENTATIONS = Kinds(
         "first-tokens": Kind(
             "qontext.models.representations.first_tokens:FirstTokens", "some vectors of a passage, as ME-BERT"
         ),
+        "matches": Kind(
+            "qontext.models.representations.matches:Matches",
+            "vectors or weights of a text's own tokens, as COIL and uniCOIL",
+        ),
     },
 )
 

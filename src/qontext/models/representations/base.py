@@ -15,7 +15,7 @@ from qontext.models.encoder import Encoder
 from qontext.models.layout import Kind, Layout
 from qontext.models.packed import Packed
 
-Stored = Literal["vector", "sparse", "tokens"]
+Stored = Literal["vector", "sparse", "tokens", "matches"]
 
 
 class Lengths(NamedTuple):

@@ -28,10 +28,12 @@ def open_searchable(path: Path | str) -> Artifact:
 
 def packed_index(representation: str) -> Any:
     """The index over packed representations."""
+    from qontext.retrieve.index.matches import MatchIndex
     from qontext.retrieve.index.sparse import SparseIndex
     from qontext.retrieve.index.tokens import TokenIndex
 
-    return {"sparse": SparseIndex, "tokens": TokenIndex}[stored_as(representation)]
+    kinds = {"sparse": SparseIndex, "tokens": TokenIndex, "matches": MatchIndex}
+    return kinds[stored_as(representation)]
 
 
 def open_index(path: Path | str, how: How | None = None) -> tuple[Index, dict[str, str] | None]:
