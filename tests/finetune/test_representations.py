@@ -17,10 +17,11 @@ from qontext.data.collection import load_collection
 from qontext.data.runs import read_run
 from qontext.frame.errors import QontextError
 from qontext.models.layout import read_layout
-from qontext.models.representations import REPRESENTATIONS
+from qontext.models.representations import REPRESENTATIONS, stored_as
 from qontext.models.representer import Representer
 from qontext.models.tokenizer import token_ids
 from qontext.retrieve.searcher import Searcher
+from qontext.serve.systems import Opener
 
 Finetune = Callable[..., Any]
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -110,6 +111,16 @@ def test_search_finds_what_the_similarity_says(
     memory.system = "adapted"  # without BM25
     first = next(iter(queries))
     assert memory.search(queries[first], 1)[0].id == run[first][0].passage
+    (served,) = Opener(**on).open("packed", str(vectors.path))
+    hits = served.search([queries[first]], 3)[0]
+    assert [served.passages[hit.number].id for hit in hits] == [hit.passage for hit in run[first][:3]]
+    again: dict[str, Any] = {"tokens": vectors.path, "data": beir, "out": tmp_path / "again", **on}
+    if stored_as(kind) == "tokens":
+        reranked = read_run(api.rerank(tmp_path / "run", **again).path)
+        assert [hit.passage for hit in reranked[first]] == [hit.passage for hit in run[first]]
+    else:
+        with pytest.raises(QontextError, match=f"holds the representation '{kind}', not vectors of tokens"):
+            api.rerank(tmp_path / "run", **again)
 
 
 def similarities(retriever: Path, queries: list[str], passages: list[str]) -> torch.Tensor:
