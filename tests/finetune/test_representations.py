@@ -17,10 +17,11 @@ from qontext.data.collection import load_collection
 from qontext.data.runs import read_run
 from qontext.frame.errors import QontextError
 from qontext.models.layout import read_layout
-from qontext.models.representations import REPRESENTATIONS, stored_as
+from qontext.models.representations import REPRESENTATIONS
 from qontext.models.representer import Representer
 from qontext.models.tokenizer import token_ids
 from qontext.retrieve.searcher import Searcher
+from qontext.retrieve.vectors import stored_as
 from qontext.serve.systems import Opener
 
 Finetune = Callable[..., Any]

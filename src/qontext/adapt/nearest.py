@@ -79,10 +79,10 @@ def measure(root: Path, model: str, questions: list[str], read_tokens: int, devi
     from qontext.models.retriever import Retriever
     from qontext.retrieve.index.load import open_index
     from qontext.retrieve.index.scan import ScanIndex
-    from qontext.retrieve.vectors import open_vectors
+    from qontext.retrieve.packed import open_stored
 
     questions = questions[:: max(1, len(questions) // QUESTIONS)][:QUESTIONS]
-    exact = ScanIndex(open_vectors(root / "index" / "vectors"))
+    exact = ScanIndex(open_stored(root / "index" / "vectors"))
     place = root / "index" / DENSE
     retriever = Retriever(model, device=device, max_length=read_tokens)
     queries = retriever.encode(questions, "query")

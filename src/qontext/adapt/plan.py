@@ -125,9 +125,18 @@ def make_plan(request: Request, survey: Survey, rates: Rates, dimension: int) ->
         finetuning = Finetuning()
     if pool < passages:
         notes.append(f"evaluated on {pool:,} of the passages; the index contains all.")
-    disk = round(2.5 * survey.characters + 4 * dimension * (2 * pool + passages)) + 400_000_000
+    disk = round(2.5 * survey.characters + 4 * dimension * _vectors(request, survey, 2 * pool + passages))
+    disk += 400_000_000
     sizes = (passages, pool, batch, steps, finetuning.steps, finetuning.batch, processes)
     return Plan(*sizes, seconds, disk, notes, limits)
+
+
+def _vectors(request: Request, survey: Survey, passages: int) -> float:
+    """The number of vectors of so many passages. Windows are three quarters full, a token has four characters."""
+    if request.window is None:
+        return passages
+    characters = survey.characters / max(1, survey.passages(request.max_tokens))
+    return passages * max(1.0, characters / (3 * request.window))
 
 
 def _limits(

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 STRANGE_FERTILITY, STRANGE_UNKNOWN = 2.2, 0.03
 LONGEST_READ, LONGEST_TRAINED, PASSAGE_TOKENS = 256, 192, 144
+WINDOW, TRAINED_IN_WINDOWS, MOST_WINDOWS = 64, 128, 400_000
+"""Tokens of a window; tokens that are trained on if passages have windows; and the number of windows up to which exact
+search takes about a tenth of a second."""
 MULTILINGUAL = "intfloat/multilingual-e5-small"
 
 
@@ -45,6 +48,8 @@ def prepare(config: AdaptConfig) -> tuple[Request, Survey, list[str], int]:
         if source.keep
         else min(positions, 256)
     )
+    window = _window(config.index, source, tokenizer)
+    trained = min(TRAINED_IN_WINDOWS if window else LONGEST_TRAINED, read)
     splits, labelled, judged, divided = _splits(config.labels, config.max_labels)
     if config.max_labels is not None and not labelled:
         notes.append("there are no labelled questions to train on; --max-labels has no effect.")
@@ -61,7 +66,7 @@ def prepare(config: AdaptConfig) -> tuple[Request, Survey, list[str], int]:
             generate=_generator(
                 config.generator, config.generator_model, config.endpoint, config.seed, device
             ),
-            pretrain=_objective(config.encoder, layout, min(LONGEST_TRAINED, read), config.seed),
+            pretrain=_objective(config.encoder, layout, trained, config.seed),
             max_tokens=PASSAGE_TOKENS if not source.keep else min(LONGEST_TRAINED, read),
             read_tokens=read,
             budget=budget,
@@ -72,6 +77,7 @@ def prepare(config: AdaptConfig) -> tuple[Request, Survey, list[str], int]:
             processes=config.processes or (torch.cuda.device_count() if device == "cuda" else 1),
             judged=judged,
             divided=divided,
+            window=window,
         ),
         source,
         notes,
@@ -146,10 +152,23 @@ def _splits(source: str | None, max_labels: int | None) -> tuple[tuple[str, ...]
 
 def _longest(source: Survey, tokenizer: Any) -> int:
     """Maximum length of nearly all texts of the sample, in tokens."""
-    lengths = sorted(
-        len(tokenizer(p.content, verbose=False)["input_ids"]) for p in spread(source.sample, 200)
-    )
-    return int(lengths[int(0.98 * (len(lengths) - 1))]) if lengths else 0
+    lengths = _lengths(source, tokenizer)
+    return lengths[int(0.98 * (len(lengths) - 1))] if lengths else 0
+
+
+def _lengths(source: Survey, tokenizer: Any) -> list[int]:
+    """Tokens of texts of the sample, ascending."""
+    return sorted(len(tokenizer(p.content, verbose=False)["input_ids"]) for p in spread(source.sample, 200))
+
+
+def _window(index: str | None, source: Survey, tokenizer: Any) -> int | None:
+    """Tokens of the windows that get vectors of their own; None for one vector for each passage: for an index, where most
+    passages are hardly longer than a window, and where there would be too many windows for exact search."""
+    lengths = _lengths(source, tokenizer) or [0]
+    if index not in (None, "exact") or lengths[len(lengths) // 2] < 1.5 * WINDOW:
+        return None
+    windows = source.passages(PASSAGE_TOKENS) * sum(lengths) / len(lengths) / (0.75 * WINDOW)
+    return WINDOW if windows <= MOST_WINDOWS else None
 
 
 def _notes(source: Survey, tokenizer: Any) -> list[str]:

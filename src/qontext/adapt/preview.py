@@ -53,6 +53,7 @@ def preview_update(
     model = hand_over.current(config.encoder, about.get("reference"), root)
     was = serving.chosen(root)
     choice = Choice.of(config) or was
+    request = request if choice.is_exact else replace(request, window=None)
     file = aside / serving.FILE
     file.write_text(serving.recipe_of(request, model, root, None, choice).dump(), encoding="utf-8")
     states = {step.name: (step, state) for step, state, _ in plan(read_recipe(str(file)), root / INDEX)}
@@ -131,7 +132,7 @@ def _to_encode(root: Path, passages: Path, model: str, request: Request) -> int:
     interrupted = root / f"{INDEX}.before" / "vectors"
     vectors = interrupted if interrupted.is_dir() else root / INDEX / "vectors"
     retriever = Retriever(model, max_length=request.read_tokens).of("passage")
-    earlier = Earlier(str(vectors), "passage", properties_of(retriever, "fp32"))
+    earlier = Earlier(str(vectors), "passage", properties_of(retriever, "fp32", request.window))
     hashes = text_hashes([passage.content for passage in read_passages(passages)])
     return len(hashes) - int(earlier.knows(hashes).sum())
 

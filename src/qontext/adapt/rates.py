@@ -55,6 +55,7 @@ def measure(
     max_length: int,
     reranker: str | None = None,
     *,
+    window: int | None = None,
     under: Path,
 ) -> Rates:
     """Run generate, pretrain and encode on the sample, with the recipe's settings, and measure their time.
@@ -82,7 +83,11 @@ def measure(
         ][1:]
         texts = _write(root / "encoded", spread(usable, ENCODED))
         vectors = api.encode(
-            texts, encoder=str(pretrain["encoder"]), max_length=max_length, out=root / "vectors"
+            texts,
+            encoder=str(pretrain["encoder"]),
+            max_length=max_length,
+            window=window,
+            out=root / "vectors",
         )
         encoded = vectors.summary["texts_per_second"]
         scored = _scored(reranker, some) if reranker else 1.0

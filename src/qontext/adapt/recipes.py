@@ -32,6 +32,8 @@ def serving_recipe(request: Request, model: str, reuse: str | None, dense: dict[
     """The recipe for an index of all documents; `reuse` names earlier vectors, `dense` has the settings of an index of
     the vectors."""
     vectors = {"encoder": model, "max_length": request.read_tokens, "reuse": reuse}
+    if dense is None:  # an index has one vector of each passage
+        vectors["window"] = request.window
     steps = (
         Step.of("passages", _splitting(request, model), verb="split"),
         Step.of("vectors", {"texts": "@passages", **vectors}, verb="encode"),
@@ -161,7 +163,7 @@ def _measuring(request: Request, plan: Plan) -> Iterator[Step]:
 def _encoding(request: Request, system: str, encoder: str) -> Step:
     """Vectors of the passages for evaluation."""
     encoding = {"texts": "@holdout/measured", "encoder": encoder, "max_length": request.read_tokens}
-    return Step.of(f"{system}-vectors", encoding, verb="encode")
+    return Step.of(f"{system}-vectors", {**encoding, "window": request.window}, verb="encode")
 
 
 def _searching(request: Request, split: str, encoders: list[str]) -> Iterator[Step]:

@@ -35,6 +35,8 @@ class Request:
     processes: int = 1
     judged: dict[str, int] = field(default_factory=dict)
     divided: bool = False
+    window: int | None = None
+    """Maximum tokens of a window, if passages have a vector for each of their windows."""
 
     def without_training_on_labels(self) -> Request:
         """Labels that are not trained on all measure, unless they have splits of their own."""

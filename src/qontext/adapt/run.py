@@ -114,6 +114,7 @@ def _plan(
         request.generate,
         request.read_tokens,
         request.reranker,
+        window=request.window,
         under=aside or root,
     )
     plan = make_plan(request, survey, measured, dimension)

@@ -25,10 +25,11 @@ def show_plan(request: Request, source: Survey, plan: Plan, recipe: Path | None)
     per_document = "" if source.keep else f", {plan.passages / max(1, source.documents):.1f} per document"
     kind = request.generate["generator"]
     vectors = request.pretrain.get("vector", "cls")
+    read = f"{request.read_tokens} tokens" + (f", in windows of {request.window}" if request.window else "")
     rows: dict[str, Any] = {
         "documents": f"{about}{source.documents:,}, {source.words_per_document:,} words each, {source.language_name}",
         "passages": passages + per_document,
-        "encoder": f"{request.encoder} ({vectors} pooling, up to {request.read_tokens} tokens, on {request.device})",
+        "encoder": f"{request.encoder} ({vectors} pooling, up to {read}, on {request.device})",
         "queries": f"{kind}, {QUERIES_PER_PASSAGE} per passage",
         "training": f"coCondenser on (passage, query) pairs: {plan.steps:,} steps of {plan.batch}"
         if plan.trains

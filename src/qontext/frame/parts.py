@@ -37,7 +37,7 @@ def check_place(on: str) -> str:
     """Refuse what is neither the name of a runner nor the address of a cluster."""
     if on not in RUNNERS and not _ADDRESS.fullmatch(on):
         raise QontextError(
-            f"on is {on!r}, expected local, ray, HOST:PORT or ray://HOST:PORT",
+            "expected local, ray, HOST:PORT or ray://HOST:PORT",
             remedy="Example: --on ray://10.0.0.1:10001",
         )
     return on

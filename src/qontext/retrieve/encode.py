@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -17,6 +17,9 @@ from qontext.frame.config import Input, Machine
 from qontext.frame.errors import QontextError
 from qontext.frame.parts import Outcome, Part, Parts, PartsConfig, slices
 from qontext.frame.stages import Stage
+
+if TYPE_CHECKING:
+    from qontext.data.passage import Passage
 
 BLOCK = 16_384
 
@@ -38,6 +41,10 @@ class EncodeConfig(PartsConfig):
 
     pooling: Literal["cls", "mean", "max", "lasttoken"] | None = None
     """Pooling of tokens to a vector. Default: from the encoder's folder, else CLS."""
+
+    window: int | None = Field(None, ge=16, le=100_000)
+    """Cut each passage into windows of at most this many tokens, at ends of sentences, and store a vector for each: a
+    search compares the query with a passage's best window. Default: one vector for each passage."""
 
     dimensions: int | None = Field(None, ge=1)
     """Keep only the first dimensions of the vectors: smaller, for an encoder trained with 'finetune --dimensions'.
@@ -62,12 +69,14 @@ class EncodeConfig(PartsConfig):
 class Encode(Parts[EncodeConfig]):
     unit = "texts"
     packed: Any = None
-    """The encoder, if its texts do not become one vector."""
+    """The encoder, if a text does not become one vector."""
 
     def plan(self) -> list[Part]:
         count = _count(self.config, check=self.work.rank == 0)
         if not count:
             raise QontextError("contains no texts to encode", place=self.config.texts)
+        if self.config.window is not None and self.config.kind == "query":
+            raise QontextError("window is for passages; a query has one vector", remedy="Remove --window.")
         return slices(count, BLOCK, _name)
 
     def open(self) -> None:
@@ -78,6 +87,7 @@ class Encode(Parts[EncodeConfig]):
         from qontext.models.precision import own_device, resolve_device, settle_precision
         from qontext.models.retriever import Retriever
         from qontext.retrieve.reuse import Earlier
+        from qontext.retrieve.windows import WindowEncoder
 
         config = self.config
         device = own_device(config.device)
@@ -92,25 +102,27 @@ class Encode(Parts[EncodeConfig]):
         if (kind := read_layout(locate(config.encoder)).representation) != "vector":
             self.packed = _open_representer(config, kind, settings)
             self.properties = packed_properties(self.packed, config.storage)
+            self.earlier = Earlier(None, config.kind, self.properties)
             return
         self.retriever = Retriever(
             config.encoder, pooling=config.pooling, dimensions=config.dimensions, **settings
         ).of(config.kind)
-        self.properties = properties_of(self.retriever, config.storage)
+        if config.window is not None:
+            self.packed = WindowEncoder(self.retriever, config.window)
+        self.properties = properties_of(self.retriever, config.storage, config.window)
         self.earlier = Earlier(config.reuse, config.kind, self.properties)
 
     def read(self, part: Part) -> _Block:
         from qontext.retrieve.reuse import text_hashes
 
         rows = self.rows.read(part.first, part.last)
-        hashes = text_hashes([text for _, text in rows])
-        if self.packed is not None:
-            tokens = self.packed.tokenize([text for _, text in rows], self.config.kind)
-            return _Block([id for id, _ in rows], hashes, None, None, tokens)
+        hashes = text_hashes([text.content for text in rows])
         known, vectors = self.earlier.rows(hashes)
-        new = [text for (_, text), there in zip(rows, known) if not there]
-        tokens = self.retriever.tokenize(new, self.config.kind)
-        return _Block([id for id, _ in rows], hashes, known, vectors, tokens)
+        new = [text for text, there in zip(rows, known) if not there]
+        encoder: Any = self.retriever if self.packed is None else self.packed
+        whole = new if self.config.window is not None else [text.content for text in new]
+        tokens = encoder.tokenize(whole, self.config.kind)
+        return _Block([text.id for text in rows], hashes, known, vectors, tokens)
 
     def make(self, part: Part, content: _Block) -> dict[str, int]:
         import numpy as np
@@ -129,7 +141,7 @@ class Encode(Parts[EncodeConfig]):
     def _entries(self, outcome: Outcome) -> dict[str, float]:
         """How long packed representations are."""
         from qontext.frame.damage import read_array
-        from qontext.models.representations import stored_as
+        from qontext.retrieve.vectors import stored_as
 
         kind = (outcome.facts or {}).get("representation")
         if kind is None:
@@ -140,12 +152,20 @@ class Encode(Parts[EncodeConfig]):
         return {"entries_per_text": round(entries / outcome.parts[-1].last, 1)}
 
     def _make_packed(self, part: Part, content: _Block) -> dict[str, int]:
+        import numpy as np
+
+        from qontext.models.packed import Packed
         from qontext.retrieve.packed import write_part
 
         texts = self.packed.encode_tokens(content.tokens, self.config.kind, advance=self.advance)
+        if reused := int(content.known.sum()):
+            order = np.argsort(np.argsort(content.known, kind="stable"), kind="stable")
+            texts = Packed.join([texts, content.vectors] if len(texts) else [content.vectors]).take(order)
+            self.advance(reused)
+        _check_finite(texts.values.astype(self.dtype), self.config.texts)
         _write_ids(self.work, part.number, content.ids, content.hashes)
         write_part(self.work, part.number, texts, self.packed.dimension, self.dtype)
-        return {"encoded": len(content.ids), "reused": 0}
+        return {"encoded": len(content.tokens), "reused": reused}
 
     def facts(self) -> dict[str, Any]:
         return self.properties
@@ -181,17 +201,18 @@ class _Passages:
 
         self.rows = PassageRows(source)
 
-    def read(self, first: int, last: int) -> list[tuple[str, str]]:
-        return [(passage.id, passage.content) for passage in self.rows.read(first, last)]
+    def read(self, first: int, last: int) -> list[Passage]:
+        return self.rows.read(first, last)
 
 
 class _Queries:
     def __init__(self, source: str) -> None:
         from qontext.data.collection import read_queries
+        from qontext.data.passage import Passage
 
-        self.rows = list(read_queries(source).items())
+        self.rows = [Passage(id, "", text, id) for id, text in read_queries(source).items()]
 
-    def read(self, first: int, last: int) -> list[tuple[str, str]]:
+    def read(self, first: int, last: int) -> list[Passage]:
         return self.rows[first:last]
 
 
@@ -205,13 +226,14 @@ def _count(config: EncodeConfig, *, check: bool) -> int:
     return refuse_repeated_ids(config.texts) if check else PassageRows(config.texts).count()
 
 
-def properties_of(retriever: Any, storage: str) -> dict[str, Any]:
+def properties_of(retriever: Any, storage: str, window: int | None = None) -> dict[str, Any]:
     """The settings that determine vectors, for the summary and for reuse."""
     import torch
 
     from qontext.retrieve.reuse import weights_hash
 
     return {
+        **({} if window is None else {"representation": "windows", "window": window}),
         "dimension": retriever.dimension,
         "similarity": retriever.layout.similarity,
         "pooling": retriever.layout.pooling,
@@ -226,7 +248,7 @@ def properties_of(retriever: Any, storage: str) -> dict[str, Any]:
 def _open_representer(config: EncodeConfig, kind: str, settings: dict[str, Any]) -> Any:
     from qontext.models.representer import Representer
 
-    for name in ("pooling", "dimensions", "reuse"):
+    for name in ("pooling", "window", "dimensions", "reuse"):
         if getattr(config, name) is not None:
             raise QontextError(
                 f"{name} is only for encoders of one vector, not of the representation {kind!r}",
@@ -256,11 +278,17 @@ def _write(work: Workdir, number: int, ids: list[str], hashes: Any, vectors: Any
     """One block: its ids with the hashes of their texts, then its vectors."""
     import numpy as np
 
-    if not np.isfinite(vectors).all():
-        raise QontextError("a vector does not fit fp16", place=source, remedy="Use --storage fp32.")
+    _check_finite(vectors, source)
     _write_ids(work, number, ids, hashes)
     with work.write(_name(number)) as path, path.open("wb") as file:
         np.save(file, vectors, allow_pickle=False)
+
+
+def _check_finite(vectors: Any, source: str) -> None:
+    import numpy as np
+
+    if not np.isfinite(vectors).all():
+        raise QontextError("a vector does not fit fp16", place=source, remedy="Use --storage fp32.")
 
 
 def _write_ids(work: Workdir, number: int, ids: list[str], hashes: Any) -> None:
@@ -296,6 +324,7 @@ STAGE = Stage(
     """
         qontext encode data --encoder retriever --out vectors
         qontext encode passages --encoder sentence-transformers/all-MiniLM-L6-v2 --storage fp16 --out vectors
+        qontext encode data --encoder retriever --window 64 --out vectors
         torchrun --nproc-per-node 8 -m qontext encode data --encoder retriever --out vectors
         qontext encode data --encoder retriever --shard 0/4 --out vectors
         qontext encode data --encoder retriever --on ray --out vectors

@@ -1,11 +1,12 @@
 """`qontext export`: vectors with their passages as Parquet, for every search engine that Qontext has no backend for.
 
-One row per passage: id, document, title, text, vector, place and metadata. A part holds the passages of one part of the
-vectors, and is written once.
+One row per passage: id, document, title, text, vector (or vectors, of its windows), place and metadata. A part holds the
+passages of one part of the vectors, and is written once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -30,31 +31,45 @@ class ExportConfig(StageConfig):
 
 
 def run(config: ExportConfig, work: Workdir) -> dict[str, Any]:
-    import numpy as np
     import pyarrow as pa
 
     from qontext.data import records
+    from qontext.retrieve.packed import open_stored
     from qontext.retrieve.rows import Row, rows_of
-    from qontext.retrieve.vectors import open_vectors
     from qontext.retrieve.where import passages_of
 
-    vectors = open_vectors(_vectors(Path(config.source)))
+    vectors = open_stored(_vectors(Path(config.source)))
     if vectors.artifact.config["kind"] != "passage":
         raise QontextError("holds vectors of queries, not of passages", place=config.source)
     vectors.check()
     texts = rows_of(vectors, config.passages or passages_of(vectors.artifact))
     names = [name for name in Row._fields if name not in ("place", "metadata")]
     with log.progress("export", len(vectors), "passages") as advance:
-        for number, (part, rows) in enumerate(zip(vectors.parts, texts)):
+        parts: Sequence[Any] = vectors.parts
+        for number, (part, rows) in enumerate(zip(parts, texts)):
             if not work.has(name := f"part-{number:05d}.parquet"):
-                flat = pa.array(np.asarray(part, np.float32).ravel())
                 columns: dict[str, Any] = {name: [getattr(row, name) for row in rows] for name in names}
-                columns["vector"] = pa.FixedSizeListArray.from_arrays(flat, vectors.dimension)
+                columns |= _column(part, vectors.dimension)
                 columns |= {name: [getattr(row, name) for row in rows] for name in ("place", "metadata")}
                 with work.write(name) as path:
                     records.write_table(path, pa.table(columns))
             advance(len(part))
     return {"passages": len(vectors), "dimension": vectors.dimension}
+
+
+def _column(part: Any, dimension: int) -> dict[str, Any]:
+    """The vectors of a part in fp32: one of each passage, or a list of those of its windows."""
+    import numpy as np
+    import pyarrow as pa
+
+    from qontext.models.packed import Packed
+
+    values = part.values if isinstance(part, Packed) else part
+    flat = pa.array(np.asarray(values, np.float32).ravel())
+    vectors = pa.FixedSizeListArray.from_arrays(flat, dimension)
+    if not isinstance(part, Packed):
+        return {"vector": vectors}
+    return {"vectors": pa.ListArray.from_arrays(pa.array(part.starts, pa.int32()), vectors)}
 
 
 def _vectors(source: Path) -> Path:

@@ -15,12 +15,11 @@ from qontext.frame.artifacts import open_artifact
 from qontext.frame.errors import QontextError
 from qontext.frame.inputs import find
 from qontext.models.packed import Packed
-from qontext.models.representations import stored_as
 from qontext.models.representations.tokens import max_similarity
 from qontext.models.representer import Representer
 from qontext.retrieve.index.tokens import rectangle
 from qontext.retrieve.packed import open_packed
-from qontext.retrieve.vectors import representation_of
+from qontext.retrieve.vectors import representation_of, stored_as
 
 Array = np.ndarray[Any, Any]
 

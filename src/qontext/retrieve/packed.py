@@ -1,6 +1,6 @@
 """Representations other than one vector on disk: the memory-mapped output of `encode`.
 
-| file of part k | sparse | matches | tokens |
+| file of part k | sparse | matches | tokens, windows |
 |---|---|---|---|
 | ids-k.parquet | the ids of its N passages | the same | the same |
 | vectors-k.npy | [K] weights, by term | [K, D] vectors, by term | [K, D] vectors, by passage |
@@ -21,9 +21,37 @@ from qontext.data import records
 from qontext.frame.artifacts import Workdir, open_artifact
 from qontext.frame.damage import damaged, read_array
 from qontext.models.packed import Packed
-from qontext.models.representations import stored_as
 from qontext.retrieve.postings import Postings
-from qontext.retrieve.vectors import Encoded, representation_of
+from qontext.retrieve.vectors import Encoded, Vectors, open_vectors, representation_of, stored_as
+
+
+class Windows(Encoded):
+    """Several vectors for each passage."""
+
+    parts: list[Packed]
+
+    @property
+    def dimension(self) -> int:
+        return int(self.parts[0].values.shape[1])
+
+    def check(self) -> None:
+        """Refuse non-finite vectors. Reads all of them."""
+        for numbers, part in self.blocks():
+            self.check_windows(numbers, part)
+
+    def check_windows(self, numbers: np.ndarray[Any, Any], packed: Packed) -> None:
+        """Refuse the first of the passages `numbers` with a vector that is not finite."""
+        is_finite = np.isfinite(packed.values).all(axis=1)
+        self.check_rows(numbers, np.logical_and.reduceat(is_finite, packed.starts[:-1]))
+
+
+def open_stored(path: Path | str) -> Vectors | Windows:
+    """What `encode` wrote with an encoder of one vector: a vector for each passage, or for each window of it."""
+    if representation_of(open_artifact(path, verb="encode")) != "windows":
+        return open_vectors(path)
+    windows = open_packed(path)
+    assert isinstance(windows, Windows)
+    return windows
 
 
 def postings_of(packed: Packed, terms: int) -> Postings:
@@ -48,11 +76,10 @@ def write_part(work: Workdir, number: int, packed: Packed, width: int, dtype: An
 
 
 def open_packed(path: Path | str) -> Encoded:
-    """The postings, or packed vectors of tokens, of each part of an `encode` artifact."""
+    """The postings, or packed vectors of tokens or windows, of each part of an `encode` artifact."""
     artifact = open_artifact(path, verb="encode")
-    read = {"sparse": _read_postings, "matches": _read_matches, "tokens": _read_tokens}[
-        stored_as(representation_of(artifact))
-    ]
+    kind = representation_of(artifact)
+    read = {"sparse": _read_postings, "matches": _read_matches}.get(stored_as(kind), _read_vectors)
     ids, parts = artifact.parts(".parquet"), []
     if not ids:
         raise damaged(artifact.path, "it has no files of ids")
@@ -64,7 +91,7 @@ def open_packed(path: Path | str) -> Encoded:
             if f"{name}-{number}.npy" in artifact.meta["parts"]
         }
         parts.append(read(files, records.open_parquet(file).metadata.num_rows))
-    return Encoded(artifact, parts, ids)
+    return (Windows if kind == "windows" else Encoded)(artifact, parts, ids)
 
 
 def _read_postings(files: dict[str, Path], rows: int) -> Postings:
@@ -82,7 +109,7 @@ def _postings(values: Any, files: dict[str, Path], rows: int) -> Postings:
     return postings
 
 
-def _read_tokens(files: dict[str, Path], rows: int) -> Packed:
+def _read_vectors(files: dict[str, Path], rows: int) -> Packed:
     vectors_KD = read_array(files["vectors"], "f", shape=(None, None))
     starts = read_array(files["starts"], "i", shape=(rows + 1,), mapped=False)
     if starts[0] or starts[-1] != len(vectors_KD) or (np.diff(starts) < 1).any():

@@ -12,9 +12,10 @@ import pyarrow as pa
 
 from qontext.data import records
 from qontext.frame import artifacts
-from qontext.retrieve.vectors import open_vectors
+from qontext.models.packed import Packed
+from qontext.retrieve.packed import Windows, open_stored
 
-SAME = ("weights", "max_length", "pooling", "normalized", "computed_in", "dimension", "storage")
+SAME = ("window", "weights", "max_length", "pooling", "normalized", "computed_in", "dimension", "storage")
 """The summary entries on which two runs must agree, so that equal texts have equal vectors."""
 _HASHES = pa.schema([pa.field("hash", pa.uint64(), nullable=False)])
 
@@ -45,10 +46,10 @@ class Earlier:
             return
         artifact = artifacts.open_artifact(path, verb="encode")
         if artifact.config["kind"] != kind or any(
-            artifact.summary.get(name) != encoding[name] for name in SAME
+            artifact.summary.get(name) != encoding.get(name) for name in SAME
         ):
             return
-        self.vectors = open_vectors(Path(path))
+        self.vectors = open_stored(Path(path))
         hashes = [records.read_part(part, _HASHES)["hash"].to_numpy() for part in artifact.parts(".parquet")]
         stored = np.concatenate(hashes)
         places = np.concatenate(
@@ -65,11 +66,15 @@ class Earlier:
         is_known: np.ndarray[Any, Any] = self.hashes[at] == hashes
         return is_known
 
-    def rows(self, hashes: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Which texts are known, [N] bool, and their vectors."""
+    def rows(self, hashes: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], Any]:
+        """Which texts are known, [N] bool, and their vectors, or those of their windows."""
         is_known = self.knows(hashes)
         if self.vectors is None:
             return is_known, np.zeros((0, 0), np.float32)
         at = np.searchsorted(self.hashes, hashes)
-        vectors = [self.vectors.parts[part][row] for part, row in self.places[at[is_known]]]
+        places = self.places[at[is_known]].tolist()
+        if isinstance(self.vectors, Windows) and places:
+            windows = [self.vectors.parts[part][row : row + 1] for part, row in places]
+            return is_known, Packed.join(windows)
+        vectors = [self.vectors.parts[part][row] for part, row in places]
         return is_known, np.stack(vectors).astype(np.float32) if vectors else np.zeros((0, 0), np.float32)

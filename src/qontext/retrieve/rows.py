@@ -13,7 +13,7 @@ from qontext.data import records
 from qontext.data.collection import read_metadata
 from qontext.data.places import is_table, place_of
 from qontext.frame.errors import QontextError
-from qontext.retrieve.vectors import Vectors
+from qontext.retrieve.vectors import Encoded
 
 
 class Row(NamedTuple):
@@ -27,7 +27,7 @@ class Row(NamedTuple):
     metadata: str
 
 
-def rows_of(vectors: Vectors, passages: Path | str) -> Iterator[list[Row]]:
+def rows_of(vectors: Encoded, passages: Path | str) -> Iterator[list[Row]]:
     """The passages of each part of the vectors, in its order."""
     rows = read_rows(Path(passages))
     for ids in vectors.part_ids:

@@ -178,9 +178,10 @@ class Searcher(BaseSearcher):
 
     @cached_property
     def _index(self) -> Any:
-        from qontext.retrieve.index.exact import ExactIndex
+        from qontext.retrieve.index import How
+        from qontext.retrieve.index.load import exact_index
 
-        return ExactIndex(self._vectors, device=self.device)
+        return exact_index(self._vectors, How(self.device))
 
     @cached_property
     def _scan(self) -> Any:
@@ -190,9 +191,9 @@ class Searcher(BaseSearcher):
 
     @cached_property
     def _vectors(self) -> Any:
-        from qontext.retrieve.vectors import open_vectors
+        from qontext.retrieve.packed import open_stored
 
-        return open_vectors(self.root / "index" / "vectors")
+        return open_stored(self.root / "index" / "vectors")
 
     @cached_property
     def model(self) -> str:

@@ -120,8 +120,8 @@ def _words(config: SearchConfig, work: Workdir) -> Index:
 def _retriever(config: SearchConfig, index: Index, encoder: dict[str, str] | None, work: Workdir) -> Any:
     """The encoder of the queries."""
     from qontext.models.precision import own_device, resolve_device, settle_precision
-    from qontext.models.representations import stored_as
     from qontext.models.representer import open_retriever
+    from qontext.retrieve.vectors import stored_as
 
     assert encoder is not None
     device = own_device(config.device)

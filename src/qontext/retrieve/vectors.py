@@ -76,6 +76,15 @@ class Encoded:
         """(numbers, representations) of each part."""
         yield from zip(self.part_numbers, self.parts)
 
+    def check_rows(self, numbers: np.ndarray[Any, Any], is_finite: np.ndarray[Any, Any]) -> None:
+        """Refuse the first of the passages `numbers` [N] whose vector is not finite."""
+        if not is_finite.all():
+            raise QontextError(
+                f"the vector of {self.ids[numbers[is_finite.argmin()]]!r} is not finite (NaN or infinity)",
+                place=self.artifact.path,
+                remedy="Encode again with --overwrite.",
+            )
+
     @cached_property
     def _numbers(self) -> np.ndarray[Any, Any]:
         """[P] the passages' numbers, in the order of the parts: mapped where `encode` stored them."""
@@ -102,15 +111,6 @@ class Vectors(Encoded):
                 is_finite: Any = np.isfinite(rows).all(axis=1)
                 self.check_rows(numbers[start : start + _ROWS], is_finite)
 
-    def check_rows(self, numbers: np.ndarray[Any, Any], is_finite: np.ndarray[Any, Any]) -> None:
-        """Refuse the first of the passages `numbers` [N] whose vector is not finite."""
-        if not is_finite.all():
-            raise QontextError(
-                f"the vector of {self.ids[numbers[is_finite.argmin()]]!r} is not finite (NaN or infinity)",
-                place=self.artifact.path,
-                remedy="Encode again with --overwrite.",
-            )
-
 
 def numbers_of(part_ids: list[pa.Array]) -> tuple[np.ndarray[Any, Any], str | None]:
     """[P] where each id stands among all of them in ascending order; and an id that occurs twice, if one does."""
@@ -131,6 +131,15 @@ def numbers_of(part_ids: list[pa.Array]) -> tuple[np.ndarray[Any, Any], str | No
 def representation_of(artifact: Artifact) -> str:
     """The representation of the texts that `encode` wrote."""
     return str(artifact.summary.get("representation", "vector"))
+
+
+def stored_as(representation: str) -> str:
+    """The format in which `encode` stores a representation: its own name, or that of another one with the same files."""
+    from qontext.models.representations import REPRESENTATIONS
+
+    if representation in ("vector", "windows"):
+        return representation
+    return str(REPRESENTATIONS.load(representation).stored)
 
 
 def open_vectors(path: Path | str) -> Vectors:

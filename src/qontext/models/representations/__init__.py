@@ -6,12 +6,7 @@ of the model folder record it (`models/layout.py`), so that `encode` and `search
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from qontext.frame.kinds import Kind, Kinds
-
-if TYPE_CHECKING:
-    from qontext.models.representations.base import Representation, Stored
 
 REPRESENTATIONS = Kinds(
     "representation",
@@ -30,9 +25,3 @@ REPRESENTATIONS = Kinds(
         ),
     },
 )
-
-
-def stored_as(name: str) -> Stored:
-    """The representation as which `encode` stores this one."""
-    kind: type[Representation] = REPRESENTATIONS.load(name)
-    return kind.stored

@@ -19,6 +19,7 @@ from qontext.frame.kinds import Kind, Kinds
 if TYPE_CHECKING:
     import numpy as np
 
+    from qontext.retrieve.packed import Windows
     from qontext.retrieve.vectors import Vectors
     from qontext.retrieve.where import Condition
 
@@ -94,7 +95,7 @@ class Index(ABC):
 class StoredVectors(Index):
     """Base of indexes that search the vectors of `encode` as they are."""
 
-    vectors: Vectors
+    vectors: Vectors | Windows
 
     @property
     def dimension(self) -> int:

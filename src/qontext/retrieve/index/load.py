@@ -8,10 +8,9 @@ from typing import Any
 from qontext.frame.artifacts import CLAIM, META, Artifact, open_artifact
 from qontext.frame.descriptions import InputEntry
 from qontext.frame.errors import QontextError
-from qontext.models.representations import stored_as
 from qontext.retrieve.index import BACKENDS, Backend, How, Index
-from qontext.retrieve.packed import open_packed
-from qontext.retrieve.vectors import open_vectors, representation_of
+from qontext.retrieve.packed import Windows, open_packed, open_stored
+from qontext.retrieve.vectors import Vectors, representation_of, stored_as
 
 
 def open_searchable(path: Path | str) -> Artifact:
@@ -36,19 +35,27 @@ def packed_index(representation: str) -> Any:
     return kinds[stored_as(representation)]
 
 
+def exact_index(vectors: Vectors | Windows, how: How) -> Index:
+    """The index over vectors of passages, or of their windows."""
+    from qontext.retrieve.index.exact import ExactIndex
+    from qontext.retrieve.index.windows import WindowIndex
+
+    if isinstance(vectors, Windows):
+        return WindowIndex.open(vectors, how)
+    return ExactIndex.open(vectors, how)
+
+
 def open_index(path: Path | str, how: How | None = None) -> tuple[Index, dict[str, str] | None]:
     """The index at `path`, and the encoder that made its vectors, as its description has it; None for an index of texts."""
     artifact = open_searchable(path)
     if artifact.verb == "encode":
-        from qontext.retrieve.index.exact import ExactIndex
-
         if artifact.config["kind"] != "passage":
             raise QontextError("holds vectors of queries, not of passages", place=path)
-        if (representation := representation_of(artifact)) != "vector":
-            encoded = open_packed(path)
-            return packed_index(representation).open(encoded, how or How()), encoded.encoder
-        vectors = open_vectors(path)
-        return ExactIndex.open(vectors, how or How()), vectors.encoder
+        if (representation := representation_of(artifact)) in ("vector", "windows"):
+            vectors = open_stored(path)
+            return exact_index(vectors, how or How()), vectors.encoder
+        encoded = open_packed(path)
+        return packed_index(representation).open(encoded, how or How()), encoded.encoder
     if artifact.verb != "index":
         raise QontextError(
             f"not searchable: it was written by 'qontext {artifact.verb}'",

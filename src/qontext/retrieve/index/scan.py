@@ -6,16 +6,18 @@ from typing import Any
 
 import numpy as np
 
+from qontext.models.packed import Packed
 from qontext.retrieve.index import Array, StoredVectors
+from qontext.retrieve.packed import Windows
 from qontext.retrieve.vectors import Vectors
 
 _BLOCK = 65_536
 
 
 class ScanIndex(StoredVectors):
-    """Search over an `encode` artifact; the same results as `ExactIndex`, up to rounding."""
+    """Search over an `encode` artifact; the same results as `ExactIndex` and `WindowIndex`, up to rounding."""
 
-    def __init__(self, vectors: Vectors) -> None:
+    def __init__(self, vectors: Vectors | Windows) -> None:
         self.vectors = vectors
 
     def search(self, queries_QD: Array, k: int, rows: Array | None = None) -> tuple[Array, Array]:
@@ -24,11 +26,7 @@ class ScanIndex(StoredVectors):
         for numbers, part in self.vectors.blocks():
             for start in range(0, len(part), _BLOCK):
                 these = numbers[start : start + _BLOCK]
-                block_BD = np.asarray(part[start : start + _BLOCK], np.float32)
-                scores_QB = queries_QD @ block_BD.T
-                if not np.isfinite(scores_QB.sum()):
-                    is_finite: Any = np.isfinite(block_BD).all(axis=1)
-                    self.vectors.check_rows(these, is_finite)
+                scores_QB = self._scores(queries_QD, part[start : start + _BLOCK], these)
                 allowed = slice(None) if rows is None else rows[these]
                 best = [
                     first(np.append(old, these[allowed]), np.append(old_scores, scores[allowed]), k)
@@ -40,6 +38,17 @@ class ScanIndex(StoredVectors):
         for row, (numbers, own) in enumerate(best):
             nearest[row, : len(numbers)], scores[row, : len(numbers)] = numbers, own
         return nearest, scores
+
+    def _scores(self, queries_QD: Array, block: Array | Packed, numbers: Array) -> Array:
+        """[Q, B] of the passages `numbers` [B]; of windows, the best one's."""
+        vectors = np.asarray(block.values if isinstance(block, Packed) else block, np.float32)
+        scores: Array = queries_QD @ vectors.T
+        if not np.isfinite(scores.sum()):
+            is_finite: Any = np.isfinite(vectors).all(axis=1)
+            if isinstance(block, Packed):
+                is_finite = np.logical_and.reduceat(is_finite, block.starts[:-1])
+            self.vectors.check_rows(numbers, is_finite)
+        return np.maximum.reduceat(scores, block.starts[:-1], axis=1) if isinstance(block, Packed) else scores
 
 
 def first(numbers: Array, scores: Array, k: int) -> tuple[Array, Array]:

@@ -1,0 +1,69 @@
+"""A passage as several vectors, one for each window of its text: the query is compared with the best of them.
+
+    s(q, p) = max_{w in windows(p)} <e(q), e(title(p) + w)>
+
+A window is a run of sentences of at most N tokens, counted by a rule. The vector of a long text is an average of what its
+sentences say; a question asks for one of these things. Nothing is trained for it, and a query has one vector as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from qontext.corpus.counting import count_words
+from qontext.corpus.sentences import by_rules, pieces, shortened
+from qontext.corpus.spans import SPECIAL_TOKENS, group
+from qontext.data.passage import Passage
+from qontext.models.layout import Kind
+from qontext.models.packed import Packed
+from qontext.models.retriever import Retriever
+
+LEAST = 1 / 3
+"""The share of a window below which the last one is added to the window before it."""
+
+
+def windows_of(text: str, most: int) -> list[str]:
+    """The text in runs of sentences of at most `most` tokens with the special ones; the last run may be a third longer."""
+    starts = shortened(text, by_rules(text, "en"), most - SPECIAL_TOKENS)
+    sentences = pieces(text, starts)
+    spans = group(count_words(sentences), most)
+    bounds = [span.first for span in spans[1:]]
+    if bounds and spans[-1].tokens < LEAST * most:
+        bounds.pop()
+    runs = zip([0, *bounds], [*bounds, len(sentences)], strict=True)
+    windows = ["".join(sentences[first:last]).strip() for first, last in runs]
+    return [window for window in windows if window] or [text]
+
+
+class WindowEncoder:
+    """A retriever of one vector that encodes passages by their windows of at most `size` tokens."""
+
+    def __init__(self, retriever: Retriever, size: int) -> None:
+        self.retriever, self.size = retriever, size
+        self.dimension = retriever.dimension
+
+    def tokenize(self, passages: Sequence[Passage], kind: Kind) -> list[list[Any]]:
+        """The token ids of each passage's windows."""
+        cut = [windows_of(passage.text, self.size) for passage in passages]
+        texts = [
+            passage._replace(text=window).content
+            for passage, windows in zip(passages, cut)
+            for window in windows
+        ]
+        tokens = iter(self.retriever.tokenize(texts, kind))
+        return [[next(tokens) for _ in windows] for windows in cut]
+
+    def encode_tokens(
+        self, tokens: Sequence[list[Any]], kind: Kind, *, advance: Callable[[float], None] | None = None
+    ) -> Packed:
+        """The vectors of each passage's windows."""
+        starts = np.cumsum([0, *map(len, tokens)])
+        share = len(tokens) / max(1, int(starts[-1]))  # a passage advances by the shares of its windows
+        vectors = self.retriever.encode_tokens(
+            [window for windows in tokens for window in windows],
+            advance=advance and (lambda windows: advance(windows * share)),
+        )
+        return Packed(starts, vectors)
