@@ -1,4 +1,4 @@
-"""Write the tables of docs/performance.md, and the costs in docs/methods.md, from the JSON files beside this script.
+"""Write the tables of docs/performance.md and docs/retrieve.md, and the costs in docs/methods.md, from the JSON files here.
 
     python benchmarks/page.py
 
@@ -15,12 +15,14 @@ from typing import Any
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "performance.md"
+RETRIEVE = HERE.parent / "docs" / "retrieve.md"
 METHODS = HERE.parent / "docs" / "methods.md"
 Rows = list[list[str]]
 
 
 def main() -> None:
-    PAGE.write_text(filled(PAGE.read_text("utf-8")), "utf-8")
+    for page in (PAGE, RETRIEVE):
+        page.write_text(filled(page.read_text("utf-8")), "utf-8")
     METHODS.write_text(with_costs(METHODS.read_text("utf-8")), "utf-8")
 
 
@@ -157,6 +159,16 @@ def serve(content: dict[str, Any]) -> Rows:
     return rows
 
 
+def windows(content: dict[str, Any]) -> Rows:
+    rows = [["set", "window", "vectors per passage", "nDCG@10", "p", "seconds"]]
+    for row in content["rows"]:
+        size = f"{row['window']} tokens" if row["window"] else "none"
+        p = "" if row["p"] is None else "< .001" if row["p"] < 0.001 else f"{row['p']:.3f}".lstrip("0")
+        score = f"{row['nDCG@10']:.3f}".lstrip("0")
+        rows.append([row["set"], size, str(row["vectors_per_passage"]), score, p, f"{row['seconds']:.0f}"])
+    return rows
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], Rows]] = {
     "pretrain": pretrain,
     "contexts": contexts,
@@ -164,6 +176,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], Rows]] = {
     "encode": encode,
     "search": search,
     "serve": serve,
+    "windows": windows,
 }
 
 if __name__ == "__main__":

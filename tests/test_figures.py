@@ -1,4 +1,4 @@
-"""The figures of docs/performance.md are those of the files that the benchmarks wrote."""
+"""The figures of docs/performance.md and docs/retrieve.md are those of the files that the benchmarks wrote."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ def page() -> Any:
 
 
 def test_the_tables_are_those_that_the_script_writes(page: Any) -> None:
-    text = page.PAGE.read_text("utf-8")
-    assert page.filled(text) == text
-    assert text.count("<!-- end -->") == len(page.TABLES)
+    texts = [file.read_text("utf-8") for file in (page.PAGE, page.RETRIEVE)]
+    for text in texts:
+        assert page.filled(text) == text
+    assert sum(text.count("<!-- end -->") for text in texts) == len(page.TABLES)
 
 
 def test_another_figure_is_another_table(page: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

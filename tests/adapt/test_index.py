@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from tests.retrieve.servers import running_postgres
 
-from qontext import api
+from qontext import Retriever, api
 from qontext.adapt import nearest
+from qontext.data.collection import read_passages
 from qontext.frame.artifacts import open_artifact
 from qontext.frame.errors import QontextError
 from qontext.retrieve.searcher import Searcher
@@ -31,16 +32,25 @@ def dense(out: Path) -> Searcher:
     return searcher
 
 
+def vectors_of(out: Path) -> Any:
+    return open_artifact(out / "index" / "vectors").summary
+
+
 def test_an_index_is_added_measured_updated_and_removed_without_training(
     adapted: Any, small_encoder: Path, write_documents: Callable[..., Path], report: Callable[..., Any]
 ) -> None:
     pytest.importorskip("faiss", reason="faiss is not installed")
     out, index = adapted.out, adapted.out / "index" / "dense"
     trained = open_artifact(out / "steps" / "pretrain").meta
-    exact = [answer.id for answer in dense(out).search(QUESTION, k=10)]
+    assert vectors_of(out)["representation"] == "windows" and vectors_of(out)["entries_per_text"] > 1.5
     result = adapt(adapted.documents, out, small_encoder, index="faiss-hnsw", neighbours=8)
     assert open_artifact(out / "steps" / "pretrain").meta == trained
     assert open_artifact(index).config["neighbours"] == 8
+    assert "representation" not in vectors_of(out), "an index has one vector of each passage"
+    retriever = Retriever(small_encoder, max_length=Searcher(out).read_tokens)
+    passages = list(read_passages(out / "index" / "passages"))
+    scores = retriever.encode_passages(passages) @ retriever.encode_queries([QUESTION])[0]
+    exact = [passages[n].id for n in (-scores).argsort(kind="stable")[:10]]
     measured = result["searching"]
     assert measured["backend"] == "faiss-hnsw" and measured["recall"]["10"] > 0.95 and measured["seconds"] > 0
     (sentence,) = measured["sentences"]
@@ -57,6 +67,7 @@ def test_an_index_is_added_measured_updated_and_removed_without_training(
     # Nothing but the index changes, though the documents are no longer those of the training.
     again = adapt(write_documents([*documents, report(40)]), out, small_encoder, index="exact")
     assert again["searching"]["backend"] == "exact" and not index.exists()
+    assert vectors_of(out)["representation"] == "windows"
     assert open_artifact(out / "steps" / "pretrain").meta == trained
 
 

@@ -165,7 +165,7 @@ def _window(index: str | None, source: Survey, tokenizer: Any) -> int | None:
     """Tokens of the windows that get vectors of their own; None for one vector for each passage: for an index, where most
     passages are hardly longer than a window, and where there would be too many windows for exact search."""
     lengths = _lengths(source, tokenizer) or [0]
-    if index not in (None, "exact") or lengths[len(lengths) // 2] < 1.5 * WINDOW:
+    if index not in (None, "exact") or lengths[len(lengths) // 2] < 1.25 * WINDOW:
         return None
     windows = source.passages(PASSAGE_TOKENS) * sum(lengths) / len(lengths) / (0.75 * WINDOW)
     return WINDOW if windows <= MOST_WINDOWS else None
