@@ -189,25 +189,3 @@ def test_what_does_not_fit_is_told(vectors: Path, beir: Path, tmp_path: Path, st
     plain = api.encode(beir, encoder=start, out=tmp_path / "plain")
     with pytest.raises(QontextError, match="holds the representation 'vector', not vectors of tokens"):
         api.rerank(run, tokens=plain.path, data=beir, out=tmp_path / "reranked")
-
-
-@pytest.mark.parametrize("representation", ["tokens", "sparse"])
-def test_a_training_that_was_stopped_ends_in_the_same_bits(
-    finetune: Finetune, tmp_path: Path, representation: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from qontext.training.step import Stepper
-
-    settings = {"representation": representation, "precision": "fp32", "steps": 4, "checkpoint_minutes": 0}
-    whole = finetune(tmp_path / "whole", **settings)
-    step = Stepper.step
-
-    def stopped(self: Stepper, number: int, batch: Any) -> None:
-        if number == 2:
-            raise KeyboardInterrupt
-        step(self, number, batch)
-
-    monkeypatch.setattr(Stepper, "step", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        finetune(tmp_path / "stopped", **settings)
-    monkeypatch.undo()
-    assert finetune(tmp_path / "stopped", **settings).digest == whole.digest

@@ -152,7 +152,7 @@ def test_both_arms_read_their_contexts() -> None:
         assert settings(f"{arm}-msmarco", "pretrain").context_name() == "query"
 
 
-OWN = ("ance-msmarco", "pair-msmarco", "rocketqa-msmarco", "tas-b-msmarco")
+OWN = ("ance-msmarco", "me-bert-msmarco", "pair-msmarco", "rocketqa-msmarco", "tas-b-msmarco")
 """Recipes of methods of fine-tuning, whose stages differ."""
 TWO_STAGES = [
     path.stem

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from qontext.finetune.examples import Examples
+from qontext.finetune.texts import Padded, Tokenized
 from qontext.models.packing import FINE, Grid, Ints, pack_by_tokens
 from qontext.training.batch import Batch, Rows, Tensors
-from qontext.training.randomness import hashed
+from qontext.training.randomness import U64, hashed
 from qontext.training.sampler import EpochSampler
-from qontext.training.texts import TokenizedTexts
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,8 @@ class Texts(Rows):
     ids: Tensor
     mask: Tensor
     are_queries: bool = False
+    teacher: Padded | None = None
+    """The same texts as the second teacher reads them, if there is one."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +52,13 @@ class RetrieverPlan:
     """Everything that determines a batch, besides the step."""
 
     examples: Examples
-    queries: TokenizedTexts
-    passages: TokenizedTexts
+    texts: Tokenized
     sampler: EpochSampler
     per_query: int
     micro_tokens: int
-    pad_id: int
     grid: Grid = FINE
+    teacher: Tokenized | None = None
+    """The texts for the second teacher."""
 
     def __call__(self, step: int) -> Batch:
         numbers, epoch, first = self.sampler(step)
@@ -76,27 +78,25 @@ class RetrieverPlan:
                     np.repeat([True, False], [len(numbers), len(passages)]),
                     query,
                     number == 1,
-                    np.concatenate([np.full(len(numbers), -1), self.passages.key[passages]]),
+                    np.concatenate([np.full(len(numbers), -1), self.texts.passages.key[passages]]),
                     np.concatenate([np.full(len(numbers), np.nan, np.float32), teacher]),
                     np.concatenate([self.examples.known[numbers], none]),
                 )
             )
         )
-        cuts = [(self.queries, numbers, rows, rows) for rows in self._cut(self.queries, numbers)]
-        cuts += [
-            (self.passages, passages, rows, rows + len(numbers))
-            for rows in self._cut(self.passages, passages)
-        ]
-        micro = [
-            Texts(
-                *texts.pad(of[rows], self.pad_id, self.grid),
-                texts is self.queries,
-                row_keys=row_keys[all_rows],
-            )
-            for texts, of, rows, all_rows in cuts
-        ]
-        order = np.concatenate([all_rows for *_, all_rows in cuts])
-        return Batch(micro, len(passages) * self.sampler.world, keys[torch.from_numpy(order)])
+        micro, order = [], []
+        for are_queries, of in ((True, numbers), (False, passages)):
+            for rows in self._cut(of, are_queries):
+                order.append(rows if are_queries else rows + len(numbers))
+                micro.append(self._rows(of[rows], are_queries, row_keys[order[-1]]))
+        return Batch(micro, len(passages) * self.sampler.world, keys[torch.from_numpy(np.concatenate(order))])
 
-    def _cut(self, texts: TokenizedTexts, numbers: Ints) -> list[Ints]:
-        return pack_by_tokens(texts.length[numbers], None, self.micro_tokens, self.grid)
+    def _cut(self, numbers: Ints, are_queries: bool) -> list[Ints]:
+        length = self.texts.of(are_queries).length
+        return pack_by_tokens(length[numbers], None, self.micro_tokens, self.grid)
+
+    def _rows(self, numbers: Ints, are_queries: bool, row_keys: U64) -> Texts:
+        """A micro-batch of these texts."""
+        padded = self.texts.pad(numbers, self.grid, are_queries)
+        teacher = self.teacher.pad(numbers, self.grid, are_queries) if self.teacher else None
+        return Texts(padded.ids, padded.mask, are_queries, teacher, row_keys=row_keys)

@@ -116,6 +116,13 @@ class FinetuneConfig(LabelledConfig):
     contrastive_temperature: Annotated[float | None, Advanced()] = Field(None, gt=0)
     """Temperature of the contrastive loss, if it differs from --temperature."""
 
+    batch_teacher: Annotated[str | None, Input()] = None
+    """A second teacher, which scores all passages of the batch: a retriever of --representation tokens (TAS-B). Its loss,
+    margin-MSE over other queries' passages, is added."""
+
+    batch_teacher_weight: Annotated[float, Advanced()] = Field(0.75, gt=0)
+    """Weight of the second teacher's loss."""
+
     passage_weight: Annotated[float, Advanced()] = Field(0.0, ge=0, lt=1)
     """Without --teacher: share of PAIR's passage-centered loss, which keeps the positive more similar to the query than
     to other passages. Published: 0.1, in a first stage."""
@@ -152,6 +159,8 @@ class FinetuneConfig(LabelledConfig):
             for name, default in needed.items():
                 if getattr(self, name) != default:
                     raise QontextError(f"{name} needs --teacher")
+        if not self.batch_teacher and self.batch_teacher_weight != 0.75:
+            raise QontextError("batch_teacher_weight needs --batch-teacher")
         if self.untied and self.representation != "vector":
             raise QontextError("untied is only for the representation 'vector'")
         return self

@@ -89,10 +89,10 @@ class BiEncoder(TrainableModel):
         return total | self.representation.regularize(vectors_MH, keys.is_query, rows, self.progress)
 
     def _losses(self, vectors_MH: Tensor, keys: Keys, rows: slice) -> dict[str, Tensor]:
-        mine, terms, total = keys[rows], self.terms, keys.is_query.sum()
-        queries, passages = mine[mine.is_query], keys[~keys.is_query]
+        terms, total = self.terms, keys.is_query.sum()
+        queries, passages = keys[rows][keys[rows].is_query], keys[~keys.is_query]
         passages_PH = vectors_MH[~keys.is_query]
-        similar_QP = self.representation.similarity(vectors_MH[rows][mine.is_query], passages_PH)
+        similar_QP = self.representation.similarity(*sides(vectors_MH, keys, rows))
         own_QP = queries.query[:, None] == passages.query
         positive_QP = own_QP & passages.is_positive
         left_out_QP = is_known_positive(queries.known, passages.text) & ~positive_QP
@@ -119,6 +119,11 @@ class BiEncoder(TrainableModel):
         return {name: loss / total for name, loss in losses.items()}
 
 
+def sides(texts: Tensor, keys: Keys, rows: slice) -> tuple[Tensor, Tensor]:
+    """The queries [Q, …] in `rows`, and the passages [P, …], of the texts [M, …] of the whole batch."""
+    return texts[rows][keys.is_query[rows]], texts[~keys.is_query]
+
+
 def cross_entropy(scores_QP: Tensor, positive_QP: Tensor) -> Tensor:
     """Σ over queries of -log softmax of the scores at the positive."""
     return F.cross_entropy(scores_QP, positive_QP.int().argmax(1), reduction="sum")
@@ -141,10 +146,11 @@ def divergence(scores_QP: Tensor, teacher_P: Tensor, own_QP: Tensor) -> Tensor:
     return terms.masked_fill(~scored_QP, 0.0).sum()
 
 
-def margin_mse(scores_QP: Tensor, teacher_P: Tensor, own_QP: Tensor, positive_QP: Tensor) -> Tensor:
-    """Σ over queries of the mean squared difference of margins over the query's scored negatives."""
-    teacher_QP = teacher_P.expand_as(scores_QP)
-    negative_QP = own_QP & ~positive_QP & ~teacher_QP.isnan()
+def margin_mse(scores_QP: Tensor, teacher: Tensor, compared_QP: Tensor, positive_QP: Tensor) -> Tensor:
+    """Σ over queries of the mean squared difference of margins over the compared passages, but for the positive and those
+    without a score of the teacher, [P] or [Q, P]."""
+    teacher_QP = teacher.expand_as(scores_QP)
+    negative_QP = compared_QP & ~positive_QP & ~teacher_QP.isnan()
     best = positive_QP.int().argmax(1, keepdim=True)
     errors = (scores_QP.gather(1, best) - scores_QP) - (teacher_QP.gather(1, best) - teacher_QP)
     squares = errors.masked_fill(~negative_QP, 0.0).square().sum(1)

@@ -15,6 +15,7 @@ CACHE = "cache/passages"
 
 def run(config: FinetuneConfig, work: Workdir) -> dict[str, Any]:
     from qontext.data.runs import read_run
+    from qontext.finetune.batch_teacher import TaughtInBatch, open_batch_teacher
     from qontext.finetune.examples import read_examples
     from qontext.finetune.objective import BiEncoder
     from qontext.finetune.untied import load_query_encoder
@@ -34,11 +35,13 @@ def run(config: FinetuneConfig, work: Workdir) -> dict[str, Any]:
     check_length("passage_length", config.passage_length, encoder.max_length, config.encoder)
     check_length("query_length", config.query_length, encoder.max_length, config.encoder)
     representation = open_representation(config, encoder)
-    plan = _plan(config, examples, source, representation, encoder.tokenizer, group, work)
+    batch_teacher = open_batch_teacher(config, group)
+    plan = _plan(config, examples, source, representation, encoder.tokenizer, group, work, batch_teacher)
     steps = config.steps_over(len(examples))
     loss = config.distill if config.teacher else "contrastive"
     temperature = config.temperature or representation.temperature
-    model = BiEncoder(encoder, representation, temperature, loss, query_encoder, config.terms())
+    parts: Any = encoder, representation, temperature, loss, query_encoder, config.terms()
+    model = TaughtInBatch(batch_teacher, *parts) if batch_teacher else BiEncoder(*parts)
     model.to(group.device)
     summary: dict[str, Any] = {
         "queries": len(examples),
@@ -144,12 +147,14 @@ def _plan(
     tokenizer: Any,
     group: Any,
     work: Workdir,
+    teacher: Any,
 ) -> Any:
     """The batches of queries and their passages."""
     from qontext.finetune.batches import RetrieverPlan
     from qontext.finetune.clusters import ClusteredSampler, query_clusters
+    from qontext.finetune.texts import Reader, tokenized
+    from qontext.models.representations.base import Lengths
     from qontext.training.sampler import EpochSampler
-    from qontext.training.texts import tokenize
 
     places = len(examples), config.batch_size, config.seed, group.rank, group.world
     sampler = EpochSampler(*places)
@@ -160,30 +165,14 @@ def _plan(
         )  # fmt: skip
         sampler = ClusteredSampler(*places, clusters=of)
     examples.margin_bins = config.margin_bins
-    prompts = representation.prompts()
-    texts = ((number, prompts.get("query", "") + text) for number, text in enumerate(examples.texts))
-    queries = tokenize(texts, len(examples.texts), tokenizer, config.query_length)
-    passages = _passages(config, examples, source, prompts.get("passage", ""), tokenizer, group, work)
-    examples.attach_passage_keys(passages.key)
+    lengths = Lengths(config.query_length, config.passage_length)
+    reader = Reader(tokenizer, representation.prompts(), lengths)
+    texts = tokenized(examples, source, reader, CACHE, group, work)
+    examples.attach_passage_keys(texts.passages.key)
     per_query = examples.passages_per_visit(config.passages_per_query)
-    budget = config.token_budget(group.device)
-    grid, pad_id = config.grid(group.device), tokenizer.pad_token_id
-    return RetrieverPlan(examples, queries, passages, sampler, per_query, budget, pad_id, grid)
-
-
-def _passages(
-    config: FinetuneConfig, examples: Any, source: str, prompt: str, tokenizer: Any, group: Any, work: Workdir
-) -> Any:
-    """The passages' tokens, computed by rank 0, read by all."""
-    from qontext.training.texts import TokenizedTexts, tokenize
-
-    if group.is_first and not work.has(CACHE):
-        contents = ((number, prompt + text) for number, text in examples.contents(source))
-        texts = tokenize(contents, len(examples.number), tokenizer, config.passage_length)
-        with work.write_folder(CACHE) as folder:
-            texts.save(folder)
-    group.wait()
-    return TokenizedTexts.load(work.path / CACHE)
+    budget, grid = config.token_budget(group.device), config.grid(group.device)
+    read = teacher and tokenized(examples, source, teacher.reader(), f"{CACHE}-of-teacher", group, work)
+    return RetrieverPlan(examples, texts, sampler, per_query, budget, grid, read)
 
 
 STAGE = Stage(

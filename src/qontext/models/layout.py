@@ -8,6 +8,8 @@
 | 1_Pooling/config.json | pooling |
 | 1_SpladePooling/config.json | pooling of weights of words, instead |
 | 2_MultiVectorMask/config.json | which tokens' vectors are left out, if each has one |
+| 1_FirstTokens/config.json | how many of the first tokens have a vector |
+| 1_Matches/ | the layers after the encoder, if equal tokens are compared |
 | query/ | another encoder, for queries |
 """
 
@@ -38,7 +40,14 @@ _LEGACY_POOLING = {
 
 
 _OTHER_NAMES = {"MLMTransformer": "Transformer"}
-_MODULES = ("Transformer", "Pooling", "Dense", "Normalize", "SpladePooling", "MultiVectorMask")
+_REPRESENTATIONS = {
+    "SpladePooling": "sparse",
+    "MultiVectorMask": "tokens",
+    "FirstTokens": "first-tokens",
+    "Matches": "matches",
+}
+"""The module by which a representation is known. Those that sentence-transformers does not have are of this package."""
+_MODULES = ("Transformer", "Pooling", "Dense", "Normalize", *_REPRESENTATIONS)
 
 
 class Module(TypedDict):
@@ -93,8 +102,8 @@ class Layout:
     """dot or cosine."""
     representation: str = "vector"
     """What a text becomes: the name of a representation."""
-    mask: Path | None = None
-    """The folder that says which tokens' vectors are left out, if each has one."""
+    module: Path | None = None
+    """The folder of the module by which the representation is known; None for one vector."""
 
     def prompt(self, kind: Kind) -> str:
         """The prompt before each text of this kind."""
@@ -126,6 +135,7 @@ def read_layout(directory: Path, *, pooling: str | None = None) -> Layout:
     paths = dict(modules)
     settings = _read(root / "config_sentence_transformers.json", Prompts)
     transformer = _read(directory / "sentence_bert_config.json", Limits)
+    representation, module = _representation(paths)
     return Layout(
         transformer=directory,
         pooling=pooling or _pooling(paths.get("Pooling")),
@@ -136,22 +146,28 @@ def read_layout(directory: Path, *, pooling: str | None = None) -> Layout:
         lower=bool(transformer.get("do_lower_case")),
         max_length=transformer.get("max_seq_length"),
         similarity=settings.get("similarity_fn_name") or ("cosine" if "Normalize" in paths else "dot"),
-        representation=_representation(paths),
-        mask=paths.get("MultiVectorMask"),
+        representation=representation,
+        module=module,
     )
 
 
-def _representation(modules: dict[str, Path]) -> str:
-    if "SpladePooling" not in modules:
-        return "tokens" if "MultiVectorMask" in modules else "vector"
-    config = _read(modules["SpladePooling"] / "config.json", Splade)
+def _representation(modules: dict[str, Path]) -> tuple[str, Path | None]:
+    """The representation, and the module by which it is known."""
+    name = next((name for name in modules if name in _REPRESENTATIONS), None)
+    if name is None:
+        return "vector", None
+    if name == "SpladePooling":
+        _check_splade(modules[name])
+    return _REPRESENTATIONS[name], modules[name]
+
+
+def _check_splade(folder: Path) -> None:
+    config = _read(folder / "config.json", Splade)
     for name, value in (("pooling_strategy", "max"), ("activation_function", "relu")):
         if config.get(name, value) != value:
             raise QontextError(
-                f"the encoder's {name} {config[name]!r} is not supported, only {value!r}",
-                place=modules["SpladePooling"],
+                f"the encoder's {name} {config[name]!r} is not supported, only {value!r}", place=folder
             )
-    return "sparse"
 
 
 def require_vector(layout: Layout, name: str) -> None:

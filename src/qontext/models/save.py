@@ -27,11 +27,12 @@ Similarity = Literal["dot", "cosine"]
 
 
 class Module(NamedTuple):
-    """An entry of modules.json: its type in sentence-transformers, its folder, and its settings there."""
+    """An entry of modules.json: its type in sentence-transformers or this package, its folder, and its settings there."""
 
     type: str
     path: str
     settings: Mapping[str, Any] | None = None
+    package: str = "sentence_transformers"
 
 
 def save_weights(
@@ -55,7 +56,7 @@ def write_modules(
 ) -> None:
     """Write what ST reads: which modules there are, and how they compute. `transformer` are settings of the first one."""
     listed = [
-        {"idx": i, "name": str(i), "path": module.path, "type": f"sentence_transformers.{module.type}"}
+        {"idx": i, "name": str(i), "path": module.path, "type": f"{module.package}.{module.type}"}
         for i, module in enumerate(modules)
     ]
     _write(directory / "modules.json", listed)

@@ -119,10 +119,9 @@ class Encode(Parts[EncodeConfig]):
         hashes = text_hashes([text.content for text in rows])
         known, vectors = self.earlier.rows(hashes)
         new = [text for text, there in zip(rows, known) if not there]
-        if self.packed is not None:
-            tokens = self.packed.tokenize(new, self.config.kind)
-        else:
-            tokens = self.retriever.tokenize([text.content for text in new], self.config.kind)
+        encoder: Any = self.retriever if self.packed is None else self.packed
+        whole = new if self.config.window is not None else [text.content for text in new]
+        tokens = encoder.tokenize(whole, self.config.kind)
         return _Block([text.id for text in rows], hashes, known, vectors, tokens)
 
     def make(self, part: Part, content: _Block) -> dict[str, int]:
@@ -142,11 +141,12 @@ class Encode(Parts[EncodeConfig]):
     def _entries(self, outcome: Outcome) -> dict[str, float]:
         """How long packed representations are."""
         from qontext.frame.damage import read_array
+        from qontext.retrieve.vectors import stored_as
 
         kind = (outcome.facts or {}).get("representation")
         if kind is None:
             return {}
-        shape = (None,) if kind == "sparse" else (None, None)
+        shape = (None,) if stored_as(kind) == "sparse" else (None, None)
         files = [self.work.path / part.name for part in outcome.parts]
         entries = sum(len(read_array(file, "f", shape=shape)) for file in files)
         return {"entries_per_text": round(entries / outcome.parts[-1].last, 1)}

@@ -19,7 +19,7 @@ from qontext.models.representations.tokens import max_similarity
 from qontext.models.representer import Representer
 from qontext.retrieve.index.tokens import rectangle
 from qontext.retrieve.packed import open_packed
-from qontext.retrieve.vectors import representation_of
+from qontext.retrieve.vectors import representation_of, stored_as
 
 Array = np.ndarray[Any, Any]
 
@@ -31,7 +31,7 @@ class TokenScorer:
     def __init__(
         self, path: str, ids: Array, needed: Array, *, run: str, device: str, precision: Any
     ) -> None:
-        if (kind := representation_of(open_artifact(path, verb="encode"))) != "tokens":
+        if stored_as(kind := representation_of(open_artifact(path, verb="encode"))) != "tokens":
             raise QontextError(
                 f"holds the representation {kind!r}, not vectors of tokens",
                 place=path,

@@ -1,13 +1,13 @@
 """Representations other than one vector on disk: the memory-mapped output of `encode`.
 
-| file of part k | sparse | tokens, windows |
-|---|---|---|
-| ids-k.parquet | the ids of its N passages | the same |
-| vectors-k.npy | [K] weights, by term | [K, D] vectors, by passage |
-| starts-k.npy | [V + 1] where each term begins | [N + 1] where each passage begins |
-| rows-k.npy | [K] the passages, counted within the part | |
+| file of part k | sparse | matches | tokens, windows |
+|---|---|---|---|
+| ids-k.parquet | the ids of its N passages | the same | the same |
+| vectors-k.npy | [K] weights, by term | [K, D] vectors, by term | [K, D] vectors, by passage |
+| starts-k.npy | [V + 1] where each term begins | the same | [N + 1] where each passage begins |
+| rows-k.npy | [K] the passages, counted within the part | the same | |
 
-Weights are stored as postings, so that search reads only the terms of a query, and nothing has to be indexed.
+What has terms is stored as postings, so that search reads only the terms of a query, and nothing has to be indexed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from qontext.frame.damage import damaged, read_array
 from qontext.frame.disk import allow_open_files
 from qontext.models.packed import Packed
 from qontext.retrieve.postings import Postings
-from qontext.retrieve.vectors import Encoded, Vectors, open_vectors, representation_of
+from qontext.retrieve.vectors import Encoded, Vectors, open_vectors, representation_of, stored_as
 
 
 class Windows(Encoded):
@@ -80,7 +80,7 @@ def open_packed(path: Path | str) -> Encoded:
     """The postings, or packed vectors of tokens or windows, of each part of an `encode` artifact."""
     artifact = open_artifact(path, verb="encode")
     kind = representation_of(artifact)
-    read = _read_postings if kind == "sparse" else _read_vectors
+    read = {"sparse": _read_postings, "matches": _read_matches}.get(stored_as(kind), _read_vectors)
     ids, parts = artifact.parts(".parquet"), []
     allow_open_files(sum(name.endswith(".npy") for name in artifact.meta["parts"]))
     if not ids:
@@ -97,12 +97,15 @@ def open_packed(path: Path | str) -> Encoded:
 
 
 def _read_postings(files: dict[str, Path], rows: int) -> Postings:
-    arrays = (
-        read_array(files["vectors"], "f"),
-        read_array(files["rows"], "iu"),
-        read_array(files["starts"], "i"),
-    )
-    postings = Postings(*arrays, rows)
+    return _postings(read_array(files["vectors"], "f"), files, rows)
+
+
+def _read_matches(files: dict[str, Path], rows: int) -> Postings:
+    return _postings(read_array(files["vectors"], "f", shape=(None, None)), files, rows)
+
+
+def _postings(values: Any, files: dict[str, Path], rows: int) -> Postings:
+    postings = Postings(values, read_array(files["rows"], "iu"), read_array(files["starts"], "i"), rows)
     if fault := postings.fault():
         raise damaged(files["vectors"], fault)
     return postings

@@ -59,7 +59,7 @@ class Postings:
     def fault(self) -> str | None:
         """What is inconsistent."""
         starts, rows = self.starts, self.rows
-        if self.data.shape != rows.shape:
+        if self.data.shape[:1] != rows.shape:
             return "its arrays have inconsistent shapes"
         if not len(starts) or starts[0] or starts[-1] != len(self.data) or (np.diff(starts) < 0).any():
             return "the offsets of its terms do not ascend"

@@ -138,6 +138,15 @@ def representation_of(artifact: Artifact) -> str:
     return str(artifact.summary.get("representation", "vector"))
 
 
+def stored_as(representation: str) -> str:
+    """The format in which `encode` stores a representation: its own name, or that of another one with the same files."""
+    from qontext.models.representations import REPRESENTATIONS
+
+    if representation in ("vector", "windows"):
+        return representation
+    return str(REPRESENTATIONS.load(representation).stored)
+
+
 def open_vectors(path: Path | str) -> Vectors:
     """The vectors at `path`, the output of `encode`; only headers are checked."""
     artifact = open_artifact(path, verb="encode")

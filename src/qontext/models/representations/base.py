@@ -6,7 +6,7 @@ Shapes: N texts, T tokens, Q queries, P passages, M texts of the whole batch; â€
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
 from torch import Tensor, nn
 
@@ -14,6 +14,8 @@ from qontext.frame import config
 from qontext.models.encoder import Encoder
 from qontext.models.layout import Kind, Layout
 from qontext.models.packed import Packed
+
+Stored = Literal["vector", "sparse", "tokens", "matches"]
 
 
 class Lengths(NamedTuple):
@@ -29,6 +31,8 @@ class Representation(nn.Module):
     REQUIRED: ClassVar[tuple[str, ...]] = ("new", "forward", "similarity", "save")
     """What a representation must define."""
     Options: ClassVar[type[config.Options]] = config.Options
+    stored: ClassVar[Stored] = "vector"
+    """How `encode` stores it: as the representation of this name."""
     card: ClassVar[str] = ""
     """The text of its model card; empty for the card of a dense retriever."""
     temperature = 1.0
@@ -45,6 +49,9 @@ class Representation(nn.Module):
     def load(cls, encoder: Encoder, layout: Layout) -> Self:
         """From a folder that `save` wrote. Only what `encode` packs needs it."""
         raise NotImplementedError
+
+    def fill_up(self) -> None:
+        """From now on, `forward` returns the same shape for all texts, as training needs."""
 
     def forward(self, encoder: Encoder, ids_NT: Tensor, mask_NT: Tensor, are_queries: bool) -> Tensor:
         """[N, â€¦] in fp32; `mask_NT` is True at tokens."""

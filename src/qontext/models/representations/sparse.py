@@ -65,6 +65,7 @@ class SparseOptions(Options):
 
 class Sparse(Representation):
     Options = SparseOptions
+    stored = "sparse"
     card = CARD
 
     def __init__(self, options: SparseOptions | None = None) -> None:

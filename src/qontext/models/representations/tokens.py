@@ -97,19 +97,18 @@ class TokensOptions(Options):
 
 class Tokens(Representation):
     Options = TokensOptions
+    stored = "tokens"
     card = CARD
     is_skipped_V: Tensor
 
-    def __init__(
-        self, encoder: Encoder, weight_DH: Tensor, skipped: list[str], lengths: Lengths, *, even: bool = False
-    ) -> None:
+    def __init__(self, encoder: Encoder, weight_DH: Tensor, skipped: list[str], lengths: Lengths) -> None:
         super().__init__()
         self.linear = Fp32Linear(weight_DH.shape[1], len(weight_DH), bias=False)
         self.linear.weight = torch.nn.Parameter(weight_DH.clone())
         self.skipped, self.lengths = skipped, lengths
         self.has_markers = encoder.tokenizer.tokenize(MARKERS["query"]) == [MARKERS["query"]]
         self.mask_id = encoder.tokenizer.mask_token_id
-        self.even = max(lengths) if even else None
+        self.even: int | None = None
         """The number of vectors to which every text is filled up, if there is one."""
         vocabulary = encoder.tokenizer.get_vocab()
         is_skipped_V = torch.zeros(encoder.vocab_size, dtype=torch.bool)
@@ -133,7 +132,9 @@ class Tokens(Representation):
             markers = [AddedToken(word, special=True, normalized=False) for word in MARKERS.values()]
             encoder.tokenizer.add_tokens(markers, special_tokens=True)
         skipped = list(string.punctuation) if options.skip_punctuation else []
-        return cls(encoder, weight_DH, skipped, lengths, even=True)
+        representation = cls(encoder, weight_DH, skipped, lengths)
+        representation.fill_up()
+        return representation
 
     @classmethod
     def load(cls, encoder: Encoder, layout: Layout) -> Self:
@@ -145,9 +146,12 @@ class Tokens(Representation):
                 place=layout.transformer,
             )
         longest = settings.get("document_length") or encoder.max_length
-        assert layout.mask is not None
-        skipped = read_json(layout.mask / "config.json", _Mask)["skiplist_words"]
+        assert layout.module is not None
+        skipped = read_json(layout.module / "config.json", _Mask)["skiplist_words"]
         return cls(encoder, _projection(layout), skipped, Lengths(expansion["length"], longest))
+
+    def fill_up(self) -> None:
+        self.even = max(self.lengths)
 
     def forward(self, encoder: Encoder, ids_NT: Tensor, mask_NT: Tensor, are_queries: bool) -> Tensor:
         if are_queries:
@@ -167,9 +171,7 @@ class Tokens(Representation):
         return max_similarity(queries_QID, passages_PJD)
 
     def pack(self, texts_NTD: Tensor) -> Packed:
-        vectors = texts_NTD.cpu().numpy()
-        present = vectors.any(-1)
-        return Packed(np.concatenate([[0], present.sum(1).cumsum()]), vectors[present])
+        return present(texts_NTD)
 
     def width(self, encoder: Encoder) -> int:
         return self.linear.out_features
@@ -229,6 +231,13 @@ def _projection(layout: Layout) -> Tensor:
         )
     weight: Tensor = layers[0][0].weight.detach()
     return weight
+
+
+def present(texts_NTD: Tensor) -> Packed:
+    """The vectors that are not zeros."""
+    vectors = texts_NTD.cpu().numpy()
+    is_present = vectors.any(-1)
+    return Packed(np.concatenate([[0], is_present.sum(1).cumsum()]), vectors[is_present])
 
 
 def max_similarity(queries_QID: Tensor, passages_PJD: Tensor) -> Tensor:

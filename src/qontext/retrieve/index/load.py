@@ -10,7 +10,7 @@ from qontext.frame.descriptions import InputEntry
 from qontext.frame.errors import QontextError
 from qontext.retrieve.index import BACKENDS, Backend, How, Index
 from qontext.retrieve.packed import Windows, open_packed, open_stored
-from qontext.retrieve.vectors import Vectors, representation_of
+from qontext.retrieve.vectors import Vectors, representation_of, stored_as
 
 
 def open_searchable(path: Path | str) -> Artifact:
@@ -27,10 +27,12 @@ def open_searchable(path: Path | str) -> Artifact:
 
 def packed_index(representation: str) -> Any:
     """The index over packed representations."""
+    from qontext.retrieve.index.matches import MatchIndex
     from qontext.retrieve.index.sparse import SparseIndex
     from qontext.retrieve.index.tokens import TokenIndex
 
-    return {"sparse": SparseIndex, "tokens": TokenIndex}[representation]
+    kinds = {"sparse": SparseIndex, "tokens": TokenIndex, "matches": MatchIndex}
+    return kinds[stored_as(representation)]
 
 
 def exact_index(vectors: Vectors | Windows, how: How) -> Index:

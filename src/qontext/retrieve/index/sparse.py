@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -23,6 +24,8 @@ class SparseIndex(Index):
 
     reads = "packed"
     tag = "sparse"
+    none: ClassVar[float] = 0.0
+    """The score of a passage that is no result."""
 
     def __init__(self, ids: Array, parts: Sequence[tuple[Array, Postings]]) -> None:
         self._ids, self.parts = ids, parts
@@ -54,10 +57,10 @@ class SparseIndex(Index):
         for numbers, postings in self.parts:
             searched = None if rows is None else rows[numbers]
             for q, span in enumerate(spans if k else ()):
-                new = _scores(postings, queries.terms[span].tolist(), queries.values[span])
-                new = new if searched is None else new * searched
+                new = self.scores(postings, queries.terms[span].tolist(), queries.values[span])
+                new = new if searched is None else np.where(searched, new, self.none)
                 # A score that ties with the worst so far may still have the smaller number.
-                hits = np.flatnonzero(new >= scores[q, -1] if counts[q] == k else new > 0)
+                hits = np.flatnonzero(new >= scores[q, -1] if counts[q] == k else new > self.none)
                 if len(hits):
                     old = slice(counts[q])
                     top = first(
@@ -68,14 +71,14 @@ class SparseIndex(Index):
             self.advance(len(numbers))
         return best, scores
 
-
-def _scores(postings: Postings, terms: list[int], weights: Array) -> Array:
-    """[P] Σ weight in the query · weight in the passage, over the query's terms. Additions of torch take a fifth of the time
-    of NumPy's."""
-    total = torch.zeros(len(postings))
-    for term, weight in zip(terms, weights.tolist()):
-        places = slice(int(postings.starts[term]), int(postings.starts[term + 1]))
-        rows, data = tensor_over(postings.rows[places]), tensor_over(postings.data[places])
-        total.index_add_(0, rows.int(), data.float(), alpha=weight)  # a term names a passage once
-    scores: Array = total.numpy()
-    return scores
+    @staticmethod
+    def scores(postings: Postings, terms: list[int], weights: Array) -> Array:
+        """[P] Σ weight in the query · weight in the passage, over the query's terms. Additions of torch take a fifth of
+        the time of NumPy's."""
+        total = torch.zeros(len(postings))
+        for term, weight in zip(terms, weights.tolist()):
+            places = slice(int(postings.starts[term]), int(postings.starts[term + 1]))
+            rows, data = tensor_over(postings.rows[places]), tensor_over(postings.data[places])
+            total.index_add_(0, rows.int(), data.float(), alpha=weight)  # a term names a passage once
+        scores: Array = total.numpy()
+        return scores

@@ -17,8 +17,8 @@ from qontext.retrieve.index import Array, How, Index
 from qontext.retrieve.index.exact import Best
 from qontext.retrieve.vectors import Encoded
 
-MANY = 100_000
-"""Passages from which a search is slow: with 100 tokens each, one query of 32 tokens takes 80 billion operations."""
+MANY = 10_000_000
+"""Vectors from which a search is slow: with 128 dimensions, one query of 32 tokens takes 80 billion operations."""
 TOKENS_PER_BLOCK = 16_384
 
 
@@ -30,7 +30,7 @@ class TokenIndex(Index):
 
     def __init__(self, ids: Array, parts: Sequence[tuple[Array, Packed]], device: str = "auto") -> None:
         self._ids, self.parts, self.device = ids, parts, resolve_device(device)
-        if len(ids) > MANY:
+        if sum(len(packed.values) for _, packed in parts) > MANY:
             log.warn(
                 f"Exact search over the tokens of {len(ids):,} passages is slow: rerank the results of another search "
                 "with 'qontext rerank RUN --tokens VECTORS' instead."

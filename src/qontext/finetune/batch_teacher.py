@@ -1,0 +1,109 @@
+"""A second teacher, which scores every passage of the batch for every query: dual supervision (TAS-B).
+
+    L = L₁ + λ · L₂
+    L₂ = mean over passages p of other queries of ( (s(q, p⁺) - s(q, p)) - (t(q, p⁺) - t(q, p)) )²
+
+L₁ is the loss of `objective.py`, such as the margin-MSE to a cross-encoder's scores of the query's own passages; s is as
+there; t are the scores of a frozen retriever that is cheap for all pairs, such as ColBERT. L₂ is a mean over queries, too.
+(Hofstätter et al. 2021; λ = 0.75, and no passage is left out, as in the released code.)
+
+The teacher reads the texts with its own tokenizer. Its representations go with the student's, so that they are gathered over
+ranks, too.
+
+Shapes: N texts, M texts of the whole batch, Q queries, P passages, X numbers of both representations of a text.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, get_args
+
+import torch
+from torch import Tensor
+
+from qontext.finetune.batches import Keys, Texts
+from qontext.finetune.objective import BiEncoder, margin_mse, sides
+from qontext.finetune.texts import Reader
+from qontext.frame.errors import QontextError
+from qontext.models.layout import Kind, read_layout
+from qontext.models.locate import locate
+from qontext.models.representations.base import Lengths
+from qontext.models.representer import Representer
+
+if TYPE_CHECKING:
+    from qontext.finetune.config import FinetuneConfig
+
+
+class BatchTeacher:
+    """A frozen retriever, and the weight λ of what it teaches."""
+
+    def __init__(self, model: Representer, weight: float) -> None:
+        self.model, self.weight = model, weight
+        self.representation = model.representation
+        self.representation.fill_up()
+
+    def reader(self) -> Reader:
+        """How it reads texts."""
+        layout, kinds = self.model.layout, get_args(Kind)
+        prompts = {kind: layout.prompt(kind) for kind in kinds}
+        longest = (self.representation.longest(kind) or self.model.max_length for kind in kinds)
+        lengths = Lengths(*(min(length, self.model.max_length) for length in longest))
+        return Reader(self.model.encoder.tokenizer, prompts, lengths, layout.lower)
+
+    @torch.no_grad()
+    def represent(self, rows: Texts) -> Tensor:
+        assert rows.teacher is not None
+        texts: Tensor = self.representation(
+            self.model.encoder, rows.teacher.ids, rows.teacher.mask, rows.are_queries
+        )
+        return texts
+
+
+class TaughtInBatch(BiEncoder):
+    """A student of two teachers."""
+
+    def __init__(self, teacher: BatchTeacher, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.teacher = teacher  # no module: it is neither trained nor saved
+        self.shapes = torch.Size(), torch.Size()
+        """Those of a text's representations, the student's and the teacher's."""
+
+    def represent(self, rows: Texts) -> Tensor:
+        """[N, X]"""
+        both = super().represent(rows), self.teacher.represent(rows)
+        self.shapes = both[0].shape[1:], both[1].shape[1:]
+        return torch.cat([texts.float().flatten(1) for texts in both], 1)
+
+    def contrast(self, texts_MX: Tensor, keys: Keys, rows: slice) -> dict[str, Tensor]:
+        student_MX, teacher_MX = texts_MX.split([math.prod(shape) for shape in self.shapes], 1)
+        student, teacher = (
+            part.unflatten(1, shape) for part, shape in zip((student_MX, teacher_MX.detach()), self.shapes)
+        )
+        losses = super().contrast(student, keys, rows)
+        taught_QP = self.teacher.representation.similarity(*sides(teacher, keys, rows))
+        queries, passages = sides(keys.query, keys, rows)
+        own_QP = queries[:, None] == passages
+        positive_QP = own_QP & keys.is_positive[~keys.is_query]
+        versions = self.representation.versions(student)
+        errors = [
+            margin_mse(self._scores(part, keys, rows), taught_QP, ~own_QP, positive_QP) for part in versions
+        ]
+        weight = self.teacher.weight / (len(versions) * keys.is_query.sum())
+        return losses | {"batch_teacher": weight * torch.stack(errors).sum()}
+
+    def _scores(self, texts: Tensor, keys: Keys, rows: slice) -> Tensor:
+        return self.representation.similarity(*sides(texts, keys, rows)) / self.temperature
+
+
+def open_batch_teacher(config: FinetuneConfig, group: Any) -> BatchTeacher | None:
+    """The second teacher, if the settings name one."""
+    if config.batch_teacher is None:
+        return None
+    if read_layout(locate(config.batch_teacher)).representation == "vector":
+        raise QontextError(
+            "a second teacher of one vector is not supported",
+            place=config.batch_teacher,
+            remedy="Train one with 'qontext finetune --representation tokens'.",
+        )
+    model = Representer(config.batch_teacher, device=str(group.device), precision=config.precision)
+    return BatchTeacher(model, config.batch_teacher_weight)

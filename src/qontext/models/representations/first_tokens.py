@@ -1,0 +1,101 @@
+"""A passage as the vectors of its first tokens, a query as one vector: ME-BERT.
+
+    s(q, p) = max_{j ≤ m} <h_1(q), h_j(p)>      h_j: the last layer's vector of token j; the first is [CLS]
+
+A passage can thus match different questions by different vectors, at nearly the cost of one. Which tokens come first matters
+little: each sees the whole passage. Luan et al. 2021; m = 3 as in the released code, which has one more layer norm, and
+dropout, after the last layer.
+
+Shapes: N texts, T tokens, H hidden size, Q queries, P passages, M vectors of a passage.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import pad
+from typing_extensions import TypedDict
+
+from qontext.frame.config import Options
+from qontext.frame.damage import read_json
+from qontext.models.encoder import Encoder
+from qontext.models.layout import Layout
+from qontext.models.packed import Packed
+from qontext.models.representations.base import Lengths, Representation
+from qontext.models.representations.tokens import max_similarity, present
+from qontext.models.save import Module, write_modules
+
+CARD = """---
+library_name: transformers
+pipeline_tag: feature-extraction
+tags: [multi-vector, me-bert, dense-retrieval, qontext]
+---
+
+# Retriever with several vectors of a passage
+
+A query is the last layer's first vector; a passage is several of the first ones (ME-BERT). The score is the greatest dot
+product. Fine-tuned on labelled queries{how}.
+
+`qontext encode` and `qontext search` load it. `transformers.AutoModel` loads the encoder alone; sentence-transformers has no
+such model.
+{history}"""
+
+
+class FirstTokensOptions(Options):
+    passage_vectors: int = Field(3, ge=1, le=100_000)
+    """Vectors of a passage: those of its first tokens."""
+
+
+class _Settings(TypedDict):
+    """The fields of the module's config.json."""
+
+    vectors: Annotated[int, Field(ge=1)]
+
+
+class FirstTokens(Representation):
+    Options = FirstTokensOptions
+    stored = "tokens"
+    card = CARD
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count = count
+
+    @classmethod
+    def new(cls, encoder: Encoder, layout: Layout, options: Any, lengths: Lengths) -> Self:
+        return cls(options.passage_vectors)
+
+    @classmethod
+    def load(cls, encoder: Encoder, layout: Layout) -> Self:
+        assert layout.module is not None
+        return cls(read_json(layout.module / "config.json", _Settings)["vectors"])
+
+    def forward(self, encoder: Encoder, ids_NT: Tensor, mask_NT: Tensor, are_queries: bool) -> Tensor:
+        """[N, M, H]; vectors that a text does not have are 0, and so are all but the first of a query."""
+        (last_NTH,) = encoder(ids_NT, mask_NT)
+        count = 1 if are_queries else self.count
+        first = last_NTH[:, :count].float() * mask_NT[:, :count, None]
+        return pad(first, (0, 0, 0, self.count - first.shape[1]))
+
+    def similarity(self, queries_QMH: Tensor, passages_PMH: Tensor) -> Tensor:
+        return max_similarity(queries_QMH[:, :1], passages_PMH)
+
+    def pack(self, texts_NMH: Tensor) -> Packed:
+        return present(texts_NMH)
+
+    def width(self, encoder: Encoder) -> int:
+        return encoder.hidden_size
+
+    def about(self) -> dict[str, str]:
+        return {"representation": "first-tokens"}
+
+    def save(self, encoder: Encoder, folder: Path, lengths: Lengths, *, max_length: int) -> None:
+        encoder.save_weights(folder, max_length=max_length, mlm_head=False)
+        modules = [
+            Module("models.Transformer", ""),
+            Module("FirstTokens", "1_FirstTokens", {"vectors": self.count}, "qontext"),
+        ]
+        write_modules(folder, "MultiVectorEncoder", modules, max_length=max_length, similarity="maxsim")

@@ -1,0 +1,150 @@
+"""The second teacher of TAS-B, which scores all passages of the batch: by hand, then in a training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.finetune.test_loss import BATCH, Bare, batch, losses
+from tests.finetune.test_run import apart, command
+from tests.tiny import Server
+
+from qontext.finetune.batch_teacher import BatchTeacher, TaughtInBatch
+from qontext.finetune.batches import Texts
+from qontext.finetune.objective import Terms
+from qontext.finetune.texts import Padded
+from qontext.frame.errors import QontextError
+from qontext.models.layout import Kind
+from qontext.models.packing import FINE
+from qontext.models.representations.tokens import max_similarity
+from qontext.models.representations.vector import Vector
+from qontext.models.representer import Representer
+from qontext.retrieve.index.tokens import rectangle
+from qontext.training.metrics import read
+from qontext.training.texts import tokenize
+
+Finetune = Callable[..., Any]
+
+
+def taught(teacher: torch.Tensor, representation: Vector, weight: float, tau: float = 1.0) -> TaughtInBatch:
+    """A student with two dimensions, whose teacher has the dot products of `teacher`."""
+    second: Any = SimpleNamespace(representation=Vector())
+    model = TaughtInBatch(
+        BatchTeacher(second, weight), Bare(), representation, tau, "margin-mse", None, Terms()
+    )
+    model.shapes = torch.Size([2]), teacher.shape[1:]
+    return model
+
+
+def test_margins_to_all_passages_of_other_queries() -> None:
+    vectors, keys = batch(*BATCH)
+    teacher = torch.randn(len(BATCH), 3, generator=torch.Generator().manual_seed(0))
+    both = torch.cat([vectors, teacher], 1)
+    value = taught(teacher, Vector(), 0.5).contrast(both, keys, slice(None))
+    # Rows: query 0, its positive and a negative; query 1, its positive, a negative and a random passage.
+    expected = 0.0
+    for query, positive, others in ((0, 1, (4, 5, 6)), (3, 4, (1, 2))):
+        errors = []
+        for other in others:
+            student = vectors[query] @ vectors[positive] - vectors[query] @ vectors[other]
+            target = teacher[query] @ teacher[positive] - teacher[query] @ teacher[other]
+            errors.append((student - target).item() ** 2)
+        expected += sum(errors) / len(errors) / 2
+    assert value["batch_teacher"].item() == pytest.approx(0.5 * expected, rel=1e-5)
+    first = losses("margin-mse", Terms(), vectors, keys)
+    assert value["margin_mse"].item() == pytest.approx(first["margin_mse"], rel=1e-6)
+    parts = [taught(teacher, Vector(), 0.5).contrast(both, keys, slice(a, a + 1)) for a in range(len(BATCH))]
+    assert sum(part["batch_teacher"].item() for part in parts) == pytest.approx(0.5 * expected, rel=1e-5)
+
+
+def test_temperature_and_short_vectors_change_the_student_alone() -> None:
+    vectors, keys = batch(*BATCH)
+    vectors = vectors.detach()
+    agreeing = taught(vectors / 2**0.5, Vector(), 1.0, tau=2.0)
+    value = agreeing.contrast(torch.cat([vectors, vectors / 2**0.5], 1), keys, slice(None))
+    assert value["batch_teacher"].item() == pytest.approx(0, abs=1e-6)
+    teacher = torch.ones(len(BATCH), 1)  # all margins are 0
+    each = []
+    for width in (1, 2):
+        part = torch.cat([vectors[:, :width], torch.zeros(len(BATCH), 2 - width)], 1)
+        alone = taught(teacher, Vector(), 1.0).contrast(torch.cat([part, teacher], 1), keys, slice(None))
+        each.append(alone["batch_teacher"].item())
+    nested = taught(teacher, Vector(dimensions=(1,)), 1.0)
+    value = nested.contrast(torch.cat([vectors, teacher], 1), keys, slice(None))
+    assert value["batch_teacher"].item() == pytest.approx(sum(each) / 2, rel=1e-6)
+
+
+@pytest.fixture(scope="module")
+def colbert(finetune: Finetune, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("teacher") / "colbert"
+    return Path(finetune(out, representation="tokens", token_dimensions=8, steps=10).path)
+
+
+def test_the_teacher_scores_texts_as_its_search_does(colbert: Path) -> None:
+    model = Representer(colbert, device="cpu", precision="fp32")
+    texts: dict[Kind, list[str]] = {
+        "query": ["a river", "mill"],
+        "passage": ["River stone. " * 30, "bread", "a"],
+    }
+    packed = {kind: rectangle(model.encode(some, kind)) for kind, some in texts.items()}
+    expected = max_similarity(packed["query"], packed["passage"])
+    teacher = BatchTeacher(model, 1.0)
+    reader, sides = teacher.reader(), []
+    for kind, some in texts.items():
+        prepared = reader.prepared(enumerate(some), kind)
+        tokens = tokenize(prepared, len(some), reader.tokenizer, getattr(reader.lengths, kind))
+        ids, mask = tokens.pad(np.arange(len(some)), 0, FINE)
+        keys = np.zeros(len(some), np.uint64)
+        sides.append(teacher.represent(Texts(ids, mask, kind == "query", Padded(ids, mask), row_keys=keys)))
+    assert sides[0].shape[1:] == sides[1].shape[1:]
+    torch.testing.assert_close(teacher.representation.similarity(*sides), expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.numeric
+def test_a_student_comes_closer_to_both_teachers(
+    finetune: Finetune, colbert: Path, scores: Path, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {"teacher": str(scores), "distill": "margin-mse", "temperature": 10.0}
+    made = finetune(tmp_path / "out", batch_teacher=str(colbert), steps=30, **settings)
+    lines = [line["losses"] for line in read(made.path / "logs/metrics.jsonl") if "losses" in line]
+    for name in ("margin_mse", "batch_teacher"):
+        course = [line[name] for line in lines]
+        assert np.mean(course[-5:]) < np.mean(course[:3]) / 2, name
+    assert not (made.path / "cache").exists()
+
+
+def test_the_cache_and_two_processes_train_the_same(
+    finetune: Finetune, colbert: Path, groups: Path, beir: Path, start: Path, tmp_path: Path, warm: Server
+) -> None:
+    settings: dict[str, Any] = {"batch_teacher": str(colbert), "batch_teacher_weight": 0.5, "lr": 1e-4}
+    settings |= {"precision": "fp32", "steps": 4, "temperature": 20.0, "dropout": 0.1}
+    plain = finetune(tmp_path / "plain", gradient_cache="off", **settings).path
+    cached = finetune(tmp_path / "cached", gradient_cache="on", micro_tokens=60, **settings).path
+    assert apart(plain, cached) < 1e-5
+    more = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
+    warm.run(command(groups, beir, start, tmp_path / "two", *more), tmp_path / "said", ranks=2)
+    assert apart(plain, tmp_path / "two") < 2e-5
+
+
+def test_a_student_of_another_representation_learns_from_it_too(
+    finetune: Finetune, colbert: Path, tmp_path: Path
+) -> None:
+    made = finetune(tmp_path / "out", batch_teacher=str(colbert), representation="sparse", steps=2)
+    assert set(made.summary["losses"]) == {
+        "contrastive",
+        "batch_teacher",
+        "query_flops",
+        "passage_flops",
+    }
+
+
+def test_what_cannot_teach_is_refused(finetune: Finetune, start: Path, tmp_path: Path) -> None:
+    with pytest.raises(QontextError, match="a second teacher of one vector is not supported"):
+        finetune(tmp_path / "out", batch_teacher=str(start))
+    with pytest.raises(QontextError, match="batch_teacher_weight needs --batch-teacher"):
+        finetune(tmp_path / "out", batch_teacher_weight=0.5)

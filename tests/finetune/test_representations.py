@@ -1,0 +1,153 @@
+"""What holds for every representation: the cache and a resumed run train the same, teachers teach it, search finds what its
+similarity says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.finetune.test_run import apart, losses
+
+from qontext import api
+from qontext.data.collection import load_collection
+from qontext.data.runs import read_run
+from qontext.frame.errors import QontextError
+from qontext.models.layout import read_layout
+from qontext.models.representations import REPRESENTATIONS
+from qontext.models.representer import Representer
+from qontext.models.tokenizer import token_ids
+from qontext.retrieve.searcher import Searcher
+from qontext.retrieve.vectors import stored_as
+from qontext.serve.systems import Opener
+
+Finetune = Callable[..., Any]
+OPTIONS: dict[str, dict[str, Any]] = {
+    "vector": {},
+    "sparse": {},
+    "tokens": {"token_dimensions": 8},
+    "first-tokens": {"passage_vectors": 4},
+    "matches": {"token_dimensions": 8, "cls_dimensions": 20},
+    "matches, weights alone": {"token_dimensions": 1, "cls_dimensions": 0, "token_relu": True},
+}
+NAMES = list(OPTIONS)
+PACKED = [name for name in NAMES if name != "vector"]
+
+
+def settings(name: str, **more: Any) -> dict[str, Any]:
+    kind = name.partition(",")[0]
+    return {"representation": kind, "precision": "fp32", **OPTIONS[name], **more}
+
+
+def test_every_representation_is_tested() -> None:
+    assert {settings(name)["representation"] for name in NAMES} == set(REPRESENTATIONS.own)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_cache_trains_the_same(finetune: Finetune, tmp_path: Path, name: str) -> None:
+    more = settings(name, steps=3, lr=1e-4, temperature=20.0, dropout=0.1)
+    plain = finetune(tmp_path / "plain", gradient_cache="off", **more).path
+    cached = finetune(tmp_path / "cached", gradient_cache="on", micro_tokens=60, **more).path
+    assert apart(plain, cached) < 1e-5
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("distill", ["kl", "margin-mse"])
+def test_it_comes_closer_to_a_teacher(
+    finetune: Finetune, scores: Path, tmp_path: Path, name: str, distill: str
+) -> None:
+    more = settings(name, teacher=str(scores), distill=distill, steps=20)
+    course = losses(finetune(tmp_path / "out", **more).path)
+    assert np.mean(course[-3:]) < 0.7 * np.mean(course[:3]), course
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_training_that_was_stopped_ends_in_the_same_bits(
+    finetune: Finetune, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from qontext.training.step import Stepper
+
+    more = settings(name, steps=4, checkpoint_minutes=0)
+    whole = finetune(tmp_path / "whole", **more)
+    step = Stepper.step
+
+    def stopped(self: Stepper, number: int, batch: Any) -> None:
+        if number == 2:
+            raise KeyboardInterrupt
+        step(self, number, batch)
+
+    monkeypatch.setattr(Stepper, "step", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        finetune(tmp_path / "stopped", **more)
+    monkeypatch.undo()
+    assert finetune(tmp_path / "stopped", **more).digest == whole.digest
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_search_finds_what_the_similarity_says(
+    finetune: Finetune, beir: Path, tmp_path: Path, name: str
+) -> None:
+    retriever = Path(finetune(tmp_path / "retriever", **settings(name, steps=20)).path)
+    on: dict[str, Any] = {"precision": "fp32", "device": "cpu"}
+    vectors = api.encode(beir, encoder=retriever, **on, out=tmp_path / "vectors")
+    kind = settings(name)["representation"]
+    assert vectors.summary["representation"] == kind and vectors.summary["entries_per_text"] > 0
+    run = read_run(api.search(vectors.path, data=beir, split="dev", k=10, **on, out=tmp_path / "run").path)
+    collection = load_collection(beir)
+    passages = {p.id: p.content for p in collection.passages()}
+    queries = collection.queries("dev")
+    expected = similarities(retriever, list(queries.values()), list(passages.values()))
+    for row, query in enumerate(queries):
+        found = {hit.passage: hit.score for hit in run[query]}
+        best = sorted(expected[row].tolist(), reverse=True)[: len(found)]
+        assert list(found.values()) == pytest.approx(best, rel=1e-4)
+        for place, passage in enumerate(passages):
+            if passage in found:
+                assert found[passage] == pytest.approx(expected[row, place].item(), rel=1e-4)
+    assert all(len(run[query]) == 10 for query in queries) or name in ("sparse", "matches, weights alone")
+    memory = Searcher.build(collection.passages(), retriever, device="cpu")
+    memory.system = "adapted"  # without BM25
+    first = next(iter(queries))
+    assert memory.search(queries[first], 1)[0].id == run[first][0].passage
+    (served,) = Opener(**on).open("packed", str(vectors.path))
+    hits = served.search([queries[first]], 3)[0]
+    assert [served.passages[hit.number].id for hit in hits] == [hit.passage for hit in run[first][:3]]
+    again: dict[str, Any] = {"tokens": vectors.path, "data": beir, "out": tmp_path / "again", **on}
+    if stored_as(kind) == "tokens":
+        reranked = read_run(api.rerank(tmp_path / "run", **again).path)
+        assert [hit.passage for hit in reranked[first]] == [hit.passage for hit in run[first]]
+    else:
+        with pytest.raises(QontextError, match=f"holds the representation '{kind}', not vectors of tokens"):
+            api.rerank(tmp_path / "run", **again)
+
+
+def similarities(retriever: Path, queries: list[str], passages: list[str]) -> torch.Tensor:
+    """[Q, P] as in training: all texts filled up."""
+    model = Representer(retriever, device="cpu", precision="fp32")
+    model.representation.fill_up()
+    sides = []
+    for kind, texts in (("query", queries), ("passage", passages)):
+        rows = []
+        for text in texts:
+            longest = model.representation.longest(kind) or model.max_length  # type: ignore[arg-type]
+            (ids,) = token_ids(model.encoder.tokenizer, model.layout, [text], kind, longest)  # type: ignore[arg-type]
+            ids_1T = torch.from_numpy(ids).long()[None]
+            with torch.inference_mode():
+                rows.append(
+                    model.representation(model.encoder, ids_1T, torch.ones_like(ids_1T) > 0, kind == "query")
+                )
+        sides.append(torch.cat(rows))
+    return model.representation.similarity(*sides)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_what_needs_one_vector_refuses_it(finetune: Finetune, beir: Path, tmp_path: Path, name: str) -> None:
+    retriever = finetune(tmp_path / "retriever", **settings(name, steps=1))
+    kind = settings(name)["representation"]
+    assert read_layout(retriever.path).representation == kind
+    vectors = api.encode(beir, encoder=retriever.path, device="cpu", out=tmp_path / "vectors")
+    with pytest.raises(QontextError, match=f"holds the representation '{kind}', not one vector"):
+        api.index(vectors.path, backend="int8", out=tmp_path / "index")
