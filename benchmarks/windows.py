@@ -56,7 +56,7 @@ def main() -> None:
         "rows": rows,
         "load": round(os.getloadavg()[0], 1),
         "threads": torch.get_num_threads(),
-        **machine.describe(),
+        "machine": machine.describe(),
     }
     (Path(__file__).parent / "windows.json").write_text(json.dumps(result, indent=1) + "\n", "utf-8")
 
