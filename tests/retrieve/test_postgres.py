@@ -249,6 +249,8 @@ def test_half_precision_and_graph(server: Server, postgres: PostgresServer, tmp_
     pairs = zip(opened.search(queries, 10)[0].tolist(), exact.search(queries, 10)[0].tolist())
     assert np.mean([len({*a} & {*b}) / 10 for a, b in pairs]) > 0.95
     scans = "SELECT idx_scan FROM pg_stat_user_indexes WHERE indexrelname = 'half_vector'"
+    opened.client.execute("SELECT pg_stat_force_next_flush()")  # type: ignore[attr-defined]
+    opened.client.commit()  # type: ignore[attr-defined]
     opened.client.close()  # type: ignore[attr-defined]
     assert execute(postgres.uri, scans)[0][0] >= 20
 
