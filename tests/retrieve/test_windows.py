@@ -13,12 +13,14 @@ import pytest
 from tests.tiny import WORDS
 
 from qontext import Retriever, api
+from qontext.corpus.counting import counter
+from qontext.data.passage import Passage
 from qontext.frame.errors import QontextError
 from qontext.models.packed import Packed
 from qontext.retrieve.index.load import open_index
 from qontext.retrieve.index.scan import ScanIndex
 from qontext.retrieve.packed import Windows, open_stored
-from qontext.retrieve.windows import windows_of
+from qontext.retrieve.windows import WindowEncoder, windows_of
 
 SIZE = 16
 
@@ -44,9 +46,10 @@ def reference(corpus: Path, encoder: Path, queries: Any) -> tuple[list[str], Any
     """The ids, ascending, and the score of each query with each passage's best window."""
     rows = sorted(map(json.loads, corpus.read_text("utf-8").splitlines()), key=lambda row: row["_id"])
     retriever = Retriever(encoder, precision="fp32")
+    count = counter(str(encoder))
     scores = []
     for row in rows:
-        windows = [f"{row['title']} {window}" for window in windows_of(row["text"], SIZE)]
+        windows = [f"{row['title']} {window}" for window in windows_of(row["text"], SIZE, count)]
         scores.append((queries @ retriever.encode(windows, "passage").T).max(1))
     return [row["_id"] for row in rows], np.stack(scores, 1)
 
@@ -175,6 +178,15 @@ def test_where_windows_do_not_apply(
     vectors = encode(corpus, tiny_encoder, tmp_path / "vectors")
     with pytest.raises(QontextError, match="representation 'windows', not one vector"):
         api.index(vectors, backend="int8", out=tmp_path / "index")
+
+
+def test_windows_fit_in_the_tokens_of_the_encoder(tiny_encoder: Path) -> None:
+    """Also where a word has many tokens, or a sentence no spaces."""
+    encoder = WindowEncoder(Retriever(tiny_encoder), 32)
+    sentence = "Unbelievably antidisestablishmentarian floccinaucinihilipilification. "
+    texts = [sentence * 8, "磨坊在河邊。它磨麵粉。" * 20]
+    for windows in encoder.tokenize([Passage("a", "", text, "a") for text in texts], "passage"):
+        assert len(windows) > 4 and all(len(window) <= 32 * 4 / 3 for window in windows)
 
 
 def test_a_text_is_cut_at_ends_of_sentences() -> None:

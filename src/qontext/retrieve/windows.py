@@ -2,7 +2,7 @@
 
     s(q, p) = max_{w in windows(p)} <e(q), e(title(p) + w)>
 
-A window is a run of sentences of at most N tokens, counted by a rule. The vector of a long text is an average of what its
+A window is a run of sentences of at most N tokens. The vector of a long text is an average of what its
 sentences say; a question asks for one of these things. Nothing is trained for it, and a query has one vector as before.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from qontext.corpus.counting import count_words
+from qontext.corpus.counting import Counter, count_words, counter
 from qontext.corpus.sentences import by_rules, pieces, shortened
 from qontext.corpus.spans import SPECIAL_TOKENS, group
 from qontext.data.passage import Passage
@@ -25,11 +25,11 @@ LEAST = 1 / 3
 """The share of a window below which the last one is added to the window before it."""
 
 
-def windows_of(text: str, most: int) -> list[str]:
+def windows_of(text: str, most: int, count: Counter = count_words) -> list[str]:
     """The text in runs of sentences of at most `most` tokens with the special ones; the last run may be a third longer."""
     starts = shortened(text, by_rules(text, "en"), most - SPECIAL_TOKENS)
     sentences = pieces(text, starts)
-    spans = group(count_words(sentences), most)
+    spans = group(count(sentences), most)
     bounds = [span.first for span in spans[1:]]
     if bounds and spans[-1].tokens < LEAST * most:
         bounds.pop()
@@ -44,10 +44,11 @@ class WindowEncoder:
     def __init__(self, retriever: Retriever, size: int) -> None:
         self.retriever, self.size = retriever, size
         self.dimension = retriever.dimension
+        self.count = counter(str(retriever.layout.transformer))
 
     def tokenize(self, passages: Sequence[Passage], kind: Kind) -> list[list[Any]]:
         """The token ids of each passage's windows."""
-        cut = [windows_of(passage.text, self.size) for passage in passages]
+        cut = [windows_of(passage.text, self.size, self.count) for passage in passages]
         texts = [
             passage._replace(text=window).content
             for passage, windows in zip(passages, cut)
