@@ -46,6 +46,7 @@ from qontext.finetune.config import FinetuneConfig
 from qontext.finetune.examples import read_examples
 from qontext.finetune.objective import BiEncoder
 from qontext.finetune.run import open_representation
+from qontext.finetune.texts import Tokenized
 from qontext.frame import log, machine
 from qontext.frame.artifacts import Workdir
 from qontext.models.encoder import load_encoder
@@ -230,12 +231,10 @@ def ours(
     model = BiEncoder(encoder, representation, representation.temperature)
     plan = RetrieverPlan(
         examples,
-        queries,
-        passages,
+        Tokenized(queries, passages, encoder.tokenizer.pad_token_id),
         EpochSampler(len(examples), options.batch, config.seed),
         1,
         config.token_budget(group.device),
-        encoder.tokenizer.pad_token_id,
         config.grid(group.device),
     )
     clock: Any = Clock()

@@ -24,6 +24,7 @@ from qontext.finetune.config import FinetuneConfig
 from qontext.finetune.examples import Examples
 from qontext.finetune.negatives.groups import Group as Labels
 from qontext.finetune.objective import BiEncoder
+from qontext.finetune.texts import Tokenized
 from qontext.models.encoder import Encoder
 from qontext.models.representations.vector import Vector
 from qontext.pretrain.batches import BatchPlan
@@ -142,7 +143,8 @@ def _finetuning(settings: dict[str, Any], micro_tokens: int) -> Setup:
     queries = _tokens(rng.integers(3, 9, len(examples)), rng)
     passages = _tokens(rng.integers(3, 22, count), rng, examples.passage_keys)
     sampler = EpochSampler(len(examples), 4, seed=42)
-    plan = batches.RetrieverPlan(examples, queries, passages, sampler, 4, micro_tokens, VOCABULARY.pad)
+    texts = Tokenized(queries, passages, VOCABULARY.pad)
+    plan = batches.RetrieverPlan(examples, texts, sampler, 4, micro_tokens)
     batch = plan(0)
     rows = []
     ids = [row for micro in batch.micro for row in _unpadded(micro.ids, micro.mask)]
