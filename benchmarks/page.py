@@ -78,7 +78,8 @@ def machine(content: dict[str, Any]) -> str:
     on = content["machine"]
     units = [unit for unit in ("amx_bf16", "avx512_bf16") if unit in on.get("units", [])]
     versions = ", ".join(f"{name} {version}" for name, version in on["versions"].items())
-    return f"{on['cores']} cores, {on['processor']}, {' and '.join(units) or 'no bf16 units'}; {versions}."
+    place = f"{on['cores']} cores, {on['processor']}, {' and '.join(units) or 'no bf16 units'}"
+    return f"{place}; {versions}." if versions else f"{place}."
 
 
 def pretrain(content: dict[str, Any]) -> Rows:
@@ -159,6 +160,30 @@ def serve(content: dict[str, Any]) -> Rows:
     return rows
 
 
+def growth(content: dict[str, Any]) -> Rows:
+    """Hours are extrapolated from the seconds that each further passage took."""
+    few, many = sorted({row["passages"] for row in content["rows"]})
+    by_size = {
+        size: {r["stage"]: r for r in content["rows"] if r["passages"] == size} for size in (few, many)
+    }
+    head = [
+        "stage",
+        f"s, {few:,}",
+        f"s, {many:,}",
+        f"MiB, {few:,}",
+        f"MiB, {many:,}",
+        f"MB on disk, {many:,}",
+    ]
+    rows = [[*head, "h, 100 million"]]
+    for stage, large in by_size[many].items():
+        small = by_size[few][stage]
+        each = (large["seconds"] - small["seconds"]) / (many - few)
+        hours = "" if stage.startswith("search") else f"{each * 1e8 / 3600:.1f}"
+        sizes = [f"{small['mib']:,}", f"{large['mib']:,}", f"{large['megabytes']:.1f}"]
+        rows.append([stage, f"{small['seconds']:.1f}", f"{large['seconds']:.1f}", *sizes, hours])
+    return rows
+
+
 def windows(content: dict[str, Any]) -> Rows:
     rows = [["set", "window", "vectors per passage", "nDCG@10", "p", "seconds"]]
     for row in content["rows"]:
@@ -177,6 +202,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], Rows]] = {
     "search": search,
     "serve": serve,
     "windows": windows,
+    "growth": growth,
 }
 
 if __name__ == "__main__":

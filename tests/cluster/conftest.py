@@ -122,17 +122,29 @@ def inputs(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Inputs:
     return Inputs(folder)
 
 
+def start_head(settings: dict[str, Any], attempts: int = 3) -> Any:
+    """Ray may not see a node that it has just started, where this process was connected to another cluster before."""
+    from ray.cluster_utils import Cluster
+
+    for _ in range(attempts - 1):
+        try:
+            return Cluster(initialize_head=True, head_node_args=settings)
+        except Exception as error:  # of no class of its own
+            if "timed out during startup" not in str(error):
+                raise
+    return Cluster(initialize_head=True, head_node_args=settings)
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """A head without cores and three nodes of one core each; this process is connected to them."""
     import ray
-    from ray.cluster_utils import Cluster
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", f"{Path(qontext.__file__).parents[1]}:{ROOT}")  # which the nodes inherit
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": 80 * 2**20}
-        started = Cluster(initialize_head=True, head_node_args=head)
+        started = start_head(head)
         for _ in range(3):
             started.add_node(**NODE)
         ray.init(address=started.address, logging_level="ERROR", log_to_driver=False)
