@@ -40,7 +40,8 @@ def prepare(config: AdaptConfig) -> tuple[Request, Survey, list[str], int]:
     retriever = Retriever(config.encoder, device="cpu")
     notes = _notes(source, tokenizer)
     positions = min(LONGEST_READ, int(retriever.model.config.max_position_embeddings) - 2)
-    longest = _longest(source, tokenizer)
+    lengths = _lengths(source, tokenizer)
+    longest = lengths[int(0.98 * (len(lengths) - 1))] if lengths else 0
     read = (
         positions
         if longest > 256
@@ -48,7 +49,7 @@ def prepare(config: AdaptConfig) -> tuple[Request, Survey, list[str], int]:
         if source.keep
         else min(positions, 256)
     )
-    window = _window(config.index, source, tokenizer)
+    window = _window(config.index, source, lengths)
     trained = min(TRAINED_IN_WINDOWS if window else LONGEST_TRAINED, read)
     splits, labelled, judged, divided = _splits(config.labels, config.max_labels)
     if config.max_labels is not None and not labelled:
@@ -150,22 +151,15 @@ def _splits(source: str | None, max_labels: int | None) -> tuple[tuple[str, ...]
     return (*dev, "test", "generated"), trained, count, not labels.are_split
 
 
-def _longest(source: Survey, tokenizer: Any) -> int:
-    """Maximum length of nearly all texts of the sample, in tokens."""
-    lengths = _lengths(source, tokenizer)
-    return lengths[int(0.98 * (len(lengths) - 1))] if lengths else 0
-
-
 def _lengths(source: Survey, tokenizer: Any) -> list[int]:
     """Tokens of texts of the sample, ascending."""
     return sorted(len(tokenizer(p.content, verbose=False)["input_ids"]) for p in spread(source.sample, 200))
 
 
-def _window(index: str | None, source: Survey, tokenizer: Any) -> int | None:
+def _window(index: str | None, source: Survey, lengths: list[int]) -> int | None:
     """Tokens of the windows that get vectors of their own; None for one vector for each passage: for an index, where most
     passages are hardly longer than a window, and where there would be too many windows for exact search."""
-    lengths = _lengths(source, tokenizer) or [0]
-    if index not in (None, "exact") or lengths[len(lengths) // 2] < 1.25 * WINDOW:
+    if index not in (None, "exact") or not lengths or lengths[len(lengths) // 2] < 1.25 * WINDOW:
         return None
     windows = source.passages(PASSAGE_TOKENS) * sum(lengths) / len(lengths) / (0.75 * WINDOW)
     return WINDOW if windows <= MOST_WINDOWS else None
