@@ -176,6 +176,8 @@ def test_where_windows_do_not_apply(
     with pytest.raises(QontextError, match="window is for passages"):
         api.encode(beir, encoder=tiny_encoder, kind="query", window=16, out=tmp_path / "queries")
     vectors = encode(corpus, tiny_encoder, tmp_path / "vectors")
+    with pytest.raises(QontextError, match="scoring bf16 is only for exact search of one vector"):
+        api.search(vectors, data=beir, split="test", scoring="bf16", out=tmp_path / "run")
     with pytest.raises(QontextError, match="representation 'windows', not one vector"):
         api.index(vectors, backend="int8", out=tmp_path / "index")
 

@@ -92,6 +92,8 @@ def _open(config: SearchConfig, work: Workdir) -> tuple[Index, dict[str, str] | 
 
     if config.index is not None:
         index, encoder = open_index(config.index, How(config.device, config.scoring))
+        if config.scoring != "fp32":
+            _check_coarse(index, config)
         if config.bm25 and index.reads != "texts":
             raise QontextError("is not a BM25 index", place=config.index, remedy="Remove --bm25.")
         return index, encoder
@@ -100,6 +102,18 @@ def _open(config: SearchConfig, work: Workdir) -> tuple[Index, dict[str, str] | 
             "nothing to search is specified", remedy="Name vectors or an index, or pass --bm25."
         )
     return _words(config, work), None
+
+
+def _check_coarse(index: Index, config: SearchConfig) -> None:
+    """Refuse a coarse first pass where there is none."""
+    from qontext.retrieve.index.exact import ExactIndex
+
+    if not isinstance(index, ExactIndex):
+        raise QontextError(
+            f"scoring {config.scoring} is only for exact search of one vector for each passage",
+            place=config.index,
+            remedy="Remove --scoring.",
+        )
 
 
 def _words(config: SearchConfig, work: Workdir) -> Index:
