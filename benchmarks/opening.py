@@ -1,9 +1,12 @@
-"""How long it takes to number the ids of many vectors, to open these, and to make strings of the ids of some results.
+"""How long it takes to number the ids of many vectors, to open these, and to make strings of the ids of some results;
+and how much memory a search takes.
 
     python benchmarks/opening.py [--sizes 3000000 10000000] [--work FOLDER]
 
 Synthetic vectors of 8 dimensions in parts of 16,384, as `qontext encode` writes them, whose ids are in random order. Each
-figure is the median of three, in a process of its own for each size. Writes opening.json beside this file.
+time is the median of three, in a process of its own for each size. The memory is what the process holds besides files that
+are mapped: when torch is imported, and at most while 1,024 queries are searched and the ids of their 100 best are read.
+Writes opening.json beside this file.
 """
 
 from __future__ import annotations
@@ -26,9 +29,10 @@ import pyarrow as pa
 from qontext.data import records
 from qontext.frame import artifacts, machine
 from qontext.retrieve.encode import BLOCK
+from qontext.retrieve.index.exact import ExactIndex
 from qontext.retrieve.vectors import open_vectors, write_numbers
 
-RESULTS = 100
+RESULTS, QUERIES, DIMENSIONS = 100, 1_024, 8
 
 
 def main() -> None:
@@ -58,6 +62,7 @@ def measure(size: int, folder: Path) -> dict[str, Any]:
     numbers = np.sort(np.random.default_rng(1).choice(size, RESULTS, replace=False))
     opening = timed(lambda: len(open_vectors(path)))
     naming = timed(lambda: open_vectors(path).names(numbers)) - opening
+    before, most = search(path)
     shutil.rmtree(path)
     return {
         "vectors": size,
@@ -65,7 +70,26 @@ def measure(size: int, folder: Path) -> dict[str, Any]:
         "numbering_seconds": round(numbering, 2),
         "opening_seconds": round(opening, 3),
         "naming_seconds": round(naming, 3),
+        "memory_before_mib": before,
+        "memory_searching_mib": most,
     }
+
+
+def search(path: Path) -> tuple[int, int]:
+    """MiB that are held before a search, and at most during it."""
+    index = ExactIndex(open_vectors(path), device="cpu")
+    held = [held_mib()]
+    index.advance = lambda passages: held.append(held_mib())
+    queries = np.random.default_rng(2).standard_normal((QUERIES, DIMENSIONS), np.float32)
+    numbers, _ = index.search(queries, RESULTS)
+    names = index.names(np.unique(numbers))
+    assert len(names) and None not in names
+    return held[0], max(*held, held_mib())
+
+
+def held_mib() -> int:
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("RssAnon:")[2].split()[0]) >> 10
 
 
 def timed(call: Callable[[], Any]) -> float:
@@ -88,15 +112,16 @@ def write(size: int, path: Path) -> float:
     }
     work = artifacts.begin(path, claim)
     order = np.random.default_rng(0).permutation(size)
-    vectors = np.zeros((BLOCK, 8), np.float16)
+    rng = np.random.default_rng(3)
     files = []
     for number, first in enumerate(range(0, size, BLOCK)):
         ids = [f"passage-{place:09d}" for place in order[first : first + BLOCK].tolist()]
         files.append(f"ids-{number:05d}.parquet")
         with work.write(files[-1]) as file:
             records.write_table(file, pa.table({"id": ids}))
+        vectors = rng.standard_normal((len(ids), DIMENSIONS), np.float32).astype(np.float16)
         with work.write(f"vectors-{number:05d}.npy") as file, file.open("wb") as out:
-            np.save(out, vectors[: len(ids)], allow_pickle=False)
+            np.save(out, vectors, allow_pickle=False)
     started = time.perf_counter()
     write_numbers(work, files, "synthetic")
     seconds = time.perf_counter() - started

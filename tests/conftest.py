@@ -28,6 +28,7 @@ SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
 SLOWEST = (
+    "cluster",
     "adapt",
     "examples",
     "hostile",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.retrieve.servers import TOKEN
 from tests.tiny import save_bert, write_inputs
 
 import qontext
@@ -135,14 +137,16 @@ def start_head(settings: dict[str, Any], attempts: int = 3) -> Any:
     return Cluster(initialize_head=True, head_node_args=settings)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def cluster() -> Iterator[Any]:
-    """A head without cores and three nodes of one core each; this process is connected to them."""
+    """A head without cores and three nodes of one core each; this process is connected to them. The nodes log in to
+    servers with what is in their environment when they start."""
     import ray
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", f"{Path(qontext.__file__).parents[1]}:{ROOT}")  # which the nodes inherit
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("MILVUS_TOKEN", TOKEN)
         head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": 80 * 2**20}
         started = start_head(head)
         for _ in range(3):
@@ -181,8 +185,9 @@ sys.stdin.readline()
 @pytest.fixture
 def doomed(cluster: Any) -> Iterator[subprocess.Popen[str]]:
     """A second cluster. It prints its address; at a line of input, its head is killed."""
+    environment = {**os.environ, "RAY_gcs_rpc_server_reconnect_timeout_s": "5"}  # then its processes end; Ray's is 60
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", DOOMED], **pipes) as process:
+    with subprocess.Popen([sys.executable, "-c", DOOMED], env=environment, **pipes) as process:
         yield process
         assert process.stdin is not None
         process.stdin.close()

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.cluster.conftest import DOOMED
 
 from qontext.cluster import connect
 from qontext.frame.errors import QontextError
+
+@pytest.fixture
+def guarded() -> Iterator[str]:
+    """The address of a cluster whose clients need the token aaa…"""
+    environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a" * 64}
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", DOOMED], env=environment, **pipes) as process:
+        assert process.stdout is not None and process.stdin is not None
+        yield process.stdout.readline().strip()
+        process.stdin.close()
+
 
 ray = pytest.importorskip("ray", reason="the package ray is not installed")
 
@@ -21,6 +39,17 @@ def test_an_address_at_which_nobody_listens() -> None:
         ):
             with connect.connected(on):
                 pass
+
+
+def test_a_cluster_with_another_token(guarded: str, tmp_path: Path) -> None:
+    """In a process of its own, since Ray reads the token once."""
+    (tmp_path / "p.tsv").write_text("p0\tBread is baked.\n")
+    argv = ["generate", str(tmp_path / "p.tsv"), "--generator", "keyphrase", "--out", str(tmp_path / "out")]
+    environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "b" * 64}
+    command = [sys.executable, "-m", "qontext", *argv, "--on", guarded]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2 and not (tmp_path / "out").exists()
+    assert "it wants another token (RAY_AUTH_TOKEN)" in done.stderr.strip().splitlines()[-1]
 
 
 def test_a_cluster_of_another_version_or_token_is_one_sentence() -> None:

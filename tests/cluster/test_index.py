@@ -27,7 +27,7 @@ KILLED = {"postgres": "tests.cluster.dying:Postgres", "milvus": "tests.cluster.d
 
 @pytest.fixture(scope="module", autouse=True)
 def token() -> Iterator[None]:
-    """Nodes log in with what is in their environment when they are started."""
+    """Of this process; see the fixture `cluster` for that of the nodes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MILVUS_TOKEN", TOKEN)
         yield

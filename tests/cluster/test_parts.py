@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -139,6 +140,32 @@ def test_the_order_of_ids_is_stored_once(
 
     monkeypatch.setattr(vectors, "numbers_of", sort)
     assert list(vectors.open_vectors(artifact).ids) == sorted(ids)
+
+
+def test_names_read_only_the_parts_in_which_they_are(
+    inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifact = inputs.make("encode", tmp_path / "out")
+    ids = sorted(vectors.open_vectors(artifact).ids)
+    for missing in ((), (vectors.PLACES,), (vectors.PLACES, vectors.NUMBERS)):
+        parts = {name: part for name, part in artifact.meta["parts"].items() if name not in missing}
+        opened = vectors.open_vectors(artifact)
+        opened = vectors.Vectors(
+            Artifact(artifact.path, {**artifact.meta, "parts": parts}), opened.parts, opened.id_files
+        )
+        numbers = np.array([7, 0, len(ids) - 1, 7])
+        assert opened.names(numbers).tolist() == [ids[n] for n in numbers]
+        assert opened.names(np.arange(len(ids))).tolist() == ids
+    opened, read, ids_of = vectors.open_vectors(artifact), list[int](), vectors.Vectors.ids_of
+
+    def reading(self: vectors.Vectors, part: int) -> pa.Array:
+        read.append(part)
+        return ids_of(self, part)
+
+    monkeypatch.setattr(vectors.Vectors, "ids_of", reading)
+    last = opened.part_numbers[2][-1:]
+    assert opened.names(last).tolist() == [ids[last[0]]] == opened.names(last).tolist()
+    assert read == [2] and len(opened.parts) > 3
 
 
 @pytest.mark.parametrize(

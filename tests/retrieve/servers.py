@@ -80,38 +80,44 @@ def running_milvus(folder: Path) -> Iterator[str]:
     """A server that asks for TOKEN; yields its address. It has fixed ports inside: on a machine there is one at a time."""
     milvus = pytest.importorskip("milvus", reason="the package of the Milvus server is not installed")
     with FileLock(Path(tempfile.gettempdir()) / "qontext-tests-milvus.lock", timeout=600):
-        yield from _running_milvus(milvus, folder)
+        for attempt in range(2):  # its many ports are free when they are chosen, and may be taken a second later
+            server = _start_milvus(milvus, folder / str(attempt))
+            process, uri = server.server_proc, f"http://127.0.0.1:{server.listen_port}"
+            try:
+                if _answers(uri, process):
+                    yield uri
+                    return
+            finally:
+                process.kill()
+                process.wait()
+                server.server_proc = None
+    pytest.skip("the Milvus server does not start on this machine")
 
 
-def _running_milvus(milvus: Any, folder: Path) -> Iterator[str]:
+def _start_milvus(milvus: Any, folder: Path) -> Any:
+    folder.mkdir(parents=True)
     server = milvus.MilvusServer(milvus.MilvusServerConfig(), wait_for_started=False)
     server.set_base_dir(str(folder))
     server.listen_port, server.webservice_port = free_port(), free_port()
     server.config.set("common.security.authorizationEnabled", "true")
     server.start()
-    process = server.server_proc
-    try:
-        wait_for_milvus(f"http://127.0.0.1:{server.listen_port}", process)
-        yield f"http://127.0.0.1:{server.listen_port}"
-    finally:
-        process.kill()
-        process.wait()
-        server.server_proc = None
+    return server
 
 
-def wait_for_milvus(uri: str, process: subprocess.Popen[bytes]) -> None:
+def _answers(uri: str, process: subprocess.Popen[bytes], seconds: float = 120) -> bool:
+    """Whether the server takes requests before long. One that has lost a part of itself listens and never answers."""
     from pymilvus import MilvusClient, MilvusException
 
-    for _ in range(600):
-        if process.poll() is not None:
-            pytest.skip("the Milvus server does not start on this machine")
+    end = time.monotonic() + seconds
+    while process.poll() is None and time.monotonic() < end:
         try:
             client = MilvusClient(uri, token=TOKEN, timeout=5)
-            client.list_collections()
-            return client.close()
+            client.list_collections(timeout=5)
+            client.close()
+            return True
         except MilvusException:
             time.sleep(0.2)
-    pytest.skip("the Milvus server does not answer on this machine")
+    return False
 
 
 def free_port() -> int:

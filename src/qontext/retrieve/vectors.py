@@ -3,14 +3,15 @@
 Part k holds the vectors of a block of passages (``vectors-00000.npy``) and their ids (``ids-00000.parquet``).
 Passages are numbered in the order of their *ids*, not of the parts, so that ties are broken by number and a
 run can be written without comparing strings. The numbers, in the order of the parts, are stored as
-``derived/numbers.npy``, so that ids are sorted only once.
+``derived/numbers.npy``, so that ids are sorted only once; and the passages' places, in the order of their numbers, as
+``derived/places.npy``, so that the ids of a few results are found without looking at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,9 @@ from qontext.frame.errors import QontextError
 
 _IDS = pa.schema([pa.field("id", pa.string(), nullable=False)])
 
-NUMBERS = f"{DERIVED}numbers.npy"
+NUMBERS, PLACES = f"{DERIVED}numbers.npy", f"{DERIVED}places.npy"
+_PARTS_KEPT = 64
+"""Parts whose ids are kept in memory for the next question."""
 _ROWS, _SORTED = 16_384, 1 << 20
 
 
@@ -64,18 +67,21 @@ class Encoded:
     @cached_property
     def part_numbers(self) -> list[np.ndarray[Any, Any]]:
         """For each part, the numbers of its passages: the positions of their ids in `ids`."""
-        return np.split(self._numbers, np.cumsum([len(part) for part in self.parts])[:-1])
+        return np.split(self._numbers, self._ends[:-1])
 
     def __len__(self) -> int:
         return sum(len(part) for part in self.parts)
 
     def names(self, numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """[N] the ids of these passages, whose numbers ascend. Unlike `ids`, it makes strings of no others."""
-        wanted = np.zeros(len(self), bool)
-        wanted[numbers] = True
-        places = np.flatnonzero(wanted[self._numbers])
-        names = as_objects(pa.chunked_array(self.part_ids, pa.string()).take(pa.array(places)))
-        return names[np.argsort(self._numbers[places])]
+        """[N] the ids of these passages. Unlike `ids`, it reads only the parts in which they are."""
+        places = self._places[numbers]
+        part_of = np.searchsorted(self._ends, places, side="right")
+        names = np.empty(len(places), object)
+        for part in np.unique(part_of).tolist():
+            here = np.flatnonzero(part_of == part)
+            first = self._ends[part] - len(self.parts[part])
+            names[here] = as_objects(self._recent_ids(part).take(pa.array(places[here] - first)))
+        return names
 
     def blocks(self) -> Iterator[tuple[np.ndarray[Any, Any], Any]]:
         """(numbers, representations) of each part."""
@@ -96,6 +102,22 @@ class Encoded:
         if NUMBERS in self.artifact.meta["parts"]:
             return read_array(self.artifact.part(NUMBERS), "i", shape=(len(self),))
         return numbers_of(self.part_ids)[0]
+
+    @cached_property
+    def _places(self) -> np.ndarray[Any, Any]:
+        """[P] where the passage of each number stands in the order of the parts."""
+        if PLACES in self.artifact.meta["parts"]:
+            return read_array(self.artifact.part(PLACES), "i", shape=(len(self),))
+        return inverse(self._numbers)
+
+    @cached_property
+    def _ends(self) -> np.ndarray[Any, Any]:
+        """For each part, the place behind its last passage."""
+        return np.cumsum([len(part) for part in self.parts])
+
+    @cached_property
+    def _recent_ids(self) -> Callable[[int], pa.Array]:
+        return lru_cache(_PARTS_KEPT)(self.ids_of)
 
 
 class Vectors(Encoded):
@@ -128,9 +150,14 @@ def numbers_of(part_ids: list[pa.Array]) -> tuple[np.ndarray[Any, Any], str | No
         same = pc.equal(stretch[1:], stretch[:-1])
         if repeated is None and pc.any(same).as_py():
             repeated = stretch[pc.index(same, True).as_py()].as_py()
-    numbers = np.empty(len(ids), np.int64)
-    numbers[order.to_numpy()] = np.arange(len(ids))
-    return numbers, repeated
+    return inverse(order.to_numpy()), repeated
+
+
+def inverse(order: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The permutation that undoes this one."""
+    places = np.empty(len(order), np.int64)
+    places[order] = np.arange(len(order))
+    return places
 
 
 def representation_of(artifact: Artifact) -> str:
@@ -176,8 +203,9 @@ def write_numbers(work: Workdir, files: list[str], place: str) -> None:
     numbers, repeated = numbers_of([_ids(work.path / file) for file in files])
     if repeated is not None:
         raise QontextError(f"the id {repeated!r} occurs twice", place=place)
-    with work.write(NUMBERS) as path, path.open("wb") as file:
-        np.save(file, numbers, allow_pickle=False)
+    for name, array in ((NUMBERS, numbers), (PLACES, inverse(numbers))):
+        with work.write(name) as path, path.open("wb") as file:
+            np.save(file, array, allow_pickle=False)
 
 
 def write_ids(path: Path, ids: np.ndarray[Any, Any]) -> None:

@@ -90,21 +90,17 @@ class ExactIndex(StoredVectors):
                 yield tensor_over(these).to(self.device), block
 
     def _rescored(self, queries_QD: Tensor, coarse: Best, rows: Array | None) -> Array:
-        """[Q, C] the survivors' scores in fp32."""
-        # Where each passage stands in the order of the blocks.
-        place = torch.empty(len(self.vectors), dtype=torch.int64, device=self.device)
-        end = 0
-        for numbers, _ in self.vectors.blocks():
-            numbers = numbers if rows is None else numbers[rows[numbers]]
-            begin, end = end, end + len(numbers)
-            place[tensor_over(numbers).to(self.device)] = torch.arange(begin, end, device=self.device)
-        place_QC = torch.where(coarse.numbers >= 0, place[coarse.numbers], -1)
+        """[Q, C] the survivors' scores in fp32. A survivor with the number -1 is none."""
+        survivors, which_QC = coarse.numbers.unique(return_inverse=True)
         exact = torch.full_like(coarse.scores, -torch.inf)
-        end = 0
-        for _, block_BD in self._blocks(rows):
-            begin, end = end, end + len(block_BD)
-            here = torch.nonzero((place_QC >= begin) & (place_QC < end), as_tuple=True)
-            exact[here] = _dots(queries_QD, block_BD, here[0], place_QC[here] - begin)
+        for numbers_B, block_BD in self._blocks(rows):
+            entry_B = torch.searchsorted(survivors, numbers_B).clamp_(max=len(survivors) - 1)
+            there = torch.nonzero(survivors[entry_B] == numbers_B)[:, 0]
+            place = torch.full_like(survivors, -1)  # of each survivor within the block
+            place[entry_B[there]] = there
+            place_QC = place[which_QC]
+            here = torch.nonzero(place_QC >= 0, as_tuple=True)
+            exact[here] = _dots(queries_QD, block_BD, here[0], place_QC[here])
         scores: Array = exact.cpu().numpy()
         return scores
 
