@@ -12,8 +12,8 @@ demo: $(VENV)/demo-installed
 	$(BIN)/qontext demo --out runs/demo
 
 test: check
-	OMP_NUM_THREADS=1 QONTEXT_AUTO_PRECISION=fp32 $(BIN)/pytest -n 2 --dist loadscope
-	OMP_NUM_THREADS=1 QONTEXT_AUTO_PRECISION=bf16 $(BIN)/pytest -n 2 --dist loadscope -m numeric \
+	OMP_NUM_THREADS=1 QONTEXT_AUTO_PRECISION=fp32 $(BIN)/pytest -n 3 --dist loadscope
+	OMP_NUM_THREADS=1 QONTEXT_AUTO_PRECISION=bf16 $(BIN)/pytest -n 3 --dist loadscope -m numeric \
 	  $$(grep -lr 'pytest.mark.numeric' tests --include='test_*.py')
 
 # The same with the lowest versions that pyproject.toml declares, in an environment of its own. torch is the largest of
