@@ -1,4 +1,4 @@
-"""Write the tables of docs/performance.md and docs/retrieve.md, and the costs in docs/methods.md, from the JSON files here.
+"""Write the tables of figures in docs/ from the JSON files here.
 
     python benchmarks/page.py
 
@@ -17,13 +17,14 @@ HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "performance.md"
 RETRIEVE = HERE.parent / "docs" / "retrieve.md"
 METHODS = HERE.parent / "docs" / "methods.md"
+QUERIES = HERE.parent / "docs" / "queries.md"
 Rows = list[list[str]]
 
 
 def main() -> None:
-    for page in (PAGE, RETRIEVE):
+    for page in (PAGE, RETRIEVE, QUERIES):
         page.write_text(filled(page.read_text("utf-8")), "utf-8")
-    METHODS.write_text(with_costs(METHODS.read_text("utf-8")), "utf-8")
+    METHODS.write_text(with_costs(filled(METHODS.read_text("utf-8"))), "utf-8")
 
 
 def filled(page: str) -> str:
@@ -188,10 +189,33 @@ def windows(content: dict[str, Any]) -> Rows:
     rows = [["set", "window", "vectors per passage", "nDCG@10", "p", "seconds"]]
     for row in content["rows"]:
         size = f"{row['window']} tokens" if row["window"] else "none"
-        p = "" if row["p"] is None else "< .001" if row["p"] < 0.001 else f"{row['p']:.3f}".lstrip("0")
+        p = "" if row["p"] is None else _p(row["p"])
         score = f"{row['nDCG@10']:.3f}".lstrip("0")
         rows.append([row["set"], size, str(row["vectors_per_passage"]), score, p, f"{row['seconds']:.0f}"])
     return rows
+
+
+def representations(content: dict[str, Any]) -> Rows:
+    rows = [["fine-tuned as", "a training step", "texts/s encoded", "bytes per passage", "questions/s"]]
+    for row in content["rows"]:
+        cells = [row["case"], f"{row['relative_step']:.2f}"]
+        if "texts_per_second" in row:
+            rates = row["texts_per_second"], row["bytes_per_passage"], row["questions_per_second"]
+            cells += [f"{rate:,.0f}" for rate in rates]
+        rows.append([*cells, *[""] * (len(rows[0]) - len(cells))])
+    return rows
+
+
+def expansion(content: dict[str, Any]) -> Rows:
+    rows = [["set", "words appended", "nDCG@10", "p"]]
+    for row in content["rows"]:
+        p = "" if row["p"] is None else _p(row["p"])
+        rows.append([row["set"], row["words"], f"{row['nDCG@10']:.3f}".lstrip("0"), p])
+    return rows
+
+
+def _p(value: float) -> str:
+    return "< .001" if value < 0.001 else f"{value:.3f}".removeprefix("0")
 
 
 TABLES: dict[str, Callable[[dict[str, Any]], Rows]] = {
@@ -202,6 +226,8 @@ TABLES: dict[str, Callable[[dict[str, Any]], Rows]] = {
     "search": search,
     "serve": serve,
     "windows": windows,
+    "representations": representations,
+    "expansion": expansion,
     "growth": growth,
 }
 

@@ -1,4 +1,4 @@
-"""The figures of docs/performance.md and docs/retrieve.md are those of the files that the benchmarks wrote."""
+"""The figures in docs/ are those of the files that the benchmarks wrote."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def page() -> Any:
 
 
 def test_the_tables_are_those_that_the_script_writes(page: Any) -> None:
-    texts = [file.read_text("utf-8") for file in (page.PAGE, page.RETRIEVE)]
+    texts = [file.read_text("utf-8") for file in (page.PAGE, page.RETRIEVE, page.METHODS, page.QUERIES)]
     for text in texts:
         assert page.filled(text) == text
     assert sum(text.count("<!-- end -->") for text in texts) == len(page.TABLES)

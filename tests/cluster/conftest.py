@@ -185,7 +185,10 @@ sys.stdin.readline()
 @pytest.fixture
 def doomed(cluster: Any) -> Iterator[subprocess.Popen[str]]:
     """A second cluster. It prints its address; at a line of input, its head is killed."""
-    environment = {**os.environ, "RAY_gcs_rpc_server_reconnect_timeout_s": "5"}  # then its processes end; Ray's is 60
+    environment = {
+        **os.environ,
+        "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
+    }  # then its processes end; Ray's is 60
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", DOOMED], env=environment, **pipes) as process:
         yield process

@@ -16,6 +16,7 @@ from tests.cluster.conftest import DOOMED
 from qontext.cluster import connect
 from qontext.frame.errors import QontextError
 
+
 @pytest.fixture
 def guarded() -> Iterator[str]:
     """The address of a cluster whose clients need the token aaa…"""

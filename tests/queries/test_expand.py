@@ -12,6 +12,7 @@ from qontext import api
 from qontext.data import records
 from qontext.data.places import Place, find_passages
 from qontext.frame.artifacts import open_artifact
+from qontext.frame.errors import QontextError
 from qontext.retrieve.where import passages_of
 
 
@@ -70,3 +71,49 @@ def test_passages_without_places_are_expanded(expanded: Path) -> None:
     assert not {*records.PLACES.names} & {
         *records.open_parquet(artifact.path / "part-00000.parquet").schema_arrow.names
     }
+
+
+@pytest.mark.parametrize(
+    ("words", "appended"),
+    [
+        ("all", ["Who grinds flour's corn?", "mills of the people"]),
+        ("seen", ["grinds flour's", "mills"]),
+        ("new", ["corn", "people"]),
+    ],
+)
+def test_some_words_are_appended(tmp_path: Path, words: str, appended: list[str]) -> None:
+    """They are compared by their stems, and stop words are no words; the title counts, too."""
+    rows = [
+        {"_id": "m", "title": "A mill", "text": "It grinds flour."},
+        {"_id": "b", "title": "", "text": "A boat."},
+    ]
+    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    asked = [("m", "Who grinds flour's corn?"), ("m", "mills of the people"), ("b", "the")]
+    queries = [{"passage": id, "query": text, "number": n} for n, (id, text) in enumerate(asked)]
+    records.write_table(tmp_path / "queries.parquet", records.table_of(queries, records.QUERIES))
+    out = api.expand(
+        tmp_path / "queries.parquet", passages=tmp_path / "corpus.jsonl", words=words, out=tmp_path / "out"
+    )
+    table = records.read_part(out.path / "part-00000.parquet", records.PASSAGES)
+    mill, boat = table["text"].to_pylist()
+    assert mill.split("\n")[1:] == appended
+    assert boat.split("\n")[1:] == (["the"] if words == "all" else [])
+    assert [len(starts) - 1 for starts in table["sentences"].to_pylist()] == [2, int(words == "all")]
+    assert out.summary["queries_appended"] == 2 + (words == "all")
+
+
+def test_words_without_stems(tmp_path: Path) -> None:
+    (tmp_path / "corpus.tsv").write_text("m\tThe mill.\n")
+    row = {"passage": "m", "query": "the mills", "number": 0}
+    records.write_table(tmp_path / "queries.parquet", records.table_of([row], records.QUERIES))
+    settings = {"passages": tmp_path / "corpus.tsv", "words": "new"}
+    with pytest.raises(QontextError, match="no query of these passages with a word that they lack"):
+        api.expand(tmp_path / "queries.parquet", **settings, out=tmp_path / "english")
+    out = api.expand(tmp_path / "queries.parquet", **settings, analyzer="plain", out=tmp_path / "plain")
+    assert records.read_part(out.path / "part-00000.parquet", records.PASSAGES)["text"].to_pylist() == [
+        "The mill.\nmills"
+    ]
+    with pytest.raises(QontextError, match="analyzer is read with --words seen or --words new only"):
+        api.expand(tmp_path / "queries.parquet", passages="p", analyzer="plain", out=tmp_path / "no")
+    with pytest.raises(QontextError, match="'klingon'"):
+        api.expand(tmp_path / "queries.parquet", **settings, analyzer="klingon", out=tmp_path / "no")

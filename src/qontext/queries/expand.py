@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input
 from qontext.frame.errors import QontextError
 from qontext.frame.parts import Outcome, Part, Parts, PartsConfig, slices
 from qontext.frame.stages import Stage
+from qontext.queries.appended import Appended, Words
 
 if TYPE_CHECKING:
     from qontext.data.passage import Passage
@@ -38,6 +39,25 @@ class ExpandConfig(PartsConfig):
     """The passages from which the queries were generated."""
     at_most: Annotated[int, Field(ge=1)] | None = None
     """Maximum number of queries appended to a passage. Default: all."""
+    words: Words = "all"
+    """Words of the queries that are appended: all; those that the passage has (seen); or those that it lacks (new)."""
+    analyzer: str | None = None
+    """With --words: how words are compared, as in 'qontext index --backend bm25'. Default: english."""
+
+    @field_validator("analyzer")
+    @classmethod
+    def _known(cls, name: str | None) -> str | None:
+        from qontext.retrieve.analysis import term_of
+
+        if name is not None:
+            term_of(name)
+        return name
+
+    @model_validator(mode="after")
+    def _is_read(self) -> ExpandConfig:
+        if self.analyzer is not None and self.words == "all":
+            raise ValueError("analyzer is read with --words seen or --words new only. Leave it out")
+        return self
 
 
 class Expand(Parts[ExpandConfig]):
@@ -57,6 +77,7 @@ class Expand(Parts[ExpandConfig]):
         from qontext.data import records
 
         self.of: dict[str, list[str]] = {}
+        self.appended = Appended(self.config.words, self.config.analyzer or "english")
         columns = ["passage", "query"]
         for batch in records.read_table(self.config.queries, records.QUERIES, columns=columns):
             for passage, query in zip(*(batch[name].to_pylist() for name in columns)):
@@ -75,7 +96,7 @@ class Expand(Parts[ExpandConfig]):
 
         from qontext.data import records
 
-        rows = list(_rows(content.passages, self.of, self.config.at_most))
+        rows = list(self._rows(content.passages))
         table = records.table_of(rows, records.PASSAGES)
         for name, values in content.places.items():
             field = records.PLACES.field(name)
@@ -99,12 +120,29 @@ class Expand(Parts[ExpandConfig]):
             expanded += pc.sum(pc.greater(queries, 0)).as_py()
             appended += pc.sum(queries).as_py()
         if not expanded:
+            has = {"seen": " with a word that they have", "new": " with a word that they lack"}
             raise QontextError(
-                "contains no query of these passages",
+                f"contains no query of these passages{has.get(self.config.words, '')}",
                 place=self.config.queries,
                 remedy="Check that they belong together.",
             )
         return {"passages": outcome.parts[-1].last, "expanded": expanded, "queries_appended": appended}
+
+    def _rows(self, passages: list[Passage]) -> Iterator[dict[str, Any]]:
+        """Rows with the passage as the first sentence and each query as one more."""
+        positions: dict[str, int] = {}
+        for passage in passages:
+            text, starts = passage.text, [0]
+            queries = self.of.get(passage.id, [])[: self.config.at_most]
+            for query in self.appended(f"{passage.title} {passage.text}", queries):
+                starts.append(len(text) + 1)
+                text = f"{text}\n{query}"
+            position = positions[passage.doc] = positions.get(passage.doc, -1) + 1
+            yield {
+                "id": passage.id, "doc": passage.doc, "position": position, "title": passage.title,
+                # These are for search, not for training: their tokens are not counted.
+                "text": text, "sentences": starts, "tokens": 0, "overlong": False,
+            }  # fmt: skip
 
 
 def _places(passages: PassageRows) -> TableRows | None:
@@ -119,22 +157,6 @@ def _places(passages: PassageRows) -> TableRows | None:
     return TableRows(passages.source, records.PLACES, names) if names else None
 
 
-def _rows(passages: list[Passage], of: dict[str, list[str]], most: int | None) -> Iterator[dict[str, Any]]:
-    """Rows with the passage as the first sentence and each query as one more."""
-    positions: dict[str, int] = {}
-    for passage in passages:
-        text, starts = passage.text, [0]
-        for query in of.get(passage.id, [])[:most]:
-            starts.append(len(text) + 1)
-            text = f"{text}\n{query}"
-        position = positions[passage.doc] = positions.get(passage.doc, -1) + 1
-        yield {
-            "id": passage.id, "doc": passage.doc, "position": position, "title": passage.title,
-            # These are for search, not for training: their tokens are not counted.
-            "text": text, "sentences": starts, "tokens": 0, "overlong": False,
-        }  # fmt: skip
-
-
 STAGE = Stage(
     "expand",
     ExpandConfig,
@@ -142,6 +164,7 @@ STAGE = Stage(
     examples="""
         qontext expand queries --passages passages --out expanded
         qontext expand filtered --passages passages --at-most 20 --out expanded
+        qontext expand queries --passages passages --words seen --out weighted
     """,
     format=2,
 )

@@ -22,7 +22,7 @@ LANGUAGES = {
 }  # fmt: skip
 """Analyzers of languages other than English, by language code."""
 _STOP_LISTS = {"english": "STOPWORDS_EN_PLUS", "lucene": "STOPWORDS_EN"}
-_WORD = re.compile(r"\w+(?:['’]\w+)*")
+WORD = re.compile(r"\w+(?:['’]\w+)*")
 
 
 class Analyzer:
@@ -35,7 +35,7 @@ class Analyzer:
     def __call__(self, text: str) -> list[int]:
         """The numbers of the text's terms, in order. Unknown terms get new numbers with `grow`, else are skipped."""
         terms = []
-        for word in _WORD.findall(text.lower()):
+        for word in WORD.findall(text.lower()):
             try:
                 number = self._known[word]
             except KeyError:
