@@ -60,7 +60,7 @@ def test_two_processes_adapt_together(
 ) -> None:
     monkeypatch.setenv("QONTEXT_AUTO_PRECISION", "fp32")
     out = tmp_path / "made"
-    command = [sys.executable, "-m", "qontext", "adapt", str(reports), "--out", str(out), "--budget", "90s"]
+    command = [sys.executable, "-m", "qontext", "adapt", str(reports), "--out", str(out), "--budget", "10m"]
     done = subprocess.run(
         [*command, "--encoder", str(small_encoder), "--processes", "2", "--json"],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
