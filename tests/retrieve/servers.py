@@ -108,6 +108,7 @@ def _start_milvus(milvus: Any, folder: Path) -> Any:
 
 def _answers(uri: str, process: subprocess.Popen[bytes], seconds: float = 120) -> bool:
     """Whether the server takes requests before long. One that has lost a part of itself listens and never answers."""
+    import grpc
     from pymilvus import MilvusClient, MilvusException
 
     end = time.monotonic() + seconds
@@ -117,7 +118,7 @@ def _answers(uri: str, process: subprocess.Popen[bytes], seconds: float = 120) -
             client.list_collections(timeout=5)
             client.close()
             return True
-        except MilvusException:
+        except (MilvusException, grpc.RpcError):
             time.sleep(0.2)
     return False
 
