@@ -4,8 +4,9 @@ and how much memory a search takes.
     python benchmarks/opening.py [--sizes 3000000 10000000] [--work FOLDER]
 
 Synthetic vectors of 8 dimensions in parts of 16,384, as `qontext encode` writes them, whose ids are in random order. Each
-time is the median of three, in a process of its own for each size. The memory is what the process holds besides files that
-are mapped: when torch is imported, and at most while 1,024 queries are searched and the ids of their 100 best are read.
+time is the median of three, in a process of its own for each size. The memory is what another process holds besides files
+that are mapped, looked at every 5 ms: before it opens the vectors, and at most until 1,024 queries are searched and the ids
+of their 100 best are read.
 Writes opening.json beside this file.
 """
 
@@ -18,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -42,9 +44,10 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", type=int, default=[3_000_000, 10_000_000])
     parser.add_argument("--work", type=Path, help="a folder for what is written; default: a temporary one")
     parser.add_argument("--only", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--search", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.only:
-        print(json.dumps(measure(options.only, options.work)))
+    if options.search or options.only:
+        print(json.dumps(search(options.search) if options.search else measure(options.only, options.work)))
         return
     rows = []
     for size in options.sizes:
@@ -62,7 +65,8 @@ def measure(size: int, folder: Path) -> dict[str, Any]:
     numbers = np.sort(np.random.default_rng(1).choice(size, RESULTS, replace=False))
     opening = timed(lambda: len(open_vectors(path)))
     naming = timed(lambda: open_vectors(path).names(numbers)) - opening
-    before, most = search(path)
+    command = [sys.executable, __file__, "--search", str(path)]
+    before, most = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     shutil.rmtree(path)
     return {
         "vectors": size,
@@ -76,15 +80,24 @@ def measure(size: int, folder: Path) -> dict[str, Any]:
 
 
 def search(path: Path) -> tuple[int, int]:
-    """MiB that are held before a search, and at most during it."""
+    """MiB that are held before the vectors are opened, and at most until the results have names."""
+    before = held_mib()
+    held, ended = [before], threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.005):
+            held.append(held_mib())
+
+    watching = threading.Thread(target=watch)
+    watching.start()
     index = ExactIndex(open_vectors(path), device="cpu")
-    held = [held_mib()]
-    index.advance = lambda passages: held.append(held_mib())
     queries = np.random.default_rng(2).standard_normal((QUERIES, DIMENSIONS), np.float32)
     numbers, _ = index.search(queries, RESULTS)
     names = index.names(np.unique(numbers))
     assert len(names) and None not in names
-    return held[0], max(*held, held_mib())
+    ended.set()
+    watching.join()
+    return before, max(held)
 
 
 def held_mib() -> int:

@@ -41,7 +41,7 @@ SLOWEST = (
     "damage",
     "retrieve",
 )
-"""Folders whose tests take longest, in an order in which two processes end at the same time."""
+"""Folders whose tests take longest, in an order in which all processes end at about the same time."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

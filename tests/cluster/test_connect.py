@@ -31,7 +31,8 @@ def guarded() -> Iterator[str]:
 ray = pytest.importorskip("ray", reason="the package ray is not installed")
 
 
-def test_an_address_at_which_nobody_listens() -> None:
+def test_an_address_at_which_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)  # by other tests of this process
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     for on in (f"127.0.0.1:{port}", f"ray://127.0.0.1:{port}"):

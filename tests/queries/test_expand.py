@@ -107,9 +107,9 @@ def test_words_without_stems(tmp_path: Path) -> None:
     row = {"passage": "m", "query": "the mills", "number": 0}
     records.write_table(tmp_path / "queries.parquet", records.table_of([row], records.QUERIES))
     settings = {"passages": tmp_path / "corpus.tsv", "words": "new"}
-    with pytest.raises(QontextError, match="no query of these passages with a word that they lack"):
-        api.expand(tmp_path / "queries.parquet", **settings, out=tmp_path / "english")
-    out = api.expand(tmp_path / "queries.parquet", **settings, analyzer="plain", out=tmp_path / "plain")
+    with pytest.raises(QontextError, match="no query with a word that its passage lacks"):
+        api.expand(tmp_path / "queries.parquet", **settings, out=tmp_path / "out")
+    out = api.expand(tmp_path / "queries.parquet", **settings, analyzer="plain", out=tmp_path / "out")
     assert records.read_part(out.path / "part-00000.parquet", records.PASSAGES)["text"].to_pylist() == [
         "The mill.\nmills"
     ]

@@ -64,6 +64,30 @@ def test_low_precision_with_rescoring_finds_the_same_top_100(
     assert np.mean([set(a) == set(b) for a, b in zip(coarse[0], numbers)]) == 1
 
 
+@pytest.mark.parametrize("share", [1.0, 0.3, 0.003])
+def test_low_precision_over_parts_in_any_order_and_under_conditions(
+    make_vectors: Callable[..., Artifact], array: np.ndarray, queries: np.ndarray, share: float
+) -> None:
+    dice = np.random.default_rng(7)
+    order = dice.permutation(len(array))
+    parts = [([f"p{i:05d}" for i in some], array[some]) for some in np.array_split(order, 5)]
+    vectors = open_vectors(make_vectors("v", parts).path)
+    rows = None if share == 1 else dice.random(len(array)) < share
+    fine = ExactIndex(vectors, device="cpu").search(queries[:20], 30, rows)
+    coarse = ExactIndex(vectors, device="cpu", scoring=torch.bfloat16).search(queries[:20], 30, rows)
+    np.testing.assert_allclose(coarse[1], fine[1], rtol=1e-5, atol=1e-5)
+    assert [set(row) for row in coarse[0]] == [set(row) for row in fine[0]]
+
+
+@pytest.mark.parametrize("scoring", [torch.float32, torch.bfloat16])
+def test_no_queries_have_no_results(
+    make_vectors: Callable[..., Artifact], array: np.ndarray, scoring: torch.dtype
+) -> None:
+    index = ExactIndex(open_vectors(make_vectors("v", shards(array, [])).path), device="cpu", scoring=scoring)
+    numbers, scores = index.search(np.empty((0, DIMENSIONS), np.float32), 10)
+    assert numbers.shape == scores.shape == (0, 10)
+
+
 def test_low_precision_leaves_the_first_of_many_equal_passages(make_vectors: Callable[..., Artifact]) -> None:
     """More than survive the first pass, and all as good as the last one asked for."""
     one, other = np.random.default_rng(4).standard_normal((2, 1, DIMENSIONS)).astype(np.float32)

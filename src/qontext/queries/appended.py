@@ -4,9 +4,9 @@ all     tf(t, d) + Σ_q tf(t, q)                 docT5query: the passage is foun
 seen    tf(t, d) + Σ_q tf(t, q) · [t ∈ d]       its own words are weighted alone, as DeepCT does
 new     tf(t, d) + Σ_q tf(t, q) · [t ∉ d]       it is found by new words alone; uniCOIL learns the weights of all
 
-for the terms t of a passage d and its queries q. DeepCT (Dai and Callan 2019) estimates with a trained model which share
-of a passage's queries has a term, and drops the terms that none has; here generated queries are counted, too few for
-that.
+for the terms t of a passage d and its queries q. DeepCT (Dai and Callan 2019) estimates with a trained model the share of a
+passage's queries that contain a term, and drops terms with none; here generated queries are counted, which are too few to
+drop terms by.
 """
 
 from __future__ import annotations

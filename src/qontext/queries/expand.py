@@ -38,11 +38,19 @@ class ExpandConfig(PartsConfig):
     passages: Annotated[str, Input()]
     """The passages from which the queries were generated."""
     at_most: Annotated[int, Field(ge=1)] | None = None
-    """Maximum number of queries appended to a passage. Default: all."""
+    """Maximum number of a passage's queries that are read. Default: all."""
     words: Words = "all"
     """Words of the queries that are appended: all; those that the passage has (seen); or those that it lacks (new)."""
     analyzer: str | None = None
-    """With --words: how words are compared, as in 'qontext index --backend bm25'. Default: english."""
+    """With --words seen or new: how words are compared, as in 'qontext index --backend bm25'. Default: english."""
+
+    def identity(self) -> dict[str, Any]:
+        """Without a choice of words, its settings are omitted."""
+        if self.words == "all":
+            return {
+                name: value for name, value in super().identity().items() if name not in ("words", "analyzer")
+            }
+        return {**super().identity(), "analyzer": self.analyzer or "english"}
 
     @field_validator("analyzer")
     @classmethod
@@ -120,12 +128,10 @@ class Expand(Parts[ExpandConfig]):
             expanded += pc.sum(pc.greater(queries, 0)).as_py()
             appended += pc.sum(queries).as_py()
         if not expanded:
-            has = {"seen": " with a word that they have", "new": " with a word that they lack"}
-            raise QontextError(
-                f"contains no query of these passages{has.get(self.config.words, '')}",
-                place=self.config.queries,
-                remedy="Check that they belong together.",
-            )
+            for name in self.work.names():  # a corrected command starts afresh
+                self.work.remove(name)
+            message, remedy = _NOTHING[self.config.words]
+            raise QontextError(message, place=self.config.queries, remedy=remedy)
         return {"passages": outcome.parts[-1].last, "expanded": expanded, "queries_appended": appended}
 
     def _rows(self, passages: list[Passage]) -> Iterator[dict[str, Any]]:
@@ -143,6 +149,16 @@ class Expand(Parts[ExpandConfig]):
                 # These are for search, not for training: their tokens are not counted.
                 "text": text, "sentences": starts, "tokens": 0, "overlong": False,
             }  # fmt: skip
+
+
+_NOTHING = {
+    "all": ("contains no query of these passages", "Check that they belong together."),
+    "seen": ("contains no query with a word that its passage has", "Check that they belong together."),
+    "new": (
+        "contains no query with a word that its passage lacks",
+        "Set --words all, or choose another generator.",
+    ),
+}
 
 
 def _places(passages: PassageRows) -> TableRows | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -75,12 +76,13 @@ class Encoded:
     def names(self, numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """[N] the ids of these passages. Unlike `ids`, it reads only the parts in which they are."""
         places = self._places[numbers]
-        part_of = np.searchsorted(self._ends, places, side="right")
-        names = np.empty(len(places), object)
-        for part in np.unique(part_of).tolist():
-            here = np.flatnonzero(part_of == part)
-            first = self._ends[part] - len(self.parts[part])
-            names[here] = as_objects(self._recent_ids(part).take(pa.array(places[here] - first)))
+        order = np.argsort(places)
+        names, starts = np.empty(len(places), object), self._ends - [len(part) for part in self.parts]
+        ends = np.searchsorted(places[order], self._ends)
+        for part, (first, last) in enumerate(pairwise([0, *ends.tolist()])):
+            if first < last:
+                here = order[first:last]
+                names[here] = as_objects(self._recent_ids(part).take(pa.array(places[here] - starts[part])))
         return names
 
     def blocks(self) -> Iterator[tuple[np.ndarray[Any, Any], Any]]:

@@ -52,8 +52,8 @@ class ExactIndex(StoredVectors):
     def search(self, queries_QD: Array, k: int, rows: Array | None = None) -> tuple[Array, Array]:
         count = len(self.vectors) if rows is None else int(rows.sum())
         k = min(k, count)
-        if not k:
-            return np.empty((len(queries_QD), 0), np.int64), np.empty((len(queries_QD), 0), np.float32)
+        if not k or not len(queries_QD):
+            return np.empty((len(queries_QD), k), np.int64), np.empty((len(queries_QD), k), np.float32)
         size = k if self.scoring == torch.float32 else min(3 * k + 100, count)
         queries = torch.from_numpy(np.ascontiguousarray(queries_QD, np.float32)).to(self.device)
         best = Best(len(queries), size, k, self.device)
@@ -90,17 +90,19 @@ class ExactIndex(StoredVectors):
                 yield tensor_over(these).to(self.device), block
 
     def _rescored(self, queries_QD: Tensor, coarse: Best, rows: Array | None) -> Array:
-        """[Q, C] the survivors' scores in fp32. A survivor with the number -1 is none."""
-        survivors, which_QC = coarse.numbers.unique(return_inverse=True)
+        """[Q, C] the survivors' scores in fp32. The number -1 stands for none."""
+        numbers, entries = coarse.numbers.flatten().sort()
         exact = torch.full_like(coarse.scores, -torch.inf)
         for numbers_B, block_BD in self._blocks(rows):
-            entry_B = torch.searchsorted(survivors, numbers_B).clamp_(max=len(survivors) - 1)
-            there = torch.nonzero(survivors[entry_B] == numbers_B)[:, 0]
-            place = torch.full_like(survivors, -1)  # of each survivor within the block
-            place[entry_B[there]] = there
-            place_QC = place[which_QC]
-            here = torch.nonzero(place_QC >= 0, as_tuple=True)
-            exact[here] = _dots(queries_QD, block_BD, here[0], place_QC[here])
+            first = torch.searchsorted(numbers, numbers_B)
+            count = torch.searchsorted(numbers, numbers_B, right=True) - first
+            passage = torch.repeat_interleave(count)  # of each entry whose passage is in the block
+            place = (
+                torch.arange(len(passage), device=self.device) + (first - (count.cumsum(0) - count))[passage]
+            )
+            here, order = entries[place].sort()
+            query = here // exact.shape[1]
+            exact.view(-1)[here] = _dots(queries_QD, block_BD, query, passage[order])
         scores: Array = exact.cpu().numpy()
         return scores
 
