@@ -3,7 +3,7 @@
     python benchmarks/representations.py DATA/squad_pool --encoder MODEL [--passages 2000] [--questions 200] [--steps 12]
 
 The first passages of a labelled set in BEIR's layout and the questions about them. Every case is fine-tuned for a few
-steps from the same encoder, on the same batches of 32 questions with their passage and a negative; encodes the passages;
+steps from the same encoder, on the same batches of 8 questions with their passage and a negative; encodes the passages;
 and is searched exactly with the encoded questions, all at once. Steps are medians without the first two, searches medians
 of three without the first; encoding is one run, with loading. Bytes are those of vectors or weights, and of their
 places. Beside the representations stand two kinds of fine-tuning that read a teacher. Writes representations.json beside
@@ -52,7 +52,7 @@ TAUGHT: dict[str, dict[str, Any]] = {
     "vector, margin-MSE and a second teacher": {"distill": "margin-mse", "batch_teacher": "tokens"},
 }
 """The same with a teacher; a second one is the retriever of a case."""
-BATCH = 32
+BATCH = 8
 
 
 def main() -> None:
