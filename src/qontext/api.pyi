@@ -199,6 +199,8 @@ def expand(
     on: str = 'local',
     shard: str | None = None,
     at_most: int | None = None,
+    words: Literal['all', 'seen', 'new'] = 'all',
+    analyzer: str | None = None,
     overwrite: bool = False,
 ) -> Artifact:
     """Append queries to passages, for BM25."""
