@@ -57,17 +57,22 @@ def execute(uri: str, statement: str, *values: Any) -> list[Any]:
         return done.fetchall() if done.description else []
 
 
+def array_of(vector: Any) -> np.ndarray[Any, Any]:
+    """A vector as pgvector reads it: an array (0.4) or an object of its own."""
+    return vector if isinstance(vector, np.ndarray) else vector.to_numpy()
+
+
 def asked(uri: str) -> Server:
     """The server at this address."""
 
     def row(name: str, id: str) -> dict[str, Any]:
         names = ("vector", "document", "title", "text", "place", "metadata")
         (values,) = execute(uri, f'SELECT {", ".join(names)} FROM "{name}" WHERE id = %s', id)
-        return {**dict(zip(names, values)), "vector": values[0].to_numpy()}
+        return {**dict(zip(names, values)), "vector": array_of(values[0])}
 
     def rows(name: str) -> list[tuple[int, str, list[float]]]:
         found = execute(uri, f'SELECT number, id, vector FROM "{name}"')
-        return sorted((number, id, vector.to_list()) for number, id, vector in found)
+        return sorted((number, id, array_of(vector).tolist()) for number, id, vector in found)
 
     return Server(
         backend="postgres",
