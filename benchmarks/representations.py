@@ -1,6 +1,6 @@
 """What each representation costs: a step of its training, its encoding, its disk space and a search.
 
-    python benchmarks/representations.py DATA/squad_pool --encoder MODEL [--passages 2000] [--questions 200] [--steps 12]
+    python benchmarks/representations.py DATA/squad_pool --encoder MODEL [--passages 400] [--questions 50] [--steps 8]
 
 The first passages of a labelled set in BEIR's layout and the questions about them. Every case is fine-tuned for a few
 steps from the same encoder, on the same batches of 8 questions with their passage and a negative; encodes the passages;
@@ -62,11 +62,11 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--encoder", required=True)
     parser.add_argument("--name", default="MiniLM", help="of the encoder")
-    parser.add_argument("--passages", type=int, default=2_000)
+    parser.add_argument("--passages", type=int, default=400)
     parser.add_argument(
-        "--questions", type=int, default=200, help="that are searched; the others are trained on"
+        "--questions", type=int, default=50, help="that are searched; the others are trained on"
     )
-    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--precision", default="fp32", choices=["fp32", "bf16"])
     options = parser.parse_args()
     log.show(log.SILENT)
@@ -79,6 +79,7 @@ def main() -> None:
             "data": options.data.name,
             "passages": options.passages,
             "questions": options.questions,
+            "steps": options.steps,
             "batch": BATCH,
             "encoder": options.name,
             "precision": options.precision,

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -182,15 +183,19 @@ sys.stdin.readline()
 """A cluster in a process of its own, since Ray ends every process that is connected to a head that is gone."""
 
 
-@pytest.fixture
-def doomed(cluster: Any) -> Iterator[subprocess.Popen[str]]:
-    """A second cluster. It prints its address; at a line of input, its head is killed."""
-    environment = {
-        **os.environ,
-        "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
-    }  # then its processes end; Ray's is 60
+@contextmanager
+def another_cluster(**environment: str) -> Iterator[subprocess.Popen[str]]:
+    """A cluster with these variables. It prints its address; at a line of input, its head is killed."""
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", DOOMED], env=environment, **pipes) as process:
+    variables = {**os.environ, **environment}
+    with subprocess.Popen([sys.executable, "-c", DOOMED], env=variables, **pipes) as process:
         yield process
         assert process.stdin is not None
         process.stdin.close()
+
+
+@pytest.fixture
+def doomed(cluster: Any) -> Iterator[subprocess.Popen[str]]:
+    """A second cluster, whose processes end 5 s after their head; Ray's own time is 60 s."""
+    with another_cluster(RAY_gcs_rpc_server_reconnect_timeout_s="5") as process:
+        yield process

@@ -8,10 +8,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.cluster.conftest import DOOMED
+from tests.cluster.conftest import another_cluster
 
 from qontext.cluster import connect
 from qontext.frame.errors import QontextError
@@ -20,12 +19,9 @@ from qontext.frame.errors import QontextError
 @pytest.fixture
 def guarded() -> Iterator[str]:
     """The address of a cluster whose clients need the token aaa…"""
-    environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a" * 64}
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", DOOMED], env=environment, **pipes) as process:
-        assert process.stdout is not None and process.stdin is not None
+    with another_cluster(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="a" * 64) as process:
+        assert process.stdout is not None
         yield process.stdout.readline().strip()
-        process.stdin.close()
 
 
 ray = pytest.importorskip("ray", reason="the package ray is not installed")

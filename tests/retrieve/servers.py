@@ -80,10 +80,9 @@ def running_milvus(folder: Path) -> Iterator[str]:
     """A server that asks for TOKEN; yields its address. It has fixed ports inside: on a machine there is one at a time."""
     milvus = pytest.importorskip("milvus", reason="the package of the Milvus server is not installed")
     with FileLock(Path(tempfile.gettempdir()) / "qontext-tests-milvus.lock", timeout=600):
-        for attempt in range(
-            2
-        ):  # its many ports are free when they are chosen, and may be taken a second later
-            server = _start_milvus(milvus, folder / str(attempt))
+        # Its many ports are free when they are chosen, and may be taken a second later: then it is started again.
+        for attempt in ("first", "second"):
+            server = _start_milvus(milvus, folder / attempt)
             process, uri = server.server_proc, f"http://127.0.0.1:{server.listen_port}"
             try:
                 if _answers(uri, process):

@@ -68,7 +68,7 @@ def page(command: Any, ctx: Any, *, everything: bool) -> str:
     panels: dict[str, list[Any]] = {}
     for parameter in command.get_params(ctx):
         is_argument = parameter.param_type_name == "argument"
-        panel = "Arguments" if is_argument else getattr(parameter, "rich_help_panel", None) or GENERAL
+        panel = "Arguments" if is_argument else parameter.rich_help_panel or GENERAL
         panels.setdefault(panel, []).append(parameter)
     few = sum(map(len, panels.values())) <= _LONG
     names = sorted(panels, key=lambda name: (*FIRST, name, *RARE).index(name))

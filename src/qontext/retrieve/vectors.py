@@ -4,7 +4,7 @@ Part k holds the vectors of a block of passages (``vectors-00000.npy``) and thei
 Passages are numbered in the order of their *ids*, not of the parts, so that ties are broken by number and a
 run can be written without comparing strings. The numbers, in the order of the parts, are stored as
 ``derived/numbers.npy``, so that ids are sorted only once; and the passages' places, in the order of their numbers, as
-``derived/places.npy``, so that the ids of a few results are found without looking at all.
+``derived/places.npy``, so that the ids of a few results are found without reading all.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Encoded:
 
     @cached_property
     def _ends(self) -> np.ndarray[Any, Any]:
-        """For each part, the place behind its last passage."""
+        """For each part, the place after its last passage."""
         return np.cumsum([len(part) for part in self.parts])
 
     @cached_property
