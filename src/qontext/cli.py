@@ -79,7 +79,8 @@ class VerbGroup(HelpGroup):
                 run_guarded(
                     lambda: config.refuse_unread(name, chosen_kinds(config, rest)), debug="--debug" in rest
                 )
-            error.message = shorten(error.message, 900)  # it may quote a long argument
+            # The words in front are the library's; what follows may quote a long argument.
+            error.message = shorten(error.message.removeprefix("Value error, "), 900)
             raise
 
 
