@@ -139,7 +139,8 @@ def test_overwrite_does_not_pull_the_directory_from_under_a_live_shard(start, tm
 def test_ranks_share_and_each_returns_the_finished_artifact(start, tmp_path):
     ranks = [start("", RANK=str(i), WORLD_SIZE="3") for i in (0, 1)]
     time.sleep(1.0)
-    assert all(rank.poll() is None for rank in ranks)  # they wait for the last one
+    for rank in ranks:
+        assert rank.poll() is None, rank.communicate()  # they wait for the last one
     ranks.append(start("", RANK="2", WORLD_SIZE="3"))
     for rank in ranks:
         assert rank.wait() == 0, rank.stderr.read()

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -415,3 +416,25 @@ def test_nothing_is_pickled_and_nothing_that_is_read_can_run() -> None:
     )
     for module in Path(artifacts.__file__).parents[1].rglob("*.py"):
         assert not forbidden.search(module.read_text(encoding="utf-8")), module
+
+
+def test_a_writer_begins_and_looks_around_while_another_one_writes(tmp_path: Path) -> None:
+    """The other one's temporary folders come and go."""
+    ended = threading.Event()
+
+    def write() -> None:
+        other, number = Workdir(tmp_path, "1-of-2", 1, 2), 0
+        while not ended.is_set():
+            number = (number + 1) % 50
+            other.write_text(f"part-{number}.txt", "x")
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    try:
+        work = Workdir(tmp_path, "0-of-2", 0, 2)
+        for _ in range(300):
+            work.sweep()
+            assert all(name.startswith("part-") for name in work.names())
+    finally:
+        ended.set()
+        writing.join()

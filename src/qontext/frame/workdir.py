@@ -109,8 +109,7 @@ class Workdir:
 
     def names(self) -> list[str]:
         """The existing parts, in sorted order."""
-        files = (p for p in self.path.rglob("*") if p.is_file())
-        names = (p.relative_to(self.path) for p in files)
+        names = (p.relative_to(self.path) for p in self._below() if p.is_file())
         return sorted(
             str(name)
             for name in names
@@ -121,9 +120,16 @@ class Workdir:
         """Remove temporary files of earlier, killed holders of this writer's name. `deep=False` is for a
         directory of directories that have their own writers.
         """
-        names = f"{TEMPORARY}{self.writer}.*"
-        for path in list(self.path.rglob(names) if deep else self.path.glob(names)):
-            _discard(path)
+        for path in list(self._below(deep)):
+            if path.name.startswith(f"{TEMPORARY}{self.writer}."):
+                _discard(path)
+
+    def _below(self, deep: bool = True) -> Iterator[Path]:
+        """All files and folders. Unlike `Path.rglob`, it passes over those that another writer removes meanwhile."""
+        for folder, folders, files in os.walk(self.path):
+            yield from (Path(folder, name) for name in (*folders, *files))
+            if not deep:
+                return
 
 
 def _discard(path: Path) -> None:
