@@ -111,3 +111,16 @@ def test_an_approximate_index_of_a_local_database(tmp_path: Path, kind: str) -> 
         opened.client.close()  # type: ignore[attr-defined]
     assert recalls[0] > 0.95
     assert recalls[1] > 0.95 if kind == "HNSW" else recalls[1] < 0.8
+
+
+def test_a_database_that_is_open_is_built_again_by_the_same_process(tmp_path: Path) -> None:
+    """As in a notebook; milvus-lite would keep serving the files that are gone."""
+    pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")
+    first, second = (written(tmp_path / str(count), texts_of(count)) for count in (50, 30))
+    opened, _ = open_index(api.index(first, backend="milvus", out=tmp_path / "index").path)
+    query = np.ones((1, opened.dimension), np.float32)
+    assert len(opened.search(query, 50)[0][0]) == 50
+    artifact = api.index(second, backend="milvus", out=tmp_path / "index", overwrite=True)
+    opened, _ = open_index(artifact.path)
+    assert sorted(opened.search(query, 30)[0][0]) == list(range(30))
+    opened.client.close()  # type: ignore[attr-defined]

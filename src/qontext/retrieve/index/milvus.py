@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -225,8 +226,12 @@ class Milvus(ServerBackend):
     @contextlib.contextmanager
     def store(cls, source: Vectors, work: Workdir, options: MilvusOptions) -> Iterator[Store]:
         _check(options)
-        if options.uri is None and work.has(DATABASE):
-            work.remove(DATABASE)  # unfinished: nothing else writes there
+        if options.uri is None:
+            _stop(
+                work.path / DATABASE
+            )  # it would serve the files of an earlier index that this process opened
+            if work.has(DATABASE):
+                work.remove(DATABASE)  # unfinished: nothing else writes there
         with _messages(options.uri, work.path):
             client = _client(options.uri or str(work.path / DATABASE))
             try:
@@ -285,9 +290,8 @@ def _search_params(config: Any, k: int, vectors: int) -> dict[str, int]:
 
 def _stop(database: Path | str) -> None:
     """Wait until milvus-lite, which runs in threads of this process, has written everything."""
-    from milvus_lite.server_manager import server_manager_instance
-
-    server_manager_instance.release_server(str(database))
+    if manager := sys.modules.get("milvus_lite.server_manager"):
+        manager.server_manager_instance.release_server(str(database))
 
 
 def _is_lite(uri: str | None) -> bool:
