@@ -2,9 +2,10 @@
 
     L = − Σ_t log P(q_t | passage, q_<t)        averaged over the tokens of all queries of a batch
 
-The passage is read, not predicted. Logits are computed from the place of a micro-batch's first query token on.
+The passage is read, not predicted. Sequences are padded on the left, so that all queries end at the same place, and
+logits, which have the size of the vocabulary, are computed at the queries' places alone.
 
-Shapes: N pairs of a micro-batch, T tokens of a padded sequence, Q places with logits, V vocabulary.
+Shapes: N pairs of a micro-batch, T tokens of a padded sequence, Q of the longest query, V vocabulary.
 """
 
 from __future__ import annotations
@@ -26,9 +27,7 @@ from qontext.training.texts import TokenizedTexts
 
 @dataclass(frozen=True)
 class CausalRows(PairRows):
-    """Whole sequences [N, T]; labels [N, T] are -100 outside the queries, the first of which begins at `first`."""
-
-    first: int = 1
+    """Whole sequences [N, T], padded on the left; labels [N, Q] are -100 before the queries."""
 
 
 @dataclass(frozen=True)
@@ -38,14 +37,14 @@ class CausalPlan(PairPlan):
     def rows(self, pairs: Ints, row_keys: U64, weight: float) -> Iterator[PairRows]:
         for cut in pack_by_tokens(self.passages.length[pairs], None, self.micro_tokens):
             ids, mask = self.passages.pad(pairs[cut], self.pad_id)
-            ends = torch.from_numpy(self.passages.length[pairs[cut]])
-            begins = ends - torch.from_numpy(self.queries.length[pairs[cut]])
-            place = torch.arange(ids.shape[1])
-            is_query = (place >= begins[:, None]) & (place < ends[:, None])
-            labels = ids.masked_fill(~is_query, -100)
-            yield CausalRows(
-                ids, mask.long(), labels, torch.tensor(weight), int(begins.min()), row_keys=row_keys[cut]
-            )
+            width, lengths = ids.shape[1], torch.from_numpy(self.passages.length[pairs[cut]])
+            shifted = (torch.arange(width) + lengths[:, None]) % width
+            ids, mask = ids.gather(1, shifted), mask.gather(1, shifted)
+            of_queries = torch.from_numpy(self.queries.length[pairs[cut]])
+            longest = int(of_queries.max())
+            is_before = torch.arange(longest) < longest - of_queries[:, None]
+            labels = ids[:, width - longest :].masked_fill(is_before, -100)
+            yield CausalRows(ids, mask.long(), labels, torch.tensor(weight), row_keys=row_keys[cut])
 
 
 class CausalGeneration(QueryGeneration):
@@ -53,13 +52,17 @@ class CausalGeneration(QueryGeneration):
 
     def forward(self, rows: PairRows) -> Output:
         assert isinstance(rows, CausalRows)
-        places = torch.arange(rows.first - 1, rows.ids.shape[1] - 1, device=rows.ids.device)
+        queries = rows.labels.shape[1]
         logits_NQV = self.model(
-            input_ids=rows.ids, attention_mask=rows.mask, use_cache=False, logits_to_keep=places
-        ).logits
+            input_ids=rows.ids,
+            attention_mask=rows.mask,
+            position_ids=(rows.mask.cumsum(1) - 1).clamp(min=0),
+            use_cache=False,
+            logits_to_keep=queries + 1,  # each token is predicted at the place before it
+        ).logits[:, :-1]
         loss = cross_entropy(
             logits_NQV.float().flatten(0, 1),
-            rows.labels[:, rows.first :].flatten(),
+            rows.labels.flatten(),
             ignore_index=-100,
             reduction="sum",
             label_smoothing=self.label_smoothing if self.training else 0.0,
