@@ -83,27 +83,31 @@ def place_of(cell: dict[str, Any]) -> str:
     return f"{cell['scale']}/{cell['set']}"
 
 
-def systems_of(cells: Sequence[dict[str, Any]]) -> dict[Key, System]:
-    """What each arm reached; only seeds that were measured on the same questions are comparable."""
-    seeds: dict[Key, list[dict[str, Any]]] = defaultdict(list)
+def values_of(cells: Sequence[dict[str, Any]]) -> dict[Key, dict[int, dict[str, Any]]]:
+    """What each arm reached with each seed: measure → the values of all questions."""
+    values: dict[Key, dict[int, dict[str, Any]]] = defaultdict(dict)
     for cell in cells:
         for labels, scores in cell["scores"].items():
-            values = {measure: np.array(column) for measure, column in scores["values"].items()}
-            seeds[place_of(cell), labels, cell["arm"]].append(values)
-    return {key: System(TITLES[key[2]], values) for key, values in seeds.items()}
+            columns = {measure: np.array(column) for measure, column in scores["values"].items()}
+            values[place_of(cell), labels, cell["arm"]][cell["seed"]] = columns
+    return values
 
 
-def tests_of(systems: dict[Key, System]) -> list[Test]:
-    """Every difference of every claim for which both arms have cells, p values corrected over all of them."""
-    rows = []
+def systems_of(cells: Sequence[dict[str, Any]]) -> dict[Key, System]:
+    """What each arm reached, with all its seeds."""
+    return {key: System(TITLES[key[2]], list(seeds.values())) for key, seeds in values_of(cells).items()}
+
+
+def tests_of(cells: Sequence[dict[str, Any]]) -> list[Test]:
+    """Every difference of every claim, over the seeds that both arms have; p values corrected over all of them."""
+    rows, values = [], values_of(cells)
     for claim in CLAIMS:
-        for data, labels in sorted({key[:2] for key in systems if "+" not in key[1]}):
+        for data, labels in sorted({key[:2] for key in values if "+" not in key[1]}):
             for baseline, candidate in claim.pairs:
-                a, b = (systems.get((data, labels, arm)) for arm in (baseline, candidate))
-                if a and b:
-                    seeds = min(len(a.seeds), len(b.seeds))
-                    d = difference(a.per_query(MAIN), b.per_query(MAIN))
-                    rows.append((claim, data, labels, baseline, candidate, seeds, d))
+                both = [values.get((data, labels, arm), {}) for arm in (baseline, candidate)]
+                if seeds := sorted(both[0].keys() & both[1].keys()):
+                    a, b = (np.mean([of_arm[seed][MAIN] for seed in seeds], axis=0) for of_arm in both)
+                    rows.append((claim, data, labels, baseline, candidate, len(seeds), difference(a, b)))
     corrected = holm([row[-1].p for row in rows])
     return [Test(*row, p) for row, p in zip(rows, corrected)]
 
@@ -233,7 +237,7 @@ def labelled(labels: str) -> str:
 def filled(page: str, cells: Sequence[dict[str, Any]]) -> str:
     """The page with its tables made anew. A table stands between ``<!-- NAME -->`` and ``<!-- end -->``."""
     systems = systems_of(cells)
-    tests = tests_of(systems)
+    tests = tests_of(cells)
     tables = {"claims": claims_table(tests), "differences": differences_table(tests)}
     tables["short"] = short_table(systems)
     tables |= {
@@ -253,7 +257,7 @@ def shown(table: Table) -> str:
 
 def html(cells: Sequence[dict[str, Any]]) -> str:
     systems = systems_of(cells)
-    tests = tests_of(systems)
+    tests = tests_of(cells)
     blocks = [Block("Claims", tables=[claims_table(tests)]), *_sets(systems, cells)]
     blocks.append(Block("All differences", tables=[differences_table(tests)]))
     return to_page("Evidence", "The claims of the papers, tested with Qontext on public data", blocks)

@@ -116,12 +116,13 @@ def test_every_claim_names_arms(modules: Any) -> None:
         assert bool(claim.pairs) != bool(claim.why_not)
 
 
-def cell(arm: str, values: list[float]) -> dict[str, Any]:
+def cell(arm: str, values: list[float], seed: int = 1) -> dict[str, Any]:
     scores = {"mean": {}, "values": dict.fromkeys(("MRR@10", "nDCG@10", "R@100"), values)}
     return {
         "scale": "small",
         "set": "stories",
         "arm": arm,
+        "seed": seed,
         "scores": {"0": scores},
         "seconds": {f"pretrain-{arm}-1": 60.0},
     }
@@ -145,7 +146,17 @@ def test_a_verdict_follows_from_the_differences(
     arms = {"cocondenser-passage": passages, "cocondenser-query": queries, "cocondenser-gold": gold}
     noise = 0 * noise if expected.startswith("not") else noise
     cells = [cell(arm, list(mean + noise * i)) for i, (arm, mean) in enumerate(arms.items())]
-    assert page.verdict(page.tests_of(page.systems_of(cells)), claim) == expected
+    assert page.verdict(page.tests_of(cells), claim) == expected
+
+
+def test_arms_are_compared_over_the_seeds_that_both_have(modules: Any) -> None:
+    cells = [
+        cell("cocondenser-passage", [0.2] * 50),
+        cell("cocondenser-query", [0.3] * 50),
+        cell("cocondenser-query", [0.9] * 50, seed=2),
+    ]
+    (test,) = [t for t in modules["page"].tests_of(cells) if t.baseline == "cocondenser-passage"]
+    assert (test.seeds, test.difference.mean) == (1, pytest.approx(0.1))
 
 
 def test_without_cells_nothing_is_claimed(modules: Any) -> None:
