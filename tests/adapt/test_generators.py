@@ -9,9 +9,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from tests.tiny import save_llama
 
 from qontext import api
 from qontext.data import records
+from qontext.data.collection import load_collection
 from qontext.frame.artifacts import open_artifact
 from qontext.frame.errors import QontextError
 
@@ -106,3 +108,25 @@ def test_a_t5_model_writes_the_queries(reports: Path, small_encoder: Path, tmp_p
     assert result["seconds"]["generate"] > 0
     api.run(tmp_path / "made/recipe.toml", out=tmp_path / "made/steps", until="generate")
     assert open_artifact(tmp_path / "made/steps/generate").config["generator"] == "t5"
+
+
+def test_a_language_model_writes_the_questions_to_measure_with(
+    reports: Path, small_encoder: Path, tmp_path: Path
+) -> None:
+    texts = [json.loads(line)["text"] for line in reports.read_text().splitlines()[:3]]
+    model = save_llama(tmp_path / "llama", texts)
+    result = api.adapt(
+        reports, out=tmp_path / "made", encoder=small_encoder, budget="10m", question_model=model, dry_run=True,
+    )  # fmt: skip
+    assert result["seconds"]["hold_out"] > result["seconds"]["split"]
+    steps = tmp_path / "made/steps"
+    api.run(tmp_path / "made/recipe.toml", out=steps, until="holdout")
+    measured = load_collection(steps / "holdout/measured")
+    written, judged = measured.queries("generated"), measured.qrels("generated")
+    generated, trained = (
+        [row for batch in records.read_table(str(steps / part), records.QUERIES) for row in batch.to_pylist()]
+        for part in ("generate", "holdout/queries")
+    )
+    assert len(written) > 3 and not set(written.values()) & {row["query"] for row in generated}
+    held_out = {passage for passages in judged.values() for passage in passages}
+    assert trained and not {row["passage"] for row in trained} & held_out

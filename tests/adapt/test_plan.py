@@ -14,6 +14,7 @@ from qontext.adapt.rates import STAGE_SECONDS, Rates
 from qontext.adapt.recipes import serving_recipe, training_recipe
 from qontext.adapt.request import Request, parse_budget
 from qontext.adapt.survey import Survey
+from qontext.evaluation.question_model import Asking
 from qontext.frame.errors import QontextError
 from qontext.training.pace import Limit, Pace
 from qontext.workflow.recipe import Recipe, read_recipe
@@ -53,6 +54,15 @@ def test_a_plan_that_trains_keeps_to_its_budget(passages: int, minutes: float) -
     adaptation = plan(passages, minutes)
     assert adaptation.trains and adaptation.expected <= USED_SHARE * minutes * MINUTE
     assert set(adaptation.seconds) >= {"split", "generate", "hold_out", "measure", "serve", "train"}
+
+
+def test_the_questions_of_a_language_model_take_their_time() -> None:
+    slow = replace(RATES, asking=Asking(loading=3, question=0.2))
+    for passages, questions in ((500, 50), (20_000, 500)):
+        without, asked = (
+            make_plan(REQUEST, survey(passages), rates, 384).seconds["hold_out"] for rates in (RATES, slow)
+        )
+        assert asked - without == pytest.approx(3 + 0.2 * questions)
 
 
 def test_more_time_is_more_training_up_to_six_passes() -> None:

@@ -420,13 +420,14 @@ def test_nothing_is_pickled_and_nothing_that_is_read_can_run() -> None:
 
 def test_a_writer_begins_and_looks_around_while_another_one_writes(tmp_path: Path) -> None:
     """The other one's temporary folders come and go."""
-    ended = threading.Event()
+    ended, count = threading.Event(), 0
 
     def write() -> None:
-        other, number = Workdir(tmp_path, "1-of-2", 1, 2), 0
+        nonlocal count
+        other = Workdir(tmp_path, "1-of-2", 1, 2)
         while not ended.is_set():
-            number = (number + 1) % 50
-            other.write_text(f"part-{number}.txt", "x")
+            count += 1
+            other.write_text(f"part-{count % 50}.txt", "x")
 
     writing = threading.Thread(target=write)
     writing.start()
@@ -435,6 +436,7 @@ def test_a_writer_begins_and_looks_around_while_another_one_writes(tmp_path: Pat
         for _ in range(300):
             work.sweep()
             assert all(name.startswith("part-") for name in work.names())
+        assert writing.is_alive() and count > 300
     finally:
         ended.set()
         writing.join()

@@ -51,6 +51,11 @@ class AdaptConfig(StageConfig):
     endpoint: str | None = None
     """llm: base URL of the server, such as http://127.0.0.1:8000/v1."""
 
+    question_model: Annotated[str | None, Input()] = None
+    """Local language model that writes the evaluation questions, preferably one fine-tuned with 'qontext
+    train-generator': a folder, a GGUF file or a Hub name. Default: one of the generated queries of each held-out
+    passage, which favor BM25."""
+
     passages: int | None = Field(None, ge=10)
     """pydocs: approximate number of passages to read. Default: limited by the budget."""
 

@@ -45,7 +45,12 @@ def _inputs(
     config: AdaptConfig, root: Path, recorded: Mapping[str, Entry]
 ) -> tuple[dict[str, str], dict[str, Entry]]:
     """The inputs that are not given where they are now, and those that are not there."""
-    names = ["encoder", "reranker", *([] if is_documentation(config.documents) else ["labels"])]
+    names = [
+        "encoder",
+        "reranker",
+        "question_model",
+        *([] if is_documentation(config.documents) else ["labels"]),
+    ]
     inputs: dict[str, str] = {}
     absent: dict[str, Entry] = {}
     for name in names:

@@ -24,6 +24,8 @@ PASSES = 6
 FEWEST_STEPS = 4
 FINETUNED_PASSAGES = 4
 QUERIES_PER_PASSAGE = 5
+QUESTIONS, HELD_OUT_SHARE = 500, 0.1
+"""Questions about held-out passages: at most so many, of at most this share of the passages."""
 USED_SHARE = 0.95
 """Share of the budget to plan with."""
 FILTERED_SHARE = 0.1
@@ -164,6 +166,7 @@ def _rates_together(rates: Rates, passages: int, processes: int, generator: str)
         rates.encoded * min(processes, -(-passages // ENCODED_AT_A_TIME)),
         rates.generated * min(processes, -(-passages // generated_at_a_time)),
         rates.scored * processes,
+        asking=rates.asking,
     )
 
 
@@ -176,10 +179,11 @@ def _pool(passages: int, rates: Rates, budget: float) -> int:
 
 def _needed(survey: Survey, passages: int, pool: int, rates: Rates, *, serving: float) -> dict[str, float]:
     """Seconds for the necessary work; `serving` is the rate of the single process that encodes the index."""
+    asking = rates.asking.loading + min(QUESTIONS, HELD_OUT_SHARE * passages) * rates.asking.question
     return {
         "split": STAGE_SECONDS + survey.characters / SPLIT_CHARACTERS,
         "generate": STAGE_SECONDS + passages / rates.generated,
-        "hold_out": STAGE_SECONDS + passages / BM25_PASSAGES,
+        "hold_out": STAGE_SECONDS + passages / BM25_PASSAGES + asking,
         "measure": 9 * STAGE_SECONDS + 2 * pool / rates.encoded + 2 * pool / BM25_PASSAGES,
         # The vectors of the evaluated passages are reused.
         "serve": 3 * STAGE_SECONDS + (passages - pool) / serving + passages / BM25_PASSAGES,

@@ -9,6 +9,7 @@ from qontext.adapt.survey import Survey, fertility, spread, survey
 from qontext.corpus.sources.files import unread
 from qontext.data.labels import measured_sizes, read_labels
 from qontext.frame.errors import QontextError
+from qontext.models.causal import model_folder
 from qontext.models.locate import locate
 from qontext.models.tokenizer import load_tokenizer
 from qontext.queries.generators import GENERATORS
@@ -41,21 +42,15 @@ def prepare(config: AdaptConfig) -> tuple[Request, Survey, list[str], int]:
     notes = _notes(source, tokenizer)
     positions = min(LONGEST_READ, int(retriever.model.config.max_position_embeddings) - 2)
     lengths = _lengths(source, tokenizer)
-    longest = lengths[int(0.98 * (len(lengths) - 1))] if lengths else 0
-    read = (
-        positions
-        if longest > 256
-        else min(positions, max(64, longest))
-        if source.keep
-        else min(positions, 256)
-    )
+    read = _read_tokens(lengths, positions, keep=source.keep)
     window = _window(config.index, source, lengths)
     trained = min(TRAINED_IN_WINDOWS if window else LONGEST_TRAINED, read)
+    if config.question_model is not None:
+        model_folder(config.question_model)  # before anything is timed
     splits, labelled, judged, divided = _splits(config.labels, config.max_labels)
     if config.max_labels is not None and not labelled:
         notes.append("there are no labelled questions to train on; --max-labels has no effect.")
     device = resolve_device("auto").type
-    layout = read_layout(folder)
     return (
         Request(
             documents=config.documents,
@@ -67,7 +62,7 @@ def prepare(config: AdaptConfig) -> tuple[Request, Survey, list[str], int]:
             generate=_generator(
                 config.generator, config.generator_model, config.endpoint, config.seed, device
             ),
-            pretrain=_objective(config.encoder, layout, trained, config.seed),
+            pretrain=_objective(config.encoder, read_layout(folder), trained, config.seed),
             max_tokens=PASSAGE_TOKENS if not source.keep else min(LONGEST_TRAINED, read),
             read_tokens=read,
             budget=budget,
@@ -79,6 +74,7 @@ def prepare(config: AdaptConfig) -> tuple[Request, Survey, list[str], int]:
             judged=judged,
             divided=divided,
             window=window,
+            question_model=config.question_model,
         ),
         source,
         notes,
@@ -154,6 +150,14 @@ def _splits(source: str | None, max_labels: int | None) -> tuple[tuple[str, ...]
 def _lengths(source: Survey, tokenizer: Any) -> list[int]:
     """Tokens of texts of the sample, ascending."""
     return sorted(len(tokenizer(p.content, verbose=False)["input_ids"]) for p in spread(source.sample, 200))
+
+
+def _read_tokens(lengths: list[int], positions: int, *, keep: bool) -> int:
+    """The number of tokens that are read of a passage: of nearly all passages, all."""
+    longest = lengths[int(0.98 * (len(lengths) - 1))] if lengths else 0
+    if longest > 256:
+        return positions
+    return min(positions, max(64, longest) if keep else 256)
 
 
 def _window(index: str | None, source: Survey, lengths: list[int]) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from qontext import api
 from qontext.adapt.survey import spread
 from qontext.data.collection import Passage, passage_row
 from qontext.data.lines import write_jsonl
+from qontext.evaluation.question_model import Asking, time_questions
 from qontext.frame import log
 from qontext.frame.scratch import scratch
 from qontext.queries.generators import GENERATORS
@@ -21,6 +22,8 @@ from qontext.queries.generators import GENERATORS
 TRAINED, ENCODED, STEPS, BATCH = 64, 192, 3, 32
 """Passages that are trained on and encoded, and steps of a batch as large as the real one: with smaller ones, what a step
 costs in itself weighs more."""
+ASKED = 16
+"""Passages about which a language model asks."""
 FEWEST = 8
 """Minimum number of passages for training; below it, nothing is timed."""
 SPLIT_CHARACTERS, BM25_PASSAGES, KEYPHRASE_PASSAGES = 1_500_000, 15_000, 2_500
@@ -39,13 +42,14 @@ def searching_by_words(queries: int, passages: int) -> float:
 @dataclass(frozen=True)
 class Rates:
     """Per second: training passages (with a query each), encoded passages, passages with generated queries,
-    pairs scored by the cross-encoder (if any)."""
+    pairs scored by the cross-encoder (if any); and what the language model (if any) needs for its questions."""
 
     trained: float
     encoded: float
     generated: float
     scored: float
     seconds: float = 0.0
+    asking: Asking = field(default_factory=Asking)
 
 
 def measure(
@@ -56,6 +60,7 @@ def measure(
     reranker: str | None = None,
     *,
     window: int | None = None,
+    question_model: str | None = None,
     under: Path,
 ) -> Rates:
     """Run generate, pretrain and encode on the sample, with the recipe's settings, and measure their time.
@@ -91,7 +96,9 @@ def measure(
         )
         encoded = vectors.summary["texts_per_second"]
         scored = _scored(reranker, some) if reranker else 1.0
-    return Rates(statistics.median(trained), encoded, generated, scored, time.monotonic() - started)
+        asking = time_questions(question_model, spread(usable, ASKED)) if question_model else Asking()
+    seconds = time.monotonic() - started
+    return Rates(statistics.median(trained), encoded, generated, scored, seconds, asking)
 
 
 def _scored(reranker: str, passages: list[Passage]) -> float:

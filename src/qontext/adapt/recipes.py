@@ -76,6 +76,7 @@ def _preparing(request: Request, plan: Plan) -> Iterator[Step]:
         "passages": "@split",
         "queries": "@generate",
         "labels": request.labels,
+        "question_model": request.question_model,
         "pool": max(plan.pool, 1_000),
         "max_labels": request.max_labels,
         "split_labels": False if request.labels and not request.divided else None,

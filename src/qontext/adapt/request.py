@@ -37,6 +37,8 @@ class Request:
     divided: bool = False
     window: int | None = None
     """Maximum tokens of a window, if passages have a vector for each of their windows."""
+    question_model: str | None = None
+    """What writes the questions to measure with, instead of the generator of the training queries."""
 
     def without_training_on_labels(self) -> Request:
         """Labels that are not trained on all measure, unless they have splits of their own."""

@@ -115,6 +115,7 @@ def _plan(
         request.read_tokens,
         request.reranker,
         window=request.window,
+        question_model=request.question_model,
         under=aside or root,
     )
     plan = make_plan(request, survey, measured, dimension)

@@ -39,7 +39,9 @@ def show_plan(request: Request, source: Survey, plan: Plan, recipe: Path | None)
         if request.reranker
         else None,
         "labels": _labels(request, plan),
-        "measuring": f"{', '.join(s for s in request.splits if s != 'dev')} questions, among {plan.pool:,} passages",
+        "measuring": f"{', '.join(s for s in request.splits if s != 'dev')} questions"
+        + (f" written by {request.question_model}" if request.question_model else "")
+        + f", among {plan.pool:,} passages",
         "time": f"{log.duration(plan.expected)}, "
         + (
             f"budget {log.duration(request.budget)}: "

@@ -92,8 +92,8 @@ def about_share(share: float | None, absent: list[str], *, trained: bool) -> lis
         return again if trains_again(share, absent) else []
     sentences = [f"{share:.0%} of the passages are new since the model was trained."]
     if share > RETRAIN_ABOVE:
-        flags = " and ".join(f"--{name}" for name in absent)
-        without = f"To train again, pass {flags}: what it was trained with is no longer there."
+        flags = " and ".join(f"--{name.replace('_', '-')}" for name in absent)
+        without = f"To train again, pass {flags}: what the plan was made with is no longer there."
         sentences.append(without if absent else "This is more than half: training again.")
     elif share > MENTION_ABOVE:
         sentences.append("Use --retrain to train on them, too.")

@@ -1,7 +1,8 @@
 """The verdict: which system to use, and whether adapting helped. A system is preferred to a simpler one only
 if it is significantly better: paired randomization tests, Holm-corrected over the comparisons. Real questions
 take precedence over generated ones. Generated questions share more words with their passages than real ones,
-which favors BM25: without real questions, BM25 alone is only recommended if adding the encoder is much worse.
+which favors BM25: without real questions, BM25 alone is only recommended if adding the encoder is much worse, unless
+a language model wrote the questions.
 """
 
 from __future__ import annotations
@@ -32,6 +33,11 @@ FLATTERY = (
     "There are no real questions, so these results are for generated ones about documents that were not trained on. "
     "Such questions favor a model that was trained on similar ones, and BM25, because they share words with their "
     "passages: the order of the systems is less reliable. Provide labels if you can."
+)
+
+WRITTEN = (
+    "There are no real questions, so these results are for questions that a language model wrote about documents that "
+    "were not trained on. The order of the systems may differ from that on real questions. Provide labels if you can."
 )
 
 
@@ -77,7 +83,13 @@ def judge(steps: Path, splits: list[str], systems: list[str]) -> Verdict:
     candidates = ["bm25", encoder, together]
     system = _preferred(candidates, means, better)
     because = _because(system, candidates, means, better, counts[split])
-    if split == "generated" and system == "bm25" and means[together] >= means["bm25"] - TOLERATED:
+    favors_bm25 = "question_model" not in open_artifact(steps / "holdout").inputs
+    if (
+        split == "generated"
+        and favors_bm25
+        and system == "bm25"
+        and means[together] >= means["bm25"] - TOLERATED
+    ):
         system = together
         because = (
             f"Reason: on generated questions, which favor BM25, it differs from BM25 alone by "
@@ -89,7 +101,7 @@ def judge(steps: Path, splits: list[str], systems: list[str]) -> Verdict:
         because,
     ]
     if split == "generated":
-        sentences.append(FLATTERY)
+        sentences.append(FLATTERY if favors_bm25 else WRITTEN)
     differences = [{"split": name, **pair} for name, result in compared.items() for pair in result["pairs"]]
     return Verdict(system, encoder, sentences, split, scores, counts, differences)
 

@@ -40,6 +40,10 @@ class HoldoutConfig(StageConfig):
     labels: Annotated[str | None, Input()] = None
     """Real queries: a folder in BEIR's layout, or lines of {"query": "…", "passage": "id"}."""
 
+    question_model: Annotated[str | None, Input()] = None
+    """Local language model that writes a question for each held-out passage: a folder, a GGUF file or a Hub name.
+    Default: one of the passage's generated queries."""
+
     share: float = Field(0.1, gt=0, lt=1)
     """Maximum share of documents to hold out."""
 
@@ -66,11 +70,15 @@ def run(config: HoldoutConfig, work: Workdir) -> dict[str, Any]:
     from qontext.data.collection import read_passages, write_qrels
     from qontext.data.labels import read_labels, to_passages
 
+    if config.question_model is not None and config.queries is None:
+        raise QontextError("--question-model needs generated queries, whose passages it reads")
     total, held_out, rule = _held_out(config)
     held_queries: dict[str, tuple[str, str]] = {}
     summary: dict[str, Any] = {"passages": total, "held_out_passages": len(held_out), "held_out_by": rule}
     if config.queries is not None:
         held_queries, training = _divide(config, held_out, work)
+        if config.question_model is not None:
+            held_queries = _written(config.question_model, held_queries, config, work)
         summary |= {"training_queries": training, "held_out_queries": len(held_queries)}
     judged: dict[str, Qrels] = {"generated": {id: {passage: 1} for id, (passage, _) in held_queries.items()}}
     queries = {id: text for id, (_, text) in held_queries.items()}
@@ -163,6 +171,19 @@ def _divide(config: HoldoutConfig, out: set[str], work: Workdir) -> tuple[dict[s
     return dict(list(held_queries.items())[: 2 * config.questions]), len(rest)
 
 
+def _written(
+    model: str, held_queries: dict[str, tuple[str, str]], config: HoldoutConfig, work: Workdir
+) -> dict[str, tuple[str, str]]:
+    """The same passages with questions of a language model."""
+    from qontext.data.collection import read_passages
+    from qontext.evaluation.question_model import write_questions
+
+    held_out = {passage for passage, _ in held_queries.values()}
+    passages = [passage for passage in read_passages(config.passages) if passage.id in held_out]
+    questions = write_questions(model, passages, config.seed, work)
+    return {f"{passage}:q": (passage, question) for passage, question in questions.items()}
+
+
 def _split_labels(labels: Labels, document: dict[str, str], config: HoldoutConfig) -> dict[str, Qrels]:
     """train, dev and test: existing splits, or new ones, or only test."""
     from qontext.data.labels import measured_sizes
@@ -241,5 +262,6 @@ STAGE = Stage(
     examples="""
         qontext holdout passages queries --out holdout
         qontext holdout passages queries --labels labels.jsonl --out holdout
+        qontext holdout passages queries --question-model question-model --out holdout
     """,
 )

@@ -37,7 +37,7 @@ def model_folder(name: str) -> Path:
         raise QontextError(
             f"is a {config.get('model_type', 'unknown')!r} model, not a decoder-only language model such as Llama",
             place=name,
-            remedy="A sequence-to-sequence model writes queries with --generator t5.",
+            remedy="Choose one, or let a sequence-to-sequence model write the queries: --generator t5.",
         )
     if not any(folder.glob(WEIGHTS)):
         raise QontextError("holds no weights (model.safetensors)", place=folder)

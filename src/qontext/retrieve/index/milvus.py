@@ -227,9 +227,8 @@ class Milvus(ServerBackend):
     def store(cls, source: Vectors, work: Workdir, options: MilvusOptions) -> Iterator[Store]:
         _check(options)
         if options.uri is None:
-            _stop(
-                work.path / DATABASE
-            )  # it would serve the files of an earlier index that this process opened
+            # It would serve the files of an earlier index that this process opened.
+            _stop(work.path / DATABASE)
             if work.has(DATABASE):
                 work.remove(DATABASE)  # unfinished: nothing else writes there
         with _messages(options.uri, work.path):
