@@ -75,6 +75,12 @@ def test_queries_of_other_programs_are_conformed_or_refused(tmp_path: Path) -> N
             file.write_bytes(content)
             with pytest.raises(QontextError, match="not a readable Parquet file"):
                 verb(*names[::-1], **settings, out=tmp_path / "out", overwrite=True)
+    lines = tmp_path / "queries.tsv"
+    lines.write_text("d1\twhat?\n")
+    with pytest.raises(
+        QontextError, match=r"queries.tsv: is not a Parquet file. .* generate --generator file"
+    ):
+        api.holdout(source.path, lines, out=tmp_path / "out", overwrite=True)
 
 
 @pytest.mark.parametrize(("documents", "each"), [(1, 40), (5, 20), (60, 4), (400, 1)])

@@ -216,6 +216,12 @@ def read_footer(path: Path, key: bytes, shape: Any) -> Any:
 def _unreadable(error: Exception, path: Path) -> QontextError:
     if isinstance(error, PermissionError):
         return QontextError("cannot be read: permission denied", place=path)
+    if path.suffix.lower() != ".parquet":
+        return QontextError(
+            "is not a Parquet file",
+            place=path,
+            remedy="Pass the output of a stage. Your own queries become one with 'qontext generate --generator file'.",
+        )
     return damaged(path, f"not a readable Parquet file ({first_line(error)})")
 
 
