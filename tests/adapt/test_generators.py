@@ -130,3 +130,4 @@ def test_a_language_model_writes_the_questions_to_measure_with(
     assert len(written) > 3 and not set(written.values()) & {row["query"] for row in generated}
     held_out = {passage for passages in judged.values() for passage in passages}
     assert trained and not {row["passage"] for row in trained} & held_out
+    assert "question_model" in open_artifact(steps / "holdout").inputs  # the verdict reads it

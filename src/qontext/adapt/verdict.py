@@ -1,8 +1,7 @@
 """The verdict: which system to use, and whether adapting helped. A system is preferred to a simpler one only
 if it is significantly better: paired randomization tests, Holm-corrected over the comparisons. Real questions
 take precedence over generated ones. Generated questions share more words with their passages than real ones,
-which favors BM25: without real questions, BM25 alone is only recommended if adding the encoder is much worse, unless
-a language model wrote the questions.
+which favors BM25: without real questions, BM25 alone is only recommended if adding the encoder is much worse.
 """
 
 from __future__ import annotations
@@ -83,13 +82,7 @@ def judge(steps: Path, splits: list[str], systems: list[str]) -> Verdict:
     candidates = ["bm25", encoder, together]
     system = _preferred(candidates, means, better)
     because = _because(system, candidates, means, better, counts[split])
-    favors_bm25 = "question_model" not in open_artifact(steps / "holdout").inputs
-    if (
-        split == "generated"
-        and favors_bm25
-        and system == "bm25"
-        and means[together] >= means["bm25"] - TOLERATED
-    ):
+    if split == "generated" and system == "bm25" and means[together] >= means["bm25"] - TOLERATED:
         system = together
         because = (
             f"Reason: on generated questions, which favor BM25, it differs from BM25 alone by "
@@ -101,7 +94,8 @@ def judge(steps: Path, splits: list[str], systems: list[str]) -> Verdict:
         because,
     ]
     if split == "generated":
-        sentences.append(FLATTERY if favors_bm25 else WRITTEN)
+        is_written = "question_model" in open_artifact(steps / "holdout").inputs
+        sentences.append(WRITTEN if is_written else FLATTERY)
     differences = [{"split": name, **pair} for name, result in compared.items() for pair in result["pairs"]]
     return Verdict(system, encoder, sentences, split, scores, counts, differences)
 
