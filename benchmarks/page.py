@@ -18,11 +18,12 @@ PAGE = HERE.parent / "docs" / "performance.md"
 RETRIEVE = HERE.parent / "docs" / "retrieve.md"
 METHODS = HERE.parent / "docs" / "methods.md"
 QUERIES = HERE.parent / "docs" / "queries.md"
+ADAPT = HERE.parent / "docs" / "adapt.md"
 Rows = list[list[str]]
 
 
 def main() -> None:
-    for page in (PAGE, RETRIEVE, QUERIES):
+    for page in (PAGE, RETRIEVE, QUERIES, ADAPT):
         page.write_text(filled(page.read_text("utf-8")), "utf-8")
     METHODS.write_text(with_costs(filled(METHODS.read_text("utf-8"))), "utf-8")
 
@@ -214,6 +215,18 @@ def expansion(content: dict[str, Any]) -> Rows:
     return rows
 
 
+def judges(content: dict[str, Any]) -> Rows:
+    systems = list(next(iter(content["sets"].values()))["real questions"]["systems"])
+    rows = [["set", "questions", "number", *systems, "tau", "regret", "error"]]
+    for name, judges_of_set in content["sets"].items():
+        for judge, row in judges_of_set.items():
+            means = [f"{row['systems'][system]:.3f}".lstrip("0") for system in systems]
+            agreement = [f"{row['tau']:.1f}", *(f"{row[name]:.3f}" for name in ("regret", "error"))]
+            agreement = ["", "", ""] if judge == "real questions" else agreement
+            rows.append([name, judge, str(row["questions"]), *means, *agreement])
+    return rows
+
+
 def _p(value: float) -> str:
     return "< .001" if value < 0.001 else f"{value:.3f}".removeprefix("0")
 
@@ -228,6 +241,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], Rows]] = {
     "windows": windows,
     "representations": representations,
     "expansion": expansion,
+    "judges": judges,
     "growth": growth,
 }
 

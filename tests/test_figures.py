@@ -22,7 +22,8 @@ def page() -> Any:
 
 
 def test_the_tables_are_those_that_the_script_writes(page: Any) -> None:
-    texts = [file.read_text("utf-8") for file in (page.PAGE, page.RETRIEVE, page.METHODS, page.QUERIES)]
+    files = (page.PAGE, page.RETRIEVE, page.METHODS, page.QUERIES, page.ADAPT)
+    texts = [file.read_text("utf-8") for file in files]
     for text in texts:
         assert page.filled(text) == text
     assert sum(text.count("<!-- end -->") for text in texts) == len(page.TABLES)
