@@ -196,6 +196,6 @@ def another_cluster(**environment: str) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture
 def doomed(cluster: Any) -> Iterator[subprocess.Popen[str]]:
-    """A second cluster, whose processes end 5 s after their head; Ray's own time is 60 s."""
-    with another_cluster(RAY_gcs_rpc_server_reconnect_timeout_s="5") as process:
+    """A second cluster, whose processes end 10 s after their head; Ray's own time is 60 s."""
+    with another_cluster(RAY_gcs_rpc_server_reconnect_timeout_s="10") as process:
         yield process

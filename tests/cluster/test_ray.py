@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -184,7 +185,7 @@ def test_the_head_is_killed(
     for order in orders:  # as if the head's machine had workers, too
         order.touch()
     _, said = running.communicate()
-    assert running.returncode == 2
+    assert running.returncode == 2, said
     (line,) = (line for line in said.splitlines() if line)
     assert line.startswith(f"error: the head of the Ray cluster at {address} is gone: ")
     assert line.endswith("Start the cluster again; the same command resumes.")
@@ -197,6 +198,15 @@ def test_the_head_is_killed(
         artifact = generate(name, pause=0.3, on=on)
         assert all((artifact.path / part).stat().st_mtime_ns == changed for part, changed in before.items())
         is_whole(artifact)
+
+
+def test_a_head_that_does_not_answer_is_not_waited_for() -> None:
+    """Ray would end this process in the middle of the call, without a sentence."""
+    ended = threading.Event()
+    job = on_ray._Job.__new__(on_ray._Job)
+    job.ray, job.resource, job.room = SimpleNamespace(cluster_resources=ended.wait), "CPU", 3
+    assert job._room() == 3
+    ended.set()
 
 
 def test_what_a_node_must_have(inputs: Inputs, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ A part that raises an error `ATTEMPTS` times stops the job; finished parts stay.
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
@@ -93,7 +94,7 @@ class _Job:
     def _hire(self) -> None:
         """As many workers as the cluster has room for, and no more than there are parts."""
         if self.head.look() or not self.room:
-            self.room = max(1, int(self.ray.cluster_resources().get(self.resource, 0)))
+            self.room = self._room()
         while len(self.hands) < min(self.room, len(self.undone)) and not self.head.is_gone():
             self.hired += 1
             order = Order.of(self.verb, self.parts, f"{self.parts.work.writer}.ray{self.hired}")
@@ -102,6 +103,19 @@ class _Job:
             hand = _Hand(kind.remote(tuple(order)))
             hand.calls[hand.actor.open.remote()] = "open"
             self.hands.append(hand)
+
+    def _room(self) -> int:
+        """Cores or GPUs of the cluster. A head that ends meanwhile would never answer: then the number stays as it was."""
+        answers: list[int] = []
+
+        def ask() -> None:
+            with contextlib.suppress(Exception):
+                answers.append(int(self.ray.cluster_resources().get(self.resource, 0)))
+
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        asking.join(1.0 if self.room else None)
+        return max(1, answers[0] if answers else self.room)
 
     def _lease(self) -> None:
         for hand in self.hands:
