@@ -26,13 +26,10 @@ from qontext.training.texts import TokenizedTexts
 
 
 @dataclass(frozen=True)
-class CausalRows(PairRows):
-    """Whole sequences [N, T], padded on the left; labels [N, Q] are -100 before the queries."""
-
-
-@dataclass(frozen=True)
 class CausalPlan(PairPlan):
-    """`passages` are whole sequences: passage, label and query; `queries` are their last tokens alone."""
+    """`passages` are whole sequences: passage, label and query; `queries` are their last tokens alone. Rows hold sequences
+    [N, T], padded on the left, and labels [N, Q], which are -100 before the queries.
+    """
 
     def rows(self, pairs: Ints, row_keys: U64, weight: float) -> Iterator[PairRows]:
         for cut in pack_by_tokens(self.passages.length[pairs], None, self.micro_tokens):
@@ -44,14 +41,13 @@ class CausalPlan(PairPlan):
             longest = int(of_queries.max())
             is_before = torch.arange(longest) < longest - of_queries[:, None]
             labels = ids[:, width - longest :].masked_fill(is_before, -100)
-            yield CausalRows(ids, mask.long(), labels, torch.tensor(weight), row_keys=row_keys[cut])
+            yield PairRows(ids, mask.long(), labels, torch.tensor(weight), row_keys=row_keys[cut])
 
 
 class CausalGeneration(QueryGeneration):
     """The loss of the queries' tokens, each of which is predicted at the place before it."""
 
     def forward(self, rows: PairRows) -> Output:
-        assert isinstance(rows, CausalRows)
         queries = rows.labels.shape[1]
         logits_NQV = self.model(
             input_ids=rows.ids,
