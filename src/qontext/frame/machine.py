@@ -29,6 +29,11 @@ def _hardware() -> dict[str, Any]:
     return hardware
 
 
+def is_amd_with_avx512() -> bool:
+    """Whether the processor is one of AMD's that has 512-bit vector units."""
+    return _cpu_line("vendor_id") == "AuthenticAMD" and "avx512f" in _units()
+
+
 def describe() -> dict[str, Any]:
     """Describe the machine and the libraries that this process has loaded; loads none itself."""
     loaded = [name for name in _LIBRARIES if name in sys.modules]
@@ -37,21 +42,23 @@ def describe() -> dict[str, Any]:
 
 
 def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or "unknown"
+    return _cpu_line("model name") or platform.processor() or "unknown"
 
 
 def _units() -> list[str]:
     """The processor's units for matrix products, by their names on Linux."""
+    flags = _cpu_line("flags").split()
+    return [unit for unit in _UNITS if unit in flags]
+
+
+@cache
+def _cpu_line(name: str) -> str:
+    """What Linux says of the first core; empty where it does not."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        flags = next(line.partition(":")[2].split() for line in lines if line.startswith("flags"))
-    except (OSError, StopIteration):
-        return []
-    return [unit for unit in _UNITS if unit in flags]
+    except OSError:
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")
 
 
 def _gpus() -> list[str]:

@@ -89,30 +89,3 @@ def takes_boolean_masks(name: str) -> Any:
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     return ALL_ATTENTION_FUNCTIONS[name] if name in _BOOLEAN else None
-
-
-def use_where_faster(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
-    """For inference in bf16 on a CPU: attention as plain matrix products, and weights that are rounded once."""
-    if device.type != "cpu" or dtype != torch.bfloat16:
-        return
-    use(model)
-    for module in model.modules():
-        if type(module) is nn.Linear:  # not those that compute in fp32
-            RoundedLinear.become(module)
-
-
-class RoundedLinear(nn.Linear):
-    """A linear layer that computes in bf16, with a rounded copy of its weights: autocast would round them in every
-    forward pass."""
-
-    rounded: tuple[Tensor, Tensor | None]
-
-    @staticmethod
-    def become(layer: nn.Linear) -> None:
-        layer.__class__ = RoundedLinear
-        bias = None if layer.bias is None else layer.bias.detach().bfloat16()
-        layer.rounded = (layer.weight.detach().bfloat16(), bias)  # type: ignore[assignment]
-
-    def forward(self, input: Tensor) -> Tensor:
-        with torch.autocast(input.device.type, enabled=False):
-            return nn.functional.linear(input.bfloat16(), *self.rounded)

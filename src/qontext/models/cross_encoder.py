@@ -13,12 +13,13 @@ import numpy as np
 import torch
 
 from qontext.frame.errors import QontextError, first_line
-from qontext.models.attention import use_where_faster
 from qontext.models.first_token import compute_first_token_alone
+from qontext.models.lanes import each
 from qontext.models.load import quiet
 from qontext.models.locate import locate
-from qontext.models.packing import batches_by_length, pad
+from qontext.models.packing import batches_by_length, grid_for, pad
 from qontext.models.precision import Precision, autocast, keep_fp32, resolve_device, resolve_precision
+from qontext.models.products import use_where_faster
 from qontext.models.tokenizer import check_vocabulary, load_tokenizer
 
 
@@ -87,8 +88,9 @@ class CrossEncoder:
             raise QontextError(
                 f"the cross-encoder's limit is {possible} tokens, got {max_length}", place=name
             )
-        self.max_length = max_length or possible
-        self.batch_tokens = batch_tokens or (65_536 if self.device.type != "cpu" else 4_096)
+        self.max_length, self.possible = max_length or possible, possible
+        self.grid = grid_for(self.device, self.dtype, inference=True)
+        self.batch_tokens = batch_tokens or (65_536 if self.device.type != "cpu" else 1_024)
 
     def score(
         self, pairs: Sequence[tuple[str, str]], *, advance: Callable[[int], None] | None = None
@@ -97,16 +99,24 @@ class CrossEncoder:
         encodings = encode_pairs(self.tokenizer, pairs, self.max_length)
         lengths = np.array([len(e.ids) for e in encodings])
         scores = np.empty(len(pairs), np.float32)
-        with torch.inference_mode(), autocast(self.device, self.dtype):
-            for rows in batches_by_length(lengths, self.batch_tokens):
-                inputs = pad_pairs(self.tokenizer, [encodings[row] for row in rows])
-                logits = self.model(**{name: t.to(self.device) for name, t in inputs.items()}).logits
-                scores[rows] = logits.float().squeeze(1).cpu().numpy()
-                if advance:
-                    advance(len(rows))
+        batches = list(batches_by_length(lengths, self.batch_tokens, self.grid))
+        outputs = each(lambda rows: self._forward([encodings[row] for row in rows]), batches, self.device)
+        for rows, logits_N in zip(batches, outputs):
+            scores[rows] = logits_N.cpu().numpy()
+            if advance:
+                advance(len(rows))
         if not np.isfinite(scores).all():
             raise QontextError("the cross-encoder returns scores that are not finite")
         return scores
+
+    def _forward(self, encodings: list[Any]) -> torch.Tensor:
+        longest = max(len(e.ids) for e in encodings)
+        width = min(self.grid.padded(longest), self.possible)
+        inputs = pad_pairs(self.tokenizer, encodings, width)
+        with autocast(self.device, self.dtype):
+            logits_N1 = self.model(**{name: t.to(self.device) for name, t in inputs.items()}).logits
+        logits_N: torch.Tensor = logits_N1.float().squeeze(1)
+        return logits_N
 
 
 def encode_pairs(tokenizer: Any, pairs: Sequence[tuple[str, str]], max_length: int) -> list[Any]:
@@ -118,10 +128,10 @@ def encode_pairs(tokenizer: Any, pairs: Sequence[tuple[str, str]], max_length: i
     return encodings
 
 
-def pad_pairs(tokenizer: Any, encodings: Sequence[Any]) -> dict[str, torch.Tensor]:
-    """The inputs of a sequence classifier, [N, T] each."""
-    ids, mask = pad([e.ids for e in encodings], tokenizer.pad_token_id or 0)
+def pad_pairs(tokenizer: Any, encodings: Sequence[Any], width: int | None = None) -> dict[str, torch.Tensor]:
+    """The inputs of a sequence classifier, [N, T] each; T is the length of the longest pair by default."""
+    ids, mask = pad([e.ids for e in encodings], tokenizer.pad_token_id or 0, width)
     arrays = {"input_ids": ids, "attention_mask": mask.astype(np.int64)}
     if "token_type_ids" in tokenizer.model_input_names:
-        arrays["token_type_ids"], _ = pad([e.type_ids for e in encodings], 0)
+        arrays["token_type_ids"], _ = pad([e.type_ids for e in encodings], 0, width)
     return {name: torch.from_numpy(array) for name, array in arrays.items()}

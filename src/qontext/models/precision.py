@@ -91,11 +91,18 @@ def has_bf16(device: torch.device) -> bool:
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if device.type == "cpu":
-        if os.environ.get(_ISA, os.environ.get(_OLD_ISA, "")).lower() in _WITHOUT_BF16:
+        if "bf16" in excluded_units():
             return False
         flags = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
         return any(getattr(torch.cpu, flag, lambda: False)() for flag in flags)
     return False
+
+
+def excluded_units() -> set[str]:
+    """The units, "bf16" and "avx512", that oneDNN was told not to use."""
+    highest = os.environ.get(_ISA, os.environ.get(_OLD_ISA, "")).lower()
+    excluded = {"bf16"} if highest in _WITHOUT_BF16 else set()
+    return excluded | ({"avx512"} if highest in _WITHOUT_BF16[:5] else set())
 
 
 def autocast(device: torch.device, dtype: torch.dtype) -> contextlib.AbstractContextManager[object]:

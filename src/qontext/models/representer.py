@@ -14,13 +14,14 @@ import torch
 
 from qontext.data.collection import Passage
 from qontext.frame.errors import QontextError
-from qontext.models.attention import use_where_faster
 from qontext.models.encoder import load_encoder
+from qontext.models.lanes import each
 from qontext.models.layout import Kind, read_layout
 from qontext.models.locate import locate
 from qontext.models.packed import Packed
 from qontext.models.packing import batches_by_length, grid_for, pad
 from qontext.models.precision import Precision, autocast, resolve_device, resolve_precision
+from qontext.models.products import use_where_faster
 from qontext.models.representations import REPRESENTATIONS
 from qontext.models.retriever import Retriever
 from qontext.models.tokenizer import token_ids
@@ -48,7 +49,7 @@ class Representer:
         name = os.fspath(name)
         self.device = resolve_device(device)
         self.dtype = resolve_precision(precision, self.device)
-        self.grid = grid_for(self.device, self.dtype)
+        self.grid = grid_for(self.device, self.dtype, inference=True)
         self.layout = read_layout(locate(name))
         kind: Any = REPRESENTATIONS.load(self.layout.representation)
         encoder = load_encoder(str(self.layout.transformer))
@@ -62,7 +63,7 @@ class Representer:
             )
         limits = (self.layout.max_length, encoder.tokenizer.model_max_length, encoder.max_length)
         self.max_length = max_length or int(min(limit for limit in limits if limit))
-        self.batch_tokens = batch_tokens or (65_536 if self.device.type != "cpu" else 2_048)
+        self.batch_tokens = batch_tokens or (65_536 if self.device.type != "cpu" else 1_024)
 
     def encode_passages(self, passages: Sequence[Passage | str]) -> Packed:
         """The representations of passages (title and text, joined) or plain texts."""
@@ -84,12 +85,13 @@ class Representer:
     ) -> Packed:
         parts, order = [], []
         lengths = np.array([len(ids) for ids in tokens])
-        with torch.inference_mode():
-            for rows in batches_by_length(lengths, self.batch_tokens, self.grid):
-                parts.append(self._forward([tokens[row] for row in rows], kind))
-                order.append(rows)
-                if advance:
-                    advance(len(rows))
+        batches = list(batches_by_length(lengths, self.batch_tokens, self.grid))
+        outputs = each(lambda rows: self._forward([tokens[row] for row in rows], kind), batches, self.device)
+        for rows, part in zip(batches, outputs):
+            parts.append(part)
+            order.append(rows)
+            if advance:
+                advance(len(rows))
         packed = Packed.join(parts).take(np.argsort(np.concatenate(order)))
         if not np.isfinite(packed.values).all():
             raise QontextError(

@@ -20,15 +20,16 @@ from torch import Tensor, nn
 
 from qontext.data.collection import Passage
 from qontext.frame.errors import QontextError, first_line
-from qontext.models.attention import use_where_faster
 from qontext.models.dense import read_dense
 from qontext.models.first_token import compute_first_token_alone
+from qontext.models.lanes import each
 from qontext.models.layout import QUERY_FOLDER, Kind, read_layout, require_vector
 from qontext.models.load import quiet
 from qontext.models.locate import locate
 from qontext.models.packing import batches_by_length, grid_for, pad
 from qontext.models.pooling import POOLINGS
 from qontext.models.precision import Precision, autocast, keep_fp32, resolve_device, resolve_precision
+from qontext.models.products import use_where_faster
 from qontext.models.tokenizer import check_vocabulary, load_tokenizer, token_ids
 
 
@@ -67,7 +68,7 @@ class Retriever:
         self._of_queries: Retriever | None = None
         self.device = resolve_device(device)
         self.dtype = resolve_precision(precision, self.device)
-        self.grid = grid_for(self.device, self.dtype)
+        self.grid = grid_for(self.device, self.dtype, inference=True)
         self.layout = read_layout(locate(name), pooling=pooling)
         require_vector(self.layout, name)
         if self.layout.pooling not in POOLINGS:
@@ -84,8 +85,8 @@ class Retriever:
         check_vocabulary(self.tokenizer, self.model.get_input_embeddings().num_embeddings, name)
         self.dense = [read_dense(path).to(self.device) for path in self.layout.dense]
         self.max_length = self._longest(max_length, name)
-        # A GPU needs large batches; a CPU is fastest while a batch fits its caches.
-        self.batch_tokens = batch_tokens or (65_536 if self.device.type != "cpu" else 2_048)
+        # A GPU needs large batches; a CPU is fastest while those of all its threads fit its caches.
+        self.batch_tokens = batch_tokens or (65_536 if self.device.type != "cpu" else 1_024)
         self.dimension = self.dense[-1].dimension if self.dense else int(self.model.config.hidden_size)
         if dimensions is not None:
             self.cut(dimensions)
@@ -141,15 +142,16 @@ class Retriever:
         vectors = np.empty((len(tokens), self.dimension), np.float32)
         lengths = np.array([len(ids) for ids in tokens])
         waiting: list[tuple[Any, Tensor]] = []
-        with torch.inference_mode():
-            for rows in batches_by_length(lengths, self.batch_tokens, self.grid):
-                waiting.append((rows, self._forward([tokens[row] for row in rows])))
-                if len(waiting) > 1:  # the device computes one batch while the other is copied
-                    _store(vectors, *waiting.pop(0))
-                if advance:
-                    advance(len(rows))
-            for rows, out_ND in waiting:
-                _store(vectors, rows, out_ND)
+        batches = list(batches_by_length(lengths, self.batch_tokens, self.grid))
+        outputs = each(lambda rows: self._forward([tokens[row] for row in rows]), batches, self.device)
+        for batch in zip(batches, outputs):
+            waiting.append(batch)
+            if len(waiting) > 1:  # the device computes one batch while the other is copied
+                _store(vectors, *waiting.pop(0))
+            if advance:
+                advance(len(batch[0]))
+        for rows, out_ND in waiting:
+            _store(vectors, rows, out_ND)
         if not np.isfinite(vectors).all():
             raise QontextError(
                 "the encoder returns vectors that are not finite",

@@ -60,9 +60,9 @@ class Causal(Generator):
     def __init__(self, settings: CausalOptions, task: Task) -> None:
         import torch
 
-        from qontext.models.attention import use_where_faster
         from qontext.models.causal import load_model, load_tokenizer, model_folder
         from qontext.models.precision import own_device, resolve_device, resolve_precision
+        from qontext.models.products import use_where_faster
         from qontext.queries.continuation import Head
         from qontext.queries.sampling import Sampler, end_tokens
 

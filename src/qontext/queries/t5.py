@@ -105,6 +105,7 @@ class Transformers(Generator):
 
     def __init__(self, settings: T5Options, task: Task) -> None:
         from qontext.models.precision import own_device, resolve_device, resolve_precision
+        from qontext.models.products import use_where_faster
         from qontext.models.seq2seq import load_model, load_tokenizer, model_folder
         from qontext.queries.sampling import Sampler
 
@@ -114,6 +115,7 @@ class Transformers(Generator):
         self.dtype = resolve_precision(settings.precision, self.device)
         self.tokenizer = load_tokenizer(folder)
         self.model = load_model(folder, self.tokenizer).to(self.device)
+        use_where_faster(self.model, self.device, self.dtype)
         self.source, self.settings = Source.of(settings, folder), settings
         self.sampler = Sampler(
             task.per_passage, settings.top_k, settings.top_p, settings.temperature,

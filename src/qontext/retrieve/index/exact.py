@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from qontext.models.precision import own_device, resolve_device
+from qontext.models.products import scores
 from qontext.retrieve.index import Array, How, StoredVectors
 from qontext.retrieve.vectors import Vectors
 
@@ -67,7 +68,7 @@ class ExactIndex(StoredVectors):
                     some = queries[start : start + width].to(self.scoring)
                     some = padded(some, _FEW if len(some) < _MULTIPLE else _MULTIPLE)
                     product = room[: len(some) * len(block)].view(len(some), len(block))
-                    torch.mm(some, block.T, out=product)
+                    scores(some, block, product)
                     scores_QB = product[: min(width, len(queries) - start)]
                     scores_QB[:, len(numbers_B) :] = -torch.inf
                     best.offer(slice(start, start + len(scores_QB)), scores_QB, numbers)

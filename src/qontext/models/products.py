@@ -1,0 +1,85 @@
+"""Matrix products on a CPU by oneDNN, where that is faster than what PyTorch calls.
+
+PyTorch leaves fp32 products on x86 to MKL, which uses half of the width of an AMD processor's vector units; oneDNN
+uses all of it and is twice as fast there. It also keeps weights in an order of its own, which PyTorch does not ask for.
+
+Shapes: Q queries, B rows of a block, D dimensions.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from torch import Tensor, nn
+
+from qontext.frame import machine
+from qontext.models import attention
+from qontext.models.precision import excluded_units
+
+_PIECE = 1_024
+"""Rows at a time, so that what is computed stays in the cache until it is where it belongs."""
+
+
+@cache
+def fp32_is_faster() -> bool:
+    """Whether fp32 products should be oneDNN's on this machine."""
+    return machine.is_amd_with_avx512() and "avx512" not in excluded_units() and _is_available()
+
+
+def _is_available() -> bool:
+    has_both = all(
+        hasattr(torch.ops.mkldnn, name) for name in ("_linear_pointwise", "_reorder_linear_weight")
+    )
+    return torch.backends.mkldnn.is_available() and has_both
+
+
+def scores(queries_QD: Tensor, block_BD: Tensor, out_QB: Tensor) -> Tensor:
+    """The inner products of all pairs, in `out_QB`."""
+    is_fp32 = queries_QD.dtype == torch.float32
+    if queries_QD.device.type != "cpu" or not is_fp32 or not fp32_is_faster():
+        return torch.mm(queries_QD, block_BD.T, out=out_QB)
+    for begin in range(0, len(block_BD), _PIECE):
+        some = slice(begin, begin + _PIECE)
+        out_QB[:, some] = _linear(queries_QD, block_BD[some], None)
+    return out_QB
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return out
+
+
+class StoredLinear(nn.Linear):
+    """A linear layer for inference on a CPU, with a copy of its weights in the format and the order that products need:
+    autocast would round them, and the library reorder them, in every forward pass.
+    """
+
+    stored: Tensor
+    stored_bias: Tensor | None
+
+    @staticmethod
+    def become(layer: nn.Linear, dtype: torch.dtype) -> None:
+        layer.__class__ = StoredLinear
+        weight = layer.weight.detach().to(dtype)
+        layer.stored = torch.ops.mkldnn._reorder_linear_weight(weight) if _is_available() else weight
+        layer.stored_bias = None if layer.bias is None else layer.bias.detach().to(dtype)
+
+    def forward(self, input: Tensor) -> Tensor:
+        with torch.autocast(input.device.type, enabled=False):
+            x = input.to(self.stored.dtype)
+            if not self.stored.is_mkldnn:
+                return nn.functional.linear(x, self.stored, self.stored_bias)
+            return _linear(x, self.stored, self.stored_bias)
+
+
+def use_where_faster(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+    """For inference on a CPU: linear layers with stored weights, except those that always compute in fp32, and in bf16
+    attention as plain matrix products."""
+    if device.type != "cpu" or (dtype == torch.float32 and not fp32_is_faster()):
+        return
+    if dtype == torch.bfloat16:
+        attention.use(model)
+    for module in model.modules():
+        if type(module) is nn.Linear:
+            StoredLinear.become(module, dtype)

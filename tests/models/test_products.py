@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from qontext.frame import machine
+from qontext.models import products
+from qontext.models.precision import Fp32Linear
+from qontext.models.products import StoredLinear, scores, use_where_faster
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(params=[True, False], ids=["onednn", "pytorch"])
+def is_faster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Both ways, on every machine."""
+    monkeypatch.setattr(products, "fp32_is_faster", lambda: request.param)
+    return bool(request.param)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(7, 5, 48), (1, 48), (48,), (0, 48)], ids=str)
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_stored_layer_computes_what_the_layer_computed(
+    is_faster: bool, dtype: torch.dtype, shape: tuple[int, ...], bias: bool
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(48, 80, bias=bias))
+    weights = {name: weight.clone() for name, weight in model.state_dict().items()}
+    x = torch.randn(*shape)
+    expected = nn.functional.linear(
+        x.to(dtype), weights["0.weight"].to(dtype), weights["0.bias"].to(dtype) if bias else None
+    )
+    use_where_faster(model, CPU, dtype)
+    assert (type(model[0]) is StoredLinear) == (is_faster or dtype == torch.bfloat16)
+    with torch.inference_mode():
+        found = model(x)
+    assert found.dtype == dtype and found.shape == expected.shape
+    torch.testing.assert_close(found, expected)
+    for name, weight in model.state_dict().items():
+        assert torch.equal(weight, weights[name])
+
+
+def test_layers_that_always_compute_in_fp32_stay() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    model[1].__class__ = Fp32Linear
+    use_where_faster(model, CPU, torch.bfloat16)
+    assert [type(layer) for layer in model] == [StoredLinear, Fp32Linear]
+
+
+@pytest.mark.usefixtures("is_faster")
+@pytest.mark.parametrize("rows", [1, 64, 1_024, 1_100, 3_000])
+def test_scores_of_a_block_equal_the_product(rows: int) -> None:
+    generator = torch.Generator().manual_seed(rows)
+    queries, block = (torch.randn(n, 48, generator=generator) for n in (8, rows))
+    out = torch.full((8, rows), torch.nan)
+    assert scores(queries, block, out) is out
+    torch.testing.assert_close(out, queries @ block.T)
+
+
+@pytest.mark.parametrize(
+    ("vendor", "flags", "highest", "is_faster"),
+    [
+        ("AuthenticAMD", "avx2 avx512f", "", True),
+        ("AuthenticAMD", "avx2 avx512f", "AVX512_CORE", True),
+        ("AuthenticAMD", "avx2 avx512f", "AVX2", False),
+        ("AuthenticAMD", "avx2", "", False),
+        ("GenuineIntel", "avx2 avx512f amx_bf16", "", False),
+        ("", "", "", False),
+    ],
+)
+def test_the_processor_decides(
+    monkeypatch: pytest.MonkeyPatch, vendor: str, flags: str, highest: str, is_faster: bool
+) -> None:
+    lines = {"vendor_id": vendor, "flags": flags}
+    monkeypatch.setattr(machine, "_cpu_line", lines.__getitem__)
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", highest)
+    products.fp32_is_faster.cache_clear()
+    try:
+        assert products.fp32_is_faster() == is_faster
+    finally:
+        products.fp32_is_faster.cache_clear()
