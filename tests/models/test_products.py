@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from transformers.activations import ACT2FN
 
 from qontext.frame import machine
 from qontext.models import products
@@ -81,3 +82,31 @@ def test_the_processor_decides(
         assert products.fp32_is_faster() == is_faster
     finally:
         products.fp32_is_faster.cache_clear()
+
+
+class _FeedForward(nn.Module):
+    """The first half of BERT's feed-forward part."""
+
+    def __init__(self, activation: str) -> None:
+        super().__init__()
+        self.dense = nn.Linear(48, 80)
+        self.intermediate_act_fn = ACT2FN[activation]
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.intermediate_act_fn(self.dense(x))
+        return out
+
+
+@pytest.mark.usefixtures("is_faster")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu"])
+def test_an_activation_is_computed_once(dtype: torch.dtype, activation: str) -> None:
+    torch.manual_seed(0)
+    part, x = _FeedForward(activation), torch.randn(7, 48)
+    expected = part(x)
+    use_where_faster(part, CPU, dtype)
+    with torch.inference_mode():
+        found = part(x).float()
+    torch.testing.assert_close(
+        found, expected, **({} if dtype == torch.float32 else {"rtol": 0.02, "atol": 0.02})
+    )

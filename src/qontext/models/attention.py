@@ -62,7 +62,8 @@ def attend(
         # The lowest number, not -inf: a padded position that sees nothing must not become NaN. Added, because the mask is
         # smaller than the scores, and a sum is cheaper than a choice.
         lowest = torch.finfo(scores_NATS.dtype).min
-        scores_NATS = scores_NATS + (~attention_mask).to(scores_NATS.dtype) * lowest
+        hidden = (~attention_mask).to(scores_NATS.dtype) * lowest
+        scores_NATS = scores_NATS + hidden if scores_NATS.requires_grad else scores_NATS.add_(hidden)
     weights_NATS = scores_NATS.softmax(dim=-1).to(value.dtype)
     if dropout:
         weights_NATS = drop(weights_NATS, dropout)

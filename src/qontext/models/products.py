@@ -45,8 +45,9 @@ def scores(queries_QD: Tensor, block_BD: Tensor, out_QB: Tensor) -> Tensor:
     return out_QB
 
 
-def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None, after: str = "none") -> Tensor:
+    """x Wᵀ + b, and what comes after it: "none" or "gelu"."""
+    out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, after, [], "none")
     return out
 
 
@@ -57,6 +58,7 @@ class StoredLinear(nn.Linear):
 
     stored: Tensor
     stored_bias: Tensor | None
+    after = "none"
 
     @staticmethod
     def become(layer: nn.Linear, dtype: torch.dtype) -> None:
@@ -70,7 +72,7 @@ class StoredLinear(nn.Linear):
             x = input.to(self.stored.dtype)
             if not self.stored.is_mkldnn:
                 return nn.functional.linear(x, self.stored, self.stored_bias)
-            return _linear(x, self.stored, self.stored_bias)
+            return _linear(x, self.stored, self.stored_bias, self.after)
 
 
 def use_where_faster(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
@@ -83,3 +85,14 @@ def use_where_faster(model: nn.Module, device: torch.device, dtype: torch.dtype)
     for module in model.modules():
         if type(module) is nn.Linear:
             StoredLinear.become(module, dtype)
+    for module in model.modules():
+        _join_activation(module)
+
+
+def _join_activation(module: nn.Module) -> None:
+    """Let the first layer of BERT's feed-forward part and of those like it compute the activation, too."""
+    dense, activation = getattr(module, "dense", None), getattr(module, "intermediate_act_fn", None)
+    is_exact = type(activation).__name__ == "GELUActivation"
+    if isinstance(dense, StoredLinear) and dense.stored.is_mkldnn and is_exact:
+        dense.after = "gelu"
+        module.intermediate_act_fn = nn.Identity()
