@@ -22,6 +22,8 @@ from torch import Tensor, nn
 
 SCORES_PER_BLOCK = 1 << 24
 """Scores per block: 64 MiB."""
+SCORES_IN_CACHE = 1 << 20
+"""Scores that what is no product reads and writes several times before it goes on: 4 MiB in fp32."""
 
 
 def weighted_cross_entropy(
@@ -52,19 +54,14 @@ class _InBlocks(torch.autograd.Function):
         rows = max(1, SCORES_PER_BLOCK // len(matrix))
         for begin in range(0, len(hidden), rows):
             some = slice(begin, begin + rows)
-            scores = F.linear(hidden[some], matrix, bias).float()
-            scores -= scores.amax(1, keepdim=True)
-            own = scores.gather(1, labels[some, None])
-            totals = scores.exp_().sum(1, keepdim=True)
-            loss += ((totals.log() - own)[:, 0] * weights[some]).sum()
+            scores = F.linear(hidden[some], matrix, bias)
+            loss += _cross_entropy(
+                scores, labels[some, None], weights[some, None], of_bias if train else None
+            )
             if train:
-                scores *= weights[some, None] / totals
-                scores.scatter_add_(1, labels[some, None], -weights[some, None])
-                gradient = scores.to(hidden.dtype)
-                of_hidden[some] = gradient @ matrix
-                part = gradient.T @ hidden[some]
+                of_hidden[some] = scores @ matrix
+                part = scores.T @ hidden[some]
                 of_matrix = part if of_matrix is None else of_matrix.float().add_(part)
-                of_bias += scores.sum(0)
         if train:
             gradients = (of_hidden, torch.zeros_like(matrix) if of_matrix is None else of_matrix, of_bias)
             ctx.save_for_backward(*(one.to(hidden.dtype) for one in gradients))
@@ -75,6 +72,28 @@ class _InBlocks(torch.autograd.Function):
         by = gradients[0]
         scaled = ctx.saved_tensors if by.numpy() == 1 else [saved * by for saved in ctx.saved_tensors]
         return (*(one if needed else None for one, needed in zip(scaled, ctx.needs_input_grad)), None, None)
+
+
+def _cross_entropy(
+    scores_KV: Tensor, labels_K1: Tensor, weights_K1: Tensor, of_bias_V: Tensor | None
+) -> Tensor:
+    """Σ weight · CE. With `of_bias_V`, the scores become their gradient, whose sum over rows is added to it."""
+    loss = weights_K1.new_zeros(())
+    rows = max(1, SCORES_IN_CACHE // scores_KV.shape[1])
+    for begin in range(0, len(scores_KV), rows):
+        some = slice(begin, begin + rows)
+        labels, weights = labels_K1[some], weights_K1[some]
+        scores = scores_KV[some].float()
+        scores -= scores.amax(1, keepdim=True)
+        own = scores.gather(1, labels)
+        totals = scores.exp_().sum(1, keepdim=True)
+        loss += ((totals.log() - own) * weights).sum()
+        if of_bias_V is not None:
+            scores *= weights / totals
+            scores.scatter_add_(1, labels, -weights)
+            of_bias_V += scores.sum(0)
+            scores_KV[some] = scores
+    return loss
 
 
 class _Shared:
