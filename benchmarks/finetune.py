@@ -237,7 +237,7 @@ def ours(
         config.token_budget(group.device),
         config.grid(group.device),
     )
-    clock: Any = Clock()
+    clock = Clock()
 
     def turn() -> list[float]:
         clock.marks.clear()
@@ -245,7 +245,10 @@ def ours(
             work = Workdir(Path(folder))
             cache: Any = "on" if cached else "off"
             steps = options.steps + 1
-            train(model, plan, config, group, work, steps=steps, phase="p", cache=cache, evaluations=clock)
+            train(
+                model, plan, config, group, work,
+                steps=steps, phase="p", cache=cache, after_step=lambda done: clock.mark(),
+            )  # fmt: skip
         return clock.between()
 
     return turn
@@ -264,14 +267,6 @@ class Clock(TrainerCallback):
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
         self.mark()
-
-    def after(self, step: int, metrics: Any) -> bool:
-        """In place of evaluations during our training."""
-        self.mark()
-        return False
-
-    def finish(self) -> dict[str, Any]:
-        return {}
 
     def between(self) -> list[float]:
         return [later - earlier for earlier, later in zip(self.marks, islice(self.marks, 1, None))]
