@@ -88,7 +88,7 @@ class CrossEncoder:
             raise QontextError(
                 f"the cross-encoder's limit is {possible} tokens, got {max_length}", place=name
             )
-        self.max_length, self.possible = max_length or possible, possible
+        self.max_length, self.limit = max_length or possible, possible
         self.grid = grid_for(self.device, self.dtype, inference=True)
         self.batch_tokens = batch_tokens or (65_536 if self.device.type != "cpu" else 1_024)
 
@@ -111,7 +111,7 @@ class CrossEncoder:
 
     def _forward(self, encodings: list[Any]) -> torch.Tensor:
         longest = max(len(e.ids) for e in encodings)
-        width = min(self.grid.padded(longest), self.possible)
+        width = min(self.grid.padded(longest), self.limit)
         inputs = pad_pairs(self.tokenizer, encodings, width)
         with autocast(self.device, self.dtype):
             logits_N1 = self.model(**{name: t.to(self.device) for name, t in inputs.items()}).logits

@@ -6,6 +6,7 @@ and its result does not depend on the number of threads.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -32,9 +33,9 @@ def each(compute: Callable[[B], R], batches: Sequence[B], device: torch.device) 
         return
     share = threads // lanes
     with ThreadPoolExecutor(lanes, "lane", initializer=lambda: torch.set_num_threads(share)) as pool:
-        coming = [pool.submit(infer, batch) for batch in batches]
+        coming = deque(pool.submit(infer, batch) for batch in batches)
         try:
-            for one in coming:
-                yield one.result()
+            while coming:
+                yield coming.popleft().result()  # and let go of it
         finally:  # after an error, what has not begun is not computed
             pool.shutdown(wait=False, cancel_futures=True)
