@@ -1,6 +1,6 @@
 """Time, memory and disk of each stage on corpora of growing size.
 
-    python benchmarks/growth.py DATA/wiki_unlabeled/docs.jsonl.gz [--sizes 10000 100000] [--out benchmarks/growth.json]
+    python benchmarks/growth.py DATA/wiki_unlabeled/docs.jsonl.gz [--sizes 10000 100000 1000000] [--out benchmarks/growth.json]
 
 Passages are paragraphs of the documents, which are repeated with their sentences in another order if more are needed. Each
 stage is a command of its own: seconds from start to end, starting Python included; the largest resident set of its
@@ -35,7 +35,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("documents", type=Path)
-    parser.add_argument("--sizes", nargs="+", type=int, default=[10_000, 100_000])
+    parser.add_argument("--sizes", nargs="+", type=int, default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--work", type=Path, help="a folder for what is written; default: a temporary one")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
     options = parser.parse_args()

@@ -163,26 +163,18 @@ def serve(content: dict[str, Any]) -> Rows:
 
 
 def growth(content: dict[str, Any]) -> Rows:
-    """Hours are extrapolated from the seconds that each further passage took."""
-    few, many = sorted({row["passages"] for row in content["rows"]})
-    by_size = {
-        size: {r["stage"]: r for r in content["rows"] if r["passages"] == size} for size in (few, many)
-    }
-    head = [
-        "stage",
-        f"s, {few:,}",
-        f"s, {many:,}",
-        f"MiB, {few:,}",
-        f"MiB, {many:,}",
-        f"MB on disk, {many:,}",
-    ]
-    rows = [[*head, "h, 100 million"]]
+    """Hours are extrapolated from the seconds that each further passage took between the two largest sizes."""
+    sizes = sorted({row["passages"] for row in content["rows"]})
+    by_size = {size: {r["stage"]: r for r in content["rows"] if r["passages"] == size} for size in sizes}
+    few, many = sizes[-2:]
+    head = ["stage", *(f"s, {size:,}" for size in sizes), *(f"MiB, {size:,}" for size in sizes)]
+    rows = [[*head, f"MB on disk, {many:,}", "h, 100 million"]]
     for stage, large in by_size[many].items():
-        small = by_size[few][stage]
-        each = (large["seconds"] - small["seconds"]) / (many - few)
+        stages = [by_size[size][stage] for size in sizes]
+        each = (large["seconds"] - by_size[few][stage]["seconds"]) / (many - few)
         hours = "" if stage.startswith("search") else f"{each * 1e8 / 3600:.1f}"
-        sizes = [f"{small['mib']:,}", f"{large['mib']:,}", f"{large['megabytes']:.1f}"]
-        rows.append([stage, f"{small['seconds']:.1f}", f"{large['seconds']:.1f}", *sizes, hours])
+        seconds, memory = [f"{row['seconds']:.1f}" for row in stages], [f"{row['mib']:,}" for row in stages]
+        rows.append([stage, *seconds, *memory, f"{large['megabytes']:.1f}", hours])
     return rows
 
 
