@@ -47,7 +47,7 @@ def main() -> None:
     rng = np.random.default_rng(0)
     sizes = [int(size) for size in settings.sizes.split(",")]
     result: dict[str, Any] = {
-        "what": f"one question at a time, k = {K}; tenth percentiles, since others used the machine; "
+        "what": f"one question at a time, k = {K}; tenth percentiles; "
         f"recall of the best {K} against exact search",
         **{name: getattr(settings, name) for name in ("passages", "dimensions", "questions")},
     }
