@@ -1,6 +1,7 @@
 """Time, memory and disk of each stage on corpora of growing size.
 
-    python benchmarks/growth.py DATA/wiki_unlabeled/docs.jsonl.gz [--sizes 10000 100000 1000000] [--out benchmarks/growth.json]
+    python benchmarks/growth.py DATA/wiki_unlabeled/docs.jsonl.gz [--sizes 10000 100000 1000000]
+        [--out benchmarks/growth.json]
 
 Passages are paragraphs of the documents, which are repeated with their sentences in another order if more are needed. Each
 stage is a command of its own: seconds from start to end, starting Python included; the largest resident set of its
