@@ -137,8 +137,10 @@ def test_without_scripts(person: Callable[..., Person]) -> None:
     page = person(java_script_enabled=False).go("/")
     page.get_by_label("Query").fill("lamp storm")
     page.get_by_role("button", name="Search").click()
+    page.wait_for_url("**/?q=lamp*")
     assert page.locator(".result").count() == 10
     page.locator(".result h3 a").first.click()
+    page.wait_for_url(lambda url: "/document?" in url)
     assert page.locator(".passage").count() > 1
 
 
