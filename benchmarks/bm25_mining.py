@@ -2,7 +2,7 @@
 
     python benchmarks/bm25_mining.py FOLDER [--repeats 3] [--out benchmarks/bm25_mining.json]
 
-FOLDER is a labelled folder with a train split. The time is that of the two commands, reading and writing of
+FOLDER is a labeled folder with a train split. The time is that of the two commands, reading and writing of
 files included. Each repetition starts from nothing; numba's compiled code is on disk from the warm-up.
 """
 

@@ -72,13 +72,13 @@ class Judge:
         from qontext.models.retriever import Retriever
         from qontext.retrieve.bm25 import Bm25
 
-        labelled = load_collection(folder)
-        texts = labelled.queries("test")
+        labeled = load_collection(folder)
+        texts = labeled.queries("test")
         questions: dict[str, list[str]] = {}
-        for query, judged in labelled.qrels("test").items():
+        for query, judged in labeled.qrels("test").items():
             for id in judged:
                 questions.setdefault(id, []).append(texts[query])
-        self.passages = {p.id: p for p in labelled.passages()}
+        self.passages = {p.id: p for p in labeled.passages()}
         ids = random.Random(1).sample(sorted(questions), min(count, len(questions)))
         self.questions = {id: questions[id] for id in ids}
         self.drawn = [self.passages[id] for id in ids]

@@ -1,7 +1,7 @@
 """How fast passages of mixed length are encoded, against what else a CPU user could run.
 
     python benchmarks/encode.py MODEL PASSAGES [--texts 600] [--repeats 3] [--out benchmarks/encode.json]
-    python benchmarks/encode.py MODEL PASSAGES --python VENV/bin/python --labelled DATA
+    python benchmarks/encode.py MODEL PASSAGES --python VENV/bin/python --labeled DATA
 
 The same model, texts and processor. Each side (`encode_sides.py`) is a process of its own, stopped while others compute.
 Repetitions are interleaved, one of each in turn, and medians compared; the first of each is a warm-up. The baseline is
@@ -12,7 +12,7 @@ sentence-transformers' own `encode`. With `--python`, an interpreter that has th
 runs the other sides: sentence-transformers in fp32, in bf16, and with ONNX and OpenVINO in fp32 and int8, and fastembed with
 the same ONNX files. A side whose packages are missing or fail is listed as failed.
 
-The vectors are compared, too; with `--labelled`, a set in BEIR's layout, also nDCG@10 of exact search on it (without
+The vectors are compared, too; with `--labeled`, a set in BEIR's layout, also nDCG@10 of exact search on it (without
 prompts).
 `--cpu-time` counts processor time on one core, which stays fair on a machine that others use.
 """
@@ -99,7 +99,7 @@ def main() -> None:
         "--sides", nargs="+", choices=SIDES, help="default: all with --python, else two packages"
     )
     parser.add_argument("--python", default=sys.executable, help="the interpreter of the other sides")
-    parser.add_argument("--labelled", help="a labelled set in BEIR's layout, for nDCG@10")
+    parser.add_argument("--labeled", help="a labeled set in BEIR's layout, for nDCG@10")
     parser.add_argument("--split", default="test")
     parser.add_argument("--cache", type=Path, help="folder for converted models, to keep them")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/encode.json"))
@@ -161,8 +161,8 @@ def measure(sides: list[Side], cache: Path, texts: list[str], settings: argparse
             for name, rows in vectors.items()
         },
     }
-    if settings.labelled:
-        result["ndcg_at_10"] = {"set": Path(settings.labelled).name, "split": settings.split}
+    if settings.labeled:
+        result["ndcg_at_10"] = {"set": Path(settings.labeled).name, "split": settings.split}
         result["ndcg_at_10"] |= {side.name: quality(side, cache, settings) for side in sides}
     return result | {
         "clock": "processor time on one core" if settings.cpu_time else "wall",
@@ -183,7 +183,7 @@ def unit(vectors: Any) -> Any:
 
 def quality(side: Side, cache: Path, settings: argparse.Namespace) -> float:
     """nDCG@10 of exact search by cosine."""
-    collection = load_collection(settings.labelled)
+    collection = load_collection(settings.labeled)
     passages, queries = list(collection.passages()), collection.queries(settings.split)
     vectors = {}
     for kind, texts in (("passages", [p.content for p in passages]), ("queries", list(queries.values()))):

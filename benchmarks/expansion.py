@@ -2,7 +2,7 @@
 
     python benchmarks/expansion.py DATA [--sets fairytaleqa …] [--split dev] [--per-passage 5]
 
-DATA holds labelled sets in BEIR's layout, one per folder. The queries of every passage are keyphrases. Writes
+DATA holds labeled sets in BEIR's layout, one per folder. The queries of every passage are keyphrases. Writes
 expansion.json beside this file: nDCG@10 on the real questions of the split, and p against the passages as they are
 (paired randomization).
 """

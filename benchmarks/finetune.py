@@ -3,7 +3,7 @@
     python benchmarks/finetune.py FOLDER [--models MODEL mini] [--passage-lengths 256 144] [--batch 64]
         [--steps 4] [--rounds 3] [--cpu-time]
 
-FOLDER is a labelled set in BEIR's layout; its train split's (query, passage) pairs are trained on, with the batch's
+FOLDER is a labeled set in BEIR's layout; its train split's (query, passage) pairs are trained on, with the batch's
 other passages as negatives. Both sides are whole training loops as users run them, data preparation included:
 `SentenceTransformerTrainer` with `MultipleNegativesRankingLoss`, and with its cached variant against our gradient
 cache. They take turns, each in a process of its own, a few steps each; the first step of every turn is left out, and

@@ -93,12 +93,12 @@ class Bench:
         from qontext.models.retriever import Retriever
         from qontext.retrieve.bm25 import Bm25
 
-        labelled, measured = load_collection(folder), load_collection(holdout / "measured")
-        texts, qrels = labelled.queries("test"), labelled.qrels("test")
+        labeled, measured = load_collection(folder), load_collection(holdout / "measured")
+        texts, qrels = labeled.queries("test"), labeled.qrels("test")
         chosen = random.Random(1).sample(sorted(qrels), min(count, len(qrels)))
         self.questions = {query: texts[query] for query in chosen}
         self.qrels = {query: qrels[query] for query in chosen}
-        self.passages = {p.id: p for p in labelled.passages()}
+        self.passages = {p.id: p for p in labeled.passages()}
         asked = measured.queries("generated")
         self.generated = {
             id: asked[query] for query, judged in measured.qrels("generated").items() for id in judged

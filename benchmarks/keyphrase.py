@@ -64,10 +64,10 @@ def speed(passages: list[Passage]) -> dict[str, float]:
 
 def systems(passages: list[Passage], generated: Keyphrase, more: dict[str, Ask]) -> Iterator[tuple[str, Ask]]:
     chance = random.Random(1)
-    labelled = {p.id: labels for p, labels in zip(passages, generated.labelled(passages))}
-    yield "keyphrase", lambda p: [query for _, query in labelled[p.id]]
+    labeled = {p.id: labels for p, labels in zip(passages, generated.labeled(passages))}
+    yield "keyphrase", lambda p: [query for _, query in labeled[p.id]]
     for kind in KINDS:
-        yield f"keyphrase: {kind}", lambda p, kind=kind: [q for k, q in labelled[p.id] if k == kind]
+        yield f"keyphrase: {kind}", lambda p, kind=kind: [q for k, q in labeled[p.id] if k == kind]
     yield "opening sentence", lambda p: sentences(p)[:1]
     yield "random sentences", lambda p: [chance.choice(sentences(p)) for _ in range(5)]
     yield "random words", lambda p: [" ".join(chance.choices(p.text.split(), k=8)) for _ in range(5)]
@@ -127,17 +127,17 @@ def main() -> None:
     if options.only != "quality":
         result["machine"] = {"cpus": os.cpu_count(), "load": os.getloadavg()[0]}
     for name in SETS:
-        labelled = load_collection(options.data / name)
-        passages = {p.id: p for p in labelled.passages()}
+        labeled = load_collection(options.data / name)
+        passages = {p.id: p for p in labeled.passages()}
         entry = result.setdefault(name, {})
         if options.only != "quality":
             entry["passages_per_second"] = speed(list(passages.values()))
             print(name, entry["passages_per_second"])
         if options.only == "speed":
             continue
-        texts = labelled.queries("test")
+        texts = labeled.queries("test")
         questions_of: dict[str, list[str]] = {}
-        for query, judged in labelled.qrels("test").items():
+        for query, judged in labeled.qrels("test").items():
             for id in judged:
                 questions_of.setdefault(id, []).append(texts[query])
         ids = random.Random(1).sample(sorted(questions_of), min(options.passages, len(questions_of)))

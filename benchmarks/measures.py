@@ -31,7 +31,7 @@ PASSAGES = 8_841_823
 
 
 def make_run(queries: int, depth: int, seed: int) -> tuple[Run, dict[str, dict[str, int]]]:
-    """A run in descending score with the judgements that go with it."""
+    """A run in descending score with the judgments that go with it."""
     rng = np.random.default_rng(seed)
     numbers = rng.integers(0, PASSAGES, (queries, depth + 8))
     rows = [np.unique(row)[:depth] for row in numbers]

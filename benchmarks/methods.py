@@ -63,7 +63,7 @@ CASES: dict[str, dict[str, Any]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--data", required=True, help="a labelled set in BEIR's layout; its train split is used"
+        "--data", required=True, help="a labeled set in BEIR's layout; its train split is used"
     )
     parser.add_argument("--tokenizer", required=True, help="a model folder whose tokenizer is used")
     parser.add_argument("--presets", nargs="+", default=["mini"])

@@ -37,7 +37,7 @@ PRETRAIN = [
     "--steps", "6", "--max-tokens", "40", *TRAINING,
 ]  # fmt: skip
 FINETUNE = [
-    "finetune", "labelled", "--encoder", "encoder", "--steps", "4", "--passages-per-query", "2", *TRAINING,
+    "finetune", "labeled", "--encoder", "encoder", "--steps", "4", "--passages-per-query", "2", *TRAINING,
 ]  # fmt: skip
 GENERATE = ["generate", "passages", "--generator", "tests.cluster.slow:Slow"]
 
@@ -53,7 +53,7 @@ def main() -> None:
     }
     with tempfile.TemporaryDirectory(prefix="qn-") as folder, network():
         os.chdir(folder)
-        write_inputs(Path(folder), "labelled", {"train": range(20), "dev": range(20, 30)})
+        write_inputs(Path(folder), "labeled", {"train": range(20), "dev": range(20, 30)})
         qontext("split", "docs.jsonl", "--max-tokens", "40", "--workers", "1", "--out", "passages")
         qontext("train-tokenizer", "passages", "--vocabulary", "300", "--out", "tokenizer")
         with_torchrun()

@@ -2,7 +2,7 @@
 
     python benchmarks/representations.py DATA/squad_pool --encoder MODEL [--passages 400] [--questions 50] [--steps 8]
 
-The first passages of a labelled set in BEIR's layout and the questions about them. Every case is fine-tuned for a few
+The first passages of a labeled set in BEIR's layout and the questions about them. Every case is fine-tuned for a few
 steps from the same encoder, on the same batches of 8 questions with their passage and a negative; encodes the passages;
 and is searched exactly with the encoded questions, all at once. Steps are medians without the first two, searches medians
 of three without the first; encoding is one run, with loading. Bytes are those of vectors or weights, and of their

@@ -2,7 +2,7 @@
 
     python benchmarks/windows.py DATA --encoder FOLDER [--sets fairytaleqa …] [--windows 32 64 128] [--split dev]
 
-Nothing is trained. DATA holds labelled sets in BEIR's layout, one per folder. Of large sets, the passages are those of the
+Nothing is trained. DATA holds labeled sets in BEIR's layout, one per folder. Of large sets, the passages are those of the
 questions and others at random. Writes windows.json beside this file: nDCG@10 for each size, p against one vector (paired
 randomization), vectors for each passage, and seconds of encoding.
 """

@@ -139,7 +139,7 @@ def claims_table(tests: Sequence[Test]) -> Table:
     table = Table(["claim", "paper", "verdict", "differences"], is_prose=True)
     for claim in CLAIMS:
         texts = [
-            f"{test.data}, {labelled(test.labels)}, {TITLES[test.candidate]}: "
+            f"{test.data}, {labeled(test.labels)}, {TITLES[test.candidate]}: "
             f"{100 * test.difference.mean:+.1f} ({format_p(test.p)})"
             for test in tests
             if test.claim is claim
@@ -175,7 +175,7 @@ def arms_table(systems: dict[Key, System], cells: Sequence[dict[str, Any]], data
     table = Table(
         [
             *columns,
-            *(f"{measure}, {labelled(labels)}" for labels in amounts for measure in measures_of(labels)),
+            *(f"{measure}, {labeled(labels)}" for labels in amounts for measure in measures_of(labels)),
         ]
     )
     for arm in ARMS:
@@ -206,7 +206,7 @@ SHORT_MEASURES = (("0", "MRR@10"), ("0", "R@100"), ("1000", "MRR@10"), ("1000", 
 
 def short_table(systems: dict[Key, System]) -> Table:
     """A row per arm whose fine-tuning trains vectors, with the measures that decide."""
-    table = Table(["pre-training", *(f"{measure}, {labelled(labels)}" for labels, measure in SHORT_MEASURES)])
+    table = Table(["pre-training", *(f"{measure}, {labeled(labels)}" for labels, measure in SHORT_MEASURES)])
     for arm in ARMS:
         own = [systems.get((SHORT, labels, arm.name)) for labels, _ in SHORT_MEASURES]
         if any(own) and arm.representation is None:
@@ -229,7 +229,7 @@ def measures_of(labels: str) -> list[str]:
     return [MAIN] if "+" in labels else MEASURES.split()
 
 
-def labelled(labels: str) -> str:
+def labeled(labels: str) -> str:
     number, _, with_bm25 = labels.partition("+")
     return ("no labels" if number == "0" else f"{int(number):,} labels") + (" + BM25" if with_bm25 else "")
 
@@ -274,7 +274,7 @@ def figures(systems: dict[Key, System]) -> dict[str, Figure]:
                     column = system.per_query(MAIN)
                     d = difference(np.zeros_like(column), column)
                     values[arm.title] = (d.mean, d.low, d.high)
-            drawn[slug(f"{data}-{labels}")] = plots.intervals(values, f"{MAIN}, {labelled(labels)}")
+            drawn[slug(f"{data}-{labels}")] = plots.intervals(values, f"{MAIN}, {labeled(labels)}")
     return drawn
 
 

@@ -3,7 +3,7 @@
     python evidence/run.py --data DATA --start MODEL --documents DOCUMENTS [--sets fairytaleqa …] [--arms mlm …]
         [--seeds 1 …] [--scale minilm] [--split test] [--work runs/evidence] [--cells evidence/cells]
 
-DATA holds labelled sets in BEIR's layout, one per folder; MODEL is made a language model again on DOCUMENTS. Every cell
+DATA holds labeled sets in BEIR's layout, one per folder; MODEL is made a language model again on DOCUMENTS. Every cell
 is a recipe, so a killed run continues where it was. What a cell measured is written as JSON: its recipe, the values of
 each question, seconds per step, and the machine. A cell whose recipe changed is run again.
 """

@@ -126,7 +126,7 @@ def test_every_kind_from_outside_the_package(tmp_path: Path, way: str) -> None:
 
 BROKEN = {
     "syntax.py": "class Odd(:\n",
-    "fails.py": "raise RuntimeError('no licence')\n",
+    "fails.py": "raise RuntimeError('no license')\n",
     "needs.py": "import a_package_that_is_not_there\n",
     "plain.py": "class Odd: pass\n",
     "taken.py": """
@@ -156,7 +156,7 @@ BROKEN = {
         ("plain:Even", r"plain\.py: the module plain has no Even.*Correct the name after the colon"),
         ("plain:Odd", r"is not a subclass of qontext\.pretrain\.objectives\.base\.Objective"),
         ("syntax:Odd", r"syntax\.py:1: the method 'syntax:Odd' cannot be imported: SyntaxError"),
-        ("fails:Odd", r"fails\.py:1: the method 'fails:Odd' cannot be imported: RuntimeError: no licence"),
+        ("fails:Odd", r"fails\.py:1: the method 'fails:Odd' cannot be imported: RuntimeError: no license"),
         ("taken:Odd", "has an option 'lr', which is already the name of a setting. Rename the option"),
         ("loose:Odd", r"the Options of the method 'loose:Odd' are not a subclass of qontext\.frame\.config\.Options"),
         (":Odd", "is not of the form module:Class"),

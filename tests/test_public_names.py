@@ -84,7 +84,7 @@ def test_evaluate_takes_objects_and_files(tmp_path: Path) -> None:
     assert "nDCG@10" in evaluate(run, qrels).means
     with pytest.raises(QontextError, match="no query of the run is judged"):
         evaluate(run, {"other": {"p1": 1}})
-    with pytest.raises(QontextError, match="no judgements"):
+    with pytest.raises(QontextError, match="no judgments"):
         evaluate(run, {})
 
 

@@ -1,4 +1,4 @@
-"""Small inputs that several folders of tests share: documents, labelled sets, encoders; and a server that runs commands."""
+"""Small inputs that several folders of tests share: documents, labeled sets, encoders; and a server that runs commands."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ CHAT = (
 """A chat template."""
 
 
-def write_inputs(folder: Path, labelled: str, splits: Mapping[str, range]) -> None:
-    """Thirty documents in docs.jsonl, and the labelled set `labelled`, whose query i is about passage i."""
+def write_inputs(folder: Path, labeled: str, splits: Mapping[str, range]) -> None:
+    """Thirty documents in docs.jsonl, and the labeled set `labeled`, whose query i is about passage i."""
     dice = random.Random(0)
 
     def text(sentences: int) -> str:
@@ -41,7 +41,7 @@ def write_inputs(folder: Path, labelled: str, splits: Mapping[str, range]) -> No
     ]
     queries = [{"_id": f"q{i}", "text": f"chapter {i} {WORDS[i % 12]}"} for i in range(30)]
     qrels = {name: {f"q{i}": f"p{i}" for i in numbers} for name, numbers in splits.items()}
-    write_collection(folder / labelled, passages, queries, qrels)
+    write_collection(folder / labeled, passages, queries, qrels)
 
 
 def write_collection(

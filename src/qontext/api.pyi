@@ -42,7 +42,7 @@ def docset(
     seed: int = 42,
     overwrite: bool = False,
 ) -> Artifact:
-    """Build a labelled set from the documentation on this machine."""
+    """Build a labeled set from the documentation on this machine."""
 
 def train_tokenizer(
     passages: str | Path | Artifact,
@@ -261,7 +261,7 @@ def pretrain(
     candidates: int | None = None,
     sampling: Literal['uniform', 'score'] = 'uniform',
     anchors: Literal['passages', 'documents'] = 'passages',
-    neighbours: int = 1,
+    neighbors: int = 1,
     gradient_cache: Literal['auto', 'on', 'off'] = 'auto',
     snapshots: int = 0,
     probe: str | Path | Artifact | None = None,
@@ -322,7 +322,7 @@ def mine(
     seed: int = 42,
     overwrite: bool = False,
 ) -> Artifact:
-    """Mine hard negatives from runs and judgements."""
+    """Mine hard negatives from runs and judgments."""
 
 def finetune(
     groups: str | Path | Artifact,
@@ -391,7 +391,7 @@ def finetune(
     token_relu: bool = False,
     overwrite: bool = False,
 ) -> Artifact:
-    """Fine-tune a retriever on labelled queries."""
+    """Fine-tune a retriever on labeled queries."""
 
 def train_reranker(
     groups: str | Path | Artifact,
@@ -465,7 +465,7 @@ def index(
     k1: float = 0.9,
     b: float = 0.4,
     analyzer: str = 'english',
-    neighbours: int = ...,
+    neighbors: int = ...,
     effort: int = 200,
     lists: int | None = None,
     probes: int = 32,
@@ -605,7 +605,7 @@ def evaluate(
     next_run: str | Path | Artifact | None = None,
     overwrite: bool = False,
 ) -> Artifact:
-    """Score a run against judgements."""
+    """Score a run against judgments."""
 
 def compare(
     runs: Sequence[str | Path | Artifact],
@@ -681,7 +681,7 @@ def adapt(
     retrain: bool = False,
     dry_run: bool = False,
     seed: int = 42,
-    neighbours: int = ...,
+    neighbors: int = ...,
     effort: int = 200,
     lists: int | None = None,
     probes: int = 32,
@@ -765,7 +765,7 @@ def annotate(
     allow_host: Sequence[str] = (),
     device: str = 'auto',
 ) -> dict[str, Any]:
-    """Collect human judgements of text pairs in a browser."""
+    """Collect human judgments of text pairs in a browser."""
 
 def show(
     directory: str | Path | Artifact,

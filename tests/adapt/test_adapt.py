@@ -218,7 +218,7 @@ def test_a_language_that_the_encoder_does_not_know(
     ("settings", "message"),
     [
         ({"budget": "soon"}, "budget 'soon' is not a length of time"),
-        ({"labels": "labels.jsonl"}, "is not a labelled pair"),
+        ({"labels": "labels.jsonl"}, "is not a labeled pair"),
         ({"generator": "llm"}, "needs the name of a model"),
     ],
 )

@@ -43,9 +43,9 @@ def test_an_index_is_added_measured_updated_and_removed_without_training(
     out, index = adapted.out, adapted.out / "index" / "dense"
     trained = open_artifact(out / "steps" / "pretrain").meta
     assert vectors_of(out)["representation"] == "windows" and vectors_of(out)["entries_per_text"] > 1.5
-    result = adapt(adapted.documents, out, small_encoder, index="faiss-hnsw", neighbours=8)
+    result = adapt(adapted.documents, out, small_encoder, index="faiss-hnsw", neighbors=8)
     assert open_artifact(out / "steps" / "pretrain").meta == trained
-    assert open_artifact(index).config["neighbours"] == 8
+    assert open_artifact(index).config["neighbors"] == 8
     assert "representation" not in vectors_of(out), "an index has one vector of each passage"
     retriever = Retriever(small_encoder, max_length=Searcher(out).read_tokens)
     passages = list(read_passages(out / "index" / "passages"))
@@ -61,7 +61,7 @@ def test_an_index_is_added_measured_updated_and_removed_without_training(
     documents = [report(number) for number in range(1, 30)]
     updated = adapt(write_documents([*documents, report(40)]), out, small_encoder)
     assert updated["updated"] and updated["searching"]["backend"] == "faiss-hnsw"
-    assert open_artifact(index).config["neighbours"] == 8
+    assert open_artifact(index).config["neighbors"] == 8
     names = {answer.document for answer in dense(out).search("lighthouse", k=500)}
     assert "report-40" in names and "report-0" not in names
     # Nothing but the index changes, though the documents are no longer those of the training.
@@ -118,5 +118,5 @@ def test_settings_that_adapt_makes_itself_are_refused(
 ) -> None:
     with pytest.raises(QontextError, match="adapt: settings: replace is set by adapt itself"):
         adapt(reports, tmp_path / "out", small_encoder, index="milvus", replace="index")
-    with pytest.raises(QontextError, match="unknown setting of adapt 'neighbours'"):
-        adapt(reports, tmp_path / "out", small_encoder, neighbours=3)
+    with pytest.raises(QontextError, match="unknown setting of adapt 'neighbors'"):
+        adapt(reports, tmp_path / "out", small_encoder, neighbors=3)

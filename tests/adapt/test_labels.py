@@ -27,7 +27,7 @@ def test_a_cross_encoders_scores_stand_for_labels(reports: Path, small_encoder: 
     assert searched == {group.query for group in read_groups(steps / "negatives")}, "no other is searched for"
     held = {line.split("\t")[1] for line in (steps / "holdout/measured/qrels/generated.tsv").open()}
     taught = {passage for group in read_groups(steps / "negatives") for passage in group.positives}
-    assert taught and not taught & held, "what is measured with is not learnt from"
+    assert taught and not taught & held, "what is measured with is not learned from"
     assert open_artifact(steps / "adapted-vectors").meta["inputs"]["encoder"]["path"].endswith("finetune")
 
 
@@ -63,16 +63,16 @@ def test_labels_are_trained_on_and_measured_by_document(
 def test_few_labels_make_small_batches(reports: Path, small_encoder: Path, tmp_path: Path) -> None:
     folder = tmp_path / "labels"
     (folder / "qrels").mkdir(parents=True)
-    labelled = [(f"q{n}", f"how was the bell of number {n} mended", f"report-{n}") for n in range(30)]
-    queries = [json.dumps({"_id": id, "text": text}) + "\n" for id, text, _ in labelled]
+    labeled = [(f"q{n}", f"how was the bell of number {n} mended", f"report-{n}") for n in range(30)]
+    queries = [json.dumps({"_id": id, "text": text}) + "\n" for id, text, _ in labeled]
     (folder / "queries.jsonl").write_text("".join(queries))
     (folder / "corpus.jsonl").write_text("".join(reports.read_text().splitlines(keepends=True)))
-    for split, rows in {"train": labelled[:20], "test": labelled[20:]}.items():
+    for split, rows in {"train": labeled[:20], "test": labeled[20:]}.items():
         lines = ["query-id\tcorpus-id\tscore", *(f"{id}\t{report}\t1" for id, _, report in rows)]
         (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n")
     out = tmp_path / "made"
     steps = adapt_until("finetune", reports, out, small_encoder, labels=folder, max_labels=9)
-    assert open_artifact(steps / "holdout").summary["labelled_queries"]["train"] == 9
+    assert open_artifact(steps / "holdout").summary["labeled_queries"]["train"] == 9
     finetuned = open_artifact(steps / "finetune")
     assert finetuned.config["batch_size"] == 4
     assert finetuned.summary["queries"] == 9
@@ -81,5 +81,5 @@ def test_few_labels_make_small_batches(reports: Path, small_encoder: Path, tmp_p
 def test_labels_of_other_documents_are_refused(reports: Path, small_encoder: Path, tmp_path: Path) -> None:
     rows = [{"query": f"who is {n}", "passage": "elsewhere"} for n in range(3)]
     (tmp_path / "labels.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(QontextError, match="none of the labelled ids"):
+    with pytest.raises(QontextError, match="none of the labeled ids"):
         adapt(reports, tmp_path / "made", small_encoder, labels=tmp_path / "labels.jsonl")

@@ -25,7 +25,7 @@ REQUEST = Request(
     documents="docs.jsonl",
     labels=None,
     splits=("generated",),
-    labelled=0,
+    labeled=0,
     encoder="encoder",
     generate={"generator": "keyphrase", "seed": 42},
     pretrain={"encoder": "encoder", "method": "cocondenser", "max_tokens": 144, "seed": 42},
@@ -113,10 +113,10 @@ def test_filtering_goes_where_it_takes_more_than_a_tenth() -> None:
 
 
 def test_labels_are_fine_tuned_on_for_three_passes_at_most() -> None:
-    adaptation = plan(5_000, 120, labelled=320, **LABELS)
+    adaptation = plan(5_000, 120, labeled=320, **LABELS)
     assert (adaptation.finetune_steps, adaptation.finetune_batch) == (3 * 320 // 32, 32)
-    assert plan(5_000, 30, labelled=9, **LABELS).finetune_batch == 4
-    adaptation = plan(5_000, 30, labelled=3, **LABELS)
+    assert plan(5_000, 30, labeled=9, **LABELS).finetune_batch == 4
+    adaptation = plan(5_000, 30, labeled=3, **LABELS)
     assert adaptation.finetune_steps == 0 and any(
         "are not sufficient for training" in note for note in adaptation.notes
     )
@@ -197,7 +197,7 @@ def steps(recipe: Recipe) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"labelled": 320, **LABELS}, {"reranker": "reranker"}, {"labelled": 320, "reranker": "r", **LABELS},
+    [{}, {"labeled": 320, **LABELS}, {"reranker": "reranker"}, {"labeled": 320, "reranker": "r", **LABELS},
      {"keep": False, "language": "de"}, {"budget": 60.0}],
     ids=["plain", "labels", "reranker", "both", "German", "untrained"],
 )  # fmt: skip
@@ -221,8 +221,8 @@ def test_what_is_trained_is_measured_and_the_rest_is_left_out() -> None:
     plain = steps(training_recipe(REQUEST, plan(5_000, 30)))
     assert plain["adapted-vectors"]["encoder"] == "@pretrain" and "finetune" not in plain
     assert plain["hybrid-generated"]["weights"] == [0.7, 0.3]
-    labelled = replace(REQUEST, labelled=320, **LABELS)
-    tuned = steps(training_recipe(labelled, make_plan(labelled, survey(5_000), RATES, 384)))
+    labeled = replace(REQUEST, labeled=320, **LABELS)
+    tuned = steps(training_recipe(labeled, make_plan(labeled, survey(5_000), RATES, 384)))
     assert tuned["adapted-vectors"]["encoder"] == "@finetune" and "teacher" not in tuned
     assert tuned["hybrid-dev"]["tune"] == "@holdout/measured/qrels/dev.tsv"
     assert tuned["hybrid-test"]["weights_from"] == "@hybrid-dev" and "score-hybrid-dev" not in tuned
@@ -234,17 +234,17 @@ def test_what_is_trained_is_measured_and_the_rest_is_left_out() -> None:
 
 def test_labels_that_are_not_trained_on_all_measure() -> None:
     judged = {"train": 12, "dev": 6, "test": 12}
-    divided = replace(REQUEST, labelled=12, judged=judged, divided=True, **LABELS)
+    divided = replace(REQUEST, labeled=12, judged=judged, divided=True, **LABELS)
     request = divided.without_training_on_labels()
     assert request.judged == {"test": 30} and request.splits == ("test", "generated")
-    adaptation = plan(5_000, 1, labelled=12, **LABELS)
+    adaptation = plan(5_000, 1, labeled=12, **LABELS)
     assert not adaptation.finetune_steps
     untrained = steps(training_recipe(request, adaptation))
     assert untrained["holdout"]["split_labels"] is False and "hybrid-start-dev" not in untrained
     assert untrained["hybrid-start-test"]["weights"] == [0.7, 0.3]
     assert (
         "split_labels"
-        not in steps(training_recipe(divided, plan(5_000, 120, labelled=320, **LABELS)))["holdout"]
+        not in steps(training_recipe(divided, plan(5_000, 120, labeled=320, **LABELS)))["holdout"]
     )
     own = replace(divided, divided=False)  # the labels have splits
     assert own.without_training_on_labels() == own

@@ -28,19 +28,19 @@ NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 SIZES = {"max_position_embeddings": 64, "initializer_range": 0.3}
 COMMANDS: dict[str, dict[str, Any]] = {
     "encode": {"texts": "passages", "encoder": "encoder", "precision": "fp32", "device": "cpu"},
-    "encode text": {"texts": "labelled", "encoder": "encoder", "precision": "fp32", "device": "cpu"},
+    "encode text": {"texts": "labeled", "encoder": "encoder", "precision": "fp32", "device": "cpu"},
     "encode queries": {
         "texts": "queries", "encoder": "encoder", "kind": "query", "precision": "fp32", "device": "cpu",
     },
     "generate": {"passages": "passages", "generator": "keyphrase", "part_passages": 16},
     "tokens": {"texts": "passages", "tokenizer": "encoder", "workers": 1},
     "rerank": {
-        "run": "run", "reranker": ["reranker"], "data": "labelled", "k": 5, "precision": "fp32", "device": "cpu",
+        "run": "run", "reranker": ["reranker"], "data": "labeled", "k": 5, "precision": "fp32", "device": "cpu",
     },
-    "search": {"index": "vectors", "data": "labelled", "k": 5, "precision": "fp32", "device": "cpu"},
-    "search words": {"bm25": True, "data": "labelled", "k": 5},
+    "search": {"index": "vectors", "data": "labeled", "k": 5, "precision": "fp32", "device": "cpu"},
+    "search words": {"bm25": True, "data": "labeled", "k": 5},
     "split": {"source": "docs.jsonl", "max_tokens": 40, "on_error": "skip", "workers": 1},
-    "mine": {"run": "run", "qrels": "labelled", "data": "labelled", "per_query": 3, "random": 2, "split": "train"},
+    "mine": {"run": "run", "qrels": "labeled", "data": "labeled", "per_query": 3, "random": 2, "split": "train"},
     "filter": {"queries": "queries", "passages": "passages", "by": "retrieval", "retriever": "encoder", "device": "cpu"},
     "expand": {"queries": "queries", "passages": "passages"},
 }  # fmt: skip
@@ -105,7 +105,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def inputs(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Inputs:
     folder = tmp_path_factory.mktemp("cluster")
-    write_inputs(folder, "labelled", {"train": range(20), "dev": range(20, 30)})
+    write_inputs(folder, "labeled", {"train": range(20), "dev": range(20, 30)})
     save_bert(folder / "encoder", minilm, **SIZES)
     save_bert(folder / "reranker", minilm, seed=1, num_labels=1, **SIZES)
     with pytest.MonkeyPatch.context() as patch:
@@ -114,9 +114,9 @@ def inputs(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Inputs:
     api.generate(
         folder / "passages", generator="keyphrase", per_passage=2, part_passages=30, out=folder / "queries"
     )
-    api.search(bm25=True, data=folder / "labelled", k=10, out=folder / "run")
+    api.search(bm25=True, data=folder / "labeled", k=10, out=folder / "run")
     api.encode(
-        folder / "labelled",
+        folder / "labeled",
         encoder=folder / "encoder",
         precision="fp32",
         device="cpu",

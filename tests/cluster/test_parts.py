@@ -75,7 +75,7 @@ def test_a_place_that_does_not_exist_is_refused(inputs: Inputs, tmp_path: Path, 
         inputs.make("tokens", tmp_path / "out", on=on)
 
 
-@pytest.mark.parametrize("source", ["passages", "labelled"])
+@pytest.mark.parametrize("source", ["passages", "labeled"])
 def test_rows_are_read_from_any_place(inputs: Inputs, source: str) -> None:
     passages = list(read_passages(inputs.folder / source))
     rows = PassageRows(inputs.folder / source)

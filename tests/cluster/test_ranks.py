@@ -75,12 +75,12 @@ def test_ranks_make_what_those_of_torchrun_make(
     warm.run(argv, tmp_path / "said", ranks=2)
     assert first.digest == artifacts.open_artifact(tmp_path / "here").digest
     argv = [
-        "finetune", str(inputs.folder / "labelled"), "--encoder", str(first.path), "--steps", "2",
+        "finetune", str(inputs.folder / "labeled"), "--encoder", str(first.path), "--steps", "2",
         "--passages-per-query", "2", "--batch-size", "4", "--precision", "fp32", "--device", "cpu",
     ]  # fmt: skip
     warm.run([*argv, "--out", str(tmp_path / "retriever")], tmp_path / "said", ranks=2)
     there = api.finetune(
-        inputs.folder / "labelled",
+        inputs.folder / "labeled",
         encoder=first,
         steps=2,
         passages_per_query=2,

@@ -54,8 +54,8 @@ def spans(one: TokenStore, passages: list[int]) -> set[tuple[int, int]]:
 def test_near_is_an_adjacent_passage_with_equal_chances() -> None:
     one = store(DOCUMENTS)
     drawn_spans = draws("near", Sources(one, 30))
-    neighbours = {0: [1], 1: [0, 2], 2: [1], 3: [3], 4: [5], 5: [4, 6], 6: [5, 7], 7: [6]}
-    for passage, expected in neighbours.items():
+    neighbors = {0: [1], 1: [0, 2], 2: [1], 3: [3], 4: [5], 5: [4, 6], 6: [5, 7], 7: [6]}
+    for passage, expected in neighbors.items():
         assert set(drawn_spans[passage]) == spans(one, expected)
     before = sum(span in spans(one, [0]) for span in drawn_spans[1])
     assert 120 < before < 180
@@ -172,7 +172,7 @@ def test_a_mixture_draws_every_rule() -> None:
     assert any(one.offsets[4] < begin < one.offsets[5] for begin, _ in row), "an overlapping stretch"
 
 
-def test_an_empty_neighbour_is_replaced_by_the_passage_itself() -> None:
+def test_an_empty_neighbor_is_replaced_by_the_passage_itself() -> None:
     one = store([[[4], [0], [5]]])
     assert set(draws("near", Sources(one, 30), np.array([0]))[0]) == {(0, 4)}
 

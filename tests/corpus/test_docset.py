@@ -1,4 +1,4 @@
-"""A labelled set from docstrings: summaries leave their passages, and everything else stays."""
+"""A labeled set from docstrings: summaries leave their passages, and everything else stays."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_records_of_one_document_are_joined_and_keep_their_ids(tmp_path: Path) -
     ]
 
 
-def test_only_neighbours_are_joined(tmp_path: Path) -> None:
+def test_only_neighbors_are_joined(tmp_path: Path) -> None:
     records = [{"_id": str(n), "text": "x", "doc_id": doc} for n, doc in enumerate("aba")]
     assert [d.id for d in read(write(tmp_path / "c.jsonl", lines(*records)))] == ["a", "b", "a"]
 
@@ -145,7 +145,7 @@ def test_msmarco_documents_keep_title_and_text_apart(tmp_path: Path) -> None:
     ]
 
 
-def test_documents_that_judgements_name_keep_their_ids(tmp_path: Path) -> None:
+def test_documents_that_judgments_name_keep_their_ids(tmp_path: Path) -> None:
     """Split, a document is D1#0, D1#1 …; kept, it is D1."""
     path = write(tmp_path / "msmarco-docs.tsv", b"D1\thttp://x/y\tA title\tThe body. It ends.\n")
     passages = api.split(path, keep=True, max_tokens=5, out=tmp_path / "kept")

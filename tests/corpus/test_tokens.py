@@ -110,8 +110,8 @@ def test_sentences_are_runs_of_whole_tokens(tokenizer: str, passages: Artifact, 
     assert set(tokens.offsets[:-1].tolist()) <= set(tokens.sentences.tolist())
 
     def letters(text: str) -> str:
-        normalised = text if loaded.normalizer is None else loaded.normalizer.normalize_str(text)
-        return "".join(normalised.split())
+        normalized = text if loaded.normalizer is None else loaded.normalizer.normalize_str(text)
+        return "".join(normalized.split())
 
     for part, begin, end in zip(parts, cuts, cuts[1:]):
         decoded = loaded.decode(tokens.ids[begin:end].tolist(), skip_special_tokens=False)

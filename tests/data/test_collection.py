@@ -100,7 +100,7 @@ def test_qrels_of_trec_and_of_beir_are_told_apart(tmp_path: Path) -> None:
         ("1\tp1\tq1\n", r":1: the grade is 'q1'"),
         ("corpus-id\tquery-id\tscore\np\tq\t1\n", r":1: the columns are corpus-id, query-id"),
         ("q1\tp1\t1\nq1\tp1\t2\n", r":2: judges .* twice, with different grades"),
-        ("query-id\tcorpus-id\tscore\n", "contains no judgements"),
+        ("query-id\tcorpus-id\tscore\n", "contains no judgments"),
     ],
 )
 def test_bad_qrels_are_told_with_their_line(tmp_path: Path, text: str, message: str) -> None:

@@ -77,7 +77,7 @@ def test_numbers_of_lines_do_not_depend_on_blocks(
 
 @pytest.mark.parametrize("ending", OPEN)
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
-def test_a_labelled_set_of_empty_lines_is_refused(tmp_path: Path, ending: str, end: bytes) -> None:
+def test_a_labeled_set_of_empty_lines_is_refused(tmp_path: Path, ending: str, end: bytes) -> None:
     path = write(tmp_path / f"queries.jsonl{ending}", (b"\n", 1), (end, 3_000_000))
     with pytest.raises(
         QontextError, match=r"queries\.jsonl.*: contains more than 1,048,576 empty lines in a row"

@@ -106,7 +106,7 @@ def test_the_passages_of_a_training_file(tmp_path: Path) -> None:
     path = tmp_path / "biencoder-trivia-train.json"
     path.write_text(json.dumps(rows))
     assert dpr.is_training_file(path)
-    first, second = dpr.labelled(path)
+    first, second = dpr.labeled(path)
     assert first == ("0", 'who asks 0, and "why"?', ["1", "2"], ["3"])
     assert (second[0], second[2:]) == ("2", (["4"], []))
     for wrong, message in (
@@ -115,7 +115,7 @@ def test_the_passages_of_a_training_file(tmp_path: Path) -> None:
     ):
         path.write_text(json.dumps([{**rows[0], **wrong}]))
         with pytest.raises(QontextError, match=message):
-            list(dpr.labelled(path))
+            list(dpr.labeled(path))
 
 
 def test_a_list_that_was_cut_off_is_told(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_values_that_are_no_ids_are_refused_with_their_place(value: object) -> N
 
 
 @given(st.lists(ids, min_size=2, unique=True))
-def test_judgements_of_any_ids(tmp_path_factory: pytest.TempPathFactory, names: list[str]) -> None:
+def test_judgments_of_any_ids(tmp_path_factory: pytest.TempPathFactory, names: list[str]) -> None:
     path = tmp_path_factory.mktemp("qrels") / "test.tsv"
     query, *passages = names
     write_qrels(path, ((query, passage, grade) for grade, passage in enumerate(passages)))

@@ -20,7 +20,7 @@ from qontext.evaluation.answers import read_questions
 from qontext.finetune.negatives.groups import read_candidates, read_groups
 from qontext.frame.errors import QontextError
 from qontext.queries.file import read_queries_by_passage
-from qontext.retrieve.inputs import judgements
+from qontext.retrieve.inputs import judgments
 
 Reader = Callable[[Path], Any]
 DEEP = "[" * 200_000
@@ -37,7 +37,7 @@ READERS: dict[str, Reader] = {
     "candidates": read_candidates,
     "groups": lambda path: list(read_groups(path)),
     "run": read_run,
-    "judgements": lambda path: judgements(str(path), "test"),
+    "judgments": lambda path: judgments(str(path), "test"),
 }
 
 # A good line for each reader of JSON lines, in which ID and TEXT are put.
@@ -210,7 +210,7 @@ def test_training_files_that_are_nested_too_deeply(tmp_path: Path) -> None:
 COLUMNS: dict[str, dict[str, list[Any]]] = {
     "passages": {"id": ["1", "2"], "title": ["", "t"], "text": ["a", "b"], "doc": ["1", "2"]},
     "queries": {"id": ["1", "2"], "text": ["a", "b"]},
-    "judgements": {"passage": ["1", "1"], "query": ["a", "b"], "number": [0, 1]},
+    "judgments": {"passage": ["1", "1"], "query": ["a", "b"], "number": [0, 1]},
     "by passage": {"id": ["1", "2"], "queries": [["a"], ["b"]]},
     "groups": {
         "query": ["1", "2"],
@@ -219,7 +219,7 @@ COLUMNS: dict[str, dict[str, list[Any]]] = {
         "negatives": [["2"], []],
     },
 }
-IDS = {"passages": "id", "queries": "id", "judgements": "passage", "by passage": "id", "groups": "query"}
+IDS = {"passages": "id", "queries": "id", "judgments": "passage", "by passage": "id", "groups": "query"}
 
 
 def parquet(path: Path, columns: dict[str, Any]) -> Path:
@@ -266,7 +266,7 @@ def test_each_column_must_be_there_once_and_filled(tmp_path: Path, reader: str, 
         "null": pa.table({**columns, name: [columns[name][0], None]}),
         "strange": pa.table({**columns, name: [{"a": 1}, {"a": 2}]}),
     }
-    if reader == "judgements" and name == "query":
+    if reader == "judgments" and name == "query":
         del bad["missing"], bad["null"], bad["strange"]  # which is not read
     for what, table in bad.items():
         pq.write_table(table, tmp_path / f"{what}.parquet")
@@ -344,7 +344,7 @@ def test_a_later_part_with_two_columns_of_one_name_is_counted(tmp_path: Path) ->
     assert isinstance(problem, Problem) and problem.kind == "wrong columns"
 
 
-def test_documents_of_tables_have_the_ids_that_judgements_name(tmp_path: Path) -> None:
+def test_documents_of_tables_have_the_ids_that_judgments_name(tmp_path: Path) -> None:
     (tmp_path / "d.tsv").write_text("my␠id\ttext\n", encoding="utf-8")
     (document,) = open_source(str(tmp_path / "d.tsv"), fields=FieldNames()).documents()
     assert not isinstance(document, Problem) and document.id == "my id"

@@ -11,7 +11,7 @@ import pytest
 from qontext.data.collection import read_passages, read_queries
 from qontext.evaluation import published
 from qontext.evaluation.beir import fetch
-from qontext.evaluation.datasets import BENCHMARKS, load_judgements
+from qontext.evaluation.datasets import BENCHMARKS, load_judgments
 from qontext.frame.errors import QontextError
 from qontext.models import hub
 
@@ -29,18 +29,18 @@ REAL = {
 
 
 @pytest.mark.parametrize(("file", "name"), REAL.items())
-def test_the_real_judgements_are_recognized(shared_data, file: str, name: str) -> None:  # type: ignore[no-untyped-def]
-    judged = load_judgements(str(shared_data("msmarco_trecdl") / file))
+def test_the_real_judgments_are_recognized(shared_data, file: str, name: str) -> None:  # type: ignore[no-untyped-def]
+    judged = load_judgments(str(shared_data("msmarco_trecdl") / file))
     assert judged.benchmark is BENCHMARKS[name]
     assert len(judged.qrels) == judged.benchmark.queries
-    assert sum(map(len, judged.qrels.values())) == judged.benchmark.judgements
+    assert sum(map(len, judged.qrels.values())) == judged.benchmark.judgments
 
 
 def test_one_changed_grade_is_another_set(shared_data, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     packed = (shared_data("msmarco_trecdl") / "qrels.beir-v1.0.0-scifact.test.txt.gz").read_bytes()
     text = gzip.decompress(packed).decode()
     (tmp_path / "q.txt").write_text(text.replace("1 0 31715818 1", "1 0 31715818 2"))
-    assert load_judgements(str(tmp_path / "q.txt")).benchmark is None
+    assert load_judgments(str(tmp_path / "q.txt")).benchmark is None
 
 
 @pytest.mark.parametrize(
@@ -62,9 +62,9 @@ def test_a_folder_in_beir_layout(tmp_path: Path) -> None:
     (tmp_path / "corpus.jsonl").write_text(json.dumps({"_id": "p", "title": "", "text": "x"}) + "\n")
     (tmp_path / "queries.jsonl").write_text(json.dumps({"_id": "q", "text": "x"}) + "\n")
     (tmp_path / "qrels" / "dev.tsv").write_text("query-id\tcorpus-id\tscore\nq\tp\t1\n")
-    assert load_judgements(str(tmp_path), split="dev").qrels == {"q": {"p": 1}}
+    assert load_judgments(str(tmp_path), split="dev").qrels == {"q": {"p": 1}}
     with pytest.raises(QontextError, match="unknown split"):
-        load_judgements(str(tmp_path), split="test")
+        load_judgments(str(tmp_path), split="test")
 
 
 def test_every_published_benchmark_is_in_the_table() -> None:
@@ -91,18 +91,18 @@ def test_offline_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     for proxy in ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"):
         monkeypatch.setenv(proxy, "http://127.0.0.1:9")  # refuses at once, wherever the tests run
     with pytest.raises(QontextError, match="there is no network"):
-        load_judgements("beir/scifact")
+        load_judgments("beir/scifact")
 
 
-def test_names_that_are_not_judgements(tmp_path: Path) -> None:
+def test_names_that_are_not_judgments(tmp_path: Path) -> None:
     with pytest.raises(QontextError, match="Did you mean 'trec-dl-2019'"):
-        load_judgements("trec-dl-19")
+        load_judgments("trec-dl-19")
     with pytest.raises(QontextError, match="answer strings"):
-        load_judgements("nq")
+        load_judgments("nq")
     with pytest.raises(QontextError, match="mean of 12 sets"):
-        load_judgements("beir/cqadupstack")
-    with pytest.raises(QontextError, match="no such judgements file"):
-        load_judgements(str(tmp_path / "absent.tsv"))
+        load_judgments("beir/cqadupstack")
+    with pytest.raises(QontextError, match="no such judgments file"):
+        load_judgments(str(tmp_path / "absent.tsv"))
 
 
 def test_a_remote_set_is_read_and_written_down(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -118,12 +118,12 @@ def test_a_remote_set_is_read_and_written_down(monkeypatch: pytest.MonkeyPatch, 
     names = []
     monkeypatch.setattr(ir_datasets, "load", lambda name: names.append(name) or local)
     monkeypatch.setattr(hub, "online", lambda: False)
-    judged = load_judgements("beir/scifact")
+    judged = load_judgments("beir/scifact")
     assert judged.qrels == {"7": {"d1": 1, "d2": 0}}
     assert judged.benchmark is BENCHMARKS["beir/scifact"]
     folder = fetch(BENCHMARKS["beir/scifact"], tmp_path / "scifact")
     assert [p.text for p in read_passages(folder)] == ["A cell divides.", "A star shines."]
-    assert load_judgements(str(folder)).qrels == judged.qrels
+    assert load_judgments(str(folder)).qrels == judged.qrels
     assert names == ["beir/scifact/test"] * 2
     fetch(BENCHMARKS["beir/scifact"], folder)
     assert len(names) == 2  # what is there is not fetched again

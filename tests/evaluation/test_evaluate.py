@@ -33,7 +33,7 @@ def test_means_over_all_judged_queries(files: tuple[Path, Path]) -> None:
     summary = api.evaluate(*files, measures="MRR@10 Success@1").summary
     assert summary["measures"] == {"MRR@10": pytest.approx(0.5), "Success@1": pytest.approx(1 / 3)}
     assert (summary["queries"], summary["queries_without_results"]) == (3, 1)
-    assert summary["queries_of_the_run_without_judgements"] == 1
+    assert summary["queries_of_the_run_without_judgments"] == 1
     assert summary["benchmark"] is None
 
 
@@ -111,9 +111,9 @@ def test_the_next_stage(files: tuple[Path, Path], tmp_path: Path) -> None:
     ("run", "qrels", "message"),
     [
         (QRELS, RUN, "not a run and the other is a run: the arguments are swapped"),
-        (QRELS, QRELS, "a judgements file, not a run"),
-        (RUN, RUN, "a run, not a judgements file"),
-        (RUN.replace("q", "z"), QRELS, "the run has ids like 'z1', the judgements like 'q1'"),
+        (QRELS, QRELS, "a judgments file, not a run"),
+        (RUN, RUN, "a run, not a judgments file"),
+        (RUN.replace("q", "z"), QRELS, "the run has ids like 'z1', the judgments like 'q1'"),
         ("a Q0 q1 1 2.0 x\n", QRELS, "query and passage columns seem to be swapped"),
         (RUN, "a 0 q1 1\n", "query and passage columns seem to be swapped"),
         ("q1 Q0 a 1 nan x\n", QRELS, r"score .* is nan"),
@@ -125,7 +125,7 @@ def test_the_next_stage(files: tuple[Path, Path], tmp_path: Path) -> None:
         ("", QRELS, "empty"),
         (RUN, "q1 0 a 0\nq2 0 c 0\n", "no passage is judged relevant"),
         (RUN, "q1 0 a 0.73\n", "the grade is '0.73'"),
-        (RUN, "", "no judgements"),
+        (RUN, "", "no judgments"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said(tmp_path: Path, run: str, qrels: str, message: str) -> None:
@@ -167,7 +167,7 @@ def test_grades_that_were_made_binary_are_told(
     (tmp_path / "run.trec").write_text("19335 Q0 1017759 1 1.0 x\n")
     evaluation = api.evaluate(tmp_path / "run.trec", tmp_path / "qrels.txt")
     assert (
-        "as many queries and judgements as trec-dl-2019 (43 and 9,260), but its grades are 0, 1"
+        "as many queries and judgments as trec-dl-2019 (43 and 9,260), but its grades are 0, 1"
         in one_line(capsys)
     )
     assert evaluation.summary["benchmark"] is None
@@ -178,6 +178,6 @@ def test_a_threshold_above_all_grades(files: tuple[Path, Path]) -> None:
         api.evaluate(*files, relevant=3)
 
 
-def test_graded_judgements_are_noted(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_graded_judgments_are_noted(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     api.evaluate(*files)
     assert "graded up to 2: MRR, recall and MAP count every grade from 1" in capsys.readouterr().err

@@ -35,7 +35,7 @@ def pairs(tmp_path: Path, ids: list[str]) -> Path:
 
 
 def folder(tmp_path: Path, splits: dict[str, list[tuple[str, int]]]) -> Path:
-    """A labelled folder: for each split, the judged passages and their grades, a query for each."""
+    """A labeled folder: for each split, the judged passages and their grades, a query for each."""
     root = tmp_path / "labels"
     (root / "qrels").mkdir(parents=True)
     queries = []
@@ -127,7 +127,7 @@ def test_a_folder_with_a_test_split_alone_measures_with_all_of_it(tmp_path: Path
     [
         ({"train": [("d1", 0)] * 4}, "judges no passage as relevant"),
         ({}, "judges no passage as relevant"),
-        ({"train": [("d1", 1)] * 2}, "2 labelled queries are too few"),
+        ({"train": [("d1", 1)] * 2}, "2 labeled queries are too few"),
     ],
     ids=["grades of 0", "no qrels", "two labels"],
 )
@@ -141,14 +141,14 @@ def test_labels_that_judge_nothing_usable_are_told_when_planning(
 def test_a_test_split_of_other_documents_is_told(tmp_path: Path) -> None:
     source = passages(tmp_path, 30)
     splits = {"train": [(f"d{n}", 1) for n in range(30)], "test": [("elsewhere", 1)]}
-    with pytest.raises(QontextError, match=r"none of the labelled ids of the split 'test'.*'elsewhere'"):
+    with pytest.raises(QontextError, match=r"none of the labeled ids of the split 'test'.*'elsewhere'"):
         held(tmp_path, source, folder(tmp_path, splits))
 
 
 def test_too_few_labels_left_to_train_on_are_told_at_once(tmp_path: Path) -> None:
     source = passages(tmp_path, 30)
     splits = {"train": [(f"d{26 + n}", 1) for n in range(30)], "test": [("d0", 1)]}
-    with pytest.raises(QontextError, match=r"only 4 labelled queries are left for training, 15 are needed"):
+    with pytest.raises(QontextError, match=r"only 4 labeled queries are left for training, 15 are needed"):
         held(tmp_path, source, folder(tmp_path, splits), least_labels=15)
 
 
@@ -196,7 +196,7 @@ def test_labels_that_were_generated_queries_once_keep_their_text(tmp_path: Path)
     (labels / "queries.jsonl").write_text(json.dumps({"_id": query, "text": "another"}) + "\n")
     (labels / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{query}\td1\t1\n")
     with pytest.raises(
-        QontextError, match=f"the id '{query}' of a labelled query is also the id of a generated query"
+        QontextError, match=f"the id '{query}' of a labeled query is also the id of a generated query"
     ):
         api.holdout(source.path, queries, labels=labels, out=tmp_path / "again")
 

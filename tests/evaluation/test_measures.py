@@ -61,7 +61,7 @@ def test_a_query_without_results_scores_zero_and_is_counted() -> None:
         "queries": 3,
         "queries_without_results": 2,
         "queries_without_relevant_passages": 0,
-        "queries_of_the_run_without_judgements": 1,
+        "queries_of_the_run_without_judgments": 1,
     }
 
 

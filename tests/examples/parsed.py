@@ -20,7 +20,7 @@ NOT_RUN = {
     "run .*inputs.topics_2019": "needs MS MARCO; tests/workflow/test_small.py runs the small profile",
     "beir retriever": "needs data sets from the network",
     "adapt (corpus|fairytaleqa|medquad)": "shows how a result was made, on its data",
-    "finetune runs/labelled|encode runs/labelled|search plain|compare adapted=": "shows how a result was made, on its data",
+    "finetune runs/labeled|encode runs/labeled|search plain|compare adapted=": "shows how a result was made, on its data",
 }
 """Commands that begin like this → why they are not run."""
 

@@ -1,4 +1,4 @@
-"""A tiny labelled set, groups with hard negatives, and a random encoder of 2 layers."""
+"""A tiny labeled set, groups with hard negatives, and a random encoder of 2 layers."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ def test_settings_that_cannot_work_are_told(
 
 
 @pytest.mark.numeric
-def test_a_labelled_folder_is_trained_on_without_hard_negatives(
+def test_a_labeled_folder_is_trained_on_without_hard_negatives(
     finetune: Finetune, beir: Path, tmp_path: Path
 ) -> None:
     retriever = finetune(tmp_path / "out", beir, passages=None, dev=str(beir))

@@ -116,7 +116,7 @@ OUTS: dict[str, Value] = {
 """Where to write. What has to be set up on the disk first stands in `files`."""
 
 SKIPPED = {
-    "large": {"steps", "condenser_steps", "epochs", "permutations", "passages", "neighbours", "effort"},
+    "large": {"steps", "condenser_steps", "epochs", "permutations", "passages", "neighbors", "effort"},
     "zero": {"workers", "micro_tokens"},
 }  # fmt: skip
 """Settings for which a legal value asks for days of work, or for all processors."""

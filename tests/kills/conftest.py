@@ -31,7 +31,7 @@ COMMANDS = {
     "train-tokenizer": "train-tokenizer split --vocabulary 300",
     "tokens": "tokens split --tokenizer train-tokenizer --workers 2",
     "generate": "generate split --generator keyphrase --part-passages 8",
-    "train-generator": "train-generator labelled --preset tiny --vocabulary 200 --batch-size 8 --steps 8 --dev-every 2 "
+    "train-generator": "train-generator labeled --preset tiny --vocabulary 200 --batch-size 8 --steps 8 --dev-every 2 "
     "--patience 9 --max-passage-tokens 24 --precision fp32 --device cpu",
     "generate-t5": "generate split --model train-generator --max-new-tokens 6 --part-passages 16 --precision fp32",
     "expand": "expand generate --passages split",
@@ -42,23 +42,23 @@ COMMANDS = {
     f"--workers 1 {TRAINING}",
     "filter": "filter generate --passages split --by retrieval --retriever pretrain",
     "relevance": "relevance generate --passages split",
-    "search-bm25": "search --bm25 --data labelled --split train --k 20",
-    "mine": "mine search-bm25 labelled/qrels/train.tsv --data labelled --depth 20 --per-query 3",
-    "finetune": f"finetune mine --passages labelled --encoder pretrain --steps 7 --dev labelled --dev-every 3 {LENGTHS} "
+    "search-bm25": "search --bm25 --data labeled --split train --k 20",
+    "mine": "mine search-bm25 labeled/qrels/train.tsv --data labeled --depth 20 --per-query 3",
+    "finetune": f"finetune mine --passages labeled --encoder pretrain --steps 7 --dev labeled --dev-every 3 {LENGTHS} "
     f"{TRAINING}",
-    "train-reranker": f"train-reranker mine --passages labelled --encoder pretrain --steps 7 {TRAINING}",
-    "encode": "encode labelled --encoder finetune --precision fp32",
-    "index-bm25": "index labelled --backend bm25",
+    "train-reranker": f"train-reranker mine --passages labeled --encoder pretrain --steps 7 {TRAINING}",
+    "encode": "encode labeled --encoder finetune --precision fp32",
+    "index-bm25": "index labeled --backend bm25",
     "index-hnsw": "index encode --backend faiss-hnsw",
     "index-milvus": "index encode --backend milvus",
     "export": "export encode",
-    "search": "search encode --data labelled --split dev --k 20",
-    "search-words": "search --bm25 --data labelled --split dev --k 20",
+    "search": "search encode --data labeled --split dev --k 20",
+    "search-words": "search --bm25 --data labeled --split dev --k 20",
     "fuse": "fuse search search-words",
-    "rerank": "rerank search --reranker train-reranker --data labelled --precision fp32",
-    "evaluate": "evaluate rerank labelled --split dev",
-    "report": "report evaluate --data labelled",
-    "beir": "beir bm25 --sets labelled --data-root . --split dev",
+    "rerank": "rerank search --reranker train-reranker --data labeled --precision fp32",
+    "evaluate": "evaluate rerank labeled --split dev",
+    "report": "report evaluate --data labeled",
+    "beir": "beir bm25 --sets labeled --data-root . --split dev",
     "run": "run recipe.toml",
     "sweep": "sweep recipe.toml --grid search.b=0,1",
     "adapt": "adapt docs.jsonl --encoder pretrain --budget 10m",
@@ -89,19 +89,19 @@ device = "cpu"
 
 [search]
 bm25 = true
-data = "labelled"
+data = "labeled"
 split = "dev"
 
 [evaluate]
 run = "@search"
-qrels = "labelled"
+qrels = "labeled"
 split = "dev"
 """
 
 
 def write_inputs(folder: Path) -> None:
     """The tiny inputs, but the last document has an id that is taken, which a resumed run must know."""
-    tiny.write_inputs(folder, "labelled", {"train": range(20), "dev": range(20, 30)})
+    tiny.write_inputs(folder, "labeled", {"train": range(20), "dev": range(20, 30)})
     documents = (folder / "docs.jsonl").read_text()
     (folder / "docs.jsonl").write_text(documents.replace('"d29"', '"d0"'))
     (folder / "recipe.toml").write_text(RECIPE)

@@ -43,7 +43,7 @@ def test_robertas_siblings_equal_the_librarys(kind: str, tmp_path: Path) -> None
     test_hidden_states_and_logits_equal_the_librarys((tmp_path, save_checkpoint(kind, tmp_path)))
 
 
-def test_padding_and_neighbours_change_nothing(checkpoint: tuple[Path, Any]) -> None:
+def test_padding_and_neighbors_change_nothing(checkpoint: tuple[Path, Any]) -> None:
     encoder = load_encoder(str(checkpoint[0]))
     ids, mask = small_batch(encoder)
     with torch.no_grad():

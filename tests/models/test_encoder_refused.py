@@ -60,7 +60,7 @@ def test_an_architecture_that_only_remote_code_knows_runs_none(tmp_path: Path) -
     assert "not a readable configuration" in refused(str(tmp_path))
 
 
-def test_a_misspelt_preset_gets_the_nearest(bert: Path) -> None:
+def test_a_misspelled_preset_gets_the_nearest(bert: Path) -> None:
     assert "Did you mean 'small'?" in refused("smal", tokenizer=str(bert))
 
 

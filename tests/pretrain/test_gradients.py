@@ -153,12 +153,12 @@ def test_micro_batches_keep_to_their_budget_and_hold_every_row_once(
     assert weights == pytest.approx(1, rel=1e-5)
 
 
-def test_neighbours_stand_together_in_a_batch(
+def test_neighbors_stand_together_in_a_batch(
     plan_of: Callable[..., Any], configure: Callable[..., Any], sources: Any
 ) -> None:
     import numpy as np
 
-    plan = plan_of(configure(method="mlm", batch_size=8), neighbours=4)
+    plan = plan_of(configure(method="mlm", batch_size=8), neighbors=4)
     visits = []
     for step in range(2 * plan.steps_per_epoch):
         chosen, epoch, _ = plan._anchors(step)

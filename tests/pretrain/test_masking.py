@@ -145,9 +145,9 @@ def test_labels_are_the_original_tokens_also_in_cropped_texts(
         for micro in plan(step).micro:
             text, width = micro.encoder, micro.encoder.ids.shape[1]
             assert text.mask.sum(1).max() <= 12
-            labelled = text.ids.clone().view(-1)
-            labelled[text.positions] = text.labels
-            for row, mask in zip(labelled.view(-1, width), text.mask):
+            labeled = text.ids.clone().view(-1)
+            labeled[text.positions] = text.labels
+            for row, mask in zip(labeled.view(-1, width), text.mask):
                 tokens = row[mask][1:-1].numpy()
                 runs = np.lib.stride_tricks.sliding_window_view(store.ids, len(tokens))
                 assert (runs == tokens).all(1).any(), "not a stretch of the corpus"

@@ -82,7 +82,7 @@ def test_dropout_does_not_depend_on_the_micro_batches(
 
 
 def test_the_probe_reports_as_training_goes_on(corpus: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "labelled"
+    folder = tmp_path / "labeled"
     (folder / "qrels").mkdir(parents=True)
     (folder / "corpus.jsonl").write_text(
         "\n".join(
@@ -122,7 +122,7 @@ def test_the_weights_with_the_best_probe_are_kept(
 ) -> None:
     from qontext.training.probe import Probe
 
-    folder, course = tmp_path / "labelled", iter([0.1, 0.5, 0.3, 0.4, 0.2])
+    folder, course = tmp_path / "labeled", iter([0.1, 0.5, 0.3, 0.4, 0.2])
     (folder / "qrels").mkdir(parents=True)
     (folder / "corpus.jsonl").write_text('{"_id": "p", "title": "", "text": "rivers of a planet"}\n')
     (folder / "queries.jsonl").write_text('{"_id": "q", "text": "planet"}\n')

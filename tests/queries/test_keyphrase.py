@@ -53,7 +53,7 @@ def test_the_same_whatever_stands_beside_it():
     ],
     ids=["equal weights", "what follows"],
 )
-def test_neighbours_decide_nothing(before: str, text: str, after: str) -> None:
+def test_neighbors_decide_nothing(before: str, text: str, after: str) -> None:
     alone, *beside = (Passage(str(n), "", t, "d") for n, t in enumerate((text, before, after)))
     together = [p for p in (beside[0], alone, beside[1]) if p.text]
     assert generated(together)[alone.id] == generated([alone])[alone.id] != []
@@ -135,18 +135,18 @@ def test_odd_passages_do_no_harm(text):
 
 
 def test_words_of_real_questions_are_found(shared_data):
-    """On labelled stories: five queries hold far more of a real question's words than five random words each."""
+    """On labeled stories: five queries hold far more of a real question's words than five random words each."""
     import random
 
     from qontext.data.collection import load_collection
     from qontext.queries.words import content_words
 
-    labelled = load_collection(shared_data("fairytaleqa"))
-    passages = {p.id: p for p in labelled.passages()}
-    questions = labelled.queries("dev")
+    labeled = load_collection(shared_data("fairytaleqa"))
+    passages = {p.id: p for p in labeled.passages()}
+    questions = labeled.queries("dev")
     pairs = [
         (content_words(questions[q]), next(iter(judged)))
-        for q, judged in list(labelled.qrels("dev").items())[:400]
+        for q, judged in list(labeled.qrels("dev").items())[:400]
     ]
     generated = Keyphrase(Rarity(passages.values()), 5, 1)
     ids = sorted({id for _, id in pairs})

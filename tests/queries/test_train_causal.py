@@ -15,8 +15,8 @@ SMALL = {"batch_size": 8, "dev_every": 10, "max_passage_tokens": 32, "lr": 1e-2,
 
 
 @pytest.fixture
-def labelled(tmp_path):
-    """A labelled set in which the question is always 'what is NAME' for a passage about NAME."""
+def labeled(tmp_path):
+    """A labeled set in which the question is always 'what is NAME' for a passage about NAME."""
     from tests.tiny import write_collection
 
     passages = [
@@ -26,23 +26,23 @@ def labelled(tmp_path):
     queries = [{"_id": f"q{n}", "text": f"what is {name}"} for n, name in enumerate(NAMES)]
     splits = {"train": range(16), "dev": range(12, 16)}
     qrels = {name: {f"q{n}": f"p{n}" for n in numbers} for name, numbers in splits.items()}
-    return str(write_collection(tmp_path / "labelled", passages, queries, qrels))
+    return str(write_collection(tmp_path / "labeled", passages, queries, qrels))
 
 
-def test_it_learns_and_generate_reads_it(labelled, tmp_path, tiny_llama, rows_of):
+def test_it_learns_and_generate_reads_it(labeled, tmp_path, tiny_llama, rows_of):
     trained = api.train_generator(
-        labelled, out=tmp_path / "g", model=tiny_llama, steps=60, prefix="ask: ", **SMALL
+        labeled, out=tmp_path / "g", model=tiny_llama, steps=60, prefix="ask: ", **SMALL
     )
     losses = [row["loss"] for row in trained.summary["history"]]
     assert losses[-1] < 0.3 * losses[0] and trained.summary["steps"] == 60
     settings = json.loads((trained.path / "generator.json").read_text())
     assert settings == {"prefix": "ask: ", "with_title": True, "tail": "\n\nQuestion:"}
     same = {"generator": "causal", "model": trained, "temperature": 0.2, "max_new_tokens": 12}
-    generated = api.generate(labelled, out=tmp_path / "q", **same)
+    generated = api.generate(labeled, out=tmp_path / "q", **same)
     rows = rows_of(generated.path)
     assert len(rows) > 10 and sum(query.startswith("what is") for _, query, _ in rows) > 0.8 * len(rows)
     with pytest.raises(QontextError, match=r"was fine-tuned .* Leave out --query-kind"):
-        api.generate(labelled, out=tmp_path / "other", query_kind="claim", **same)
+        api.generate(labeled, out=tmp_path / "other", query_kind="claim", **same)
 
 
 @pytest.fixture
@@ -115,13 +115,13 @@ def test_micro_batches_and_processes_change_nothing(trainable):
         assert (gradient - whole[1]).abs().max() < 1e-5 * whole[1].abs().max().clamp(min=1)
 
 
-def test_killed_and_resumed_is_the_same(labelled, tmp_path, tiny_llama, warm):
+def test_killed_and_resumed_is_the_same(labeled, tmp_path, tiny_llama, warm):
     settings = {**SMALL, "model": tiny_llama, "steps": 12, "dev_every": 4, "precision": "fp32"}
-    whole = api.train_generator(labelled, out=tmp_path / "whole", **settings)
+    whole = api.train_generator(labeled, out=tmp_path / "whole", **settings)
     flags = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    command = ["train-generator", labelled, *flags, "--checkpoint-minutes", "0", "--out", str(tmp_path / "g")]
+    command = ["train-generator", labeled, *flags, "--checkpoint-minutes", "0", "--out", str(tmp_path / "g")]
     running = warm.launch({"argv": command}, tmp_path / "said")
     running.kill_when(lambda: list((tmp_path / "g").glob("checkpoints/generator/*")))
-    resumed = api.train_generator(labelled, out=tmp_path / "g", **settings)
+    resumed = api.train_generator(labeled, out=tmp_path / "g", **settings)
     assert resumed.digest == whole.digest
     assert not (tmp_path / "g" / "checkpoints").exists()

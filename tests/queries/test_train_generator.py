@@ -23,9 +23,9 @@ NAMES += ["rose", "lily", "iris", "daisy", "clover", "thyme", "sage", "mint"]
 
 
 @pytest.fixture
-def labelled(tmp_path):
-    """A labelled set in which the question is always 'what is NAME' for a passage about NAME."""
-    folder = tmp_path / "labelled"
+def labeled(tmp_path):
+    """A labeled set in which the question is always 'what is NAME' for a passage about NAME."""
+    folder = tmp_path / "labeled"
     (folder / "qrels").mkdir(parents=True)
     rows = [(f"p{n}", f"{name} is a plant that grows in a garden") for n, name in enumerate(NAMES)]
     (folder / "corpus.jsonl").write_text(
@@ -52,8 +52,8 @@ SMALL = {
 }
 
 
-def test_it_learns_and_generate_reads_it(labelled, tmp_path, rows_of):
-    trained = api.train_generator(labelled, out=tmp_path / "g", steps=50, prefix="ask: ", **SMALL)
+def test_it_learns_and_generate_reads_it(labeled, tmp_path, rows_of):
+    trained = api.train_generator(labeled, out=tmp_path / "g", steps=50, prefix="ask: ", **SMALL)
     losses = [row["loss"] for row in trained.summary["history"]]
     assert trained.meta["computed"]["precision"] in ("fp32", "bf16")
     assert losses[-1] < 0.6 * losses[0] and trained.summary["steps"] == 50
@@ -62,29 +62,29 @@ def test_it_learns_and_generate_reads_it(labelled, tmp_path, rows_of):
         "with_title": True,
     }
     assert not (trained.path / "checkpoints").exists()
-    generated = api.generate(labelled, out=tmp_path / "q", model=trained, temperature=0.2, max_new_tokens=12)
+    generated = api.generate(labeled, out=tmp_path / "q", model=trained, temperature=0.2, max_new_tokens=12)
     assert (
         sum(query.startswith("what is") for _, query, _ in rows_of(generated.path))
         > 0.8 * generated.summary["queries"]
     )
 
 
-def test_it_stops_when_the_dev_loss_no_longer_falls(labelled, tmp_path):
+def test_it_stops_when_the_dev_loss_no_longer_falls(labeled, tmp_path):
     hopeless = {**SMALL, "lr": 5.0, "patience": 2, "dev_every": 4}
-    stopped = api.train_generator(labelled, out=tmp_path / "g", steps=200, **hopeless)
+    stopped = api.train_generator(labeled, out=tmp_path / "g", steps=200, **hopeless)
     dev = stopped.summary["dev"]
     assert dev["stopped_at"] < 200 and dev["stopped_at"] == dev["step"] + 8
 
 
-def test_an_encoder_becomes_a_generator(labelled, tmp_path, minilm):
+def test_an_encoder_becomes_a_generator(labeled, tmp_path, minilm):
     save_bert(tmp_path / "encoder", minilm, num_hidden_layers=1, intermediate_size=16)
     settings = {"batch_size": 8, "dev_every": 2, "steps": 4}
-    trained = api.train_generator(labelled, out=tmp_path / "g", model=tmp_path / "encoder", **settings)
-    generated = api.generate(labelled, out=tmp_path / "q", model=trained, max_new_tokens=6)
+    trained = api.train_generator(labeled, out=tmp_path / "g", model=tmp_path / "encoder", **settings)
+    generated = api.generate(labeled, out=tmp_path / "q", model=trained, max_new_tokens=6)
     assert generated.summary["queries"] > 20
     moved = [
         shutil.copytree(folder, tmp_path / f"moved {n}")
-        for n, folder in enumerate((labelled, tmp_path / "encoder"))
+        for n, folder in enumerate((labeled, tmp_path / "encoder"))
     ]
     again = api.train_generator(moved[0], out=tmp_path / "again", model=moved[1], **settings)
     assert again.digest == trained.digest, "where the inputs lie decides nothing"
@@ -172,10 +172,10 @@ def test_micro_batches_and_processes_change_nothing_with_dropout(tiny_generator)
         assert (gradient - whole[1]).abs().max() < 1e-5 * whole[1].abs().max().clamp(min=1)
 
 
-def test_two_processes_train_one_generator(labelled, tmp_path):
+def test_two_processes_train_one_generator(labeled, tmp_path):
     settings = {**SMALL, "steps": 6, "precision": "fp32", "dropout": 0.0}
-    one = api.train_generator(labelled, out=tmp_path / "one", **settings)
-    command = ["train-generator", labelled, "--out", str(tmp_path / "two")]
+    one = api.train_generator(labeled, out=tmp_path / "one", **settings)
+    command = ["train-generator", labeled, "--out", str(tmp_path / "two")]
     command += [
         word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", str(value))
     ]
@@ -192,17 +192,17 @@ def test_two_processes_train_one_generator(labelled, tmp_path):
     assert one.summary["parameters"] == open_artifact(tmp_path / "two").summary["parameters"]
 
 
-def test_what_cannot_be_trained_on(labelled, tmp_path, tiny_t5):
+def test_what_cannot_be_trained_on(labeled, tmp_path, tiny_t5):
     with pytest.raises(QontextError, match="unknown split"):
-        api.train_generator(labelled, out=tmp_path / "a", train_split="practice")
+        api.train_generator(labeled, out=tmp_path / "a", train_split="practice")
     with pytest.raises(
         QontextError, match="a batch of 32 is larger than the training set, which has 16 pairs"
     ):
-        api.train_generator(labelled, out=tmp_path / "b", vocabulary=90, preset="tiny")
-    (tmp_path / "labelled" / "qrels" / "none.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tp1\t0\n")
-    with pytest.raises(QontextError, match="no positive judgement"):
-        api.train_generator(labelled, out=tmp_path / "c", train_split="none")
+        api.train_generator(labeled, out=tmp_path / "b", vocabulary=90, preset="tiny")
+    (tmp_path / "labeled" / "qrels" / "none.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tp1\t0\n")
+    with pytest.raises(QontextError, match="no positive judgment"):
+        api.train_generator(labeled, out=tmp_path / "c", train_split="none")
     with pytest.raises(QontextError, match="sequence-to-sequence"):
         (tmp_path / "vit").mkdir()
         (tmp_path / "vit" / "config.json").write_text('{"model_type": "vit"}')
-        api.train_generator(labelled, out=tmp_path / "d", model=tmp_path / "vit", batch_size=8)
+        api.train_generator(labeled, out=tmp_path / "d", model=tmp_path / "vit", batch_size=8)

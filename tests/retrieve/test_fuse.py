@@ -35,7 +35,7 @@ def test_scores_by_hand(runs: list[Path], tmp_path: Path, method: str, expected:
     assert run["r"][0].score == pytest.approx(1 / 61 if method == "rrf" else 1)
 
 
-def test_weights_are_tuned_on_judgements_and_passed_on(runs: list[Path], tmp_path: Path) -> None:
+def test_weights_are_tuned_on_judgments_and_passed_on(runs: list[Path], tmp_path: Path) -> None:
     (tmp_path / "dev.tsv").write_text("q\td\t1\n")
     both = [str(r) for r in runs]
     tuned = api.fuse(both, method="minmax", tune=tmp_path / "dev.tsv", measure="MRR@10", out=tmp_path / "t")

@@ -29,7 +29,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "int8-codes": ("int8", {"rescore": "none"}),
     "binary": ("binary", {"oversample": 20}),
     "milvus-lite": ("milvus", {}),
-    "milvus-server": ("milvus", {"collection": "contract", "kind": "HNSW", "neighbours": 8, "effort": 100}),
+    "milvus-server": ("milvus", {"collection": "contract", "kind": "HNSW", "neighbors": 8, "effort": 100}),
     "postgres-hnsw": ("postgres", {"table": "contract hnsw"}),
     "postgres-ivfflat": (
         "postgres",

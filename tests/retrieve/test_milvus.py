@@ -103,7 +103,7 @@ def test_an_approximate_index_of_a_local_database(tmp_path: Path, kind: str) -> 
     queries = np.random.default_rng(5).standard_normal((20, exact.dimension)).astype(np.float32)
     expected, recalls = exact.search(queries, 10)[0].tolist(), []
     for probes in (8, 1):
-        more = {"neighbours": 8, "effort": 50, "lists": 8, "probes": probes}
+        more = {"neighbors": 8, "effort": 50, "lists": 8, "probes": probes}
         artifact = api.index(vectors, backend="milvus", kind=kind, out=tmp_path / str(probes), **more)
         opened, _ = open_index(artifact.path)
         answers = opened.search(queries, 10)[0].tolist()

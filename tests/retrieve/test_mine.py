@@ -113,7 +113,7 @@ def test_published_files_are_read_directly(beir: Path, tmp_path: Path) -> None:
     assert groups["q0"].negatives == ["p01", "p02", "p03"]
 
 
-def test_dpr_s_training_file_has_judgements_questions_and_negatives(
+def test_dpr_s_training_file_has_judgments_questions_and_negatives(
     run: Path, beir: Path, tmp_path: Path
 ) -> None:
     rows = [
@@ -156,7 +156,7 @@ def test_dpr_s_training_file_has_judgements_questions_and_negatives(
         ("q5\tp00\t1\n", "no query got a negative"),
     ],
 )
-def test_judgements_that_do_not_fit_are_told(
+def test_judgments_that_do_not_fit_are_told(
     run: Path, beir: Path, tmp_path: Path, qrels: str, message: str
 ) -> None:
     (beir / "qrels" / "train.tsv").write_text(qrels)
@@ -170,7 +170,7 @@ def test_a_run_over_other_passages_is_told(beir: Path, tmp_path: Path) -> None:
         mined(tmp_path / "run", beir, tmp_path / "g")
 
 
-def test_queries_without_judgements_are_labelled_by_a_cross_encoder(beir: Path, tmp_path: Path) -> None:
+def test_queries_without_judgments_are_labeled_by_a_cross_encoder(beir: Path, tmp_path: Path) -> None:
     """q0: shares .90, .09 and .01; q1: no passage has half; q2: one passage alone has all."""
     scores = {
         "q0": {"p03": 4.5, "p01": 2.2, "p02": 0.0},

@@ -35,7 +35,7 @@ NAMES = (
 
 
 @pytest.fixture
-def labelled(tmp_path: Path) -> Path:
+def labeled(tmp_path: Path) -> Path:
     """A folder of text files with odd names, split, and a folder in BEIR's layout whose queries have odd ids, too."""
     rng = np.random.default_rng(0)
     (tmp_path / "files").mkdir()
@@ -54,50 +54,50 @@ def labelled(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("backend", ["bm25", "exact", "faiss-hnsw", "milvus"])
-def test_every_index_returns_them(labelled: Path, tmp_path: Path, tiny_encoder: Path, backend: str) -> None:
+def test_every_index_returns_them(labeled: Path, tmp_path: Path, tiny_encoder: Path, backend: str) -> None:
     if backend == "bm25":
-        index = api.index(labelled, backend=backend, out=tmp_path / "index")
+        index = api.index(labeled, backend=backend, out=tmp_path / "index")
     else:
-        index = api.encode(labelled, encoder=tiny_encoder, out=tmp_path / "vectors", precision="fp32")
+        index = api.encode(labeled, encoder=tiny_encoder, out=tmp_path / "vectors", precision="fp32")
         if backend != "exact":
             pytest.importorskip({"faiss-hnsw": "faiss", "milvus": "milvus_lite"}[backend])
             index = api.index(index, backend=backend, out=tmp_path / "index")
-    searched = api.search(index, data=labelled, out=tmp_path / "run", precision="fp32")
+    searched = api.search(index, data=labeled, out=tmp_path / "run", precision="fp32")
     run = read_run(searched.path)
-    ids = {passage.id for passage in read_passages(labelled)}
+    ids = {passage.id for passage in read_passages(labeled)}
     assert set(run) == {f"what is\t{id}" for id in ids}
     if backend == "bm25":
-        scores = api.evaluate(searched, labelled, measures="Success@3", out=tmp_path / "scores")
+        scores = api.evaluate(searched, labeled, measures="Success@3", out=tmp_path / "scores")
         assert scores.summary["measures"]["Success@3"] > 0.9
     else:
         assert all({hit.passage for hit in hits} == ids for hits in run.values())
 
 
 def test_every_verb_takes_them(
-    labelled: Path, tmp_path: Path, tiny_encoder: Path, tiny_rerankers: list[Path]
+    labeled: Path, tmp_path: Path, tiny_encoder: Path, tiny_rerankers: list[Path]
 ) -> None:
-    texts = {passage.id: passage.content for passage in read_passages(labelled)}
+    texts = {passage.id: passage.content for passage in read_passages(labeled)}
     queries = {f"what is\t{id}" for id in texts}
-    words = api.search(bm25=True, data=labelled, out=tmp_path / "words")
-    vectors = api.encode(labelled, encoder=tiny_encoder, out=tmp_path / "vectors", precision="fp32")
-    dense = api.search(vectors, data=labelled, out=tmp_path / "dense", precision="fp32")
+    words = api.search(bm25=True, data=labeled, out=tmp_path / "words")
+    vectors = api.encode(labeled, encoder=tiny_encoder, out=tmp_path / "vectors", precision="fp32")
+    dense = api.search(vectors, data=labeled, out=tmp_path / "dense", precision="fp32")
     runs = [str(words.path), str(dense.path)]
-    fused = api.fuse(runs, tune=labelled / "qrels" / "test.tsv", out=tmp_path / "fused")
+    fused = api.fuse(runs, tune=labeled / "qrels" / "test.tsv", out=tmp_path / "fused")
     assert set(read_run(fused.path)) == queries
     best = api.rerank(
-        fused, reranker=[str(tiny_rerankers[0])], data=labelled, k=5, out=tmp_path / "best", precision="fp32"
+        fused, reranker=[str(tiny_rerankers[0])], data=labeled, k=5, out=tmp_path / "best", precision="fp32"
     )
     assert set(read_run(best.path)) == queries and set(read_run(best.path).ids) <= set(texts)
     groups = api.mine(
-        best, labelled / "qrels" / "test.tsv", data=labelled, depth=5, per_query=2, out=tmp_path / "groups"
+        best, labeled / "qrels" / "test.tsv", data=labeled, depth=5, per_query=2, out=tmp_path / "groups"
     )
     mined = list(read_groups(groups.path))
     assert {group.query for group in mined} == queries
     assert all(group.positives == [group.query.removeprefix("what is\t")] for group in mined)
     assert {id for group in mined for id in group.negatives} <= set(texts)
     for name in ("words", "dense"):
-        api.evaluate(tmp_path / name, labelled, out=tmp_path / f"scores-{name}")
-    compared = api.compare(runs, qrels=str(labelled))
+        api.evaluate(tmp_path / name, labeled, out=tmp_path / f"scores-{name}")
+    compared = api.compare(runs, qrels=str(labeled))
     assert compared["examples"] and {example["query"] for example in compared["examples"]} <= queries
     api.report([str(tmp_path)], out=tmp_path / "report")
     assert (tmp_path / "report" / "report.html").is_file()

@@ -244,7 +244,7 @@ def test_names_that_the_server_would_change_are_refused(tmp_path: Path, table: s
 def test_half_precision_and_graph(server: Server, postgres: PostgresServer, tmp_path: Path) -> None:
     """The table has the type and the index that were asked for, and a search uses it."""
     vectors = written(tmp_path / "vectors", texts_of(100))
-    index = server.index(vectors, tmp_path / "index", "half", kind="hnsw", halfvec=True, neighbours=8)
+    index = server.index(vectors, tmp_path / "index", "half", kind="hnsw", halfvec=True, neighbors=8)
     (definition,) = execute(postgres.uri, "SELECT indexdef FROM pg_indexes WHERE indexname = 'half_vector'")
     assert "halfvec_ip_ops" in definition[0] and "m='8'" in definition[0]
     opened, _ = open_index(index.path)

@@ -1,4 +1,4 @@
-"""Conditions on metadata, and searches among the passages that fulfil them."""
+"""Conditions on metadata, and searches among the passages that meet them."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ def serve(world: World) -> Iterator[Serve]:
 
 @pytest.fixture(scope="module")
 def site(world: World) -> Iterator[Running]:
-    """A server with everything: three directories, a reranker, labelled queries, runs."""
+    """A server with everything: three directories, a reranker, labeled queries, runs."""
     config = world.config("mine", "vectors", "bm25", data="data", reranker=("reranker",))
     service = open_service(config)
     running = start(make_app(service, config, Policy()), service)

@@ -19,7 +19,7 @@ PAGES = {
     "side-by-side": "/?q=lamp+storm&system=mine&system=bm25&system=vectors",
     "nothing": "/?q=xyzzy&system=bm25",
     "error": "/?q=lamp&system=nothing",
-    "labelled": "/?query=q1&system=mine&system=bm25",
+    "labeled": "/?query=q1&system=mine&system=bm25",
     "document": "/document?id=north/report-3.txt&q=lamp",
     "missing": "/document?id=nothing",
     "compare": "/compare",

@@ -16,7 +16,7 @@ from qontext.frame import artifacts
 def test_two_torchruns_train_together_and_encode_what_one_process_encodes(
     minilm: Path, tmp_path: Path
 ) -> None:
-    write_inputs(tmp_path, "labelled", {"dev": range(3)})
+    write_inputs(tmp_path, "labeled", {"dev": range(3)})
     api.split(tmp_path / "docs.jsonl", max_tokens=40, workers=1, out=tmp_path / "passages")
     recipe = f"""
         [recipe]

@@ -336,22 +336,22 @@ measures = "MRR@10"
 
 
 @pytest.fixture
-def labelled(tmp_path: Path) -> Path:
+def labeled(tmp_path: Path) -> Path:
     rows = [{"_id": f"p{i}", "title": "", "text": f"passage {i} of a river"} for i in range(4)]
     queries = [{"_id": "q", "text": "passage 2"}]
-    return write_collection(tmp_path / "labelled", rows, queries, {"test": {"q": "p2"}})
+    return write_collection(tmp_path / "labeled", rows, queries, {"test": {"q": "p2"}})
 
 
-def test_the_last_steps_may_show_results(labelled: Path, tmp_path: Path) -> None:
+def test_the_last_steps_may_show_results(labeled: Path, tmp_path: Path) -> None:
     (tmp_path / "r.toml").write_text(LAST)
-    settings = {"set": (f"inputs.data={labelled}",), "out": str(tmp_path / "out")}
+    settings = {"set": (f"inputs.data={labeled}",), "out": str(tmp_path / "out")}
     for _ in range(2):
         result = api.run(tmp_path / "r.toml", **settings)
         assert list(states(result).values())[2:] == ["done now", "done now"]
         summaries = {row["step"]: row["summary"] for row in result["steps"]}
-        assert summaries["beir"]["sets"] == {"labelled": 1.0}
+        assert summaries["beir"]["sets"] == {"labeled": 1.0}
         assert [row["system"] for row in summaries["compare"]["systems"]] == ["search", "again"]
-        assert result["scores"] == [{"system": "beir", "benchmark": "beir/labelled", "nDCG@10": 100.0}]
+        assert result["scores"] == [{"system": "beir", "benchmark": "beir/labeled", "nDCG@10": 100.0}]
     assert (tmp_path / "out" / "beir" / "beir.md").is_file()
     (tmp_path / "r.toml").write_text(LAST + '[evaluate]\nrun = "@beir"\nqrels = "$data"\n')
     with pytest.raises(QontextError, match=r"unknown earlier step, read by \[evaluate\], 'beir'"):
@@ -362,17 +362,17 @@ def test_the_last_steps_may_show_results(labelled: Path, tmp_path: Path) -> None
     ("change", "message"),
     [
         ("search.data=nowhere", "search .step 'search'.: cannot read data: no such file or folder .nowhere."),
-        ("search.split=dev", "unknown split of .*labelled 'dev'"),
-        ("compare.split=dev", "unknown split of .*labelled 'dev'"),
+        ("search.split=dev", "unknown split of .*labeled 'dev'"),
+        ("compare.split=dev", "unknown split of .*labeled 'dev'"),
         ('beir.sets=["nowhere"]', "unknown set 'nowhere'"),
         ("compare.measures=", None),
     ],
 )
 def test_inputs_are_looked_at_before_the_first_step(
-    labelled: Path, tmp_path: Path, change: str, message: str | None
+    labeled: Path, tmp_path: Path, change: str, message: str | None
 ) -> None:
     (tmp_path / "r.toml").write_text(LAST)
-    settings = {"set": (f"inputs.data={labelled}", change), "out": str(tmp_path / "out"), "dry_run": True}
+    settings = {"set": (f"inputs.data={labeled}", change), "out": str(tmp_path / "out"), "dry_run": True}
     if message is None:
         api.run(tmp_path / "r.toml", **settings)
         return
@@ -380,9 +380,9 @@ def test_inputs_are_looked_at_before_the_first_step(
         api.run(tmp_path / "r.toml", **settings)
 
 
-def test_all_problems_are_told_at_once(labelled: Path, tmp_path: Path) -> None:
+def test_all_problems_are_told_at_once(labeled: Path, tmp_path: Path) -> None:
     (tmp_path / "r.toml").write_text(LAST)
-    changes = (f"inputs.data={labelled}", "search.data=nowhere", "again.k1=-1", "beir.split=dev")
+    changes = (f"inputs.data={labeled}", "search.data=nowhere", "again.k1=-1", "beir.split=dev")
     with pytest.raises(QontextError, match=r"3 problems: .*nowhere.*; .*k1 = -1.*; .*'dev'"):
         api.run(tmp_path / "r.toml", set=changes, out=str(tmp_path / "out"))
     assert not (tmp_path / "out" / "search").exists()

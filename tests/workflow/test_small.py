@@ -54,7 +54,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tiny(name: str, data: Path, arm: str | None = None) -> tuple[str, ...]:
-    """The settings of a run: the labelled set, and fewer steps than in the small profile."""
+    """The settings of a run: the labeled set, and fewer steps than in the small profile."""
     settings: tuple[str, ...] = (f"inputs.data={data}",)
     for step in read_recipe(name, settings, small=True, arm=arm).steps:
         if step.settings.get("tokens"):
@@ -142,7 +142,7 @@ def test_msmarco_s_documents_as_published(data: Path, start: str, tmp_path: Path
         (tmp_path / f"qrels-{split}.tsv").write_text("".join(lines))
     scores = at_full_size("msmarco-documents-finetune", start, tmp_path / "out", **inputs)
     assert [row["Success@100"] for row in scores] == [100, 100], (
-        "documents are found by the ids of the judgements"
+        "documents are found by the ids of the judgments"
     )
 
 

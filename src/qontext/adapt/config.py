@@ -26,10 +26,10 @@ class AdaptConfig(StageConfig):
     """Output directory."""
 
     labels: Annotated[str | None, Input()] = None
-    """Labelled questions: a folder in BEIR's layout, or lines of {"query": "…", "passage": "id"}."""
+    """Labeled questions: a folder in BEIR's layout, or lines of {"query": "…", "passage": "id"}."""
 
     max_labels: int | None = Field(None, ge=1)
-    """Maximum number of labelled questions to train on."""
+    """Maximum number of labeled questions to train on."""
 
     encoder: Annotated[str | None, Input()] = None
     """Initial encoder: a folder or a Hub name. Default: that of a finished --out, else all-MiniLM-L6-v2."""

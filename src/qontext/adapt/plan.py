@@ -118,9 +118,9 @@ def make_plan(request: Request, survey: Survey, rates: Rates, dimension: int) ->
         after = seconds["measure"] - STAGE_SECONDS - pool / together.encoded + seconds["serve"]
         limits = _limits(usable, passages, batch, after, finetuning, together)
         notes += [] if filtering else ["there is no time to filter the generated queries."]
-        if request.labelled and not finetuning.steps:
+        if request.labeled and not finetuning.steps:
             notes.append(
-                f"{request.labelled} labelled questions, or the budget, are not sufficient for training on them"
+                f"{request.labeled} labeled questions, or the budget, are not sufficient for training on them"
                 + ("; all labels are used for evaluation." if request.divided else ".")
             )
     else:
@@ -204,15 +204,15 @@ def _finetuning_size(
     """At most 0.4 of the remaining time, three passes over the labels or one over the passages. A step has
     `batch` queries with their passages, which are first scored by the cross-encoder, if any.
     """
-    queries = request.labelled or (passages if request.reranker else 0)
+    queries = request.labeled or (passages if request.reranker else 0)
     batch = min(32, queries // 2) // processes * processes
     if batch < 2:
         return Finetuning()
     around = 4 * STAGE_SECONDS
     step = batch * FINETUNED_PASSAGES * (1 / rates.trained + (1 / rates.scored if request.reranker else 0))
-    if not request.labelled:
+    if not request.labeled:
         step += searching_by_words(batch, passages)
-    visits = 3 * request.labelled or passages
+    visits = 3 * request.labeled or passages
     steps = int(max(0.0, min((0.4 * seconds_left - around) / step, visits / batch)))
     # What a cross-encoder has to score is drawn for the planned steps.
     most = steps if request.reranker else visits // batch

@@ -35,7 +35,7 @@ def prepare(config: AdaptConfig) -> tuple[Request, Survey, list[str], int]:
 
     assert config.encoder is not None
     budget = parse_budget(config.budget)
-    source = survey(config.documents, labelled=config.labels is not None)
+    source = survey(config.documents, labeled=config.labels is not None)
     folder = locate(config.encoder)
     tokenizer = load_tokenizer(folder)
     retriever = Retriever(config.encoder, device="cpu")
@@ -47,17 +47,17 @@ def prepare(config: AdaptConfig) -> tuple[Request, Survey, list[str], int]:
     trained = min(TRAINED_IN_WINDOWS if window else LONGEST_TRAINED, read)
     if config.question_model is not None:
         model_folder(config.question_model)  # before anything is timed
-    splits, labelled, judged, divided = _splits(config.labels, config.max_labels)
-    if config.max_labels is not None and not labelled:
-        notes.append("there are no labelled questions to train on; --max-labels has no effect.")
+    splits, labeled, judged, divided = _splits(config.labels, config.max_labels)
+    if config.max_labels is not None and not labeled:
+        notes.append("there are no labeled questions to train on; --max-labels has no effect.")
     device = resolve_device("auto").type
     return (
         Request(
             documents=config.documents,
             labels=config.labels,
             splits=splits,
-            labelled=labelled,
-            max_labels=config.max_labels if labelled else None,
+            labeled=labeled,
+            max_labels=config.max_labels if labeled else None,
             encoder=config.encoder,
             generate=_generator(
                 config.generator, config.generator_model, config.endpoint, config.seed, device
@@ -127,8 +127,8 @@ def _at_hand(model: str) -> bool:
 
 
 def _splits(source: str | None, max_labels: int | None) -> tuple[tuple[str, ...], int, dict[str, int], bool]:
-    """The splits to evaluate (dev first, to choose weights on), the number of labelled queries to train on, the number of
-    labelled queries by split, and whether they have to be divided."""
+    """The splits to evaluate (dev first, to choose weights on), the number of labeled queries to train on, the number of
+    labeled queries by split, and whether they have to be divided."""
     if source is None:
         return ("generated",), 0, {}, False
     labels = read_labels(source)

@@ -80,7 +80,7 @@ def _preparing(request: Request, plan: Plan) -> Iterator[Step]:
         "pool": max(plan.pool, 1_000),
         "max_labels": request.max_labels,
         "split_labels": False if request.labels and not request.divided else None,
-        "least_labels": plan.finetune_batch if request.labelled and plan.finetune_steps else None,
+        "least_labels": plan.finetune_batch if request.labeled and plan.finetune_steps else None,
         "seed": request.pretrain["seed"],
     }
     yield Step.of("holdout", held_out, comment="hold out the queries of some documents for evaluation")
@@ -102,18 +102,18 @@ def _finetuning(request: Request, plan: Plan) -> Iterator[Step]:
     query's passages. Generated queries are only used with a cross-encoder: without one, fine-tuning was not
     better than longer pre-training (docs/adapt.md).
     """
-    passages = "@holdout/measured" if request.labelled else "@split"
-    texts = {"data": passages} if request.labelled else {"queries": plan.queries, "passages": passages}
+    passages = "@holdout/measured" if request.labeled else "@split"
+    texts = {"data": passages} if request.labeled else {"queries": plan.queries, "passages": passages}
     sampling: dict[str, Any] = {"seed": request.pretrain["seed"]}
     if request.reranker:  # the queries of all steps, and another batch for queries without negatives
         sampling["limit"] = plan.finetune_batch * (plan.finetune_steps + 1)
-    split: dict[str, Any] = {"split": "train"} if request.labelled else sampling
-    depth = 100 if request.labelled else 30
+    split: dict[str, Any] = {"split": "train"} if request.labeled else sampling
+    depth = 100 if request.labeled else 30
     words = {"bm25": True, "analyzer": request.analyzer}
     yield Step.of("bm25-train", {**words, **texts, **split, "k": depth}, verb="search")
     mining = {
         "run": "@bm25-train",
-        "qrels": "@holdout/measured/qrels/train.tsv" if request.labelled else plan.queries,
+        "qrels": "@holdout/measured/qrels/train.tsv" if request.labeled else plan.queries,
         **texts,
         "depth": depth,
         # More than a visit uses, unless they have to be scored.

@@ -11,8 +11,8 @@ from qontext.retrieve.analysis import LANGUAGES
 
 @dataclass(frozen=True)
 class Request:
-    """What to adapt, and how to read it. `splits` are evaluated, `labelled` is the number of labelled
-    questions to train on. `judged` has the number of labelled questions by split; they are `divided` if the
+    """What to adapt, and how to read it. `splits` are evaluated, `labeled` is the number of labeled
+    questions to train on. `judged` has the number of labeled questions by split; they are `divided` if the
     labels have no splits of their own. `generate` and `pretrain` are the settings of these stages that do not
     depend on the plan.
     """
@@ -20,7 +20,7 @@ class Request:
     documents: str
     labels: str | None
     splits: tuple[str, ...]
-    labelled: int
+    labeled: int
     encoder: str
     generate: dict[str, Any]
     pretrain: dict[str, Any]
@@ -46,7 +46,7 @@ class Request:
             return self
         everything = {"test": sum(self.judged.values())}
         splits = tuple(split for split in self.splits if split != "dev")
-        return replace(self, splits=splits, labelled=0, max_labels=None, judged=everything, divided=False)
+        return replace(self, splits=splits, labeled=0, max_labels=None, judged=everything, divided=False)
 
     @property
     def analyzer(self) -> str | None:

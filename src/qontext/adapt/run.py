@@ -158,7 +158,7 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
     index_rows = serving.make_index(request, model, root, str(vectors), nearest.Choice.of(config), config.on)
     searching = update.measured(root, model, request, verdict.split, is_new=bool(index_rows))
     rows += index_rows
-    labels = artifacts.open_artifact(steps / "holdout").summary.get("labelled_queries")
+    labels = artifacts.open_artifact(steps / "holdout").summary.get("labeled_queries")
     about: dict[str, Any] = {
         "system": verdict.system,
         "encoder": verdict.encoder,
@@ -246,7 +246,7 @@ ADAPT = Pipeline(
     run=run,
     examples="""
         qontext adapt docs.jsonl --out runs/mine
-        qontext adapt docs.jsonl --labels labels.jsonl --budget 2h --out runs/labelled
+        qontext adapt docs.jsonl --labels labels.jsonl --budget 2h --out runs/labeled
         qontext adapt docs.jsonl --index faiss-hnsw --out runs/mine
         qontext adapt docs.jsonl --copy-model --out runs/mine
         qontext adapt pydocs: --budget 10m --dry-run

@@ -60,9 +60,9 @@ def show_plan(request: Request, source: Survey, plan: Plan, recipe: Path | None)
 def _labels(request: Request, plan: Plan) -> str:
     if not request.labels:
         return "none: evaluated on generated questions"
-    if not (plan.finetune_steps and request.labelled):
+    if not (plan.finetune_steps and request.labeled):
         return f"{request.judged.get('test', 0):,} questions, for evaluation only"
-    judged = {**request.judged, "train": request.labelled}
+    judged = {**request.judged, "train": request.labeled}
     return f"{plan.finetune_steps:,} steps of fine-tuning; {shown_labels(judged)}"
 
 

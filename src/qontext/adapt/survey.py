@@ -101,7 +101,7 @@ class Survey:
         return round(self.documents * per_document)
 
 
-def survey(source: str, *, labelled: bool = False) -> Survey:
+def survey(source: str, *, labeled: bool = False) -> Survey:
     """Read the beginning of the documents. Short records with their own ids are used as passages; so are all
     parts of documents if there are labels, which refer to these parts."""
     started = time.monotonic()
@@ -133,7 +133,7 @@ def survey(source: str, *, labelled: bool = False) -> Survey:
     sizes = [len(text.split()) for _, (_, text) in records]
     lost = sum(max(0, size - READ_WORDS) for size in sizes) / max(1, sum(sizes))
     are_parts = any(document.passages and document.passages[0][0] != document.id for document in documents)
-    are_passages = opened.has_passages and (lost <= MOST_LOST or (labelled and are_parts))
+    are_passages = opened.has_passages and (lost <= MOST_LOST or (labeled and are_parts))
     count = len(records) if are_passages else len(documents)
     return Survey(
         documents=round(count * scale),

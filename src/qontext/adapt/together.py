@@ -92,7 +92,7 @@ def run_together(recipe: Path, steps: Path, processes: int, on: str) -> None:
 
 
 def _stop_with_parent() -> Callable[[], None] | None:
-    """A function for child processes, so that they are signalled when the parent dies (Linux only)."""
+    """A function for child processes, so that they are signaled when the parent dies (Linux only)."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     return None if prctl is None else lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from qontext.contexts import neighbours, query
+from qontext.contexts import neighbors, query
 from qontext.contexts.base import Ints, Slices, Sources
 from qontext.frame.errors import QontextError, choose
 from qontext.training.randomness import below, uniform
@@ -36,9 +36,9 @@ class Rule:
 
 
 RULES = {
-    "near": Rule(neighbours.near),
-    "olap": Rule(neighbours.olap),
-    "rand": Rule(neighbours.rand),
+    "near": Rule(neighbors.near),
+    "olap": Rule(neighbors.olap),
+    "rand": Rule(neighbors.rand),
     "query": Rule(query.query, reads_queries=True),
 }
 WEIGHTED = {"mixed": ("query", "rand")}

@@ -1,4 +1,4 @@
-"""`qontext docset`: documentation → a labelled set with human-written queries.
+"""`qontext docset`: documentation → a labeled set with human-written queries.
 
 The first sentence of a docstring summarizes the rest. For some docstrings it is removed from the passage and
 becomes a query whose relevant passage is the rest:
@@ -45,7 +45,7 @@ class DocsetConfig(StageConfig):
 
 
 def is_documentation(source: str) -> bool:
-    """Whether the source has docstrings, from which a labelled set can be built."""
+    """Whether the source has docstrings, from which a labeled set can be built."""
     return source.startswith("pydocs:")
 
 
@@ -58,7 +58,7 @@ def run(config: DocsetConfig, work: Workdir) -> dict[str, Any]:
 
     if not is_documentation(config.source):
         raise QontextError(
-            "a labelled set can only be built from docstrings", place=config.source, remedy="Give pydocs:"
+            "a labeled set can only be built from docstrings", place=config.source, remedy="Give pydocs:"
         )
     documents = [
         d for d in open_source(config.source, fields=FieldNames()).documents() if isinstance(d, Document)

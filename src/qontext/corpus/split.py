@@ -301,7 +301,7 @@ def _problem(document: Document, config: SplitConfig) -> Problem | None:
     except UnicodeEncodeError:
         message = f"the text of {document.id!a} contains a lone surrogate"
         return Problem(document.place, "wrong encoding", message)
-    # Kept passages may be empty: judgements refer to their ids.
+    # Kept passages may be empty: judgments refer to their ids.
     if not config.keep and not document.content.strip():
         if document.file:
             return Problem(document.place, "no text", "contains no text")

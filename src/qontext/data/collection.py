@@ -1,4 +1,4 @@
-"""Labelled sets: passages, queries and judgements (qrels), in the layouts in which they are published.
+"""Labeled sets: passages, queries and judgments (qrels), in the layouts in which they are published.
 
 A *collection* is a folder in BEIR's layout: ``corpus.jsonl``, ``queries.jsonl`` and ``qrels/SPLIT.tsv``, each
 plain, ``.gz`` or ``.zst``. The readers below also read each of the three from other formats. Nothing is read
@@ -34,7 +34,7 @@ _GRADE = re.compile(r"[+-]?[0-9]{1,9}")
 
 @dataclass(frozen=True)
 class Collection:
-    """A labelled set in a folder."""
+    """A labeled set in a folder."""
 
     path: Path
 
@@ -68,7 +68,7 @@ class Collection:
 
     def _qrels_file(self, split: str) -> Path:
         if not self.splits:
-            raise QontextError("has no judgements: no qrels/SPLIT.tsv", place=self.path)
+            raise QontextError("has no judgments: no qrels/SPLIT.tsv", place=self.path)
         choose(split, self.splits, f"split of {self.path}")
         return _one_of(self.path / "qrels", split, ".tsv")
 
@@ -154,11 +154,11 @@ def generated_id(passage: str, number: int) -> str:
 
 
 def read_qrels(source: Path | str) -> Qrels:
-    """Judgements from BEIR's three columns with a header, or TREC's four (query, 0, passage, grade)."""
-    path = existing(source, "judgements")
+    """Judgments from BEIR's three columns with a header, or TREC's four (query, 0, passage, grade)."""
+    path = existing(source, "judgments")
     if path.is_dir():
         raise QontextError(
-            "is a folder, not a judgements file", place=path, remedy="Name a qrels/SPLIT.tsv in it."
+            "is a folder, not a judgments file", place=path, remedy="Name a qrels/SPLIT.tsv in it."
         )
     qrels: Qrels = {}
     for number, line in enumerate(read_lines(path), start=1):
@@ -167,19 +167,19 @@ def read_qrels(source: Path | str) -> Qrels:
         fields = line.split("\t") if "\t" in line else line.split()
         if number == 1 and _is_header(fields, path):
             continue
-        query, passage, grade = _judgement(fields, f"{path}:{number}")
+        query, passage, grade = _judgment(fields, f"{path}:{number}")
         if qrels.setdefault(query, {}).setdefault(passage, grade) != grade:
             raise QontextError(
                 f"judges query {query!r} and passage {passage!r} twice, with different grades",
                 place=f"{path}:{number}",
             )
     if not qrels:
-        raise QontextError("contains no judgements", place=path)
+        raise QontextError("contains no judgments", place=path)
     return qrels
 
 
 def check_qrels(qrels: Qrels, queries: Container[str], passages: Container[str], place: Path | str) -> None:
-    """Refuse judgements with unknown query or passage ids; swapped columns are detected."""
+    """Refuse judgments with unknown query or passage ids; swapped columns are detected."""
     for query, judged in qrels.items():
         if query not in queries:
             swapped = query in passages
@@ -200,12 +200,12 @@ def check_qrels(qrels: Qrels, queries: Container[str], passages: Container[str],
                 )
 
 
-def write_qrels(path: Path, judgements: Iterable[tuple[str, str, int]]) -> None:
+def write_qrels(path: Path, judgments: Iterable[tuple[str, str, int]]) -> None:
     """Write BEIR's three columns with their header, one (query, passage, grade) per line."""
     with path.open("w", encoding="utf-8") as file:
         file.write("query-id\tcorpus-id\tscore\n")
         file.writelines(
-            f"{escape(query)}\t{escape(passage)}\t{grade}\n" for query, passage, grade in judgements
+            f"{escape(query)}\t{escape(passage)}\t{grade}\n" for query, passage, grade in judgments
         )
 
 
@@ -275,7 +275,7 @@ def _tab_separated(path: Path, count: int, expected: str) -> Iterator[tuple[str,
 def _is_header(fields: list[str], path: Path) -> bool:
     names = [field.strip().lower().replace("_", "-") for field in fields]
     if _GRADE.fullmatch(names[-1]):
-        return False  # a judgement of a query with that id
+        return False  # a judgment of a query with that id
     if names[0] in ("corpus-id", "doc-id", "docid", "passage-id", "pid"):
         raise QontextError(
             f"the columns are {', '.join(names)}, expected query-id, corpus-id, score", place=f"{path}:1"
@@ -283,7 +283,7 @@ def _is_header(fields: list[str], path: Path) -> bool:
     return names[0] in ("query-id", "qid", "query")
 
 
-def _judgement(fields: list[str], place: str) -> tuple[str, str, int]:
+def _judgment(fields: list[str], place: str) -> tuple[str, str, int]:
     if len(fields) not in (3, 4):
         raise QontextError(
             f"has {len(fields)} columns, expected query, passage, grade (or TREC's query, 0, passage, grade)",
@@ -304,7 +304,7 @@ def _judgement(fields: list[str], place: str) -> tuple[str, str, int]:
 
 def is_parquet(path: Path) -> bool:
     if path.is_dir():
-        if any(path.glob("corpus.jsonl*")):  # a labelled set, even if a stage wrote it
+        if any(path.glob("corpus.jsonl*")):  # a labeled set, even if a stage wrote it
             return False
         return artifacts.is_artifact(path) or (path / artifacts.CLAIM).exists() or any(path.glob("*.parquet"))
     return path.suffix == ".parquet"

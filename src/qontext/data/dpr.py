@@ -65,7 +65,7 @@ def is_training_file(path: Path) -> bool:
     return path.is_file() and plain_name(path).endswith(".json") and is_questions(path)
 
 
-def labelled(path: Path) -> Iterator[tuple[str, str, list[str], list[str]]]:
+def labeled(path: Path) -> Iterator[tuple[str, str, list[str], list[str]]]:
     """(id, question, positives, hard negatives) of each question; one without positives is left out, as DPR does. The ids
     of questions are those of `questions`."""
     for number, (place, row) in enumerate(_objects(path)):

@@ -1,4 +1,4 @@
-"""User labels → judgements of passages. Labels are a folder in BEIR's layout, or lines with a query and an id."""
+"""User labels → judgments of passages. Labels are a folder in BEIR's layout, or lines with a query and an id."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def measured_sizes(queries: int, place: str) -> tuple[int, int]:
     least 50 test queries if they are at most two fifths."""
     if queries < FEWEST_LABELS:
         raise QontextError(
-            f"{queries} labelled queries are too few for training and evaluation",
+            f"{queries} labeled queries are too few for training and evaluation",
             place=place,
             remedy="Run without labels.",
         )
@@ -61,9 +61,9 @@ def read_labels(source: str) -> Labels:
         splits = {name: qrels for name, qrels in every.items() if qrels}
         if not splits:
             raise QontextError("judges no passage as relevant to any query", place=path / "qrels")
-        labelled = {id for qrels in splits.values() for id in qrels}
-        queries = {id: text for id, text in collection.queries().items() if id in labelled}
-        if missing := next((id for id in labelled if id not in queries), None):
+        labeled = {id for qrels in splits.values() for id in qrels}
+        queries = {id: text for id, text in collection.queries().items() if id in labeled}
+        if missing := next((id for id in labeled if id not in queries), None):
             raise QontextError(f"judges the query {missing!r}, which is not in the queries file", place=path)
         return Labels(queries, splits)
     return _pairs(path)
@@ -78,13 +78,13 @@ def _pairs(path: Path) -> Labels:
         id = next((row[key] for key in ID_KEYS if key in row), None)
         if not isinstance(query, str) or not query.strip() or id is None:
             raise QontextError(
-                "is not a labelled pair",
+                "is not a labeled pair",
                 place=place,
                 remedy='Expected lines like {"query": "…", "passage": "an id"}.',
             )
         qrels.setdefault(ids.setdefault(query, f"label-{len(ids)}"), {})[id_of(id, place)] = 1
     if not qrels:
-        raise QontextError("contains no labelled pairs", place=path)
+        raise QontextError("contains no labeled pairs", place=path)
     return Labels({id: text for text, id in ids.items()}, {UNSPLIT: qrels})
 
 
@@ -123,7 +123,7 @@ def to_passages(labels: Labels, passages: Iterator[Passage], place: str) -> tupl
         if not of_passages and (name != "train" or len(labels.splits) == 1):
             of = "" if name == UNSPLIT else f" of the split {name!r}"
             raise QontextError(
-                f"none of the labelled ids{of} is the id of a passage or of a document",
+                f"none of the labeled ids{of} is the id of a passage or of a document",
                 place=place,
                 remedy=f"The labels contain ids such as {min(id for judged in qrels.values() for id in judged)!r}.",
             )

@@ -1,4 +1,4 @@
-"""Load passages, queries and judgements as plain Python objects, from every format that the commands read."""
+"""Load passages, queries and judgments as plain Python objects, from every format that the commands read."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def load_queries(source: Source) -> dict[str, str]:
 
 
 def load_qrels(source: Source, *, split: str = "test") -> Qrels:
-    """Load judgements as query → passage → grade: a qrels file (BEIR or TREC), or the `split` of a BEIR folder.
+    """Load judgments as query → passage → grade: a qrels file (BEIR or TREC), or the `split` of a BEIR folder.
 
     >>> load_qrels("data", split="test")["q25"]
     {'p25': 1}

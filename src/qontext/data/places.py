@@ -124,7 +124,7 @@ def read_columns(source: Path | str) -> Iterator[tuple[Path, pa.RecordBatch]]:
 
 
 def is_table(path: Path) -> bool:
-    """Whether the passages are in Parquet files, which have places, rather than in files of a labelled set."""
+    """Whether the passages are in Parquet files, which have places, rather than in files of a labeled set."""
     if path.is_dir():
         return not any(path.glob("corpus.jsonl*"))
     return path.suffix == ".parquet"

@@ -69,7 +69,7 @@ class Query(NamedTuple):
 
 
 class Qrel(NamedTuple):
-    """A judgement: how relevant (0 = not at all) the passage is to the query."""
+    """A judgment: how relevant (0 = not at all) the passage is to the query."""
 
     query: str
     passage: str

@@ -130,7 +130,7 @@ def answer_ranks(
 
 
 def is_questions(path: Path) -> bool:
-    """Whether a file contains questions with answers rather than judgements."""
+    """Whether a file contains questions with answers rather than judgments."""
     return plain_name(path).endswith(".jsonl") or dpr.is_questions(path)
 
 

@@ -40,7 +40,7 @@ class BeirConfig(StageConfig):
     """A folder with one folder in BEIR's layout per set. Missing sets are downloaded."""
 
     split: str = "test"
-    """Split of the judgements."""
+    """Split of the judgments."""
 
     k: int = Field(1_000, ge=1)
     """Passages per query."""

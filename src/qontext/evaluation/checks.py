@@ -19,26 +19,26 @@ def kind_of(path: Path) -> str | None:
     fields = next(iter(read_lines(path)), "").split()
     if len(fields) == 6 and _is_number(fields[3]) and _is_number(fields[4]):
         return "run"
-    is_judgement = len(fields) == 4 and fields[3].lstrip("-").isdigit()
-    return "qrels" if is_judgement or fields[:1] == ["query-id"] else None
+    is_judgment = len(fields) == 4 and fields[3].lstrip("-").isdigit()
+    return "qrels" if is_judgment or fields[:1] == ["query-id"] else None
 
 
 def check_kinds(run: str, qrels: str) -> None:
-    """Refuse a run in place of judgements, and vice versa."""
+    """Refuse a run in place of judgments, and vice versa."""
     run_kind, qrels_kind = kind_of(Path(run)), kind_of(Path(qrels))
     if run_kind == "qrels":
         also = " and the other is a run: the arguments are swapped" if qrels_kind == "run" else ""
         raise QontextError(
-            f"this is a judgements file, not a run{also}", place=run, remedy="The order is RUN QRELS."
+            f"this is a judgments file, not a run{also}", place=run, remedy="The order is RUN QRELS."
         )
     if qrels_kind == "run":
         raise QontextError(
-            "this is a run, not a judgements file", place=qrels, remedy="The order is RUN QRELS."
+            "this is a run, not a judgments file", place=qrels, remedy="The order is RUN QRELS."
         )
 
 
 def check_ids(run: Run, qrels: Qrels, run_place: str, qrels_place: str) -> None:
-    """Refuse a run that does not match the judgements; warn if it hardly matches."""
+    """Refuse a run that does not match the judgments; warn if it hardly matches."""
     common = [query for query in run.queries if query in qrels]
     passages = {passage for judged in qrels.values() for passage in judged}
     if not common:
@@ -46,13 +46,13 @@ def check_ids(run: Run, qrels: Qrels, run_place: str, qrels_place: str) -> None:
         hint = (
             "the query and passage columns seem to be swapped in one of them"
             if swapped
-            else f"the run has ids like {run.queries[0]!r}, the judgements like {next(iter(qrels))!r}"
+            else f"the run has ids like {run.queries[0]!r}, the judgments like {next(iter(qrels))!r}"
         )
         raise QontextError(f"no query of the run is judged in {qrels_place}: {hint}", place=run_place)
     if passages and passages.isdisjoint(run.ids):
         log.warn(
             f"{run_place}: none of its passages is judged in {qrels_place}; the run has ids like "
-            f"{run.ids[0]!r}, the judgements like {min(passages)!r}. Every score is 0."
+            f"{run.ids[0]!r}, the judgments like {min(passages)!r}. Every score is 0."
         )
     elif len(common) < len(qrels) / 2:
         log.warn(
@@ -61,15 +61,15 @@ def check_ids(run: Run, qrels: Qrels, run_place: str, qrels_place: str) -> None:
 
 
 def note_grades(judged: Judged, relevant: int | None) -> None:
-    """Report how graded judgements are used by binary measures."""
+    """Report how graded judgments are used by binary measures."""
     if judged.benchmark is not None:
         return
     grades = {grade for rows in judged.qrels.values() for grade in rows.values()}
     like = altered(judged.qrels)
     if like is not None:
         log.warn(
-            f"{judged.place}: as many queries and judgements as {like.name} ({like.queries:,} and "
-            f"{like.judgements:,}), but its grades are {', '.join(map(str, sorted(grades)))} or its ids others. "
+            f"{judged.place}: as many queries and judgments as {like.name} ({like.queries:,} and "
+            f"{like.judgments:,}), but its grades are {', '.join(map(str, sorted(grades)))} or its ids others. "
             "The results are not comparable with the benchmark's."
         )
     elif len({grade for grade in grades if grade > 0}) > 1 and relevant is None:

@@ -1,4 +1,4 @@
-"""`qontext compare`: several systems on the same judgements, with significance tests."""
+"""`qontext compare`: several systems on the same judgments, with significance tests."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class CompareConfig(StageConfig):
     pattern ("seed*/search") or paths separated by commas. NAME=PATH sets the system's name in the tables."""
 
     qrels: Annotated[str, Input()]
-    """Judgements: a qrels file, a folder in BEIR's layout, or the name of a benchmark."""
+    """Judgments: a qrels file, a folder in BEIR's layout, or the name of a benchmark."""
 
     split: str = "test"
-    """Split of the judgements of a folder in BEIR's layout."""
+    """Split of the judgments of a folder in BEIR's layout."""
 
     measures: str = ""
     """Measures to compare, such as "MRR@10 nDCG@10"; the first one also orders the examples. Default: the
@@ -63,7 +63,7 @@ def run(settings: CompareConfig) -> dict[str, Any]:
     from qontext.evaluation import checks
     from qontext.evaluation.answers import is_questions
     from qontext.evaluation.comparison import System, compare_systems, largest_changes, side_by_side, tops
-    from qontext.evaluation.datasets import load_judgements
+    from qontext.evaluation.datasets import load_judgments
 
     groups = [find_runs(text) for text in settings.runs]
     names = system_names([name for name, _ in groups], [paths for _, paths in groups])
@@ -71,11 +71,11 @@ def run(settings: CompareConfig) -> dict[str, Any]:
         raise QontextError("a comparison needs at least two systems", remedy="Add another run.")
     if Path(settings.qrels).is_file() and is_questions(Path(settings.qrels)):
         raise QontextError(
-            "contains questions with answers; compare needs judgements",
+            "contains questions with answers; compare needs judgments",
             place=settings.qrels,
             remedy="Evaluate each run with --out and pass the directories to qontext report, which compares them.",
         )
-    judged = load_judgements(settings.qrels, split=settings.split)
+    judged = load_judgments(settings.qrels, split=settings.split)
     checks.note_grades(judged, settings.relevant)
     systems, first_runs, queries = [], [], []
     for name, (_, paths) in zip(names, groups):
@@ -152,7 +152,7 @@ Texts = tuple[dict[str, str], dict[str, str]]
 
 
 def texts_of(data: str | None, examples: Mapping[str, Sequence[First]]) -> Texts:
-    """The texts of the examples' queries and passages, from a labelled folder."""
+    """The texts of the examples' queries and passages, from a labeled folder."""
     from qontext.data.collection import read_passages, read_queries
 
     if data is None or not examples:

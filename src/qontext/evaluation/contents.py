@@ -12,7 +12,7 @@ from qontext.data.collection import read_passages, read_queries
 from qontext.data.runs import read_run
 from qontext.evaluation import plots
 from qontext.evaluation.comparison import Pair, compare_systems, largest_changes, tops
-from qontext.evaluation.datasets import load_judgements
+from qontext.evaluation.datasets import load_judgments
 from qontext.evaluation.gather import GENERATED, Facts, Section, Training, without_seed
 from qontext.evaluation.provenance import all_settings, machines, steps_table
 from qontext.evaluation.results import differences_table, results_table
@@ -64,7 +64,7 @@ class Contents:
 
 
 RESULT_COLUMNS = (
-    "judgements",
+    "judgments",
     "system",
     "measure",
     "mean",
@@ -75,7 +75,7 @@ RESULT_COLUMNS = (
     "seeds",
 )
 DIFFERENCE_COLUMNS = (
-    *("judgements", "measure", "from", "to", "difference"),
+    *("judgments", "measure", "from", "to", "difference"),
     *("low", "high", "p", "p_holm", "wins", "losses", "ties"),
 )
 
@@ -206,7 +206,7 @@ def _examples(section: Section, data: str) -> list[Block]:
         return []
     names = _first_and_best(section)
     runs = [read_run(section.runs[name]) for name in names]
-    judged = load_judgements(section.place, split=section.split)
+    judged = load_judgments(section.place, split=section.split)
     by_name = {system.name: system.per_query(section.measures[0]) for system in section.systems}
     a, b = (by_name[name] for name in names)
     tops_a, tops_b = (tops(run, judged.qrels, section.relevant) for run in runs)

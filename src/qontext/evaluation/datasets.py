@@ -1,5 +1,5 @@
-"""Benchmarks by name, and judgements from a benchmark name, a file or a folder. A benchmark is downloaded
-through ir_datasets. A file with exactly the judgements of a known benchmark is recognized by its content,
+"""Benchmarks by name, and judgments from a benchmark name, a file or a folder. A benchmark is downloaded
+through ir_datasets. A file with exactly the judgments of a known benchmark is recognized by its content,
 regardless of its name, so that the benchmark's measures, grades and published results apply.
 """
 
@@ -33,7 +33,7 @@ class Benchmark:
     source: str
     measures: tuple[str, ...]
     queries: int
-    judgements: int
+    judgments: int
     passages: int
     relevant: int = 1
     digest: str = ""
@@ -47,14 +47,14 @@ FORUMS = {
     "programmers": (876, 1_675, 32_176), "stats": (652, 913, 42_269), "tex": (2_906, 5_154, 68_184),
     "unix": (1_072, 1_693, 47_382), "webmasters": (506, 1_395, 17_405), "wordpress": (541, 744, 48_605),
 }  # fmt: skip
-"""The twelve parts of CQADupStack with queries, judgements, passages; its result is the mean of theirs."""
+"""The twelve parts of CQADupStack with queries, judgments, passages; its result is the mean of theirs."""
 
 
 def _beir(
     name: str,
     source: str,
     queries: int,
-    judgements: int,
+    judgments: int,
     passages: int,
     *,
     digest: str = "",
@@ -62,7 +62,7 @@ def _beir(
 ) -> Benchmark:
     drops_self = name in ("arguana", "quora")
     return Benchmark(
-        f"beir/{name}", source, ZERO_SHOT, queries, judgements, passages, 1, digest, parts, drops_self
+        f"beir/{name}", source, ZERO_SHOT, queries, judgments, passages, 1, digest, parts, drops_self
     )
 
 
@@ -102,15 +102,15 @@ class Unavailable(QontextError):
 
 @dataclass(frozen=True)
 class Judged:
-    """Judgements, their place, and their benchmark, if recognized."""
+    """Judgments, their place, and their benchmark, if recognized."""
 
     qrels: Qrels
     place: str
     benchmark: Benchmark | None
 
 
-def load_judgements(source: str, *, split: str = "test") -> Judged:
-    """Read judgements from a qrels file, a folder in BEIR's layout (its `split`), or a benchmark's name."""
+def load_judgments(source: str, *, split: str = "test") -> Judged:
+    """Read judgments from a qrels file, a folder in BEIR's layout (its `split`), or a benchmark's name."""
     path = Path(source).expanduser()
     if path.is_dir():
         qrels = load_collection(path).qrels(split)
@@ -122,25 +122,25 @@ def load_judgements(source: str, *, split: str = "test") -> Judged:
 
 
 def recognize(qrels: Qrels, folder: str = "") -> Benchmark | None:
-    """The benchmark with exactly these judgements, or with the same counts in a folder of its name."""
+    """The benchmark with exactly these judgments, or with the same counts in a folder of its name."""
     near = _as_large(qrels)
-    digest = judgements_digest(qrels) if any(b.digest for b in near) else None
+    digest = judgments_digest(qrels) if any(b.digest for b in near) else None
     names = (f"beir/{folder}", f"beir/cqadupstack-{folder}")
     return next((b for b in near if b.digest == digest or (not b.digest and b.name in names)), None)
 
 
 def altered(qrels: Qrels) -> Benchmark | None:
     """The benchmark with the same counts but different content (changed grades)."""
-    return next((b for b in _as_large(qrels) if b.digest and b.digest != judgements_digest(qrels)), None)
+    return next((b for b in _as_large(qrels) if b.digest and b.digest != judgments_digest(qrels)), None)
 
 
 def _as_large(qrels: Qrels) -> list[Benchmark]:
     counts = len(qrels), sum(map(len, qrels.values()))
-    return [b for b in BENCHMARKS.values() if (b.queries, b.judgements) == counts]
+    return [b for b in BENCHMARKS.values() if (b.queries, b.judgments) == counts]
 
 
-def judgements_digest(qrels: Qrels) -> str:
-    """A hash of the judgements that does not depend on their order or file format."""
+def judgments_digest(qrels: Qrels) -> str:
+    """A hash of the judgments that does not depend on their order or file format."""
     lines = sorted(
         f"{query} {passage} {grade}" for query, judged in qrels.items() for passage, grade in judged.items()
     )
@@ -149,7 +149,7 @@ def judgements_digest(qrels: Qrels) -> str:
 
 def _remote(name: str) -> Judged:
     if name.startswith((".", "/", "~")) or Path(name).suffix:
-        raise QontextError("no such judgements file or folder", place=name)
+        raise QontextError("no such judgments file or folder", place=name)
     entry = BENCHMARKS[choose(name, BENCHMARKS, "benchmark")]
     if entry.parts:
         raise QontextError(

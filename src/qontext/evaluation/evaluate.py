@@ -1,4 +1,4 @@
-"""`qontext evaluate`: score one run against judgements, or against answer strings.
+"""`qontext evaluate`: score one run against judgments, or against answer strings.
 
 `--out` writes ``scores.json`` (means, counts, benchmark), ``queries.parquet`` (every measure for every query)
 and ``curves.json`` (recall by depth), which `report` reads.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from qontext.evaluation.kernels import Floats
     from qontext.evaluation.measures import Scores
 
-NEIGHBOURS = (50, 100)  # the n of nb-recall^n@k, as published
+NEIGHBORS = (50, 100)  # the n of nb-recall^n@k, as published
 
 
 class EvaluateConfig(StageConfig):
@@ -30,11 +30,11 @@ class EvaluateConfig(StageConfig):
     """A TREC run file, or the output directory of a search."""
 
     qrels: Annotated[str, Input(positional=True)]
-    """Judgements: a qrels file, a folder in BEIR's layout, the name of a benchmark (trec-dl-2019,
+    """Judgments: a qrels file, a folder in BEIR's layout, the name of a benchmark (trec-dl-2019,
     msmarco-passage/dev, beir/scifact …), or a file of questions with answers."""
 
     split: str = "test"
-    """Split of the judgements of a folder in BEIR's layout."""
+    """Split of the judgments of a folder in BEIR's layout."""
 
     measures: str = ""
     """Measures, such as "MRR@10 nDCG@10 R@100 Success@50 MAP Judged@10", or "Answer@20" for answers. Default:
@@ -66,7 +66,7 @@ def run(settings: EvaluateConfig, work: Workdir) -> dict[str, Any]:
     if Path(settings.qrels).is_file() and answers.is_questions(Path(settings.qrels)):
         scores, curves, benchmark = _by_answers(settings, results)
     else:
-        scores, curves, benchmark = _by_judgements(settings, results)
+        scores, curves, benchmark = _by_judgments(settings, results)
     if settings.next_run is not None:
         curves |= _foreseen(results, read_run(settings.next_run), scores)
     summary = {
@@ -99,13 +99,13 @@ def threshold(judged: Judged, relevant: int | None) -> int:
     return relevant or (judged.benchmark.relevant if judged.benchmark else 1)
 
 
-def _by_judgements(
+def _by_judgments(
     settings: EvaluateConfig, results: Run
 ) -> tuple[Scores, dict[str, list[float]], Benchmark | None]:
     from qontext.evaluation import checks, measures
-    from qontext.evaluation.datasets import load_judgements
+    from qontext.evaluation.datasets import load_judgments
 
-    judged = load_judgements(settings.qrels, split=settings.split)
+    judged = load_judgments(settings.qrels, split=settings.split)
     checks.check_ids(results, judged.qrels, settings.run, judged.place)
     checks.note_grades(judged, settings.relevant)
     scores, results = score(results, judged, settings.measures, settings.relevant)
@@ -153,14 +153,14 @@ def _answer_cutoff(name: str) -> int:
 def _foreseen(first: Run, second: Run, scores: Scores) -> dict[str, list[float]]:
     import numpy as np
 
-    from qontext.evaluation import neighbourhood
+    from qontext.evaluation import neighborhood
     from qontext.evaluation.measures import DEPTHS
 
     judged = set(scores.queries)
     is_judged = [query in judged for query in second.queries]
     curves = {}
-    for n in NEIGHBOURS:
-        values = neighbourhood.neighbourhood_recall(first, second, n=n, depths=DEPTHS)
+    for n in NEIGHBORS:
+        values = neighborhood.neighborhood_recall(first, second, n=n, depths=DEPTHS)
         curves[f"nb-recall^{n}"] = [float(np.mean(values[k][is_judged])) for k in DEPTHS]
     return curves
 

@@ -10,7 +10,7 @@ from qontext.data.collection import Qrels
 from qontext.data.runs import Run, read_run
 from qontext.evaluation import checks
 from qontext.evaluation.comparison import Pair, System, compare_systems
-from qontext.evaluation.datasets import Judged, load_judgements, recognize
+from qontext.evaluation.datasets import Judged, load_judgments, recognize
 from qontext.evaluation.evaluate import score
 from qontext.evaluation.measures import Scores
 from qontext.frame.errors import QontextError
@@ -26,13 +26,13 @@ def evaluate(
     split: str = "test",
     relevant: int | None = None,
 ) -> Scores:
-    """Score a run by judgements.
+    """Score a run by judgments.
 
     Args:
         run: A `Run`, a TREC run file, or the output directory of a search. qrels: Query → passage → grade, a
         qrels file, a folder in BEIR's layout, or the name of a benchmark. measures: Measures in the notation
         of ir_measures, such as ``"MRR@10 nDCG@10 R@100"``. Default: the usual ones. split: Split of the
-        judgements of a folder in BEIR's layout. relevant: Minimum relevant grade for all measures except
+        judgments of a folder in BEIR's layout. relevant: Minimum relevant grade for all measures except
         nDCG. Default: the benchmark's, else 1.
 
     >>> run = Run.of([Hit("q1", "p1", 2.0), Hit("q1", "p2", 1.0), Hit("q2", "p3", 1.0)])
@@ -84,10 +84,10 @@ def compare(
 
 def _judged(qrels: Qrels | Source, split: str) -> Judged:
     if isinstance(qrels, str | os.PathLike):
-        return load_judgements(os.fspath(qrels), split=split)
+        return load_judgments(os.fspath(qrels), split=split)
     if not qrels:
-        raise QontextError("no judgements are specified")
-    return Judged(qrels, "the judgements", recognize(qrels))
+        raise QontextError("no judgments are specified")
+    return Judged(qrels, "the judgments", recognize(qrels))
 
 
 def _score(

@@ -41,10 +41,10 @@ class Curves(TypedDict):
 
 @dataclass(frozen=True, eq=False)
 class Section:
-    """The systems that were scored on the same judgements."""
+    """The systems that were scored on the same judgments."""
 
     place: str
-    split: str  # which judgements, where the place is a folder
+    split: str  # which judgments, where the place is a folder
     benchmark: Benchmark | None
     queries: list[str]
     systems: list[System]
@@ -72,7 +72,7 @@ class Section:
 
     @property
     def is_held_out(self) -> bool:
-        """Whether `holdout` wrote the judgements."""
+        """Whether `holdout` wrote the judgments."""
         parent = Path(self.place).parent
         return artifacts.is_artifact(parent) and artifacts.open_artifact(parent).verb == "holdout"
 
@@ -159,7 +159,7 @@ def _title(recipe: str) -> str:
 
 
 def _sections(evaluations: Sequence[Artifact], labels: Mapping[str, str]) -> list[Section]:
-    """Group evaluations by their judgements, and merge those that differ only in a seed into one system.
+    """Group evaluations by their judgments, and merge those that differ only in a seed into one system.
 
     Real queries come before generated ones.
     """
@@ -193,7 +193,7 @@ def _section(group: Sequence[Artifact], labels: Mapping[str, str]) -> Section:
     searched: dict[str, int] = {}
     runs: dict[str, str] = {}
     for name, evaluation, (own, values) in zip(names, group, tables):
-        if own != queries:  # the same judgements are in the same order
+        if own != queries:  # the same judgments are in the same order
             raise damaged(
                 evaluation.path / "queries.parquet", f"its queries differ from those of {group[0].path}"
             )

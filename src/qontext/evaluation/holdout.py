@@ -1,7 +1,7 @@
 """`qontext holdout`: hold out the queries of some documents for evaluation.
 
     queries/     the generated queries of all other documents, for training
-    measured/    a labelled set in BEIR's layout: passages to search; `generated` judges the held-out
+    measured/    a labeled set in BEIR's layout: passages to search; `generated` judges the held-out
                  documents' generated queries, and with labels `train`, `dev` and `test` judge real ones
 
 Documents are held out by a hash of their ids, independently of other documents. Labels with splits keep them;
@@ -57,10 +57,10 @@ class HoldoutConfig(StageConfig):
     """Divide labels without splits into train, dev and test. Otherwise, all of them are for evaluation."""
 
     max_labels: int | None = Field(None, ge=1)
-    """Maximum number of labelled training queries, drawn with the seed."""
+    """Maximum number of labeled training queries, drawn with the seed."""
 
     least_labels: int = Field(0, ge=0)
-    """Minimum number of labelled training queries; fewer are an error."""
+    """Minimum number of labeled training queries; fewer are an error."""
 
     seed: Seed = 42
     """Random seed."""
@@ -89,7 +89,7 @@ def run(config: HoldoutConfig, work: Workdir) -> dict[str, Any]:
         splits = _split_labels(labels, document, config)
         if len(splits.get("train", {})) < config.least_labels:
             raise QontextError(
-                f"only {len(splits.get('train', {})):,} labelled queries are left for training, "
+                f"only {len(splits.get('train', {})):,} labeled queries are left for training, "
                 f"{config.least_labels:,} are needed",
                 place=config.labels,
                 remedy="Fix the unknown ids, or change --max-labels.",
@@ -98,12 +98,12 @@ def run(config: HoldoutConfig, work: Workdir) -> dict[str, Any]:
             judged[name] = qrels
             if twice := next((id for id in qrels if id in held_queries), None):
                 raise QontextError(
-                    f"the id {twice!r} of a labelled query is also the id of a generated query",
+                    f"the id {twice!r} of a labeled query is also the id of a generated query",
                     place=config.labels,
-                    remedy="Change the id of the labelled query.",
+                    remedy="Change the id of the labeled query.",
                 )
             queries |= {id: labels.queries[id] for id in qrels}
-        summary["labelled_queries"] = {name: len(qrels) for name, qrels in splits.items()}
+        summary["labeled_queries"] = {name: len(qrels) for name, qrels in splits.items()}
     judged_ids = {passage for qrels in judged.values() for grades in qrels.values() for passage in grades}
     with work.write_folder("measured") as folder:
         summary["searched_passages"] = _write_corpus(folder / "corpus.jsonl", config, judged_ids, total)

@@ -1,5 +1,5 @@
 """Measures as array operations on the judged passages of a run. Only judged results affect a measure, so all
-others are skipped. Q queries (those of the judgements), N judgements, J judged results. Every kernel has the
+others are skipped. Q queries (those of the judgments), N judgments, J judged results. Every kernel has the
 signature ``(found, cutoff, relevant) → [Q]`` and the same results as trec_eval, including the order of ties.
 """
 
@@ -21,7 +21,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class JudgedResults:
-    """The judgements as flat arrays, and their ranks in a run."""
+    """The judgments as flat arrays, and their ranks in a run."""
 
     count: int  # Q
     judged_query: Ints  # [N]
@@ -38,14 +38,14 @@ class JudgedResults:
         ).astype(float)
 
     def relevant(self, threshold: int) -> Floats:
-        """[Q] the number of relevant passages in the judgements."""
+        """[Q] the number of relevant passages in the judgments."""
         return np.bincount(self.judged_query[self.judged_grade >= threshold], minlength=self.count).astype(
             float
         )
 
 
 def find(run: Run, qrels: Qrels) -> JudgedResults:
-    """Join the run with the judgements."""
+    """Join the run with the judgments."""
     number = {query: q for q, query in enumerate(qrels)}
     grades = np.array([g for judged in qrels.values() for g in judged.values()], dtype=np.int64)
     judged_query = np.repeat(np.arange(len(qrels)), [len(judged) for judged in qrels.values()])

@@ -1,8 +1,8 @@
-"""Measures of a run against judgements, query by query, in the notation of ir_measures: ``nDCG@10``.
+"""Measures of a run against judgments, query by query, in the notation of ir_measures: ``nDCG@10``.
 
 Common measures (MRR, R, Success, P, nDCG, MAP, Judged) are computed by fast kernels that agree with
 trec_eval; all others are computed by ir_measures. The denominator of every mean is the number of judged
-queries: a query without results scores 0, and results for queries without judgements are ignored. Ties are
+queries: a query without results scores 0, and results for queries without judgments are ignored. Ties are
 broken as in trec_eval. ``R@k`` is the share of a query's relevant passages in the top k; what the MS MARCO
 literature calls recall, whether the top k contain any of them, is ``Success@k``.
 """
@@ -32,13 +32,13 @@ _CHUNK = 256  # queries that are in ir_measures' form at a time
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Every measure for every judged query. Q queries, in the order of the judgements."""
+    """Every measure for every judged query. Q queries, in the order of the judgments."""
 
     queries: list[str]
     values: dict[str, Floats]  # measure → [Q]
     without_results: int
     without_relevant: int
-    unjudged: int  # queries of the run without judgements
+    unjudged: int  # queries of the run without judgments
     timed_out: int = 0  # queries whose patterns took too long; they count as not answered
 
     def __repr__(self) -> str:
@@ -55,7 +55,7 @@ class Scores:
             "queries": len(self.queries),
             "queries_without_results": self.without_results,
             "queries_without_relevant_passages": self.without_relevant,
-            "queries_of_the_run_without_judgements": self.unjudged,
+            "queries_of_the_run_without_judgments": self.unjudged,
             **({"queries_timed_out": self.timed_out} if self.timed_out else {}),
         }
 

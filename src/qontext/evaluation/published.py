@@ -251,4 +251,4 @@ LEADERBOARDS: tuple[Row, ...] = (
     _leaderboard("UniRetriever, reranked", "msmarco-document/eval", "MRR@100", 44.0),
     _leaderboard("coCondenser + MORES+, reranked", "msmarco-document/eval", "MRR@100", 43.6),
 )
-"""On queries whose judgements are not public."""
+"""On queries whose judgments are not public."""

@@ -19,7 +19,7 @@ _PREAMBLE = "% \\usepackage{booktabs,graphicx}; names in other scripts than Lati
 class ReportConfig(StageConfig):
     runs: Annotated[tuple[str, ...], Input(positional=True)]
     """Output directories of stages, or folders with such directories (such as the output of `qontext run`).
-    Systems scored on the same judgements are in one table; the first one is the baseline of the plots.
+    Systems scored on the same judgments are in one table; the first one is the baseline of the plots.
     Directories that differ only in a seed (…-seed1, …-seed2, or --seed=1 as named by `sweep`) are one
     system."""
 
@@ -74,7 +74,7 @@ def run(settings: ReportConfig, work: Workdir) -> dict[str, Any]:
             path.write_bytes(png_bytes(plot.figure))
     return {
         "page": str(work.path / "report.html"),
-        "judgements": len(facts.sections),
+        "judgments": len(facts.sections),
         "systems": sum(len(section.systems) for section in facts.sections),
         "steps": len(facts.stages),
         "plots": len(plots),

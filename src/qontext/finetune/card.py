@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from qontext.finetune.config import FinetuneConfig, LabelledConfig
+from qontext.finetune.config import FinetuneConfig, LabeledConfig
 from qontext.models.card import how_it_was_made
 from qontext.models.representations.base import Representation
 
@@ -16,7 +16,7 @@ tags: [sentence-transformers, feature-extraction, dense-retrieval, qontext]
 
 # Dense retriever
 
-Queries and passages as vectors: {vector}, compared by {similarity}. Fine-tuned on labelled queries{how}.
+Queries and passages as vectors: {vector}, compared by {similarity}. Fine-tuned on labeled queries{how}.
 
 ```python
 from sentence_transformers import SentenceTransformer
@@ -75,9 +75,7 @@ def retriever_card(
     )
 
 
-def reranker_card(
-    config: LabelledConfig, summary: dict[str, Any], *, candidates: int, max_length: int
-) -> str:
+def reranker_card(config: LabeledConfig, summary: dict[str, Any], *, candidates: int, max_length: int) -> str:
     return _RERANKER.format(
         candidates=candidates,
         max_length=max_length,

@@ -1,4 +1,4 @@
-"""The settings of fine-tuning: those shared by all labelled trainings, and those of a retriever."""
+"""The settings of fine-tuning: those shared by all labeled trainings, and those of a retriever."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from qontext.training.early_stop import Schedule
 
 
-class LabelledConfig(TrainingConfig):
+class LabeledConfig(TrainingConfig):
     """Settings of any training on queries with positives and negatives."""
 
     groups: Annotated[str, Input(positional=True)]
@@ -43,7 +43,7 @@ class LabelledConfig(TrainingConfig):
     """Peak learning rate (AdamW)."""
 
     dev: Annotated[str | None, Input()] = None
-    """Labelled data to evaluate on during training."""
+    """Labeled data to evaluate on during training."""
 
     dev_split: Annotated[str, Advanced()] = "dev"
     """Split to evaluate on, if dev is a BEIR folder."""
@@ -73,7 +73,7 @@ class LabelledConfig(TrainingConfig):
         return Schedule(self.dev_every or max(1, steps // 10), steps, self.keep, self.patience)
 
 
-class FinetuneConfig(LabelledConfig):
+class FinetuneConfig(LabeledConfig):
     kinds: ClassVar = {"representation": REPRESENTATIONS}
 
     passages_per_query: int = Field(16, ge=1)

@@ -1,4 +1,4 @@
-"""`qontext train-reranker`: labelled queries with hard negatives → a cross-encoder.
+"""`qontext train-reranker`: labeled queries with hard negatives → a cross-encoder.
 
     L = -log  exp(g(q, p⁺)) / Σ exp(g(q, p))        over the positive and the negatives of one query
 
@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from qontext.finetune.config import LabelledConfig
+from qontext.finetune.config import LabeledConfig
 from qontext.finetune.run import check_length
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input
@@ -20,7 +20,7 @@ from qontext.frame.errors import QontextError
 from qontext.frame.stages import Stage
 
 
-class RerankerConfig(LabelledConfig):
+class RerankerConfig(LabeledConfig):
     lr: float = Field(3e-5, gt=0)
     """Peak learning rate (AdamW)."""
 

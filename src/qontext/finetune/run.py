@@ -1,4 +1,4 @@
-"""`qontext finetune`: labelled queries with hard negatives, or a teacher's scores of them → a retriever."""
+"""`qontext finetune`: labeled queries with hard negatives, or a teacher's scores of them → a retriever."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def check_length(name: str, value: int, most: int, encoder: str) -> None:
 def _evaluations(
     config: FinetuneConfig, model: Any, tokenizer: Any, group: Any, work: Workdir, steps: int
 ) -> Any:
-    """Evaluation of retrieval on the labelled set `dev`."""
+    """Evaluation of retrieval on the labeled set `dev`."""
     from qontext.training.early_stop import Evaluations
     from qontext.training.probe import Probe
 

@@ -105,7 +105,7 @@ class Cleaner(Command[C]):
 
 VERBS: Mapping[str, Verb] = {
     "split": Verb("qontext.corpus.split", "Documents", "Split documents into passages."),
-    "docset": Verb("qontext.corpus.docset", "Documents", "Build a labelled set from the documentation on this machine."),
+    "docset": Verb("qontext.corpus.docset", "Documents", "Build a labeled set from the documentation on this machine."),
     "train-tokenizer": Verb("qontext.corpus.train_tokenizer", "Documents", "Train a WordPiece tokenizer on passages."),
     "tokens": Verb("qontext.corpus.tokens", "Documents", "Tokenize passages into memory-mapped arrays."),
     "generate": Verb("qontext.queries.generate", "Queries", "Generate queries for every passage."),
@@ -115,8 +115,8 @@ VERBS: Mapping[str, Verb] = {
     "expand": Verb("qontext.queries.expand", "Queries", "Append queries to passages, for BM25."),
     "holdout": Verb("qontext.evaluation.holdout", "Queries", "Hold out queries of some documents for evaluation."),
     "pretrain": Verb("qontext.pretrain.run", "Training", "Pre-train an encoder on passages and their contexts."),
-    "mine": Verb("qontext.finetune.negatives.mine", "Training", "Mine hard negatives from runs and judgements."),
-    "finetune": Verb("qontext.finetune.run", "Training", "Fine-tune a retriever on labelled queries."),
+    "mine": Verb("qontext.finetune.negatives.mine", "Training", "Mine hard negatives from runs and judgments."),
+    "finetune": Verb("qontext.finetune.run", "Training", "Fine-tune a retriever on labeled queries."),
     "train-reranker": Verb("qontext.finetune.reranker", "Training", "Train a cross-encoder for reranking."),
     "encode": Verb("qontext.retrieve.encode", "Search", "Encode passages into vectors."),
     "index": Verb("qontext.retrieve.index.build", "Search", "Build an index: faiss, Milvus, PostgreSQL or BM25."),
@@ -124,7 +124,7 @@ VERBS: Mapping[str, Verb] = {
     "search": Verb("qontext.retrieve.search", "Search", "Search vectors, an index, or passages (BM25)."),
     "fuse": Verb("qontext.retrieve.fuse", "Search", "Fuse several runs into one."),
     "rerank": Verb("qontext.retrieve.rerank", "Search", "Rerank the top of a run with a cross-encoder."),
-    "evaluate": Verb("qontext.evaluation.evaluate", "Evaluation", "Score a run against judgements."),
+    "evaluate": Verb("qontext.evaluation.evaluate", "Evaluation", "Score a run against judgments."),
     "compare": Verb("qontext.evaluation.compare", "Evaluation", "Compare systems: differences and their significance."),
     "beir": Verb("qontext.evaluation.beir", "Evaluation", "Evaluate a retriever on the BEIR data sets."),
     "sweep": Verb("qontext.workflow.sweep", "Evaluation", "Run a recipe over settings, or a shipped sweep."),
@@ -134,7 +134,7 @@ VERBS: Mapping[str, Verb] = {
     "recipes": Verb("qontext.workflow.listing", "Whole pipelines", "List the shipped recipes and sweeps, or show one."),
     "demo": Verb("qontext.adapt.demo", "Whole pipelines", "Run the pipeline on text that is already on this machine."),
     "serve": Verb("qontext.serve.verb", "Serving", "Serve search: a page, an HTTP API, and MCP for agents."),
-    "annotate": Verb("qontext.serve.annotate.verb", "Serving", "Collect human judgements of text pairs in a browser."),
+    "annotate": Verb("qontext.serve.annotate.verb", "Serving", "Collect human judgments of text pairs in a browser."),
     "show": Verb("qontext.workflow.show", "Whole pipelines", "Describe a directory: command, inputs, settings."),
     "clean": Verb("qontext.workflow.clean", "Whole pipelines", "Remove files not needed for search or updates."),
 }  # fmt: skip

@@ -95,7 +95,7 @@ class BatchPlan:
     """Everything that determines a batch, besides the step.
 
     An epoch visits the passages `anchors`; or, with `documents` [documents + 1] (the start of each document's
-    slice of `anchors`), the documents, drawing one anchor of a document at each visit. Runs of `neighbours`
+    slice of `anchors`), the documents, drawing one anchor of a document at each visit. Runs of `neighbors`
     of them are shuffled: passages of one document are each other's hard negatives.
     """
 
@@ -110,7 +110,7 @@ class BatchPlan:
     seed: int
     rank: int = 0
     world: int = 1
-    neighbours: int = 1
+    neighbors: int = 1
     grid: Grid = FINE
 
     @property
@@ -121,7 +121,7 @@ class BatchPlan:
     @property
     def epoch_size(self) -> int:
         """The number visited in an epoch: an incomplete run is skipped, at different ends in each epoch."""
-        return self.choices - self.choices % self.neighbours
+        return self.choices - self.choices % self.neighbors
 
     @property
     def steps_per_epoch(self) -> int:
@@ -160,10 +160,8 @@ class BatchPlan:
         epoch, within = divmod(step, self.steps_per_epoch)
         first, last = (self.batch_size * r // self.world for r in (self.rank, self.rank + 1))
         places = np.arange(first, last) + within * self.batch_size
-        run, place = np.divmod(places, self.neighbours)
-        numbers = (
-            permuted(run, self.epoch_size // self.neighbours, self.seed, epoch) * self.neighbours + place
-        )
+        run, place = np.divmod(places, self.neighbors)
+        numbers = permuted(run, self.epoch_size // self.neighbors, self.seed, epoch) * self.neighbors + place
         numbers += epoch % (self.choices - self.epoch_size + 1)
         if self.documents is not None:
             begin, end = self.documents[numbers], self.documents[numbers + 1]

@@ -16,7 +16,7 @@ tags: [sentence-transformers, feature-extraction, dense-retrieval, qontext]
 # {title}
 
 A text encoder pre-trained for dense retrieval with `{method}`{context}. Its vector of a text is {vector},
-compared by {similarity}. It was not fine-tuned on labelled queries: if you have any, fine-tune it before use.
+compared by {similarity}. It was not fine-tuned on labeled queries: if you have any, fine-tune it before use.
 
 ```python
 from sentence_transformers import SentenceTransformer

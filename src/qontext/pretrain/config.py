@@ -68,7 +68,7 @@ class PretrainConfig(TrainingConfig):
     """An epoch visits every passage, or every document with one of its passages drawn (as in Gao & Callan and
     CoT-MAE)."""
 
-    neighbours: Annotated[int, Advanced()] = Field(1, ge=1)
+    neighbors: Annotated[int, Advanced()] = Field(1, ge=1)
     """Number of consecutive passages of a document to put into the same batch, as negatives of each other. 1:
     passages are drawn independently."""
 
@@ -81,7 +81,7 @@ class PretrainConfig(TrainingConfig):
     the last one is the encoder at the end."""
 
     probe: Annotated[str | None, Input()] = None
-    """A labelled set (BEIR folder) on which retrieval without fine-tuning is evaluated during training."""
+    """A labeled set (BEIR folder) on which retrieval without fine-tuning is evaluated during training."""
 
     probe_every: Annotated[int, Advanced()] = Field(500, ge=1)
     """Steps between evaluations of the probe."""

@@ -47,7 +47,7 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
     )
     context = Context(config.context_name(), sources, config.query_share) if layout.needs_context else None
     anchors, documents, counts = choose_anchors(
-        sources, context, unit=config.anchors, run=config.neighbours, batch_size=config.batch_size
+        sources, context, unit=config.anchors, run=config.neighbors, batch_size=config.batch_size
     )
     steps = config.steps_over(len(anchors) if documents is None else len(documents) - 1)
     summary: dict[str, Any] = {"method": config.method, "steps": steps, **counts}
@@ -142,7 +142,7 @@ def _plan(
         seed=config.seed + number,
         rank=group.rank,
         world=group.world,
-        neighbours=config.neighbours,
+        neighbors=config.neighbors,
         grid=config.grid(group.device),
     )
 
@@ -202,7 +202,7 @@ def _train(
 def _evaluations(
     objective: Any, steps: int, config: PretrainConfig, group: Any, work: Workdir, phase: str
 ) -> Any:
-    """Evaluation of retrieval without fine-tuning on the labelled set `probe`."""
+    """Evaluation of retrieval without fine-tuning on the labeled set `probe`."""
     from qontext.training.early_stop import Evaluations, Schedule
     from qontext.training.probe import Probe
 

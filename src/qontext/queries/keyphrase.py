@@ -9,7 +9,7 @@ kinds in turn, each from a different sentence or set of words, so that the C que
 
 A word's salience is a product of how much likelier people's questions were found to use a word of its kind
 (training splits of a Wikipedia, a story and a health set): frequency in the passage (x3 for two
-occurrences), in the title (x8), capitalised (x2), early (x3 from end to start). Rarity in the corpus
+occurrences), in the title (x8), capitalized (x2), early (x3 from end to start). Rarity in the corpus
 matters little in the middle; very common words and words of a single passage are asked for less.
 """
 
@@ -53,7 +53,7 @@ class Keyphrase(Generator):
         for index in range(len(passages)):
             yield index, [query for _, query in self._queries(view, index)]
 
-    def labelled(self, passages: Sequence[Passage]) -> Iterator[list[tuple[str, str]]]:
+    def labeled(self, passages: Sequence[Passage]) -> Iterator[list[tuple[str, str]]]:
         """(kind, query) of each passage, to inspect the kinds."""
         view = _View(passages, self.rarity, self.seed, rounds=-(-self.per_passage // len(KINDS)) + 1)
         return (self._queries(view, index) for index in range(len(passages)))

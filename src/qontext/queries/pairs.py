@@ -1,4 +1,4 @@
-"""Labelled (passage, query) pairs, and their batches.
+"""Labeled (passage, query) pairs, and their batches.
 
 Shapes: N pairs of a micro-batch, L passage tokens, Q query tokens.
 """
@@ -33,14 +33,14 @@ class Pair:
 
 
 def read_pairs(folders: Sequence[str], split: str) -> list[Pair]:
-    """The positive judgements of a split of BEIR folders, in file order."""
+    """The positive judgments of a split of BEIR folders, in file order."""
     pairs: list[Pair] = []
     for folder in folders:
-        labelled = collection.load_collection(folder)
-        qrels = labelled.qrels(split)
-        queries = labelled.queries(split)
+        labeled = collection.load_collection(folder)
+        qrels = labeled.qrels(split)
+        queries = labeled.queries(split)
         relevant = {passage for judged in qrels.values() for passage, grade in judged.items() if grade > 0}
-        passages = {p.id: p for p in labelled.passages() if p.id in relevant}
+        passages = {p.id: p for p in labeled.passages() if p.id in relevant}
         collection.check_qrels(
             qrels, queries, passages.keys() | _unwanted(qrels, relevant), Path(folder) / "qrels"
         )
@@ -51,7 +51,7 @@ def read_pairs(folders: Sequence[str], split: str) -> list[Pair]:
             if grade > 0 and passages[id].text.strip()
         ]
     if not pairs:
-        raise QontextError(f"the split {split!r} has no positive judgement", place=", ".join(folders))
+        raise QontextError(f"the split {split!r} has no positive judgment", place=", ".join(folders))
     return pairs
 
 

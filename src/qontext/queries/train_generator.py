@@ -1,4 +1,4 @@
-"""`qontext train-generator`: labelled (passage, query) pairs → a model that generates queries for passages."""
+"""`qontext train-generator`: labeled (passage, query) pairs → a model that generates queries for passages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qontext.training.config import TrainingConfig
 
 class TrainGeneratorConfig(TrainingConfig):
     data: Annotated[tuple[str, ...], Input(positional=True)]
-    """Labelled sets: folders in BEIR's layout."""
+    """Labeled sets: folders in BEIR's layout."""
 
     model: Annotated[str | None, Input()] = None
     """Initial model: a sequence-to-sequence model, a decoder-only model (a folder or a GGUF file), or a BERT encoder

@@ -42,7 +42,7 @@ class FuseConfig(StageConfig):
     """Weight of each run, in order. Default: equal weights."""
 
     tune: Annotated[str | None, Input()] = None
-    """Judgements to tune the weights on. Use those of dev, then pass the result to --weights-from."""
+    """Judgments to tune the weights on. Use those of dev, then pass the result to --weights-from."""
 
     weights_from: Annotated[str | None, Input()] = None
     """Output of an earlier `fuse --tune`, whose weights are used."""

@@ -1,4 +1,4 @@
-"""The inputs of retrieval verbs: a labelled folder and a split, or passages and queries."""
+"""The inputs of retrieval verbs: a labeled folder and a split, or passages and queries."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def select_passages(data: str | None, passages: str | None) -> str:
     return str(Path(source).expanduser())
 
 
-def judgements(source: str, split: str) -> Qrels:
-    """The judgements of a file, of a folder's split, of DPR's training file, or of generated queries.
+def judgments(source: str, split: str) -> Qrels:
+    """The judgments of a file, of a folder's split, of DPR's training file, or of generated queries.
 
     The relevant passage of a generated query is the one from which it was generated.
     """
     path = Path(source).expanduser()
     if dpr.is_training_file(path):
-        return {id: dict.fromkeys(positives, 1) for id, _, positives, _ in dpr.labelled(path)}
+        return {id: dict.fromkeys(positives, 1) for id, _, positives, _ in dpr.labeled(path)}
     if any(path.glob("corpus.jsonl*")):
         return load_collection(path).qrels(split)
     if path.suffix != ".parquet" and not any(path.glob("*.parquet")):

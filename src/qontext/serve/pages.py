@@ -1,4 +1,4 @@
-"""Web pages: search, comparison, documents, labelled queries, the API reference, signing in."""
+"""Web pages: search, comparison, documents, labeled queries, the API reference, signing in."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def document(request: Request) -> Response:
 
 @router.get("/queries")
 async def queries(request: Request) -> Response:
-    """The labelled queries, each with a link to its results."""
+    """The labeled queries, each with a link to its results."""
     service, number = service_of(request), _whole(request.query_params.get("page"), 1, 1, 1_000_000)
     rows, pages = _page(list(service.labels.queries.items()), number)
     return page("queries.html", request, rows=rows, number=number, pages=pages, service=service)
@@ -104,7 +104,7 @@ async def queries(request: Request) -> Response:
 
 @router.get("/compare")
 async def compare(request: Request) -> Response:
-    """The first result of each system for each labelled query."""
+    """The first result of each system for each labeled query."""
     service, values = service_of(request), request.query_params
     names = dict.fromkeys(values.getlist("system")) or service.systems
     systems = [service.system(name) for name in names]
@@ -200,7 +200,7 @@ def _text(service: Service, system: System, form: dict[str, Any]) -> tuple[str, 
         return system.passages[number].content, form["like"]
     if form["query"] and not form["q"]:
         if form["query"] not in service.labels.queries:
-            raise Unknown(f"there is no labelled query {form['query']!r}")
+            raise Unknown(f"there is no labeled query {form['query']!r}")
         form["q"] = service.labels.queries[form["query"]]
     if len(form["q"]) > LONGEST_QUERY:
         raise QontextError(f"the query is longer than {LONGEST_QUERY:,} characters")
@@ -264,7 +264,7 @@ def _first(system: System, hits: list[Hit], text: str, relevant: set[str]) -> di
 
 
 def _examples(service: Service) -> list[tuple[str, str]]:
-    """Some labelled queries as examples."""
+    """Some labeled queries as examples."""
     queries = list(service.labels.queries.items())
     return queries[:: max(1, len(queries) // 5)][:5]
 

@@ -24,7 +24,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Labels:
-    """Queries with judgements, so that relevant passages can be marked."""
+    """Queries with judgments, so that relevant passages can be marked."""
 
     queries: dict[str, str] = field(default_factory=dict)
     qrels: Qrels = field(default_factory=dict)

@@ -30,10 +30,10 @@ class ServeConfig(StageConfig):
     """Cross-encoder to rerank the best results: a directory or Hub name. May be repeated."""
 
     data: Annotated[str | None, Input()] = None
-    """A BEIR folder with labelled queries, whose relevant passages are marked in results."""
+    """A BEIR folder with labeled queries, whose relevant passages are marked in results."""
 
     split: str = "test"
-    """Split of the judgements in --data."""
+    """Split of the judgments in --data."""
 
     runs: Annotated[str | None, Input()] = None
     """A directory with artifacts to browse under /runs. Default: the first directory of adapt."""

@@ -1,4 +1,4 @@
-"""A quick evaluation of retrieval during training, on a small labelled set.
+"""A quick evaluation of retrieval during training, on a small labeled set.
 
 A probe searches with some of the queries among their relevant passages and about 2,000 others. Its measures
 show a trend and compare states of one encoder; they differ from those of the whole collection.
@@ -24,7 +24,7 @@ Vectors = Callable[[Tensor, Tensor], Tensor]
 
 
 class Probe:
-    """The sample of a labelled set, tokenized once."""
+    """The sample of a labeled set, tokenized once."""
 
     def __init__(
         self,

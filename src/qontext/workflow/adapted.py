@@ -73,7 +73,7 @@ def _model(root: Path, about: Mapping[str, Any]) -> str:
 
 
 def shown_labels(judged: Mapping[str, int]) -> str:
-    """The use of labelled questions, by split."""
+    """The use of labeled questions, by split."""
     uses = {"train": "for training", "dev": "for choosing weights", "test": "for evaluation"}
     return ", ".join(f"{judged[split]:,} {use}" for split, use in uses.items() if judged.get(split))
 

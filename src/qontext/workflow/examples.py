@@ -9,7 +9,7 @@ from typing import Any
 from qontext.data.runs import read_run
 from qontext.evaluation.compare import example_rows, examples_as_json, texts_of
 from qontext.evaluation.comparison import First, Tops, largest_changes, side_by_side, tops
-from qontext.evaluation.datasets import load_judgements
+from qontext.evaluation.datasets import load_judgments
 from qontext.evaluation.evaluate import threshold
 from qontext.evaluation.gather import per_query
 from qontext.evaluation.kernels import Floats
@@ -28,7 +28,7 @@ def show_examples(
 ) -> list[dict[str, Any]]:
     """Show the queries with the largest changes from the first arm to the last, and write them to examples.md.
 
-    `evaluation` is the step whose runs and judgements are shown; empty: no examples. A single arm has no changes.
+    `evaluation` is the step whose runs and judgments are shown; empty: no examples. A single arm has no changes.
     """
     if not evaluation or len(labels) < 2:
         return []
@@ -37,7 +37,7 @@ def show_examples(
     for combination, steps in labels.items():
         evaluated = open_artifact(root / steps[choose(evaluation, steps, "step with examples")])
         source = evaluated.inputs["qrels"]["path"]
-        judged = load_judgements(source, split=evaluated.config.get("split", "test"))
+        judged = load_judgments(source, split=evaluated.config.get("split", "test"))
         results = read_run(evaluated.inputs["run"]["path"])
         queries, columns = per_query(evaluated)
         measure, values = next(iter(columns.items()))

@@ -135,7 +135,7 @@ class RunConfig(StageConfig):
     repeated."""
 
     small: bool = False
-    """Run the recipe's small profile: every step, on any labelled set in BEIR's layout, in minutes on two CPU
+    """Run the recipe's small profile: every step, on any labeled set in BEIR's layout, in minutes on two CPU
     cores. Its results are not meaningful."""
 
     on: Place = "local"

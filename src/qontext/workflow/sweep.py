@@ -49,7 +49,7 @@ class SweepConfig(StageConfig):
     """Change a setting for all combinations, as step.field=value. May be repeated."""
 
     small: bool = False
-    """Run the small profile, on any labelled set in BEIR's layout. Its results are not meaningful."""
+    """Run the small profile, on any labeled set in BEIR's layout. Its results are not meaningful."""
 
     on: Place = "local"
     """Where steps are made that are made of parts: local, ray, HOST:PORT or ray://HOST:PORT; see 'qontext encode'."""

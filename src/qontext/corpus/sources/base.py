@@ -71,7 +71,7 @@ class Source(ABC):
     """A stream of documents: memory does not grow with their number.
 
     `has_passages` is True if its records are, or may be used as, passages with their own ids; `has_ids` if they are
-    documents with ids that judgements may name, which can be kept as long passages.
+    documents with ids that judgments may name, which can be kept as long passages.
     `bytes_read` of `bytes_total` is the progress of `documents()`; for compressed files, compressed bytes.
     """
 

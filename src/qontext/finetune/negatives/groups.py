@@ -39,7 +39,7 @@ def read_groups(source: Path | str) -> Iterator[Group]:
     """The groups that `mine` wrote, or the questions of DPR's training file, in order."""
     path = Path(source).expanduser()
     if dpr.is_training_file(path):
-        yield from map(Group._make, dpr.labelled(path))
+        yield from map(Group._make, dpr.labeled(path))
         return
     if path.is_file() and path.suffix != ".parquet":
         raise QontextError(
@@ -75,7 +75,7 @@ def read_candidates(path: Path | str) -> Run:
     """
     name = plain_name(path)
     if dpr.is_training_file(Path(path)):
-        return _ranked({id: dict.fromkeys(hard) for id, _, _, hard in dpr.labelled(Path(path))}, path)
+        return _ranked({id: dict.fromkeys(hard) for id, _, _, hard in dpr.labeled(Path(path))}, path)
     if name.endswith(".jsonl"):
         return _ranked(_hard_negatives(Path(path)), path)
     if name.endswith(".tsv"):

@@ -1,4 +1,4 @@
-"""`qontext mine`: runs and judgements → training groups with hard negatives.
+"""`qontext mine`: runs and judgments → training groups with hard negatives.
 
 Every judged training query becomes a group; a part is a slice of them. From each run its negatives are the
 results from rank `skip` to rank `depth` without the query's positives, optionally filtered by score, of which
@@ -40,15 +40,15 @@ class MineConfig(PartsConfig):
     msmarco-hard-negatives.jsonl.gz, or DPR's biencoder-nq-train.json."""
 
     qrels: Annotated[str, Input(positional=True)]
-    """Training judgements: a file or a BEIR folder, or DPR's training file. Every query in them gets a group. Generated
+    """Training judgments: a file or a BEIR folder, or DPR's training file. Every query in them gets a group. Generated
     queries are accepted, too: the relevant passage of each is the one from which it was generated. With
-    --positives-share, a cross-encoder's run instead of judgements."""
+    --positives-share, a cross-encoder's run instead of judgments."""
 
     also: Annotated[tuple[str, ...], Input()] = ()
     """Additional runs to take negatives from, such as BM25's."""
 
     split: str = "train"
-    """Split of the judgements, if they are a BEIR folder."""
+    """Split of the judgments, if they are a BEIR folder."""
 
     data: Annotated[str | None, Input()] = None
     """A BEIR folder with the queries and passages."""
@@ -63,7 +63,7 @@ class MineConfig(PartsConfig):
     """Lowest rank of a run to take negatives from."""
 
     skip: int = Field(0, ge=0)
-    """Number of top results to skip, since they may be unlabelled positives."""
+    """Number of top results to skip, since they may be unlabeled positives."""
 
     per_query: int = Field(30, ge=0)
     """Negatives per query from each run."""
@@ -96,7 +96,7 @@ class MineConfig(PartsConfig):
     """Minimum grade of a positive."""
 
     positives_share: float | None = Field(None, gt=0, le=1)
-    """Label queries without judgements by a cross-encoder (RocketQA): a passage is a positive if it has at least this share
+    """Label queries without judgments by a cross-encoder (RocketQA): a passage is a positive if it has at least this share
     of the softmax over the query's scores, such as 0.9. QRELS is then a run from `rerank`."""
 
     limit: int | None = Field(None, ge=1)
@@ -122,11 +122,11 @@ class Mine(Parts[MineConfig]):
 
     @cached_property
     def qrels(self) -> Qrels:
-        return _judgements(self.config)
+        return _judgments(self.config)
 
     @cached_property
     def judged(self) -> Qrels:
-        """The judgements; with a limit, those of some queries."""
+        """The judgments; with a limit, those of some queries."""
         from qontext.finetune.negatives.draws import sample_names
 
         config, qrels = self.config, self.qrels
@@ -180,7 +180,7 @@ class Mine(Parts[MineConfig]):
             for name in self.work.names():  # a corrected command starts afresh
                 self.work.remove(name)
             raise QontextError(
-                "no query got a negative: the run and the judgements have no query in common, or filters are too strict",
+                "no query got a negative: the run and the judgments have no query in common, or filters are too strict",
                 place=self.config.run,
             )
         if report.lacking:
@@ -192,12 +192,12 @@ def _report_name(part: Part) -> str:
     return f"{LOGS}groups-{part.number:05d}.json"
 
 
-def _judgements(config: MineConfig) -> Qrels:
+def _judgments(config: MineConfig) -> Qrels:
     from qontext.data.runs import read_run
-    from qontext.retrieve.inputs import judgements
+    from qontext.retrieve.inputs import judgments
 
     if config.positives_share is None:
-        return judgements(config.qrels, config.split)
+        return judgments(config.qrels, config.split)
     return confident(read_run(config.qrels), config.positives_share)
 
 

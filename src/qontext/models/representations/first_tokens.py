@@ -37,7 +37,7 @@ tags: [multi-vector, me-bert, dense-retrieval, qontext]
 # Retriever with several vectors of a passage
 
 A query is the last layer's first vector; a passage is several of the first ones (ME-BERT). The score is the greatest dot
-product. Fine-tuned on labelled queries{how}.
+product. Fine-tuned on labeled queries{how}.
 
 `qontext encode` and `qontext search` load it. `transformers.AutoModel` loads the encoder alone; sentence-transformers has no
 such model.

@@ -50,7 +50,7 @@ tags: [coil, lexical-retrieval, qontext]
 
 # Retriever by exact matches in context
 
-A vector for each token, compared with those of the same token in the other text (COIL). Fine-tuned on labelled queries{how}.
+A vector for each token, compared with those of the same token in the other text (COIL). Fine-tuned on labeled queries{how}.
 
 `qontext encode` and `qontext search` load it. `transformers.AutoModel` loads the encoder alone; sentence-transformers has no
 such model.

@@ -40,7 +40,7 @@ tags: [sentence-transformers, sparse-encoder, splade, sparse-retrieval, qontext]
 
 # Sparse retriever
 
-Queries and passages as weights of words (SPLADE), compared by dot product. Fine-tuned on labelled queries{how}.
+Queries and passages as weights of words (SPLADE), compared by dot product. Fine-tuned on labeled queries{how}.
 
 ```python
 from sentence_transformers import SparseEncoder

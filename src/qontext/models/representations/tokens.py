@@ -53,7 +53,7 @@ tags: [sentence-transformers, multi-vector, colbert, late-interaction, qontext]
 
 # Late-interaction retriever
 
-Queries and passages as a vector for each token (ColBERT), compared by MaxSim. Fine-tuned on labelled queries{how}.
+Queries and passages as a vector for each token (ColBERT), compared by MaxSim. Fine-tuned on labeled queries{how}.
 
 ```python
 from sentence_transformers import MultiVectorEncoder

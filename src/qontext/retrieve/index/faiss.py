@@ -103,7 +103,7 @@ class Faiss(Backend):
 
 
 class HnswOptions(Options):
-    neighbours: int = Field(32, ge=2)
+    neighbors: int = Field(32, ge=2)
     """Links of each vector; more are more exact, slower and larger."""
 
     effort: int = Field(200, ge=1)
@@ -117,7 +117,7 @@ class Hnsw(Faiss):
 
     @classmethod
     def empty(cls, faiss: Any, vectors: Vectors, options: HnswOptions) -> Any:
-        index = faiss.IndexHNSWFlat(vectors.dimension, options.neighbours, faiss.METRIC_INNER_PRODUCT)
+        index = faiss.IndexHNSWFlat(vectors.dimension, options.neighbors, faiss.METRIC_INNER_PRODUCT)
         index.hnsw.efConstruction = index.hnsw.efSearch = options.effort
         return index
 

@@ -272,7 +272,7 @@ def _builds(client: Any, name: str) -> tuple[str, str] | None:
 def _build_params(options: MilvusOptions, vectors: int) -> dict[str, int]:
     kind = options.kind.upper()
     if kind.startswith("HNSW"):
-        return {"M": options.neighbours, "efConstruction": options.effort}
+        return {"M": options.neighbors, "efConstruction": options.effort}
     return {"nlist": cells(options.lists, vectors)} if kind.startswith("IVF") else {}
 
 

@@ -124,7 +124,7 @@ class PostgresIndex(ServerIndex):
 
 
 def _settings(config: Any, k: int, vectors: int, is_filtered: bool, client: Any) -> Iterator[str]:
-    """What is set for a search. With a condition, all rows that fulfil it are compared: a graph may not lead to them."""
+    """What is set for a search. With a condition, all rows that meet it are compared: a graph may not lead to them."""
     if is_filtered:
         yield "SET LOCAL enable_indexscan = off"
     elif config["kind"] == "hnsw":
@@ -194,7 +194,7 @@ class Table(Store):
     def finish(self) -> None:
         kind, options = self.options.kind, self.options
         if kind != "exact":
-            build = {"m": options.neighbours, "ef_construction": max(options.effort, 2 * options.neighbours)}
+            build = {"m": options.neighbors, "ef_construction": max(options.effort, 2 * options.neighbors)}
             params = build if kind == "hnsw" else {"lists": cells(options.lists, len(self.source))}
             self.client.execute(f"SET maintenance_work_mem = '{options.build_memory}MB'")
             self._execute(

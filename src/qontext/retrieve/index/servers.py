@@ -42,7 +42,7 @@ class ServerOptions(Options):
     written, and those of passages that are gone are deleted. The collection of a build that was not finished, or that had
     other settings, is created again."""
 
-    neighbours: int = Field(16, ge=2, le=100)
+    neighbors: int = Field(16, ge=2, le=100)
     """HNSW: links of each vector; more are more exact, slower and larger."""
 
     effort: int = Field(200, ge=4, le=1000)

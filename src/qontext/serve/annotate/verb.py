@@ -1,4 +1,4 @@
-"""`qontext annotate`: collect human judgements of passages and contexts in a browser."""
+"""`qontext annotate`: collect human judgments of passages and contexts in a browser."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class AnnotateConfig(StageConfig):
     """Number of annotators per pair. There are two groups, and each group judges half of each kind."""
 
     reranker: Annotated[str | None, Input()] = None
-    """Cross-encoder, for comparison with human judgements."""
+    """Cross-encoder, for comparison with human judgments."""
 
     seed: Seed = 42
     """Random seed for documents, passages, queries, groups and orders."""

@@ -4,7 +4,7 @@ import pytest
 
 from qontext.data.records import Hit
 from qontext.data.runs import Run
-from qontext.evaluation.neighbourhood import neighbourhood_recall
+from qontext.evaluation.neighborhood import neighborhood_recall
 from qontext.frame.errors import QontextError
 
 
@@ -16,7 +16,7 @@ def run_of(**rankings: str) -> Run:
 
 def test_by_hand() -> None:
     stage1, stage2 = run_of(q1="abcdef", q2="xyz"), run_of(q1="cbaq", q2="mno", q3="a")
-    recall = neighbourhood_recall(stage1, stage2, n=2, depths=[1, 2, 3])
+    recall = neighborhood_recall(stage1, stage2, n=2, depths=[1, 2, 3])
     # q1: stage 2's top 2 are c, b; stage 1 has b at rank 2 and c at rank 3. Its a, at
     # rank 1, is not among them. q2 shares nothing, q3 is unknown.
     assert recall[1].tolist() == [0, 0, 0]
@@ -26,9 +26,9 @@ def test_by_hand() -> None:
 
 def test_a_run_foresees_itself() -> None:
     run = run_of(q1="abcd", q2="efgh")
-    assert neighbourhood_recall(run, run, n=3, depths=[3])[3].tolist() == [1, 1]
+    assert neighborhood_recall(run, run, n=3, depths=[3])[3].tolist() == [1, 1]
 
 
 def test_nothing_in_common_is_an_error() -> None:
     with pytest.raises(QontextError, match="no query in common"):
-        neighbourhood_recall(run_of(q1="a"), run_of(q2="a"), n=1, depths=[1])
+        neighborhood_recall(run_of(q1="a"), run_of(q2="a"), n=1, depths=[1])

@@ -24,8 +24,8 @@ def near(sources: Sources, passages: Ints, visits: Ints, seed: int) -> Slices:
     first, last = _document(sources, passages)
     after = below(2, seed, "near", passages, visits).astype(bool)
     after = np.where(passages == first, True, np.where(passages == last, False, after))
-    neighbour = np.where(first == last, passages, passages + np.where(after, 1, -1))
-    return Slices.of_passages(sources.passages, neighbour)
+    neighbor = np.where(first == last, passages, passages + np.where(after, 1, -1))
+    return Slices.of_passages(sources.passages, neighbor)
 
 
 def rand(sources: Sources, passages: Ints, visits: Ints, seed: int) -> Slices:

@@ -17,7 +17,7 @@ from qontext.evaluation.kernels import Floats
 from qontext.frame.errors import QontextError
 
 
-def neighbourhood_recall(stage1: Run, stage2: Run, *, n: int, depths: Sequence[int]) -> dict[int, Floats]:
+def neighborhood_recall(stage1: Run, stage2: Run, *, n: int, depths: Sequence[int]) -> dict[int, Floats]:
     """depth k → [Q] value per query of `stage2`; a query that stage 1 lacks scores 0.
 
     The ranks of stage 2's top n in stage 1 are looked up once for all depths.
