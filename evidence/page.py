@@ -12,8 +12,8 @@ import argparse
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +24,9 @@ from qontext.evaluation import plots
 from qontext.evaluation.compare import format_p, with_spread
 from qontext.evaluation.comparison import System
 from qontext.evaluation.contents import Block, Plot
+from qontext.evaluation.kernels import Floats
 from qontext.evaluation.page import to_page
-from qontext.evaluation.significance import Difference, difference, holm
+from qontext.evaluation.significance import Difference, difference, holm, randomization_test
 from qontext.evaluation.tables import Cell, Row, Table, to_markdown
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ MAIN = "MRR@10"
 INK = "#808080"
 """Of figures' text: readable on a light and on a dark page."""
 TITLES = {arm.name: arm.title for arm in ARMS}
+COARSE, FINE = 0.002, 200_000
+"""Permutations of differences whose p, after the usual number of them, is at most COARSE."""
 Key = tuple[str, str, str]
 """Start and data set, a number of labels, an arm."""
 
@@ -64,14 +67,16 @@ def main() -> None:
     parser.add_argument("--html", type=Path, default=Path("runs/evidence.html"))
     options = parser.parse_args()
     cells = read_cells(options.cells)
+    tables = tables_of(cells)
     for page in (options.page, options.readme):
-        page.write_text(filled(page.read_text("utf-8"), cells), "utf-8")
-    for name, figure in figures(systems_of(cells)).items():
+        page.write_text(filled(page.read_text("utf-8"), tables), "utf-8")
+    drawn = figures(systems_of(cells))
+    for name, figure in drawn.items():
         file = options.page.parent / "figures" / f"evidence-{name}.svg"
         file.parent.mkdir(exist_ok=True)
         file.write_bytes(plots.svg_bytes(figure, name, ink=INK))
     options.html.parent.mkdir(parents=True, exist_ok=True)
-    options.html.write_text(html(cells), "utf-8")
+    options.html.write_text(html(cells, tables, drawn), "utf-8")
 
 
 def read_cells(folder: Path) -> list[dict[str, Any]]:
@@ -107,9 +112,15 @@ def tests_of(cells: Sequence[dict[str, Any]]) -> list[Test]:
                 both = [values.get((data, labels, arm), {}) for arm in (baseline, candidate)]
                 if seeds := sorted(both[0].keys() & both[1].keys()):
                     a, b = (np.mean([of_arm[seed][MAIN] for seed in seeds], axis=0) for of_arm in both)
-                    rows.append((claim, data, labels, baseline, candidate, len(seeds), difference(a, b)))
+                    rows.append((claim, data, labels, baseline, candidate, len(seeds), precise(a, b)))
     corrected = holm([row[-1].p for row in rows])
     return [Test(*row, p) for row, p in zip(rows, corrected)]
+
+
+def precise(a: Floats, b: Floats) -> Difference:
+    """A difference whose p is drawn more finely where it is small: it is multiplied by the number of differences here."""
+    first = difference(a, b)
+    return first if first.p > COARSE else replace(first, p=randomization_test(b - a, permutations=FINE))
 
 
 def verdict(tests: Sequence[Test], claim: Claim) -> str:
@@ -127,25 +138,26 @@ def verdict(tests: Sequence[Test], claim: Claim) -> str:
 
 
 def verdicts(tests: Sequence[Test], claim: Claim) -> str:
-    """One verdict if it is the same at every start and data set, else each."""
+    """One verdict if it is the same at every start and data set, else each with its places."""
     places = sorted({test.data for test in tests if test.claim is claim})
-    each = {place: verdict([test for test in tests if test.data == place], claim) for place in places}
-    if len(set(each.values())) < 2:
+    where: dict[str, list[str]] = defaultdict(list)
+    for place in places:
+        where[verdict([test for test in tests if test.data == place], claim)].append(place)
+    if len(where) < 2:
         return verdict(tests, claim)
-    return "; ".join(f"{text} ({place})" for place, text in each.items())
+    return "; ".join(f"{text} ({', '.join(where[text])})" for text in where)
 
 
 def claims_table(tests: Sequence[Test]) -> Table:
-    table = Table(["claim", "paper", "verdict", "differences"], is_prose=True)
+    table = Table(["claim", "paper", "verdict", "tested", "better", "worse", "differences"], is_prose=True)
     for claim in CLAIMS:
-        texts = [
-            f"{test.data}, {labeled(test.labels)}, {TITLES[test.candidate]}: "
-            f"{100 * test.difference.mean:+.1f} ({format_p(test.p)})"
-            for test in tests
-            if test.claim is claim
-        ]
-        cells = (claim.text, claim.place, verdicts(tests, claim), "; ".join(texts))
-        table.rows.append(Row(tuple(Cell(text, is_text=True) for text in cells)))
+        own = [test for test in tests if test.claim is claim]
+        points = [100 * test.difference.mean for test in own]
+        signs = [np.sign(test.difference.mean) if test.p < 0.05 else 0 for test in own]
+        texts = [Cell(text, is_text=True) for text in (claim.text, claim.place, verdicts(tests, claim))]
+        numbers = [str(len(own)), str(signs.count(1)), str(signs.count(-1))]
+        ends = f"{min(points):+.1f} … {max(points):+.1f}" if points else ""
+        table.rows.append(Row((*texts, *map(Cell, (*numbers, ends)))))
     return table
 
 
@@ -234,15 +246,20 @@ def labeled(labels: str) -> str:
     return ("no labels" if number == "0" else f"{int(number):,} labels") + (" + BM25" if with_bm25 else "")
 
 
-def filled(page: str, cells: Sequence[dict[str, Any]]) -> str:
-    """The page with its tables made anew. A table stands between ``<!-- NAME -->`` and ``<!-- end -->``."""
-    systems = systems_of(cells)
-    tests = tests_of(cells)
-    tables = {"claims": claims_table(tests), "differences": differences_table(tests)}
-    tables["short"] = short_table(systems)
-    tables |= {
-        re.sub(r"\W", "_", data): arms_table(systems, cells, data) for data in {key[0] for key in systems}
+def tables_of(cells: Sequence[dict[str, Any]]) -> dict[str, Table]:
+    """All tables by name; those of the arms have the names of their start and data set."""
+    systems, tests = systems_of(cells), tests_of(cells)
+    places = sorted({key[0] for key in systems})
+    return {
+        "claims": claims_table(tests),
+        "short": short_table(systems),
+        **{re.sub(r"\W", "_", place): arms_table(systems, cells, place) for place in places},
+        "differences": differences_table(tests),
     }
+
+
+def filled(page: str, tables: Mapping[str, Table]) -> str:
+    """The page with its tables made anew. A table stands between ``<!-- NAME -->`` and ``<!-- end -->``."""
     return re.sub(
         r"(<!-- (\w+) -->\n).*?(<!-- end -->)",
         lambda m: m[1] + shown(tables.get(m[2], Table([]))) + "\n" + m[3],
@@ -255,11 +272,14 @@ def shown(table: Table) -> str:
     return to_markdown(table) if table.rows else "None is measured yet.\n"
 
 
-def html(cells: Sequence[dict[str, Any]]) -> str:
+def html(cells: Sequence[dict[str, Any]], tables: Mapping[str, Table], drawn: Mapping[str, Figure]) -> str:
+    blocks = [Block("Claims", tables=[tables["claims"]])]
     systems = systems_of(cells)
-    tests = tests_of(cells)
-    blocks = [Block("Claims", tables=[claims_table(tests)]), *_sets(systems, cells)]
-    blocks.append(Block("All differences", tables=[differences_table(tests)]))
+    for data in sorted({key[0] for key in systems}):
+        names = [f"{data}-{labels}" for labels in amounts_of(systems, data)]
+        seen = [Plot(slug(name), drawn[slug(name)], name.replace("-", ", ")) for name in names]
+        blocks.append(Block(data, tables=[tables[re.sub(r"\W", "_", data)]], plots=seen))
+    blocks.append(Block("All differences", tables=[tables["differences"]]))
     return to_page("Evidence", "The claims of the papers, tested with Qontext on public data", blocks)
 
 
@@ -280,17 +300,6 @@ def figures(systems: dict[Key, System]) -> dict[str, Figure]:
 
 def slug(name: str) -> str:
     return re.sub(r"\W+", "-", name)
-
-
-def _sets(systems: dict[Key, System], cells: Sequence[dict[str, Any]]) -> Iterator[Block]:
-    drawn = figures(systems)
-    for data in sorted({key[0] for key in systems}):
-        names = [f"{data}-{labels}" for labels in amounts_of(systems, data)]
-        yield Block(
-            data,
-            tables=[arms_table(systems, cells, data)],
-            plots=[Plot(slug(name), drawn[slug(name)], name.replace("-", ", ")) for name in names],
-        )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """Run the cells of the study that are not recorded yet.
 
     python evidence/run.py --data DATA --start MODEL --documents DOCUMENTS [--sets fairytaleqa …] [--arms mlm …]
-        [--seeds 1 …] [--scale minilm] [--split test] [--work runs/evidence] [--cells evidence/cells]
+        [--seeds 1 …] [--scale minilm] [--zero-shot cranfield …] [--split test] [--work runs/evidence]
+        [--cells evidence/cells]
 
 DATA holds labeled sets in BEIR's layout, one per folder; MODEL is made a language model again on DOCUMENTS. Every cell
-is a recipe, so a killed run continues where it was. What a cell measured is written as JSON: its recipe, the values of
-each question, seconds per step, and the machine. A cell whose recipe changed is run again.
+is a recipe, so a killed run continues where it was. With --zero-shot, what was trained on the sets is measured on those
+sets. What a cell measured is written as JSON: its recipe, the values of each question, seconds per step, and the machine.
+A cell whose recipe changed is run again.
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ def main() -> None:
     )
     parser.add_argument("--seeds", nargs="+", type=int, default=[1])
     parser.add_argument("--scale", default="minilm", choices=SCALES)
+    parser.add_argument("--zero-shot", nargs="+", default=[None])
     parser.add_argument("--split", default="test")
     parser.add_argument("--work", type=Path, default=Path("runs/evidence"))
     parser.add_argument("--cells", type=Path, default=HERE / "cells")
@@ -59,8 +62,9 @@ def main() -> None:
     chosen = [arm for arm in ARMS if arm.name in options.arms]
     for seed in options.seeds:
         for data in options.sets:
-            for arm in chosen:
-                study.run(Cell(options.scale, data, arm, seed))
+            for target in options.zero_shot:
+                for arm in chosen:
+                    study.run(Cell(options.scale, data, arm, seed, target))
 
 
 @dataclass(frozen=True)
@@ -91,8 +95,10 @@ class Study:
         gold = work / "gold.tsv"
         if cell.arm.source == "gold" and not gold.exists():
             write_gold(data, gold)
-        steps = recipe(cell, self.scale, str(data), self.start, str(gold))
-        settings = described(steps, {str(data): "DATA", self.start: "START", str(gold): "GOLD"})
+        target = str(self.data / cell.target) if cell.target else None
+        steps = recipe(cell, self.scale, str(data), self.start, str(gold), target)
+        names = {str(data): "DATA", self.start: "START", str(gold): "GOLD"}
+        settings = described(steps, names | ({target: "TARGET"} if target else {}))
         settings = {"start": self.start_settings, "cell": settings}
         key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
         file = self.cells / f"{cell.name}.json"
@@ -104,7 +110,7 @@ class Study:
         rows = run_recipe(steps, work)
         record = {
             "scale": cell.scale,
-            "set": cell.data,
+            "set": cell.place,
             "arm": cell.arm.name,
             "seed": cell.seed,
             "recipe": key,

@@ -6,8 +6,9 @@ data set with one seed: it is pre-trained, measured without labels, fine-tuned, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from qontext.workflow.recipe import Recipe, Step
@@ -20,16 +21,21 @@ BM25 = "bm25"
 @dataclass(frozen=True)
 class Arm:
     """One row of the tables. `source` names where its contexts' queries come from, if they are queries;
-    `after` the arm whose encoder it starts from, instead of the language model. With `mined_by`, it is the encoder of
-    that arm, fine-tuned on negatives that the retriever of that arm mined, instead of BM25's: stage 2. `representation` is
-    what fine-tuning trains, if it is not a vector."""
+    `after` the arm whose encoder it starts from, instead of the language model.
+
+    With `of`, it is the encoder of that arm, fine-tuned otherwise: with other settings (`finetune`), on negatives that the
+    retriever of that arm mined, instead of BM25's (`mined`: stage 2), or towards the scores of a cross-encoder that learned
+    from the same labels (`taught`). `representation` is what fine-tuning trains, if it is not a vector."""
 
     name: str
     title: str
     settings: dict[str, Any] = field(default_factory=dict)
     source: str | None = None
     after: str | None = None
-    mined_by: str | None = None
+    of: str | None = None
+    mined: bool = False
+    taught: bool = False
+    finetune: dict[str, Any] = field(default_factory=dict)
     representation: str | None = None
 
 
@@ -38,6 +44,7 @@ def _query(method: str, **more: Any) -> dict[str, Any]:
 
 
 PASSAGES = "near+olap+rand"
+EIGHT = {"passages_per_query": 8}
 CONTRASTIVE_ONLY = {"late_mlm_weight": 0.0, "head_weight": 0.0}
 
 ARMS = (
@@ -69,7 +76,9 @@ ARMS = (
         _query("bow", target="context", contrastive_weight=1.0), "keyphrase"),
     Arm("bow-contrastive-gold", "words, contrast, questions",
         _query("bow", target="context", contrastive_weight=1.0), "gold"),
-    Arm("cocondenser-query-stage-2", "coCondenser, stage 2", mined_by="cocondenser-query"),
+    Arm("cocondenser-query-stage-2", "coCondenser, stage 2", of="cocondenser-query", mined=True),
+    Arm("cocondenser-query-eight", "coCondenser, seven negatives", of="cocondenser-query", finetune=EIGHT),
+    Arm("cocondenser-query-soft", "coCondenser, soft labels", of="cocondenser-query", finetune=EIGHT, taught=True),
 )  # fmt: skip
 
 
@@ -93,20 +102,30 @@ class Scale:
     finetune_batch: int = 32
     finetune_passages: int = 2
     finetune_lr: float = 5e-5
+    reranker_steps: int = 125
+    reranker_batch: int = 16
     queries_per_passage: int = 5
     split: str = "test"
 
 
 @dataclass(frozen=True)
 class Cell:
+    """An arm that is trained on the data set `data`, and measured there or, zero-shot, on the set `target`."""
+
     scale: str
     data: str
     arm: Arm
     seed: int
+    target: str | None = None
+
+    @property
+    def place(self) -> str:
+        """The data set, as tables name it."""
+        return f"{self.data} to {self.target}" if self.target else self.data
 
     @property
     def name(self) -> str:
-        return f"{self.scale}/{self.data}/{self.arm.name}-{self.seed}"
+        return f"{self.scale}/{self.place.replace(' ', '-')}/{self.arm.name}-{self.seed}"
 
 
 def start_recipe(scale: Scale, model: str, documents: str) -> Recipe:
@@ -131,35 +150,69 @@ def start_recipe(scale: Scale, model: str, documents: str) -> Recipe:
     )
 
 
-def recipe(cell: Cell, scale: Scale, data: str, start: str, gold: str) -> Recipe:
-    """The steps of a cell. Cells of one data set share the steps that have no arm in their names."""
-    arm, tag = cell.arm, f"{cell.arm.name}-{cell.seed}"
-    words = Step.of("bm25", {"bm25": True, "data": data, "split": scale.split, "k": 100}, verb="search")
+def recipe(cell: Cell, scale: Scale, data: str, start: str, gold: str, target: str | None = None) -> Recipe:
+    """The steps of a cell. Cells of one data set share the steps that have no arm in their names; those that measure on
+    another set, `target`, are named after it."""
+    arm, tag, measured = cell.arm, f"{cell.arm.name}-{cell.seed}", target or data
+    end = f"-{cell.target}" if cell.target else ""
+    words = Step.of(
+        f"bm25{end}", {"bm25": True, "data": measured, "split": scale.split, "k": 100}, verb="search"
+    )
     if arm.name == BM25:
-        scored = {"run": "@bm25", "qrels": data, "split": scale.split, "measures": MEASURES}
-        return Recipe(arm.title, (words, Step.of("score-bm25-1-0", scored, verb="evaluate")))
-    trained = named(arm.mined_by) if arm.mined_by else arm
+        scored = {"run": f"@bm25{end}", "qrels": measured, "split": scale.split, "measures": MEASURES}
+        return Recipe(arm.title, (words, Step.of(f"score-bm25-1{end}-0", scored, verb="evaluate")))
+    trained = named(arm.of) if arm.of else arm
     steps = [words, *_shared(trained, scale, data, start, gold)]
     encoder = start
     if trained.settings:
+        first = start
         if trained.after:
             steps.append(_pretrain(named(trained.after), cell.seed, scale, start))
-            start = f"@pretrain-{trained.after}-{cell.seed}"
-        steps.append(_pretrain(trained, cell.seed, scale, start))
+            first = f"@pretrain-{trained.after}-{cell.seed}"
+        steps.append(_pretrain(trained, cell.seed, scale, first))
         encoder = f"@pretrain-{trained.name}-{cell.seed}"
-    if not arm.mined_by and not arm.representation:
-        steps += _measured(tag, 0, encoder, scale, data)
+    if not arm.of and not arm.representation:
+        steps += _measured(f"{tag}{end}", 0, encoder, scale, measured, words.name)
     for labels in scale.labels:
-        groups = f"@groups-{labels}"
-        if arm.mined_by:
-            first = f"{arm.mined_by}-{cell.seed}"
-            steps.append(_finetune(first, labels, encoder, groups, cell, scale, data))
-            steps += _mined(tag, first, labels, scale, data)
-            groups = f"@groups-{tag}-{labels}"
-        steps.append(_finetune(tag, labels, encoder, groups, cell, scale, data))
-        is_vector = arm.representation is None
-        steps += _measured(tag, labels, f"@finetune-{tag}-{labels}", scale, data, is_vector=is_vector)
-    return Recipe(f"{arm.title} on {cell.data}", tuple(steps))
+        steps += _finetuned(cell, labels, encoder, start, scale, data)
+        retriever, is_vector = f"@finetune-{tag}-{labels}", arm.representation is None
+        steps += _measured(f"{tag}{end}", labels, retriever, scale, measured, words.name, is_vector=is_vector)
+    return Recipe(f"{arm.title} on {cell.place}", tuple(steps))
+
+
+def _finetuned(cell: Cell, labels: int, encoder: str, start: str, scale: Scale, data: str) -> Iterator[Step]:
+    """Fine-tuning of an arm, after what it needs: another retriever's negatives, or a cross-encoder's scores."""
+    arm, tag, groups = cell.arm, f"{cell.arm.name}-{cell.seed}", f"@groups-{labels}"
+    more = dict(arm.finetune)
+    if arm.mined:
+        first = f"{arm.of}-{cell.seed}"
+        yield _finetune(first, labels, encoder, groups, cell, scale, data)
+        yield from _mined(tag, first, labels, scale, data)
+        groups = f"@groups-{tag}-{labels}"
+    if arm.taught:
+        yield from _teacher(labels, groups, start, cell.seed, scale, data)
+        more |= {"teacher": f"@scores-train-{labels}-{cell.seed}", "distill": "kl"}
+    yield _finetune(tag, labels, encoder, groups, cell, scale, data, more)
+
+
+def _teacher(labels: int, groups: str, start: str, seed: int, scale: Scale, data: str) -> Iterator[Step]:
+    """A cross-encoder from the same start and the same labels, and its scores of all passages of the groups."""
+    of = {
+        "groups": groups,
+        "passages": data,
+        "encoder": start,
+        "candidates": 8,
+        "max_length": scale.tokens + 32,
+    }
+    how = {
+        "steps": scale.reranker_steps,
+        "batch_size": min(scale.reranker_batch, labels),
+        "lr": 1e-4,
+        "seed": seed,
+    }
+    yield Step.of(f"reranker-{labels}-{seed}", {**of, **how}, verb="train-reranker")
+    scored = {"run": groups, "reranker": [f"@reranker-{labels}-{seed}"], "data": data}
+    yield Step.of(f"scores-train-{labels}-{seed}", scored, verb="rerank")
 
 
 def named(arm: str) -> Arm:
@@ -187,12 +240,21 @@ def _shared(arm: Arm, scale: Scale, data: str, start: str, gold: str) -> Iterato
         )
 
 
-def _finetune(tag: str, labels: int, encoder: str, groups: str, cell: Cell, scale: Scale, data: str) -> Step:
+def _finetune(
+    tag: str,
+    labels: int,
+    encoder: str,
+    groups: str,
+    cell: Cell,
+    scale: Scale,
+    data: str,
+    more: Mapping[str, Any] = MappingProxyType({}),
+) -> Step:
     settings = {
         "groups": groups,
         "passages": data,
         "encoder": encoder,
-        "steps": scale.finetune_steps,
+        "steps": max(scale.finetune_steps, labels // scale.finetune_batch),
         "batch_size": min(scale.finetune_batch, labels),
         "passages_per_query": scale.finetune_passages,
         "passage_length": scale.tokens,
@@ -207,7 +269,7 @@ def _finetune(tag: str, labels: int, encoder: str, groups: str, cell: Cell, scal
             "similarity": scale.similarity,
             "temperature": scale.temperature,
         }
-    return Step.of(f"finetune-{tag}-{labels}", settings, verb="finetune")
+    return Step.of(f"finetune-{tag}-{labels}", {**settings, **more}, verb="finetune")
 
 
 def _mined(tag: str, retriever: str, labels: int, scale: Scale, data: str) -> Iterator[Step]:
@@ -245,7 +307,7 @@ def _pretrain(arm: Arm, seed: int, scale: Scale, start: str) -> Step:
 
 
 def _measured(
-    tag: str, labels: int, encoder: str, scale: Scale, data: str, *, is_vector: bool = True
+    tag: str, labels: int, encoder: str, scale: Scale, data: str, bm25: str, *, is_vector: bool = True
 ) -> Iterator[Step]:
     """Steps that score an encoder on the test questions. Without pre-training for retrieval its vector is [CLS], too."""
     end = f"{tag}-{labels}"
@@ -266,7 +328,7 @@ def _measured(
     of = {"run": f"@run-{end}", "qrels": data, "split": scale.split, "measures": MEASURES}
     yield Step.of(f"score-{end}", of, verb="evaluate")
     yield Step.of(
-        f"fused-{end}", {"runs": ["@bm25", f"@run-{end}"], "method": "minmax", "k": 100}, verb="fuse"
+        f"fused-{end}", {"runs": [f"@{bm25}", f"@run-{end}"], "method": "minmax", "k": 100}, verb="fuse"
     )
     yield Step.of(f"score-{end}{WITH_BM25}", {**of, "run": f"@fused-{end}"}, verb="evaluate")
 
@@ -277,10 +339,14 @@ SCALES = {
         "all-MiniLM-L6-v2 trained back into a language model", start_steps=600, start_lr=3e-4, vector="mean",
         similarity="cosine", temperature=0.05,
     ),
+    "curve": Scale(
+        "all-MiniLM-L6-v2 trained back into a language model, fine-tuned on few and on many labels", start_steps=600,
+        start_lr=3e-4, vector="mean", similarity="cosine", temperature=0.05, labels=(100, 8_000),
+    ),
     "language-model": Scale("a language model", start_steps=20_000, steps=5_000, lr=3e-4),
     "small": Scale(
         "miniature", layers=1, start_steps=2, steps=2, batch=8, tokens=32, labels=(16,), finetune_steps=2,
-        finetune_batch=8, queries_per_passage=2,
+        finetune_batch=8, reranker_steps=2, reranker_batch=4, queries_per_passage=2,
     ),
 }  # fmt: skip
 
@@ -328,6 +394,8 @@ CLAIMS = (
           (("cocondenser-query", "cocondenser-query-stage-2"),)),
     Claim("A bag of words beside the contrastive loss is better than coCondenser's head", "nobody's yet",
           (("cocondenser-query", "bow-contrastive"), ("cocondenser-gold", "bow-contrastive-gold"))),
-    Claim("Soft labels of a cross-encoder help", "Wu et al. 2022, table 2",
-          why_not="needs a cross-encoder trained at scale"),
+    Claim("The contrastive loss alone, with keyphrases, is better than both methods of query-as-context", "nobody's yet",
+          (("cocondenser-query", "contrastive-query"), ("cot-mae-query", "contrastive-query"))),
+    Claim("Soft labels of a cross-encoder help", "Gao & Callan 2022, table 1; Wu et al. 2022, table 2",
+          (("cocondenser-query-eight", "cocondenser-query-soft"),)),
 )  # fmt: skip

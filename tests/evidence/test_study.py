@@ -29,6 +29,7 @@ def modules() -> Any:
 def begun(modules: Any, tmp_path_factory: pytest.TempPathFactory, minilm: Path) -> Any:
     folder = tmp_path_factory.mktemp("study")
     write_inputs(folder, "stories", {"train": range(20), "test": range(20, 30)})
+    write_inputs(folder, "others", {"test": range(20, 30)})
     model = save_bert(folder / "bert", minilm)
     scale = modules["study"].SCALES["small"]
     documents = str(folder / "docs.jsonl")
@@ -86,6 +87,32 @@ def test_stage_two_trains_the_same_encoder_on_negatives_that_its_own_retriever_m
     assert {key for key in again if again[key] != first[trained][key]} == {"groups"}
     assert second["vectors-train-cocondenser-query-stage-2-1-16"]["encoder"] == f"@{trained}"
     assert set(two["scores"]) == {"16", "16+bm25"}
+
+
+def test_soft_labels_come_from_a_cross_encoder_that_saw_the_same_labels(begun: Any, modules: Any) -> None:
+    hard, soft = (
+        json.loads(file.read_text())["settings"]["cell"]
+        for file in cells_of(begun, modules, "cocondenser-query-eight", "cocondenser-query-soft")
+    )
+    assert soft["reranker-16-1"]["groups"] == soft["scores-train-16-1"]["run"] == "@groups-16"
+    one, two = hard["finetune-cocondenser-query-eight-1-16"], soft["finetune-cocondenser-query-soft-1-16"]
+    assert two == one | {"teacher": "@scores-train-16-1", "distill": "kl"}
+    assert one["encoder"] == "@pretrain-cocondenser-query-1" and one["passages_per_query"] == 8
+
+
+def test_zero_shot_cells_train_on_one_set_and_measure_on_another(begun: Any, modules: Any) -> None:
+    study = modules["study"]
+    for arm in ("bm25", "none"):
+        begun.run(study.Cell("small", "stories", study.named(arm), 1, "others"))
+    folder = begun.cells / "small" / "stories-to-others"
+    assert set(json.loads((folder / "bm25-1.json").read_text())["scores"]) == {"0"}
+    record = json.loads((folder / "none-1.json").read_text())
+    assert record["set"] == "stories to others" and set(record["scores"]) == {"0", "16", "0+bm25", "16+bm25"}
+    steps = record["settings"]["cell"]
+    assert steps["finetune-none-1-16"]["passages"] == steps["groups-16"]["data"] == "DATA"
+    assert steps["vectors-none-1-others-16"]["texts"] == steps["bm25-others"]["data"] == "TARGET"
+    assert steps["score-none-1-others-16"]["qrels"] == "TARGET"
+    assert str(begun.data) not in (folder / "none-1.json").read_text()
 
 
 @pytest.mark.parametrize("representation", ["tokens", "sparse"])
@@ -164,8 +191,10 @@ def test_without_cells_nothing_is_claimed(modules: Any) -> None:
     assert {page.verdict([], claim).partition(":")[0] for claim in modules["study"].CLAIMS} == {"not tested"}
 
 
-@pytest.mark.parametrize("page_name", ["docs/evidence.md", "README.md"])
-def test_the_committed_page_holds_the_figures_of_the_cells(modules: Any, page_name: str) -> None:
+def test_the_committed_pages_hold_the_figures_of_the_cells(modules: Any) -> None:
     page = modules["page"]
-    text = (HERE.parent / page_name).read_text("utf-8")
-    assert page.filled(text, page.read_cells(HERE / "cells")) == text
+    cells = page.read_cells(HERE / "cells")
+    tables = page.tables_of(cells)
+    texts = [(HERE.parent / name).read_text("utf-8") for name in ("docs/evidence.md", "README.md")]
+    assert [page.filled(text, tables) for text in texts] == texts
+    assert all(f"<!-- {name} -->" in texts[0] + texts[1] for name in tables), "every table has its place"
