@@ -122,6 +122,7 @@ class Judge:
 
 def written(passages: list[Passage], options: dict[str, Any]) -> tuple[dict[str, list[str]], dict[str, Any]]:
     """The model's queries, and how fast it wrote them."""
+    from qontext.frame import machine
     from qontext.queries.causal import Causal, CausalOptions
     from qontext.queries.generators import Task
 
@@ -134,6 +135,7 @@ def written(passages: list[Passage], options: dict[str, Any]) -> tuple[dict[str,
         "queries_per_cpu_second": round(count / (time.process_time() - processor), 2),
         "precision": str(generator.model.dtype).removeprefix("torch."),
         "load": round(os.getloadavg()[0], 1),
+        "machine": machine.describe(),
     }
     return queries, speed
 

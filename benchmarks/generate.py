@@ -11,10 +11,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import tempfile
 import time
 from pathlib import Path
+
+from qontext.frame import machine
 
 WORDS = "the river of a stone tower holds many names and old maps show where water once ran under its walls"
 
@@ -49,7 +50,6 @@ def main() -> None:
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = str(options.threads)
     import torch
-    import transformers
 
     from qontext.data.collection import Passage
     from qontext.frame import log
@@ -72,6 +72,7 @@ def main() -> None:
         same = {"model": f"{scratch}/model", "max_new_tokens": options.tokens}
         engines = {
             "transformers fp32": T5.open(T5Options(**same, device="cpu", precision="fp32"), task),
+            "transformers bf16": T5.open(T5Options(**same, device="cpu", precision="bf16"), task),
             "ctranslate2 int8": T5.open(T5Options(**same, device="cpu", engine="ctranslate2"), task),
         }
         for _ in range(options.rounds):
@@ -85,9 +86,9 @@ def main() -> None:
         "passages": options.passages, "queries": queries, "tokens_per_query": options.tokens,
         "threads": options.threads, "seconds": {name: [round(t, 2) for t in times] for name, times in seconds.items()},
         "queries_per_second": rates,
-        "times_faster": round(rates["ctranslate2 int8"] / rates["transformers fp32"], 2),
-        "machine": {"processor": platform.machine(), "cpus": os.cpu_count(), "load": os.getloadavg()[0],
-                    "torch": torch.__version__, "transformers": transformers.__version__},
+        "times_fp32": {name: round(rate / rates["transformers fp32"], 2) for name, rate in rates.items()},
+        "machine": machine.describe(),
+        "load": round(os.getloadavg()[0], 1),
     }  # fmt: skip
     options.out.write_text(json.dumps(result, indent=2) + "\n")
     print(json.dumps(result, indent=2))

