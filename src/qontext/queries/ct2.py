@@ -1,4 +1,4 @@
-"""The CTranslate2 engine: the same model, converted once, several times faster on a CPU.
+"""The CTranslate2 engine: the same model, converted once and computed in int8.
 
 Its random numbers come from one stream per worker, which is reseeded for every part. So a part is
 reproducible with the same settings (including `batch_tokens` and `part_passages`) on the same type of

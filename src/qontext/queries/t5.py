@@ -3,7 +3,7 @@
     q_ic ~ P(q | prefix + passage_i), c = 1 … C, nucleus p = 0.95 within the 25 most likely tokens
 
 Nogueira and Lin, "From doc2query to docTTTTTquery"; the settings are those of query-as-context pre-training.
-Two engines: `transformers` is the reference; `ctranslate2` is several times faster on a CPU (int8).
+Two engines: `transformers` is the reference; `ctranslate2` computes in int8, which is faster on a CPU without bf16.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class T5Options(SamplingOptions):
     top_k: Annotated[int, Field(ge=0)] = 25
     """Draw from this many most likely tokens; 0 = all."""
     engine: Literal["transformers", "ctranslate2"] = "transformers"
-    """transformers, or ctranslate2 (faster on a CPU; reproducible only with the same batches)."""
+    """transformers, or ctranslate2 (int8: faster on a CPU without bf16; reproducible only with the same batches)."""
     precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] = "auto"
     """auto is bf16 if the hardware supports it, else fp32; with ctranslate2, int8 on a CPU and fp16 on a GPU."""
     batch_tokens: Annotated[int, Field(ge=1)] = 8192
