@@ -47,3 +47,11 @@ def test_on_a_coarse_grid_batches_of_a_width_have_one_number_of_rows() -> None:
     shapes = [(len(rows), int(grid.padded(int(lengths[rows].max())))) for rows in batches]
     assert len(set(shapes[:-1])) == len({width for _, width in shapes[:-1]})
     assert all(rows % 8 == 0 and rows * width <= max(1_000, 8 * width) for rows, width in shapes[:-1])
+
+
+def test_long_texts_are_computed_in_few_rows() -> None:
+    grid = Grid(16, 8)
+    assert {len(rows) for rows in batches_by_length(np.full(24, 500), 1_024, grid)} == {8}
+    assert {len(rows) for rows in batches_by_length(np.full(24, 600), 1_024, grid)} == {1}
+    assert {len(rows) for rows in batches_by_length(np.full(24, 600), 2_048, grid)} == {8}
+    assert {len(rows) for rows in batches_by_length(np.full(24, 8_192), 1_024, grid)} == {1}

@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import copy
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -110,3 +115,59 @@ def test_an_activation_is_computed_once(dtype: torch.dtype, activation: str) -> 
     torch.testing.assert_close(
         found, expected, **({} if dtype == torch.float32 else {"rtol": 0.02, "atol": 0.02})
     )
+
+
+@pytest.mark.usefixtures("is_faster")
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_copies_compute_the_same(dtype: torch.dtype, keep: bool) -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(48, 80)), torch.randn(7, 48)
+    use_where_faster(model, CPU, dtype, keep=keep)
+    with torch.inference_mode():
+        assert torch.equal(copy.deepcopy(model)(x), model(x))
+
+
+def test_weights_are_let_go_unless_they_are_shared() -> None:
+    torch.manual_seed(0)
+    embedding, layers = nn.Embedding(80, 48), nn.Sequential(nn.Linear(48, 80), nn.Linear(80, 8))
+    layers[0].weight = embedding.weight
+    model, x = nn.ModuleList([embedding, layers]), torch.randn(7, 48)
+    expected = layers(x)
+    use_where_faster(model, CPU, torch.bfloat16, keep=False)
+    assert layers[1].weight.numel() == 0 and embedding.weight.shape == (80, 48)
+    with torch.inference_mode():
+        torch.testing.assert_close(layers(x).float(), expected, rtol=0.05, atol=0.05)
+
+
+def test_gradients_of_stored_weights_are_refused() -> None:
+    model = nn.Sequential(nn.Linear(48, 80))
+    use_where_faster(model, CPU, torch.bfloat16)
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        model(torch.randn(7, 48)).sum().backward()
+
+
+WITHOUT_UNITS = """
+import torch
+from torch import nn
+from qontext.models.products import use_where_faster
+layer = nn.Linear(48, 80)
+x = torch.randn(7, 48)
+expected = layer.bfloat16()(x.bfloat16())
+model = nn.Sequential(layer.float())
+use_where_faster(model, torch.device("cpu"), torch.bfloat16)
+with torch.inference_mode():
+    torch.testing.assert_close(model(x), expected)
+print(model[0].stored.dtype)
+"""
+
+
+@pytest.mark.parametrize("highest", ["SSE41", "AVX2", "AVX512_CORE"])
+def test_bf16_is_computed_by_every_processor(highest: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_UNITS],
+        env=os.environ | {"ONEDNN_MAX_CPU_ISA": highest},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.strip() == "torch.bfloat16", done.stderr

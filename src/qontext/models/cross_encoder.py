@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import torch
 
 from qontext.frame.errors import QontextError, first_line
 from qontext.models.first_token import compute_first_token_alone
-from qontext.models.lanes import each
+from qontext.models.lanes import each, lanes_for
 from qontext.models.load import quiet
 from qontext.models.locate import locate
 from qontext.models.packing import batches_by_length, grid_for, pad
@@ -78,7 +79,7 @@ class CrossEncoder:
             )
         keep_fp32(model)
         self.model = model.eval().to(self.device)
-        use_where_faster(self.model, self.device, self.dtype)
+        use_where_faster(self.model, self.device, self.dtype, keep=False)
         compute_first_token_alone(self.model.base_model)
         self.tokenizer = load_tokenizer(directory)
         check_vocabulary(self.tokenizer, model.get_input_embeddings().num_embeddings, name)
@@ -100,18 +101,22 @@ class CrossEncoder:
         lengths = np.array([len(e.ids) for e in encodings])
         scores = np.empty(len(pairs), np.float32)
         batches = list(batches_by_length(lengths, self.batch_tokens, self.grid))
-        outputs = each(lambda rows: self._forward([encodings[row] for row in rows]), batches, self.device)
-        for rows, logits_N in zip(batches, outputs):
-            scores[rows] = logits_N.cpu().numpy()
-            if advance:
-                advance(len(rows))
+        most = lanes_for(lengths, batches, self.model.config)
+        outputs = each(
+            lambda rows: self._forward([encodings[row] for row in rows]), batches, self.device, most
+        )
+        with closing(outputs):
+            for rows, logits_N in zip(batches, outputs):
+                scores[rows] = logits_N.cpu().numpy()
+                if advance:
+                    advance(len(rows))
         if not np.isfinite(scores).all():
             raise QontextError("the cross-encoder returns scores that are not finite")
         return scores
 
     def _forward(self, encodings: list[Any]) -> torch.Tensor:
         longest = max(len(e.ids) for e in encodings)
-        width = min(self.grid.padded(longest), self.limit)
+        width = None if self.grid.rows == 1 else min(self.grid.padded(longest), self.limit)
         inputs = pad_pairs(self.tokenizer, encodings, width)
         with autocast(self.device, self.dtype):
             logits_N1 = self.model(**{name: t.to(self.device) for name, t in inputs.items()}).logits

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int64]
 T = TypeVar("T", int, Ints)
+MOST_OVER = 4
 _TOO_LARGE = 1 << 40
 
 
@@ -92,16 +93,17 @@ def batches_by_length(lengths: Ints, tokens: int, grid: Grid = FINE) -> Iterator
     """Row numbers of batches of at most `tokens` tokens, padding included, longest texts first.
 
     With a fine grid, a batch holds texts of one length as long as these fill at least half of it. With a coarse one, all
-    batches of a width have the same number of rows, but for the last.
+    batches of a width have the same number of rows, but for the last, and may therefore be larger: up to `MOST_OVER` times.
     """
     order = np.argsort(-lengths, kind="stable")
     start = 0
     while start < len(order):
         longest = max(int(lengths[order[start]]), 1)
         stop = start + max(1, tokens // longest)
-        if grid.rows > 1:
-            stop = start + max(1, tokens // int(grid.padded(longest)) // grid.rows) * grid.rows
-        else:
+        width = int(grid.padded(longest))
+        if 1 < grid.rows <= MOST_OVER * tokens // width:
+            stop = start + max(1, tokens // width // grid.rows) * grid.rows
+        elif grid.rows == 1:
             same = int(np.searchsorted(-lengths[order], -longest, side="right"))
             if same < stop and (same - start) * longest * 2 >= tokens:
                 stop = same

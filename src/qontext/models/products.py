@@ -9,6 +9,7 @@ Shapes: Q queries, B rows of a block, D dimensions.
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -63,8 +64,7 @@ class StoredLinear(nn.Linear):
     @staticmethod
     def become(layer: nn.Linear, dtype: torch.dtype) -> None:
         layer.__class__ = StoredLinear
-        weight = layer.weight.detach().to(dtype)
-        layer.stored = torch.ops.mkldnn._reorder_linear_weight(weight) if _is_available() else weight
+        layer.stored = _reordered(layer.weight.detach().to(dtype))
         layer.stored_bias = None if layer.bias is None else layer.bias.detach().to(dtype)
 
     def forward(self, input: Tensor) -> Tensor:
@@ -74,17 +74,40 @@ class StoredLinear(nn.Linear):
                 return nn.functional.linear(x, self.stored, self.stored_bias)
             return _linear(x, self.stored, self.stored_bias, self.after)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and other processes: an order of weights is only this machine's."""
+        return self.__dict__ | {"stored": self.stored.to_dense() if self.stored.is_mkldnn else self.stored}
 
-def use_where_faster(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self.stored = _reordered(self.stored)
+
+
+def _reordered(weight: Tensor) -> Tensor:
+    """The weight in the library's order, where it computes this format itself."""
+    can = _is_available() and (weight.dtype != torch.bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    reordered: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight) if can else weight
+    return reordered
+
+
+def use_where_faster(
+    model: nn.Module, device: torch.device, dtype: torch.dtype, *, keep: bool = True
+) -> None:
     """For inference on a CPU: linear layers with stored weights, except those that always compute in fp32, and in bf16
-    attention as plain matrix products."""
+    attention as plain matrix products. The model cannot be trained after that. Without `keep`, the layers let go of the
+    weights that they were loaded with, unless other layers share them.
+    """
     if device.type != "cpu" or (dtype == torch.float32 and not fp32_is_faster()):
         return
+    model.requires_grad_(requires_grad=False)  # products with stored weights have no gradients
     if dtype == torch.bfloat16:
         attention.use(model)
     for module in model.modules():
         if type(module) is nn.Linear:
             StoredLinear.become(module, dtype)
+            if not keep:
+                empty = torch.empty(0, dtype=module.weight.dtype)
+                module.weight = nn.Parameter(empty, requires_grad=False)
     for module in model.modules():
         _join_activation(module)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import torch
 from qontext.data.collection import Passage
 from qontext.frame.errors import QontextError
 from qontext.models.encoder import load_encoder
-from qontext.models.lanes import each
+from qontext.models.lanes import each, lanes_for
 from qontext.models.layout import Kind, read_layout
 from qontext.models.locate import locate
 from qontext.models.packed import Packed
@@ -86,12 +87,16 @@ class Representer:
         parts, order = [], []
         lengths = np.array([len(ids) for ids in tokens])
         batches = list(batches_by_length(lengths, self.batch_tokens, self.grid))
-        outputs = each(lambda rows: self._forward([tokens[row] for row in rows], kind), batches, self.device)
-        for rows, part in zip(batches, outputs):
-            parts.append(part)
-            order.append(rows)
-            if advance:
-                advance(len(rows))
+        most = lanes_for(lengths, batches, self.encoder.config)
+        outputs = each(
+            lambda rows: self._forward([tokens[row] for row in rows], kind), batches, self.device, most
+        )
+        with closing(outputs):
+            for rows, part in zip(batches, outputs):
+                parts.append(part)
+                order.append(rows)
+                if advance:
+                    advance(len(rows))
         packed = Packed.join(parts).take(np.argsort(np.concatenate(order)))
         if not np.isfinite(packed.values).all():
             raise QontextError(

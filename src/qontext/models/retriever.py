@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from qontext.data.collection import Passage
 from qontext.frame.errors import QontextError, first_line
 from qontext.models.dense import read_dense
 from qontext.models.first_token import compute_first_token_alone
-from qontext.models.lanes import each
+from qontext.models.lanes import each, lanes_for
 from qontext.models.layout import QUERY_FOLDER, Kind, read_layout, require_vector
 from qontext.models.load import quiet
 from qontext.models.locate import locate
@@ -143,13 +144,15 @@ class Retriever:
         lengths = np.array([len(ids) for ids in tokens])
         waiting: list[tuple[Any, Tensor]] = []
         batches = list(batches_by_length(lengths, self.batch_tokens, self.grid))
-        outputs = each(lambda rows: self._forward([tokens[row] for row in rows]), batches, self.device)
-        for batch in zip(batches, outputs):
-            waiting.append(batch)
-            if len(waiting) > 1:  # the device computes one batch while the other is copied
-                _store(vectors, *waiting.pop(0))
-            if advance:
-                advance(len(batch[0]))
+        most = lanes_for(lengths, batches, self.model.config)
+        outputs = each(lambda rows: self._forward([tokens[row] for row in rows]), batches, self.device, most)
+        with closing(outputs):
+            for batch in zip(batches, outputs):
+                waiting.append(batch)
+                if len(waiting) > 1:  # the device computes one batch while the other is copied
+                    _store(vectors, *waiting.pop(0))
+                if advance:
+                    advance(len(batch[0]))
         for rows, out_ND in waiting:
             _store(vectors, rows, out_ND)
         if not np.isfinite(vectors).all():

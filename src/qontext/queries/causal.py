@@ -72,7 +72,7 @@ class Causal(Generator):
         self.settings, self.tokenizer = settings, load_tokenizer(folder)
         dtype = resolve_precision(settings.precision, device)
         self.model = load_model(folder, self.tokenizer, dtype).to(device)
-        use_where_faster(self.model, device, dtype)
+        use_where_faster(self.model, device, dtype, keep=False)
         self.kind, self.source, self.prompt = read_prompt(folder, self.tokenizer, settings)
         self._check_length()
         self.head = Head(self.model, self.prompt.head)

@@ -115,7 +115,7 @@ class Transformers(Generator):
         self.dtype = resolve_precision(settings.precision, self.device)
         self.tokenizer = load_tokenizer(folder)
         self.model = load_model(folder, self.tokenizer).to(self.device)
-        use_where_faster(self.model, self.device, self.dtype)
+        use_where_faster(self.model, self.device, self.dtype, keep=False)
         self.source, self.settings = Source.of(settings, folder), settings
         self.sampler = Sampler(
             task.per_passage, settings.top_k, settings.top_p, settings.temperature,
