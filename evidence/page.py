@@ -12,13 +12,13 @@ import argparse
 import json
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from study import ARMS, CLAIMS, MEASURES, Claim
+from study import ARMS, CLAIMS, LONG, MEASURES, SCALES, Claim
 
 from qontext.evaluation import plots
 from qontext.evaluation.compare import format_p, with_spread
@@ -41,6 +41,8 @@ COARSE, FINE = 0.002, 200_000
 """Permutations of differences whose p, after the usual number of them, is at most COARSE."""
 Key = tuple[str, str, str]
 """Start and data set, a number of labels, an arm."""
+Lines = dict[str, list[tuple[float, float]]]
+"""Of a plot: each with its points."""
 
 
 @dataclass(frozen=True)
@@ -70,13 +72,15 @@ def main() -> None:
     tables = tables_of(cells)
     for page in (options.page, options.readme):
         page.write_text(filled(page.read_text("utf-8"), tables), "utf-8")
-    drawn = figures(systems_of(cells))
+    systems = systems_of(cells)
+    curves = learning(systems)
+    drawn = figures(systems) | curves
     for name, figure in drawn.items():
         file = options.page.parent / "figures" / f"evidence-{name}.svg"
         file.parent.mkdir(exist_ok=True)
         file.write_bytes(plots.svg_bytes(figure, name, ink=INK))
     options.html.parent.mkdir(parents=True, exist_ok=True)
-    options.html.write_text(html(cells, tables, drawn), "utf-8")
+    options.html.write_text(html(cells, tables, drawn, list(curves)), "utf-8")
 
 
 def read_cells(folder: Path) -> list[dict[str, Any]]:
@@ -278,13 +282,20 @@ def shown(table: Table) -> str:
     return to_markdown(table) if table.rows else "None is measured yet.\n"
 
 
-def html(cells: Sequence[dict[str, Any]], tables: Mapping[str, Table], drawn: Mapping[str, Figure]) -> str:
+def html(
+    cells: Sequence[dict[str, Any]],
+    tables: Mapping[str, Table],
+    drawn: Mapping[str, Figure],
+    curves: Sequence[str],
+) -> str:
     blocks = [Block("Claims", tables=[tables["claims"]])]
     systems = systems_of(cells)
     for data in sorted({key[0] for key in systems}):
         names = [f"{data}-{labels}" for labels in amounts_of(systems, data)]
         seen = [Plot(slug(name), drawn[slug(name)], name.replace("-", ", ")) for name in names]
         blocks.append(Block(data, tables=[tables[re.sub(r"\W", "_", data)]], plots=seen))
+    if curves:
+        blocks.append(Block("Learning curves", plots=[Plot(name, drawn[name], name) for name in curves]))
     blocks.append(Block("All differences", tables=[tables["differences"]]))
     return to_page("Evidence", "The claims of the papers, tested with Qontext on public data", blocks)
 
@@ -302,6 +313,51 @@ def figures(systems: dict[Key, System]) -> dict[str, Figure]:
                     values[arm.title] = (d.mean, d.low, d.high)
             drawn[slug(f"{data}-{labels}")] = plots.intervals(values, f"{MAIN}, {labeled(labels)}")
     return drawn
+
+
+def label_curves(systems: dict[Key, System]) -> dict[str, Lines]:
+    """What an arm reaches by the number of labels, on every set where cells with few and with many are recorded."""
+    drawn: dict[str, Lines] = {}
+    for place, name in places_with(systems, lambda key: key[0].startswith("curve/")):
+        keys = [key for key in systems if key[0] in (place, f"plain/{name}") and "+" not in key[1]]
+        lines = {}
+        for arm in ARMS:
+            points = {int(key[1]): systems[key].mean(MAIN)[0] for key in keys if key[2] == arm.name}
+            if (place, str(max(SCALES["curve"].labels)), arm.name) in systems:
+                lines[arm.title] = sorted(points.items())
+        drawn[f"labels-{slug(name)}"] = lines
+    return drawn
+
+
+def step_curves(systems: dict[Key, System]) -> dict[str, Lines]:
+    """What an arm reaches without labels by the number of steps of pre-training; none is the start."""
+    drawn: dict[str, Lines] = {}
+    for place, name in places_with(systems, lambda key: key[2].endswith("-long")):
+        amounts = {"": SCALES[place.partition("/")[0]].steps, "-long": LONG["steps"]}
+        start = systems.get((place, "0", "none"))
+        lines = {}
+        for arm in ARMS:
+            own = {end: systems.get((place, "0", f"{arm.name}{end}")) for end in amounts}
+            if own["-long"]:
+                first = [(0, start.mean(MAIN)[0])] if start else []
+                lines[arm.title] = first + [(amounts[end], of.mean(MAIN)[0]) for end, of in own.items() if of]
+        drawn[f"steps-{slug(name)}"] = lines
+    return drawn
+
+
+def places_with(systems: dict[Key, System], wanted: Callable[[Key], bool]) -> list[tuple[str, str]]:
+    """Starts and sets of which a system is wanted, and the names of the sets alone."""
+    return [(place, place.partition("/")[2]) for place in sorted({key[0] for key in systems if wanted(key)})]
+
+
+def learning(systems: dict[Key, System]) -> dict[str, Figure]:
+    """Learning curves, over labels and over steps."""
+    labels = {name: plots.learning(of, "labels", MAIN) for name, of in label_curves(systems).items()}
+    steps = {
+        name: plots.learning(of, "steps of pre-training", f"{MAIN}, no labels")
+        for name, of in step_curves(systems).items()
+    }
+    return labels | steps
 
 
 def slug(name: str) -> str:

@@ -44,6 +44,7 @@ def _query(method: str, **more: Any) -> dict[str, Any]:
 
 
 PASSAGES = "near+olap+rand"
+LONG = {"steps": 1_500}
 EIGHT = {"passages_per_query": 8}
 CONTRASTIVE_ONLY = {"late_mlm_weight": 0.0, "head_weight": 0.0}
 
@@ -76,6 +77,15 @@ ARMS = (
         _query("bow", target="context", contrastive_weight=1.0), "keyphrase"),
     Arm("bow-contrastive-gold", "words, contrast, questions",
         _query("bow", target="context", contrastive_weight=1.0), "gold"),
+    Arm("mlm-long", "MLM, 1,500 steps", {"method": "mlm", **LONG}),
+    Arm("cot-mae-passage-long", "CoT-MAE, passages, 1,500 steps", {"method": "cot-mae", "context": PASSAGES, **LONG}),
+    Arm("cot-mae-query-long", "CoT-MAE, keyphrases, 1,500 steps", _query("cot-mae", **LONG), "keyphrase"),
+    Arm("cocondenser-passage-long", "coCondenser, passages, 1,500 steps",
+        {"method": "cocondenser", "context": "rand", **LONG}),
+    Arm("cocondenser-query-long", "coCondenser, keyphrases, 1,500 steps", _query("cocondenser", **LONG), "keyphrase"),
+    Arm("contrastive-query-long", "contrastive, keyphrases, 1,500 steps",
+        _query("cocondenser", **CONTRASTIVE_ONLY, **LONG), "keyphrase"),
+    Arm("contrastive-query-tokens", "contrastive, keyphrases; ColBERT", of="contrastive-query", representation="tokens"),
     Arm("cocondenser-query-stage-2", "coCondenser, stage 2", of="cocondenser-query", mined=True),
     Arm("cocondenser-query-eight", "coCondenser, seven negatives", of="cocondenser-query", finetune=EIGHT),
     Arm("cocondenser-query-soft", "coCondenser, soft labels", of="cocondenser-query", finetune=EIGHT, taught=True),
@@ -362,19 +372,26 @@ class Claim:
     why_not: str = ""  # why nothing here tests it
 
 
-NONE = (("none", "cocondenser-query"), ("none", "cot-mae-query"))
+NONE = (
+    ("none", "cocondenser-query"),
+    ("none", "cot-mae-query"),
+    ("none", "cocondenser-query-long"),
+    ("none", "cot-mae-query-long"),
+)
 CLAIMS = (
     Claim("Queries are better contexts than passages: coCondenser", "Wu et al. 2023, table 1",
           (("cocondenser-passage", "cocondenser-query"), ("cocondenser-passage", "cocondenser-gold"))),
     Claim("Queries are better contexts than passages: CoT-MAE", "Wu et al. 2023, table 1",
-          (("cot-mae-passage", "cot-mae-query"), ("cot-mae-passage", "cot-mae-gold"))),
+          (("cot-mae-passage", "cot-mae-query"), ("cot-mae-passage", "cot-mae-gold"),
+           ("cot-mae-passage-long", "cot-mae-query-long"))),
     Claim("Pre-training with contexts is better than none", "Gao & Callan 2022, table 3; Wu et al. 2022, table 1",
           (("none", "cocondenser-passage"), ("none", "cot-mae-passage"), *NONE)),
     Claim("… and better than MLM on the same passages", "the same",
           (("mlm", "cocondenser-passage"), ("mlm", "cot-mae-passage"), ("mlm", "cocondenser-query"),
-           ("mlm", "cot-mae-query"))),
+           ("mlm", "cot-mae-query"), ("mlm-long", "cocondenser-query-long"), ("mlm-long", "cot-mae-query-long"))),
     Claim("Reconstructing the context is better than contrasting it: CoT-MAE over coCondenser", "Wu et al. 2022, table 1",
-          (("cocondenser-passage", "cot-mae-passage"), ("cocondenser-query", "cot-mae-query"))),
+          (("cocondenser-passage", "cot-mae-passage"), ("cocondenser-query", "cot-mae-query"),
+           ("cocondenser-query-long", "cot-mae-query-long"))),
     Claim("Reconstructing the passage from its vector is better than MLM: RetroMAE", "Xiao et al. 2022",
           (("mlm", "retromae"),)),
     Claim("A Condenser head helps without contexts", "Gao & Callan 2021", (("mlm", "condenser"),)),
@@ -387,7 +404,7 @@ CLAIMS = (
     Claim("More relevant queries are better: filtered ones", "Wu et al. 2023, section 5.3",
           (("cocondenser-query", "cocondenser-filtered"),)),
     Claim("MLM is needed beside the contrastive loss", "Gao & Callan 2022, table 4",
-          (("contrastive-query", "cocondenser-query"),)),
+          (("contrastive-query", "cocondenser-query"), ("contrastive-query-long", "cocondenser-query-long"))),
     Claim("A Condenser is the better start for coCondenser", "Gao & Callan 2022, section 3.2",
           (("cocondenser-query", "cocondenser-warm"),)),
     Claim("Stage 2, with mined negatives, is better than stage 1", "Gao & Callan 2022, table 5; Wu et al. 2023, table 1",
@@ -395,7 +412,10 @@ CLAIMS = (
     Claim("A bag of words beside the contrastive loss is better than coCondenser's head", "nobody's yet",
           (("cocondenser-query", "bow-contrastive"), ("cocondenser-gold", "bow-contrastive-gold"))),
     Claim("The contrastive loss alone, with keyphrases, is better than both methods of query-as-context", "nobody's yet",
-          (("cocondenser-query", "contrastive-query"), ("cot-mae-query", "contrastive-query"))),
+          (("cocondenser-query", "contrastive-query"), ("cot-mae-query", "contrastive-query"),
+           ("cocondenser-query-long", "contrastive-query-long"), ("cot-mae-query-long", "contrastive-query-long"))),
+    Claim("Late interaction gains from the same pre-training, and is better than its vector", "nobody's yet",
+          (("none-tokens", "contrastive-query-tokens"), ("contrastive-query", "contrastive-query-tokens"))),
     Claim("Soft labels of a cross-encoder help", "Gao & Callan 2022, table 1; Wu et al. 2022, table 2",
           (("cocondenser-query-eight", "cocondenser-query-soft"),)),
 )  # fmt: skip

@@ -186,6 +186,31 @@ def test_arms_are_compared_over_the_seeds_that_both_have(modules: Any) -> None:
     assert (test.seeds, test.difference.mean) == (1, pytest.approx(0.1))
 
 
+def test_learning_curves_begin_at_the_start_and_join_what_several_scales_measured(modules: Any) -> None:
+    page = modules["page"]
+    few, many = (
+        cell("none", [0.1]) | {"scale": "curve", "set": "s", "scores": scores}
+        for scores in (
+            {"100": cell("none", [0.3])["scores"]["0"]},
+            {"8000": cell("none", [0.5])["scores"]["0"]},
+        )
+    )
+    few["scores"] |= many["scores"]
+    plain = [
+        cell(arm, [mean]) | {"scale": "plain", "set": "s"} for arm, mean in (("none", 0.1), ("mlm", 0.2))
+    ]
+    long = cell("mlm-long", [0.4]) | {"scale": "plain", "set": "s"}
+    systems = page.systems_of([few, *plain, long])
+    assert page.label_curves(systems) == {
+        "labels-s": {"no pre-training": [(0, 0.1), (100, 0.3), (8000, 0.5)]}
+    }
+    assert page.step_curves(systems) == {"steps-s": {"MLM": [(0, 0.1), (150, 0.2), (1500, 0.4)]}}
+    figures = page.learning(systems)
+    assert set(figures) == {"labels-s", "steps-s"}
+    ticks = [text.get_text() for text in figures["steps-s"].axes[0].get_xticklabels()]
+    assert ticks == ["0", "150", "1,500"]
+
+
 def test_without_cells_nothing_is_claimed(modules: Any) -> None:
     page = modules["page"]
     assert {page.verdict([], claim).partition(":")[0] for claim in modules["study"].CLAIMS} == {"not tested"}

@@ -145,6 +145,27 @@ def losses(lines: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
     return figure
 
 
+@_styled
+def learning(lines: Mapping[str, Sequence[tuple[float, float]]], amount: str, measure: str) -> Figure:
+    """A measure by the amount of something, such as steps; system → pairs of both. 0 has a place on the axis,
+    which is logarithmic otherwise."""
+    figure, axes = _figure(2.8)
+    for i, (name, points) in enumerate(lines.items()):
+        at, values = zip(*points)
+        axes.plot(
+            at, [100 * v for v in values], color=_color(i), label=_text(name, 32), marker="o", markersize=2.5
+        )
+    amounts = sorted({at for points in lines.values() for at, _ in points})
+    axes.set_xscale("symlog", linthresh=min((at for at in amounts if at > 0), default=1))
+    axes.set_xticks(amounts, [f"{at:,}" for at in amounts])
+    axes.minorticks_off()
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel(amount)
+    axes.set_ylabel(measure)
+    axes.legend(loc="best")
+    return figure
+
+
 def inline_svg(svg: bytes, description: str) -> str:
     """An SVG for inclusion in a page, with the page's color and font, scaling with its column."""
     text = svg.decode()
