@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -101,3 +102,23 @@ def test_compare_tests_every_pair() -> None:
     assert pairs[1].difference.mean > 0 and pairs[1].is_significant()
     with pytest.raises(QontextError, match="at least two systems"):
         compare({"one": runs["none"]}, qrels)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, "1000"),
+        ({"GOMP_SPINCOUNT": "5"}, "5"),
+        ({"OMP_WAIT_POLICY": "active"}, None),
+    ],
+)
+def test_waiting_threads_spin_briefly_unless_the_user_says_otherwise(
+    given: dict[str, str], expected: str | None
+) -> None:
+    ours = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+    clean = {name: value for name, value in os.environ.items() if name not in ours}
+    code = "import sys, qontext, os; print('torch' in sys.modules, os.environ.get('GOMP_SPINCOUNT'))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=clean | given, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["False", str(expected)], "and torch, which reads it, is not loaded yet"

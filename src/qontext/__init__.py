@@ -11,7 +11,13 @@ The names below are the public API; each is imported on first use, so that ``imp
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
+
+# A thread of GNU's OpenMP that waits for the others spins, and keeps the processor from the one that it waits for if
+# other programs compute as well: training was 9 times slower beside one busy process. Read when torch is loaded.
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 if TYPE_CHECKING:
     from qontext.data.collection import Passage
