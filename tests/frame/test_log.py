@@ -99,3 +99,16 @@ def test_a_message_that_quotes_an_endless_id_is_shortened(capsys: pytest.Capture
     log.warn(f"{'x' * 100_000} is unknown")
     shown = capsys.readouterr().err
     assert len(shown) < 2_100 and shown.startswith("warning: xxx") and shown.endswith("xxx is unknown\n")
+
+
+def test_progress_follows_a_total_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training whose steps are revised: never more done than there is, and no negative time."""
+    now, shown = [0.0], list[str]()
+    monkeypatch.setattr(log.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(log, "note", shown.append)
+    with log.progress("training", 10, "steps") as advance:
+        for _ in range(15):
+            now[0] += 30
+            advance(1, total=20)
+    assert shown[0] == "training: 1 of 20 steps, 0.0 steps/s, 9 min 30 s left"
+    assert shown[-1] == "training: 15 of 20 steps, 0.0 steps/s, 2 min 30 s left"

@@ -82,3 +82,20 @@ def test_a_run_that_resumes_repeats_the_revisions_whatever_its_speed(tmp_path: P
     assert run(resumed, clock, [0.1], done) == 100
     # From a checkpoint after the revisions, they apply at once.
     assert paced(tmp_path, Clock(), Limit(100.0, 100), done=99).last == resumed.last
+
+
+def test_only_revisions_that_matter_to_a_person_are_announced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine whose speed varies by a twentieth revises often, and says nothing; one that slows down says it once."""
+    said = list[str]()
+    monkeypatch.setattr("qontext.frame.log.note", said.append)
+    clock = Clock()
+    pace = paced(tmp_path / "even", clock, Limit(100, 1_000))
+    run(pace, clock, [1.05, 1.05, 0.95, 0.95] * 20)
+    assert pace.revisions and not said
+    pace = paced(tmp_path / "slow", clock, Limit(100, 1_000))
+    run(pace, clock, [2.0] * 100)
+    assert len(said) == 1 and said[0].startswith(
+        "p: 50 steps instead of 100, to end on time. A step takes 2 s"
+    )

@@ -113,7 +113,8 @@ def without_repeats() -> Iterator[None]:
 
 @contextlib.contextmanager
 def progress(what: str, total: float | None, unit: str = "") -> Iterator[Callable[..., None]]:
-    """A progress bar with rate and ETA; yields `advance(amount)`, or `advance(amount, "additional text")`.
+    """A progress bar with rate and ETA; yields `advance(amount)`, or `advance(amount, "additional text")`. What
+    advances may say that there is another total, `advance(amount, total=…)`.
 
     On a terminal it is a live bar; elsewhere a line every 20 seconds, so that log files stay readable. Work
     of less than two seconds shows nothing.
@@ -142,11 +143,13 @@ def _live_bar(what: str, total: float | None, unit: str) -> Iterator[Callable[..
         task = bar.add_task(what, total=total, rate="", suffix="", visible=False)
         started, done = time.monotonic(), 0.0
 
-        def advance(amount: float, suffix: str = "") -> None:
+        def advance(amount: float, suffix: str = "", *, total: float | None = None) -> None:
             nonlocal done
             done += amount
             elapsed = time.monotonic() - started
-            bar.update(task, advance=amount, visible=elapsed > 2, rate=_rate(done, elapsed, unit))
+            bar.update(
+                task, advance=amount, visible=elapsed > 2, rate=_rate(done, elapsed, unit), total=total
+            )
             if suffix:
                 bar.update(task, suffix=suffix)
 
@@ -155,16 +158,16 @@ def _live_bar(what: str, total: float | None, unit: str) -> Iterator[Callable[..
 
 def _line_printer(what: str, total: float | None, unit: str) -> Callable[..., None]:
     started = shown = time.monotonic()
-    done, last = 0.0, ""
+    done, last, all_of_it = 0.0, "", total
 
-    def advance(amount: float, suffix: str = "") -> None:
-        nonlocal done, shown, last
-        done, last = done + amount, suffix or last
+    def advance(amount: float, suffix: str = "", *, total: float | None = None) -> None:
+        nonlocal done, shown, last, all_of_it
+        done, last, all_of_it = done + amount, suffix or last, total or all_of_it
         now = time.monotonic()
         if now - shown > 20:
             shown, elapsed = now, now - started
-            left = f", {duration(elapsed / done * (total - done))} left" if total and done else ""
-            of = f" of {total:,.0f}" if total else ""
+            left = f", {duration(elapsed / done * (all_of_it - done))} left" if all_of_it and done else ""
+            of = f" of {all_of_it:,.0f}" if all_of_it else ""
             also = f", {last}" if last else ""
             note(f"{what}: {done:,.0f}{of} {unit}, {_rate(done, elapsed, unit)}{left}{also}")
 

@@ -74,7 +74,7 @@ def train(
                 run.optimizer.steps = pace.last
             if done % config.log_every == 0 or done == pace.last:
                 advance(0, _reported(run, done, metrics))
-            advance(1)
+            advance(1, total=pace.last)
             after_step(done)
             stopped = evaluations.after(done, metrics, pace.last) if evaluations else False
             interrupted = group.any(stop.requested)
@@ -144,7 +144,7 @@ def _progress(phase: str, steps: int, group: Group) -> contextlib.AbstractContex
     """A progress bar on rank 0 only."""
     if group.is_first:
         return log.progress(phase, steps, "steps")
-    return contextlib.nullcontext(lambda amount, suffix="": None)
+    return contextlib.nullcontext(lambda amount, suffix="", total=None: None)
 
 
 def _in_words(values: dict[str, Any]) -> str:

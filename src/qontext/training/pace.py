@@ -31,6 +31,10 @@ TOLERANCE = 0.03
 """Share of the limit by which a training may miss it before its steps are revised."""
 
 
+WORTH_TELLING = 0.1
+"""Share of the steps that a revision, or several, must add or remove to be announced."""
+
+
 class Revision(TypedDict):
     """After `step` steps, there are `steps` in all."""
 
@@ -101,6 +105,7 @@ class Paced:
         for revision in self.revisions:
             if revision["step"] <= done:
                 pace.last = revision["steps"]
+        self.told = pace.last
 
     @property
     def last(self) -> int:
@@ -137,8 +142,14 @@ class Paced:
         self.revisions.append({"step": done, "steps": self.last})
         if self.group.is_first:
             self.work.write_json(self.file, self.revisions)
+            self._tell()
+        return True
+
+    def _tell(self) -> None:
+        """Say how many steps there are now, where it makes a difference to a person."""
+        if abs(self.last - self.told) > WORTH_TELLING * self.told:
             log.note(
-                f"{self.phase}: {self.last:,} steps instead of {earlier:,}, to end on time. "
+                f"{self.phase}: {self.last:,} steps instead of {self.told:,}, to end on time. "
                 f"A step takes {self.pace.step:.2g} s."
             )
-        return True
+            self.told = self.last
