@@ -101,6 +101,18 @@ def test_a_message_that_quotes_an_endless_id_is_shortened(capsys: pytest.Capture
     assert len(shown) < 2_100 and shown.startswith("warning: xxx") and shown.endswith("xxx is unknown\n")
 
 
+def test_progress_of_resumed_work_counts_the_rate_from_where_it_resumed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, shown = [0.0], list[str]()
+    monkeypatch.setattr(log.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(log, "note", shown.append)
+    with log.progress("training", 100, "steps", earlier=90) as advance:
+        now[0] += 30
+        advance(5)
+    assert shown == ["training: 95 of 100 steps, 0.2 steps/s, 30 s left"]
+
+
 def test_progress_follows_a_total_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A training whose steps are revised: never more done than there is, and no negative time."""
     now, shown = [0.0], list[str]()

@@ -112,22 +112,25 @@ def without_repeats() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def progress(what: str, total: float | None, unit: str = "") -> Iterator[Callable[..., None]]:
+def progress(
+    what: str, total: float | None, unit: str = "", earlier: float = 0.0
+) -> Iterator[Callable[..., None]]:
     """A progress bar with rate and ETA; yields `advance(amount)`, or `advance(amount, "additional text")`. What
-    advances may say that there is another total, `advance(amount, total=…)`.
+    advances may say that there is another total, `advance(amount, total=…)`. `earlier` was done before an interruption
+    and says nothing about the rate.
 
     On a terminal it is a live bar; elsewhere a line every 20 seconds, so that log files stay readable. Work
     of less than two seconds shows nothing.
     """
     if is_shown() and sys.stderr.isatty():
-        with _live_bar(what, total, unit) as advance:
+        with _live_bar(what, total, unit, earlier) as advance:
             yield advance
     else:
-        yield _line_printer(what, total, unit)
+        yield _line_printer(what, total, unit, earlier)
 
 
 @contextlib.contextmanager
-def _live_bar(what: str, total: float | None, unit: str) -> Iterator[Callable[..., None]]:
+def _live_bar(what: str, total: float | None, unit: str, earlier: float) -> Iterator[Callable[..., None]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -140,7 +143,7 @@ def _live_bar(what: str, total: float | None, unit: str) -> Iterator[Callable[..
         TextColumn("{task.fields[suffix]}", style="dim"),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total, rate="", suffix="", visible=False)
+        task = bar.add_task(what, total=total, completed=earlier, rate="", suffix="", visible=False)  # type: ignore[arg-type]
         started, done = time.monotonic(), 0.0
 
         def advance(amount: float, suffix: str = "", *, total: float | None = None) -> None:
@@ -156,7 +159,7 @@ def _live_bar(what: str, total: float | None, unit: str) -> Iterator[Callable[..
         yield advance
 
 
-def _line_printer(what: str, total: float | None, unit: str) -> Callable[..., None]:
+def _line_printer(what: str, total: float | None, unit: str, earlier: float) -> Callable[..., None]:
     started = shown = time.monotonic()
     done, last, all_of_it = 0.0, "", total
 
@@ -166,10 +169,11 @@ def _line_printer(what: str, total: float | None, unit: str) -> Callable[..., No
         now = time.monotonic()
         if now - shown > 20:
             shown, elapsed = now, now - started
-            left = f", {duration(elapsed / done * (all_of_it - done))} left" if all_of_it and done else ""
+            missing = (all_of_it or 0) - earlier - done
+            left = f", {duration(elapsed / done * missing)} left" if all_of_it and done else ""
             of = f" of {all_of_it:,.0f}" if all_of_it else ""
             also = f", {last}" if last else ""
-            note(f"{what}: {done:,.0f}{of} {unit}, {_rate(done, elapsed, unit)}{left}{also}")
+            note(f"{what}: {earlier + done:,.0f}{of} {unit}, {_rate(done, elapsed, unit)}{left}{also}")
 
     return advance
 

@@ -62,11 +62,10 @@ def train(
 
     model.train()
     with (
-        _progress(phase, steps, group) as advance,
+        _progress(phase, steps, group, done) as advance,
         StopRequests() as stop,
         Prefetched(_pinned(plan, group), done, end) as batches,
     ):
-        advance(done)
         for step, batch in batches:
             run.step(step, batch)
             done = step + 1
@@ -140,10 +139,12 @@ def _pinned(plan: Plan, group: Group) -> Plan:
     return (lambda step: plan(step).pin()) if group.device.type == "cuda" else plan
 
 
-def _progress(phase: str, steps: int, group: Group) -> contextlib.AbstractContextManager[Callable[..., None]]:
+def _progress(
+    phase: str, steps: int, group: Group, done: int
+) -> contextlib.AbstractContextManager[Callable[..., None]]:
     """A progress bar on rank 0 only."""
     if group.is_first:
-        return log.progress(phase, steps, "steps")
+        return log.progress(phase, steps, "steps", earlier=done)
     return contextlib.nullcontext(lambda amount, suffix="", total=None: None)
 
 
