@@ -143,7 +143,7 @@ def _live_bar(what: str, total: float | None, unit: str, earlier: float) -> Iter
         TextColumn("{task.fields[suffix]}", style="dim"),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total, completed=earlier, rate="", suffix="", visible=False)  # type: ignore[arg-type]
+        task = bar.add_task(what, total=total, completed=int(earlier), rate="", suffix="", visible=False)
         started, done = time.monotonic(), 0.0
 
         def advance(amount: float, suffix: str = "", *, total: float | None = None) -> None:
