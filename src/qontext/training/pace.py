@@ -29,8 +29,6 @@ MEASURED, FEWEST_MEASURED = 9, 5
 """How many steps are timed at most, and at least."""
 TOLERANCE = 0.03
 """Share of the limit by which a training may miss it before its steps are revised."""
-
-
 WORTH_TELLING = 0.1
 """Share of the steps that a revision, or several, must add or remove to be announced."""
 
