@@ -445,6 +445,7 @@ def encode(
     max_length: int | None = None,
     pooling: Literal['cls', 'mean', 'max', 'lasttoken'] | None = None,
     window: int | None = None,
+    tokens: bool = False,
     dimensions: int | None = None,
     precision: Literal['auto', 'bf16', 'fp16', 'fp32'] = 'auto',
     storage: Literal['fp16', 'fp32'] = 'fp32',

@@ -30,6 +30,12 @@ USED_SHARE = 0.95
 """Share of the budget to plan with."""
 FILTERED_SHARE = 0.1
 """Maximum share of the budget for filtering queries."""
+TOKENS_SHARE = 0.15
+"""Maximum share of the budget for encoding the bits of tokens."""
+MOST_TOKENS, CHARACTERS_PER_TOKEN = 40_000_000, 4
+"""Tokens whose bits are stored: 2 GB for 384 dimensions."""
+COMPARED_BY_TOKENS = 0.02
+"""Seconds to compare a question with the best passages token by token."""
 MEASURED_SHARE = 0.3
 """Maximum share of the budget for encoding for evaluation; larger corpora are evaluated on a part."""
 
@@ -50,6 +56,8 @@ class Plan:
     notes: list[str] = field(default_factory=list)
     limits: dict[str, dict[str, float]] = field(default_factory=dict)
     """The settings with which the trainings end on time, by the steps of the recipe."""
+    tokens: bool = False
+    """Whether the best passages are compared with the question token by token."""
 
     @property
     def trains(self) -> bool:
@@ -88,6 +96,13 @@ def make_plan(request: Request, survey: Survey, rates: Rates, dimension: int) ->
     )
     pool = _pool(passages, together, request.budget)
     seconds = _needed(survey, passages, pool, together, serving=rates.encoded)
+    by_tokens = _comparing_tokens(request, passages, pool, together, serving=rates.encoded)
+    tokens = (
+        survey.characters <= MOST_TOKENS * CHARACTERS_PER_TOKEN
+        and sum(by_tokens.values()) <= TOKENS_SHARE * request.budget
+    )
+    if tokens:
+        seconds |= {part: seconds[part] + more for part, more in by_tokens.items()}
     filtering = STAGE_SECONDS + searching_by_words(QUERIES_PER_PASSAGE * passages, passages)
     if filtering > FILTERED_SHARE * request.budget:  # it leaves out but two queries of a hundred
         filtering = 0.0
@@ -115,7 +130,8 @@ def make_plan(request: Request, survey: Survey, rates: Rates, dimension: int) ->
         seconds["train"] = 2 * STAGE_SECONDS + steps * batch / together.trained
         seconds |= {"fine_tune": finetuning.seconds} if finetuning.steps else {}
         # The original encoder's vectors are computed before the training.
-        after = seconds["measure"] - STAGE_SECONDS - pool / together.encoded + seconds["serve"]
+        before = (STAGE_SECONDS + pool / together.encoded) * (2 if tokens else 1)
+        after = seconds["measure"] - before + seconds["serve"]
         limits = _limits(usable, passages, batch, after, finetuning, together)
         notes += [] if filtering else ["there is no time to filter the generated queries."]
         if request.labeled and not finetuning.steps:
@@ -129,8 +145,11 @@ def make_plan(request: Request, survey: Survey, rates: Rates, dimension: int) ->
         notes.append(f"evaluated on {pool:,} of the passages; the index contains all.")
     disk = round(2.5 * survey.characters + 4 * dimension * _vectors(request, survey, 2 * pool + passages))
     disk += 400_000_000
+    if tokens:
+        share = (2 * pool + passages) / passages
+        disk += round(share * survey.characters / CHARACTERS_PER_TOKEN * dimension / 8)
     sizes = (passages, pool, batch, steps, finetuning.steps, finetuning.batch, processes)
-    return Plan(*sizes, seconds, disk, notes, limits)
+    return Plan(*sizes, seconds, disk, notes, limits, tokens)
 
 
 def _vectors(request: Request, survey: Survey, passages: int) -> float:
@@ -187,6 +206,20 @@ def _needed(survey: Survey, passages: int, pool: int, rates: Rates, *, serving: 
         "measure": 9 * STAGE_SECONDS + 2 * pool / rates.encoded + 2 * pool / BM25_PASSAGES,
         # The vectors of the evaluated passages are reused.
         "serve": 3 * STAGE_SECONDS + (passages - pool) / serving + passages / BM25_PASSAGES,
+    }
+
+
+def _comparing_tokens(
+    request: Request, passages: int, pool: int, rates: Rates, *, serving: float
+) -> dict[str, float]:
+    """Seconds that comparing by tokens takes, beside the necessary work: encoding twice, and once for the index."""
+    judged = sum(number for split, number in request.judged.items() if split != "train")
+    questions = judged + min(QUESTIONS, HELD_OUT_SHARE * passages)
+    stages = 2 + 3 * len(request.splits)
+    compared = 2 * (pool / rates.encoded + questions * COMPARED_BY_TOKENS)
+    return {
+        "measure": stages * STAGE_SECONDS + compared,
+        "serve": STAGE_SECONDS + (passages - pool) / serving,
     }
 
 

@@ -19,7 +19,7 @@ from qontext.adapt.update import about_share, trains_again
 from qontext.data.collection import read_passages
 from qontext.frame import execution, log
 from qontext.frame.stages import Stage
-from qontext.retrieve.searcher import read_adapted
+from qontext.retrieve.searcher import read_adapted, uses_tokens
 from qontext.workflow.recipe import read_recipe
 from qontext.workflow.run import plan
 
@@ -55,7 +55,10 @@ def preview_update(
     choice = Choice.of(config) or was
     request = request if choice.is_exact else replace(request, window=None)
     file = aside / serving.FILE
-    file.write_text(serving.recipe_of(request, model, root, None, choice).dump(), encoding="utf-8")
+    file.write_text(
+        serving.recipe_of(request, model, root, {}, choice, tokens=uses_tokens(about["system"])).dump(),
+        encoding="utf-8",
+    )
     states = {step.name: (step, state) for step, state, _ in plan(read_recipe(str(file)), root / INDEX)}
     passages = root / INDEX / "passages"
     splitting, state = states["passages"]

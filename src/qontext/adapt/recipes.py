@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from qontext.adapt.plan import FINETUNED_PASSAGES, Plan
 from qontext.adapt.request import Request
-from qontext.retrieve.searcher import DENSE
+from qontext.retrieve.base import CANDIDATES as RERANKED
+from qontext.retrieve.searcher import DENSE, TOKEN_WEIGHT, TOKENS
 from qontext.workflow.recipe import Recipe, Step
 
 MEASURES = "nDCG@10 MRR@10 R@100"
@@ -17,7 +18,7 @@ DENSE_WEIGHT = 0.3
 
 def training_recipe(request: Request, plan: Plan) -> Recipe:
     """The recipe for queries, training and evaluation of all systems."""
-    steps = [*_preparing(request, plan), _encoding(request, "start", request.encoder)]
+    steps = [*_preparing(request, plan), *_encoding(request, plan, "start", request.encoder)]
     if plan.trains:
         steps += _pretraining(request, plan)
         steps += _finetuning(request, plan) if plan.finetune_steps else []
@@ -28,15 +29,25 @@ def training_recipe(request: Request, plan: Plan) -> Recipe:
     )
 
 
-def serving_recipe(request: Request, model: str, reuse: str | None, dense: dict[str, Any] | None) -> Recipe:
-    """The recipe for an index of all documents; `reuse` names earlier vectors, `dense` has the settings of an index of
-    the vectors."""
-    vectors = {"encoder": model, "max_length": request.read_tokens, "reuse": reuse}
+def serving_recipe(
+    request: Request,
+    model: str,
+    reuse: Mapping[str, str],
+    dense: dict[str, Any] | None,
+    *,
+    tokens: bool,
+) -> Recipe:
+    """The recipe for an index of all documents; `reuse` names what earlier steps encoded, `dense` has the settings of an
+    index of the vectors. With `tokens`, their bits are stored."""
+    reading = {"texts": "@passages", "encoder": model, "max_length": request.read_tokens}
+    vectors = {**reading, "reuse": reuse.get("vectors")}
+    bits = {**reading, "tokens": True, "reuse": reuse.get(TOKENS)}
     if dense is None:  # an index has one vector of each passage
         vectors["window"] = request.window
     steps = (
         Step.of("passages", _splitting(request, model), verb="split"),
-        Step.of("vectors", {"texts": "@passages", **vectors}, verb="encode"),
+        Step.of("vectors", vectors, verb="encode"),
+        *([Step.of(TOKENS, bits, verb="encode")] if tokens else []),
         Step.of(
             "bm25",
             {"source": "@passages", "backend": "bm25", "analyzer": request.analyzer},
@@ -51,9 +62,12 @@ def serving_recipe(request: Request, model: str, reuse: str | None, dense: dict[
     )
 
 
-def systems(trains: bool) -> list[str]:
+def systems(plan: Plan) -> list[str]:
     """The systems to compare: names of the recipe's searches."""
-    return ["bm25", "start", "hybrid-start", *(["adapted", "hybrid"] if trains else [])]
+    names = ["bm25", "start", "hybrid-start", *(["tokens-start"] if plan.tokens else [])]
+    if plan.trains:
+        names += ["adapted", "hybrid", *(["tokens"] if plan.tokens else [])]
+    return names
 
 
 def _splitting(request: Request, tokenizer: str) -> dict[str, Any]:
@@ -151,34 +165,51 @@ def _measuring(request: Request, plan: Plan) -> Iterator[Step]:
     encoders = ["start"]
     if plan.trains:
         encoders.append("adapted")
-        yield _encoding(request, "adapted", "@finetune" if plan.finetune_steps else "@pretrain")
+        yield from _encoding(request, plan, "adapted", "@finetune" if plan.finetune_steps else "@pretrain")
     for split in request.splits:
-        yield from _searching(request, split, encoders)
+        yield from _searching(request, plan, split, encoders)
         if split == "dev":
             continue
-        for system in systems(plan.trains):
+        for system in systems(plan):
             scoring = {"run": f"@{system}-{split}", "qrels": "@holdout/measured", "split": split}
             yield Step.of(f"score-{system}-{split}", {**scoring, "measures": MEASURES}, verb="evaluate")
 
 
-def _encoding(request: Request, system: str, encoder: str) -> Step:
-    """Vectors of the passages for evaluation."""
+def _encoding(request: Request, plan: Plan, system: str, encoder: str) -> Iterator[Step]:
+    """Vectors of the passages, and bits of their tokens, for evaluation."""
     encoding = {"texts": "@holdout/measured", "encoder": encoder, "max_length": request.read_tokens}
-    return Step.of(f"{system}-vectors", {**encoding, "window": request.window}, verb="encode")
+    yield Step.of(f"{system}-vectors", {**encoding, "window": request.window}, verb="encode")
+    if plan.tokens:
+        yield Step.of(f"{system}-tokens", {**encoding, "tokens": True}, verb="encode")
 
 
-def _searching(request: Request, split: str, encoders: list[str]) -> Iterator[Step]:
+def _searching(request: Request, plan: Plan, split: str, encoders: list[str]) -> Iterator[Step]:
     questions = {"data": "@holdout/measured", "split": split, "k": 100}
     words = {"bm25": True, "analyzer": request.analyzer}
     yield Step.of(f"bm25-{split}", {**words, **questions}, verb="search")
     for system in encoders:
         hybrid = "hybrid" if system == "adapted" else f"hybrid-{system}"
         yield Step.of(f"{system}-{split}", {"index": f"@{system}-vectors", **questions}, verb="search")
-        fusing: dict[str, Any] = {"runs": [f"@bm25-{split}", f"@{system}-{split}"], "method": "zscore"}
-        if "dev" not in request.splits:
-            fusing["weights"] = [round(1 - DENSE_WEIGHT, 3), DENSE_WEIGHT]
-        elif split == "dev":
-            fusing["tune"] = "@holdout/measured/qrels/dev.tsv"
-        else:
-            fusing["weights_from"] = f"@{hybrid}-dev"
-        yield Step.of(f"{hybrid}-{split}", fusing, verb="fuse")
+        depth = {"k": RERANKED} if plan.tokens else {}
+        runs = [f"@bm25-{split}", f"@{system}-{split}"]
+        yield _fusing(request, hybrid, split, runs, DENSE_WEIGHT, depth)
+        if not plan.tokens:
+            continue
+        by_tokens = {"run": f"@{hybrid}-{split}", "tokens": f"@{system}-tokens", "data": "@holdout/measured"}
+        yield Step.of(f"{system}-by-tokens-{split}", {**by_tokens, "k": RERANKED}, verb="rerank")
+        runs = [f"@{hybrid}-{split}", f"@{system}-by-tokens-{split}"]
+        yield _fusing(request, hybrid.replace("hybrid", "tokens"), split, runs, TOKEN_WEIGHT, depth)
+
+
+def _fusing(
+    request: Request, system: str, split: str, runs: list[str], weight: float, depth: dict[str, int]
+) -> Step:
+    """The fusion of two runs; with a dev split, their weights are tuned, else the second one has this weight."""
+    fusing: dict[str, Any] = {"runs": runs, "method": "zscore", **depth}
+    if "dev" not in request.splits:
+        fusing["weights"] = [round(1 - weight, 3), weight]
+    elif split == "dev":
+        fusing["tune"] = "@holdout/measured/qrels/dev.tsv"
+    else:
+        fusing["weights_from"] = f"@{system}-dev"
+    return Step.of(f"{system}-{split}", fusing, verb="fuse")

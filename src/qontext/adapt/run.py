@@ -137,6 +137,7 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
     """Run the remaining steps of the recipe, evaluate, write the result."""
     from qontext.adapt import hand_over, nearest, recipes, serving, show, state, together, update
     from qontext.adapt.verdict import judge
+    from qontext.retrieve.searcher import uses_tokens
     from qontext.workflow.recipe import read_recipe
     from qontext.workflow.run import run_recipe
 
@@ -146,23 +147,21 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
     processes = together.shared_by(config.processes or plan.processes, recipe)
     together.run_together(root / state.RECIPE, steps, processes, config.on)
     rows = run_recipe(recipe, steps, on=config.on)
-    verdict = judge(steps, [s for s in request.splits if s != "dev"], recipes.systems(plan.trains))
+    verdict = judge(steps, [s for s in request.splits if s != "dev"], recipes.systems(plan))
     is_adapted = verdict.encoder == "adapted"
     source = _trained(steps, plan) if is_adapted else request.encoder
     card = hand_over.model_card(request, verdict, root)
     model, reference = hand_over.hand_over(source, work, card, copied=is_adapted or config.copy_model)
-    weights = [1 - recipes.DENSE_WEIGHT, recipes.DENSE_WEIGHT]
-    if verdict.system.startswith("hybrid"):
-        weights = artifacts.open_artifact(steps / f"{verdict.system}-{verdict.split}").summary["weights"]
-    vectors = steps / ("adapted-vectors" if is_adapted else "start-vectors")
-    index_rows = serving.make_index(request, model, root, str(vectors), nearest.Choice.of(config), config.on)
+    reuse = {name: str(steps / f"{verdict.encoder}-{name}") for name in ("vectors", "tokens")}
+    choice, tokens = nearest.Choice.of(config), uses_tokens(verdict.system)
+    index_rows = serving.make_index(request, model, root, reuse, choice, config.on, tokens=tokens)
     searching = update.measured(root, model, request, verdict.split, is_new=bool(index_rows))
     rows += index_rows
     labels = artifacts.open_artifact(steps / "holdout").summary.get("labeled_queries")
     about: dict[str, Any] = {
         "system": verdict.system,
         "encoder": verdict.encoder,
-        "weights": weights,
+        **_weights(steps, verdict),
         "read_tokens": request.read_tokens,
         **({"reference": reference} if reference else {}),
         **({"labels": labels} if labels else {}),
@@ -180,6 +179,22 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
     outcome = {"passages": split["passages"], **left_out, "model": model, "report": report}
     show.show_built(root, {**about, **outcome}, about["expected_seconds"], about["seconds"])
     return {"out": str(root), **about, **outcome, "seconds_now": round(time.monotonic() - started, 1)}
+
+
+def _weights(steps: Path, verdict: Any) -> dict[str, Any]:
+    """The weights of the recommended system's parts."""
+    from qontext.adapt import recipes
+    from qontext.retrieve.searcher import uses_tokens
+
+    def of(system: str) -> list[float]:
+        found: list[float] = artifacts.open_artifact(steps / f"{system}-{verdict.split}").summary["weights"]
+        return found
+
+    system = verdict.system
+    if uses_tokens(system):
+        return {"weights": of(system.replace("tokens", "hybrid")), "token_weight": of(system)[1]}
+    is_hybrid = system.startswith("hybrid")
+    return {"weights": of(system) if is_hybrid else [1 - recipes.DENSE_WEIGHT, recipes.DENSE_WEIGHT]}
 
 
 def _report(root: Path, title: str, opening: list[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from qontext.adapt.request import Request
 from qontext.adapt.state import INDEX, STEPS
 from qontext.frame import artifacts
 from qontext.frame.artifacts import Workdir
-from qontext.retrieve.searcher import DENSE
+from qontext.retrieve.searcher import DENSE, TOKENS
 from qontext.workflow.recipe import Recipe, read_recipe
 from qontext.workflow.run import plan, run_recipe
 
@@ -20,29 +21,38 @@ FILE = "index.toml"
 
 
 def make_index(
-    request: Request, model: str, root: Path, reuse: str | None, choice: Choice | None, on: str
+    request: Request,
+    model: str,
+    root: Path,
+    reuse: Mapping[str, str],
+    choice: Choice | None,
+    on: str,
+    *,
+    tokens: bool,
 ) -> list[dict[str, Any]]:
     """Build the index with this encoder, unless it is up to date; returns the steps that ran. `reuse` names
-    earlier vectors.
+    what was encoded earlier. With `tokens`, it has their bits.
 
     Without a choice, the directory keeps the index of its vectors.
     """
     index, before = root / INDEX, root / f"{INDEX}.before"
     choice = choice or chosen(root)
     if (before / "vectors").is_dir():  # an interrupted update
-        reuse = str(before / "vectors")
-    recipe = _write(request, model, root, reuse, choice)
+        reuse = _encoded(before)
+    recipe = _write(request, model, root, reuse, choice, tokens=tokens)
     if not before.exists() and (index / "vectors").is_dir():
         states = {step.name: state for step, state, _ in plan(recipe, index)}
         if choice.is_exact and (index / DENSE).exists():
             shutil.rmtree(index / DENSE)
+        if not tokens:
+            shutil.rmtree(index / TOKENS, ignore_errors=True)
         if all(state == "done" for state in states.values()):
             return []
         is_rest_done = all(state == "done" for name, state in states.items() if name != DENSE)
         is_missing = is_rest_done and not artifacts.is_artifact(index / DENSE)
         if artifacts.is_artifact(index / "vectors") and not is_missing:
             index.rename(before)
-            recipe = _write(request, model, root, str(before / "vectors"), choice)
+            recipe = _write(request, model, root, _encoded(before), choice, tokens=tokens)
     rows = run_recipe(recipe, index, on=on)
     shutil.rmtree(before, ignore_errors=True)
     return rows
@@ -57,15 +67,25 @@ def chosen(root: Path) -> Choice:
     return Choice("exact", {})
 
 
-def _write(request: Request, model: str, root: Path, reuse: str | None, choice: Choice) -> Recipe:
-    Workdir(root).write_text(FILE, recipe_of(request, model, root, reuse, choice).dump())
+def _encoded(index: Path) -> dict[str, str]:
+    """What an index has that can be reused."""
+    return {name: str(index / name) for name in ("vectors", TOKENS) if (index / name).is_dir()}
+
+
+def _write(
+    request: Request, model: str, root: Path, reuse: Mapping[str, str], choice: Choice, *, tokens: bool
+) -> Recipe:
+    recipe = recipe_of(request, model, root, reuse, choice, tokens=tokens)
+    Workdir(root).write_text(FILE, recipe.dump())
     return read_recipe(str(root / FILE))
 
 
-def recipe_of(request: Request, model: str, root: Path, reuse: str | None, choice: Choice) -> Recipe:
+def recipe_of(
+    request: Request, model: str, root: Path, reuse: Mapping[str, str], choice: Choice, *, tokens: bool
+) -> Recipe:
     """The recipe of the index, as it is written."""
     dense = None if choice.is_exact else choice.settings(root / f"{INDEX}.before" / DENSE)
-    return serving_recipe(request, model, reuse, dense)
+    return serving_recipe(request, model, reuse, dense, tokens=tokens)
 
 
 def new_share(root: Path, passages: Path) -> float | None:

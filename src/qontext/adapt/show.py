@@ -26,6 +26,7 @@ def show_plan(request: Request, source: Survey, plan: Plan, recipe: Path | None)
     kind = request.generate["generator"]
     vectors = request.pretrain.get("vector", "cls")
     read = f"{request.read_tokens} tokens" + (f", in windows of {request.window}" if request.window else "")
+    read += ", also one by one" if plan.tokens else ""
     rows: dict[str, Any] = {
         "documents": f"{about}{source.documents:,}, {source.words_per_document:,} words each, {source.language_name}",
         "passages": passages + per_document,

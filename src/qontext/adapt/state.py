@@ -46,6 +46,7 @@ class PlanShape(TypedDict):
     disk: NonNegativeInt
     notes: list[str]
     limits: NotRequired[dict[str, dict[str, NonNegativeFloat]]]
+    tokens: NotRequired[bool]
 
 
 class PlannedShape(TypedDict):

@@ -14,7 +14,7 @@ from qontext.adapt.state import ADAPTED, INDEX, STEPS, Planned
 from qontext.adapt.verdict import Verdict
 from qontext.frame import artifacts, log
 from qontext.frame.artifacts import Workdir
-from qontext.retrieve.searcher import is_adapted, read_adapted
+from qontext.retrieve.searcher import is_adapted, read_adapted, uses_tokens
 
 RETRAIN_ABOVE, MENTION_ABOVE = 0.5, 0.1
 """Shares of new passages above which adapt trains again, or suggests --retrain."""
@@ -53,7 +53,8 @@ def run(
     model, reference = hand_over.hand_over_again(
         config.encoder, about.pop("reference", None), work, card, copied=config.copy_model
     )
-    serving.make_index(request, model, root, None, nearest.Choice.of(config), config.on)
+    tokens = uses_tokens(about["system"])
+    serving.make_index(request, model, root, {}, nearest.Choice.of(config), config.on, tokens=tokens)
     about |= {"reference": reference} if reference else {}
     about["searching"] = measured(root, model, request, about["verdict"]["split"], is_new=True)
     for sentence in about["searching"].get("sentences", ()):

@@ -65,10 +65,25 @@ class LightRetriever:
         """[N, H] vectors of the texts, in their order."""
         return np.stack([self._encode(text, kind) for text in texts])
 
-    def _encode(self, text: str, kind: Kind) -> Floats:
+    def encode_tokens_of_queries(self, queries: Sequence[str]) -> list[Floats]:
+        """[T, H] for each query: the vectors of its tokens, without the special ones, each of length 1."""
+        return [self._tokens_of(query) for query in queries]
+
+    def _tokens_of(self, query: str) -> Floats:
+        ids = self._ids(query, "query")
+        added = self.tokenizer.get_added_tokens_decoder()
+        are_own = np.array([id not in added or not added[id].special for id in ids])
+        hidden_TH = self._forward(ids)[are_own if are_own.any() else ~are_own]
+        vectors_TH: Floats = hidden_TH / np.linalg.norm(hidden_TH, axis=1, keepdims=True)
+        return vectors_TH
+
+    def _ids(self, text: str, kind: Kind) -> list[int]:
         prepared = (self.layout.prompt(kind) + text).strip()
-        encoding = self.tokenizer.encode(prepared.lower() if self.layout.lower else prepared)
-        hidden_TH = self._forward(encoding.ids)
+        ids: list[int] = self.tokenizer.encode(prepared.lower() if self.layout.lower else prepared).ids
+        return ids
+
+    def _encode(self, text: str, kind: Kind) -> Floats:
+        hidden_TH = self._forward(self._ids(text, kind))
         vector_H: Floats = hidden_TH[0] if self.layout.pooling == "cls" else hidden_TH.mean(0)
         return vector_H / np.linalg.norm(vector_H) if self.layout.normalize else vector_H
 

@@ -27,6 +27,7 @@ from qontext.models.lanes import each, lanes_for
 from qontext.models.layout import QUERY_FOLDER, Kind, read_layout, require_vector
 from qontext.models.load import quiet
 from qontext.models.locate import locate
+from qontext.models.packed import Packed
 from qontext.models.packing import batches_by_length, grid_for, pad
 from qontext.models.pooling import POOLINGS
 from qontext.models.precision import Precision, autocast, keep_fp32, resolve_device, resolve_precision
@@ -88,7 +89,9 @@ class Retriever:
         self.max_length = self._longest(max_length, name)
         # A GPU needs large batches; a CPU is fastest while those of all its threads fit its caches.
         self.batch_tokens = batch_tokens or (65_536 if self.device.type != "cpu" else 1_024)
-        self.dimension = self.dense[-1].dimension if self.dense else int(self.model.config.hidden_size)
+        self.width = int(self.model.config.hidden_size)
+        """Dimensions of a token's vector."""
+        self.dimension = self.dense[-1].dimension if self.dense else self.width
         if dimensions is not None:
             self.cut(dimensions)
 
@@ -156,14 +159,61 @@ class Retriever:
         for rows, out_ND in waiting:
             _store(vectors, rows, out_ND)
         if not np.isfinite(vectors).all():
-            raise QontextError(
-                "the encoder returns vectors that are not finite",
-                place=self.layout.transformer,
-                remedy="Encode with --precision fp32 or bf16; if that does not help, the weights are damaged.",
-            )
+            raise self._not_finite()
         return vectors
 
+    def encode_each_token(
+        self,
+        tokens: Sequence[Any],
+        form: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]] = lambda vectors: vectors,
+        *,
+        advance: Callable[[int], None] | None = None,
+    ) -> Packed:
+        """The vectors of each text's tokens, without the special ones, each of length 1 and turned into another `form`.
+        Not of pooling cls, with which most of them are not computed."""
+        lengths = np.array([len(ids) for ids in tokens])
+        batches = list(batches_by_length(lengths, self.batch_tokens, self.grid))
+        most = lanes_for(lengths, batches, self.model.config)
+        parts = []
+        outputs = each(
+            lambda rows: self._each_token([tokens[row] for row in rows], form), batches, self.device, most
+        )
+        with closing(outputs):
+            for rows, part in zip(batches, outputs):
+                parts.append(part)
+                if advance:
+                    advance(len(rows))
+        return Packed.join(parts).take(np.argsort(np.concatenate(batches)))
+
+    def encode_tokens_of_queries(self, queries: Sequence[str]) -> list[np.ndarray[Any, Any]]:
+        """[T, H] for each query."""
+        half = self.of("query")
+        packed = half.encode_each_token(half.tokenize(queries, "query"))
+        return np.split(packed.values, packed.starts[1:-1])
+
+    def _each_token(self, tokens: list[Any], form: Callable[[Any], Any]) -> Packed:
+        hidden_NTH, _ = self._hidden(tokens)
+        vectors_NTH = nn.functional.normalize(hidden_NTH, dim=2).cpu().numpy()
+        special = self.tokenizer.all_special_ids
+        are_own = [~np.isin(ids, special) for ids in tokens]
+        # A text of special tokens alone keeps them: it has a vector.
+        are_own = [own if own.any() else ~own for own in are_own]
+        starts = np.cumsum([0, *(own.sum() for own in are_own)])
+        own = np.concatenate([vectors[: len(own)][own] for vectors, own in zip(vectors_NTH, are_own)])
+        if not np.isfinite(own).all():
+            raise self._not_finite()
+        return Packed(starts, form(own))
+
     def _forward(self, tokens: list[Any]) -> Tensor:
+        hidden_NTH, mask_NT = self._hidden(tokens)
+        out_ND = POOLINGS[self.layout.pooling](hidden_NTH, mask_NT)
+        for layer in self.dense:
+            out_ND = layer(out_ND)
+        out_ND = out_ND[:, : self.dimension]
+        return nn.functional.normalize(out_ND, dim=1) if self.layout.normalize else out_ND
+
+    def _hidden(self, tokens: list[Any]) -> tuple[Tensor, Tensor]:
+        """[N, T, H] the model's output, and [N, T] which tokens are no padding."""
         longest = max(len(ids) for ids in tokens)
         width = None if self.grid.rows == 1 else min(self.grid.padded(longest), max(self.max_length, longest))
         padded, mask = pad(tokens, self.tokenizer.pad_token_id or 0, width)
@@ -172,11 +222,14 @@ class Retriever:
         attention = None if mask.all() else mask_NT.long()
         with autocast(self.device, self.dtype):
             hidden_NTH = self.model(input_ids=ids_NT, attention_mask=attention).last_hidden_state
-        out_ND = POOLINGS[self.layout.pooling](hidden_NTH.float(), mask_NT)
-        for layer in self.dense:
-            out_ND = layer(out_ND)
-        out_ND = out_ND[:, : self.dimension]
-        return nn.functional.normalize(out_ND, dim=1) if self.layout.normalize else out_ND
+        return hidden_NTH.float(), mask_NT
+
+    def _not_finite(self) -> QontextError:
+        return QontextError(
+            "the encoder returns vectors that are not finite",
+            place=self.layout.transformer,
+            remedy="Encode with --precision fp32 or bf16; if that does not help, the weights are damaged.",
+        )
 
     def _longest(self, length: int | None, name: str) -> int:
         positions = getattr(self.model.config, "max_position_embeddings", None)

@@ -82,7 +82,8 @@ class BaseSearcher:
             runs.append(self.lexical.search(queries, max(k, CANDIDATES), rows))
         if self.system != "bm25":
             runs.append(self._dense(queries, max(k, CANDIDATES), tuple(where)))
-        return self._fused(runs, k) if len(runs) > 1 else runs[0].top(k)
+        found = self._fused(runs, max(k, CANDIDATES)) if len(runs) > 1 else runs[0]
+        return self._reranked(queries, found).top(k)
 
     def _dense(self, queries: Mapping[str, str], k: int, where: tuple[str, ...]) -> Run:
         import numpy as np
@@ -102,6 +103,10 @@ class BaseSearcher:
         from qontext.retrieve.fuse import Rows
 
         return Rows(runs, "zscore", 60).fused(self.weights, k)
+
+    def _reranked(self, queries: Mapping[str, str], found: Run) -> Run:
+        """What was found, in the order of a more precise comparison, if there is one."""
+        return found
 
     @property
     def lexical(self) -> Any:

@@ -46,6 +46,10 @@ class EncodeConfig(PartsConfig):
     """Cut each passage into windows of at most this many tokens, at ends of sentences, and store a vector for each: a
     search compares the query with a passage's best window. Default: one vector for each passage."""
 
+    tokens: bool = False
+    """Store the signs of the vectors of all tokens instead, a bit for each dimension: 'qontext rerank --tokens' compares the
+    best passages of a search with the query token by token. The encoder needs no training for it."""
+
     dimensions: int | None = Field(None, ge=1)
     """Keep only the first dimensions of the vectors: smaller, for an encoder trained with 'finetune --dimensions'.
     Queries are cut alike in search. Default: all."""
@@ -77,6 +81,8 @@ class Encode(Parts[EncodeConfig]):
             raise QontextError("contains no texts to encode", place=self.config.texts)
         if self.config.window is not None and self.config.kind == "query":
             raise QontextError("window is for passages; a query has one vector", remedy="Remove --window.")
+        if self.config.tokens:
+            _check_tokens(self.config)
         return slices(count, BLOCK, _name)
 
     def open(self) -> None:
@@ -87,11 +93,12 @@ class Encode(Parts[EncodeConfig]):
         from qontext.models.precision import own_device, resolve_device, settle_precision
         from qontext.models.retriever import Retriever
         from qontext.retrieve.reuse import Earlier
+        from qontext.retrieve.token_bits import TokenBitsEncoder
         from qontext.retrieve.windows import WindowEncoder
 
         config = self.config
         device = own_device(config.device)
-        self.dtype = np.dtype("float16" if config.storage == "fp16" else "float32")
+        self.dtype: np.dtype[Any] = np.dtype("float16" if config.storage == "fp16" else "float32")
         self.rows = _Queries(config.texts) if config.kind == "query" else _Passages(config.texts)
         settings: dict[str, Any] = {
             "device": device,
@@ -104,12 +111,19 @@ class Encode(Parts[EncodeConfig]):
             self.properties = packed_properties(self.packed, config.storage)
             self.earlier = Earlier(None, config.kind, self.properties)
             return
+        pooling = "mean" if config.tokens else config.pooling  # with which all tokens' vectors are computed
         self.retriever = Retriever(
-            config.encoder, pooling=config.pooling, dimensions=config.dimensions, **settings
+            config.encoder, pooling=pooling, dimensions=config.dimensions, **settings
         ).of(config.kind)
+        if config.tokens:
+            self.packed, self.dtype = TokenBitsEncoder(self.retriever), np.dtype("uint8")
         if config.window is not None:
             self.packed = WindowEncoder(self.retriever, config.window)
-        self.properties = properties_of(self.retriever, config.storage, config.window)
+        self.properties = (
+            token_properties(self.retriever)
+            if config.tokens
+            else properties_of(self.retriever, config.storage, config.window)
+        )
         self.earlier = Earlier(config.reuse, config.kind, self.properties)
 
     def read(self, part: Part) -> _Block:
@@ -148,7 +162,7 @@ class Encode(Parts[EncodeConfig]):
             return {}
         shape = (None,) if stored_as(kind) == "sparse" else (None, None)
         files = [self.work.path / part.name for part in outcome.parts]
-        entries = sum(len(read_array(file, "f", shape=shape)) for file in files)
+        entries = sum(len(read_array(file, "fu", shape=shape)) for file in files)
         return {"entries_per_text": round(entries / outcome.parts[-1].last, 1)}
 
     def _make_packed(self, part: Part, content: _Block) -> dict[str, int]:
@@ -245,11 +259,32 @@ def properties_of(retriever: Any, storage: str, window: int | None = None) -> di
     }
 
 
+def token_properties(retriever: Any) -> dict[str, Any]:
+    """The settings that determine bits of tokens, for the summary and for reuse."""
+    from qontext.retrieve.vectors import TOKEN_BITS
+
+    properties = properties_of(retriever, "bits")
+    for name in ("similarity", "pooling", "normalized"):
+        del properties[name]
+    return {"representation": TOKEN_BITS, **properties, "dimension": retriever.width}
+
+
+def _check_tokens(config: EncodeConfig) -> None:
+    """Refuse what says nothing about bits of tokens."""
+    for name in ("window", "pooling", "dimensions"):
+        if getattr(config, name) is not None:
+            raise QontextError(f"{name} is not for --tokens", remedy=f"Remove --{name} or --tokens.")
+    if config.kind == "query":
+        raise QontextError("tokens is for passages", remedy="Remove --tokens; 'rerank' encodes queries.")
+    if config.storage != "fp32":
+        raise QontextError("bits of tokens have no number format", remedy="Remove --storage or --tokens.")
+
+
 def _open_representer(config: EncodeConfig, kind: str, settings: dict[str, Any]) -> Any:
     from qontext.models.representer import Representer
 
-    for name in ("pooling", "window", "dimensions", "reuse"):
-        if getattr(config, name) is not None:
+    for name in ("pooling", "window", "tokens", "dimensions", "reuse"):
+        if getattr(config, name):
             raise QontextError(
                 f"{name} is only for encoders of one vector, not of the representation {kind!r}",
                 place=config.encoder,
@@ -325,6 +360,7 @@ STAGE = Stage(
         qontext encode data --encoder retriever --out vectors
         qontext encode passages --encoder sentence-transformers/all-MiniLM-L6-v2 --storage fp16 --out vectors
         qontext encode data --encoder retriever --window 64 --out vectors
+        qontext encode data --encoder retriever --tokens --out token-bits
         torchrun --nproc-per-node 8 -m qontext encode data --encoder retriever --out vectors
         qontext encode data --encoder retriever --shard 0/4 --out vectors
         qontext encode data --encoder retriever --on ray --out vectors

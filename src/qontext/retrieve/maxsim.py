@@ -1,8 +1,8 @@
-"""MaxSim of the candidates of a run, from the stored vectors of their tokens."""
+"""MaxSim of the candidates of a run, from what is stored of their tokens: vectors, or bits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +17,28 @@ from qontext.frame.inputs import find
 from qontext.models.packed import Packed
 from qontext.models.representations.tokens import max_similarity
 from qontext.models.representer import Representer
+from qontext.models.retriever import Retriever
 from qontext.retrieve.index.tokens import rectangle
-from qontext.retrieve.packed import open_packed
-from qontext.retrieve.vectors import representation_of, stored_as
+from qontext.retrieve.packed import open_packed, take
+from qontext.retrieve.token_bits import similarities
+from qontext.retrieve.vectors import TOKEN_BITS, representation_of, stored_as
 
 Array = np.ndarray[Any, Any]
 
 
 class TokenScorer:
-    """Scores passages by the token vectors that `encode` wrote to `path`. `ids` are those of the run's passages, `needed`
+    """Scores passages by the tokens that `encode` wrote to `path`. `ids` are those of the run's passages, `needed`
     the places of the candidates there."""
 
     def __init__(
         self, path: str, ids: Array, needed: Array, *, run: str, device: str, precision: Any
     ) -> None:
-        if stored_as(kind := representation_of(open_artifact(path, verb="encode"))) != "tokens":
+        artifact = open_artifact(path, verb="encode")
+        if stored_as(kind := representation_of(artifact)) not in ("tokens", TOKEN_BITS):
             raise QontextError(
                 f"holds the representation {kind!r}, not vectors of tokens",
                 place=path,
-                remedy="Encode with an encoder of 'qontext finetune --representation tokens'.",
+                remedy="Encode with --tokens, or with an encoder of 'qontext finetune --representation tokens'.",
             )
         self.encoded = open_packed(path)
         stored = pa.chunked_array(self.encoded.part_ids, pa.string())
@@ -45,29 +48,41 @@ class TokenScorer:
             missing = ids[needed[is_missing.argmax()]]
             raise QontextError(f"names the passage {missing!r}, which {path} does not hold", place=run)
         self._place = place.fill_null(-1).to_numpy()
-        self._begins = np.cumsum([0, *(len(part) for part in self.encoded.parts)])
         remedy = "Restore it, or encode the passages again."
         name = find(self.encoded.encoder, Path(path), "the encoder of the passages", remedy=remedy)
-        self.model = Representer(name, device=device, precision=precision)
+        form: dict[str, Any] = {"device": device, "precision": precision}
+        score = _by_vectors(Representer(name, **form)) if kind != TOKEN_BITS else None
+        self._score = score or _by_bits(Retriever(name, pooling="mean", **form))
+        self.max_length = artifact.summary["max_length"]
 
     def score(
         self, queries: Sequence[str], candidates: Sequence[Array], advance: Callable[[int], None]
     ) -> Array:
         """The scores of each query's candidates, which are places in `ids`, one query after the other."""
+        found = (take(self.encoded, self._place[places]) for places in candidates)
         scores = []
         with torch.inference_mode():
-            for row, places in zip(rectangle(self.model.encode(queries, "query")), candidates, strict=True):
-                passages_PJD = rectangle(self._take(self._place[places])).to(self.model.device)
-                scores.append(max_similarity(row[None].to(self.model.device), passages_PJD)[0].cpu().numpy())
-                advance(len(places))
+            for own in self._score(queries, found):
+                scores.append(own)
+                advance(len(own))
         return np.concatenate(scores)
 
-    def _take(self, places: Array) -> Packed:
-        """The vectors of these passages, counted over all parts."""
-        order = np.argsort(places, kind="stable")
-        part_of = np.searchsorted(self._begins, places[order], side="right") - 1
-        parts = [
-            self.encoded.parts[part].take(places[order][part_of == part] - self._begins[part])
-            for part in np.unique(part_of)
-        ]
-        return Packed.join(parts).take(np.argsort(order))
+
+def _by_vectors(model: Representer) -> Any:
+    def scores(queries: Sequence[str], found: Iterator[Packed]) -> Iterator[Array]:
+        for row, packed in zip(rectangle(model.encode(queries, "query")), found, strict=True):
+            passages_PJD = rectangle(packed).to(model.device)
+            yield max_similarity(row[None].to(model.device), passages_PJD)[0].cpu().numpy()
+
+    return scores
+
+
+def _by_bits(retriever: Retriever) -> Any:
+    half = retriever.of("query")
+
+    def scores(queries: Sequence[str], found: Iterator[Packed]) -> Iterator[Array]:
+        vectors = half.encode_each_token(half.tokenize(queries, "query"))
+        for number, packed in enumerate(found):
+            yield similarities(vectors[number : number + 1].values, packed)
+
+    return scores

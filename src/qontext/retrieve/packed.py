@@ -1,11 +1,11 @@
 """Representations other than one vector on disk: the memory-mapped output of `encode`.
 
-| file of part k | sparse | matches | tokens, windows |
-|---|---|---|---|
-| ids-k.parquet | the ids of its N passages | the same | the same |
-| vectors-k.npy | [K] weights, by term | [K, D] vectors, by term | [K, D] vectors, by passage |
-| starts-k.npy | [V + 1] where each term begins | the same | [N + 1] where each passage begins |
-| rows-k.npy | [K] the passages, counted within the part | the same | |
+| file of part k | sparse | matches | tokens, windows | bits of tokens |
+|---|---|---|---|---|
+| ids-k.parquet | the ids of its N passages | the same | the same | the same |
+| vectors-k.npy | [K] weights, by term | [K, D] vectors, by term | [K, D] vectors, by passage | [K, B] bytes, by passage |
+| starts-k.npy | [V + 1] where each term begins | the same | [N + 1] where each passage begins | the same |
+| rows-k.npy | [K] the passages, counted within the part | the same | | |
 
 What has terms is stored as postings, so that search reads only the terms of a query, and nothing has to be indexed.
 """
@@ -23,7 +23,7 @@ from qontext.frame.damage import damaged, read_array
 from qontext.frame.disk import allow_open_files
 from qontext.models.packed import Packed
 from qontext.retrieve.postings import Postings
-from qontext.retrieve.vectors import Encoded, Vectors, open_vectors, representation_of, stored_as
+from qontext.retrieve.vectors import TOKEN_BITS, Encoded, Vectors, open_vectors, representation_of, stored_as
 
 
 class Windows(Encoded):
@@ -80,7 +80,8 @@ def open_packed(path: Path | str) -> Encoded:
     """The postings, or packed vectors of tokens or windows, of each part of an `encode` artifact."""
     artifact = open_artifact(path, verb="encode")
     kind = representation_of(artifact)
-    read = {"sparse": _read_postings, "matches": _read_matches}.get(stored_as(kind), _read_vectors)
+    readers = {"sparse": _read_postings, "matches": _read_matches, TOKEN_BITS: _read_bits}
+    read = readers.get(stored_as(kind), _read_vectors)
     ids, parts = artifact.parts(".parquet"), []
     allow_open_files(sum(name.endswith(".npy") for name in artifact.meta["parts"]))
     if not ids:
@@ -94,6 +95,18 @@ def open_packed(path: Path | str) -> Encoded:
         }
         parts.append(read(files, records.open_parquet(file).metadata.num_rows))
     return (Windows if kind == "windows" else Encoded)(artifact, parts, ids)
+
+
+def take(encoded: Encoded, places: np.ndarray[Any, Any]) -> Packed:
+    """The vectors of the passages at these places, which are counted over all parts."""
+    ends = np.cumsum([len(part) for part in encoded.parts])
+    order = np.argsort(places, kind="stable")
+    part_of = np.searchsorted(ends, places[order], side="right")
+    parts = [
+        encoded.parts[part].take(places[order][part_of == part] - (ends[part] - len(encoded.parts[part])))
+        for part in np.unique(part_of)
+    ]
+    return Packed.join(parts).take(np.argsort(order))
 
 
 def _read_postings(files: dict[str, Path], rows: int) -> Postings:
@@ -112,7 +125,14 @@ def _postings(values: Any, files: dict[str, Path], rows: int) -> Postings:
 
 
 def _read_vectors(files: dict[str, Path], rows: int) -> Packed:
-    vectors_KD = read_array(files["vectors"], "f", shape=(None, None))
+    return _by_passage(read_array(files["vectors"], "f", shape=(None, None)), files, rows)
+
+
+def _read_bits(files: dict[str, Path], rows: int) -> Packed:
+    return _by_passage(read_array(files["vectors"], "u", shape=(None, None)), files, rows)
+
+
+def _by_passage(vectors_KD: Any, files: dict[str, Path], rows: int) -> Packed:
     starts = read_array(files["starts"], "i", shape=(rows + 1,), mapped=False)
     if starts[0] or starts[-1] != len(vectors_KD) or (np.diff(starts) < 1).any():
         raise damaged(files["starts"], "the passages do not cover the vectors")

@@ -34,7 +34,8 @@ class RerankConfig(PartsConfig):
     the mean of several."""
 
     tokens: Annotated[str | None, Input()] = None
-    """Instead of a cross-encoder: the passages' token vectors, from 'qontext encode', which are compared by MaxSim."""
+    """Instead of a cross-encoder: what 'qontext encode' stored of the passages' tokens, which are compared by MaxSim: bits
+    ('encode --tokens'), or the vectors of an encoder that was trained for it."""
 
     data: Annotated[str | None, Input()] = None
     """A BEIR folder with the queries and passages."""
@@ -147,7 +148,7 @@ class Rerank(Parts[RerankConfig]):
             np.save(file, scores.astype(np.float64), allow_pickle=False)
 
     def facts(self) -> dict[str, Any]:
-        longest = self.models[0].max_length if self.scorer is None else self.scorer.model.max_length
+        longest = self.models[0].max_length if self.scorer is None else self.scorer.max_length
         return {"max_length": longest}
 
     def finish(self, outcome: Outcome) -> dict[str, Any]:

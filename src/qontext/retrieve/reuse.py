@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,20 @@ import pyarrow as pa
 from qontext.data import records
 from qontext.frame import artifacts
 from qontext.models.packed import Packed
-from qontext.retrieve.packed import Windows, open_stored
+from qontext.retrieve.packed import open_packed
+from qontext.retrieve.vectors import Vectors, open_vectors, representation_of
 
-SAME = ("window", "weights", "max_length", "pooling", "normalized", "computed_in", "dimension", "storage")
+SAME = (
+    "representation",
+    "window",
+    "weights",
+    "max_length",
+    "pooling",
+    "normalized",
+    "computed_in",
+    "dimension",
+    "storage",
+)
 """The summary entries on which two runs must agree, so that equal texts have equal vectors."""
 _HASHES = pa.schema([pa.field("hash", pa.uint64(), nullable=False)])
 
@@ -41,7 +51,8 @@ class Earlier:
     """The vectors of an earlier run, by the hash of the text. Empty if the settings differ."""
 
     def __init__(self, path: str | None, kind: str, encoding: dict[str, Any]) -> None:
-        self.hashes, self.places, self.vectors = np.zeros(0, np.uint64), np.zeros((0, 2), np.int64), None
+        self.hashes, self.places = np.zeros(0, np.uint64), np.zeros((0, 2), np.int64)
+        self.vectors: Any = None
         if path is None or not artifacts.is_artifact(path):
             return
         artifact = artifacts.open_artifact(path, verb="encode")
@@ -49,7 +60,8 @@ class Earlier:
             artifact.summary.get(name) != encoding.get(name) for name in SAME
         ):
             return
-        self.vectors = open_stored(Path(path))
+        is_packed = representation_of(artifact) != "vector"
+        self.vectors = open_packed(path) if is_packed else open_vectors(path)
         hashes = [records.read_part(part, _HASHES)["hash"].to_numpy() for part in artifact.parts(".parquet")]
         stored = np.concatenate(hashes)
         places = np.concatenate(
@@ -67,14 +79,13 @@ class Earlier:
         return is_known
 
     def rows(self, hashes: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], Any]:
-        """Which texts are known, [N] bool, and their vectors, or those of their windows."""
+        """Which texts are known, [N] bool, and their vectors, or what is packed of them."""
         is_known = self.knows(hashes)
         if self.vectors is None:
             return is_known, np.zeros((0, 0), np.float32)
         at = np.searchsorted(self.hashes, hashes)
         places = self.places[at[is_known]].tolist()
-        if isinstance(self.vectors, Windows) and places:
-            windows = [self.vectors.parts[part][row : row + 1] for part, row in places]
-            return is_known, Packed.join(windows)
+        if not isinstance(self.vectors, Vectors) and places:
+            return is_known, Packed.join([self.vectors.parts[part][row : row + 1] for part, row in places])
         vectors = [self.vectors.parts[part][row] for part, row in places]
         return is_known, np.stack(vectors).astype(np.float32) if vectors else np.zeros((0, 0), np.float32)

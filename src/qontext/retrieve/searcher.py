@@ -22,17 +22,22 @@ from qontext.retrieve.base import BaseSearcher
 
 if TYPE_CHECKING:
     from qontext.data.collection import Passage
+    from qontext.data.runs import Run
     from qontext.retrieve.where import Mask
 
-ADAPTED, DENSE, MODEL = "adapted.json", "dense", "model"
+ADAPTED, DENSE, TOKENS, MODEL = "adapted.json", "dense", "tokens", "model"
 SYSTEMS = {
     "bm25": "BM25 (by words)",
     "start": "the original encoder",
     "adapted": "the adapted encoder",
     "hybrid-start": "BM25 and the original encoder",
     "hybrid": "BM25 and the adapted encoder",
+    "tokens-start": "BM25 and the original encoder, then its tokens",
+    "tokens": "BM25 and the adapted encoder, then its tokens",
 }
 """System → its name for users."""
+TOKEN_WEIGHT = 0.5
+"""Weight of the comparison by tokens beside BM25 and the vectors, without labels to tune it."""
 FEW = 16
 """Maximum number of queries to encode and search without torch, which takes seconds to import."""
 REPEAT = "Remove it, and run the same 'qontext adapt' again: finished steps are kept."
@@ -41,8 +46,10 @@ REPEAT = "Remove it, and run the same 'qontext adapt' again: finished steps are 
 class Adapted(TypedDict):
     """The fields read from `adapted.json`."""
 
-    system: Literal["bm25", "start", "adapted", "hybrid-start", "hybrid"]
+    system: Literal["bm25", "start", "adapted", "hybrid-start", "hybrid", "tokens-start", "tokens"]
     weights: tuple[NonNegativeFloat, NonNegativeFloat]
+    token_weight: NotRequired[Annotated[float, Field(ge=0, le=1)]]
+    """The weight of the comparison by tokens beside both."""
     read_tokens: Annotated[int, Field(ge=3)]
     reference: NotRequired[Reference]
     """The encoder, if it is not in the folder `model`."""
@@ -78,6 +85,11 @@ def dense_index(root: Path) -> Path:
     """What is searched by vectors in a directory of `adapt`: an index, or else the vectors."""
     index = root / "index" / DENSE
     return index if is_artifact(index) else root / "index" / "vectors"
+
+
+def uses_tokens(system: str) -> bool:
+    """Whether the best passages are compared with the question token by token."""
+    return system.startswith("tokens")
 
 
 def is_adapted(path: str | Path) -> bool:
@@ -137,6 +149,7 @@ class Searcher(BaseSearcher):
             )
         about = read_adapted(self.root)
         self.system, self.weights, self.read_tokens = about["system"], about["weights"], about["read_tokens"]
+        self.token_weight = about.get("token_weight", TOKEN_WEIGHT)
         self._where: tuple[str, ...] = ()
         self._masks: dict[int, Mask] = {}
 
@@ -147,6 +160,14 @@ class Searcher(BaseSearcher):
         is_light = queries <= FEW and self._light is not None
         encoder = self._light if is_light else self._retriever
         return encoder, self._built or (self._scan if is_light else self._index)
+
+    def _reranked(self, queries: Mapping[str, str], found: Run) -> Run:
+        if not uses_tokens(self.system):
+            return found
+        is_light = len(queries) <= FEW and self._light is not None
+        encoder = self._light if is_light else self._token_retriever
+        vectors = encoder.encode_tokens_of_queries([queries[query] for query in found.queries])
+        return self._tokens.reranked(found, vectors, self.token_weight)
 
     def _rows(self, where: tuple[str, ...], index: Any) -> Mask | None:
         """Which passages of an index meet the conditions; the last result is cached."""
@@ -196,6 +217,12 @@ class Searcher(BaseSearcher):
         return open_stored(self.root / "index" / "vectors")
 
     @cached_property
+    def _tokens(self) -> Any:
+        from qontext.retrieve.token_bits import TokenBits
+
+        return TokenBits(self.root / "index" / TOKENS)
+
+    @cached_property
     def model(self) -> str:
         """The encoder: a folder or a Hub name."""
         return model_of(self.root, self._given)
@@ -212,3 +239,11 @@ class Searcher(BaseSearcher):
         from qontext.models.retriever import Retriever
 
         return Retriever(self.model, device=self.device, max_length=self.read_tokens)
+
+    @cached_property
+    def _token_retriever(self) -> Any:
+        from qontext.models.retriever import Retriever
+
+        if self._retriever.layout.pooling != "cls":
+            return self._retriever
+        return Retriever(self.model, device=self.device, max_length=self.read_tokens, pooling="mean")

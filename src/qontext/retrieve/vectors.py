@@ -29,6 +29,8 @@ from qontext.frame.errors import QontextError
 
 _IDS = pa.schema([pa.field("id", pa.string(), nullable=False)])
 
+TOKEN_BITS = "token-bits"
+"""The representation of `encode --tokens`."""
 NUMBERS, PLACES = f"{DERIVED}numbers.npy", f"{DERIVED}places.npy"
 _PARTS_KEPT = 64
 """Parts whose ids are kept in memory for the next question."""
@@ -75,7 +77,7 @@ class Encoded:
 
     def names(self, numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """[N] the ids of these passages. Unlike `ids`, it reads only the parts in which they are."""
-        places = self._places[numbers]
+        places = self.places(numbers)
         order = np.argsort(places)
         names, starts = np.empty(len(places), object), self._ends - [len(part) for part in self.parts]
         ends = np.searchsorted(places[order], self._ends)
@@ -84,6 +86,11 @@ class Encoded:
                 here = order[first:last]
                 names[here] = as_objects(self._recent_ids(part).take(pa.array(places[here] - starts[part])))
         return names
+
+    def places(self, numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """[N] where these passages stand in the order of the parts."""
+        places: np.ndarray[Any, Any] = self._places[numbers]
+        return places
 
     def blocks(self) -> Iterator[tuple[np.ndarray[Any, Any], Any]]:
         """(numbers, representations) of each part."""
@@ -171,7 +178,7 @@ def stored_as(representation: str) -> str:
     """The format in which `encode` stores a representation: its own name, or that of another one with the same files."""
     from qontext.models.representations import REPRESENTATIONS
 
-    if representation in ("vector", "windows"):
+    if representation in ("vector", "windows", TOKEN_BITS):
         return representation
     return str(REPRESENTATIONS.load(representation).stored)
 
@@ -183,7 +190,9 @@ def open_vectors(path: Path | str) -> Vectors:
         raise QontextError(
             f"holds the representation {kind!r}, not one vector of each text",
             place=path,
-            remedy="'qontext search' searches it as it is.",
+            remedy="'qontext rerank --tokens' reads it."
+            if kind == TOKEN_BITS
+            else "'qontext search' searches it as it is.",
         )
     files = [file for file in artifact.parts(".npy") if file.parent == artifact.path]
     ids = artifact.parts(".parquet")

@@ -1,6 +1,6 @@
 """Directories → searchable systems. Only this module knows the directories of `adapt`, `encode` and `index`.
-A directory of `adapt` becomes several systems: NAME is the recommended one, NAME/bm25, NAME/dense and
-NAME/hybrid are its parts. Vectors and indexes are one system each. All of them are used by one thread.
+A directory of `adapt` becomes several systems: NAME is the recommended one, NAME/bm25, NAME/dense, NAME/hybrid and, with
+bits of tokens, NAME/tokens are its parts. Vectors and indexes are one system each. All of them are used by one thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,16 @@ from qontext.frame.inputs import find
 from qontext.retrieve.base import CANDIDATES
 from qontext.retrieve.index import How, check_found
 from qontext.retrieve.index.load import open_index, open_searchable
-from qontext.retrieve.searcher import dense_index, is_adapted, model_of, read_adapted
+from qontext.retrieve.searcher import (
+    TOKEN_WEIGHT,
+    TOKENS,
+    dense_index,
+    is_adapted,
+    model_of,
+    read_adapted,
+    uses_tokens,
+)
+from qontext.retrieve.token_bits import TokenBits
 from qontext.retrieve.where import Mask, passages_of
 from qontext.serve.errors import Failed
 from qontext.serve.held import held
@@ -147,6 +156,10 @@ class Opener:
             "bm25": ("BM25", words), "dense": (encoder_label, vectors), "hybrid": (f"BM25 and {encoder_label}", both)
         }  # fmt: skip
         best = {"bm25": "bm25", "start": "dense", "adapted": "dense"}.get(about["system"], "hybrid")
+        if uses_tokens(about["system"]):
+            best, bits = "tokens", TokenBits(root / "index" / TOKENS)
+            by_tokens = _by_tokens(both, bits, encoder, about.get("token_weight", TOKEN_WEIGHT), passages)
+            parts["tokens"] = (f"BM25 and {encoder_label}, then its tokens", by_tokens)
 
         def system(name: str, part: str) -> System:
             label, rank = parts[part]
@@ -226,14 +239,30 @@ def _hybrid(words: Rank, vectors: Rank, weights: Any, passages: Passages) -> Ran
         depth = max(k, CANDIDATES)
         runs = [_run(part(texts, depth, kind, accepted), passages) for part in (words, vectors)]
         fused = Rows(runs, "zscore", 60).fused(weights, k)
-        rankings: list[Ranking] = [[] for _ in texts]
-        for query in fused.queries:
-            ids, scores = fused.results(query)
-            numbers = passages.numbers(np.array(ids, object)).tolist()
-            rankings[int(query)] = list(map(Hit, numbers, scores.tolist()))
-        return rankings
+        return _rankings_of(fused, len(texts), passages)
 
     return rank
+
+
+def _by_tokens(found: Rank, bits: TokenBits, encoder: Encoder, weight: float, passages: Passages) -> Rank:
+    """What another system found, compared token by token, too."""
+
+    def rank(texts: Sequence[str], k: int, kind: Kind, accepted: Mask | None) -> list[Ranking]:
+        run = _run(found(texts, max(k, CANDIDATES), kind, accepted), passages)
+        vectors = encoder.encode_each_token([texts[int(query)] for query in run.queries], kind)
+        return _rankings_of(bits.reranked(run, vectors, weight).top(k), len(texts), passages)
+
+    return rank
+
+
+def _rankings_of(run: Run, count: int, passages: Passages) -> list[Ranking]:
+    """The inverse of `_run`, for so many queries."""
+    rankings: list[Ranking] = [[] for _ in range(count)]
+    for query in run.queries:
+        ids, scores = run.results(query)
+        numbers = passages.numbers(np.array(ids, object)).tolist()
+        rankings[int(query)] = list(map(Hit, numbers, scores.tolist()))
+    return rankings
 
 
 def _run(rankings: list[Ranking], passages: Passages) -> Run:

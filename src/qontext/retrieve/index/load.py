@@ -10,7 +10,7 @@ from qontext.frame.descriptions import InputEntry
 from qontext.frame.errors import QontextError
 from qontext.retrieve.index import BACKENDS, Backend, How, Index
 from qontext.retrieve.packed import Windows, open_packed, open_stored
-from qontext.retrieve.vectors import Vectors, representation_of, stored_as
+from qontext.retrieve.vectors import TOKEN_BITS, Vectors, representation_of, stored_as
 
 
 def open_searchable(path: Path | str) -> Artifact:
@@ -54,6 +54,12 @@ def open_index(path: Path | str, how: How | None = None) -> tuple[Index, dict[st
         if (representation := representation_of(artifact)) in ("vector", "windows"):
             vectors = open_stored(path)
             return exact_index(vectors, how or How()), vectors.encoder
+        if representation == TOKEN_BITS:
+            raise QontextError(
+                "holds bits of tokens, which are too many to search",
+                place=path,
+                remedy="Rerank the results of another search: 'qontext rerank RUN --tokens PATH'.",
+            )
         encoded = open_packed(path)
         return packed_index(representation).open(encoded, how or How()), encoded.encoder
     if artifact.verb != "index":

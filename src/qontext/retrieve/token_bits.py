@@ -1,0 +1,83 @@
+"""A passage as one bit for each dimension of each of its tokens, which a query is compared with token by token.
+
+    s(q, p) = mean_{i in q} max_{j in p} <e_i, sign(e_j)> / √D
+
+Late interaction with an encoder of one vector: nothing is trained for it. Its vector is an average over the tokens, in which
+what one of them says is lost. The signs alone are enough, since the query keeps its numbers: 48 bytes for a token of 384
+dimensions. Special tokens have no vector. It ranks the candidates of another search.
+
+Shapes: I tokens of a query, J tokens of all passages, P passages, D dimensions, B bytes of a token's bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from qontext.models.packed import Packed
+from qontext.retrieve.packed import open_packed, take
+
+if TYPE_CHECKING:
+    from qontext.data.runs import Run
+    from qontext.models.layout import Kind
+    from qontext.models.retriever import Retriever
+
+Array = np.ndarray[Any, Any]
+
+
+def bits_of(vectors_JD: Array) -> Array:
+    """[J, B] the signs of the vectors."""
+    return np.packbits(vectors_JD > 0, axis=1)
+
+
+def similarities(query_ID: Array, passages: Packed) -> Array:
+    """[P] the similarity of a query to passages of bits."""
+    dimension = query_ID.shape[1]
+    are_positive_JD = np.unpackbits(passages.values, axis=1, count=dimension).astype(np.float32)
+    # With signs s = 2b - 1: <e, s> = 2 <e, b> - Σ e.
+    products_IJ = 2 * (query_ID @ are_positive_JD.T) - query_ID.sum(1, keepdims=True)
+    greatest_IP = np.maximum.reduceat(products_IJ, passages.starts[:-1], axis=1)
+    similarity_P: Array = greatest_IP.mean(0) / np.float32(np.sqrt(dimension))
+    return similarity_P
+
+
+class TokenBitsEncoder:
+    """Encodes passages by the signs of their tokens, with the encoder of one vector."""
+
+    def __init__(self, retriever: Retriever) -> None:
+        self.retriever = retriever
+        self.dimension = -(-retriever.width // 8)
+        """Bytes of a token."""
+
+    def tokenize(self, texts: Sequence[str], kind: Kind) -> list[Any]:
+        return self.retriever.tokenize(texts, kind)
+
+    def encode_tokens(
+        self, tokens: Sequence[Any], kind: Kind, *, advance: Callable[[int], None] | None = None
+    ) -> Packed:
+        """The bits of each passage's tokens."""
+        return self.retriever.encode_each_token(tokens, bits_of, advance=advance)
+
+
+class TokenBits:
+    """The bits that `encode` wrote to `path`."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.encoded = open_packed(path)
+
+    def reranked(self, found: Run, queries: Sequence[Array], weight: float) -> Run:
+        """The run with its scores and those by tokens fused. `queries` are the vectors [I, D] of the run's queries."""
+        from qontext.data.runs import Run
+        from qontext.retrieve.fuse import Rows
+
+        places = self.encoded.places(np.searchsorted(self.encoded.ids, found.ids))
+        ends = zip(queries, found.starts, found.starts[1:])
+        scores = [similarities(q, take(self.encoded, places[found.codes[a:b]])) for q, a, b in ends]
+        if not scores:
+            return found
+        rows = (found.row_queries(), found.queries, found.codes, found.ids)
+        by_tokens = Run.from_codes(*rows, np.concatenate(scores).astype(np.float64))
+        return Rows([found, by_tokens], "zscore", 60).fused((1 - weight, weight), found.size)
