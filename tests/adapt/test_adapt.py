@@ -27,7 +27,7 @@ def test_documents_become_a_retriever_that_loads_everywhere_and_answers(
 
     out, result = adapted.out, adapted.result
     assert result["system"] in result["verdict"]["scores"]["generated"]
-    assert {"bm25", "start", "hybrid-start", "adapted", "hybrid"} == set(
+    assert {"bm25", "start", "hybrid-start", "tokens-start", "adapted", "hybrid", "tokens"} == set(
         result["verdict"]["scores"]["generated"]
     )
     assert any(
@@ -37,8 +37,8 @@ def test_documents_become_a_retriever_that_loads_everywhere_and_answers(
     report = (out / "report" / "report.md").read_text()
     assert re.findall(r"^## (.*)", report, re.MULTILINE)[:2] == ["Verdict", "Generated questions"]
     assert any(sentence.startswith("Reason:") for sentence in result["verdict"]["sentences"])
-    names = re.findall(r"^\| [a-e] (.*?) \|", report, re.MULTILINE)
-    assert names[0] == "BM25" and names[-1] == "BM25 + adapted encoder" and len(names) == 5
+    names = re.findall(r"^\| [a-g] (.*?) \|", report, re.MULTILINE)
+    assert names[0] == "BM25" and names[-1] == "BM25 + adapted encoder + its tokens" and len(names) == 7
     assert "were generated from the passages" in report
     assert "Original encoder → Adapted encoder" in report
     # The recipe is an ordinary one, and has nothing left to do.

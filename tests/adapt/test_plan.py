@@ -206,8 +206,14 @@ def test_a_recipe_is_read_as_it_was_built(tmp_path: Path, changes: dict[str, Any
     adaptation = make_plan(request, survey(5_000), RATES, 384)
     for recipe in (
         training_recipe(request, adaptation),
-        serving_recipe(request, "model", None, None),
-        serving_recipe(request, "model", "vectors", {"source": "@vectors", "backend": "faiss-hnsw"}),
+        serving_recipe(request, "model", {}, None, tokens=False),
+        serving_recipe(
+            request,
+            "model",
+            {"vectors": "old/vectors", "tokens": "old/tokens"},
+            {"source": "@vectors", "backend": "faiss-hnsw"},
+            tokens=True,
+        ),
     ):
         file = tmp_path / "recipe.toml"
         file.write_text(recipe.dump(), encoding="utf-8")
@@ -218,7 +224,7 @@ def test_a_recipe_is_read_as_it_was_built(tmp_path: Path, changes: dict[str, Any
 
 
 def test_what_is_trained_is_measured_and_the_rest_is_left_out() -> None:
-    plain = steps(training_recipe(REQUEST, plan(5_000, 30)))
+    plain = steps(training_recipe(REQUEST, plan(5_000, 5)))
     assert plain["adapted-vectors"]["encoder"] == "@pretrain" and "finetune" not in plain
     assert plain["hybrid-generated"]["weights"] == [0.7, 0.3]
     labeled = replace(REQUEST, labeled=320, **LABELS)
@@ -230,6 +236,27 @@ def test_what_is_trained_is_measured_and_the_rest_is_left_out() -> None:
     assert "pretrain" not in untrained and "adapted-vectors" not in untrained
     assert [name for name in untrained if name.startswith("score-")] == [
         "score-bm25-generated", "score-start-generated", "score-hybrid-start-generated"]  # fmt: skip
+
+
+def test_tokens_are_compared_where_there_is_time_and_room() -> None:
+    with_tokens = plan(5_000, 60)
+    assert with_tokens.tokens
+    made = steps(training_recipe(REQUEST, with_tokens))
+    assert made["start-tokens"]["tokens"] and made["adapted-tokens"]["encoder"] == "@pretrain"
+    assert made["hybrid-generated"]["k"] == made["adapted-by-tokens-generated"]["k"] == 100
+    assert made["adapted-by-tokens-generated"]["run"] == "@hybrid-generated"
+    assert made["tokens-generated"]["runs"] == ["@hybrid-generated", "@adapted-by-tokens-generated"]
+    assert made["tokens-generated"]["weights"] == [0.5, 0.5] and "score-tokens-start-generated" in made
+    labeled = replace(REQUEST, labeled=320, **LABELS)
+    tuned = steps(training_recipe(labeled, with_tokens))
+    assert tuned["tokens-dev"]["tune"] == "@holdout/measured/qrels/dev.tsv"
+    assert tuned["tokens-test"]["weights_from"] == "@tokens-dev"
+    assert not plan(5_000, 5).tokens, "it would take more than its share of the time"
+    assert not plan(300_000, 60 * 24).tokens, "there are too many tokens"
+    assert with_tokens.disk > plan(5_000, 5).disk
+    # The encoding that precedes the training is no part of what follows it.
+    after = {w.limits["pretrain"]["steps_after"] for w in (with_tokens, plan(5_000, 5))}
+    assert max(after) - min(after) < 20 * 5_000 / 100
 
 
 def test_labels_that_are_not_trained_on_all_measure() -> None:

@@ -40,10 +40,14 @@ def adapted(tmp_path_factory: pytest.TempPathFactory, minilm: Path) -> Path:
     return folder / "made"
 
 
-@pytest.mark.parametrize("system", ["bm25", "start", "hybrid-start"])
-def test_a_question_imports_nothing_heavy(adapted: Path, system: str) -> None:
+@pytest.mark.parametrize("system", ["bm25", "start", "hybrid-start", "tokens-start"])
+def test_a_question_imports_nothing_heavy(adapted: Path, minilm: Path, system: str) -> None:
     about = json.loads((adapted / "adapted.json").read_text())
     (adapted / "adapted.json").write_text(json.dumps({**about, "system": system}))
+    if system == "tokens-start":
+        index = adapted / "index"
+        read = {"max_length": about["read_tokens"], "encoder": minilm}
+        api.encode(index / "passages", **read, tokens=True, out=index / "tokens")
     ran = subprocess.run(
         [
             sys.executable,

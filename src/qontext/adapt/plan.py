@@ -97,10 +97,8 @@ def make_plan(request: Request, survey: Survey, rates: Rates, dimension: int) ->
     pool = _pool(passages, together, request.budget)
     seconds = _needed(survey, passages, pool, together, serving=rates.encoded)
     by_tokens = _comparing_tokens(request, passages, pool, together, serving=rates.encoded)
-    tokens = (
-        survey.characters <= MOST_TOKENS * CHARACTERS_PER_TOKEN
-        and sum(by_tokens.values()) <= TOKENS_SHARE * request.budget
-    )
+    is_small = survey.characters <= MOST_TOKENS * CHARACTERS_PER_TOKEN
+    tokens = is_small and sum(by_tokens.values()) <= TOKENS_SHARE * request.budget
     if tokens:
         seconds |= {part: seconds[part] + more for part, more in by_tokens.items()}
     filtering = STAGE_SECONDS + searching_by_words(QUERIES_PER_PASSAGE * passages, passages)
@@ -143,13 +141,19 @@ def make_plan(request: Request, survey: Survey, rates: Rates, dimension: int) ->
         finetuning = Finetuning()
     if pool < passages:
         notes.append(f"evaluated on {pool:,} of the passages; the index contains all.")
-    disk = round(2.5 * survey.characters + 4 * dimension * _vectors(request, survey, 2 * pool + passages))
-    disk += 400_000_000
+    disk = _disk(request, survey, 2 * pool + passages, passages, dimension, tokens=tokens)
+    sizes = (passages, pool, batch, steps, finetuning.steps, finetuning.batch, processes, seconds, disk)
+    return Plan(*sizes, notes, limits, tokens)
+
+
+def _disk(
+    request: Request, survey: Survey, encoded: int, passages: int, dimension: int, *, tokens: bool
+) -> int:
+    """Bytes, if so many passages are encoded in all."""
+    size = 2.5 * survey.characters + 4 * dimension * _vectors(request, survey, encoded) + 400_000_000
     if tokens:
-        share = (2 * pool + passages) / passages
-        disk += round(share * survey.characters / CHARACTERS_PER_TOKEN * dimension / 8)
-    sizes = (passages, pool, batch, steps, finetuning.steps, finetuning.batch, processes)
-    return Plan(*sizes, seconds, disk, notes, limits, tokens)
+        size += encoded / passages * survey.characters / CHARACTERS_PER_TOKEN * dimension / 8
+    return round(size)
 
 
 def _vectors(request: Request, survey: Survey, passages: int) -> float:

@@ -129,7 +129,7 @@ def _documents(passages: Path) -> dict[str, bytes]:
 def _to_encode(root: Path, passages: Path, model: str, request: Request) -> int:
     """How many passages have no vectors that an update could reuse; see `qontext encode --reuse`."""
     from qontext.models.retriever import Retriever
-    from qontext.retrieve.encode import properties_of
+    from qontext.retrieve.properties import properties_of
     from qontext.retrieve.reuse import Earlier, text_hashes
 
     interrupted = root / f"{INDEX}.before" / "vectors"

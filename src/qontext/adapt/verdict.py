@@ -24,8 +24,8 @@ LABELS = {
     "bm25": "BM25",
     "start": "Original encoder",
     "hybrid-start": "BM25 + original encoder",
-    "adapted": "Adapted encoder",
     "tokens-start": "BM25 + original encoder + its tokens",
+    "adapted": "Adapted encoder",
     "hybrid": "BM25 + adapted encoder",
     "tokens": "BM25 + adapted encoder + its tokens",
 }
@@ -90,7 +90,7 @@ def judge(steps: Path, splits: list[str], systems: list[str]) -> Verdict:
     for simpler, name, why in ((("bm25",), together, FAVORS_BM25), (("bm25", together), by_tokens, USUALLY)):
         if split == "generated" and system in simpler and means.get(name, -1) >= means[system] - TOLERATED:
             because = (
-                f"Reason: {why} it differs from {NAMES[system]} {'alone ' if system == 'bm25' else ''}by "
+                f"Reason: {why} it differs from {'BM25 alone' if system == 'bm25' else NAMES[system]} by "
                 f"{means[name] - means[system]:+.3f}, and a loss of up to {TOLERATED:.3f} is accepted "
                 f"({_figures(system, name, better, counts[split])})."
             )

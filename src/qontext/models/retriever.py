@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -169,8 +170,11 @@ class Retriever:
         *,
         advance: Callable[[int], None] | None = None,
     ) -> Packed:
-        """The vectors of each text's tokens, without the special ones, each of length 1 and turned into another `form`.
-        Not of pooling cls, with which most of them are not computed."""
+        """The vectors of each text's tokens, without the special ones, each of length 1 and turned into another `form`."""
+        if self.layout.pooling == "cls":
+            return self._of_all_tokens.encode_each_token(tokens, form, advance=advance)
+        if not len(tokens):
+            return Packed(np.zeros(1, np.int64), form(np.zeros((0, self.width), np.float32)))
         lengths = np.array([len(ids) for ids in tokens])
         batches = list(batches_by_length(lengths, self.batch_tokens, self.grid))
         most = lanes_for(lengths, batches, self.model.config)
@@ -190,6 +194,11 @@ class Retriever:
         half = self.of("query")
         packed = half.encode_each_token(half.tokenize(queries, "query"))
         return np.split(packed.values, packed.starts[1:-1])
+
+    @cached_property
+    def _of_all_tokens(self) -> Retriever:
+        """The same encoder, whose last layer is not for the first token alone."""
+        return Retriever(str(self.layout.transformer), **{**self._settings, "pooling": "mean"})
 
     def _each_token(self, tokens: list[Any], form: Callable[[Any], Any]) -> Packed:
         hidden_NTH, _ = self._hidden(tokens)

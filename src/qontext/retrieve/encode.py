@@ -92,6 +92,7 @@ class Encode(Parts[EncodeConfig]):
         from qontext.models.locate import locate
         from qontext.models.precision import own_device, resolve_device, settle_precision
         from qontext.models.retriever import Retriever
+        from qontext.retrieve.properties import packed_properties, properties_of, token_properties
         from qontext.retrieve.reuse import Earlier
         from qontext.retrieve.token_bits import TokenBitsEncoder
         from qontext.retrieve.windows import WindowEncoder
@@ -111,9 +112,8 @@ class Encode(Parts[EncodeConfig]):
             self.properties = packed_properties(self.packed, config.storage)
             self.earlier = Earlier(None, config.kind, self.properties)
             return
-        pooling = "mean" if config.tokens else config.pooling  # with which all tokens' vectors are computed
         self.retriever = Retriever(
-            config.encoder, pooling=pooling, dimensions=config.dimensions, **settings
+            config.encoder, pooling=config.pooling, dimensions=config.dimensions, **settings
         ).of(config.kind)
         if config.tokens:
             self.packed, self.dtype = TokenBitsEncoder(self.retriever), np.dtype("uint8")
@@ -240,35 +240,6 @@ def _count(config: EncodeConfig, *, check: bool) -> int:
     return refuse_repeated_ids(config.texts) if check else PassageRows(config.texts).count()
 
 
-def properties_of(retriever: Any, storage: str, window: int | None = None) -> dict[str, Any]:
-    """The settings that determine vectors, for the summary and for reuse."""
-    import torch
-
-    from qontext.retrieve.reuse import weights_hash
-
-    return {
-        **({} if window is None else {"representation": "windows", "window": window}),
-        "dimension": retriever.dimension,
-        "similarity": retriever.layout.similarity,
-        "pooling": retriever.layout.pooling,
-        "normalized": retriever.layout.normalize,
-        "max_length": retriever.max_length,
-        "computed_in": str(retriever.dtype).removeprefix("torch."),
-        "weights": weights_hash(torch.nn.ModuleList([retriever.model, *retriever.dense])),
-        "storage": storage,
-    }
-
-
-def token_properties(retriever: Any) -> dict[str, Any]:
-    """The settings that determine bits of tokens, for the summary and for reuse."""
-    from qontext.retrieve.vectors import TOKEN_BITS
-
-    properties = properties_of(retriever, "bits")
-    for name in ("similarity", "pooling", "normalized"):
-        del properties[name]
-    return {"representation": TOKEN_BITS, **properties, "dimension": retriever.width}
-
-
 def _check_tokens(config: EncodeConfig) -> None:
     """Refuse what says nothing about bits of tokens."""
     for name in ("window", "pooling", "dimensions"):
@@ -291,22 +262,6 @@ def _open_representer(config: EncodeConfig, kind: str, settings: dict[str, Any])
                 remedy=f"Remove --{name}.",
             )
     return Representer(config.encoder, **settings)
-
-
-def packed_properties(representer: Any, storage: str) -> dict[str, Any]:
-    """The settings that determine representations other than one vector, for the summary."""
-    import torch
-
-    from qontext.retrieve.reuse import weights_hash
-
-    return {
-        **representer.representation.about(),
-        "dimension": representer.dimension,
-        "max_length": representer.max_length,
-        "computed_in": str(representer.dtype).removeprefix("torch."),
-        "weights": weights_hash(torch.nn.ModuleList([representer.encoder, representer.representation])),
-        "storage": storage,
-    }
 
 
 def _write(work: Workdir, number: int, ids: list[str], hashes: Any, vectors: Any, source: str) -> None:

@@ -52,7 +52,7 @@ class TokenScorer:
         name = find(self.encoded.encoder, Path(path), "the encoder of the passages", remedy=remedy)
         form: dict[str, Any] = {"device": device, "precision": precision}
         score = _by_vectors(Representer(name, **form)) if kind != TOKEN_BITS else None
-        self._score = score or _by_bits(Retriever(name, pooling="mean", **form))
+        self._score = score or _by_bits(Retriever(name, **form))
         self.max_length = artifact.summary["max_length"]
 
     def score(

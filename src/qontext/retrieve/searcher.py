@@ -165,9 +165,10 @@ class Searcher(BaseSearcher):
         if not uses_tokens(self.system):
             return found
         is_light = len(queries) <= FEW and self._light is not None
-        encoder = self._light if is_light else self._token_retriever
+        encoder = self._light if is_light else self._retriever
         vectors = encoder.encode_tokens_of_queries([queries[query] for query in found.queries])
-        return self._tokens.reranked(found, vectors, self.token_weight)
+        reranked: Run = self._tokens.reranked(found, vectors, self.token_weight)
+        return reranked
 
     def _rows(self, where: tuple[str, ...], index: Any) -> Mask | None:
         """Which passages of an index meet the conditions; the last result is cached."""
@@ -239,11 +240,3 @@ class Searcher(BaseSearcher):
         from qontext.models.retriever import Retriever
 
         return Retriever(self.model, device=self.device, max_length=self.read_tokens)
-
-    @cached_property
-    def _token_retriever(self) -> Any:
-        from qontext.models.retriever import Retriever
-
-        if self._retriever.layout.pooling != "cls":
-            return self._retriever
-        return Retriever(self.model, device=self.device, max_length=self.read_tokens, pooling="mean")

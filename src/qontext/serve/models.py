@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -28,7 +27,6 @@ class Encoder:
         from qontext.models.retriever import Retriever
 
         self._retriever = Retriever(path, device=device, precision=precision)
-        self._open_pooled = partial(Retriever, path, device=device, precision=precision, pooling="mean")
         if dimensions is not None and dimensions < self._retriever.dimension:
             self._retriever.cut(dimensions)
         self.dimension = self._retriever.dimension
@@ -43,15 +41,10 @@ class Encoder:
 
     def encode_each_token(self, texts: Sequence[str], kind: Kind) -> list[Array]:
         """[T, H] for each text: the vectors of its tokens."""
-        half = self._of_all_tokens.of(kind)
+        half = self._retriever.of(kind)
         half.max_length = self._lengths[kind]
         packed = half.encode_each_token(half.tokenize(texts, kind))
         return np.split(packed.values, packed.starts[1:-1])
-
-    @cached_property
-    def _of_all_tokens(self) -> Any:
-        """With pooling cls, the encoder computes one token's vector alone."""
-        return self._open_pooled() if self._retriever.layout.pooling == "cls" else self._retriever
 
 
 class PackedEncoder:

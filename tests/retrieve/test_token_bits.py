@@ -1,0 +1,173 @@
+"""Bits of tokens: the best passages of a search, compared with the query token by token."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.tiny import WORDS
+from transformers import AutoModel, AutoTokenizer
+
+from qontext import Retriever, api
+from qontext.data.runs import Run, read_run
+from qontext.frame.errors import QontextError
+from qontext.models.light import open_light
+from qontext.models.packed import Packed
+from qontext.retrieve.index.load import open_index
+from qontext.retrieve.packed import open_packed
+from qontext.retrieve.token_bits import TokenBits, bits_of, similarities
+
+QUESTIONS = {"q0": "the mill grinds flour", "q1": "bread from the oven", "q2": "a boat on the river"}
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """Passages of different lengths, two of them equal, one empty but for its title; ids are not in order."""
+    dice = np.random.default_rng(0)
+    texts = [" ".join(dice.choice(WORDS, 3 + 4 * (i % 6))) for i in range(40)]
+    texts[9] = texts[3]
+    rows = [{"_id": f"p{39 - i:02d}", "title": f"Chapter {i % 3}", "text": t} for i, t in enumerate(texts)]
+    rows.append({"_id": "empty", "title": "", "text": " "})
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    queries = [{"_id": name, "text": text} for name, text in QUESTIONS.items()]
+    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in queries), "utf-8")
+    return folder
+
+
+def token_vectors(encoder: Path, text: str) -> Any:
+    """[T, H] straight from transformers, without the first and the last token."""
+    tokenizer, model = AutoTokenizer.from_pretrained(encoder), AutoModel.from_pretrained(encoder).eval()
+    ids = tokenizer(text, return_tensors="pt")
+    with torch.no_grad():
+        vectors = model(**ids).last_hidden_state[0].numpy()
+    return vectors if len(vectors) == 2 else vectors[1:-1]
+
+
+def reference(encoder: Path, question: str, passage: str) -> float:
+    """The equation."""
+    query, tokens = token_vectors(encoder, question), token_vectors(encoder, passage)
+    query /= np.linalg.norm(query, axis=1, keepdims=True)
+    best = [max(float(e @ np.where(t > 0, 1, -1)) for t in tokens) for e in query]
+    return float(np.mean(best) / np.sqrt(tokens.shape[1]))
+
+
+def encode(corpus: Path, encoder: Path, out: Path, **settings: Any) -> Any:
+    return api.encode(corpus, encoder=encoder, tokens=True, precision="fp32", out=out, **settings)
+
+
+def rows_of(corpus: Path) -> dict[str, str]:
+    rows = map(json.loads, (corpus / "corpus.jsonl").read_text("utf-8").splitlines())
+    return {row["_id"]: f"{row['title']} {row['text']}".strip() for row in rows}
+
+
+def test_a_run_is_reranked_by_the_equation(corpus: Path, tiny_encoder: Path, tmp_path: Path) -> None:
+    bits = encode(corpus, tiny_encoder, tmp_path / "bits")
+    assert bits.summary["representation"] == "token-bits" and bits.summary["dimension"] == 16
+    texts = rows_of(corpus)
+    run = Run.of([hit for name in QUESTIONS for hit in _hits(name, sorted(texts))])
+    run.write(tmp_path / "run.trec")
+    ranked = api.rerank(
+        tmp_path / "run.trec", tokens=bits, data=corpus, precision="fp32", device="cpu", out=tmp_path / "out"
+    )
+    reranked = read_run(ranked.path)
+    for name, question in QUESTIONS.items():
+        assert {hit.passage for hit in reranked[name]} == set(texts)
+        for hit in reranked[name]:
+            assert hit.score == pytest.approx(reference(tiny_encoder, question, texts[hit.passage]), abs=1e-5)
+
+
+def _hits(query: str, ids: list[str]) -> Any:
+    from qontext.data.records import Hit
+
+    return [Hit(query, id, 1.0 / rank) for rank, id in enumerate(ids, 1)]
+
+
+def test_signs_and_products() -> None:
+    dice = np.random.default_rng(1)
+    vectors, query = (dice.standard_normal((n, 20)).astype(np.float32) for n in (7, 3))
+    packed = Packed(np.array([0, 2, 7]), bits_of(vectors))
+    assert packed.values.shape == (7, 3) and packed.values.dtype == np.uint8
+    signs = np.where(vectors > 0, 1, -1)
+    products = query @ signs.T / np.sqrt(20)
+    expected = [products[:, :2].max(1).mean(), products[:, 2:].max(1).mean()]
+    np.testing.assert_allclose(similarities(query, packed), expected, rtol=1e-5)
+
+
+def test_the_light_encoder_has_the_same_token_vectors(minilm: Path) -> None:
+    light, retriever = open_light(minilm), Retriever(minilm, precision="fp32")
+    assert light is not None
+    questions = ["Who grinds the flour?", "unbelievably antidisestablishmentarian", "", "[SEP] [MASK] a"]
+    for mine, expected in zip(
+        light.encode_tokens_of_queries(questions), retriever.encode_tokens_of_queries(questions), strict=True
+    ):
+        np.testing.assert_allclose(mine, expected, atol=2e-5)
+
+
+def test_shards_and_batches_write_the_same(
+    corpus: Path, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qontext.retrieve.encode.BLOCK", 9)
+    whole = encode(corpus, tiny_encoder, tmp_path / "whole")
+    encode(corpus, tiny_encoder, tmp_path / "parts", shard="1/2", batch_tokens=64)
+    parts = encode(corpus, tiny_encoder, tmp_path / "parts", shard="0/2", batch_tokens=64)
+    assert parts.digest == whole.digest
+    stored = TokenBits(whole.path)
+    assert len(stored.encoded.parts) == 5
+    found = Run.of(_hits("q0", sorted(rows_of(corpus))))
+    query = Retriever(tiny_encoder, precision="fp32").encode_tokens_of_queries([QUESTIONS["q0"]])
+    by_tokens = {hit.passage: hit.score for hit in stored.reranked(found, query, 1.0)["q0"]}
+    own = {id: reference(tiny_encoder, QUESTIONS["q0"], text) for id, text in rows_of(corpus).items()}
+    assert sorted(by_tokens, key=lambda id: (-by_tokens[id], id)) == sorted(
+        own, key=lambda id: (-round(own[id], 5), id)
+    )
+
+
+def test_bits_of_unchanged_passages_are_reused(corpus: Path, tiny_encoder: Path, tmp_path: Path) -> None:
+    old = encode(corpus, tiny_encoder, tmp_path / "old")
+    file = corpus / "corpus.jsonl"
+    rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+    rows[5]["text"] = "Another text."
+    rows.insert(0, {"_id": "new", "title": "", "text": "A new one."})
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    again = encode(corpus, tiny_encoder, tmp_path / "again", reuse=old.path)
+    assert (again.summary["encoded_now"], again.summary["reused"]) == (2, len(rows) - 2)
+    fresh = encode(corpus, tiny_encoder, tmp_path / "fresh")
+    for mine, expected in zip(*(open_packed(artifact.path).parts for artifact in (again, fresh))):
+        assert np.array_equal(mine.starts, expected.starts) and np.array_equal(mine.values, expected.values)
+    vectors = api.encode(corpus, encoder=tiny_encoder, precision="fp32", reuse=old.path, out=tmp_path / "one")
+    assert vectors.summary["reused"] == 0, "a passage's vector is no token's"
+
+
+def test_where_bits_do_not_apply(corpus: Path, tiny_encoder: Path, tmp_path: Path) -> None:
+    plain: dict[str, Any] = {"encoder": tiny_encoder, "tokens": True, "out": tmp_path / "no"}
+    for settings, message in (
+        ({"kind": "query"}, "tokens is for passages"),
+        ({"window": 16}, "window is not for --tokens"),
+        ({"pooling": "cls"}, "pooling is not for --tokens"),
+        ({"storage": "fp16"}, "have no number format"),
+    ):
+        with pytest.raises(QontextError, match=message):
+            api.encode(corpus, **plain, **settings)
+    bits = encode(corpus, tiny_encoder, tmp_path / "bits")
+    with pytest.raises(QontextError, match="too many to search"):
+        open_index(bits.path)
+    for verb, settings in ((api.index, {"backend": "int8"}), (api.export, {})):
+        with pytest.raises(QontextError, match="representation 'token-bits', not"):
+            verb(bits, **settings, out=tmp_path / "no")
+    vectors = api.encode(corpus, encoder=tiny_encoder, out=tmp_path / "vectors")
+    (tmp_path / "run.trec").write_text("q0 Q0 p01 1 1.0 x\n")
+    with pytest.raises(QontextError, match="Encode with --tokens"):
+        api.rerank(tmp_path / "run.trec", tokens=vectors, data=corpus, out=tmp_path / "no")
+
+
+def test_damaged_bits_are_refused(corpus: Path, tiny_encoder: Path, tmp_path: Path) -> None:
+    bits = encode(corpus, tiny_encoder, tmp_path / "bits")
+    np.save(bits.path / "vectors-00000.npy", np.zeros((3, 2), np.float32))
+    with pytest.raises(QontextError, match="its type is float32, expected unsigned integers"):
+        open_packed(bits.path)
