@@ -188,6 +188,23 @@ def windows(content: dict[str, Any]) -> Rows:
     return rows
 
 
+def tokens(content: dict[str, Any]) -> Rows:
+    names = {
+        "BM25": "BM25",
+        "vectors": "vectors of windows",
+        "both": "both",
+        "tokens": "both, then tokens alone",
+    }
+    names["fused"] = "both and tokens"
+    sizes = ["bytes per passage: vectors", "bits", "ms per question"]
+    rows = [["set", *names.values(), "p", *sizes]]
+    for row in content["rows"]:
+        scores = [f"{row[name]:.3f}".lstrip("0") for name in names]
+        sizes = [f"{row[name]:,}" for name in ("vector_bytes", "bit_bytes")]
+        rows.append([row["set"], *scores, _p(row["p"]), *sizes, f"{row['milliseconds']:.0f}"])
+    return rows
+
+
 def representations(content: dict[str, Any]) -> Rows:
     rows = [["fine-tuned as", "a training step", "texts/s encoded", "bytes per passage", "questions/s"]]
     for row in content["rows"]:
@@ -231,6 +248,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], Rows]] = {
     "search": search,
     "serve": serve,
     "windows": windows,
+    "tokens": tokens,
     "representations": representations,
     "expansion": expansion,
     "judges": judges,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qontext.adapt.verdict import _because, _helped, _preferred
+from qontext.adapt.verdict import _because, _helped, _preferred, _with_generated
 
 MEANS = {"bm25": 0.60, "start": 0.50, "adapted": 0.58, "hybrid-start": 0.62, "hybrid": 0.66}
 
@@ -48,3 +48,23 @@ def test_a_choice_is_explained_by_the_figures_that_it_compared() -> None:
     assert first == (
         "Reason: it scores highest and is the simplest (next: BM25 (by words): -0.060, p = .200, n = 50)."
     )
+
+
+def test_without_real_questions_more_is_compared_unless_it_is_much_worse() -> None:
+    def chosen(system: str, **means: float) -> tuple[str, str]:
+        means = {"bm25": 0.9, "start": 0.5, "hybrid-start": 0.89, **means}
+        pairs = {(a, b): (means[b] - means[a], 0.3) for a in means for b in means}
+        return _with_generated(system, "why", "hybrid-start", means, pairs, 50)
+
+    assert chosen("bm25")[0] == "hybrid-start"
+    assert (
+        "BM25 alone by -0.010, and a loss of up to 0.020 is accepted (-0.010, p = .300, n = 50)"
+        in chosen("bm25")[1]
+    )
+    assert chosen("bm25", **{"hybrid-start": 0.8}) == ("bm25", "why")
+    system, because = chosen("bm25", **{"tokens-start": 0.88})
+    assert system == "tokens-start" and "BM25 and the original encoder by -0.010" in because
+    assert chosen("hybrid-start", **{"tokens-start": 0.95})[0] == "tokens-start"
+    assert chosen("hybrid-start", **{"tokens-start": 0.86}) == ("hybrid-start", "why")
+    assert chosen("bm25", **{"hybrid-start": 0.8, "tokens-start": 0.89})[0] == "tokens-start"
+    assert chosen("start", **{"tokens-start": 0.95}) == ("start", "why"), "BM25 is of no use there"

@@ -87,14 +87,8 @@ def judge(steps: Path, splits: list[str], systems: list[str]) -> Verdict:
     candidates = ["bm25", encoder, together, *([by_tokens] if by_tokens in systems else [])]
     system = _preferred(candidates, means, better)
     because = _because(system, candidates, means, better, counts[split])
-    for simpler, name, why in ((("bm25",), together, FAVORS_BM25), (("bm25", together), by_tokens, USUALLY)):
-        if split == "generated" and system in simpler and means.get(name, -1) >= means[system] - TOLERATED:
-            because = (
-                f"Reason: {why} it differs from {'BM25 alone' if system == 'bm25' else NAMES[system]} by "
-                f"{means[name] - means[system]:+.3f}, and a loss of up to {TOLERATED:.3f} is accepted "
-                f"({_figures(system, name, better, counts[split])})."
-            )
-            system = name
+    if split == "generated":
+        system, because = _with_generated(system, because, together, means, better, counts[split])
     sentences += [
         f"Search with {NAMES[system]}: {MEASURE} {means[system]:.3f}" + _beside(system, means) + ".",
         because,
@@ -153,6 +147,28 @@ def _because(
     if top not in candidates:
         why += f"; {NAMES[top]} ({means[top]:.3f}) is not a candidate, because its encoder is not kept"
     return why + "."
+
+
+def _with_generated(
+    system: str,
+    because: str,
+    together: str,
+    means: dict[str, float],
+    better: dict[tuple[str, str], tuple[float, float]],
+    n: int,
+) -> tuple[str, str]:
+    """The choice, with its reason, if there are no real questions: BM25 is complemented by the encoder, and both by its
+    tokens, unless that is much worse."""
+    by_tokens = together.replace("hybrid", "tokens")
+    for simpler, name, why in ((("bm25",), together, FAVORS_BM25), (("bm25", together), by_tokens, USUALLY)):
+        if system in simpler and means.get(name, -1) >= means[system] - TOLERATED:
+            than = "BM25 alone" if system == "bm25" else NAMES[system]
+            because = (
+                f"Reason: {why} it differs from {than} by {means[name] - means[system]:+.3f}, and a loss of up to "
+                f"{TOLERATED:.3f} is accepted ({_figures(system, name, better, n)})."
+            )
+            system = name
+    return system, because
 
 
 def _figures(a: str, b: str, better: dict[tuple[str, str], tuple[float, float]], n: int) -> str:
