@@ -71,6 +71,31 @@ def test_an_index_is_added_measured_updated_and_removed_without_training(
     assert open_artifact(out / "steps" / "pretrain").meta == trained
 
 
+def test_bits_of_tokens_follow_the_documents(
+    adapted: Any, small_encoder: Path, write_documents: Callable[..., Path], report: Callable[..., Any]
+) -> None:
+    out, tokens = adapted.out, adapted.out / "index" / "tokens"
+
+    def recommend(system: str) -> None:
+        about = json.loads((out / "adapted.json").read_text())
+        name = system if about["encoder"] == "adapted" else f"{system}-start"
+        (out / "adapted.json").write_text(json.dumps({**about, "system": name}))
+
+    recommend("tokens")
+    documents = [report(number) for number in range(1, 30)]
+    adapt(write_documents([*documents, report(40)]), out, small_encoder)
+    assert open_artifact(tokens).summary["texts"] == vectors_of(out)["texts"]
+    adapt(write_documents([*documents, report(40), report(41)]), out, small_encoder)
+    now = open_artifact(tokens).summary
+    assert now["encoded_now"] == vectors_of(out)["encoded_now"] < now["reused"]
+    assert now["texts"] == vectors_of(out)["texts"]
+    answers = Searcher(out).search(report(41)["text"], k=3)
+    assert "report-41" in {answer.document for answer in answers}
+    recommend("hybrid")
+    adapt(write_documents(documents), out, small_encoder)
+    assert not tokens.exists(), "bits that nothing reads are removed"
+
+
 def test_a_table_follows_the_documents(
     adapted: Any, small_encoder: Path, write_documents: Callable[..., Path], report: Callable[..., Any]
 ) -> None:

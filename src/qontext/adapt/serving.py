@@ -38,7 +38,7 @@ def make_index(
     index, before = root / INDEX, root / f"{INDEX}.before"
     choice = choice or chosen(root)
     if (before / "vectors").is_dir():  # an interrupted update
-        reuse = _encoded(before)
+        reuse = {**reuse, **_encoded(before)}
     recipe = _write(request, model, root, reuse, choice, tokens=tokens)
     if not before.exists() and (index / "vectors").is_dir():
         states = {step.name: state for step, state, _ in plan(recipe, index)}
@@ -52,7 +52,7 @@ def make_index(
         is_missing = is_rest_done and not artifacts.is_artifact(index / DENSE)
         if artifacts.is_artifact(index / "vectors") and not is_missing:
             index.rename(before)
-            recipe = _write(request, model, root, _encoded(before), choice, tokens=tokens)
+            recipe = _write(request, model, root, {**reuse, **_encoded(before)}, choice, tokens=tokens)
     rows = run_recipe(recipe, index, on=on)
     shutil.rmtree(before, ignore_errors=True)
     return rows
@@ -69,7 +69,7 @@ def chosen(root: Path) -> Choice:
 
 def _encoded(index: Path) -> dict[str, str]:
     """What an index has that can be reused."""
-    return {name: str(index / name) for name in ("vectors", TOKENS) if (index / name).is_dir()}
+    return {name: str(index / name) for name in ("vectors", TOKENS) if artifacts.is_artifact(index / name)}
 
 
 def _write(
