@@ -166,6 +166,14 @@ def test_where_bits_do_not_apply(corpus: Path, tiny_encoder: Path, tmp_path: Pat
         api.rerank(tmp_path / "run.trec", tokens=vectors, data=corpus, out=tmp_path / "no")
 
 
+def test_bits_of_other_passages_are_refused(corpus: Path, tiny_encoder: Path, tmp_path: Path) -> None:
+    bits = TokenBits(encode(corpus, tiny_encoder, tmp_path / "bits").path)
+    query = Retriever(tiny_encoder, precision="fp32").encode_tokens_of_queries(["a boat"])
+    for id in ("a", "p17x", "z"):
+        with pytest.raises(QontextError, match=f"lacks the passage '{id}'"):
+            bits.reranked(Run.of(_hits("q", sorted(["p01", id]))), query, 0.5)
+
+
 def test_damaged_bits_are_refused(corpus: Path, tiny_encoder: Path, tmp_path: Path) -> None:
     bits = encode(corpus, tiny_encoder, tmp_path / "bits")
     np.save(bits.path / "vectors-00000.npy", np.zeros((3, 2), np.float32))

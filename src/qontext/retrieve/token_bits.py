@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qontext.frame.errors import QontextError
 from qontext.models.packed import Packed
 from qontext.retrieve.packed import open_packed, take
 
@@ -73,7 +74,7 @@ class TokenBits:
         from qontext.data.runs import Run
         from qontext.retrieve.fuse import Rows
 
-        places = self.encoded.places(np.searchsorted(self.encoded.ids, found.ids))
+        places = self._places(found.ids)
         ends = zip(queries, found.starts, found.starts[1:])
         scores = [similarities(q, take(self.encoded, places[found.codes[a:b]])) for q, a, b in ends]
         if not scores:
@@ -81,3 +82,15 @@ class TokenBits:
         rows = (found.row_queries(), found.queries, found.codes, found.ids)
         by_tokens = Run.from_codes(*rows, np.concatenate(scores).astype(np.float64))
         return Rows([found, by_tokens], "zscore", 60).fused((1 - weight, weight), found.size)
+
+    def _places(self, ids: Array) -> Array:
+        """[P] where the passages with these ids stand."""
+        own = self.encoded.ids
+        numbers = np.minimum(np.searchsorted(own, ids), len(own) - 1)
+        if (is_missing := own[numbers] != ids).any():
+            raise QontextError(
+                f"lacks the passage {ids[is_missing.argmax()]!r}",
+                place=self.encoded.artifact.path,
+                remedy="Encode the passages again.",
+            )
+        return self.encoded.places(numbers)
