@@ -1,13 +1,14 @@
 """Run the cells of the study that are not recorded yet.
 
     python evidence/run.py --data DATA --start MODEL --documents DOCUMENTS [--sets fairytaleqa …] [--arms mlm …]
-        [--seeds 1 …] [--scale minilm] [--zero-shot cranfield …] [--split test] [--work runs/evidence]
-        [--cells evidence/cells]
+        [--seeds 1 …] [--scale minilm] [--zero-shot cranfield …] [--question-model MODEL] [--split test]
+        [--work runs/evidence] [--cells evidence/cells]
 
-DATA holds labeled sets in BEIR's layout, one per folder; MODEL is made a language model again on DOCUMENTS. Every cell
-is a recipe, so a killed run continues where it was. With --zero-shot, what was trained on the sets is measured on those
-sets. What a cell measured is written as JSON: its recipe, the values of each question, seconds per step, and the machine.
-A cell whose recipe changed is run again.
+DATA holds labeled sets in BEIR's layout, one per folder; the first MODEL is made a language model again on DOCUMENTS.
+Every cell is a recipe, so a killed run continues where it was. With --zero-shot, what was trained on the sets is measured
+on those sets. A language model that `qontext train-generator` fine-tuned on other sets (--question-model) asks the
+questions of the arms that need one; without it, they are left out. What a cell measured is written as JSON: its recipe,
+the values of each question, seconds per step, and the machine. A cell whose recipe changed is run again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from study import ARMS, SCALES, Cell, Scale, recipe, start_recipe
+from study import ARMS, GENERATORS, SCALES, Cell, Places, Scale, recipe, start_recipe
 
 from qontext.data.collection import read_qrels, read_queries
 from qontext.evaluation.gather import per_query
@@ -51,6 +52,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[1])
     parser.add_argument("--scale", default="minilm", choices=SCALES)
     parser.add_argument("--zero-shot", nargs="+", default=[None])
+    parser.add_argument("--question-model", help="a language model fine-tuned by qontext train-generator")
     parser.add_argument("--split", default="test")
     parser.add_argument("--work", type=Path, default=Path("runs/evidence"))
     parser.add_argument("--cells", type=Path, default=HERE / "cells")
@@ -59,6 +61,7 @@ def main() -> None:
     scale = replace(SCALES[options.scale], split=options.split)
     work = options.work / options.scale
     study = Study.begin(scale, options.start, options.documents, options.data, work, options.cells)
+    study = replace(study, question_model=options.question_model)
     chosen = [arm for arm in ARMS if arm.name in options.arms]
     for seed in options.seeds:
         for data in options.sets:
@@ -77,6 +80,7 @@ class Study:
     cells: Path
     start: str
     start_settings: dict[str, Any]
+    question_model: str | None = None
 
     @classmethod
     def begin(cls, scale: Scale, model: str, documents: str, data: Path, work: Path, cells: Path) -> Study:
@@ -96,9 +100,14 @@ class Study:
         if cell.arm.source == "gold" and not gold.exists():
             write_gold(data, gold)
         target = str(self.data / cell.target) if cell.target else None
-        steps = recipe(cell, self.scale, str(data), self.start, str(gold), target)
-        names = {str(data): "DATA", self.start: "START", str(gold): "GOLD"}
-        settings = described(steps, names | ({target: "TARGET"} if target else {}))
+        places = Places(str(data), self.start, str(gold), target, self.question_model)
+        if GENERATORS.get(cell.arm.source or "") == "causal" and not self.question_model:
+            log.note(f"{cell.name}: left out, it needs --question-model")
+            return
+        steps = recipe(cell, self.scale, places)
+        named = {"DATA": str(data), "START": self.start, "GOLD": str(gold), "TARGET": target}
+        named["QUESTION_MODEL"] = self.question_model
+        settings = described(steps, {place: name for name, place in named.items() if place})
         settings = {"start": self.start_settings, "cell": settings}
         key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
         file = self.cells / f"{cell.name}.json"

@@ -46,6 +46,14 @@ def _query(method: str, **more: Any) -> dict[str, Any]:
 PASSAGES = "near+olap+rand"
 LONG = {"steps": 1_500}
 EIGHT = {"passages_per_query": 8}
+GENERATORS = {
+    "keyphrase": "keyphrase",
+    "filtered": "keyphrase",
+    "span": "span",
+    "causal": "causal",
+    "causal-filtered": "causal",
+}
+"""The generator that a source's queries come from."""
 CONTRASTIVE_ONLY = {"late_mlm_weight": 0.0, "head_weight": 0.0}
 
 ARMS = (
@@ -61,9 +69,13 @@ ARMS = (
     Arm("cocondenser-gold", "coCondenser, questions", _query("cocondenser"), "gold"),
     Arm("cocondenser-span", "coCondenser, random spans", _query("cocondenser"), "span"),
     Arm("cocondenser-filtered", "coCondenser, filtered", _query("cocondenser"), "filtered"),
+    Arm("cocondenser-weighted", "coCondenser, weighted by score", _query("cocondenser", sampling="score"), "filtered"),
+    Arm("cocondenser-causal", "coCondenser, SmolLM2's questions", _query("cocondenser"), "causal"),
+    Arm("cocondenser-causal-filtered", "coCondenser, SmolLM2's, filtered", _query("cocondenser"), "causal-filtered"),
     Arm("cocondenser-one-query", "coCondenser, one keyphrase", _query("cocondenser", candidates=1), "keyphrase"),
     Arm("cocondenser-mixed", "coCondenser, mixed", _query("cocondenser", context="mixed"), "keyphrase"),
     Arm("contrastive-query", "contrastive, keyphrases", _query("cocondenser", **CONTRASTIVE_ONLY), "keyphrase"),
+    Arm("contrastive-causal", "contrastive, SmolLM2's questions", _query("cocondenser", **CONTRASTIVE_ONLY), "causal"),
     Arm("cocondenser-warm", "Condenser, coCondenser", _query("cocondenser"), "keyphrase", "condenser"),
     Arm("cot-mae-passage", "CoT-MAE, passages", {"method": "cot-mae", "context": PASSAGES}),
     Arm("cot-mae-query", "CoT-MAE, keyphrases", _query("cot-mae"), "keyphrase"),
@@ -73,10 +85,16 @@ ARMS = (
         _query("cot-mae", decoder="autoregressive"), "keyphrase"),
     Arm("bow-query", "words of keyphrases", _query("bow", target="context"), "keyphrase"),
     Arm("bow-passage", "words of the passage", {"method": "bow", "target": "passage"}),
+    Arm("bow-both", "words of passage and keyphrases", _query("bow", target="both"), "keyphrase"),
     Arm("bow-contrastive", "words and contrastive",
         _query("bow", target="context", contrastive_weight=1.0), "keyphrase"),
     Arm("bow-contrastive-gold", "words, contrast, questions",
         _query("bow", target="context", contrastive_weight=1.0), "gold"),
+    Arm("mlm-timed", "MLM, equal time", {"method": "mlm", "steps": 400}),
+    Arm("cocondenser-query-timed", "coCondenser, keyphrases, equal time",
+        _query("cocondenser", steps=180), "keyphrase"),
+    Arm("contrastive-query-timed", "contrastive, keyphrases, equal time",
+        _query("cocondenser", **CONTRASTIVE_ONLY, steps=300), "keyphrase"),
     Arm("mlm-long", "MLM, 1,500 steps", {"method": "mlm", **LONG}),
     Arm("cot-mae-passage-long", "CoT-MAE, passages, 1,500 steps", {"method": "cot-mae", "context": PASSAGES, **LONG}),
     Arm("cot-mae-query-long", "CoT-MAE, keyphrases, 1,500 steps", _query("cot-mae", **LONG), "keyphrase"),
@@ -160,10 +178,23 @@ def start_recipe(scale: Scale, model: str, documents: str) -> Recipe:
     )
 
 
-def recipe(cell: Cell, scale: Scale, data: str, start: str, gold: str, target: str | None = None) -> Recipe:
+@dataclass(frozen=True)
+class Places:
+    """What a cell reads: a data set, the encoder that arms start from, the set's training questions as queries of their
+    passages, the set to measure on, if it is another one, and a language model that asks questions, if there is one."""
+
+    data: str
+    start: str
+    gold: str
+    target: str | None = None
+    question_model: str | None = None
+
+
+def recipe(cell: Cell, scale: Scale, places: Places) -> Recipe:
     """The steps of a cell. Cells of one data set share the steps that have no arm in their names; those that measure on
     another set, `target`, are named after it."""
-    arm, tag, measured = cell.arm, f"{cell.arm.name}-{cell.seed}", target or data
+    data, start = places.data, places.start
+    arm, tag, measured = cell.arm, f"{cell.arm.name}-{cell.seed}", places.target or data
     end = f"-{cell.target}" if cell.target else ""
     words = Step.of(
         f"bm25{end}", {"bm25": True, "data": measured, "split": scale.split, "k": 100}, verb="search"
@@ -172,7 +203,7 @@ def recipe(cell: Cell, scale: Scale, data: str, start: str, gold: str, target: s
         scored = {"run": f"@bm25{end}", "qrels": measured, "split": scale.split, "measures": MEASURES}
         return Recipe(arm.title, (words, Step.of(f"score-bm25-1{end}-0", scored, verb="evaluate")))
     trained = named(arm.of) if arm.of else arm
-    steps = [words, *_shared(trained, scale, data, start, gold)]
+    steps = [words, *_shared(trained, scale, places)]
     encoder = start
     if trained.settings:
         first = start
@@ -229,17 +260,20 @@ def named(arm: str) -> Arm:
     return next(other for other in ARMS if other.name == arm)
 
 
-def _shared(arm: Arm, scale: Scale, data: str, start: str, gold: str) -> Iterator[Step]:
+def _shared(arm: Arm, scale: Scale, places: Places) -> Iterator[Step]:
+    data, start = places.data, places.start
     yield Step.of("passages", {"source": data, "keep": True, "tokenizer": start}, verb="split")
     drawn = {"passages": "@passages", "per_passage": scale.queries_per_passage}
-    if arm.source in ("keyphrase", "filtered", "span"):
-        generator = "span" if arm.source == "span" else "keyphrase"
+    generator = GENERATORS.get(arm.source or "")
+    if generator == "causal":
+        drawn |= {"per_passage": min(2, scale.queries_per_passage), "model": places.question_model}
+    if generator:
         yield Step.of(f"queries-{generator}", {**drawn, "generator": generator}, verb="generate")
-    if arm.source == "filtered":
-        settings = {"queries": "@queries-keyphrase", "passages": "@passages", "keep_at_least": 1}
-        yield Step.of("queries-filtered", settings, verb="filter")
+    if arm.source in ("filtered", "causal-filtered"):
+        settings = {"queries": f"@queries-{generator}", "passages": "@passages", "keep_at_least": 1}
+        yield Step.of(f"queries-{arm.source}", settings, verb="filter")
     if arm.source == "gold":
-        yield Step.of("queries-gold", {**drawn, "generator": "file", "queries": gold}, verb="generate")
+        yield Step.of("queries-gold", {**drawn, "generator": "file", "queries": places.gold}, verb="generate")
     if scale.labels:
         of = {"bm25": True, "data": data, "split": "train", "limit": max(scale.labels), "k": 100}
         yield Step.of("bm25-train", of, verb="search")
@@ -388,7 +422,8 @@ CLAIMS = (
           (("none", "cocondenser-passage"), ("none", "cot-mae-passage"), *NONE)),
     Claim("… and better than MLM on the same passages", "the same",
           (("mlm", "cocondenser-passage"), ("mlm", "cot-mae-passage"), ("mlm", "cocondenser-query"),
-           ("mlm", "cot-mae-query"), ("mlm-long", "cocondenser-query-long"), ("mlm-long", "cot-mae-query-long"))),
+           ("mlm", "cot-mae-query"), ("mlm-long", "cocondenser-query-long"), ("mlm-long", "cot-mae-query-long"),
+           ("mlm-timed", "cocondenser-passage"), ("mlm-timed", "cocondenser-query-timed"))),
     Claim("Reconstructing the context is better than contrasting it: CoT-MAE over coCondenser", "Wu et al. 2022, table 1",
           (("cocondenser-passage", "cot-mae-passage"), ("cocondenser-query", "cot-mae-query"),
            ("cocondenser-query-long", "cot-mae-query-long"))),
@@ -402,9 +437,14 @@ CLAIMS = (
     Claim("It is the query that counts, not merely a short text of the passage", "Wu et al. 2023, section 1",
           (("cocondenser-span", "cocondenser-query"), ("cocondenser-span", "cocondenser-gold"))),
     Claim("More relevant queries are better: filtered ones", "Wu et al. 2023, section 5.3",
-          (("cocondenser-query", "cocondenser-filtered"),)),
+          (("cocondenser-query", "cocondenser-filtered"), ("cocondenser-query", "cocondenser-weighted"),
+           ("cocondenser-causal", "cocondenser-causal-filtered"))),
+    Claim("Questions of a language model are better contexts than phrases of the passage", "Wu et al. 2023, section 3.1",
+          (("cocondenser-query", "cocondenser-causal"), ("contrastive-query", "contrastive-causal"),
+           ("cocondenser-causal", "cocondenser-gold"))),
     Claim("MLM is needed beside the contrastive loss", "Gao & Callan 2022, table 4",
-          (("contrastive-query", "cocondenser-query"), ("contrastive-query-long", "cocondenser-query-long"))),
+          (("contrastive-query", "cocondenser-query"), ("contrastive-query-long", "cocondenser-query-long"),
+           ("contrastive-query-timed", "cocondenser-query-timed"))),
     Claim("A Condenser is the better start for coCondenser", "Gao & Callan 2022, section 3.2",
           (("cocondenser-query", "cocondenser-warm"),)),
     Claim("Stage 2, with mined negatives, is better than stage 1", "Gao & Callan 2022, table 5; Wu et al. 2023, table 1",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.tiny import save_bert, write_inputs
+from tests.tiny import save_bert, save_llama, write_inputs
 
 HERE = Path(__file__).resolve().parents[2] / "evidence"
 
@@ -115,6 +116,23 @@ def test_zero_shot_cells_train_on_one_set_and_measure_on_another(begun: Any, mod
     assert str(begun.data) not in (folder / "none-1.json").read_text()
 
 
+def test_a_language_model_asks_the_questions_of_its_arms_which_are_left_out_without_one(
+    begun: Any, modules: Any, tmp_path: Path
+) -> None:
+    study = modules["study"]
+    cell = study.Cell("small", "stories", study.named("cocondenser-causal-filtered"), 1)
+    file = begun.cells / f"{cell.name}.json"
+    begun.run(cell)
+    assert not file.exists()
+    model = save_llama(tmp_path / "model", ["who knows what the chapter says about the king of the sea"] * 20)
+    replace(begun, question_model=model).run(cell)
+    steps = json.loads(file.read_text())["settings"]["cell"]
+    assert steps["queries-causal"]["model"] == "QUESTION_MODEL"
+    assert steps["queries-causal-filtered"]["queries"] == "@queries-causal"
+    assert steps["pretrain-cocondenser-causal-filtered-1"]["queries"] == "@queries-causal-filtered"
+    assert model not in file.read_text()
+
+
 @pytest.mark.parametrize("representation", ["tokens", "sparse"])
 def test_other_representations_are_measured_after_fine_tuning(
     begun: Any, modules: Any, representation: str
@@ -129,9 +147,8 @@ def test_other_representations_are_measured_after_fine_tuning(
 def test_every_arm_is_a_recipe_whose_settings_are_accepted(modules: Any, tmp_path: Path) -> None:
     study = modules["study"]
     for arm in study.ARMS:
-        steps = study.recipe(
-            study.Cell("minilm", "set", arm, 1), study.SCALES["minilm"], "data", "start", "gold"
-        )
+        places = study.Places("data", "start", "gold", question_model="model")
+        steps = study.recipe(study.Cell("minilm", "set", arm, 1), study.SCALES["minilm"], places)
         for step in steps.steps:
             step.configure(tmp_path)
 
