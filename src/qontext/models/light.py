@@ -71,6 +71,8 @@ class LightRetriever:
 
     def _tokens_of(self, query: str) -> Floats:
         ids = self._ids(query, "query")
+        if not ids:
+            return np.zeros((1, self.weights["embeddings.word_embeddings.weight"].shape[1]), np.float32)
         added = self.tokenizer.get_added_tokens_decoder()
         are_own = np.array([id not in added or not added[id].special for id in ids])
         hidden_TH = self._forward(ids)[are_own if are_own.any() else ~are_own]

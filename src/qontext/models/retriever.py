@@ -205,10 +205,13 @@ class Retriever:
         vectors_NTH = nn.functional.normalize(hidden_NTH, dim=2).cpu().numpy()
         special = self.tokenizer.all_special_ids
         are_own = [~np.isin(ids, special) for ids in tokens]
-        # A text of special tokens alone keeps them: it has a vector.
+        # A text of special tokens alone keeps them, and one of no tokens has a vector of zeros.
         are_own = [own if own.any() else ~own for own in are_own]
-        starts = np.cumsum([0, *(own.sum() for own in are_own)])
-        own = np.concatenate([vectors[: len(own)][own] for vectors, own in zip(vectors_NTH, are_own)])
+        nothing = np.zeros((1, self.width), np.float32)
+        parts = [
+            vectors[: len(own)][own] if len(own) else nothing for vectors, own in zip(vectors_NTH, are_own)
+        ]
+        starts, own = np.cumsum([0, *map(len, parts)]), np.concatenate(parts)
         if not np.isfinite(own).all():
             raise self._not_finite()
         return Packed(starts, form(own))

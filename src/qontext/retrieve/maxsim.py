@@ -46,7 +46,11 @@ class TokenScorer:
         is_missing = place.take(pa.array(needed)).is_null().to_numpy(zero_copy_only=False)
         if is_missing.any():
             missing = ids[needed[is_missing.argmax()]]
-            raise QontextError(f"names the passage {missing!r}, which {path} does not hold", place=run)
+            raise QontextError(
+                f"names the passage {missing!r}, which {path} does not hold",
+                place=run,
+                remedy="Encode the passages that were searched.",
+            )
         self._place = place.fill_null(-1).to_numpy()
         remedy = "Restore it, or encode the passages again."
         name = find(self.encoded.encoder, Path(path), "the encoder of the passages", remedy=remedy)

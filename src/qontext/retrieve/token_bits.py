@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
+TOKENS_AT_ONCE = 1 << 15
+"""Tokens of passages that are numbers at the same time: 50 MB of them with 384 dimensions."""
+
 
 def bits_of(vectors_JD: Array) -> Array:
     """[J, B] the signs of the vectors."""
@@ -36,11 +39,21 @@ def bits_of(vectors_JD: Array) -> Array:
 
 def similarities(query_ID: Array, passages: Packed) -> Array:
     """[P] the similarity of a query to passages of bits."""
+    starts, first, parts = passages.starts, 0, []
+    while first < len(passages):
+        # At least one passage, and no more tokens than fit.
+        last = max(first + 1, int(np.searchsorted(starts, starts[first] + TOKENS_AT_ONCE, "right")) - 1)
+        parts.append(_of_some(query_ID, passages.values[starts[first] : starts[last]], starts[first:last]))
+        first = last
+    return np.concatenate(parts) if parts else np.zeros(0, np.float32)
+
+
+def _of_some(query_ID: Array, bits_JB: Array, starts: Array) -> Array:
     dimension = query_ID.shape[1]
-    are_positive_JD = np.unpackbits(passages.values, axis=1, count=dimension).astype(np.float32)
+    are_positive_JD = np.unpackbits(bits_JB, axis=1, count=dimension).astype(np.float32)
     # With signs s = 2b - 1: <e, s> = 2 <e, b> - Σ e.
     products_IJ = 2 * (query_ID @ are_positive_JD.T) - query_ID.sum(1, keepdims=True)
-    greatest_IP = np.maximum.reduceat(products_IJ, passages.starts[:-1], axis=1)
+    greatest_IP = np.maximum.reduceat(products_IJ, starts - starts[0], axis=1)
     similarity_P: Array = greatest_IP.mean(0) / np.float32(np.sqrt(dimension))
     return similarity_P
 
