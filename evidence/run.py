@@ -2,13 +2,15 @@
 
     python evidence/run.py --data DATA --start MODEL --documents DOCUMENTS [--sets fairytaleqa …] [--arms mlm …]
         [--seeds 1 …] [--scale minilm] [--zero-shot cranfield …] [--question-model MODEL] [--split test]
-        [--work runs/evidence] [--cells evidence/cells]
+        [--teacher-set squad_pool] [--work runs/evidence] [--cells evidence/cells]
 
 DATA holds labeled sets in BEIR's layout, one per folder; the first MODEL is made a language model again on DOCUMENTS.
 Every cell is a recipe, so a killed run continues where it was. With --zero-shot, what was trained on the sets is measured
 on those sets. A language model that `qontext train-generator` fine-tuned on other sets (--question-model) asks the
-questions of the arms that need one; without it, they are left out. What a cell measured is written as JSON: its recipe,
-the values of each question, seconds per step, and the machine. A cell whose recipe changed is run again.
+questions of the arms that need one; without it, they are left out. A cross-encoder that learns from the labels of
+--teacher-set teaches the arms that are distilled; on that set itself, they are left out. What a cell measured is written
+as JSON: its recipe, the values of each question, seconds per step, and the machine. A cell whose recipe changed is run
+again.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from study import ARMS, GENERATORS, SCALES, Cell, Places, Scale, recipe, start_recipe
+from study import ARMS, GENERATORS, SCALES, Cell, Places, Scale, recipe, start_recipe, teacher_recipe
 
 from qontext.data.collection import read_qrels, read_queries
 from qontext.evaluation.gather import per_query
@@ -53,6 +55,7 @@ def main() -> None:
     parser.add_argument("--scale", default="minilm", choices=SCALES)
     parser.add_argument("--zero-shot", nargs="+", default=[None])
     parser.add_argument("--question-model", help="a language model fine-tuned by qontext train-generator")
+    parser.add_argument("--teacher-set", default="squad_pool")
     parser.add_argument("--split", default="test")
     parser.add_argument("--work", type=Path, default=Path("runs/evidence"))
     parser.add_argument("--cells", type=Path, default=HERE / "cells")
@@ -61,7 +64,7 @@ def main() -> None:
     scale = replace(SCALES[options.scale], split=options.split)
     work = options.work / options.scale
     study = Study.begin(scale, options.start, options.documents, options.data, work, options.cells)
-    study = replace(study, question_model=options.question_model)
+    study = replace(study, question_model=options.question_model, teacher_set=options.teacher_set)
     chosen = [arm for arm in ARMS if arm.name in options.arms]
     for seed in options.seeds:
         for data in options.sets:
@@ -81,6 +84,7 @@ class Study:
     start: str
     start_settings: dict[str, Any]
     question_model: str | None = None
+    teacher_set: str = "squad_pool"
 
     @classmethod
     def begin(cls, scale: Scale, model: str, documents: str, data: Path, work: Path, cells: Path) -> Study:
@@ -100,15 +104,22 @@ class Study:
         if cell.arm.source == "gold" and not gold.exists():
             write_gold(data, gold)
         target = str(self.data / cell.target) if cell.target else None
-        places = Places(str(data), self.start, str(gold), target, self.question_model)
-        if GENERATORS.get(cell.arm.source or "") == "causal" and not self.question_model:
-            log.note(f"{cell.name}: left out, it needs --question-model")
+        if needed := self.lacks(cell):
+            log.note(f"{cell.name}: left out, it needs {needed}")
             return
+        teacher, teacher_settings = self.teacher() if cell.arm.distilled else (None, {})
+        places = Places(str(data), self.start, str(gold), target, self.question_model, teacher)
         steps = recipe(cell, self.scale, places)
-        named = {"DATA": str(data), "START": self.start, "GOLD": str(gold), "TARGET": target}
+        named = {
+            "DATA": str(data),
+            "START": self.start,
+            "GOLD": str(gold),
+            "TARGET": target,
+            "TEACHER": teacher,
+        }
         named["QUESTION_MODEL"] = self.question_model
         settings = described(steps, {place: name for name, place in named.items() if place})
-        settings = {"start": self.start_settings, "cell": settings}
+        settings = {"start": self.start_settings, "cell": settings} | teacher_settings
         key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
         file = self.cells / f"{cell.name}.json"
         if file.exists() and json.loads(file.read_text("utf-8"))["recipe"] == key:
@@ -137,6 +148,22 @@ class Study:
         for step in steps.steps:
             if step.name.startswith(LARGE):
                 shutil.rmtree(work / step.name, ignore_errors=True)
+
+    def lacks(self, cell: Cell) -> str | None:
+        """What would have to be set for a cell to run."""
+        if GENERATORS.get(cell.arm.source or "") == "causal" and not self.question_model:
+            return "--question-model"
+        if cell.arm.distilled and self.teacher_set == cell.data:
+            return "another --teacher-set"
+        return None
+
+    def teacher(self) -> tuple[str, dict[str, Any]]:
+        """The cross-encoder that learned from another set's labels, trained unless that is done, and its settings."""
+        data = str(self.data / self.teacher_set)
+        steps, work = teacher_recipe(self.scale, self.start, data), self.work / f"teacher-{self.teacher_set}"
+        run_recipe(steps, work)
+        settings = described(steps, {data: self.teacher_set, self.start: "START"})
+        return str(work / "reranker"), {"teacher": settings}
 
 
 def cut(model: str, layers: int, folder: Path) -> str:

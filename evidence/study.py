@@ -25,7 +25,8 @@ class Arm:
 
     With `of`, it is the encoder of that arm, fine-tuned otherwise: with other settings (`finetune`), on negatives that the
     retriever of that arm mined, instead of BM25's (`mined`: stage 2), or towards the scores of a cross-encoder that learned
-    from the same labels (`taught`). `representation` is what fine-tuning trains, if it is not a vector."""
+    from the same labels (`taught`), or, without labels, on keyphrases towards those of one that learned from another set's
+    labels (`distilled`). `representation` is what fine-tuning trains, if it is not a vector."""
 
     name: str
     title: str
@@ -35,6 +36,7 @@ class Arm:
     of: str | None = None
     mined: bool = False
     taught: bool = False
+    distilled: bool = False
     finetune: dict[str, Any] = field(default_factory=dict)
     representation: str | None = None
 
@@ -49,6 +51,7 @@ EIGHT = {"passages_per_query": 8}
 GENERATORS = {
     "keyphrase": "keyphrase",
     "filtered": "keyphrase",
+    "uncertain": "keyphrase",
     "span": "span",
     "causal": "causal",
     "causal-filtered": "causal",
@@ -75,6 +78,8 @@ ARMS = (
     Arm("cocondenser-one-query", "coCondenser, one keyphrase", _query("cocondenser", candidates=1), "keyphrase"),
     Arm("cocondenser-mixed", "coCondenser, mixed", _query("cocondenser", context="mixed"), "keyphrase"),
     Arm("contrastive-query", "contrastive, keyphrases", _query("cocondenser", **CONTRASTIVE_ONLY), "keyphrase"),
+    Arm("contrastive-uncertain", "contrastive, uncertain keyphrases", _query("cocondenser", **CONTRASTIVE_ONLY),
+        "uncertain"),
     Arm("contrastive-causal", "contrastive, SmolLM2's questions", _query("cocondenser", **CONTRASTIVE_ONLY), "causal"),
     Arm("cocondenser-warm", "Condenser, coCondenser", _query("cocondenser"), "keyphrase", "condenser"),
     Arm("cot-mae-passage", "CoT-MAE, passages", {"method": "cot-mae", "context": PASSAGES}),
@@ -90,6 +95,7 @@ ARMS = (
         _query("bow", target="context", contrastive_weight=1.0), "keyphrase"),
     Arm("bow-contrastive-gold", "words, contrast, questions",
         _query("bow", target="context", contrastive_weight=1.0), "gold"),
+    Arm("cot-mae-contrastive", "CoT-MAE and contrastive", _query("cot-mae", contrastive_weight=1.0), "keyphrase"),
     Arm("mlm-timed", "MLM, equal time", {"method": "mlm", "steps": 400}),
     Arm("cocondenser-query-timed", "coCondenser, keyphrases, equal time",
         _query("cocondenser", steps=180), "keyphrase"),
@@ -106,6 +112,9 @@ ARMS = (
     Arm("contrastive-query-tokens", "contrastive, keyphrases; ColBERT", of="contrastive-query", representation="tokens"),
     Arm("cocondenser-query-stage-2", "coCondenser, stage 2", of="cocondenser-query", mined=True),
     Arm("cocondenser-query-eight", "coCondenser, seven negatives", of="cocondenser-query", finetune=EIGHT),
+    Arm("none-distilled", "no pre-training, distilled", of="none", finetune=EIGHT, distilled=True),
+    Arm("contrastive-query-distilled", "contrastive, keyphrases, distilled", of="contrastive-query", finetune=EIGHT,
+        distilled=True),
     Arm("cocondenser-query-soft", "coCondenser, soft labels", of="cocondenser-query", finetune=EIGHT, taught=True),
 )  # fmt: skip
 
@@ -132,6 +141,9 @@ class Scale:
     finetune_lr: float = 5e-5
     reranker_steps: int = 125
     reranker_batch: int = 16
+    teacher_labels: int = 4_000
+    teacher_steps: int = 250
+    distill_steps: int = 128
     queries_per_passage: int = 5
     split: str = "test"
 
@@ -181,13 +193,35 @@ def start_recipe(scale: Scale, model: str, documents: str) -> Recipe:
 @dataclass(frozen=True)
 class Places:
     """What a cell reads: a data set, the encoder that arms start from, the set's training questions as queries of their
-    passages, the set to measure on, if it is another one, and a language model that asks questions, if there is one."""
+    passages, the set to measure on, if it is another one, and, for the arms that need one, a language model that asks
+    questions and a cross-encoder that learned from another set's labels."""
 
     data: str
     start: str
     gold: str
     target: str | None = None
     question_model: str | None = None
+    teacher: str | None = None
+
+
+def teacher_recipe(scale: Scale, start: str, data: str) -> Recipe:
+    """A cross-encoder from the arms' start and the labels of a set that the arms are not measured on."""
+    asked = {"data": data, "split": "train"}
+    words = {"bm25": True, **asked, "limit": scale.teacher_labels, "k": 100}
+    mined = {
+        "run": "@bm25",
+        "qrels": data,
+        **asked,
+        "depth": 100,
+        "per_query": 8,
+        "limit": scale.teacher_labels,
+    }
+    steps = (
+        Step.of("bm25", words, verb="search"),
+        Step.of("groups", mined, verb="mine"),
+        _reranker("reranker", "@groups", start, data, scale, scale.teacher_steps, scale.reranker_batch),
+    )
+    return Recipe("A cross-encoder of another set", steps)
 
 
 def recipe(cell: Cell, scale: Scale, places: Places) -> Recipe:
@@ -214,7 +248,10 @@ def recipe(cell: Cell, scale: Scale, places: Places) -> Recipe:
         encoder = f"@pretrain-{trained.name}-{cell.seed}"
     if not arm.of and not arm.representation:
         steps += _measured(f"{tag}{end}", 0, encoder, scale, measured, words.name)
-    for labels in scale.labels:
+    if arm.distilled:
+        steps += _distilled(cell, encoder, scale, places)
+        steps += _measured(f"{tag}{end}", 0, f"@finetune-{tag}-0", scale, measured, words.name)
+    for labels in () if arm.distilled else scale.labels:
         steps += _finetuned(cell, labels, encoder, start, scale, data)
         retriever, is_vector = f"@finetune-{tag}-{labels}", arm.representation is None
         steps += _measured(f"{tag}{end}", labels, retriever, scale, measured, words.name, is_vector=is_vector)
@@ -238,6 +275,15 @@ def _finetuned(cell: Cell, labels: int, encoder: str, start: str, scale: Scale, 
 
 def _teacher(labels: int, groups: str, start: str, seed: int, scale: Scale, data: str) -> Iterator[Step]:
     """A cross-encoder from the same start and the same labels, and its scores of all passages of the groups."""
+    name, batch = f"reranker-{labels}-{seed}", min(scale.reranker_batch, labels)
+    yield _reranker(name, groups, start, data, scale, scale.reranker_steps, batch, seed=seed)
+    scored = {"run": groups, "reranker": [f"@{name}"], "data": data}
+    yield Step.of(f"scores-train-{labels}-{seed}", scored, verb="rerank")
+
+
+def _reranker(
+    name: str, groups: str, start: str, data: str, scale: Scale, steps: int, batch: int, *, seed: int = 1
+) -> Step:
     of = {
         "groups": groups,
         "passages": data,
@@ -245,15 +291,23 @@ def _teacher(labels: int, groups: str, start: str, seed: int, scale: Scale, data
         "candidates": 8,
         "max_length": scale.tokens + 32,
     }
-    how = {
-        "steps": scale.reranker_steps,
-        "batch_size": min(scale.reranker_batch, labels),
-        "lr": 1e-4,
-        "seed": seed,
-    }
-    yield Step.of(f"reranker-{labels}-{seed}", {**of, **how}, verb="train-reranker")
-    scored = {"run": groups, "reranker": [f"@reranker-{labels}-{seed}"], "data": data}
-    yield Step.of(f"scores-train-{labels}-{seed}", scored, verb="rerank")
+    how = {"steps": steps, "batch_size": batch, "lr": 1e-4, "seed": seed}
+    return Step.of(name, {**of, **how}, verb="train-reranker")
+
+
+def _distilled(cell: Cell, encoder: str, scale: Scale, places: Places) -> Iterator[Step]:
+    """Fine-tuning without labels: a keyphrase of each passage, BM25's negatives, and a cross-encoder's scores."""
+    of = {"passages": "@passages", "per_passage": 1, "seed": 7}  # others than those of pre-training
+    yield Step.of("queries-distilled", {**of, "generator": "keyphrase"}, verb="generate")
+    texts = {"queries": "@queries-distilled", "passages": "@passages"}
+    yield Step.of("bm25-distilled", {"bm25": True, **texts, "k": 50}, verb="search")
+    mined = {"run": "@bm25-distilled", "qrels": "@queries-distilled", **texts, "depth": 50, "per_query": 8}
+    yield Step.of("groups-distilled", mined, verb="mine")
+    scored = {"run": "@groups-distilled", "reranker": [places.teacher], **texts}
+    yield Step.of("scores-distilled", {**scored, "max_length": scale.tokens + 32}, verb="rerank")
+    tag = f"{cell.arm.name}-{cell.seed}"
+    more = {"teacher": "@scores-distilled", "distill": "kl", "steps": scale.distill_steps}
+    yield _finetune(tag, 0, encoder, "@groups-distilled", cell, scale, "@passages", cell.arm.finetune | more)
 
 
 def named(arm: str) -> Arm:
@@ -272,6 +326,10 @@ def _shared(arm: Arm, scale: Scale, places: Places) -> Iterator[Step]:
     if arm.source in ("filtered", "causal-filtered"):
         settings = {"queries": f"@queries-{generator}", "passages": "@passages", "keep_at_least": 1}
         yield Step.of(f"queries-{arm.source}", settings, verb="filter")
+    if arm.source == "uncertain":
+        settings = {"queries": "@queries-keyphrase", "passages": "@passages", "keep_at_least": 0}
+        ranks = {"by": "retrieval", "retriever": start, "skip": 1, "top": 100}
+        yield Step.of("queries-uncertain", settings | ranks, verb="filter")
     if arm.source == "gold":
         yield Step.of("queries-gold", {**drawn, "generator": "file", "queries": places.gold}, verb="generate")
     if scale.labels:
@@ -299,7 +357,7 @@ def _finetune(
         "passages": data,
         "encoder": encoder,
         "steps": max(scale.finetune_steps, labels // scale.finetune_batch),
-        "batch_size": min(scale.finetune_batch, labels),
+        "batch_size": min(scale.finetune_batch, labels or scale.finetune_batch),
         "passages_per_query": scale.finetune_passages,
         "passage_length": scale.tokens,
         "lr": scale.finetune_lr,
@@ -390,7 +448,8 @@ SCALES = {
     "language-model": Scale("a language model", start_steps=20_000, steps=5_000, lr=3e-4),
     "small": Scale(
         "miniature", layers=1, start_steps=2, steps=2, batch=8, tokens=32, labels=(16,), finetune_steps=2,
-        finetune_batch=8, reranker_steps=2, reranker_batch=4, queries_per_passage=2,
+        finetune_batch=8, reranker_steps=2, reranker_batch=4, teacher_labels=16, teacher_steps=2, distill_steps=2,
+        queries_per_passage=2,
     ),
 }  # fmt: skip
 
@@ -439,6 +498,8 @@ CLAIMS = (
     Claim("More relevant queries are better: filtered ones", "Wu et al. 2023, section 5.3",
           (("cocondenser-query", "cocondenser-filtered"), ("cocondenser-query", "cocondenser-weighted"),
            ("cocondenser-causal", "cocondenser-causal-filtered"))),
+    Claim("Passages and queries that the encoder is uncertain about teach it more", "after Kim et al. 2026 (UnIte)",
+          (("contrastive-query", "contrastive-uncertain"),)),
     Claim("Questions of a language model are better contexts than phrases of the passage", "Wu et al. 2023, section 3.1",
           (("cocondenser-query", "cocondenser-causal"), ("contrastive-query", "contrastive-causal"),
            ("cocondenser-causal", "cocondenser-gold"))),
@@ -449,13 +510,16 @@ CLAIMS = (
           (("cocondenser-query", "cocondenser-warm"),)),
     Claim("Stage 2, with mined negatives, is better than stage 1", "Gao & Callan 2022, table 5; Wu et al. 2023, table 1",
           (("cocondenser-query", "cocondenser-query-stage-2"),)),
-    Claim("A bag of words beside the contrastive loss is better than coCondenser's head", "nobody's yet",
-          (("cocondenser-query", "bow-contrastive"), ("cocondenser-gold", "bow-contrastive-gold"))),
+    Claim("Reconstructing the context beside the contrastive loss is better than coCondenser's head", "nobody's yet",
+          (("cocondenser-query", "bow-contrastive"), ("cocondenser-gold", "bow-contrastive-gold"),
+           ("cocondenser-query", "cot-mae-contrastive"))),
     Claim("The contrastive loss alone, with keyphrases, is better than both methods of query-as-context", "nobody's yet",
           (("cocondenser-query", "contrastive-query"), ("cot-mae-query", "contrastive-query"),
            ("cocondenser-query-long", "contrastive-query-long"), ("cot-mae-query-long", "contrastive-query-long"))),
     Claim("Late interaction gains from the same pre-training, and is better than its vector", "nobody's yet",
           (("none-tokens", "contrastive-query-tokens"), ("contrastive-query", "contrastive-query-tokens"))),
+    Claim("Without labels, scores of a cross-encoder that learned from another set's labels help", "Wang et al. 2022 (GPL)",
+          (("none", "none-distilled"), ("contrastive-query", "contrastive-query-distilled"))),
     Claim("Soft labels of a cross-encoder help", "Gao & Callan 2022, table 1; Wu et al. 2022, table 2",
           (("cocondenser-query-eight", "cocondenser-query-soft"),)),
 )  # fmt: skip

@@ -167,6 +167,7 @@ def filter(
     at_most: float = 1.0,
     retriever: str | Path | Artifact | None = None,
     top: int = 10,
+    skip: int = 0,
     depth: int = 100,
     device: str = 'auto',
     reranker: str | Path | Artifact | None = None,

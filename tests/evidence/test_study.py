@@ -133,6 +133,26 @@ def test_a_language_model_asks_the_questions_of_its_arms_which_are_left_out_with
     assert model not in file.read_text()
 
 
+def test_a_cross_encoder_of_another_set_teaches_on_queries_that_pre_training_did_not_see(
+    begun: Any, modules: Any
+) -> None:
+    write_inputs(begun.data, "teaching", {"train": range(20)})
+    cell = modules["study"].Cell("small", "stories", modules["study"].named("contrastive-query-distilled"), 1)
+    file = begun.cells / f"{cell.name}.json"
+    replace(begun, teacher_set="stories").run(cell)
+    assert not file.exists(), "its own labels are no other set's"
+    replace(begun, teacher_set="teaching").run(cell)
+    record = json.loads(file.read_text())
+    assert set(record["scores"]) == {"0", "0+bm25"}
+    teacher, steps = record["settings"]["teacher"], record["settings"]["cell"]
+    assert teacher["reranker"]["passages"] == teacher["groups"]["qrels"] == "teaching"
+    trained = steps["finetune-contrastive-query-distilled-1-0"]
+    assert trained["encoder"] == "@pretrain-contrastive-query-1" and trained["teacher"] == "@scores-distilled"
+    assert steps["scores-distilled"]["reranker"] == ["TEACHER"]
+    assert steps["queries-distilled"]["seed"] != 42 == steps["queries-keyphrase"].get("seed", 42)
+    assert str(begun.data) not in file.read_text() and str(begun.work) not in file.read_text()
+
+
 @pytest.mark.parametrize("representation", ["tokens", "sparse"])
 def test_other_representations_are_measured_after_fine_tuning(
     begun: Any, modules: Any, representation: str
@@ -147,7 +167,7 @@ def test_other_representations_are_measured_after_fine_tuning(
 def test_every_arm_is_a_recipe_whose_settings_are_accepted(modules: Any, tmp_path: Path) -> None:
     study = modules["study"]
     for arm in study.ARMS:
-        places = study.Places("data", "start", "gold", question_model="model")
+        places = study.Places("data", "start", "gold", question_model="model", teacher="teacher")
         steps = study.recipe(study.Cell("minilm", "set", arm, 1), study.SCALES["minilm"], places)
         for step in steps.steps:
             step.configure(tmp_path)

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from tests.pretrain.reference import (
     Both,
     close,
+    contrastive_reference,
     cross_entropies,
     decoder_input,
     losses_of,
@@ -41,6 +42,26 @@ def test_cot_mae(build: Callable[..., Both], encoder: Any, context: str) -> None
     assert len(batch.keys.pair.unique()) <= 6
     count = len(batch.keys.pair)
     assert count == (12 if context != "query" else 6), "both directions, but only one for queries"
+
+
+@pytest.mark.parametrize("decoder", ["mlm", "autoregressive"])
+def test_cot_mae_with_a_contrastive_loss(build: Callable[..., Both], encoder: Any, decoder: str) -> None:
+    """Both members are encoded and each is reconstructed from the other, although the contexts are queries."""
+    settings = {"context": "query", "queries": "queries", "decoder": decoder, "temperature": 20.0}
+    objective, batch, micro = build(method="cot-mae", contrastive_weight=0.5, **settings)
+    vectors = [encoder(ids, None)[0][0, 0] for one in micro for ids, _ in rows(one.encoder)]
+    pair, text = batch.keys.pair.tolist(), batch.keys.text.tolist()
+    partner = {i: j for i in range(12) for j in range(12) if i != j and pair[i] == pair[j]}
+    contrast = contrastive_reference(
+        vectors,
+        pair,
+        lambda i, k: text[k] in (text[i], text[partner[i]]),
+        lambda a, b: (a @ b).item() / 20,
+    )
+    both, _, _ = build(method="cot-mae", directions="both", **{**settings, "temperature": 1.0})
+    without = losses_of(both, batch)
+    assert without.keys() == {"encoder_mlm", "context_mlm"}
+    close(losses_of(objective, batch), {**without, "contrastive": 0.5 * contrast})
 
 
 def test_cot_mae_reads_each_member_from_the_other(

@@ -38,7 +38,7 @@ class Watch(TorchDispatchMode):
         {"method": "condenser"},
         {"method": "cocondenser", "context": "query", "mask_same_document": True},
         {"method": "cot-mae", "context": "query", "decoder": "autoregressive"},
-        {"method": "cot-mae", "context": "near"},
+        {"method": "cot-mae", "context": "near", "contrastive_weight": 1.0},
         {"method": "retromae"},
         {"method": "dupmae"},
         {"method": "seed"},

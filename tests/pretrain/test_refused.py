@@ -44,6 +44,10 @@ from qontext.pretrain.batches import Layout
             {"method": "cot-mae", "decoder": "autoregressive", "decoder_init": "0,1"},
             "cannot be initialized from the encoder's layers",
         ),
+        (
+            {"method": "cot-mae", "directions": "forward", "contrastive_weight": 0.1},
+            "needs the vectors of both members.*Remove --directions",
+        ),
         ({"method": "bow", "context": "near"}, "bow reads no context.*Set --target context or both"),
         ({"method": "bow", "late_mlm_weight": 0, "bow_weight": 0}, "all three loss weights are 0"),
         ({"seed": 2**70}, "seed = .*: input should be less than"),

@@ -29,6 +29,7 @@ from qontext.training.metrics import read
         {"method": "cot-mae", "context": "near+olap+rand"},
         {"method": "cot-mae"},
         {"method": "cot-mae", "decoder": "autoregressive"},
+        {"method": "cot-mae", "contrastive_weight": 0.1},
         {"method": "retromae"},
         {"method": "dupmae"},
         {"method": "seed"},

@@ -117,6 +117,26 @@ def test_copies_can_be_left_out(few, tmp_path):
     assert [r["query"] for r in table(done)] == ["frozen river of ice"]
 
 
+@pytest.mark.parametrize("by", ["retrieval", "mutual"])
+def test_queries_that_the_retriever_answers_already_can_be_left_out(few, tmp_path, by):
+    queries = [f"{GOOD[1]} lighthouse", "yeast"]
+    rows = [{"passage": "p0", "query": query, "number": n} for n, query in enumerate([GOOD[0], *queries])]
+    rows += [{"passage": f"p{n}", "query": GOOD[n], "number": 0} for n in range(1, 4)]
+    records.write_table(tmp_path / "q.parquet", records.table_of(rows, records.QUERIES))
+    settings = {"passages": few, "by": by, "keep_at_least": 0}
+    ranked = api.filter(tmp_path / "q.parquet", out=tmp_path / "all", top=4, **settings)
+    ranks = {(r["passage"], r["query"]): r["rank"] for r in table(ranked)}
+    assert set(ranks.values()) == {1, 2}
+    for skip, top in ((1, 4), (0, 1), (1, 2)):
+        done = api.filter(
+            tmp_path / "q.parquet", out=tmp_path / f"{skip}-{top}", top=top, skip=skip, **settings
+        )
+        expected = {pair for pair, rank in ranks.items() if skip < rank <= top}
+        assert {(r["passage"], r["query"]) for r in table(done)} == expected
+    with pytest.raises(QontextError, match=r"skip is 10, but top is 10.*Raise --top"):
+        api.filter(tmp_path / "q.parquet", out=tmp_path / "none", skip=10, **settings)
+
+
 def test_filters_can_follow_each_other(few, queries, tmp_path):
     first = api.filter(queries, passages=few, out=tmp_path / "one", by="overlap", at_least=0.0)
     second = api.filter(first, passages=few, out=tmp_path / "two", by="retrieval", top=1)

@@ -144,36 +144,55 @@ class RetrievalOptions(Options):
     """The passage must be in the top this many. In the reverse direction, the cutoff is this many times the
     passage's number of queries."""
 
+    skip: Annotated[int, Field(ge=0)] = 0
+    """Queries with which the passage is already in the top this many fail, too: they teach the retriever little."""
+
     depth: Annotated[int, Field(ge=1)] = 100
     """Maximum rank that is computed; beyond it, rank and score are 0."""
 
     device: Annotated[str, Machine()] = "auto"
     """auto, cpu, cuda or cuda:N."""
 
+    @model_validator(mode="after")
+    def _can_pass(self) -> Self:
+        if self.skip >= self.top:
+            raise QontextError(
+                f"skip is {self.skip}, but top is {self.top}, so no query would pass", remedy="Raise --top."
+            )
+        return self
+
+    @property
+    def ranks(self) -> tuple[int, int]:
+        """The best and the worst rank of a passage whose query passes."""
+        return self.skip + 1, self.top
+
 
 class ByRetrieval(Judge):
     Options = RetrievalOptions
 
-    def __init__(self, forward: Lexical | Dense, depth: int, top: int) -> None:
-        self.forward, self.depth, self.top = forward, depth, top
+    def __init__(self, forward: Lexical | Dense, depth: int, ranks: tuple[int, int]) -> None:
+        self.forward, self.depth, self.ranks = forward, depth, ranks
 
     @classmethod
     def open(cls, options: RetrievalOptions, collection: Collection, work: Workdir) -> Judge:
         forward = _forward(open_retriever(options.retriever, options.device, work), collection, work)
-        return cls(forward, max(options.depth, options.top), options.top)
+        return cls(forward, max(options.depth, options.top), options.ranks)
 
     def __call__(self, part: Part) -> dict[str, Array]:
         from qontext.queries import signals
 
         ranks = signals.rank(part.queries, part.numbers[part.owner], self.forward, self.depth)
-        return {"rank": ranks, "score": reciprocal(ranks), "passed": (ranks > 0) & (ranks <= self.top)}
+        best, worst = self.ranks
+        return {"rank": ranks, "score": reciprocal(ranks), "passed": (ranks >= best) & (ranks <= worst)}
 
 
 class Mutual(Judge):
     Options = RetrievalOptions
 
-    def __init__(self, forward: Lexical | Dense, backward: Lexical | Dense, depth: int, top: int) -> None:
-        self.forward, self.backward, self.depth, self.top = forward, backward, depth, top
+    def __init__(
+        self, forward: Lexical | Dense, backward: Lexical | Dense, depth: int, ranks: tuple[int, int]
+    ) -> None:
+        self.forward, self.backward, self.depth, self.ranks = forward, backward, depth, ranks
 
     @classmethod
     def open(cls, options: RetrievalOptions, collection: Collection, work: Workdir) -> Judge:
@@ -183,7 +202,7 @@ class Mutual(Judge):
         forward = _forward(retriever, collection, work)
         texts, total = _queries(collection.queries), records.count_rows(collection.queries)
         backward = open_searcher(retriever, work, "queries", texts, total, "query", "passage")
-        return cls(forward, backward, max(options.depth, options.top), options.top)
+        return cls(forward, backward, max(options.depth, options.top), options.ranks)
 
     def __call__(self, part: Part) -> dict[str, Array]:
         import numpy as np
@@ -198,13 +217,14 @@ class Mutual(Judge):
         contents = known(self.forward, [content[:READ_CHARACTERS] for content in part.contents], part.numbers)
         back = signals.back_ranks(contents, part.owner, part.first, self.backward, self.depth * own)
         of_passage = own[part.owner]
-        returns = (back > 0) & (back <= self.top * of_passage)
+        best, worst = self.ranks
+        returns = (back > 0) & (back <= worst * of_passage)
         # Both directions have equal weight; a passage's best own query has the full score.
         there, again = reciprocal(ranks), reciprocal(-(-back // of_passage))
         both = np.where((there > 0) & (again > 0), 2 * there * again / np.maximum(there + again, 1e-9), 0.0)
         return {
             "rank": ranks, "back_rank": back, "score": both.astype(np.float32),
-            "passed": (ranks > 0) & (ranks <= self.top) & returns,
+            "passed": (ranks >= best) & (ranks <= worst) & returns,
         }  # fmt: skip
 
 

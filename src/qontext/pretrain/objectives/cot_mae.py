@@ -4,10 +4,13 @@
     L_smlm = CE(φ(h^L_A), A)                                     A masked at 30 %
     dec    = Layers([ h^L_A[CLS] ; E(B)[1..n] ])                 B masked at 45 %, E = the full embedding output
     L_cmlm = CE(φ(dec), B)
-    L      = L_smlm + L_cmlm, averaged over A→B and B→A          (for queries as contexts: A→B only)
+    L      = L_smlm + L_cmlm + w_co · L_co, averaged over A→B and B→A    (for queries as contexts: A→B only)
 
 Wu et al. 2022 (CoT-MAE), equations 4–8; with queries as contexts this is QaC-CoT-MAE (Wu et al. 2023), whose released
 code runs the autoregressive decoder instead: nothing masked, the next token predicted at each place.
+
+L_co is coCondenser's contrastive loss, off by default. It needs the vectors of both members, so then both are
+encoded, and each is reconstructed from the other, queries or not.
 """
 
 from __future__ import annotations
@@ -15,18 +18,19 @@ from __future__ import annotations
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
-from torch import nn
+from torch import Tensor, nn
 
 from qontext.frame.errors import QontextError
 from qontext.models.encoder import Encoder
-from qontext.pretrain.batches import Layout, MicroBatch
+from qontext.pretrain.batches import Keys, Layout, MicroBatch
 from qontext.pretrain.objectives.autoregressive import AutoregressiveDecoder
 from qontext.pretrain.objectives.base import Objective, Output, with_first
+from qontext.pretrain.objectives.contrast import Contrast, contrast
 from qontext.pretrain.objectives.decoder import Settings
 from qontext.pretrain.objectives.options import Common, Layers, Weights
 
 
-class CotMaeOptions(Layers, Weights):
+class CotMaeOptions(Layers, Weights, Contrast):
     encoder_mask: float = Field(0.30, ge=0, le=1)
     """Share of masked tokens in the encoder (at least one token). 0 disables the encoder's own predictions."""
 
@@ -42,7 +46,7 @@ class CotMaeOptions(Layers, Weights):
 
     directions: Literal["auto", "both", "forward"] = "auto"
     """Reconstruct each member of a pair from the other, or only the context from the passage. Auto: both,
-    unless contexts are, or may be, queries."""
+    unless contexts are, or may be, queries. The contrastive loss needs both."""
 
     @model_validator(mode="after")
     def _starts_as_it_can(self) -> Self:
@@ -50,6 +54,15 @@ class CotMaeOptions(Layers, Weights):
             raise QontextError(
                 "the autoregressive decoder cannot be initialized from the encoder's layers, because its blocks differ",
                 remedy="Remove --decoder-init.",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _encodes_what_it_contrasts(self) -> Self:
+        if self.contrastive_weight > 0 and self.directions == "forward":
+            raise QontextError(
+                "the contrastive loss needs the vectors of both members of a pair, but directions is 'forward'",
+                remedy="Remove --directions or set --contrastive-weight 0.",
             )
         return self
 
@@ -62,6 +75,7 @@ class CotMae(Objective):
 
     def __init__(self, encoder: Encoder, options: CotMaeOptions, common: Common) -> None:
         super().__init__(encoder, options, common)
+        self.contrastive = options.contrastive_weight > 0
         self.head_kind = f"{options.decoder} decoder"
         if options.decoder == "autoregressive":
             self.head = AutoregressiveDecoder(
@@ -72,7 +86,9 @@ class CotMae(Objective):
 
     @staticmethod
     def layout(options: CotMaeOptions, common: Common) -> Layout:
-        goes_back = not common.has_queries if options.directions == "auto" else options.directions == "both"
+        goes_back = options.directions == "both" or options.contrastive_weight > 0
+        if options.directions == "auto":
+            goes_back |= not common.has_queries
         return Layout(
             "both" if goes_back else "anchor",
             "other",
@@ -93,3 +109,6 @@ class CotMae(Objective):
             decoded = self.head(with_first(vector, self.encoder.embed(context.ids)), context.mask)
             losses["context_mlm"] = self.options.head_weight * self.predict(decoded, context)
         return Output(losses, vector)
+
+    def contrast(self, vectors_MH: Tensor, keys: Keys, rows: slice) -> dict[str, Tensor]:
+        return contrast(self.options, vectors_MH, keys, rows, is_cosine=self.common.similarity == "cosine")
