@@ -519,6 +519,7 @@ CLAIMS = (
     Claim("The contrastive loss alone, with keyphrases, is better than both methods of query-as-context", "nobody's yet",
           (("cocondenser-query", "contrastive-query"), ("cot-mae-query", "contrastive-query"),
            ("cocondenser-query-timed", "contrastive-query-timed"),
+           ("cocondenser-query", "contrastive-unmasked"), ("cot-mae-query", "contrastive-unmasked"),
            ("cocondenser-query-long", "contrastive-query-long"), ("cot-mae-query-long", "contrastive-query-long"))),
     Claim("Late interaction gains from the same pre-training, and is better than its vector", "nobody's yet",
           (("none-tokens", "contrastive-query-tokens"), ("contrastive-query", "contrastive-query-tokens"))),
