@@ -80,8 +80,10 @@ def test_while_libraries_are_imported(
     for line in process.stderr:
         if line.endswith(" qontext.frame.interrupts\n"):
             break
+    said = []
     for _ in range(after + 1):  # the next import happens with the handler in place
-        assert process.stderr.readline(), "the command is over before it is interrupted"
+        said.append(process.stderr.readline())
+        assert said[-1], f"the command ended with {process.wait()} before it was interrupted: {said[-20:]}"
     process.send_signal(signal.SIGINT)
     lines = [line for line in process.stderr if not line.startswith("import time:")]
     assert process.wait() == 130
