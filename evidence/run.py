@@ -22,12 +22,13 @@ import os
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from study import ARMS, GENERATORS, SCALES, Cell, Places, Scale, recipe, start_recipe, teacher_recipe
+from steps import Places, recipe, start_recipe, teacher_recipe
+from study import ARMS, GENERATORS, SCALES, Cell, Scale
 
 from qontext.data.collection import read_qrels, read_queries
 from qontext.evaluation.gather import per_query
@@ -99,27 +100,13 @@ class Study:
 
     def run(self, cell: Cell) -> None:
         """Run a cell, unless it is recorded, and record it."""
-        data, work = self.data / cell.data, self.work / cell.data
-        gold = work / "gold.tsv"
-        if cell.arm.source == "gold" and not gold.exists():
-            write_gold(data, gold)
-        target = str(self.data / cell.target) if cell.target else None
         if needed := self.lacks(cell):
             log.note(f"{cell.name}: left out, it needs {needed}")
             return
-        teacher, teacher_settings = self.teacher() if cell.arm.distilled else (None, {})
-        places = Places(str(data), self.start, str(gold), target, self.question_model, teacher)
-        steps = recipe(cell, self.scale, places)
-        named = {
-            "DATA": str(data),
-            "START": self.start,
-            "GOLD": str(gold),
-            "TARGET": target,
-            "TEACHER": teacher,
-        }
-        named["QUESTION_MODEL"] = self.question_model
-        settings = described(steps, {place: name for name, place in named.items() if place})
-        settings = {"start": self.start_settings, "cell": settings} | teacher_settings
+        places, work = self.places(cell), self.work / cell.data
+        if cell.arm.source == "gold" and not Path(places.gold).exists():
+            write_gold(Path(places.data), Path(places.gold))
+        steps, settings = recipe(cell, self.scale, places), self.settings(cell, places)
         key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
         file = self.cells / f"{cell.name}.json"
         if file.exists() and json.loads(file.read_text("utf-8"))["recipe"] == key:
@@ -127,6 +114,8 @@ class Study:
             return
         log.note(f"{cell.name}: {len(steps.steps)} steps")
         load, date = os.getloadavg()[0], time.strftime("%Y-%m-%d", time.gmtime())
+        if cell.arm.distilled:
+            run_recipe(self.teacher(), Path(places.teacher).parent)
         rows = run_recipe(steps, work)
         record = {
             "scale": cell.scale,
@@ -149,6 +138,32 @@ class Study:
             if step.name.startswith(LARGE):
                 shutil.rmtree(work / step.name, ignore_errors=True)
 
+    def places(self, cell: Cell) -> Places:
+        return Places(
+            data=str(self.data / cell.data),
+            start=self.start,
+            gold=str(self.work / cell.data / "gold.tsv"),
+            target=str(self.data / cell.target) if cell.target else None,
+            question_model=self.question_model,
+            teacher=str(self.work / f"teacher-{self.teacher_set}" / "reranker"),
+        )
+
+    def teacher(self) -> Recipe:
+        """How the cross-encoder learns from another set's labels."""
+        return teacher_recipe(self.scale, self.start, str(self.data / self.teacher_set))
+
+    def settings(self, cell: Cell, places: Places) -> dict[str, Any]:
+        """What a record says of how a cell was made, with names for the places on this machine."""
+        named = {place: field.upper() for field, place in asdict(places).items() if place}
+        settings = {
+            "start": self.start_settings,
+            "cell": described(recipe(cell, self.scale, places), named),
+        }
+        if cell.arm.distilled:
+            own = {str(self.data / self.teacher_set): self.teacher_set, self.start: "START"}
+            settings["teacher"] = described(self.teacher(), own)
+        return settings
+
     def lacks(self, cell: Cell) -> str | None:
         """What would have to be set for a cell to run."""
         if GENERATORS.get(cell.arm.source or "") == "causal" and not self.question_model:
@@ -156,14 +171,6 @@ class Study:
         if cell.arm.distilled and self.teacher_set == cell.data:
             return "another --teacher-set"
         return None
-
-    def teacher(self) -> tuple[str, dict[str, Any]]:
-        """The cross-encoder that learned from another set's labels, trained unless that is done, and its settings."""
-        data = str(self.data / self.teacher_set)
-        steps, work = teacher_recipe(self.scale, self.start, data), self.work / f"teacher-{self.teacher_set}"
-        run_recipe(steps, work)
-        settings = described(steps, {data: self.teacher_set, self.start: "START"})
-        return str(work / "reranker"), {"teacher": settings}
 
 
 def cut(model: str, layers: int, folder: Path) -> str:

@@ -6,12 +6,8 @@ data set with one seed: it is pre-trained, measured without labels, fine-tuned, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
-
-from qontext.workflow.recipe import Recipe, Step
 
 MEASURES = "MRR@10 nDCG@10 R@100"
 WITH_BM25 = "+bm25"
@@ -103,6 +99,7 @@ ARMS = (
         _query("cocondenser", steps=180), "keyphrase"),
     Arm("contrastive-query-timed", "contrastive, keyphrases, equal time",
         _query("cocondenser", **CONTRASTIVE_ONLY, steps=300), "keyphrase"),
+    Arm("cot-mae-query-timed", "CoT-MAE, keyphrases, equal time", _query("cot-mae", steps=250), "keyphrase"),
     Arm("mlm-long", "MLM, 1,500 steps", {"method": "mlm", **LONG}),
     Arm("cot-mae-passage-long", "CoT-MAE, passages, 1,500 steps", {"method": "cot-mae", "context": PASSAGES, **LONG}),
     Arm("cot-mae-query-long", "CoT-MAE, keyphrases, 1,500 steps", _query("cot-mae", **LONG), "keyphrase"),
@@ -170,271 +167,8 @@ class Cell:
         return f"{self.scale}/{self.place.replace(' ', '-')}/{self.arm.name}-{self.seed}"
 
 
-def start_recipe(scale: Scale, model: str, documents: str) -> Recipe:
-    """The plain language model that arms start from: the given encoder, trained to predict masked words again."""
-    return Recipe(
-        "A language model to start from",
-        (
-            Step.of("split", {"source": documents, "tokenizer": model, "max_tokens": scale.tokens}),
-            Step.of(
-                "pretrain",
-                {
-                    "passages": "@split",
-                    "encoder": model,
-                    "method": "mlm",
-                    "steps": scale.start_steps,
-                    "batch_size": scale.batch,
-                    "max_tokens": scale.tokens,
-                    "lr": scale.start_lr,
-                },
-            ),
-        ),
-    )
-
-
-@dataclass(frozen=True)
-class Places:
-    """What a cell reads: a data set, the encoder that arms start from, the set's training questions as queries of their
-    passages, the set to measure on, if it is another one, and, for the arms that need one, a language model that asks
-    questions and a cross-encoder that learned from another set's labels."""
-
-    data: str
-    start: str
-    gold: str
-    target: str | None = None
-    question_model: str | None = None
-    teacher: str | None = None
-
-
-def teacher_recipe(scale: Scale, start: str, data: str) -> Recipe:
-    """A cross-encoder from the arms' start and the labels of a set that the arms are not measured on."""
-    asked = {"data": data, "split": "train"}
-    words = {"bm25": True, **asked, "limit": scale.teacher_labels, "k": 100}
-    mined = {
-        "run": "@bm25",
-        "qrels": data,
-        **asked,
-        "depth": 100,
-        "per_query": 8,
-        "limit": scale.teacher_labels,
-    }
-    steps = (
-        Step.of("bm25", words, verb="search"),
-        Step.of("groups", mined, verb="mine"),
-        _reranker("reranker", "@groups", start, data, scale, scale.teacher_steps, scale.reranker_batch),
-    )
-    return Recipe("A cross-encoder of another set", steps)
-
-
-def recipe(cell: Cell, scale: Scale, places: Places) -> Recipe:
-    """The steps of a cell. Cells of one data set share the steps that have no arm in their names; those that measure on
-    another set, `target`, are named after it."""
-    data, start = places.data, places.start
-    arm, tag, measured = cell.arm, f"{cell.arm.name}-{cell.seed}", places.target or data
-    end = f"-{cell.target}" if cell.target else ""
-    words = Step.of(
-        f"bm25{end}", {"bm25": True, "data": measured, "split": scale.split, "k": 100}, verb="search"
-    )
-    if arm.name == BM25:
-        scored = {"run": f"@bm25{end}", "qrels": measured, "split": scale.split, "measures": MEASURES}
-        return Recipe(arm.title, (words, Step.of(f"score-bm25-1{end}-0", scored, verb="evaluate")))
-    trained = named(arm.of) if arm.of else arm
-    steps = [words, *_shared(trained, scale, places)]
-    encoder = start
-    if trained.settings:
-        first = start
-        if trained.after:
-            steps.append(_pretrain(named(trained.after), cell.seed, scale, start))
-            first = f"@pretrain-{trained.after}-{cell.seed}"
-        steps.append(_pretrain(trained, cell.seed, scale, first))
-        encoder = f"@pretrain-{trained.name}-{cell.seed}"
-    if not arm.of and not arm.representation:
-        steps += _measured(f"{tag}{end}", 0, encoder, scale, measured, words.name)
-    if arm.distilled:
-        steps += _distilled(cell, encoder, scale, places)
-        steps += _measured(f"{tag}{end}", 0, f"@finetune-{tag}-0", scale, measured, words.name)
-    for labels in () if arm.distilled else scale.labels:
-        steps += _finetuned(cell, labels, encoder, start, scale, data)
-        retriever, is_vector = f"@finetune-{tag}-{labels}", arm.representation is None
-        steps += _measured(f"{tag}{end}", labels, retriever, scale, measured, words.name, is_vector=is_vector)
-    return Recipe(f"{arm.title} on {cell.place}", tuple(steps))
-
-
-def _finetuned(cell: Cell, labels: int, encoder: str, start: str, scale: Scale, data: str) -> Iterator[Step]:
-    """Fine-tuning of an arm, after what it needs: another retriever's negatives, or a cross-encoder's scores."""
-    arm, tag, groups = cell.arm, f"{cell.arm.name}-{cell.seed}", f"@groups-{labels}"
-    more = dict(arm.finetune)
-    if arm.mined:
-        first = f"{arm.of}-{cell.seed}"
-        yield _finetune(first, labels, encoder, groups, cell, scale, data)
-        yield from _mined(tag, first, labels, scale, data)
-        groups = f"@groups-{tag}-{labels}"
-    if arm.taught:
-        yield from _teacher(labels, groups, start, cell.seed, scale, data)
-        more |= {"teacher": f"@scores-train-{labels}-{cell.seed}", "distill": "kl"}
-    yield _finetune(tag, labels, encoder, groups, cell, scale, data, more)
-
-
-def _teacher(labels: int, groups: str, start: str, seed: int, scale: Scale, data: str) -> Iterator[Step]:
-    """A cross-encoder from the same start and the same labels, and its scores of all passages of the groups."""
-    name, batch = f"reranker-{labels}-{seed}", min(scale.reranker_batch, labels)
-    yield _reranker(name, groups, start, data, scale, scale.reranker_steps, batch, seed=seed)
-    scored = {"run": groups, "reranker": [f"@{name}"], "data": data}
-    yield Step.of(f"scores-train-{labels}-{seed}", scored, verb="rerank")
-
-
-def _reranker(
-    name: str, groups: str, start: str, data: str, scale: Scale, steps: int, batch: int, *, seed: int = 1
-) -> Step:
-    of = {
-        "groups": groups,
-        "passages": data,
-        "encoder": start,
-        "candidates": 8,
-        "max_length": scale.tokens + 32,
-    }
-    how = {"steps": steps, "batch_size": batch, "lr": 1e-4, "seed": seed}
-    return Step.of(name, {**of, **how}, verb="train-reranker")
-
-
-def _distilled(cell: Cell, encoder: str, scale: Scale, places: Places) -> Iterator[Step]:
-    """Fine-tuning without labels: a keyphrase of each passage, BM25's negatives, and a cross-encoder's scores."""
-    of = {"passages": "@passages", "per_passage": 1, "seed": 7}  # others than those of pre-training
-    yield Step.of("queries-distilled", {**of, "generator": "keyphrase"}, verb="generate")
-    texts = {"queries": "@queries-distilled", "passages": "@passages"}
-    yield Step.of("bm25-distilled", {"bm25": True, **texts, "k": 50}, verb="search")
-    mined = {"run": "@bm25-distilled", "qrels": "@queries-distilled", **texts, "depth": 50, "per_query": 8}
-    yield Step.of("groups-distilled", mined, verb="mine")
-    scored = {"run": "@groups-distilled", "reranker": [places.teacher], **texts}
-    yield Step.of("scores-distilled", {**scored, "max_length": scale.tokens + 32}, verb="rerank")
-    tag = f"{cell.arm.name}-{cell.seed}"
-    more = {"teacher": "@scores-distilled", "distill": "kl", "steps": scale.distill_steps}
-    yield _finetune(tag, 0, encoder, "@groups-distilled", cell, scale, "@passages", cell.arm.finetune | more)
-
-
 def named(arm: str) -> Arm:
     return next(other for other in ARMS if other.name == arm)
-
-
-def _shared(arm: Arm, scale: Scale, places: Places) -> Iterator[Step]:
-    data, start = places.data, places.start
-    yield Step.of("passages", {"source": data, "keep": True, "tokenizer": start}, verb="split")
-    drawn = {"passages": "@passages", "per_passage": scale.queries_per_passage}
-    generator = GENERATORS.get(arm.source or "")
-    if generator == "causal":
-        drawn |= {"per_passage": min(2, scale.queries_per_passage), "model": places.question_model}
-    if generator:
-        yield Step.of(f"queries-{generator}", {**drawn, "generator": generator}, verb="generate")
-    if arm.source in ("filtered", "causal-filtered"):
-        settings = {"queries": f"@queries-{generator}", "passages": "@passages", "keep_at_least": 1}
-        yield Step.of(f"queries-{arm.source}", settings, verb="filter")
-    if arm.source == "uncertain":
-        settings = {"queries": "@queries-keyphrase", "passages": "@passages", "keep_at_least": 0}
-        ranks = {"by": "retrieval", "retriever": start, "skip": 1, "top": 100}
-        yield Step.of("queries-uncertain", settings | ranks, verb="filter")
-    if arm.source == "gold":
-        yield Step.of("queries-gold", {**drawn, "generator": "file", "queries": places.gold}, verb="generate")
-    if scale.labels:
-        of = {"bm25": True, "data": data, "split": "train", "limit": max(scale.labels), "k": 100}
-        yield Step.of("bm25-train", of, verb="search")
-    for labels in scale.labels:
-        mined = {"run": "@bm25-train", "qrels": data, "data": data, "split": "train"}
-        yield Step.of(
-            f"groups-{labels}", {**mined, "depth": 100, "per_query": 8, "limit": labels}, verb="mine"
-        )
-
-
-def _finetune(
-    tag: str,
-    labels: int,
-    encoder: str,
-    groups: str,
-    cell: Cell,
-    scale: Scale,
-    data: str,
-    more: Mapping[str, Any] = MappingProxyType({}),
-) -> Step:
-    settings = {
-        "groups": groups,
-        "passages": data,
-        "encoder": encoder,
-        "steps": max(scale.finetune_steps, labels // scale.finetune_batch),
-        "batch_size": min(scale.finetune_batch, labels or scale.finetune_batch),
-        "passages_per_query": scale.finetune_passages,
-        "passage_length": scale.tokens,
-        "lr": scale.finetune_lr,
-        "seed": cell.seed,
-    }
-    if cell.arm.representation:
-        settings["representation"] = cell.arm.representation
-    else:
-        settings |= {
-            "pooling": scale.vector,
-            "similarity": scale.similarity,
-            "temperature": scale.temperature,
-        }
-    return Step.of(f"finetune-{tag}-{labels}", {**settings, **more}, verb="finetune")
-
-
-def _mined(tag: str, retriever: str, labels: int, scale: Scale, data: str) -> Iterator[Step]:
-    """Negatives from what a retriever finds for the training questions, as many as from BM25."""
-    end = f"{tag}-{labels}"
-    texts = {
-        "texts": data,
-        "encoder": f"@finetune-{retriever}-{labels}",
-        "max_length": scale.tokens,
-        "storage": "fp16",
-    }
-    yield Step.of(f"vectors-train-{end}", texts, verb="encode")
-    search = {"index": f"@vectors-train-{end}", "data": data, "split": "train", "limit": labels, "k": 100}
-    yield Step.of(f"run-train-{end}", search, verb="search")
-    of = {"run": f"@run-train-{end}", "qrels": data, "data": data, "split": "train"}
-    yield Step.of(f"groups-{end}", {**of, "depth": 100, "per_query": 8, "limit": labels}, verb="mine")
-
-
-def _pretrain(arm: Arm, seed: int, scale: Scale, start: str) -> Step:
-    queries = {"queries": f"@queries-{arm.source}"} if arm.source else {}
-    settings = {
-        "passages": "@passages",
-        "encoder": start,
-        "steps": scale.steps,
-        "batch_size": scale.batch,
-        "max_tokens": scale.tokens,
-        "lr": scale.lr,
-        "vector": scale.vector,
-        "similarity": scale.similarity,
-        "seed": seed,
-    }
-    if arm.settings["method"] == "cocondenser" or "contrastive_weight" in arm.settings:
-        settings["temperature"] = scale.temperature
-    return Step.of(f"pretrain-{arm.name}-{seed}", {**settings, **queries, **arm.settings}, verb="pretrain")
-
-
-def _measured(
-    tag: str, labels: int, encoder: str, scale: Scale, data: str, bm25: str, *, is_vector: bool = True
-) -> Iterator[Step]:
-    """Steps that score an encoder on the test questions. Without pre-training for retrieval its vector is [CLS], too."""
-    end = f"{tag}-{labels}"
-    texts = {
-        "texts": data,
-        "encoder": encoder,
-        "max_length": scale.tokens,
-        "storage": "fp16",
-    }
-    if is_vector:
-        texts["pooling"] = scale.vector
-    yield Step.of(f"vectors-{end}", texts, verb="encode")
-    yield Step.of(
-        f"run-{end}",
-        {"index": f"@vectors-{end}", "data": data, "split": scale.split, "k": 100},
-        verb="search",
-    )
-    of = {"run": f"@run-{end}", "qrels": data, "split": scale.split, "measures": MEASURES}
-    yield Step.of(f"score-{end}", of, verb="evaluate")
-    yield Step.of(
-        f"fused-{end}", {"runs": [f"@{bm25}", f"@run-{end}"], "method": "minmax", "k": 100}, verb="fuse"
-    )
-    yield Step.of(f"score-{end}{WITH_BM25}", {**of, "run": f"@fused-{end}"}, verb="evaluate")
 
 
 SCALES = {
@@ -521,7 +255,7 @@ CLAIMS = (
            ("cocondenser-query", "cot-mae-contrastive"))),
     Claim("The contrastive loss alone, with keyphrases, is better than both methods of query-as-context", "nobody's yet",
           (("cocondenser-query", "contrastive-query"), ("cot-mae-query", "contrastive-query"),
-           ("cocondenser-query-timed", "contrastive-query-timed"),
+           ("cocondenser-query-timed", "contrastive-query-timed"), ("cot-mae-query-timed", "contrastive-query-timed"),
            ("cocondenser-query", "contrastive-unmasked"), ("cot-mae-query", "contrastive-unmasked"),
            ("cocondenser-query-long", "contrastive-query-long"), ("cot-mae-query-long", "contrastive-query-long"))),
     Claim("Late interaction gains from the same pre-training, and is better than its vector", "nobody's yet",

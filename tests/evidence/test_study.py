@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ def modules() -> Any:
     """The study's modules, which are scripts beside each other."""
     sys.path.insert(0, str(HERE))
     try:
-        yield {name: importlib.import_module(name) for name in ("study", "run", "page")}
+        yield {name: importlib.import_module(name) for name in ("study", "steps", "run", "page")}
     finally:
         sys.path.remove(str(HERE))
 
@@ -142,6 +143,9 @@ def test_a_cross_encoder_of_another_set_teaches_on_queries_that_pre_training_did
     replace(begun, teacher_set="stories").run(cell)
     assert not file.exists(), "its own labels are no other set's"
     replace(begun, teacher_set="teaching").run(cell)
+    shutil.rmtree(begun.work / "teacher-teaching")
+    replace(begun, teacher_set="teaching").run(cell)
+    assert not (begun.work / "teacher-teaching").exists(), "a recorded cell needs no teacher"
     record = json.loads(file.read_text())
     assert set(record["scores"]) == {"0", "0+bm25"}
     teacher, steps = record["settings"]["teacher"], record["settings"]["cell"]
@@ -167,8 +171,8 @@ def test_other_representations_are_measured_after_fine_tuning(
 def test_every_arm_is_a_recipe_whose_settings_are_accepted(modules: Any, tmp_path: Path) -> None:
     study = modules["study"]
     for arm in study.ARMS:
-        places = study.Places("data", "start", "gold", question_model="model", teacher="teacher")
-        steps = study.recipe(study.Cell("minilm", "set", arm, 1), study.SCALES["minilm"], places)
+        places = modules["steps"].Places("data", "start", "gold", question_model="model", teacher="teacher")
+        steps = modules["steps"].recipe(study.Cell("minilm", "set", arm, 1), study.SCALES["minilm"], places)
         for step in steps.steps:
             step.configure(tmp_path)
 
