@@ -4,7 +4,8 @@
         [--seeds 1 …] [--scale minilm] [--zero-shot cranfield …] [--question-model MODEL] [--split test]
         [--teacher-set squad_pool] [--work runs/evidence] [--cells evidence/cells]
 
-DATA holds labeled sets in BEIR's layout, one per folder; the first MODEL is made a language model again on DOCUMENTS.
+DATA holds labeled sets in BEIR's layout, one per folder. Where the scale says so, MODEL is first turned back into a
+language model by training on DOCUMENTS.
 Every cell is a recipe, so a killed run continues where it was. With --zero-shot, what was trained on the sets is measured
 on those sets. A language model that `qontext train-generator` fine-tuned on other sets (--question-model) asks the
 questions of the arms that need one; without it, they are left out. A cross-encoder that learns from the labels of
@@ -50,7 +51,11 @@ def main() -> None:
     parser.add_argument("--documents", required=True)
     parser.add_argument("--sets", nargs="+", default=["fairytaleqa"])
     parser.add_argument(
-        "--arms", nargs="+", default=[arm.name for arm in ARMS], choices=[arm.name for arm in ARMS]
+        "--arms",
+        nargs="+",
+        default=[arm.name for arm in ARMS],
+        choices=[arm.name for arm in ARMS],
+        metavar="ARM",
     )
     parser.add_argument("--seeds", nargs="+", type=int, default=[1])
     parser.add_argument("--scale", default="minilm", choices=SCALES)

@@ -108,6 +108,13 @@ def contrastive_reference(
     return torch.tensor(sum(losses) / len(losses))
 
 
+def contrastive_loss(batch: Any, vectors: list[Tensor], s: Any) -> Tensor:
+    """Equation 6 over a batch: texts that equal a row's text, or its partner's, are no negatives."""
+    pair, text = batch.keys.pair.tolist(), batch.keys.text.tolist()
+    partner = {i: j for i in range(len(pair)) for j in range(len(pair)) if i != j and pair[i] == pair[j]}
+    return contrastive_reference(vectors, pair, lambda i, k: text[k] in (text[i], text[partner[i]]), s)
+
+
 def decoder_input(encoder: Any, ids: Tensor, context_ids: Tensor) -> tuple[Tensor, Tensor]:
     """h^L of the passage, and [h^L_A[CLS] ; E(B)[1..n]]."""
     last = encoder(ids, None)[0]

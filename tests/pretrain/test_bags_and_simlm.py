@@ -12,7 +12,7 @@ import torch
 from tests.pretrain.reference import (
     Both,
     close,
-    contrastive_reference,
+    contrastive_loss,
     cross_entropies,
     decoder_input,
     losses_of,
@@ -127,13 +127,8 @@ def test_bag_of_words(
     rows_that_predict = 6 if context in ("query", "mixed") or (target, contrastive) == ("passage", 0) else 12
     assert len(bags) == rows_that_predict * (2 if target == "both" else 1)
     if contrastive:
-        pair, text = batch.keys.pair.tolist(), batch.keys.text.tolist()
-        partner = {i: j for i in range(len(pair)) for j in range(len(pair)) if i != j and pair[i] == pair[j]}
-        expected["contrastive"] = contrastive * contrastive_reference(
-            vectors,
-            pair,
-            lambda i, k: text[k] in (text[i], text[partner[i]]),
-            lambda a, b: (a @ b).item() / 20,
+        expected["contrastive"] = contrastive * contrastive_loss(
+            batch, vectors, lambda a, b: (a @ b).item() / 20
         )
     close(losses_of(objective, batch), expected)
 

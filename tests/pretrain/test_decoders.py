@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from tests.pretrain.reference import (
     Both,
     close,
-    contrastive_reference,
+    contrastive_loss,
     cross_entropies,
     decoder_input,
     losses_of,
@@ -50,14 +50,7 @@ def test_cot_mae_with_a_contrastive_loss(build: Callable[..., Both], encoder: An
     settings = {"context": "query", "queries": "queries", "decoder": decoder, "temperature": 20.0}
     objective, batch, micro = build(method="cot-mae", contrastive_weight=0.5, **settings)
     vectors = [encoder(ids, None)[0][0, 0] for one in micro for ids, _ in rows(one.encoder)]
-    pair, text = batch.keys.pair.tolist(), batch.keys.text.tolist()
-    partner = {i: j for i in range(12) for j in range(12) if i != j and pair[i] == pair[j]}
-    contrast = contrastive_reference(
-        vectors,
-        pair,
-        lambda i, k: text[k] in (text[i], text[partner[i]]),
-        lambda a, b: (a @ b).item() / 20,
-    )
+    contrast = contrastive_loss(batch, vectors, lambda a, b: (a @ b).item() / 20)
     both, _, _ = build(method="cot-mae", directions="both", **{**settings, "temperature": 1.0})
     without = losses_of(both, batch)
     assert without.keys() == {"encoder_mlm", "context_mlm"}

@@ -25,9 +25,9 @@ from torch import Tensor
 from qontext.frame.errors import QontextError
 from qontext.models.encoder import Encoder
 from qontext.pretrain.bags import Bag
-from qontext.pretrain.batches import Keys, Layout, MicroBatch
+from qontext.pretrain.batches import Layout, MicroBatch
 from qontext.pretrain.objectives.base import Objective, Output
-from qontext.pretrain.objectives.contrast import Contrast, contrast
+from qontext.pretrain.objectives.contrast import Contrast, Contrasting
 from qontext.pretrain.objectives.options import Common
 
 BAGS: dict[str, Literal["self", "other", "pair"]] = {"passage": "self", "context": "other", "both": "pair"}
@@ -60,7 +60,7 @@ class BowOptions(Contrast):
         return self
 
 
-class Bow(Objective):
+class Bow(Contrasting, Objective):
     Options = BowOptions
     options: BowOptions
     default_context = "near+olap+rand"
@@ -98,9 +98,6 @@ class Bow(Objective):
         """w(t)."""
         end = self.options.bow_weight_end
         return self.options.bow_weight * (end + (1 - end) * (1 + math.cos(math.pi * self.progress)) / 2)
-
-    def contrast(self, vectors_MH: Tensor, keys: Keys, rows: slice) -> dict[str, Tensor]:
-        return contrast(self.options, vectors_MH, keys, rows, is_cosine=self.common.similarity == "cosine")
 
 
 def bag_loss(logits_RV: Tensor, bag: Bag) -> Tensor:

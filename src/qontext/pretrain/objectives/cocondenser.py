@@ -15,13 +15,12 @@ from __future__ import annotations
 from typing import Any
 
 from pydantic import Field
-from torch import Tensor
 
 from qontext.frame.errors import QontextError
 from qontext.pretrain.batches import Layout
-from qontext.pretrain.objectives.base import Keys, Phase
+from qontext.pretrain.objectives.base import Phase
 from qontext.pretrain.objectives.condenser import Condenser, Head
-from qontext.pretrain.objectives.contrast import Contrast, contrast
+from qontext.pretrain.objectives.contrast import Contrast, Contrasting
 from qontext.pretrain.objectives.options import Common
 
 
@@ -42,7 +41,7 @@ class CoCondenserOptions(Head, Contrast):
             super().check_weights()
 
 
-class CoCondenser(Condenser):
+class CoCondenser(Contrasting, Condenser):
     Options = CoCondenserOptions
     options: CoCondenserOptions
     contrastive = True
@@ -63,6 +62,3 @@ class CoCondenser(Condenser):
             "has no Condenser head; a randomly initialized one will be trained. "
             "Start from an encoder pre-trained with --method condenser, or set --condenser-steps."
         )
-
-    def contrast(self, vectors_MH: Tensor, keys: Keys, rows: slice) -> dict[str, Tensor]:
-        return contrast(self.options, vectors_MH, keys, rows, is_cosine=self.common.similarity == "cosine")

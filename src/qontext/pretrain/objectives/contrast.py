@@ -18,6 +18,7 @@ from torch import Tensor
 
 from qontext.frame.config import Options
 from qontext.pretrain.batches import Keys
+from qontext.pretrain.objectives.options import Common
 
 
 class Contrast(Options):
@@ -53,3 +54,13 @@ def contrast(
     scores_RM = scores_RM.masked_fill(left_out, float("-inf"))
     loss = F.cross_entropy(scores_RM, partner, reduction="sum") / len(vectors_MH)
     return {"contrastive": options.contrastive_weight * loss}
+
+
+class Contrasting:
+    """Base class of methods with this loss, before `Objective`."""
+
+    options: Contrast
+    common: Common
+
+    def contrast(self, vectors_MH: Tensor, keys: Keys, rows: slice) -> dict[str, Tensor]:
+        return contrast(self.options, vectors_MH, keys, rows, is_cosine=self.common.similarity == "cosine")

@@ -18,14 +18,14 @@ from __future__ import annotations
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
-from torch import Tensor, nn
+from torch import nn
 
 from qontext.frame.errors import QontextError
 from qontext.models.encoder import Encoder
-from qontext.pretrain.batches import Keys, Layout, MicroBatch
+from qontext.pretrain.batches import Layout, MicroBatch
 from qontext.pretrain.objectives.autoregressive import AutoregressiveDecoder
 from qontext.pretrain.objectives.base import Objective, Output, with_first
-from qontext.pretrain.objectives.contrast import Contrast, contrast
+from qontext.pretrain.objectives.contrast import Contrast, Contrasting
 from qontext.pretrain.objectives.decoder import Settings
 from qontext.pretrain.objectives.options import Common, Layers, Weights
 
@@ -67,7 +67,7 @@ class CotMaeOptions(Layers, Weights, Contrast):
         return self
 
 
-class CotMae(Objective):
+class CotMae(Contrasting, Objective):
     Options = CotMaeOptions
     options: CotMaeOptions
     default_context = "near+olap+rand"
@@ -109,6 +109,3 @@ class CotMae(Objective):
             decoded = self.head(with_first(vector, self.encoder.embed(context.ids)), context.mask)
             losses["context_mlm"] = self.options.head_weight * self.predict(decoded, context)
         return Output(losses, vector)
-
-    def contrast(self, vectors_MH: Tensor, keys: Keys, rows: slice) -> dict[str, Tensor]:
-        return contrast(self.options, vectors_MH, keys, rows, is_cosine=self.common.similarity == "cosine")
