@@ -4,13 +4,15 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+import bm25s
 import numpy as np
 import pytest
+from bm25s.tokenization import Tokenized
 
 from qontext.data.collection import load_collection
 from qontext.evaluation.measures import measure, parse
 from qontext.frame.errors import QontextError
-from qontext.retrieve import bm25
+from qontext.retrieve import bm25, postings
 from qontext.retrieve.analysis import Analyzer
 from qontext.retrieve.bm25 import Bm25
 
@@ -22,6 +24,26 @@ def test_the_score_is_the_formula() -> None:
     (first, second) = index.search({"q": "the stone"}, 10)["q"]
     assert first.passage == "a" and first.score == pytest.approx(idf / (1 + 0.9 * (0.6 + 0.4 * 1 / 2)))
     assert second.passage == "b" and second.score == pytest.approx(idf / (1 + 0.9 * (0.6 + 0.4 * 2 / 2)))
+
+
+@pytest.mark.parametrize("block", [postings._BLOCK, 50])
+def test_the_index_is_bm25s_own_in_one_block_and_in_many(
+    beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
+    monkeypatch.setattr(postings, "_BLOCK", block)
+    passages = list(load_collection(beir).passages())
+    Bm25.write(tmp_path, passages, k1=1.2, b=0.7, analyzer="lucene")
+    Bm25.build(passages, k1=1.2, b=0.7, analyzer="lucene").save(tmp_path / "saved")
+    for file in (tmp_path / "saved").iterdir():
+        assert (tmp_path / file.name).read_bytes() == file.read_bytes()
+    numbers: dict[str, int] = {}
+    terms = Analyzer("lucene", numbers, grow=True)
+    theirs = bm25s.BM25(k1=1.2, b=0.7, method="lucene", dtype="float32", backend="numpy")
+    theirs.index(Tokenized([terms(p.content) for p in passages], numbers), show_progress=False)
+    ours = bm25s.BM25.load(tmp_path)
+    assert ours.vocab_dict == theirs.vocab_dict and (ours.k1, ours.b) == (1.2, 0.7)
+    for name in ("data", "indices", "indptr"):
+        np.testing.assert_array_equal(ours.scores[name], theirs.scores[name])
 
 
 def test_ties_go_by_id_also_at_the_cut() -> None:

@@ -12,32 +12,46 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+from pydantic import NonNegativeInt
+from typing_extensions import TypedDict
 
 from qontext.data.collection import Passage
 from qontext.data.load import as_passages
 from qontext.data.runs import Run
 from qontext.frame import launch
-from qontext.frame.damage import damaged, opening
+from qontext.frame.damage import damaged, opening, read_json
 from qontext.frame.disk import require_regular
 from qontext.frame.errors import QontextError, choose
 from qontext.retrieve.analysis import Analyzer, analyzers
-from qontext.retrieve.postings import Postings
-from qontext.retrieve.vectors import read_ids, write_ids
+from qontext.retrieve.postings import DATA, ROWS, STARTS, VOCABULARY, Inverter, Postings
+from qontext.retrieve.vectors import as_objects, numbers_of, read_ids, write_ids
 
-_ANALYZER = "analyzer.json"
+_ANALYZER, _PARAMETERS = "analyzer.json", "params.index.json"
 _FEW = 16
 """Maximum number of queries to answer without bm25s, which takes a second to import."""
+_PASSAGES = 16_384
+"""Passages whose ids are collected together."""
 _NUMBA_PAYS_FROM = 50_000_000
 """Queries times passages above which numba's compilation (about ten seconds, once per machine) pays off."""
+
+
+class _Parameters(TypedDict):
+    """The fields read from the parameters of a saved index."""
+
+    num_docs: NonNegativeInt
+    k1: float
+    b: float
 
 
 class Bm25:
@@ -53,10 +67,11 @@ class Bm25:
     """
 
     def __init__(
-        self, postings: Postings, ids: np.ndarray[Any, Any], analyzer: str, index: Any = None
+        self, postings: Postings, ids: np.ndarray[Any, Any], analyzer: str, *, k1: float, b: float
     ) -> None:
         self._postings, self.ids, self.analyzer = postings, ids, analyzer
-        self._index = index
+        self.k1, self.b = k1, b
+        self._index: Any = None
         """The index as a bm25s object, which searches many queries fast; created on first use."""
 
     @classmethod
@@ -73,43 +88,51 @@ class Bm25:
         from 0. Args: k1: Saturation of term frequency. b: Length normalization. analyzer: Text analyzer:
         english, lucene, plain, or another language, such as german.
         """
-        import bm25s
-        from bm25s.tokenization import Tokenized
+        vocabulary, inverter, names = _inverted(as_passages(passages, ids), analyzer)
+        blocks = list(_scored(inverter, k1, b))
+        data, rows = (np.concatenate([block[n] for block in blocks]) for n in (0, 1))
+        postings = Postings(data, rows, _starts(inverter), len(names), vocabulary)
+        return cls(postings, as_objects(names), analyzer, k1=k1, b=b)
 
-        vocabulary: dict[str, int] = {}
-        terms = Analyzer(analyzer, vocabulary, grow=True)
-        names: list[str] = []
-        rows: list[list[int]] = []
-        for passage in as_passages(passages, ids):
-            names.append(passage.id)
-            rows.append(terms(passage.content))
-        if len(set(names)) != len(names):
-            again, _ = Counter(names).most_common(1)[0]
-            raise QontextError(f"the passage id {again!r} occurs twice")
-        if not vocabulary:
-            raise QontextError("no passage contains a word to index")
-        index = bm25s.BM25(k1=k1, b=b, method="lucene", dtype="float32", backend="numpy")
-        index.index(Tokenized(ids=rows, vocab=vocabulary), show_progress=False)
-        return cls(Postings.of(index), np.array(names, dtype=object), analyzer, index)
+    @classmethod
+    def write(
+        cls, folder: Path, passages: Iterable[Passage], *, k1: float = 0.9, b: float = 0.4, analyzer: str
+    ) -> None:
+        """Index passages into a folder, block by block: `build` and `save` in memory that does not grow with the
+        postings."""
+        vocabulary, inverter, names = _inverted(passages, analyzer)
+        starts, paths = _starts(inverter), (folder / DATA, folder / ROWS)
+        with paths[0].open("wb") as data, paths[1].open("wb") as rows:
+            for file, kind in ((data, "<f4"), (rows, "<i4")):
+                header = {"descr": kind, "fortran_order": False, "shape": (int(starts[-1]),)}
+                np.lib.format.write_array_header_1_0(file, header)
+            for scores, texts in _scored(inverter, k1, b):
+                scores.tofile(data)
+                texts.tofile(rows)
+        np.save(folder / STARTS, starts, allow_pickle=False)
+        _write_rest(folder, vocabulary, len(names), names, analyzer, k1, b)
 
     def save(self, folder: Path | str) -> None:
-        """Write the index: `.npy` arrays, JSON, ids as Parquet."""
-        folder = Path(folder)
-        self._searched().save(folder, show_progress=False)
-        write_ids(folder / "ids.parquet", self.ids)
-        (folder / _ANALYZER).write_text(json.dumps(self.analyzer), encoding="utf-8")
+        """Write the index: `.npy` arrays, JSON, ids as Parquet. bm25s opens it, too."""
+        folder, p = Path(folder), self._postings
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, values in ((DATA, p.data), (ROWS, p.rows), (STARTS, p.starts)):
+            np.save(folder / name, values, allow_pickle=False)
+        names = pa.array(self.ids, pa.string())
+        _write_rest(folder, p.vocabulary, len(self.ids), names, self.analyzer, self.k1, self.b)
 
     @classmethod
     def load(cls, folder: Path | str) -> Bm25:
         """Open a saved index; its arrays are memory-mapped."""
         folder = Path(folder)
-        postings = Postings.load(folder)
+        parameters = read_json(folder / _PARAMETERS, _Parameters)
+        postings = Postings.load(folder, parameters["num_docs"])
         with opening(require_regular(folder / _ANALYZER), "the name of an analyzer"):
             analyzer = choose(json.loads((folder / _ANALYZER).read_text("utf-8")), analyzers(), "analyzer")
         ids = read_ids(folder)
         if len(ids) != postings.passages:
             raise damaged(folder, f"it has {postings.passages} passages and {len(ids)} ids")
-        return cls(postings, ids, analyzer)
+        return cls(postings, ids, analyzer, k1=parameters["k1"], b=parameters["b"])
 
     def _searched(self) -> Any:
         import bm25s
@@ -199,6 +222,57 @@ class Bm25:
         places = np.empty(len(self.ids), np.int32)
         places[np.argsort(self.ids, kind="stable")] = np.arange(len(self.ids), dtype=np.int32)
         return places
+
+
+def _inverted(passages: Iterable[Passage], analyzer: str) -> tuple[dict[str, int], Inverter, pa.ChunkedArray]:
+    """The vocabulary, the inverted passages and their ids."""
+    vocabulary: dict[str, int] = {}
+    terms, inverter = Analyzer(analyzer, vocabulary, grow=True), Inverter()
+    chunks: list[pa.Array] = []
+    stream = iter(passages)
+    while block := list(islice(stream, _PASSAGES)):
+        chunks.append(pa.array([passage.id for passage in block], pa.string()))
+        for passage in block:
+            inverter.add(terms(passage.content))
+    if chunks and (again := numbers_of(chunks)[1]) is not None:
+        raise QontextError(f"the passage id {again!r} occurs twice")
+    if not vocabulary:
+        raise QontextError("no passage contains a word to index")
+    vocabulary[""] = len(vocabulary)
+    return vocabulary, inverter, pa.chunked_array(chunks)
+
+
+def _scored(
+    inverter: Inverter, k1: float, b: float
+) -> Iterator[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
+    """The scores and passages of all postings, in blocks of whole terms."""
+    lengths = inverter.lengths.astype(np.int64)
+    # Saturation of a passage: k1 · (1 - b + b · |p| / mean |p|).
+    saturation = k1 * ((1 - b) + b * lengths / lengths.mean())
+    frequent, place = np.unique(inverter.texts_with(), return_inverse=True)
+    idf = [math.log(1 + (len(lengths) - n + 0.5) / (n + 0.5)) for n in frequent.tolist()]
+    weights = np.array(idf, np.float32)[place]
+    for terms, rows, frequencies in inverter.counts():
+        scores = weights[terms] * (frequencies / (saturation[rows] + frequencies))
+        yield scores.astype(np.float32), rows
+
+
+def _starts(inverter: Inverter) -> np.ndarray[Any, Any]:
+    return np.concatenate([[0], np.cumsum(inverter.texts_with())])
+
+
+def _write_rest(
+    folder: Path, vocabulary: dict[str, int], passages: int, ids: Any, analyzer: str, k1: float, b: float
+) -> None:
+    """The small files of an index: terms, parameters as bm25s reads them, ids and the analyzer."""
+    (folder / VOCABULARY).write_text(json.dumps(vocabulary, ensure_ascii=False), encoding="utf-8")
+    parameters = {
+        "k1": k1, "b": b, "delta": 0.5, "method": "lucene", "idf_method": "lucene", "dtype": "float32",
+        "int_dtype": "int32", "num_docs": passages, "backend": "numpy",
+    }  # fmt: skip
+    (folder / _PARAMETERS).write_text(json.dumps(parameters, indent=4), encoding="utf-8")
+    write_ids(folder / "ids.parquet", ids)
+    (folder / _ANALYZER).write_text(json.dumps(analyzer), encoding="utf-8")
 
 
 def _numba_is_ready() -> bool:

@@ -6,23 +6,25 @@ at the same positions in `data`.
 
 from __future__ import annotations
 
+import tempfile
+from array import array
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from pydantic import NonNegativeInt
-from typing_extensions import TypedDict
 
 from qontext.frame.damage import damaged, read_array, read_json
 
 Array = np.ndarray[Any, Any]
-
-
-class _Parameters(TypedDict):
-    """The fields read from the index's parameters."""
-
-    num_docs: NonNegativeInt
+DATA, ROWS, STARTS = "data.csc.index.npy", "indices.csc.index.npy", "indptr.csc.index.npy"
+VOCABULARY = "vocab.index.json"
+"""The files of bm25s."""
+_BLOCK = 1 << 22
+"""Terms of the texts that are sorted together, and postings that are scored together."""
+_TERM = np.uint64(32)
+"""A key has a term in its upper bits and a text in its lower ones."""
 
 
 @dataclass(frozen=True)
@@ -38,19 +40,12 @@ class Postings:
         return self.passages
 
     @classmethod
-    def of(cls, index: Any) -> Postings:
-        """The postings of a bm25s index."""
-        data, rows, starts = (index.scores[name] for name in ("data", "indices", "indptr"))
-        return cls(data, rows, starts, index.scores["num_docs"], index.vocab_dict)
-
-    @classmethod
-    def load(cls, folder: Path) -> Postings:
-        """The postings saved by bm25s, checked for consistency."""
-        passages: int = read_json(folder / "params.index.json", _Parameters)["num_docs"]
-        vocabulary: dict[str, int] = read_json(folder / "vocab.index.json", dict[str, int])
-        data = read_array(folder / "data.csc.index.npy", "f")
-        rows = read_array(folder / "indices.csc.index.npy", "iu")
-        starts = read_array(folder / "indptr.csc.index.npy", "iu")
+    def load(cls, folder: Path, passages: int) -> Postings:
+        """The postings in the files of bm25s, checked for consistency."""
+        vocabulary: dict[str, int] = read_json(folder / VOCABULARY, dict[str, int])
+        data = read_array(folder / DATA, "f")
+        rows = read_array(folder / ROWS, "iu")
+        starts = read_array(folder / STARTS, "iu")
         postings = cls(data, rows, starts, passages, vocabulary)
         if fault := postings.fault():
             raise damaged(folder, fault)
@@ -65,7 +60,7 @@ class Postings:
             return "the offsets of its terms do not ascend"
         if len(rows) and not 0 <= rows.min() <= rows.max() < self.passages:
             return "its passage numbers are out of range"
-        # The library adds an empty term, which no text contains.
+        # bm25s expects an empty term, which no text contains.
         if not all(0 <= n < len(starts) - 1 for term, n in self.vocabulary.items() if term):
             return "its term numbers are out of range"
         return None
@@ -77,3 +72,95 @@ class Postings:
             places = slice(int(self.starts[term]), int(self.starts[term + 1]))
             total[self.rows[places]] += self.data[places]  # a term names a passage once
         return total if weights is None else total * weights
+
+
+class Counts(NamedTuple):
+    """Postings of consecutive terms, ordered by term and text: their terms, texts and frequencies."""
+
+    terms: Array
+    rows: Array
+    frequencies: Array
+
+
+class Inverter:
+    """Inverts texts, which are lists of term numbers. Blocks of them are sorted; if there are several, they are kept in
+    files and merged, so that memory does not grow with the postings.
+
+    >>> inverter = Inverter()
+    >>> for text in ([0, 1, 0], [1]):
+    ...     inverter.add(text)
+    >>> [counts] = inverter.counts()
+    >>> counts.terms.tolist(), counts.rows.tolist(), counts.frequencies.tolist()
+    ([0, 1, 1], [0, 0, 1], [2, 1, 1])
+    """
+
+    def __init__(self) -> None:
+        self._terms, self._lengths = array("i"), array("i")
+        self._first = 0
+        self._texts_with = np.zeros(0, np.int64)
+        self._blocks: list[tuple[Array, Array]] = []
+        self._folder = tempfile.TemporaryDirectory(prefix="qontext-postings-")
+
+    def add(self, text: Sequence[int]) -> None:
+        self._terms.extend(text)
+        self._lengths.append(len(text))
+        if len(self._terms) >= _BLOCK:
+            self._sort()
+            self._spill()
+
+    @property
+    def lengths(self) -> Array:
+        """[P] the number of terms of each text."""
+        return np.frombuffer(self._lengths, np.int32)
+
+    def texts_with(self) -> Array:
+        """[V] the number of texts with each term."""
+        self._sort()
+        return self._texts_with
+
+    def counts(self) -> Iterator[Counts]:
+        """All postings, in blocks of whole terms."""
+        ends = np.cumsum(self.texts_with())
+        first = 0
+        while first < len(ends):
+            before = ends[first - 1] if first else 0
+            last = max(first + 1, int(np.searchsorted(ends, before + _BLOCK, "right")))
+            yield self._merged(first, last)
+            first = last
+
+    def _merged(self, first: int, last: int) -> Counts:
+        """The postings of the terms in [first, last)."""
+        keys, counts = [], []
+        bounds = np.array([first, last], np.uint64) << _TERM
+        for block, frequencies in self._blocks:
+            start, end = np.searchsorted(block, bounds)
+            keys.append(block[start:end])
+            counts.append(frequencies[start:end])
+        key, count = np.concatenate(keys), np.concatenate(counts)
+        if len(self._blocks) > 1:
+            order = np.argsort(key, kind="stable")
+            key, count = key[order], count[order]
+        return Counts((key >> _TERM).astype(np.int32), key.astype(np.uint32).astype(np.int32), count)
+
+    def _sort(self) -> None:
+        """Turn the texts that were added last into a block."""
+        lengths = self.lengths[self._first :]
+        if not len(lengths):
+            return
+        rows = np.arange(self._first, self._first + len(lengths), dtype=np.uint64)
+        terms = np.frombuffer(self._terms, np.int32).astype(np.uint64)
+        keys, counts = np.unique(np.repeat(rows, lengths) | (terms << _TERM), return_counts=True)
+        texts_with = np.bincount((keys >> _TERM).astype(np.int64), minlength=len(self._texts_with))
+        texts_with[: len(self._texts_with)] += self._texts_with
+        self._texts_with = texts_with
+        self._blocks.append((keys, counts.astype(np.int32)))
+        self._terms, self._first = array("i"), len(self._lengths)
+
+    def _spill(self) -> None:
+        """Move the last block to files, which are memory-mapped."""
+        number, mapped = len(self._blocks) - 1, []
+        for name, values in zip(("keys", "counts"), self._blocks.pop()):
+            file = Path(self._folder.name, f"{number:05d}.{name}")
+            values.tofile(file)
+            mapped.append(np.memmap(file, values.dtype, "r"))
+        self._blocks.append((mapped[0], mapped[1]))

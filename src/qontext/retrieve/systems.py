@@ -125,9 +125,8 @@ def _words(config: SearchConfig, work: Workdir) -> Index:
     passages = read_passages(select_passages(config.data, config.passages))
     with locks.lock(work.path, WORDS, wait=True):
         if not work.has(WORDS):
-            bm25 = Bm25.build(passages, k1=config.k1, b=config.b, analyzer=config.analyzer)
             with work.write_folder(WORDS) as folder:
-                bm25.save(folder)
+                Bm25.write(folder, passages, k1=config.k1, b=config.b, analyzer=config.analyzer)
     return LexicalIndex(Bm25.load(work.path / WORDS))
 
 

@@ -219,8 +219,9 @@ def write_numbers(work: Workdir, files: list[str], place: str) -> None:
             np.save(file, array, allow_pickle=False)
 
 
-def write_ids(path: Path, ids: np.ndarray[Any, Any]) -> None:
-    pq.write_table(pa.table({"id": pa.array(ids, pa.string())}), path)
+def write_ids(path: Path, ids: np.ndarray[Any, Any] | pa.ChunkedArray) -> None:
+    column = ids if isinstance(ids, pa.ChunkedArray) else pa.array(ids, pa.string())
+    pq.write_table(pa.table({"id": column}), path)
 
 
 def read_ids(folder: Path) -> np.ndarray[Any, Any]:

@@ -67,9 +67,8 @@ class Bm25Backend(Backend):
         from qontext.retrieve.vectors import read_ids
 
         if not work.has(FOLDER):
-            bm25 = Bm25.build(source, k1=options.k1, b=options.b, analyzer=options.analyzer)
             with work.write_folder(FOLDER) as folder:
-                bm25.save(folder)
+                Bm25.write(folder, source, k1=options.k1, b=options.b, analyzer=options.analyzer)
         return len(read_ids(work.path / FOLDER))
 
     @classmethod
