@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from qontext import api
 from qontext.data import records
+from qontext.data.collection import read_passages
 from qontext.data.places import Place, find_passages
 from qontext.frame.artifacts import open_artifact
 from qontext.frame.errors import QontextError
+from qontext.queries import expand
 from qontext.retrieve.where import passages_of
 
 
@@ -71,6 +76,29 @@ def test_passages_without_places_are_expanded(expanded: Path) -> None:
     assert not {*records.PLACES.names} & {
         *records.open_parquet(artifact.path / "part-00000.parquet").schema_arrow.names
     }
+
+
+def test_parts_read_their_own_queries_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queries stand in another order than passages, some of unknown passages, and several batches of them are read."""
+    monkeypatch.setattr(expand, "PART", 2)
+    monkeypatch.setattr(expand, "_TOGETHER", 3)
+    monkeypatch.setattr(records, "read_table", functools.partial(_one_by_one, records.read_table))
+    names = [f"p{n}" for n in range(5)]
+    corpus = "".join(json.dumps({"_id": name, "text": f"text {name}"}) + "\n" for name in names)
+    (tmp_path / "corpus.jsonl").write_text(corpus)
+    asked = [("p4", "a"), ("p0", "b"), ("px", "c"), ("p4", "d"), ("p1", "e"), ("p0", "f"), ("p4", "g")]
+    rows = [{"passage": passage, "query": query, "number": 0} for passage, query in asked]
+    records.write_table(tmp_path / "queries.parquet", records.table_of(rows, records.QUERIES))
+    out = api.expand(tmp_path / "queries.parquet", passages=tmp_path / "corpus.jsonl", out=tmp_path / "out")
+    assert [p.text for p in read_passages(out.path)] == [
+        "text p0\nb\nf", "text p1\ne", "text p2", "text p3", "text p4\na\nd\ng",
+    ]  # fmt: skip
+    assert out.summary["queries_appended"] == 6 and not (out.path / expand.QUERIES).exists()
+
+
+def _one_by_one(read: Any, *arguments: Any, **options: Any) -> Iterator[Any]:
+    for batch in read(*arguments, **options):
+        yield from (batch.slice(row, 1) for row in range(len(batch)))
 
 
 @pytest.mark.parametrize(

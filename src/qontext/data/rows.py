@@ -101,6 +101,11 @@ def refuse_repeated_ids(source: Path | str, what: str = "id") -> int:
     return count
 
 
+def all_ids(source: Path | str) -> pa.ChunkedArray:
+    """The ids of all passages, in order."""
+    return pa.chunked_array([pa.array(ids, pa.string()) for ids in _ids(source)], pa.string())
+
+
 def _ids(source: Path | str) -> Iterator[list[str]]:
     path = existing(source, "passages")
     if is_parquet(path):

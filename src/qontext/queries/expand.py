@@ -6,11 +6,14 @@ and can be used in their place.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pydantic import Field, field_validator, model_validator
 
+from qontext.frame import locks
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input
 from qontext.frame.errors import QontextError
@@ -19,16 +22,23 @@ from qontext.frame.stages import Stage
 from qontext.queries.appended import Appended, Words
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from qontext.data.passage import Passage
     from qontext.data.rows import PassageRows, TableRows
 
 PART = 65_536
+QUERIES = ".queries"
+"""The queries of each part in a file; hidden, since they are no part of the result."""
+_TOGETHER = 1 << 21
+"""Queries whose passages are looked up together."""
 
 
 class _Rows(NamedTuple):
-    """Passages, and the values of their place columns; none if their files have no such columns."""
+    """Passages, the queries of each, and the values of their place columns; none if their files have no such columns."""
 
     passages: list[Passage]
+    queries: Mapping[str, list[str]]
     places: Mapping[str, list[Any]]
 
 
@@ -82,29 +92,28 @@ class Expand(Parts[ExpandConfig]):
         return slices(self.passages.count(), PART, lambda number: f"part-{number:05d}.parquet")
 
     def open(self) -> None:
-        from qontext.data import records
-
-        self.of: dict[str, list[str]] = {}
         self.appended = Appended(self.config.words, self.config.analyzer or "english")
-        columns = ["passage", "query"]
-        for batch in records.read_table(self.config.queries, records.QUERIES, columns=columns):
-            for passage, query in zip(*(batch[name].to_pylist() for name in columns)):
-                self.of.setdefault(passage, []).append(query)
+        with locks.lock(self.work.path, QUERIES, wait=True):
+            if not self.work.has(QUERIES):
+                with self.work.write_folder(QUERIES) as folder:
+                    _distribute(self.config.queries, self.passages.source, folder)
 
     def read(self, part: Part) -> _Rows:
         passages = self.passages.read(part.first, part.last)
+        queries = _read_queries(self.work.path / QUERIES / str(part.number))
         if self.places is None:
-            return _Rows(passages, {})
+            return _Rows(passages, queries, {})
         batches = self.places.read(part.first, part.last)
         names = self.places.schema.names
-        return _Rows(passages, {name: [v for b in batches for v in b[name].to_pylist()] for name in names})
+        places = {name: [v for b in batches for v in b[name].to_pylist()] for name in names}
+        return _Rows(passages, queries, places)
 
     def make(self, part: Part, content: _Rows) -> dict[str, int]:
         import pyarrow as pa
 
         from qontext.data import records
 
-        rows = list(self._rows(content.passages))
+        rows = list(self._rows(content.passages, content.queries))
         table = records.table_of(rows, records.PASSAGES)
         for name, values in content.places.items():
             field = records.PLACES.field(name)
@@ -121,6 +130,7 @@ class Expand(Parts[ExpandConfig]):
         from qontext.data import records
 
         sentences = pa.schema([records.PASSAGES.field("sentences")])
+        self.work.remove(QUERIES)
         expanded = appended = 0
         for part in outcome.parts:
             table = records.read_part(self.work.path / part.name, sentences)
@@ -134,12 +144,12 @@ class Expand(Parts[ExpandConfig]):
             raise QontextError(message, place=self.config.queries, remedy=remedy)
         return {"passages": outcome.parts[-1].last, "expanded": expanded, "queries_appended": appended}
 
-    def _rows(self, passages: list[Passage]) -> Iterator[dict[str, Any]]:
+    def _rows(self, passages: list[Passage], of: Mapping[str, list[str]]) -> Iterator[dict[str, Any]]:
         """Rows with the passage as the first sentence and each query as one more."""
         positions: dict[str, int] = {}
         for passage in passages:
             text, starts = passage.text, [0]
-            queries = self.of.get(passage.id, [])[: self.config.at_most]
+            queries = of.get(passage.id, [])[: self.config.at_most]
             for query in self.appended(f"{passage.title} {passage.text}", queries):
                 starts.append(len(text) + 1)
                 text = f"{text}\n{query}"
@@ -149,6 +159,61 @@ class Expand(Parts[ExpandConfig]):
                 # These are for search, not for training: their tokens are not counted.
                 "text": text, "sentences": starts, "tokens": 0, "overlong": False,
             }  # fmt: skip
+
+
+def _distribute(queries: str, passages: Path, folder: Path) -> None:
+    """Write the queries of each part's passages into a file of its own, in order."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from qontext.data.rows import all_ids
+
+    ids = all_ids(passages)
+    with contextlib.ExitStack() as stack:
+        writers: dict[int, Any] = {}
+        for table in _tables(queries):
+            rows = pc.index_in(table["passage"], value_set=ids).combine_chunks()
+            known = np.flatnonzero(rows.is_valid().to_numpy(zero_copy_only=False))
+            parts = rows.drop_null().to_numpy() // PART
+            order = np.argsort(parts, kind="stable")
+            numbers, starts = np.unique(parts[order], return_index=True)
+            for number, some in zip(numbers.tolist(), np.split(known[order], starts[1:])):
+                if number not in writers:
+                    file = pa.ipc.new_file(folder / str(number), table.schema)
+                    writers[number] = stack.enter_context(file)
+                writers[number].write_table(table.take(pa.array(some)))
+
+
+def _tables(queries: str) -> Iterator[pa.Table]:
+    """Many queries at a time: each lookup costs a pass over the passages' ids."""
+    import pyarrow as pa
+
+    from qontext.data import records
+
+    batches = records.read_table(queries, records.QUERIES, columns=["passage", "query"])
+    pending: list[pa.RecordBatch] = []
+    for batch in batches:
+        pending.append(batch)
+        if sum(map(len, pending)) >= _TOGETHER:
+            yield pa.Table.from_batches(pending)
+            pending = []
+    if pending:
+        yield pa.Table.from_batches(pending)
+
+
+def _read_queries(file: Path) -> dict[str, list[str]]:
+    """The queries of each passage of a part; no file stands for no queries."""
+    import pyarrow as pa
+
+    of: dict[str, list[str]] = {}
+    if file.exists():
+        with pa.ipc.open_file(file) as table:
+            for number in range(table.num_record_batches):
+                batch = table.get_batch(number)
+                for passage, query in zip(*(batch[name].to_pylist() for name in ("passage", "query"))):
+                    of.setdefault(passage, []).append(query)
+    return of
 
 
 _NOTHING = {
