@@ -20,6 +20,8 @@ from qontext.frame import artifacts
 from qontext.frame.config import existing
 from qontext.frame.errors import QontextError
 
+_BATCH = 16_384
+
 
 class TableRows:
     """The rows of an artifact's (or folder's, or file's) Parquet parts, of which the footers are read at once."""
@@ -106,6 +108,18 @@ def all_ids(source: Path | str) -> pa.ChunkedArray:
     return pa.chunked_array([pa.array(ids, pa.string()) for ids in _ids(source)], pa.string())
 
 
+def ids_and_documents(source: Path | str) -> Iterator[tuple[pa.Array, pa.Array]]:
+    """The ids of passages and of their documents, many at a time."""
+    path = existing(source, "passages")
+    if is_parquet(path):
+        for batch in records.read_table(path, records.PASSAGES, columns=["id", "doc"]):
+            yield batch["id"], batch["doc"]
+        return
+    passages = read_passages(path)
+    while some := list(islice(passages, _BATCH)):
+        yield pa.array([p.id for p in some], pa.string()), pa.array([p.doc for p in some], pa.string())
+
+
 def _ids(source: Path | str) -> Iterator[list[str]]:
     path = existing(source, "passages")
     if is_parquet(path):
@@ -113,5 +127,5 @@ def _ids(source: Path | str) -> Iterator[list[str]]:
             yield batch.column("id").to_pylist()
         return
     ids = (passage.id for passage in read_passages(path))
-    while batch_of_ids := list(islice(ids, 16_384)):
+    while batch_of_ids := list(islice(ids, _BATCH)):
         yield batch_of_ids

@@ -3,44 +3,73 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from itertools import islice
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from qontext.data.collection import read_passages
+from qontext.data.numbering import by_occurrence
+from qontext.data.rows import ids_and_documents
 
 
 class Corpus:
-    """The passages' ids and documents, to check against and to draw from."""
+    """The passages' ids and documents, to check against and to draw from, in compact arrays: no Python object for each.
+
+    Ids are looked up many at a time, which costs a pass over all ids.
+    """
 
     def __init__(self, passages: str, seed: int) -> None:
         self.seed = seed
-        self.document: dict[str, str] = {}
-        self.members: dict[str, list[str]] = {}
-        for passage in read_passages(passages):
-            self.document[passage.id] = passage.doc
-            self.members.setdefault(passage.doc, []).append(passage.id)
-        self.ids = list(self.document)
+        columns = list(ids_and_documents(passages))
+        self.ids = pa.chunked_array([ids for ids, _ in columns], pa.string())
+        documents = pa.chunked_array([documents for _, documents in columns], pa.string())
+        self._documents, self._names = by_occurrence(documents)
 
-    def __contains__(self, id: str) -> bool:
-        return id in self.document
+    def rows(self, ids: Sequence[str]) -> np.ndarray[Any, Any]:
+        """The number of each passage, -1 if there is none with this id."""
+        found = pc.index_in(pa.array(ids, pa.string()), value_set=self.ids)
+        rows: np.ndarray[Any, Any] = found.fill_null(-1).to_numpy()
+        return rows
 
-    def near(self, query: str, positives: list[str], count: int) -> list[str]:
-        """At most `count` other passages of the positives' documents."""
+    def near(self, query: str, positives: Mapping[str, int], count: int) -> list[str]:
+        """At most `count` other passages of the documents of the positives (id → row)."""
         if not count:
             return []
-        documents = sorted({self.document[p] for p in positives})
-        others = [id for doc in documents for id in self.members[doc] if id not in positives]
-        order = generator(self.seed, "document", query).permutation(len(others))
-        return [others[i] for i in order[:count]]
+        codes = {int(self._documents[row]) for row in positives.values()}
+        documents = sorted(codes, key=self._names.__getitem__)
+        rows = [row for code in documents for row in self._members(code) if row not in positives.values()]
+        order = generator(self.seed, "document", query).permutation(len(rows))
+        return [self.ids[rows[i]].as_py() for i in order[:count]]
 
-    def anywhere(self, query: str, positives: list[str], count: int) -> list[str]:
+    def anywhere(self, query: str, positives: Iterable[str], count: int) -> list[str]:
         """`count` passages that are not positives, or all of these."""
         if not count:
             return []
-        size = min(count + len(positives), len(self.ids))
-        numbers = generator(self.seed, "random", query).choice(len(self.ids), size, replace=False)
-        return [self.ids[i] for i in numbers if self.ids[i] not in positives][:count]
+        excluded = {*positives}
+        size = min(count + len(excluded), len(self.ids))
+        rows = generator(self.seed, "random", query).choice(len(self.ids), size, replace=False)
+        ids = (self.ids[int(row)].as_py() for row in rows)
+        return list(islice((id for id in ids if id not in excluded), count))
+
+    @cached_property
+    def _by_document(self) -> np.ndarray[Any, Any]:
+        """[P] the rows, ordered by document."""
+        return np.argsort(self._documents, kind="stable")
+
+    @cached_property
+    def _starts(self) -> np.ndarray[Any, Any]:
+        """Where each document's rows begin in this order, and their end."""
+        return np.concatenate([[0], np.cumsum(np.bincount(self._documents, minlength=len(self._names)))])
+
+    def _members(self, document: int) -> list[int]:
+        """The rows of a document's passages, in order."""
+        start, end = self._starts[document : document + 2]
+        rows: list[int] = self._by_document[start:end].tolist()
+        return rows
 
 
 def sample_names(names: Iterable[str], count: int, seed: int) -> list[str]:

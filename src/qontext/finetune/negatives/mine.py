@@ -7,10 +7,10 @@ results from rank `skip` to rank `depth` without the query's positives, optional
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
@@ -116,6 +116,17 @@ class Sources:
     scores: Run | None
     answering: Mapping[str, Container[str]]
 
+    def places(self, positives: Iterable[Sequence[str]]) -> Mapping[str, int]:
+        """The numbers of these passages in the corpus, if there is one."""
+        ids = list(dict.fromkeys(id for own in positives for id in own))
+        return {} if self.drawn is None else dict(zip(ids, self.drawn.rows(ids).tolist()))
+
+    def check(self, groups: Sequence[Group], place: str) -> None:
+        """Refuse negatives that are not in the corpus."""
+        unknown = [id for id, row in self.places(group.negatives for group in groups).items() if row < 0]
+        if unknown:
+            raise QontextError(f"names the passage {unknown[0]!r}, which is not in the passages", place=place)
+
 
 class Mine(Parts[MineConfig]):
     unit = "queries"
@@ -164,13 +175,18 @@ class Mine(Parts[MineConfig]):
         from qontext.data import records
         from qontext.finetune.negatives.groups import GROUPS
 
-        report, rows = Report(), []
-        for query, positives in islice(self.positives.items(), part.first, part.last):
-            rows.append(_group(query, positives, self.sources, self.config, report)._asdict())
+        report, groups = Report(), []
+        positives = dict(islice(self.positives.items(), part.first, part.last))
+        places = self.sources.places(positives.values())
+        for query, own in positives.items():
+            groups.append(_group(query, own, places, self.sources, self.config, report))
             self.advance(1)
+        self.sources.check(groups, self.config.run)
         self.work.write_json(_report_name(part), asdict(report))
         with self.work.write(part.name) as path:
-            records.write_table(path, pa.Table.from_pylist(rows, schema=GROUPS))
+            records.write_table(
+                path, pa.Table.from_pylist([group._asdict() for group in groups], schema=GROUPS)
+            )
         return {}
 
     def finish(self, outcome: Outcome) -> dict[str, Any]:
@@ -213,7 +229,9 @@ def _sources(config: MineConfig, queries: Mapping[str, str], qrels: Qrels) -> So
     corpus = None
     if config.passages or config.data:
         corpus = Corpus(select_passages(config.data, config.passages), config.seed)
-        check_qrels(qrels, queries, corpus.document, config.qrels)
+        named = {*chain.from_iterable(qrels.values()), *(qrels.keys() - queries.keys())}
+        known = {id for id, row in zip(named, corpus.rows(list(named)).tolist()) if row >= 0}
+        check_qrels(qrels, queries, known, config.qrels)
     if corpus is None and (config.random or config.in_document):
         raise QontextError("random and in-document negatives need --passages or --data")
     if corpus is None and (unknown := next((q for q in qrels if q not in queries), None)):
@@ -226,7 +244,14 @@ def _sources(config: MineConfig, queries: Mapping[str, str], qrels: Qrels) -> So
     return Sources(queries, runs, corpus, read_run(config.scores) if config.scores else None, answering)
 
 
-def _group(query: str, positives: list[str], sources: Sources, config: MineConfig, report: Report) -> Group:
+def _group(
+    query: str,
+    positives: list[str],
+    places: Mapping[str, int],
+    sources: Sources,
+    config: MineConfig,
+    report: Report,
+) -> Group:
     """The query with its positives and negatives."""
     from qontext.finetune.negatives.groups import Group
 
@@ -236,12 +261,9 @@ def _group(query: str, positives: list[str], sources: Sources, config: MineConfi
         hard = _from_run(one, number, query, positives, answering, sources.scores, config, report)
         negatives.update(dict.fromkeys(hard))
     if corpus:
-        negatives.update(dict.fromkeys(corpus.near(query, positives, config.in_document)))
-        negatives.update(dict.fromkeys(corpus.anywhere(query, positives, config.random)))
-        if foreign := next((negative for negative in negatives if negative not in corpus), None):
-            raise QontextError(
-                f"names the passage {foreign!r}, which is not in the passages", place=config.run
-            )
+        own = {id: places[id] for id in positives}
+        negatives.update(dict.fromkeys(corpus.near(query, own, config.in_document)))
+        negatives.update(dict.fromkeys(corpus.anywhere(query, own, config.random)))
     if not negatives:
         report.lacking += 1
         report.such_as = [*report.such_as, query][:NAMED]
