@@ -21,8 +21,8 @@ from qontext.retrieve.searcher import Answer, is_adapted
 from qontext.retrieve.systems import WORDS, open_system
 
 RUN, PARTIAL = "run.trec", "partial"
-BLOCK, PARTS, LARGEST_PART = 1_024, 32, 16_384
-"""Queries that exact search multiplies together; for many queries, parts to aim at; and queries of the largest part."""
+BLOCK, PARTS, RESULTS = 1_024, 8, 1 << 24
+"""Queries that exact search multiplies together; for many queries, parts to aim at; and results of the largest part."""
 
 
 class Search(Parts[SearchConfig]):
@@ -42,7 +42,7 @@ class Search(Parts[SearchConfig]):
         if self.config.question is not None:
             return []  # the answer is the summary
         count = len(self.queries)
-        size = max(count, 1) if self._is_for_one_process() else size_for(count)
+        size = max(count, 1) if self._is_for_one_process() else size_for(count, self.config.k)
         return slices(count, size, lambda number: f"{PARTIAL}/{number:05d}.trec")
 
     def open(self) -> None:
@@ -95,10 +95,11 @@ class Search(Parts[SearchConfig]):
         return index is not None and not is_adapted(index) and is_for_one_process(index)
 
 
-def size_for(queries: int) -> int:
-    """Queries of a part: a whole number of the blocks that exact search multiplies, and few enough parts, since each of
-    them reads all vectors."""
-    return min(LARGEST_PART, BLOCK * max(1, -(-queries // (BLOCK * PARTS))))
+def size_for(queries: int, k: int) -> int:
+    """The queries of a part: a whole number of the blocks that exact search multiplies. Each part reads all vectors, so
+    there are few parts, as far as their results fit into memory."""
+    largest = max(1, RESULTS // (k * BLOCK))
+    return BLOCK * min(largest, max(1, -(-queries // (BLOCK * PARTS))))
 
 
 def _counts_name(part: Part) -> str:
@@ -149,5 +150,5 @@ STAGE = Stage(
     without_out="question",
     returned=_returned,
     file=RUN,
-    format=2,
+    format=3,
 )
