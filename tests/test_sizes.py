@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import statistics
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +11,8 @@ import pytest
 import qontext
 
 ROOT = Path(qontext.__file__).parent
-MODULE, FUNCTION, MEDIAN = 350, 60, 120
-"""The most lines of a module, of a function, and of half of the modules."""
+MODULE, FUNCTION = 400, 60
+"""The most lines of a module and of a function. A guide: half a noun is as bad as two."""
 
 LARGER: dict[str, int] = {}
 """Modules, and functions as module:name, that are larger for now → how many lines they have. It only shrinks."""
@@ -47,11 +46,6 @@ def test_no_module_and_no_function_is_too_long() -> None:
     larger = {name: lines for name, (lines, limit) in sizes().items() if lines > limit}
     assert {name: lines for name, lines in larger.items() if lines > LARGER.get(name, 0)} == {}
     assert LARGER.keys() <= larger.keys(), "these are small enough by now: take them out of the list"
-
-
-def test_half_of_the_modules_are_short() -> None:
-    lines = [len(source.splitlines()) for source in modules().values() if source.strip()]
-    assert statistics.median(lines) <= MEDIAN
 
 
 @pytest.mark.parametrize("lines", [FUNCTION, FUNCTION + 1])
