@@ -1,7 +1,7 @@
 """Time, memory and disk of each stage on corpora of growing size.
 
     python benchmarks/growth.py DATA/wiki_unlabeled/docs.jsonl.gz [--sizes 10000 100000 1000000]
-        [--out benchmarks/growth.json]
+        [--stages split generate expand] [--out benchmarks/growth.json]
 
 Passages are paragraphs of the documents, which are repeated with their sentences in another order if more are needed. Each
 stage is a command of its own: seconds from start to end, starting Python included; the largest resident set of its
@@ -37,13 +37,16 @@ def main() -> None:
     )
     parser.add_argument("documents", type=Path)
     parser.add_argument("--sizes", nargs="+", type=int, default=[10_000, 100_000, 1_000_000])
+    parser.add_argument(
+        "--stages", nargs="+", help="only these, and what they need; the rows of others are kept"
+    )
     parser.add_argument("--work", type=Path, help="a folder for what is written; default: a temporary one")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
     options = parser.parse_args()
     rows = []
     for size in options.sizes:
         with tempfile.TemporaryDirectory(dir=options.work) as folder:
-            rows += measure(size, options.documents, Path(folder))
+            rows += measure(size, options.documents, Path(folder), options.stages)
     result = {
         "what": "seconds, the largest resident set in MiB and megabytes on disk, by stage and number of passages",
         "corpus": options.documents.parent.name,
@@ -54,7 +57,7 @@ def main() -> None:
     options.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 
-def measure(size: int, documents: Path, folder: Path) -> list[dict[str, Any]]:
+def measure(size: int, documents: Path, folder: Path, chosen: list[str] | None) -> list[dict[str, Any]]:
     write_corpus(documents, size, folder / "corpus")
     encoder = new_encoder(folder / "encoder")
     data, exact = (
@@ -71,7 +74,20 @@ def measure(size: int, documents: Path, folder: Path) -> list[dict[str, Any]]:
         "search, exact": ["{encode}", *exact],
         "index, HNSW": ["{encode}", "--backend", "faiss-hnsw"],
         "search, HNSW": ["{index, HNSW}", *exact],
+        "expand": ["{generate}", "--passages", "{split}"],
+        "mine": [
+            "{search, BM25}",
+            str(folder / "corpus"),
+            "--data",
+            data,
+            "--passages",
+            "{split}",
+            "--random",
+            "5",
+        ],
     }
+    if chosen:
+        stages = {name: arguments for name, arguments in stages.items() if name in needed(stages, chosen)}
     places = {name: str(folder / name.replace(", ", "-")) for name in stages}
     rows = []
     for name, arguments in stages.items():
@@ -81,6 +97,12 @@ def measure(size: int, documents: Path, folder: Path) -> list[dict[str, Any]]:
         rows.append(row | {"megabytes": round(disk(Path(places[name])) / 1e6, 1)})
         print(json.dumps(rows[-1]), flush=True)
     return rows
+
+
+def needed(stages: dict[str, list[str]], chosen: list[str]) -> set[str]:
+    """The chosen stages, and those whose output they read."""
+    inputs = [text[1:-1] for name in chosen for text in stages[name] if text.startswith("{")]
+    return {*chosen, *needed(stages, inputs)} if inputs else {*chosen}
 
 
 def run(*command: str) -> tuple[float, int]:
@@ -105,6 +127,9 @@ def write_corpus(documents: Path, size: int, folder: Path) -> None:
             words = text.split()
             query = " ".join(draw.sample(words, min(6, len(words))))
             queries.write(json.dumps({"_id": f"q{number}", "text": query}) + "\n")
+    (folder / "qrels").mkdir()
+    judged = "".join(f"q{number}\tp{number}\t1\n" for number in range(QUERIES))
+    (folder / "qrels" / "train.tsv").write_text(judged, encoding="utf-8")
 
 
 def paragraphs(documents: Path, draw: random.Random) -> Iterator[str]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,6 +18,7 @@ from qontext.data.collection import read_passages, read_qrels, read_queries
 from qontext.data.labels import read_labels
 from qontext.data.runs import read_run
 from qontext.evaluation.answers import read_questions
+from qontext.finetune.negatives import groups
 from qontext.finetune.negatives.groups import read_candidates, read_groups
 from qontext.frame.errors import QontextError
 from qontext.queries.file import read_queries_by_passage
@@ -96,6 +98,25 @@ def test_negatives_in_a_wrong_shape(tmp_path: Path, systems: str) -> None:
     (tmp_path / "n.jsonl").write_text(f'{{"qid": 1, "neg": {systems}}}\n')
     with pytest.raises(QontextError, match=r"n\.jsonl:1: "):
         read_candidates(tmp_path / "n.jsonl")
+
+
+@pytest.mark.parametrize("depth", [1, 3, None])
+def test_triples_are_the_first_different_negatives_of_each_query(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, depth: int | None
+) -> None:
+    """Whatever the batches in which they are read; queries are mixed, and pairs occur again."""
+    monkeypatch.setattr(groups, "_BATCH", 7)
+    drawn = np.random.default_rng(0).integers(0, 9, (200, 2)).tolist()
+    (tmp_path / "triples.tsv").write_text("".join(f"q{q}\tpositive\tp{p}\n" for q, p in drawn))
+    expected: dict[str, list[str]] = {}
+    for query, passage in drawn:
+        negatives = expected.setdefault(f"q{query}", [])
+        if f"p{passage}" not in negatives:
+            negatives.append(f"p{passage}")
+    run = read_candidates(tmp_path / "triples.tsv", depth)
+    assert {query: run.results(query)[0] for query in run} == {
+        query: negatives[:depth] for query, negatives in expected.items()
+    }
 
 
 @pytest.mark.parametrize("grade", ["9" * 20, "9" * 5_000, "1e3", "1_0", "١", "0x1", "1.0", ""])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from qontext.data import dpr, records
@@ -14,6 +17,10 @@ from qontext.data.ids import id_of, unescape
 from qontext.data.lines import read_jsonl, read_lines
 from qontext.data.runs import Run, read_run
 from qontext.frame.errors import QontextError
+
+Ints = np.ndarray[Any, Any]
+_BATCH = 1 << 20
+"""Pairs that are looked at together."""
 
 GROUPS = pa.schema(
     [
@@ -65,8 +72,9 @@ def candidates_of(groups: Path | str) -> Run:
     return Run.from_columns(queries, passages, scores, place=groups)
 
 
-def read_candidates(path: Path | str) -> Run:
-    """Candidate negatives: a run, or a published file of negatives, whose order becomes the score.
+def read_candidates(path: Path | str, depth: int | None = None) -> Run:
+    """Candidate negatives: a run, or a published file of negatives, whose order becomes the score. Of such a file, at most
+    `depth` candidates of each query are kept.
 
     - MS MARCO's ``qidpidtriples.*.tsv[.gz]``: query id, positive id, negative id;
     - sentence-transformers' ``msmarco-hard-negatives.jsonl.gz``: ``{"qid", "pos", "neg": {system: [ids]}}``; the
@@ -74,17 +82,19 @@ def read_candidates(path: Path | str) -> Run:
     - DPR's ``biencoder-nq-train.json``: the hard negatives of each question.
     """
     name = plain_name(path)
+    pairs: Iterator[tuple[str, str]]
     if dpr.is_training_file(Path(path)):
-        return _ranked({id: dict.fromkeys(hard) for id, _, _, hard in dpr.labeled(Path(path))}, path)
-    if name.endswith(".jsonl"):
-        return _ranked(_hard_negatives(Path(path)), path)
-    if name.endswith(".tsv"):
-        return _ranked(_triples(Path(path)), path)
-    return read_run(path)
+        pairs = ((id, negative) for id, _, _, hard in dpr.labeled(Path(path)) for negative in hard)
+    elif name.endswith(".jsonl"):
+        pairs = _hard_negatives(Path(path))
+    elif name.endswith(".tsv"):
+        pairs = _triples(Path(path))
+    else:
+        return read_run(path)
+    return _first_of_each(pairs, sys.maxsize if depth is None else depth, path)
 
 
-def _triples(path: Path) -> dict[str, dict[str, None]]:
-    negatives_of: dict[str, dict[str, None]] = {}
+def _triples(path: Path) -> Iterator[tuple[str, str]]:
     for number, line in enumerate(read_lines(path), start=1):
         fields = line.split()
         if len(fields) != 3:
@@ -93,30 +103,50 @@ def _triples(path: Path) -> dict[str, dict[str, None]]:
                 place=f"{path}:{number}",
                 remedy="Triples of texts have no ids: use MS MARCO's qidpidtriples file.",
             )
-        query, _, negative = map(unescape, fields)
-        negatives_of.setdefault(query, {})[negative] = None
-    return negatives_of
+        yield unescape(fields[0]), unescape(fields[2])
 
 
-def _hard_negatives(path: Path) -> dict[str, dict[str, None]]:
-    negatives_of: dict[str, dict[str, None]] = {}
+def _hard_negatives(path: Path) -> Iterator[tuple[str, str]]:
     for place, row in read_jsonl(path):
         systems = row.get("neg")
         if not isinstance(systems, dict) or not all(isinstance(ids, list) for ids in systems.values()):
             raise QontextError("expected an object with 'qid' and 'neg': {system: [ids]}", place=place)
-        negatives = negatives_of.setdefault(id_of(row.get("qid"), place, "'qid'"), {})
+        query = id_of(row.get("qid"), place, "'qid'")
         for rank in range(max(map(len, systems.values()), default=0)):
             for ids in systems.values():
                 if rank < len(ids):
-                    negatives[id_of(ids[rank], place, "id of a negative")] = None
-    return negatives_of
+                    yield query, id_of(ids[rank], place, "id of a negative")
 
 
-def _ranked(negatives_of: dict[str, dict[str, None]], path: Path | str) -> Run:
-    queries = [query for query, ids in negatives_of.items() for _ in ids]
-    passages = [id for ids in negatives_of.values() for id in ids]
-    if not passages:
+def _first_of_each(pairs: Iterable[tuple[str, str]], depth: int, path: Path | str) -> Run:
+    """The first `depth` different passages of each query, in order. Pairs are kept as numbers: MS MARCO's file has 400
+    million."""
+    numbers: tuple[dict[str, int], dict[str, int]] = ({}, {})
+    kept = np.zeros(0, np.int64)
+    """The kept pairs, sorted: the query's number in the upper 32 bits, the passage's in the lower ones."""
+    counts = np.zeros(0, np.int64)
+    columns: list[tuple[Ints, Ints, Ints]] = []
+    stream = iter(pairs)
+    while batch := list(islice(stream, _BATCH)):
+        queries, passages = (
+            np.fromiter((of.setdefault(pair[n], len(of)) for pair in batch), np.int64, len(batch))
+            for n, of in enumerate(numbers)
+        )
+        counts = np.pad(counts, (0, len(numbers[0]) - len(counts)))
+        keys = queries << 32 | passages
+        different, first = np.unique(keys, return_index=True)
+        place = np.minimum(np.searchsorted(kept, different), max(0, len(kept) - 1))
+        order = np.sort(first[kept[place] != different] if len(kept) else first)
+        grouped = order[np.argsort(queries[order], kind="stable")]
+        query, sizes = np.unique(queries[grouped], return_counts=True)
+        ranks = np.arange(len(grouped)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        ranks += np.repeat(counts[query], sizes)
+        counts[query] += sizes
+        chosen, ranks = grouped[ranks < depth], ranks[ranks < depth]
+        columns.append((queries[chosen].astype(np.int32), passages[chosen].astype(np.int32), ranks))
+        kept = np.sort(np.concatenate([kept, keys[chosen]]), kind="stable")
+    if not columns:
         raise QontextError("contains no negatives", place=path)
-    return Run.from_columns(
-        queries, passages, [-n for ids in negatives_of.values() for n in range(len(ids))], place=path
-    )
+    queries, passages, ranks = (np.concatenate(column) for column in zip(*columns))
+    ids = np.array(list(numbers[1]), dtype=object)
+    return Run.from_codes(queries, list(numbers[0]), passages, ids, -ranks, place=path)

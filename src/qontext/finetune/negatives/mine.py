@@ -236,7 +236,7 @@ def _sources(config: MineConfig, queries: Mapping[str, str], qrels: Qrels) -> So
         raise QontextError("random and in-document negatives need --passages or --data")
     if corpus is None and (unknown := next((q for q in qrels if q not in queries), None)):
         raise QontextError(f"names the query {unknown!r}, which is not in the queries", place=config.qrels)
-    runs = [read_candidates(path) for path in (config.run, *config.also)]
+    runs = [read_candidates(path, config.depth) for path in (config.run, *config.also)]
     answering: Mapping[str, Container[str]] = {}
     if config.answers:
         passages = select_passages(config.data, config.passages)
