@@ -196,7 +196,7 @@ def _show(
         [{"system": s.name} | {m: with_spread(*s.mean(m)) for m in measures} for s in systems],
     )
     log.show_rows(
-        "Differences (p of the paired randomization test, Holm-corrected for all rows)",
+        "Differences (p of the paired randomization test, Holm-corrected for the rows of a measure)",
         [
             {
                 "measure": pair.measure,

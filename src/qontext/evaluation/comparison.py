@@ -32,7 +32,7 @@ class System:
 
 @dataclass(frozen=True)
 class Pair:
-    """How system `b` differs from `a` on a measure; `p` is corrected for all pairs and measures compared."""
+    """How system `b` differs from `a` on a measure; `p` is corrected for all pairs compared on it."""
 
     measure: str
     a: str
@@ -47,13 +47,17 @@ class Pair:
 def compare_systems(
     systems: Sequence[System], measures: Sequence[str], *, permutations: int = 10_000, seed: int = 42
 ) -> list[Pair]:
-    """Every pair of systems on every measure, p values corrected together by Holm's procedure."""
-    rows = []
-    for measure, (a, b) in itertools.product(measures, itertools.combinations(systems, 2)):
-        values = a.per_query(measure), b.per_query(measure)
-        rows.append((measure, a.name, b.name, difference(*values, permutations=permutations, seed=seed)))
-    corrected = holm([row[3].p for row in rows])
-    return [Pair(measure, a, b, diff, p) for (measure, a, b, diff), p in zip(rows, corrected)]
+    """Every pair of systems on every measure. The p values of a measure are corrected together by Holm's procedure, so
+    they do not depend on which other measures are shown."""
+    pairs = []
+    for measure in measures:
+        rows = []
+        for a, b in itertools.combinations(systems, 2):
+            values = a.per_query(measure), b.per_query(measure)
+            rows.append((a.name, b.name, difference(*values, permutations=permutations, seed=seed)))
+        corrected = holm([diff.p for _, _, diff in rows])
+        pairs += [Pair(measure, a, b, diff, p) for (a, b, diff), p in zip(rows, corrected)]
+    return pairs
 
 
 def marks(systems: Sequence[System], pairs: Sequence[Pair], measure: str) -> dict[str, str]:

@@ -58,7 +58,7 @@ def compare(
     """Test the difference of every two systems on every measure.
 
     Each `Pair` has the mean difference, its bootstrap interval and the p value of a paired randomization test,
-    corrected by Holm's procedure for all pairs and measures.
+    corrected by Holm's procedure for all pairs of systems, for each measure by itself.
 
     Args:
         runs: System name → run.

@@ -87,7 +87,7 @@ def _notes(section: Section, others: Sequence[published.Row]) -> list[str]:
     if len(section.systems) > 1:
         notes.append(
             "A superscript letter: significantly better than that system (paired randomization test, Holm's "
-            f"correction over all pairs and measures, p < .05). p: {section.measures[0]} against "
+            f"correction over all pairs of systems, p < .05). p: {section.measures[0]} against "
             f"{section.systems[0].name}, by the same test."
         )
     if any(len(system.seeds) > 1 for system in section.systems):
