@@ -655,6 +655,7 @@ def report(
     out: str | Path,
     label: Sequence[str] = (),
     opening: Sequence[str] = (),
+    recommended: str | None = None,
     title: str | None = None,
     data: str | Path | Artifact | None = None,
     price_per_hour: float | None = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shutil
@@ -17,7 +18,7 @@ from typer.testing import CliRunner
 
 from qontext import api, cli
 from qontext.frame.errors import QontextError
-from qontext.retrieve.searcher import Searcher
+from qontext.retrieve.searcher import SYSTEMS, Searcher
 
 
 def test_documents_become_a_retriever_that_loads_everywhere_and_answers(
@@ -37,10 +38,25 @@ def test_documents_become_a_retriever_that_loads_everywhere_and_answers(
     report = (out / "report" / "report.md").read_text()
     assert re.findall(r"^## (.*)", report, re.MULTILINE)[:2] == ["Verdict", "Generated questions"]
     assert any(sentence.startswith("Reason:") for sentence in result["verdict"]["sentences"])
-    names = re.findall(r"^\| [a-g] (.*?) \|", report, re.MULTILINE)
-    assert names[0] == "BM25" and names[-1] == "BM25 + adapted encoder + its tokens" and len(names) == 7
+    names = re.findall(r"^\| (?:\*\*)?[a-g] (.*?)(?:\*\*)? \|", report, re.MULTILINE)
+    assert len(names) == 7 and [name.removesuffix(" (recommended)") for name in names] == list(
+        SYSTEMS.values()
+    )
+    assert [name for name in names if "recommended" in name] == [f"{SYSTEMS[result['system']]} (recommended)"]
     assert "were generated from the passages" in report
-    assert "Original encoder → Adapted encoder" in report
+    assert "original encoder → adapted encoder" in report
+    assert f"**{result['verdict']['sentences'][0]}**" in report
+    # One comparison has one p, in the verdict and in the report.
+    with (out / "report" / "differences.csv").open(newline="") as file:
+        reported = {
+            frozenset((row["from"], row["to"])): float(row["p_holm"])
+            for row in csv.DictReader(file)
+            if row["measure"] == "nDCG@10"
+        }
+    assert reported == {
+        frozenset((SYSTEMS[pair["a"]], SYSTEMS[pair["b"]])): pair["p"]
+        for pair in result["verdict"]["differences"]
+    }
     # The recipe is an ordinary one, and has nothing left to do.
     assert all(
         row["state"] == "done"

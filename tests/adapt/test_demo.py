@@ -28,8 +28,13 @@ def test_the_demo_runs_and_a_second_time_has_nothing_to_do(
     command = ["demo", *flags, "--out", str(tmp_path / "demo")]
     said = warm.run(command, tmp_path / "said", HF_HUB_OFFLINE="1")
     assert "Next steps" in said
-    assert "Search with" in said
-    for text in ("BM25 (by words)", "the original encoder", "On real questions", "Sample questions"):
+    for text in (
+        "Recommended: ",
+        "original encoder",
+        "On real questions",
+        "Sample questions",
+        "(recommended)",
+    ):
         assert text in said
     before = made_when(tmp_path / "demo")
     assert len(before) > 20

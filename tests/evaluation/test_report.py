@@ -245,6 +245,29 @@ def test_labels_name_and_order_the_systems_and_sentences_open_the_page(folder: P
         api.report(runs, label=("base",), out=tmp_path / "bad")
 
 
+def test_the_recommended_system_is_marked_and_shown_in_examples(folder: Path, tmp_path: Path) -> None:
+    data = folder / "data"
+    ranks = {"base": 3, "chosen": 2, "best": 1}
+    runs = [
+        evaluate(tmp_path, name, data, {f"q{i}": rank for i in range(24)}) for name, rank in ranks.items()
+    ]
+    report = api.report(
+        tuple(map(str, runs)),
+        data=data,
+        label=("base=Base",),
+        opening=("Use it.", "It is good."),
+        recommended="chosen",
+        out=tmp_path / "out",
+    )
+    text = (report.path / "report.md").read_text()
+    assert "**Use it.**\n\nIt is good.\n" in text
+    row = next(line for line in text.splitlines() if "chosen (recommended)" in line)
+    assert row.startswith("| **") and row.split("|")[-2].strip() == "–", "p is against the recommended system"
+    assert "gains and losses from Base to chosen" in text and "| best | 100.0 |" not in text
+    page = (report.path / "report.html").read_text()
+    assert '<p class="lead"><b>Use it.</b></p>' in page and '<p class="lead">It is good.</p>' in page
+
+
 def test_arms_of_a_sweep_are_named_by_what_differs_and_seeds_are_one_system(
     folder: Path, tmp_path: Path
 ) -> None:

@@ -70,9 +70,10 @@ def copy_model(source: str, work: Workdir, card: str) -> None:
 def model_card(request: Request, verdict: Verdict, root: Path) -> str:
     """README.md of the model folder."""
     rows = [
-        f"| {NAMES[name]} | " + " | ".join(f"{scores[m]:.3f}" for m in scores) + " |"
+        f"| {_marked(name, verdict.system)} | " + " | ".join(f"{scores[m]:.3f}" for m in scores) + " |"
         for name, scores in verdict.scores[verdict.split].items()
     ]
+    recommendation, *reasons = verdict.sentences
     measures = list(next(iter(verdict.scores[verdict.split].values())))
     is_hub_name = "/" in request.encoder and not Path(request.encoder).exists()
     base = [f"base_model: {request.encoder}"] if is_hub_name else []
@@ -86,7 +87,9 @@ def model_card(request: Request, verdict: Verdict, root: Path) -> str:
             "---",
             f"# A retriever {kind} {Path(request.documents).name or request.documents}",
             "",
-            *verdict.sentences,
+            f"**{recommendation}**",
+            "",
+            *(f"- {reason}" for reason in reasons),
             "",
             f"Evaluated on {'real' if verdict.split != 'generated' else 'generated'} questions:",
             "",
@@ -104,3 +107,7 @@ def model_card(request: Request, verdict: Verdict, root: Path) -> str:
             "",
         ]
     )
+
+
+def _marked(name: str, recommended: str) -> str:
+    return f"**{NAMES[name]} (recommended)**" if name == recommended else NAMES[name]

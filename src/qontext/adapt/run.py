@@ -22,10 +22,6 @@ from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
 from qontext.frame.stages import Pipeline
 
-CORRECTED = (
-    "The p of the verdict is corrected over the pairs of systems, that of the tables over all measures, too."
-)
-
 
 def run(config: AdaptConfig) -> dict[str, Any]:
     try:
@@ -172,7 +168,8 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
     }
     work.write_json(state.ADAPTED, about)
     hand_over.remove_copy(root, reference)
-    report = _report(root, recipe.title, [*verdict.sentences, *searching.get("sentences", ())])
+    opening = [*verdict.sentences, *searching.get("sentences", ())]
+    report = _report(root, recipe.title, verdict.system, opening)
     split = artifacts.open_artifact(root / state.INDEX / "passages").summary
     left_out = {name: split[name] for name in ("skipped", "not_read") if name in split}
     show.show_verdict(verdict, searching, root)
@@ -197,19 +194,20 @@ def _weights(steps: Path, verdict: Any) -> dict[str, Any]:
     return {"weights": of(system) if is_hybrid else [1 - recipes.DENSE_WEIGHT, recipes.DENSE_WEIGHT]}
 
 
-def _report(root: Path, title: str, opening: list[str]) -> str:
+def _report(root: Path, title: str, system: str, opening: list[str]) -> str:
     """Write the report; returns its page."""
     from qontext import api
     from qontext.adapt import state
-    from qontext.adapt.verdict import LABELS
+    from qontext.retrieve.searcher import SYSTEMS
 
     steps = root / state.STEPS
     api.report(
         (str(steps),),
         title=title,
         data=str(steps / "holdout" / "measured"),
-        label=[f"{name}={label}" for name, label in LABELS.items()],
-        opening=[*opening, CORRECTED],
+        label=[f"{name}={label}" for name, label in SYSTEMS.items()],
+        opening=opening,
+        recommended=SYSTEMS[system],
         out=root / "report",
         overwrite=True,
     )

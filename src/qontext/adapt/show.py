@@ -68,9 +68,11 @@ def _labels(request: Request, plan: Plan) -> str:
 
 
 def show_verdict(verdict: Verdict, searching: Mapping[str, Any], root: Path) -> None:
-    show_scores(verdict.as_json())
-    for sentence in (*verdict.sentences, *searching.get("sentences", ())):
+    recommendation, *reasons = verdict.sentences
+    log.show_line(recommendation)
+    for sentence in (*reasons, *searching.get("sentences", ())):
         log.note(sentence)
+    show_scores(verdict.as_json())
     _show_samples(root, verdict.split)
 
 

@@ -1,11 +1,18 @@
-"""The verdict: which system to use, and whether adapting helped. A system is preferred to a simpler one only
-if it is significantly better: paired randomization tests, Holm-corrected over the comparisons. Real questions
-take precedence over generated ones. Generated questions share more words with their passages than real ones,
-which favors BM25: without real questions, BM25 alone is only recommended if adding the encoder is much worse.
+"""The verdict: which of the measured systems to use.
+
+    cost     BM25 alone < an encoder, with or without BM25 < the same, then its tokens
+    best     of the systems of equal cost, the one with the highest nDCG@10
+    choice   the cheapest of these that the best of all does not significantly beat
+
+Every measured system is a candidate, and is judged as a whole: what counts is how an adapted encoder does beside BM25, not
+only by itself. Real questions take precedence over generated ones, which have a rule of their own (`choose`), because
+they share more words with their passages.
 """
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,35 +26,32 @@ MEASURE = "nDCG@10"
 LEVEL = 0.05
 """Significance level."""
 TOLERATED = 0.02
-"""Maximum loss of BM25 with the encoder versus BM25 alone on generated questions to be preferred."""
-LABELS = {
-    "bm25": "BM25",
-    "start": "Original encoder",
-    "hybrid-start": "BM25 + original encoder",
-    "tokens-start": "BM25 + original encoder + its tokens",
-    "adapted": "Adapted encoder",
-    "hybrid": "BM25 + adapted encoder",
-    "tokens": "BM25 + adapted encoder + its tokens",
+"""Differences on generated questions up to which systems count as equally good."""
+FEW = 200
+"""Number of questions below which the verdict says how large a difference they could show."""
+COST = {"bm25": 0, "start": 1, "adapted": 1, "hybrid-start": 1, "hybrid": 1, "tokens-start": 2, "tokens": 2}
+"""System → the order of its cost. An encoder costs storage and time for its vectors, BM25 next to nothing more."""
+ENCODERS: dict[str, str] = {
+    name: "start" if name.endswith("start") else "adapted" for name in COST if name != "bm25"
 }
-"""System → its name in tables and figures; baselines first."""
+"""System → its encoder."""
 FLATTERY = (
     "There are no real questions, so these results are for generated ones about documents that were not trained on. "
     "Such questions favor a model that was trained on similar ones, and BM25, because they share words with their "
     "passages: the order of the systems is less reliable. Provide labels if you can."
 )
-
-FAVORS_BM25 = "on generated questions, which favor BM25,"
-USUALLY = "comparing the tokens, too, usually helps with real questions; on generated ones"
 WRITTEN = (
     "There are no real questions, so these results are for questions that a language model wrote about documents that "
     "were not trained on. The order of the systems may differ from that on real questions. Provide labels if you can."
 )
+MEANING = "p is the probability of a difference at least this large between equally good systems; the rule is p < .05."
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`system` is the recommended one, `encoder` is 'start' or 'adapted'. `split` is the deciding one.
-    `scores` and `queries` (their number) are by split; `differences` has all pairs on all splits.
+    """`system` is the recommended one, `encoder` is 'start' or 'adapted'. `split` is the deciding one. The first of the
+    `sentences` is the recommendation, the others are its reasons. `scores` and `queries` (their number) are by split;
+    `differences` has all pairs on all splits.
     """
 
     system: str
@@ -62,6 +66,30 @@ class Verdict:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class Measured:
+    """The systems on the deciding questions: their means, simple ones first, and the differences of all pairs."""
+
+    means: Mapping[str, float]
+    pairs: Sequence[Mapping[str, Any]]
+    n: int
+    is_real: bool
+
+    def pair(self, a: str, b: str) -> tuple[float, float]:
+        """The difference from a to b, and its p."""
+        p = next(float(pair["p"]) for pair in self.pairs if {pair["a"], pair["b"]} == {a, b})
+        return self.means[b] - self.means[a], p
+
+    def detectable(self, system: str) -> float:
+        """The difference from a system that the questions would show in four cases of five: 2.8 standard errors."""
+        spans = (
+            float(pair["difference"]["high"] - pair["difference"]["low"])
+            for pair in self.pairs
+            if system in (pair["a"], pair["b"])
+        )
+        return 2.8 * statistics.median(spans) / (2 * 1.96)
+
+
 def judge(steps: Path, splits: list[str], systems: list[str]) -> Verdict:
     """Read the recipe's scores and compare the runs."""
     scores = {
@@ -74,30 +102,15 @@ def judge(steps: Path, splits: list[str], systems: list[str]) -> Verdict:
     split = "test" if "test" in splits else splits[0]
     compared = {name: _compared(steps, name, systems) for name in splits}
     counts = {name: int(result["queries"]) for name, result in compared.items()}
-    pairs = compared[split]["pairs"]
-    better = {(pair["a"], pair["b"]): (pair["difference"]["mean"], pair["p"]) for pair in pairs}
     means = {name: scores[split][name][MEASURE] for name in systems}
-    encoder, sentences = "start", []
-    if "adapted" in systems:
-        encoder, sentence = _helped(means, better, counts[split])
-        sentences.append(sentence)
-    # Only one encoder is kept: the choice is between it, BM25, both, and both with its tokens.
-    together = "hybrid" if encoder == "adapted" else "hybrid-start"
-    by_tokens = together.replace("hybrid", "tokens")
-    candidates = ["bm25", encoder, together, *([by_tokens] if by_tokens in systems else [])]
-    system = _preferred(candidates, means, better)
-    because = _because(system, candidates, means, better, counts[split])
-    if split == "generated":
-        system, because = _with_generated(system, because, together, means, better, counts[split])
-    sentences += [
-        f"Search with {NAMES[system]}: {MEASURE} {means[system]:.3f}" + _beside(system, means) + ".",
-        because,
-    ]
-    if split == "generated":
+    measured = Measured(means, compared[split]["pairs"], counts[split], split != "generated")
+    system = choose(measured)
+    sentences = explain(system, measured)
+    if not measured.is_real:
         is_written = "question_model" in open_artifact(steps / "holdout").inputs
         sentences.append(WRITTEN if is_written else FLATTERY)
     differences = [{"split": name, **pair} for name, result in compared.items() for pair in result["pairs"]]
-    return Verdict(system, encoder, sentences, split, scores, counts, differences)
+    return Verdict(system, encoder_of(system, means), sentences, split, scores, counts, differences)
 
 
 def _compared(steps: Path, split: str, systems: list[str]) -> dict[str, Any]:
@@ -113,96 +126,105 @@ def _compared(steps: Path, split: str, systems: list[str]) -> dict[str, Any]:
     return result
 
 
-def _preferred(
-    systems: list[str], means: dict[str, float], better: dict[tuple[str, str], tuple[float, float]]
-) -> str:
-    """The first system (from simple to complex) that the best one does not significantly beat."""
-    best = max(systems, key=lambda name: means[name])
-    return next(name for name in systems if name == best or _p(name, best, better) >= LEVEL)
-
-
-def _because(
-    system: str,
-    candidates: list[str],
-    means: dict[str, float],
-    better: dict[tuple[str, str], tuple[float, float]],
-    n: int,
-) -> str:
-    """The reason for the choice of `_preferred`, with the compared values."""
-    best = max(candidates, key=lambda name: means[name])
-    simpler = candidates[: candidates.index(system)]
-    if system != best:
-        why = (
-            f"Reason: it is the simplest system that the best one, {NAMES[best]}, does not significantly beat "
-            f"({_figures(system, best, better, n)})"
-        )
-    elif simpler:
-        beaten = "; ".join(f"{NAMES[name]}: {_figures(name, system, better, n)}" for name in simpler)
-        why = f"Reason: it scores highest, significantly higher than every simpler system ({beaten})"
-    else:
-        second = max(candidates[1:], key=lambda name: means[name])
-        beaten = f"{NAMES[second]}: {_figures(system, second, better, n)}"
-        why = f"Reason: it scores highest and is the simplest (next: {beaten})"
+def choose(measured: Measured) -> str:
+    """The recommended system. Real questions: see above. Generated questions hardly distinguish systems that compare
+    words, so of those close to the best, the most thorough one is taken, with the encoder that is better by itself."""
+    means = measured.means
     top = max(means, key=lambda name: means[name])
-    if top not in candidates:
-        why += f"; {NAMES[top]} ({means[top]:.3f}) is not a candidate, because its encoder is not kept"
-    return why + "."
-
-
-def _with_generated(
-    system: str,
-    because: str,
-    together: str,
-    means: dict[str, float],
-    better: dict[tuple[str, str], tuple[float, float]],
-    n: int,
-) -> tuple[str, str]:
-    """The choice, with its reason, if there are no real questions: BM25 is complemented by the encoder, and both by its
-    tokens, unless that is much worse."""
-    by_tokens = together.replace("hybrid", "tokens")
-    for simpler, name, why in ((("bm25",), together, FAVORS_BM25), (("bm25", together), by_tokens, USUALLY)):
-        if system in simpler and means.get(name, -1) >= means[system] - TOLERATED:
-            than = "BM25 alone" if system == "bm25" else NAMES[system]
-            because = (
-                f"Reason: {why} it differs from {than} by {means[name] - means[system]:+.3f}, and a loss of up to "
-                f"{TOLERATED:.3f} is accepted ({_figures(system, name, better, n)})."
-            )
-            system = name
-    return system, because
-
-
-def _figures(a: str, b: str, better: dict[tuple[str, str], tuple[float, float]], n: int) -> str:
-    """The difference from a to b with its p."""
-    change = better[a, b][0] if (a, b) in better else -better[b, a][0]
-    return f"{change:+.3f}, {_with_p(_p(a, b, better))}, n = {n:,}"
-
-
-def _with_p(p: float) -> str:
-    return "p < .001" if p < 0.001 else f"p = {p:.3f}".replace("0.", ".")
-
-
-def _helped(
-    means: dict[str, float], better: dict[tuple[str, str], tuple[float, float]], n: int
-) -> tuple[str, str]:
-    change, p = means["adapted"] - means["start"], _p("start", "adapted", better)
-    figures = f"{MEASURE} {means['start']:.3f} → {means['adapted']:.3f}, {_with_p(p)}, n = {n:,}"
-    if change > 0 and p < LEVEL:
-        return "adapted", f"Adapting helped: {figures}; the rule is p < .05."
-    if change < 0 and p < LEVEL:
-        return "start", f"Adapting made the encoder worse ({figures}), so the original one is kept."
-    return (
-        "start",
-        f"Adapting made no significant difference ({figures}; the rule is p < .05): "
-        "the original encoder is kept.",
+    if measured.is_real:
+        best = [_best(cost, means) for cost in sorted({COST[name] for name in means})]
+        return next(name for name in best if name == top or measured.pair(name, top)[1] >= LEVEL)
+    near = [name for name in means if means[name] >= means[top] - TOLERATED - 1e-9]
+    return max(
+        near, key=lambda name: (COST[name], means[ENCODERS[name]] if name in ENCODERS else 0.0, means[name])
     )
 
 
-def _p(a: str, b: str, better: dict[tuple[str, str], tuple[float, float]]) -> float:
-    return better[a, b][1] if (a, b) in better else better[b, a][1]
+def encoder_of(system: str, means: Mapping[str, float]) -> str:
+    """The encoder that is handed over: the system's, or for BM25 alone, that of the best other system."""
+    return ENCODERS[system if system in ENCODERS else _best(1, means)]
 
 
-def _beside(system: str, means: dict[str, float]) -> str:
-    others = [
-        f"{NAMES[name]} {means[name]:.3f}" for name in ("bm25", "start") if name != system and name in means
+def _best(cost: int, means: Mapping[str, float]) -> str:
+    """The best system of this cost; of equal ones, the first."""
+    return max((name for name in means if COST[name] == cost), key=lambda name: means[name])
+
+
+def explain(system: str, measured: Measured) -> list[str]:
+    """The recommendation, then its reasons."""
+    questions = f"{measured.n:,} {'real' if measured.is_real else 'generated'} questions"
+    return [
+        f"Recommended: {NAMES[system]}, {MEASURE} {measured.means[system]:.3f} on {questions}.",
+        *_gains(system, measured),
+        *_adapting(system, measured),
+        _reason(system, measured),
+        MEANING,
+        *_few(system, measured),
     ]
-    return f" ({', '.join(others)})" if others else ""
+
+
+def _gains(system: str, measured: Measured) -> Iterator[str]:
+    """The differences from the systems that need no adapting."""
+    for name in ("bm25", "start"):
+        if name != system:
+            change, p = measured.pair(name, system)
+            than = f"than {_the(name)} ({measured.means[name]:.3f}; {with_p(p)})"
+            chance = "" if p < LEVEL else ", which may be chance"
+            yield f"{abs(change):.3f} {'higher' if change >= 0 else 'lower'} {than}{chance}."
+
+
+def _adapting(system: str, measured: Measured) -> Iterator[str]:
+    """Whether the adapted encoder is better than the original one, as part of the system."""
+    means = measured.means
+    if "adapted" not in means:
+        return
+    part = system if system in ENCODERS else _best(1, means)
+    start, adapted = (part if ENCODERS[part] == encoder else _other(part) for encoder in ("start", "adapted"))
+    change, p = measured.pair(start, adapted)
+    if p < LEVEL:
+        effect = "helped" if change > 0 else "made it worse"
+    else:
+        effect = "may have helped" if change > 0 else "did not help"
+    yield (
+        f"Adapting {effect}: {NAMES[start]} {means[start]:.3f}, {NAMES[adapted]} {means[adapted]:.3f} "
+        f"({with_p(p)}). {_the(ENCODERS[part]).capitalize()} is kept."
+    )
+
+
+def _the(system: str) -> str:
+    return NAMES[system] if NAMES[system].startswith("BM25") else f"the {NAMES[system]}"
+
+
+def _other(system: str) -> str:
+    """The same system with the other encoder."""
+    pairs = {"start": "adapted", "hybrid-start": "hybrid", "tokens-start": "tokens"}
+    return {**pairs, **{b: a for a, b in pairs.items()}}[system]
+
+
+def _reason(system: str, measured: Measured) -> str:
+    """Why this system, and not the one with the highest score."""
+    means = measured.means
+    top = max(means, key=lambda name: means[name])
+    if means[system] == means[top]:
+        return f"Reason: it has the highest score of {len(means)} systems."
+    change, p = measured.pair(system, top)
+    has = f"Reason: {_the(top)} has {means[top]:.3f}, {change:.3f} more"
+    if measured.is_real:
+        return f"{has} ({with_p(p)}), but costs more, and the difference may be chance."
+    return (
+        f"{has}, but generated questions hardly distinguish systems that compare words: of those at most {TOLERATED:.3f} "
+        "below the best, the one that compares most, with the better encoder, is recommended."
+    )
+
+
+def _few(system: str, measured: Measured) -> list[str]:
+    if measured.n >= FEW:
+        return []
+    return [
+        f"{measured.n:,} questions are few: with them, differences from the recommended system below about "
+        f"{measured.detectable(system):.3f} can hardly be told from chance."
+    ]
+
+
+def with_p(p: float) -> str:
+    return "p < .001" if p < 0.001 else f"p = {p:.3f}".replace("0.", ".")

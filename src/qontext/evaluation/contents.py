@@ -15,7 +15,7 @@ from qontext.evaluation.comparison import Pair, compare_systems, largest_changes
 from qontext.evaluation.datasets import load_judgments
 from qontext.evaluation.gather import GENERATED, Facts, Section, Training, without_seed
 from qontext.evaluation.provenance import all_settings, machines, steps_table
-from qontext.evaluation.results import differences_table, results_table
+from qontext.evaluation.results import differences_table, marked, results_table
 from qontext.evaluation.significance import bootstrap_interval
 from qontext.evaluation.tables import Cell, Row, Table
 
@@ -81,9 +81,14 @@ DIFFERENCE_COLUMNS = (
 
 
 def contents(
-    facts: Facts, *, data: str | None = None, price: float | None = None, opening: Sequence[str] = ()
+    facts: Facts,
+    *,
+    data: str | None = None,
+    price: float | None = None,
+    opening: Sequence[str] = (),
+    recommended: str | None = None,
 ) -> Contents:
-    """Build the report; `data` has the texts of queries and passages for examples."""
+    """Build the report; `data` has the texts of queries and passages for examples, `recommended` is the name of a system."""
     report = Contents()
     if opening:
         report.blocks.append(Block("Verdict", text=list(opening), is_lead=True))
@@ -91,9 +96,9 @@ def contents(
         tested = [m for m in section.measures if not m.startswith("Judged")]
         pairs = compare_systems(section.systems, tested)
         _add_numbers(report, section, pairs)
-        report.blocks += _results(section, pairs, f"s{number}")
+        report.blocks += _results(section, pairs, f"s{number}", recommended)
         if data is not None and len(section.systems) > 1:
-            report.blocks += _examples(section, data)
+            report.blocks += _examples(section, data, recommended)
         if section.curves:
             report.blocks.append(_depth(section, f"s{number}"))
     if facts.trainings:
@@ -170,7 +175,7 @@ def _by_arm(trainings: Sequence[Training]) -> list[Training]:
     return merged
 
 
-def _results(section: Section, pairs: Sequence[Pair], prefix: str) -> list[Block]:
+def _results(section: Section, pairs: Sequence[Pair], prefix: str, recommended: str | None) -> list[Block]:
     """The means of all systems, and the differences between them."""
     main = section.measures[0]
     columns = {system.name: system.per_query(main) for system in section.systems}
@@ -178,11 +183,11 @@ def _results(section: Section, pairs: Sequence[Pair], prefix: str) -> list[Block
     caption = f"Mean {main} of each system with its confidence interval"
     means = Plot(f"{prefix}-means", plots.intervals(spans, main), caption)
     heading = section.title[0].upper() + section.title[1:] if section.is_held_out else section.title
-    blocks = [Block(heading, tables=[results_table(section, pairs)], plots=[means])]
+    blocks = [Block(heading, tables=[results_table(section, pairs, recommended)], plots=[means])]
     if section.is_held_out and section.split == GENERATED:
         blocks[0].text.append(CAVEAT)
     if len(section.systems) > 1:
-        names = _first_and_best(section)
+        names = _first_and_best(section, recommended)
         a, b = (columns[name] for name in names)
         dots = f"Every query: {names[0]} across, {names[1]} up; green gains"
         charts = [
@@ -194,17 +199,21 @@ def _results(section: Section, pairs: Sequence[Pair], prefix: str) -> list[Block
     return blocks
 
 
-def _first_and_best(section: Section) -> tuple[str, str]:
-    """The baseline (the first system) and the best of the others by the main measure."""
+def _first_and_best(section: Section, recommended: str | None) -> tuple[str, str]:
+    """The baseline (the first system) and the recommended one, or the best of the others by the main measure. If the
+    baseline is recommended, the best of the others and the baseline."""
     first, *others = section.systems
-    return first.name, max(others, key=lambda s: s.mean(section.measures[0])[0]).name
+    best = max(others, key=lambda s: s.mean(section.measures[0])[0]).name
+    if recommended == first.name:
+        return best, first.name
+    return first.name, recommended if recommended in {s.name for s in others} and recommended else best
 
 
-def _examples(section: Section, data: str) -> list[Block]:
+def _examples(section: Section, data: str, recommended: str | None) -> list[Block]:
     queries = read_queries(data)
     if not any(query in queries for query in section.queries):
         return []
-    names = _first_and_best(section)
+    names = _first_and_best(section, recommended)
     runs = [read_run(section.runs[name]) for name in names]
     judged = load_judgments(section.place, split=section.split)
     by_name = {system.name: system.per_query(section.measures[0]) for system in section.systems}
@@ -230,7 +239,7 @@ def _examples(section: Section, data: str) -> list[Block]:
             short = textwrap.shorten(text, _SHOWN, placeholder=" …")
             query = queries.get(change.query, change.query) if name == names[0] else ""
             cells = (
-                Cell(query), Cell(name, is_text=True), Cell(f"{100 * value:.1f}"),
+                Cell(query), Cell(marked(name, recommended), is_text=True), Cell(f"{100 * value:.1f}"),
                 Cell("✓" if is_right else "✗"), Cell(short, is_text=True),
             )  # fmt: skip
             table.rows.append(Row(cells, is_new=name == names[0]))

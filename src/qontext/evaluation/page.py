@@ -54,8 +54,8 @@ def to_markdown_page(title: str, subtitle: str, blocks: Sequence[Block]) -> str:
     lines = [f"# {_h(title)}", "", _h(subtitle), ""]
     for block in blocks:
         lines += [f"## {_h(block.heading)}", ""]
-        for text in block.text:
-            lines += [_h(text), ""]
+        for number, text in enumerate(block.text):
+            lines += [f"**{_h(text)}**" if block.is_lead and number == 0 else _h(text), ""]
         lines += [to_markdown(table) for table in block.tables]
         for plot in block.plots:
             lines += [f"![{_h(plot.caption)}](plots/{plot.name}.png)", "", f"*{_h(plot.caption)}*", ""]

@@ -28,7 +28,11 @@ class ReportConfig(StageConfig):
     the first one is the baseline of all differences."""
 
     opening: tuple[str, ...] = ()
-    """Introductory text of the report."""
+    """Introductory text of the report; the first paragraph is shown in bold."""
+
+    recommended: str | None = None
+    """Display name of the recommended system. It is marked in the tables; p values and examples are of it instead of the
+    best system."""
 
     title: str | None = None
     """Title of the report. Default: the names of the directories."""
@@ -52,7 +56,13 @@ def run(settings: ReportConfig, work: Workdir) -> dict[str, Any]:
         load_collection(settings.data)  # even where there is nothing to show examples of
     labels = dict(_label(text) for text in settings.label)
     facts = gather(settings.runs, labels)
-    report = contents(facts, data=settings.data, price=settings.price_per_hour, opening=settings.opening)
+    report = contents(
+        facts,
+        data=settings.data,
+        price=settings.price_per_hour,
+        opening=settings.opening,
+        recommended=settings.recommended,
+    )
     title = settings.title or facts.title
     finished = max((stage.meta["made"]["finished"][:10] for _, stage in facts.stages), default="")
     subtitle = f"qontext {__version__}" + (f" · finished {finished}" if finished else "")

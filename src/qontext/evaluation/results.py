@@ -13,8 +13,11 @@ from qontext.evaluation.tables import Cell, Row, Table
 _MOST_DIFFERENCES = 24  # rows; with more, only those of the main measure are shown (the CSV has all)
 
 
-def results_table(section: Section, pairs: Sequence[Pair]) -> Table:
-    """Every system and measure, published systems above ours where the benchmark is the same."""
+def results_table(section: Section, pairs: Sequence[Pair], recommended: str | None = None) -> Table:
+    """Every system and measure, published systems above ours where the benchmark is the same. p is against the
+    recommended system, or the first one."""
+    names = [system.name for system in section.systems]
+    reference = recommended if recommended in names and recommended else names[0]
     measures = section.measures
     others = _published(section)
     best = {
@@ -41,17 +44,23 @@ def results_table(section: Section, pairs: Sequence[Pair]) -> Table:
     if others:
         table.rows.append(Row(heading="Measured here"))
     for i, system in enumerate(section.systems):
-        name = f"{chr(ord('a') + i % 26)}  {system.name}" if several else system.name
+        name = marked(system.name, recommended)
+        name = f"{chr(ord('a') + i % 26)}  {name}" if several else name
         cells = []
         for measure in measures:
             mean, spread = system.mean(measure)
             text = f"{100 * mean:.1f}" + (f" ± {100 * spread:.1f}" if spread is not None else "")
             is_best = measure in best and round(100 * mean, 1) >= round(best[measure], 1)
             cells.append(Cell(text, marks(section.systems, pairs, measure).get(system.name, ""), is_best))
-        cells += [Cell(_p_from_first(system.name, section, pairs))] if several else []
-        table.rows.append(Row((Cell(name), *cells), is_ours=True))
-    table.notes = _notes(section, others)
+        cells += [Cell(_p_between(system.name, reference, section, pairs))] if several else []
+        table.rows.append(Row((Cell(name, is_best=system.name == recommended), *cells), is_ours=True))
+    table.notes = _notes(section, others, reference)
     return table
+
+
+def marked(name: str, recommended: str | None) -> str:
+    """The name of a system in a table."""
+    return f"{name} (recommended)" if name == recommended else name
 
 
 def _published(section: Section) -> list[published.Row]:
@@ -72,14 +81,14 @@ def _figure_cell(figure: float | None, best: float | None) -> Cell:
     return Cell("–" if figure is None else f"{figure:.1f}", is_best=figure is not None and figure == best)
 
 
-def _p_from_first(name: str, section: Section, pairs: Sequence[Pair]) -> str:
-    """The corrected p of the difference from the first system on the main measure."""
-    first, main = section.systems[0].name, section.measures[0]
-    values = (pair.p for pair in pairs if (pair.measure, pair.a, pair.b) == (main, first, name))
+def _p_between(name: str, reference: str, section: Section, pairs: Sequence[Pair]) -> str:
+    """The corrected p of the difference between two systems on the main measure."""
+    both = {name, reference}
+    values = (p.p for p in pairs if p.measure == section.measures[0] and {p.a, p.b} == both)
     return next((format_p(p) for p in values), "–")
 
 
-def _notes(section: Section, others: Sequence[published.Row]) -> list[str]:
+def _notes(section: Section, others: Sequence[published.Row], reference: str) -> list[str]:
     notes = [f"{len(section.queries):,} queries; a query without results scores 0."]
     missing = {name: count for name, count in section.without_results.items() if count}
     if missing:
@@ -88,7 +97,7 @@ def _notes(section: Section, others: Sequence[published.Row]) -> list[str]:
         notes.append(
             "A superscript letter: significantly better than that system (paired randomization test, Holm's "
             f"correction over all pairs of systems, p < .05). p: {section.measures[0]} against "
-            f"{section.systems[0].name}, by the same test."
+            f"{reference}, by the same test."
         )
     if any(len(system.seeds) > 1 for system in section.systems):
         notes.append(

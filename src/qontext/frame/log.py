@@ -192,6 +192,16 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
+def show_line(text: str) -> None:
+    """The most important line of a result, in bold, on stdout."""
+    if not is_shown():
+        return
+    from rich.console import Console
+
+    with results():
+        Console(markup=False, emoji=False, highlight=False).print(text, style="bold")
+
+
 def show_table(title: str, rows: dict[str, Any]) -> None:
     """Results as two aligned columns on stdout; nested results are indented under their name."""
     if not is_shown():

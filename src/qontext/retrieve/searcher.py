@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 ADAPTED, DENSE, TOKENS, MODEL = "adapted.json", "dense", "tokens", "model"
 SYSTEMS = {
-    "bm25": "BM25 (by words)",
-    "start": "the original encoder",
-    "adapted": "the adapted encoder",
-    "hybrid-start": "BM25 and the original encoder",
-    "hybrid": "BM25 and the adapted encoder",
-    "tokens-start": "BM25 and the original encoder, then its tokens",
-    "tokens": "BM25 and the adapted encoder, then its tokens",
+    "bm25": "BM25",
+    "start": "original encoder",
+    "hybrid-start": "BM25 + original encoder",
+    "tokens-start": "BM25 + original encoder + tokens",
+    "adapted": "adapted encoder",
+    "hybrid": "BM25 + adapted encoder",
+    "tokens": "BM25 + adapted encoder + tokens",
 }
-"""System → its name for users."""
+"""System → its name for users; baselines first."""
 TOKEN_WEIGHT = 0.5
 """Weight of the comparison by tokens beside BM25 and the vectors, without labels to tune it."""
 FEW = 16

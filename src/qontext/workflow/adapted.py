@@ -33,10 +33,11 @@ def show_adapted(root: Path) -> dict[str, Any]:
     age = time.time() - (root / ADAPTED).stat().st_mtime
     sentences = [str(sentence) for sentence in verdict.get("sentences", ())]
     sentences += map(str, about.get("searching", {}).get("sentences", ()))
+    recommendation, *reasons = sentences or [f"Recommended: {SYSTEMS[about['system']]}."]
+    log.show_line(recommendation)
     rows: dict[str, Any] = {
-        "verdict": " ".join(sentences) or f"Search with {SYSTEMS[about['system']]}.",
         "system": SYSTEMS[about["system"]],
-        "model": f"{_model(root, about)}, up to {about['read_tokens']} tokens",
+        "encoder": f"{_model(root, about)}, up to {about['read_tokens']} tokens",
         "passages": f"{passages['passages']:,} of {passages['documents']:,} documents",
         "labels": shown_labels(about.get("labels", {})),
         "not_read": passages.get("not_read"),
@@ -45,6 +46,8 @@ def show_adapted(root: Path) -> dict[str, Any]:
     }
     log.show_table(str(root), {name: value for name, value in rows.items() if value})
     show_scores(verdict)
+    for reason in reasons:
+        log.note(reason)
     sizes = [
         {"folder": name, "size": shown_size(size), "use": FOLDERS[name]} for name, size in folders.items()
     ]
@@ -87,11 +90,12 @@ def show_scores(verdict: Mapping[str, Any]) -> None:
         rows = []
         for name, values in by_split[split].items():
             p = _p_from(verdict, split, name)
-            rows.append({"system": SYSTEMS.get(name, name), **values, "p": "–" if p is None else format_p(p)})
+            label = SYSTEMS.get(name, name) + (" (recommended)" if name == verdict.get("system") else "")
+            rows.append({"system": label, **values, "p": "–" if p is None else format_p(p)})
         log.show_rows(f"On {kind}" + (f", n = {count:,}" if count else ""), rows)
     if by_split:
         log.note(
-            "p: the first measure against the recommended system (paired randomization test, Holm-corrected)."
+            "p: nDCG@10 against the recommended system (paired randomization test, Holm-corrected over the pairs)."
         )
 
 
