@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tests.models.conftest import save_checkpoint
 from transformers import AutoModel
 
 from qontext.frame.errors import QontextError
 from qontext.models.encoder import Encoder, load_encoder
+from qontext.models.retriever import Retriever
+from qontext.retrieve.properties import properties_of
 
 
 def small_batch(encoder: Encoder) -> tuple[torch.Tensor, torch.Tensor]:
@@ -206,3 +210,19 @@ def test_positions_are_those_that_the_embeddings_add(checkpoint: tuple[Path, Any
     if encoder.config.model_type == "electra":
         expected = encoder.backbone.embeddings_project(expected)
     assert encoder.positions(ids.shape[1]).allclose(expected, atol=1e-6)
+
+
+def test_what_identifies_the_weights_has_nothing_random(checkpoint: tuple[Path, Any]) -> None:
+    """A folder without weights for a pooler, as a masked language model's, is the same encoder whenever it is loaded."""
+    folder, _ = checkpoint
+    first, second = (properties_of(Retriever(folder, device="cpu"), "fp32")["weights"] for _ in range(2))
+    assert first == second
+
+
+def test_a_retriever_without_all_weights_is_refused(bert: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(bert, tmp_path / "model")
+    weights = load_file(folder / "model.safetensors")
+    weights.pop("bert.encoder.layer.1.attention.self.key.weight")
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(QontextError, match=r"do not belong to this config.json: 1 are missing, such as .*key.weight"):
+        Retriever(folder, device="cpu")

@@ -9,6 +9,7 @@ Shapes: N texts, T tokens, H hidden size, D dimensions of the vector.
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -256,12 +257,18 @@ def _store(vectors: np.ndarray[Any, Any], rows: Any, out_ND: Tensor) -> None:
 
 
 def _read_model(directory: Path) -> Any:
+    """The backbone in fp32, without a pooler: no vector depends on it, and many folders have no weights for it, so that
+    the library would initialize them at random."""
     from transformers import AutoModel
 
     try:
         with quiet():
-            model = AutoModel.from_pretrained(
-                str(directory), use_safetensors=True, trust_remote_code=False, dtype=torch.float32
+            model, report = AutoModel.from_pretrained(
+                str(directory),
+                use_safetensors=True,
+                trust_remote_code=False,
+                dtype=torch.float32,
+                output_loading_info=True,
             )
     except Exception as error:  # the library raises whatever its parsers raise
         raise QontextError(
@@ -269,6 +276,15 @@ def _read_model(directory: Path) -> Any:
             place=directory,
             remedy="Expected config.json and model.safetensors.",
         ) from None
+    prefix = "encoder." if model.config.is_encoder_decoder else ""
     model = model.get_encoder() if model.config.is_encoder_decoder else model
+    if "add_pooling_layer" in inspect.signature(type(model).__init__).parameters:
+        model.pooler = None
+    missing = {*report["missing_keys"]} & {prefix + name for name in model.state_dict()}
+    if missing:
+        raise QontextError(
+            f"the weights do not belong to this config.json: {len(missing)} are missing, such as {min(missing)}",
+            place=directory,
+        )
     keep_fp32(model)
     return model.eval()
