@@ -113,6 +113,17 @@ def test_progress_of_resumed_work_counts_the_rate_from_where_it_resumed(
     assert shown == ["training: 95 of 100 steps, 0.2 steps/s, 30 s left"]
 
 
+def test_progress_does_not_count_what_is_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, shown = [0.0], list[str]()
+    monkeypatch.setattr(log.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(log, "note", shown.append)
+    with log.progress("encode", 1_243, "texts") as advance:
+        advance(0, skipped=1_240)
+        now[0] += 30
+        advance(2)
+    assert shown == ["encode: 2 of 3 texts, 0.1 texts/s, 15 s left"]
+
+
 def test_progress_follows_a_total_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A training whose steps are revised: never more done than there is, and no negative time."""
     now, shown = [0.0], list[str]()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 
 from qontext import api
+from qontext.frame import log
 from qontext.retrieve.vectors import open_vectors
 
 
@@ -44,6 +47,24 @@ def test_only_what_changed_is_encoded(tmp_path: Path, tiny_encoder: Path) -> Non
     assert np.array_equal(second["p7"], first["p7"])
     for id in after:
         np.testing.assert_allclose(second[id], alone[id], atol=1e-5)
+
+
+def test_progress_counts_what_is_encoded(
+    tmp_path: Path, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = corpus(tmp_path / "a.jsonl", {f"p{n}": f"text number {n}" for n in range(20)})
+    old = api.encode(file, encoder=tiny_encoder, out=tmp_path / "old")
+    corpus(file, {f"p{n}": f"text number {n}" for n in range(23)})
+    advanced: list[tuple[float, float]] = []
+
+    @contextlib.contextmanager
+    def progress(*args: Any, **settings: Any) -> Iterator[Any]:
+        yield lambda amount, skipped=0: advanced.append((amount, skipped))
+
+    monkeypatch.setattr(log, "progress", progress)
+    api.encode(file, encoder=tiny_encoder, reuse=old.path, out=tmp_path / "new")
+    assert advanced[0] == (0, 20) and sum(amount for amount, _ in advanced) == 3
+    assert sum(skipped for _, skipped in advanced) == 20
 
 
 @pytest.mark.parametrize("changed", [{"max_length": 5}, {"storage": "fp16"}, {"pooling": "max"}])

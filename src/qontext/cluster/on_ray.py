@@ -168,7 +168,8 @@ class _Job:
             if part.number in self.undone:
                 self.undone.remove(part.number)
                 self.outcome.counts.update(counts or {})
-                self.advance(part.size)
+                reused = (counts or {}).get("reused", 0)
+                self.advance(part.size - reused, skipped=reused)
             return
         failed = Failure(*failure)
         self.failures[part.number] += 1

@@ -116,8 +116,8 @@ def progress(
     what: str, total: float | None, unit: str = "", earlier: float = 0.0
 ) -> Iterator[Callable[..., None]]:
     """A progress bar with rate and ETA; yields `advance(amount)`, or `advance(amount, "additional text")`. What
-    advances may say that there is another total, `advance(amount, total=…)`. `earlier` was done before an interruption
-    and says nothing about the rate.
+    advances may say that there is another total, `advance(amount, total=…)`, or that some of it is no work,
+    `advance(amount, skipped=…)`. `earlier` was done before an interruption and says nothing about the rate.
 
     On a terminal it is a live bar; elsewhere a line every 20 seconds, so that log files stay readable. Work
     of less than two seconds shows nothing.
@@ -146,9 +146,12 @@ def _live_bar(what: str, total: float | None, unit: str, earlier: float) -> Iter
         task = bar.add_task(what, total=total, completed=int(earlier), rate="", suffix="", visible=False)
         started, done = time.monotonic(), 0.0
 
-        def advance(amount: float, suffix: str = "", *, total: float | None = None) -> None:
+        def advance(
+            amount: float, suffix: str = "", *, total: float | None = None, skipped: float = 0.0
+        ) -> None:
             nonlocal done
             done += amount
+            total = (total or bar.tasks[0].total or skipped) - skipped if skipped else total
             elapsed = time.monotonic() - started
             bar.update(
                 task, advance=amount, visible=elapsed > 2, rate=_rate(done, elapsed, unit), total=total
@@ -163,9 +166,12 @@ def _line_printer(what: str, total: float | None, unit: str, earlier: float) -> 
     started = shown = time.monotonic()
     done, last, all_of_it = 0.0, "", total
 
-    def advance(amount: float, suffix: str = "", *, total: float | None = None) -> None:
+    def advance(
+        amount: float, suffix: str = "", *, total: float | None = None, skipped: float = 0.0
+    ) -> None:
         nonlocal done, shown, last, all_of_it
         done, last, all_of_it = done + amount, suffix or last, total or all_of_it
+        all_of_it = all_of_it - skipped if all_of_it else all_of_it
         now = time.monotonic()
         if now - shown > 20:
             shown, elapsed = now, now - started

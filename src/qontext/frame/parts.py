@@ -101,8 +101,8 @@ class Parts(ABC, Generic[C]):
 
     unit: str = "parts"
     """What progress counts."""
-    advance: Callable[[float], None] = staticmethod(lambda amount: None)
-    """Called while a part is made, with the amount of work that is done."""
+    advance: Callable[..., None] = staticmethod(lambda amount, *, skipped=0.0: None)
+    """Called while a part is made, with the amount of work that is done; `skipped` is how much of the part is no work."""
 
     def __init__(self, config: C, work: Workdir) -> None:
         self.config, self.work = config, work

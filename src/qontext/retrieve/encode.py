@@ -141,6 +141,7 @@ class Encode(Parts[EncodeConfig]):
     def make(self, part: Part, content: _Block) -> dict[str, int]:
         import numpy as np
 
+        self.advance(0, skipped=int(content.known.sum()))
         if self.packed is not None:
             return self._make_packed(part, content)
         vectors = np.empty((len(content.ids), self.retriever.dimension), self.dtype)
@@ -148,7 +149,6 @@ class Encode(Parts[EncodeConfig]):
         vectors[~content.known] = encoded.astype(self.dtype)
         if content.known.any():
             vectors[content.known] = content.vectors.astype(self.dtype)
-            self.advance(int(content.known.sum()))
         _write(self.work, part.number, content.ids, content.hashes, vectors, self.config.texts)
         return {"encoded": len(content.tokens), "reused": int(content.known.sum())}
 
@@ -175,7 +175,6 @@ class Encode(Parts[EncodeConfig]):
         if reused := int(content.known.sum()):
             order = np.argsort(np.argsort(content.known, kind="stable"), kind="stable")
             texts = Packed.join([texts, content.vectors] if len(texts) else [content.vectors]).take(order)
-            self.advance(reused)
         _check_finite(texts.values.astype(self.dtype), self.config.texts)
         _write_ids(self.work, part.number, content.ids, content.hashes)
         write_part(self.work, part.number, texts, self.packed.dimension, self.dtype)
