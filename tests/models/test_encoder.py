@@ -224,5 +224,7 @@ def test_a_retriever_without_all_weights_is_refused(bert: Path, tmp_path: Path) 
     weights = load_file(folder / "model.safetensors")
     weights.pop("bert.encoder.layer.1.attention.self.key.weight")
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    with pytest.raises(QontextError, match=r"do not belong to this config.json: 1 are missing, such as .*key.weight"):
+    with pytest.raises(
+        QontextError, match=r"do not belong to this config.json: 1 are missing, such as .*key.weight"
+    ):
         Retriever(folder, device="cpu")

@@ -166,9 +166,7 @@ def _line_printer(what: str, total: float | None, unit: str, earlier: float) -> 
     started = shown = time.monotonic()
     done, last, all_of_it = 0.0, "", total
 
-    def advance(
-        amount: float, suffix: str = "", *, total: float | None = None, skipped: float = 0.0
-    ) -> None:
+    def advance(amount: float, suffix: str = "", *, total: float | None = None, skipped: float = 0.0) -> None:
         nonlocal done, shown, last, all_of_it
         done, last, all_of_it = done + amount, suffix or last, total or all_of_it
         all_of_it = all_of_it - skipped if all_of_it else all_of_it
