@@ -234,7 +234,7 @@ CLAIMS = (
           (("cocondenser-mixed", "cocondenser-query"), ("cot-mae-mixed", "cot-mae-query"))),
     Claim("It is the query that counts, not merely a short text of the passage", "Wu et al. 2023, section 1",
           (("cocondenser-span", "cocondenser-query"), ("cocondenser-span", "cocondenser-gold"))),
-    Claim("More relevant queries are better: filtered ones", "Wu et al. 2023, section 5.3",
+    Claim("More relevant queries are better: filtered ones", "Wu et al. 2023, section 5.2",
           (("cocondenser-query", "cocondenser-filtered"), ("cocondenser-query", "cocondenser-weighted"),
            ("cocondenser-causal", "cocondenser-causal-filtered"))),
     Claim("Passages and queries that the encoder is uncertain about teach it more", "after Kim et al. 2026 (UnIte)",
@@ -262,6 +262,6 @@ CLAIMS = (
           (("none-tokens", "contrastive-query-tokens"), ("contrastive-query", "contrastive-query-tokens"))),
     Claim("Without labels, scores of a cross-encoder that learned from another set's labels help", "Wang et al. 2022 (GPL)",
           (("none", "none-distilled"), ("contrastive-query", "contrastive-query-distilled"))),
-    Claim("Soft labels of a cross-encoder help", "Gao & Callan 2022, table 1; Wu et al. 2022, table 2",
+    Claim("Soft labels of a cross-encoder help", "Gao & Callan 2022, table 3; Wu et al. 2022, table 2",
           (("cocondenser-query-eight", "cocondenser-query-soft"),)),
 )  # fmt: skip

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -37,3 +39,36 @@ def test_a_table_s_default_is_the_main_figure() -> None:
 
 def test_ablations_are_beside_no_system_in_a_report() -> None:
     assert not any(row.system == shown.system for row in ABLATIONS for shown in published.rows_for(DEV))
+
+
+SECTIONS = {
+    "Wu et al. 2023": "1 2 2.1 2.2 3 3.1 3.2 4 4.1 4.2 4.3 4.4 4.5 5 5.1 5.2",
+    "Gao & Callan 2022": "1 2 3 3.1 3.2 3.3 3.4 4 4.1 4.2 4.2.1 4.2.2 4.3 5 5.1 5.2 5.3 5.4",
+    "Wu et al. 2022": "1 2 3 3.1 3.2 3.3 4 4.1 4.2 4.3 5 5.1 5.2 5.3 5.4 5.5 5.6",
+}
+"""The numbered sections of the papers, by the name under which they are cited."""
+
+
+def test_cited_sections_exist() -> None:
+    root = Path(__file__).parents[2]
+    files = [
+        file
+        for folder, pattern in (("src", "*.py"), ("src", "*.toml"), ("docs", "*.md"), ("evidence", "*.py"))
+        for file in (root / folder).rglob(pattern)
+    ]
+    cited = [
+        (file.name, paper.replace("&amp;", "&"), number)
+        for file in files
+        for paper, numbers in re.findall(
+            r"((?:Wu et al\.|Gao &(?:amp;)? Callan) 20\d\d), sections? ([\d.]+(?: and [\d.]+)*)",
+            re.sub(r"\s+(?:# )?", " ", file.read_text(encoding="utf-8")),
+        )
+        for number in numbers.replace(" and", "").split()
+    ]
+    assert len(cited) > 10
+    for file, paper, number in cited:
+        assert number.strip(".") in SECTIONS[paper].split(), f"{file}: {paper}, section {number}"
+
+
+def test_a_paper_has_one_year() -> None:
+    assert [paper.partition(",")[0] for paper in (QAC, COCONDENSER, COT_MAE)] == list(SECTIONS)

@@ -1,4 +1,4 @@
-"""Contexts from the same document: `near`, `olap` and `rand` (CoT-MAE, section 3.1, without span corruption).
+"""Contexts from the same document: `near`, `olap` and `rand` (CoT-MAE, section 3.2, without span corruption).
 
 For a passage A of a document with passages P₀ … Pₙ:
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 QAC = "Wu et al. 2023, Query-as-context Pre-training for Dense Passage Retrieval"
 COCONDENSER = "Gao & Callan 2022, Unsupervised Corpus Aware Language Model Pre-training"
-COT_MAE = "Wu et al. 2023, ConTextual Masked Auto-Encoder for Dense Passage Retrieval"
+COT_MAE = "Wu et al. 2022, ConTextual Mask Auto-Encoder for Dense Passage Retrieval"
 
 
 SPLADE = "Formal et al. 2021, SPLADE v2: Sparse Lexical and Expansion Model for Information Retrieval"

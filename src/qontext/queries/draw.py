@@ -1,5 +1,5 @@
-"""Drawing the pairs that `relevance` judges: a passage of each drawn document, an adjacent passage, and one
-of its queries. Memory is a few bytes per passage; only the texts of the drawn pairs are loaded.
+"""Drawing the pairs that `relevance` judges: a passage of each drawn document, any other passage of it, and one
+of the first one's queries. Memory is a few bytes per passage; only the texts of the drawn pairs are loaded.
 """
 
 from __future__ import annotations
