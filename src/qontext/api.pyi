@@ -682,6 +682,7 @@ def adapt(
     on: str = 'local',
     copy_model: bool = False,
     retrain: bool = False,
+    yes: bool = False,
     dry_run: bool = False,
     seed: int = 42,
     neighbors: int = ...,
@@ -728,6 +729,7 @@ def demo(
     source: str | Path | Artifact = 'pydocs:',
     passages: int = 2000,
     budget: str = '5m',
+    yes: bool = False,
 ) -> dict[str, Any]:
     """Run the pipeline on text that is already on this machine."""
 

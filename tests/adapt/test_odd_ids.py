@@ -46,6 +46,7 @@ def test_files_with_white_space_in_their_names(
         out=tmp_path / "made",
         encoder=small_encoder,
         budget="90s",
+        yes=True,
     )
     assert result["system"] in result["verdict"]["scores"]["test"]
     passages = {passage.id for passage in read_passages(tmp_path / "made" / "index" / "passages")}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qontext.adapt.plan import PASSES, USED_SHARE, Plan, make_plan
+from qontext.adapt.plan import FEWEST_SEARCHED, PASSES, QUESTIONS, USED_SHARE, Plan, make_plan
 from qontext.adapt.rates import STAGE_SECONDS, Rates
 from qontext.adapt.recipes import serving_recipe, training_recipe
 from qontext.adapt.request import Request, parse_budget
@@ -65,6 +65,38 @@ def test_the_questions_of_a_language_model_take_their_time() -> None:
         assert asked - without == pytest.approx(3 + 0.2 * questions)
 
 
+def test_what_is_not_trained_is_encoded_once() -> None:
+    """The vectors of the evaluation are those of the index, so the necessary work is little more than encoding all."""
+    small = plan(1_242, 0.5)
+    assert not small.trains and small.expected < 1_242 / 100 + 15
+    assert plan(1_242, 0.5).seconds["measure"] < plan(1_242, 30).seconds["measure"] / 1.5
+
+
+def test_surveying_and_measuring_the_speed_are_part_of_the_time() -> None:
+    slow = make_plan(REQUEST, replace(survey(5_000), seconds=30.0), replace(RATES, seconds=60.0), 384)
+    assert slow.seconds["survey"] == 90
+    assert slow.expected <= USED_SHARE * REQUEST.budget
+    assert plan(5_000, 30).steps - slow.steps == pytest.approx(90 * RATES.trained / 32, abs=1)
+    minutes = {p.limits["pretrain"]["minutes"] for p in (plan(5_000, 30), slow)}
+    assert max(minutes) - min(minutes) == pytest.approx(1.5), "the recipe has what is left"
+
+
+def test_a_busy_machine_is_said_to_be_busy() -> None:
+    busy = make_plan(replace(REQUEST, budget=MINUTE), survey(5_000), replace(RATES, load=20.3), 384)
+    assert any("the machine was busy (load 20.3)" in note for note in busy.notes)
+    assert busy.is_doubtful(MINUTE) and not plan(5_000, 1).is_doubtful(MINUTE)
+    assert not make_plan(REQUEST, survey(5_000), replace(RATES, load=20.3), 384).is_doubtful(REQUEST.budget)
+
+
+def test_a_slow_language_model_writes_fewer_questions() -> None:
+    slow = make_plan(REQUEST, survey(20_000), replace(RATES, asking=Asking(loading=3, question=6)), 384)
+    assert slow.questions == int(0.3 * 1_800 / 6) == 90
+    assert slow.seconds["hold_out"] == pytest.approx(STAGE_SECONDS + 20_000 / 15_000 + 3 + 90 * 6)
+    assert steps(training_recipe(REQUEST, slow))["holdout"]["questions"] == 90
+    assert "questions" not in steps(training_recipe(REQUEST, plan(20_000, 30)))["holdout"]
+    assert plan(20_000, 30).questions == QUESTIONS
+
+
 def test_more_time_is_more_training_up_to_six_passes() -> None:
     steps = [plan(5_000, minutes).steps for minutes in (10, 20, 30, 60, 120)]
     assert steps == sorted(steps)
@@ -102,7 +134,8 @@ def test_a_large_corpus_is_measured_among_a_part_and_indexed_whole() -> None:
     assert any("evaluated on 54,000 of the passages" in note for note in adaptation.notes)
     assert adaptation.seconds["serve"] > (200_000 - 54_000) / 100
     assert plan(5_000, 60).pool == 5_000
-    assert plan(2_000_000, 1).pool == 1_000, "at least a thousand"
+    assert plan(2_000_000, 1).pool == 0.3 * 60 * 100, "without training, there is one encoder to evaluate"
+    assert plan(2_000_000, 0.1).pool == FEWEST_SEARCHED
 
 
 def test_filtering_goes_where_it_takes_more_than_a_tenth() -> None:

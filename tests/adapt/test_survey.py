@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from qontext import api
 from qontext.adapt import rates
 from qontext.adapt.survey import spread, survey
 from qontext.data.collection import Passage
@@ -37,10 +40,50 @@ def test_texts_that_are_timed_are_as_long_as_the_whole_source_has_them(
     monkeypatch.setattr(rates, "_write", noted)
     pretrain = {"method": "cocondenser", "encoder": str(small_encoder), "max_tokens": 32}
     speeds = rates.measure(sample, pretrain, {"generator": "keyphrase"}, 64, under=tmp_path)
-    assert {name: len(counts) for name, counts in timed.items()} == {"trained": 64, "encoded": 192}
-    for counts in timed.values():
+    assert {name: len(counts) for name, counts in timed.items()} == {
+        "encoded-1": 1, "encoded-12": 12, "encoded-192": 192, "trained": 64
+    }  # fmt: skip
+    for counts in (timed["trained"], timed["encoded-192"]):
         assert sum(counts) / len(counts) == pytest.approx(sum(words) / len(words), rel=0.1)
     assert speeds.trained > 0 and speeds.encoded > 0
+
+
+def test_on_a_slow_machine_little_is_timed(
+    write_documents: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documents = write_documents(
+        [{"_id": str(n), "text": f"The mill number {n} grinds flour."} for n in range(300)]
+    )
+    encoded: list[int] = []
+
+    def encode(texts: Path, **_: Any) -> Any:
+        encoded.append(len((texts / "corpus.jsonl").read_text().splitlines()))
+        return SimpleNamespace(summary={"texts_per_second": 0.5})
+
+    monkeypatch.setattr(rates.api, "encode", encode)
+    pretrain = {"method": "cocondenser", "encoder": "none", "max_tokens": 32}
+    speeds = rates.measure(
+        survey(str(documents)).sample, pretrain, {"generator": "keyphrase"}, 64, under=tmp_path
+    )
+    assert encoded == [1, 12], "it would take minutes to encode more"
+    assert speeds.trained == pytest.approx(0.27 * 0.5), "not timed"
+
+
+def test_the_survey_counts_what_split_leaves_out(write_documents: Callable[..., Path]) -> None:
+    documents = write_documents(
+        [
+            {"_id": "a", "text": "A mill. " * 200},
+            {"_id": "a", "text": "The mill again. " * 200},
+            {"_id": "b", "text": " "},
+            {"_id": "c", "text": "A lone surrogate \ud800. " * 200},
+        ]
+    )
+    source = survey(str(documents))
+    assert source.documents == 1 and source.unusable == 3
+    left_out = api.split(str(documents), on_error="skip", out=documents.parent / "passages").summary[
+        "skipped"
+    ]
+    assert {name.replace(" ", "_"): count for name, count in source.problems.items()} == left_out
 
 
 def test_fewer_than_are_wanted_are_all_there_once(write_documents: Callable[..., Path]) -> None:

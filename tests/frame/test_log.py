@@ -110,7 +110,7 @@ def test_progress_of_resumed_work_counts_the_rate_from_where_it_resumed(
     with log.progress("training", 100, "steps", earlier=90) as advance:
         now[0] += 30
         advance(5)
-    assert shown == ["training: 95 of 100 steps, 0.2 steps/s, 30 s left"]
+    assert shown == ["training: 95 of 100 steps, 6.0 s per step, 30 s left"]
 
 
 def test_progress_does_not_count_what_is_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,5 +133,39 @@ def test_progress_follows_a_total_that_changes(monkeypatch: pytest.MonkeyPatch) 
         for _ in range(15):
             now[0] += 30
             advance(1, total=20)
-    assert shown[0] == "training: 1 of 20 steps, 0.0 steps/s, 9 min 30 s left"
-    assert shown[-1] == "training: 15 of 20 steps, 0.0 steps/s, 2 min 30 s left"
+    assert shown[0] == "training: 1 of 20 steps, 30 s per step, 9 min 30 s left"
+    assert shown[-1] == "training: 15 of 20 steps, 30 s per step, 2 min 30 s left"
+
+
+def test_progress_is_printed_where_it_is_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line for every twentieth, not for every step of a slow machine."""
+    now, shown = [0.0], list[str]()
+    monkeypatch.setattr(log.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(log, "note", shown.append)
+    with log.progress("training", 400, "steps") as advance:
+        for _ in range(400):
+            now[0] += 25
+            advance(1)
+    # After five minutes, a line is due even if little was done.
+    assert len(shown) == 30 and shown[0].startswith("training: 13 of 400 steps, 25 s per step")
+    shown.clear()
+    with log.progress("training", 400, "steps") as advance:
+        for _ in range(400):
+            now[0] += 2
+            advance(1)
+    assert len(shown) == 20
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (59.6, "1 min"),
+        (90, "1 min 30 s"),
+        (180, "3 min"),
+        (7_200, "2 h"),
+        (8_000, "2 h 13 min"),
+        (3.2, "3 s"),
+    ],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert log.duration(seconds) == text

@@ -39,7 +39,7 @@ class AdaptConfig(StageConfig):
     (margin-MSE)."""
 
     budget: str = "30m"
-    """Approximate time budget, such as 10m or 2h."""
+    """Approximate time budget, such as 90s, 10m or 2h; a number alone is in minutes."""
 
     generator: str = "auto"
     """Generator of the training queries: a generator of 'qontext generate', or module:Class. Auto: t5 with a
@@ -74,6 +74,9 @@ class AdaptConfig(StageConfig):
 
     retrain: Annotated[bool, Action()] = False
     """Train again, even if only the documents changed."""
+
+    yes: Annotated[bool, Action()] = False
+    """Start without asking, even if the plan takes longer than the budget."""
 
     dry_run: Annotated[bool, Action()] = False
     """Only survey the documents and show the plan; of a finished --out, show what an update would do."""

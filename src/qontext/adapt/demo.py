@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from qontext.frame import log
-from qontext.frame.config import Input, StageConfig
+from qontext.frame.config import Action, Input, StageConfig
 from qontext.frame.stages import Pipeline
 
 INTRODUCTION = """\
@@ -29,7 +29,10 @@ class DemoConfig(StageConfig):
     """Approximate number of passages to read."""
 
     budget: str = "5m"
-    """Approximate time budget."""
+    """Approximate time budget, such as 90s, 10m or 2h; a number alone is in minutes."""
+
+    yes: Annotated[bool, Action()] = False
+    """Start without asking, even if the plan takes longer than the budget."""
 
 
 def run(settings: DemoConfig) -> dict[str, Any]:
@@ -39,7 +42,11 @@ def run(settings: DemoConfig) -> dict[str, Any]:
     log.note(INTRODUCTION)
     return adapt(
         AdaptConfig(
-            documents=settings.source, out=settings.out, passages=settings.passages, budget=settings.budget
+            documents=settings.source,
+            out=settings.out,
+            passages=settings.passages,
+            budget=settings.budget,
+            yes=settings.yes,
         )
     )
 

@@ -24,8 +24,11 @@ PASSES = 6
 FEWEST_STEPS = 4
 FINETUNED_PASSAGES = 4
 QUERIES_PER_PASSAGE = 5
-QUESTIONS, HELD_OUT_SHARE = 500, 0.1
-"""Questions about held-out passages: at most so many, of at most this share of the passages."""
+QUESTIONS, HELD_OUT_SHARE, FEWEST_QUESTIONS = 500, 0.1, 50
+"""Questions about held-out passages: at most so many, of at most this share of the passages. A slow language model writes
+fewer of them."""
+FEWEST_SEARCHED = 300
+"""Passages to evaluate on, however small the budget is."""
 USED_SHARE = 0.95
 """Share of the budget to plan with."""
 FILTERED_SHARE = 0.1
@@ -58,6 +61,10 @@ class Plan:
     """The settings with which the trainings end on time, by the steps of the recipe."""
     tokens: bool = False
     """Whether the best passages are compared with the question token by token."""
+    questions: int = QUESTIONS
+    """Maximum number of questions about held-out passages."""
+    load: float = 0.0
+    """The load of the machine when its speed was measured, if it was busy."""
 
     @property
     def trains(self) -> bool:
@@ -75,6 +82,22 @@ class Plan:
     @property
     def expected(self) -> float:
         return sum(self.seconds.values())
+
+    def is_doubtful(self, budget: float) -> bool:
+        """Whether a busy machine is the reason that nothing is trained, or that the budget is exceeded."""
+        return self.load > 0 and (not self.trains or self.expected > budget)
+
+
+@dataclass(frozen=True)
+class Necessary:
+    """The work without training: the passages to search, the most questions, how many passages are encoded for that,
+    seconds by part, and whether tokens are compared."""
+
+    pool: int
+    questions: int
+    encoded: int
+    seconds: dict[str, float]
+    tokens: bool
 
 
 @dataclass(frozen=True)
@@ -94,56 +117,95 @@ def make_plan(request: Request, survey: Survey, rates: Rates, dimension: int) ->
         if request.device == "cuda"
         else rates
     )
-    pool = _pool(passages, together, request.budget)
-    seconds = _needed(survey, passages, pool, together, serving=rates.encoded)
-    by_tokens = _comparing_tokens(request, passages, pool, together, serving=rates.encoded)
-    is_small = survey.characters <= MOST_TOKENS * CHARACTERS_PER_TOKEN
-    tokens = is_small and sum(by_tokens.values()) <= TOKENS_SHARE * request.budget
-    if tokens:
-        seconds |= {part: seconds[part] + more for part, more in by_tokens.items()}
+    serving = rates.encoded
+    needed = _necessary(request, survey, passages, together, serving=serving, encoders=2)
     filtering = STAGE_SECONDS + searching_by_words(QUERIES_PER_PASSAGE * passages, passages)
     if filtering > FILTERED_SHARE * request.budget:  # it leaves out but two queries of a hundred
         filtering = 0.0
-    usable = USED_SHARE * request.budget - rates.seconds
-    seconds_left = usable - sum(seconds.values()) - filtering - 2 * STAGE_SECONDS
+    usable = USED_SHARE * request.budget
+    seconds_left = usable - sum(needed.seconds.values()) - filtering - 2 * STAGE_SECONDS
     batch = _batch(passages, processes, request.device)
     finetuning = _finetuning_size(request, passages, processes, seconds_left, together)
     trained = min((seconds_left - finetuning.seconds) * together.trained, PASSES * passages)
-    steps = int(trained / batch)
-    notes, limits = [], {}
-    if passages < FEWEST:
-        notes.append(f"{passages} passages are too few for training: the encoder will not be changed.")
-        steps = 0
-    elif steps < FEWEST_STEPS:
-        needed = sum(seconds.values()) + filtering + 60 * batch / together.trained + rates.seconds
-        needed /= USED_SHARE
-        notes.append(
-            f"the budget is too small to train the encoder; {needed / 60:.0f} minutes would suffice."
-        )
-        steps = 0
-    elif trained < 0.5 * passages:
-        notes.append("the budget allows less than half a pass over the passages: more time would help.")
-    if steps:
+    steps = int(trained / batch) if passages >= FEWEST else 0
+    limits: dict[str, dict[str, float]] = {}
+    if steps >= FEWEST_STEPS:
+        seconds = needed.seconds
         seconds |= {"filter": filtering} if filtering else {}
         seconds["train"] = 2 * STAGE_SECONDS + steps * batch / together.trained
         seconds |= {"fine_tune": finetuning.seconds} if finetuning.steps else {}
         # The original encoder's vectors are computed before the training.
-        before = (STAGE_SECONDS + pool / together.encoded) * (2 if tokens else 1)
+        before = (STAGE_SECONDS + needed.pool / together.encoded) * (2 if needed.tokens else 1)
         after = seconds["measure"] - before + seconds["serve"]
-        limits = _limits(usable, passages, batch, after, finetuning, together)
-        notes += [] if filtering else ["there is no time to filter the generated queries."]
-        if request.labeled and not finetuning.steps:
-            notes.append(
-                f"{request.labeled} labeled questions, or the budget, are not sufficient for training on them"
-                + ("; all labels are used for evaluation." if request.divided else ".")
-            )
+        limits = _limits(usable - seconds["survey"], passages, batch, after, finetuning, together)
+        notes = _notes_on_training(request, passages, trained, filtering, finetuning)
     else:
-        finetuning = Finetuning()
-    if pool < passages:
-        notes.append(f"evaluated on {pool:,} of the passages; the index contains all.")
-    disk = _disk(request, survey, 2 * pool + passages, passages, dimension, tokens=tokens)
-    sizes = (passages, pool, batch, steps, finetuning.steps, finetuning.batch, processes, seconds, disk)
-    return Plan(*sizes, notes, limits, tokens)
+        minutes = (sum(needed.seconds.values()) + filtering + 60 * batch / together.trained) / USED_SHARE / 60
+        notes = [_why_untrained(passages, minutes)]
+        steps, finetuning = 0, Finetuning()
+        needed = _necessary(request, survey, passages, together, serving=serving, encoders=1)
+    disk = _disk(request, survey, needed.encoded + passages, passages, dimension, tokens=needed.tokens)
+    sizes = (passages, needed.pool, batch, steps, finetuning.steps, finetuning.batch, processes)
+    notes += _notes_on_measuring(needed, passages, rates.load)
+    return Plan(*sizes, needed.seconds, disk, notes, limits, needed.tokens, needed.questions, rates.load)
+
+
+def _necessary(
+    request: Request, survey: Survey, passages: int, rates: Rates, *, serving: float, encoders: int
+) -> Necessary:
+    """The work without training: `encoders` are evaluated; `serving` is the rate of the single process that encodes the
+    index."""
+    pool = _pool(passages, rates, request.budget, encoders)
+    questions = QUESTIONS
+    if rates.asking.question:
+        fitting = max(FEWEST_QUESTIONS, int(MEASURED_SHARE * request.budget / rates.asking.question))
+        questions = min(questions, fitting)
+    seconds = {"survey": survey.seconds + rates.seconds}
+    seconds |= _needed(survey, passages, pool, rates, questions, serving=serving, encoders=encoders)
+    by_tokens = _comparing_tokens(
+        request, passages, pool, rates, questions, serving=serving, encoders=encoders
+    )
+    is_small = survey.characters <= MOST_TOKENS * CHARACTERS_PER_TOKEN
+    tokens = is_small and sum(by_tokens.values()) <= TOKENS_SHARE * request.budget
+    if tokens:
+        seconds |= {part: seconds[part] + more for part, more in by_tokens.items()}
+    return Necessary(pool, questions, encoders * pool, seconds, tokens)
+
+
+def _why_untrained(passages: int, minutes: float) -> str:
+    if passages < FEWEST:
+        return f"{passages} passages are too few for training: the encoder will not be changed."
+    return f"the budget is too small to train the encoder; {minutes:.0f} minutes would suffice."
+
+
+def _notes_on_training(
+    request: Request, passages: int, trained: float, filtering: float, finetuning: Finetuning
+) -> list[str]:
+    notes = []
+    if trained < 0.5 * passages:
+        notes.append("the budget allows less than half a pass over the passages: more time would help.")
+    if not filtering:
+        notes.append("there is no time to filter the generated queries.")
+    if request.labeled and not finetuning.steps:
+        notes.append(
+            f"{request.labeled} labeled questions, or the budget, are not sufficient for training on them"
+            + ("; all labels are used for evaluation." if request.divided else ".")
+        )
+    return notes
+
+
+def _notes_on_measuring(needed: Necessary, passages: int, load: float) -> list[str]:
+    notes = []
+    if needed.pool < passages:
+        notes.append(f"evaluated on {needed.pool:,} of the passages; the index contains all.")
+    if needed.questions < QUESTIONS:
+        notes.append(f"the language model writes at most {needed.questions:,} questions: more take too long.")
+    if load:
+        notes.append(
+            f"the machine was busy (load {load:.1f}) when its speed was measured: on an idle one, everything takes less "
+            "time, and more can be trained."
+        )
+    return notes
 
 
 def _disk(
@@ -193,34 +255,45 @@ def _rates_together(rates: Rates, passages: int, processes: int, generator: str)
     )
 
 
-def _pool(passages: int, rates: Rates, budget: float) -> int:
-    """The number of passages for evaluation: all, or as many as can be encoded twice in the time for that."""
-    if 2 * passages / rates.encoded <= MEASURED_SHARE * budget:
+def _pool(passages: int, rates: Rates, budget: float, encoders: int) -> int:
+    """The number of passages for evaluation: all, or as many as every encoder can encode in the time for that."""
+    if encoders * passages / rates.encoded <= MEASURED_SHARE * budget:
         return passages
-    return min(passages, max(1_000, int(MEASURED_SHARE * budget * rates.encoded / 2)))
+    return min(passages, max(FEWEST_SEARCHED, int(MEASURED_SHARE * budget * rates.encoded / encoders)))
 
 
-def _needed(survey: Survey, passages: int, pool: int, rates: Rates, *, serving: float) -> dict[str, float]:
-    """Seconds for the necessary work; `serving` is the rate of the single process that encodes the index."""
-    asking = rates.asking.loading + min(QUESTIONS, HELD_OUT_SHARE * passages) * rates.asking.question
+def _needed(
+    survey: Survey, passages: int, pool: int, rates: Rates, questions: int, *, serving: float, encoders: int
+) -> dict[str, float]:
+    """Seconds for the necessary work, apart from comparing by tokens."""
+    asking = rates.asking.loading + min(questions, HELD_OUT_SHARE * passages) * rates.asking.question
     return {
         "split": STAGE_SECONDS + survey.characters / SPLIT_CHARACTERS,
         "generate": STAGE_SECONDS + passages / rates.generated,
         "hold_out": STAGE_SECONDS + passages / BM25_PASSAGES + asking,
-        "measure": 9 * STAGE_SECONDS + 2 * pool / rates.encoded + 2 * pool / BM25_PASSAGES,
+        "measure": (1 + 4 * encoders) * STAGE_SECONDS
+        + encoders * pool / rates.encoded
+        + 2 * pool / BM25_PASSAGES,
         # The vectors of the evaluated passages are reused.
         "serve": 3 * STAGE_SECONDS + (passages - pool) / serving + passages / BM25_PASSAGES,
     }
 
 
 def _comparing_tokens(
-    request: Request, passages: int, pool: int, rates: Rates, *, serving: float
+    request: Request,
+    passages: int,
+    pool: int,
+    rates: Rates,
+    questions: int,
+    *,
+    serving: float,
+    encoders: int,
 ) -> dict[str, float]:
-    """Seconds that comparing by tokens takes, beside the necessary work: encoding twice, and once for the index."""
+    """Seconds that comparing by tokens takes, beside the necessary work: encoding for each encoder, and for the index."""
     judged = sum(number for split, number in request.judged.items() if split != "train")
-    questions = judged + min(QUESTIONS, HELD_OUT_SHARE * passages)
-    stages = 2 + 3 * len(request.splits)
-    compared = 2 * (pool / rates.encoded + questions * COMPARED_BY_TOKENS)
+    asked = judged + min(questions, HELD_OUT_SHARE * passages)
+    stages = encoders * (1 + 1.5 * len(request.splits))
+    compared = encoders * (pool / rates.encoded + asked * COMPARED_BY_TOKENS)
     return {
         "measure": stages * STAGE_SECONDS + compared,
         "serve": STAGE_SECONDS + (passages - pool) / serving,

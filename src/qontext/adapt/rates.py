@@ -15,13 +15,18 @@ from qontext.adapt.survey import spread
 from qontext.data.collection import Passage, passage_row
 from qontext.data.lines import write_jsonl
 from qontext.evaluation.question_model import Asking, time_questions
-from qontext.frame import log
+from qontext.frame import log, machine
 from qontext.frame.scratch import scratch
 from qontext.queries.generators import GENERATORS
 
 TRAINED, ENCODED, STEPS, BATCH = 64, 192, 3, 32
-"""Passages that are trained on and encoded, and steps of a batch as large as the real one: with smaller ones, what a step
-costs in itself weighs more."""
+"""Passages that are trained on and encoded, steps, and the batch, at most."""
+MOST_SECONDS = 6.0
+"""Approximate time for a training, and for the scores of a cross-encoder; encoding gets half of it."""
+FEW_ENCODED, FEWEST_TRAINED = 12, 4
+"""Passages with which the speed is estimated first, and passages of the smallest training that is worth timing."""
+TRAINED_SHARE = 0.27
+"""Speed of training, with a query for each passage, as a share of that of encoding: MiniLM on two cores."""
 ASKED = 16
 """Passages about which a language model asks."""
 FEWEST = 8
@@ -42,7 +47,8 @@ def searching_by_words(queries: int, passages: int) -> float:
 @dataclass(frozen=True)
 class Rates:
     """Per second: training passages (with a query each), encoded passages, passages with generated queries,
-    pairs scored by the cross-encoder (if any); and what the language model (if any) needs for its questions."""
+    pairs scored by the cross-encoder (if any); and what the language model (if any) needs for its questions. `seconds`
+    were spent on measuring; `load` is that of the machine, if it was busy."""
 
     trained: float
     encoded: float
@@ -50,6 +56,7 @@ class Rates:
     scored: float
     seconds: float = 0.0
     asking: Asking = field(default_factory=Asking)
+    load: float = 0.0
 
 
 def measure(
@@ -63,42 +70,69 @@ def measure(
     question_model: str | None = None,
     under: Path,
 ) -> Rates:
-    """Run generate, pretrain and encode on the sample, with the recipe's settings, and measure their time.
+    """Run generate, pretrain and encode on the sample, with the recipe's settings, and measure their time. The slower the
+    machine, the smaller the samples.
     Their output is temporary, in a hidden folder of the directory `under`.
     """
-    started = time.monotonic()
+    started, load = time.monotonic(), machine.load()
     # Records with repeated ids are skipped in the real work, too.
     usable = list({passage.id: passage for passage in sample if passage.text.strip()}.values())
     if len(usable) < FEWEST:
         return Rates(1.0, 10.0, KEYPHRASE_PASSAGES, 1.0, 0.0)
-    with log.warnings_only(), scratch(under) as root:
+    parts = 3 + bool(reranker) + bool(question_model)
+    with (
+        log.progress("measure the speed of this machine", parts, "parts") as advance,
+        log.warnings_only(),
+        scratch(under) as root,
+    ):
+        reading = {"encoder": str(pretrain["encoder"]), "max_length": max_length, "window": window}
+        encoded = _encoded(usable, reading, root)
+        advance(1)
         some = spread(usable, TRAINED)
         passages = api.split(_write(root / "trained", some), keep=True, workers=1, out=root / "passages")
         is_timed = not GENERATORS.load(generate["generator"]).is_quick
         before = time.monotonic()
         queries = api.generate(passages, **generate, out=root / "queries")
         generated = len(some) / (time.monotonic() - before) if is_timed else KEYPHRASE_PASSAGES
-        batch = max(2, min(BATCH, len(some) // 2))
-        settings = {**pretrain, "batch_size": batch, "steps": STEPS, "log_every": 1, "workers": 1}
-        pretrained = api.pretrain(passages, queries=queries, **settings, out=root / "encoder")
-        lines = (pretrained.path / "logs" / "metrics.jsonl").read_text().splitlines()
-        # The first step includes one-time costs.
-        trained = [
-            json.loads(line)["passages_per_second"] for line in lines if "passages_per_second" in line
-        ][1:]
-        texts = _write(root / "encoded", spread(usable, ENCODED))
-        vectors = api.encode(
-            texts,
-            encoder=str(pretrain["encoder"]),
-            max_length=max_length,
-            window=window,
-            out=root / "vectors",
-        )
-        encoded = vectors.summary["texts_per_second"]
+        advance(1)
+        # With a smaller batch, what a step costs in itself weighs more.
+        batch = min(BATCH, len(some) // 2, int(MOST_SECONDS * TRAINED_SHARE * encoded / STEPS))
+        trained = TRAINED_SHARE * encoded
+        if batch >= FEWEST_TRAINED:
+            settings = {**pretrain, "batch_size": batch, "steps": STEPS, "log_every": 1, "workers": 1}
+            trained = _trained(api.pretrain(passages, queries=queries, **settings, out=root / "encoder").path)
+        advance(1)
         scored = _scored(reranker, some) if reranker else 1.0
+        advance(1 if reranker else 0)
         asking = time_questions(question_model, spread(usable, ASKED)) if question_model else Asking()
     seconds = time.monotonic() - started
-    return Rates(statistics.median(trained), encoded, generated, scored, seconds, asking)
+    return Rates(
+        trained, encoded, generated, scored, seconds, asking, load if load > machine.cores() else 0.0
+    )
+
+
+def _encoded(passages: list[Passage], reading: dict[str, Any], root: Path) -> float:
+    """Encoded passages per second: of a few, then of more as long as that takes seconds."""
+
+    def rate_of(count: int) -> float:
+        texts = _write(root / f"encoded-{count}", spread(passages, count))
+        return float(api.encode(texts, **reading, out=root / f"vectors-{count}").summary["texts_per_second"])
+
+    rate_of(1)  # one-time costs
+    count = min(FEW_ENCODED, len(passages))
+    while True:
+        rate = rate_of(count)
+        more = min(ENCODED, len(passages), int(MOST_SECONDS / 2 * rate))
+        if more < 2 * count:
+            return rate
+        count = more
+
+
+def _trained(folder: Path) -> float:
+    """The passages per second of a training, apart from its first step, which includes one-time costs."""
+    lines = (folder / "logs" / "metrics.jsonl").read_text().splitlines()
+    rates = [json.loads(line)["passages_per_second"] for line in lines if "passages_per_second" in line]
+    return float(statistics.median(rates[1:]))
 
 
 def _scored(reranker: str, passages: list[Passage]) -> float:
@@ -107,6 +141,12 @@ def _scored(reranker: str, passages: list[Passage]) -> float:
     model = CrossEncoder(reranker)
     pairs = [(passage.text[:60], passage.content) for passage in passages]
     model.score(pairs[:FEWEST])  # one-time costs
+    started = time.monotonic()
+    model.score(pairs[:FEWEST])
+    rate = FEWEST / (time.monotonic() - started)
+    pairs = pairs[: int(MOST_SECONDS * rate)]
+    if len(pairs) < 2 * FEWEST:
+        return rate
     started = time.monotonic()
     model.score(pairs)
     return len(pairs) / (time.monotonic() - started)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from qontext.adapt.plan import FINETUNED_PASSAGES, Plan
+from qontext.adapt.plan import FINETUNED_PASSAGES, QUESTIONS, Plan
 from qontext.adapt.request import Request
 from qontext.retrieve.base import CANDIDATES as RERANKED
 from qontext.retrieve.searcher import DENSE, TOKEN_WEIGHT, TOKENS
@@ -91,7 +91,9 @@ def _preparing(request: Request, plan: Plan) -> Iterator[Step]:
         "queries": "@generate",
         "labels": request.labels,
         "question_model": request.question_model,
-        "pool": max(plan.pool, 1_000),
+        # The number of passages was estimated: all of them may be some more.
+        "pool": plan.pool if plan.pool < plan.passages else max(1_000, 2 * plan.pool),
+        "questions": plan.questions if plan.questions < QUESTIONS else None,
         "max_labels": request.max_labels,
         "split_labels": False if request.labels and not request.divided else None,
         "least_labels": plan.finetune_batch if request.labeled and plan.finetune_steps else None,

@@ -73,7 +73,7 @@ def _go_on(
 ) -> dict[str, Any]:
     """The same request again: resume its plan, update the index, or show what either would do. Without the `absent`
     inputs, nothing is trained."""
-    from qontext.adapt import preview, state, update
+    from qontext.adapt import preview, show, state, update
 
     is_finished = (root / state.ADAPTED).is_file()
     documents = claim["inputs"]["documents"]["digest"]
@@ -83,7 +83,15 @@ def _go_on(
         result = preview.preview_update(config, root, before, aside, absent)
     elif aside and action == "resume":
         result = preview.preview_steps(root)
+    elif (
+        action == "resume"
+        and not (root / state.STEPS).exists()
+        and before.plan.is_doubtful(before.request.budget)
+    ):
+        log.note("The plan was made while the machine was busy: measuring its speed again.")
     elif action == "resume" and not config.dry_run:
+        if not (root / state.STEPS).exists() and not config.yes:
+            show.request_consent(before.plan, before.request)
         planned = state.renamed(before, claim, _names(config), Workdir(root))
         result = _carry_out(config, root, planned, started)
     elif action == "update":
@@ -98,12 +106,12 @@ def _plan(
     from qontext.adapt import rates, state
     from qontext.adapt.plan import make_plan
     from qontext.adapt.prepare import prepare
-    from qontext.adapt.show import show_plan
+    from qontext.adapt.show import request_consent, show_plan
 
     request, survey, notes, dimension = prepare(config)
     if survey.documents < 1:
         raise QontextError("contains no documents", place=config.documents)
-    log.note("Measuring the speed of this machine …")
+    log.note("Measuring the speed of this machine: less than half a minute, unless it is very busy …")
     measured = rates.measure(
         survey.sample,
         request.pretrain,
@@ -117,11 +125,17 @@ def _plan(
     plan = make_plan(request, survey, measured, dimension)
     plan = replace(plan, notes=[*notes, *plan.notes])
     request = request if plan.finetune_steps else request.without_training_on_labels()
+    log.note(
+        f"Measured in {log.duration(measured.seconds)}: it encodes {measured.encoded:,.1f} passages/s and trains on "
+        f"{measured.trained:,.1f} passages/s."
+    )
     show_plan(request, survey, plan, None if aside else root / state.RECIPE)
     result = {"out": str(root), **asdict(plan), "expected_seconds": round(plan.expected, 1)}
     if aside:
         log.note(f"{root} contains a result or an unfinished run, which is kept: the plan is only shown.")
         return result
+    if not config.dry_run and not config.yes:
+        request_consent(plan, request)
     planned = state.planned(claim, request, plan, survey)
     planned.write_new(artifacts.open_root(root))
     if config.dry_run:
@@ -140,9 +154,10 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
     request, plan = planned.request, planned.plan
     recipe = read_recipe(str(root / state.RECIPE))
     steps, work = root / state.STEPS, Workdir(root)
+    earlier = _done_seconds(recipe, steps)
     processes = together.shared_by(config.processes or plan.processes, recipe)
     together.run_together(root / state.RECIPE, steps, processes, config.on)
-    rows = run_recipe(recipe, steps, on=config.on)
+    run_recipe(recipe, steps, on=config.on)
     verdict = judge(steps, [s for s in request.splits if s != "dev"], recipes.systems(plan))
     is_adapted = verdict.encoder == "adapted"
     source = _trained(steps, plan) if is_adapted else request.encoder
@@ -152,7 +167,6 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
     choice, tokens = nearest.Choice.of(config), uses_tokens(verdict.system)
     index_rows = serving.make_index(request, model, root, reuse, choice, config.on, tokens=tokens)
     searching = update.measured(root, model, request, verdict.split, is_new=bool(index_rows))
-    rows += index_rows
     labels = artifacts.open_artifact(steps / "holdout").summary.get("labeled_queries")
     about: dict[str, Any] = {
         "system": verdict.system,
@@ -164,8 +178,8 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
         "verdict": verdict.as_json(),
         "searching": searching,
         "expected_seconds": round(plan.expected, 1),
-        "seconds": round(sum(_seconds(row["path"]) for row in rows), 1),
     }
+    about["seconds"] = round(earlier + time.monotonic() - started, 1)
     work.write_json(state.ADAPTED, about)
     hand_over.remove_copy(root, reference)
     opening = [*verdict.sentences, *searching.get("sentences", ())]
@@ -174,8 +188,9 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
     left_out = {name: split[name] for name in ("skipped", "not_read") if name in split}
     show.show_verdict(verdict, searching, root)
     outcome = {"passages": split["passages"], **left_out, "model": model, "report": report}
-    show.show_built(root, {**about, **outcome}, about["expected_seconds"], about["seconds"])
-    return {"out": str(root), **about, **outcome, "seconds_now": round(time.monotonic() - started, 1)}
+    took = time.monotonic() - started
+    show.show_built(root, verdict, {**about, **outcome}, about["expected_seconds"], took, earlier)
+    return {"out": str(root), **about, **outcome, "seconds_now": round(took, 1)}
 
 
 def _weights(steps: Path, verdict: Any) -> dict[str, Any]:
@@ -219,9 +234,12 @@ def _trained(steps: Path, plan: Any) -> str:
     return str(steps / ("finetune" if plan.finetune_steps else "pretrain"))
 
 
-def _seconds(path: str) -> float:
-    """The duration of the artifact's stage."""
-    return float(artifacts.open_artifact(path).meta["made"]["seconds"])
+def _done_seconds(recipe: Any, steps: Path) -> float:
+    """What the finished steps took, in seconds."""
+    from qontext.workflow.run import plan
+
+    done = [step.name for step, state, _ in plan(recipe, steps) if state == "done"]
+    return sum(float(artifacts.open_artifact(steps / name).meta["made"]["seconds"]) for name in done)
 
 
 def _claim(config: AdaptConfig, root: Path, absent: Mapping[str, Any]) -> dict[str, Any]:

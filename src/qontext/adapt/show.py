@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from qontext.adapt.plan import QUERIES_PER_PASSAGE, Plan
+from qontext.adapt.plan import QUERIES_PER_PASSAGE, USED_SHARE, Plan
 from qontext.adapt.request import Request
-from qontext.adapt.state import RECIPE, STEPS
+from qontext.adapt.state import STEPS
 from qontext.adapt.survey import Survey
-from qontext.adapt.verdict import Verdict
-from qontext.corpus.sources.files import unread
+from qontext.adapt.verdict import MEASURE, Verdict
 from qontext.frame import log
+from qontext.frame.errors import QontextError
+from qontext.models.reference import shown_name
+from qontext.retrieve.searcher import SYSTEMS
 from qontext.workflow.adapted import show_scores, shown_labels
 
 SAMPLES = 3
+PARTS = {
+    "survey": "survey and speed test",
+    "split": "split the documents",
+    "generate": "generate queries",
+    "hold_out": "choose evaluation questions",
+    "filter": "filter queries",
+    "train": "train",
+    "fine_tune": "fine-tune",
+    "measure": "encode and evaluate",
+    "serve": "build the index",
+}
+"""Part of the time → its name for users, in the order of work."""
 
 
 def show_plan(request: Request, source: Survey, plan: Plan, recipe: Path | None) -> None:
@@ -24,38 +41,63 @@ def show_plan(request: Request, source: Survey, plan: Plan, recipe: Path | None)
     passages = f"{about}{plan.passages:,}" + (" (as in the source)" if source.keep else "")
     per_document = "" if source.keep else f", {plan.passages / max(1, source.documents):.1f} per document"
     kind = request.generate["generator"]
-    vectors = request.pretrain.get("vector", "cls")
-    read = f"{request.read_tokens} tokens" + (f", in windows of {request.window}" if request.window else "")
-    read += ", also one by one" if plan.tokens else ""
+    questions = ["real"] * ("test" in request.splits) + ["generated"] * ("generated" in request.splits)
     rows: dict[str, Any] = {
         "documents": f"{about}{source.documents:,}, {source.words_per_document:,} words each, {source.language_name}",
         "passages": passages + per_document,
-        "encoder": f"{request.encoder} ({vectors} pooling, up to {read}, on {request.device})",
+        "encoder": _encoder(request, plan),
         "queries": f"{kind}, {QUERIES_PER_PASSAGE} per passage",
         "training": f"coCondenser on (passage, query) pairs: {plan.steps:,} steps of {plan.batch}"
         if plan.trains
         else "none",
-        "teacher": f"{request.reranker}"
+        "teacher": f"{shown_name(request.reranker)}"
         + (f": {plan.finetune_steps:,} steps on its scores" if plan.finetune_steps else ": not enough time")
         if request.reranker
         else None,
         "labels": _labels(request, plan),
-        "measuring": f"{', '.join(s for s in request.splits if s != 'dev')} questions"
-        + (f" written by {request.question_model}" if request.question_model else "")
+        "evaluation": f"{' and '.join(questions)} questions"
+        + (f" written by {shown_name(request.question_model)}" if request.question_model else "")
         + f", among {plan.pool:,} passages",
-        "time": f"{log.duration(plan.expected)}, "
-        + (
-            f"budget {log.duration(request.budget)}: "
-            if plan.expected <= request.budget
-            else f"more than the budget of {log.duration(request.budget)}, because this much is necessary: "
-        )
-        + ", ".join(f"{part.replace('_', ' ')} {log.duration(took)}" for part, took in plan.seconds.items()),
+        "time": _time(plan, request.budget),
         "disk": f"{plan.disk / 2**30:.1f} GiB",
         "recipe": None if recipe is None else str(recipe),
     }
     log.show_table("Plan", {name: row for name, row in rows.items() if row is not None})
     for note in plan.notes:
         log.warn(note[0].upper() + note[1:])
+
+
+def _encoder(request: Request, plan: Plan) -> str:
+    pooling = request.pretrain.get("vector", "cls")
+    about = f"{shown_name(request.encoder)}: {pooling} pooling, up to {request.read_tokens} tokens, on {request.device}"
+    about += f"; a vector for every {request.window} tokens" if request.window else ""
+    return about + ("; questions are also compared token by token" if plan.tokens else "")
+
+
+def _time(plan: Plan, budget: float) -> str:
+    """The expected time against the budget, and its parts in the order of work."""
+    limit = f"{log.duration(plan.expected)}, budget {log.duration(budget)}: "
+    if plan.expected > budget:
+        limit = f"{log.duration(plan.expected)}, more than the budget of {log.duration(budget)}: "
+    parts = {name: plan.seconds[part] for part, name in PARTS.items() if plan.seconds.get(part)}
+    return limit + ", ".join(f"{name} {log.duration(took)}" for name, took in parts.items())
+
+
+def request_consent(plan: Plan, request: Request) -> None:
+    """Ask whether to start what takes longer than the budget; an error where nobody can be asked."""
+    if plan.expected <= request.budget:
+        return
+    takes = f"This takes about {log.duration(plan.expected)}, more than the budget of {log.duration(request.budget)}"
+    if log.is_shown() and sys.stdin is not None and sys.stdin.isatty():
+        print(f"{takes}. Start it? [y/N] ", end="", file=sys.stderr, flush=True)
+        with contextlib.suppress(EOFError):
+            if input().strip().lower() in ("y", "yes"):
+                return
+    raise QontextError(
+        takes[0].lower() + takes[1:],
+        place=request.documents,
+        remedy=f"Use --budget {math.ceil(plan.expected / 60 / USED_SHARE)}m, or --yes to start it all the same.",
+    )
 
 
 def _labels(request: Request, plan: Plan) -> str:
@@ -76,8 +118,11 @@ def show_verdict(verdict: Verdict, searching: Mapping[str, Any], root: Path) -> 
     _show_samples(root, verdict.split)
 
 
-def show_built(root: Path, outcome: Mapping[str, Any], expected: float, seconds: float) -> None:
-    """Show the results, with the unusable records and files by kind."""
+def show_built(
+    root: Path, verdict: Verdict, outcome: Mapping[str, Any], expected: float, took: float, earlier: float
+) -> None:
+    """Show the results, with the unusable records by kind, and in one line what was gained and what to type next. The
+    command took so many seconds, after `earlier` ones."""
     rows: dict[str, Any] = {"passages": outcome["passages"]}
     if "labels" in outcome:
         rows["labels"] = shown_labels(outcome["labels"])
@@ -85,21 +130,25 @@ def show_built(root: Path, outcome: Mapping[str, Any], expected: float, seconds:
         rows["left_out"] = ", ".join(
             f"{n:,} × {kind.replace('_', ' ')}" for kind, n in outcome["skipped"].items()
         )
-    if "not_read" in outcome:
-        rows["not_read"] = unread(outcome["not_read"])
     rows |= {
         "expected": log.duration(expected),
-        "took": log.duration(seconds),
-        "model": outcome["model"],
+        "took": log.duration(took) + (f", after {log.duration(earlier)} before" if earlier else ""),
+        "encoder": shown_name(outcome["model"]),
         "report": outcome["report"],
     }
     log.show_table("Results", rows)
-    log.note(
-        "\nNext steps:\n"
-        f'  Search:                      qontext search {root} "a question"\n'
-        "  After documents changed:     run the same command again; it updates the index.\n"
-        f"  Edit and rerun the steps:    qontext run {root / RECIPE} --out {root / STEPS} --dry-run"
-    )
+    log.show_line(f'{gained(verdict)} Try it: qontext search {root} "a question"')
+
+
+def gained(verdict: Verdict) -> str:
+    """What the recommended system is better than, in one sentence."""
+    means = {name: values[MEASURE] for name, values in verdict.scores[verdict.split].items()}
+    before = max(("bm25", "start"), key=lambda name: means[name])
+    change = means[verdict.system] - means[before]
+    if verdict.system == before or change <= 0:
+        return f"Nothing that was tried is clearly better than {SYSTEMS[before]} ({MEASURE} {means[before]:.3f})."
+    better = f"{SYSTEMS[verdict.system]} has {MEASURE} {means[verdict.system]:.3f}"
+    return f"{better}, {change:.3f} more than {SYSTEMS[before]}."
 
 
 def _show_samples(root: Path, split: str) -> None:

@@ -47,6 +47,8 @@ class PlanShape(TypedDict):
     notes: list[str]
     limits: NotRequired[dict[str, dict[str, NonNegativeFloat]]]
     tokens: NotRequired[bool]
+    questions: NotRequired[PositiveInt]
+    load: NotRequired[NonNegativeFloat]
 
 
 class PlannedShape(TypedDict):

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from qontext.corpus.sources import FieldNames, Problem, open_source
+from qontext.corpus.split import problem_of
 from qontext.data.collection import Passage
 from qontext.data.records import Document
 from qontext.frame.errors import QontextError
@@ -118,22 +119,20 @@ def survey(source: str, *, labeled: bool = False) -> Survey:
         characters += len(item.content)
         if len(documents) >= SAMPLE_DOCUMENTS or characters >= SAMPLE_CHARACTERS:
             break
-    texts = [document.content for document in documents]
-    if not any(text.strip() for text in texts):
+    if not any(document.content.strip() for document in documents):
         raise QontextError("contains no text", place=source)
     exact = next(stream, None) is None
     scale = 1.0
     if not exact:
         scale = _scale(opened.bytes_total, opened.bytes_read, len(documents), source)
+    are_passages = opened.has_passages and _are_passages(documents, labeled=labeled)
+    documents = _usable(documents, problems, keep=are_passages)
+    texts = [document.content for document in documents]
     lengths = [len(text.split()) for text in texts]
     hashes = Counter(
         hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest() for text in texts
     )
-    records = [(d, p) for d in documents for p in (d.passages or ((d.id, d.content),))]
-    sizes = [len(text.split()) for _, (_, text) in records]
-    lost = sum(max(0, size - READ_WORDS) for size in sizes) / max(1, sum(sizes))
-    are_parts = any(document.passages and document.passages[0][0] != document.id for document in documents)
-    are_passages = opened.has_passages and (lost <= MOST_LOST or (labeled and are_parts))
+    records = _records(documents)
     count = len(records) if are_passages else len(documents)
     return Survey(
         documents=round(count * scale),
@@ -149,6 +148,32 @@ def survey(source: str, *, labeled: bool = False) -> Survey:
         seconds=time.monotonic() - started,
         sample=tuple(_sample(records, whole=are_passages)),
     )
+
+
+def _usable(documents: list[Document], problems: Counter[str], *, keep: bool) -> list[Document]:
+    """Those that `split` does not leave out; the problems of the others are counted."""
+    usable, seen = [], set[str]()
+    for document in documents:
+        problem = problem_of(document, keep=keep)
+        kind = problem.kind if problem else "duplicate id" if document.id in seen and not keep else None
+        seen.add(document.id)
+        if kind is None:
+            usable.append(document)
+        else:
+            problems[kind] += 1
+    return usable
+
+
+def _records(documents: list[Document]) -> list[tuple[Document, tuple[str, str]]]:
+    return [(d, p) for d in documents for p in (d.passages or ((d.id, d.content),))]
+
+
+def _are_passages(documents: list[Document], *, labeled: bool) -> bool:
+    """Whether records are short enough to be passages, or labels refer to them."""
+    sizes = [len(text.split()) for _, (_, text) in _records(documents)]
+    lost = sum(max(0, size - READ_WORDS) for size in sizes) / max(1, sum(sizes))
+    are_parts = any(document.passages and document.passages[0][0] != document.id for document in documents)
+    return lost <= MOST_LOST or (labeled and are_parts)
 
 
 def _sample(records: list[tuple[Document, tuple[str, str]]], *, whole: bool) -> Iterator[Passage]:

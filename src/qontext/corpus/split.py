@@ -267,7 +267,7 @@ def _usable(
 
     documents = []
     for item in batch:
-        problem = item if isinstance(item, Problem) else _problem(item, config)
+        problem = item if isinstance(item, Problem) else problem_of(item, keep=config.keep)
         if isinstance(item, Document) and problem is None:
             documents.append(item)
         elif problem is not None:
@@ -294,7 +294,8 @@ def _usable(
     return block
 
 
-def _problem(document: Document, config: SplitConfig) -> Problem | None:
+def problem_of(document: Document, *, keep: bool) -> Problem | None:
+    """Why a document cannot be used; None if it can."""
     texts = [document.id, document.title, document.content, *(name for name, _ in document.passages)]
     try:
         "".join(texts).encode()
@@ -302,7 +303,7 @@ def _problem(document: Document, config: SplitConfig) -> Problem | None:
         message = f"the text of {document.id!a} contains a lone surrogate"
         return Problem(document.place, "wrong encoding", message)
     # Kept passages may be empty: judgments refer to their ids.
-    if not config.keep and not document.content.strip():
+    if not keep and not document.content.strip():
         if document.file:
             return Problem(document.place, "no text", "contains no text")
         return Problem(document.place, "empty text", f"the text of {document.id!r} is empty")

@@ -119,8 +119,8 @@ def progress(
     advances may say that there is another total, `advance(amount, total=…)`, or that some of it is no work,
     `advance(amount, skipped=…)`. `earlier` was done before an interruption and says nothing about the rate.
 
-    On a terminal it is a live bar; elsewhere a line every 20 seconds, so that log files stay readable. Work
-    of less than two seconds shows nothing.
+    On a terminal it is a live bar; elsewhere a line for every twentieth of the work, at most every 20 seconds and at least
+    every 5 minutes, so that log files stay readable. Work of less than two seconds shows nothing.
     """
     if is_shown() and sys.stderr.isatty():
         with _live_bar(what, total, unit, earlier) as advance:
@@ -162,17 +162,22 @@ def _live_bar(what: str, total: float | None, unit: str, earlier: float) -> Iter
         yield advance
 
 
+LEAST_BETWEEN, MOST_BETWEEN, SHOWN_PARTS = 20, 300, 20
+"""Seconds between two lines of progress, and the parts of the work of which each has its line, if they take that long."""
+
+
 def _line_printer(what: str, total: float | None, unit: str, earlier: float) -> Callable[..., None]:
     started = shown = time.monotonic()
-    done, last, all_of_it = 0.0, "", total
+    done, last, all_of_it, shown_done = 0.0, "", total, 0.0
 
     def advance(amount: float, suffix: str = "", *, total: float | None = None, skipped: float = 0.0) -> None:
-        nonlocal done, shown, last, all_of_it
+        nonlocal done, shown, last, all_of_it, shown_done
         done, last, all_of_it = done + amount, suffix or last, total or all_of_it
         all_of_it = all_of_it - skipped if all_of_it else all_of_it
         now = time.monotonic()
-        if now - shown > 20:
-            shown, elapsed = now, now - started
+        is_visible = done - shown_done >= (all_of_it or 0) / SHOWN_PARTS
+        if now - shown > (LEAST_BETWEEN if is_visible else MOST_BETWEEN):
+            shown, shown_done, elapsed = now, done, now - started
             missing = (all_of_it or 0) - earlier - done
             left = f", {duration(elapsed / done * missing)} left" if all_of_it and done else ""
             of = f" of {all_of_it:,.0f}" if all_of_it else ""
@@ -183,17 +188,24 @@ def _line_printer(what: str, total: float | None, unit: str, earlier: float) -> 
 
 
 def _rate(done: float, elapsed: float, unit: str) -> str:
-    return f"{done / elapsed:,.{0 if done > 10 * elapsed else 1}f} {unit}/s" if elapsed > 0 else ""
+    if elapsed <= 0:
+        return ""
+    if 0 < done < elapsed and unit.endswith("s"):  # in seconds each
+        each, one = elapsed / done, unit[:-3] + "y" if unit.endswith("ies") else unit[:-1]
+        return f"{each:,.{0 if each > 10 else 1}f} s per {one}"
+    return f"{done / elapsed:,.{0 if done > 10 * elapsed else 1}f} {unit}/s"
 
 
 def duration(seconds: float) -> str:
-    """90 → '1 min 30 s'."""
+    """90 → '1 min 30 s', 180 → '3 min'."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    units = (whole // 60, "min", whole % 60, "s")
+    if whole >= 3600:
+        units = (whole // 3600, "h", whole % 3600 // 60, "min")
+    large, unit, small, smaller = units
+    return f"{large} {unit}" + (f" {small} {smaller}" if small else "")
 
 
 def show_line(text: str) -> None:

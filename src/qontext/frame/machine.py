@@ -29,6 +29,19 @@ def _hardware() -> dict[str, Any]:
     return hardware
 
 
+def cores() -> int:
+    """The number of cores that this process may use."""
+    return int(_hardware()["cores"] or 1)
+
+
+def load() -> float:
+    """The number of processes that ran or waited for a core, averaged over the last minute; 0 where it is unknown."""
+    try:
+        return os.getloadavg()[0]
+    except (AttributeError, OSError):
+        return 0.0
+
+
 def is_amd_with_avx512() -> bool:
     """Whether the processor is one of AMD's that has 512-bit vector units."""
     return _cpu_line("vendor_id") == "AuthenticAMD" and "avx512f" in _units()

@@ -20,6 +20,8 @@ from qontext.models.locate import locate
 HUB_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
 TRAINING_ONLY = (META, CLAIM, "logs", "checkpoints", "cache", "head.safetensors")
 """Files and folders of a model folder that only training reads."""
+LONGEST_SHOWN = 40
+"""Characters of a path up to which it is shown whole."""
 _OTHER = ("onnx", "openvino")
 """Folders with the same model in other formats."""
 _FILES = (".json", ".txt", ".model", ".safetensors")
@@ -39,6 +41,15 @@ def default_encoder() -> str:
     if spec is not None and spec.origin is not None:
         return str(Path(spec.origin).parent / "model")
     return HUB_ENCODER
+
+
+def shown_name(name: str) -> str:
+    """The name of a model for people: a Hub name, or the end of a path."""
+    if not Path(name).expanduser().exists():
+        return name
+    if name == default_encoder():
+        return HUB_ENCODER.partition("/")[2]
+    return name if len(name) <= LONGEST_SHOWN else "…/" + "/".join(Path(name).parts[-2:])
 
 
 def folder_of(name: str) -> Path:

@@ -12,6 +12,7 @@ from qontext.evaluation.compare import format_p
 from qontext.frame import log
 from qontext.frame.artifacts import open_artifact
 from qontext.frame.errors import QontextError
+from qontext.models.reference import shown_name
 from qontext.retrieve.searcher import ADAPTED, SYSTEMS, model_of, read_adapted
 
 FOLDERS = {
@@ -70,7 +71,7 @@ def show_adapted(root: Path) -> dict[str, Any]:
 def _model(root: Path, about: Mapping[str, Any]) -> str:
     """Where the encoder is, or why it cannot be used."""
     try:
-        return model_of(root) + (" (not changed, so not copied)" if "reference" in about else "")
+        return shown_name(model_of(root)) + (" (not changed, so not copied)" if "reference" in about else "")
     except QontextError as error:
         return f"{error.message} ({error.remedy})" if error.remedy else error.message
 
