@@ -123,11 +123,11 @@ def test_a_moved_tree_goes_on_with_its_plan(
     reports.rename(before / "docs.jsonl")
     shutil.copytree(small_encoder, before / "encoder")
     monkeypatch.chdir(before)
-    adapt(Path("docs.jsonl"), Path("made"), Path("encoder"), budget="20s", dry_run=True)
+    adapt(Path("docs.jsonl"), Path("made"), Path("encoder"), budget="2m", dry_run=True)
     recipe = (before / "made" / "recipe.toml").read_text()
     before.rename(after)
     monkeypatch.chdir("/")
-    result = adapt(after / "docs.jsonl", after / "made", after / "encoder", budget="20s")
+    result = adapt(after / "docs.jsonl", after / "made", after / "encoder", budget="2m")
     moved = recipe.replace('"docs.jsonl"', f'"{after}/docs.jsonl"').replace('"encoder"', f'"{after}/encoder"')
     assert (after / "made" / "recipe.toml").read_text() == moved
     assert Searcher(after / "made").search("storm", k=1) and result["system"]

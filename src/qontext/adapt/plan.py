@@ -5,6 +5,7 @@ up to a number of passes over the passages after which more brings little.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from qontext.adapt.rates import (
@@ -175,7 +176,7 @@ def _necessary(
 def _why_untrained(passages: int, minutes: float) -> str:
     if passages < FEWEST:
         return f"{passages} passages are too few for training: the encoder will not be changed."
-    return f"the budget is too small to train the encoder; {minutes:.0f} minutes would suffice."
+    return f"the budget is too small to train the encoder; {math.ceil(minutes):,} minutes would suffice."
 
 
 def _notes_on_training(
