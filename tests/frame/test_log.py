@@ -121,7 +121,7 @@ def test_progress_does_not_count_what_is_no_work(monkeypatch: pytest.MonkeyPatch
         advance(0, skipped=1_240)
         now[0] += 30
         advance(2)
-    assert shown == ["encode: 2 of 3 texts, 0.1 texts/s, 15 s left"]
+    assert shown == ["encode: 2 of 3 texts, 15 s per text, 15 s left"]
 
 
 def test_progress_follows_a_total_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
