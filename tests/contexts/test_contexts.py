@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qontext.contexts import Context
-from qontext.contexts.base import Sources, match_queries
+from qontext.contexts.base import Slices, Sources, match_queries
 from qontext.corpus.store import TokenStore
 from qontext.frame.errors import QontextError
+from qontext.training.randomness import uniform
 
 
 def store(documents: list[list[list[int]]], names: list[str] | None = None) -> TokenStore:
@@ -41,7 +42,7 @@ def draws(name: str, sources: Sources, passages: Any = ALL, visits: int = 300) -
     context = Context(name, sources)
     spans_of: list[list[tuple[int, int]]] = [[] for _ in passages]
     for visit in range(visits):
-        drawn = context.draw(passages, np.full(len(passages), visit), seed=1)
+        drawn = context.draw(passages, np.full(len(passages), visit), seed=1, step=visit)
         for row, span in zip(spans_of, zip(drawn.begin.tolist(), drawn.end.tolist())):
             row.append(span)
     return spans_of
@@ -100,7 +101,7 @@ def test_olap_shares_text_and_adds_some_and_stays_in_the_document(
 ) -> None:
     one = store(documents)
     passages = np.arange(len(one))
-    drawn = Context("olap", Sources(one, limit)).draw(passages, np.full(len(one), visit), seed=3)
+    drawn = Context("olap", Sources(one, limit)).draw(passages, np.full(len(one), visit), seed=3, step=0)
     for passage, begin, end in zip(passages, drawn.begin, drawn.end):
         group = one.group_of[passage]
         first, last = one.groups[group], one.groups[group + 1] - 1
@@ -156,13 +157,46 @@ def test_weights_say_how_often_a_query_is_drawn() -> None:
     assert shares == pytest.approx([0, 0.25, 0.75], abs=0.04)
 
 
-def test_mixed_is_queries_and_other_passages_in_their_shares() -> None:
+def test_a_step_has_queries_or_passages_in_their_shares() -> None:
     sources = with_queries([1] * 7 + [0])
-    context = Context("mixed", sources, query_share=0.7)
-    drawn = [context.draw(ALL, np.full(8, visit), seed=2).is_query for visit in range(1000)]
-    shares = np.mean(drawn, axis=0)
-    assert shares[:7] == pytest.approx(np.full(7, 0.7), abs=0.06)
-    assert shares[7] == 0, "a passage without queries gets another passage"
+    context = Context("query+near+olap+rand", sources, query_share=0.7)
+    steps = [context.draw(ALL, np.zeros(8), seed=2, step=step) for step in range(1000)]
+    has_queries = np.array([drawn.is_query for drawn in steps])
+    assert (has_queries[:, :7] == has_queries[:, :1]).all(), "all contexts of a step are of one kind"
+    assert has_queries[:, 0].mean() == pytest.approx(0.7, abs=0.05)
+    assert not has_queries[:, 7].any(), "a passage without queries gets another passage"
+
+
+def test_mixed_contexts_by_hand() -> None:
+    """Which steps have queries, and which neighbors the passages have in the others, from the hashes of the draws."""
+    sources = with_queries([1] * 8)
+    one, store_of_queries = sources.passages, sources.queries
+    assert store_of_queries is not None
+    context = Context("query+near+rand", sources)
+    rules = {name: Context(name, sources) for name in ("query", "near", "rand")}
+    for step in range(6):
+        visits = np.full(8, step // 3)
+        drawn = context.draw(ALL, visits, seed=5, step=step)
+        parts = {name: rule.draw(ALL, visits, 5, step) for name, rule in rules.items()}
+        if uniform(5, "queries", step) < 0.5:
+            expected = parts["query"]
+        else:
+            is_rand = uniform(5, "rule", ALL, visits) >= 0.5
+            expected = Slices.where(is_rand, parts["rand"], parts["near"])
+            assert is_rand.any() and not is_rand.all()
+            assert set(spans(one, list(range(8)))) >= set(zip(drawn.begin.tolist(), drawn.end.tolist()))
+        assert drawn.begin.tolist() == expected.begin.tolist()
+        assert drawn.end.tolist() == expected.end.tolist()
+        assert drawn.is_query.tolist() == expected.is_query.tolist()
+
+
+def test_mixed_is_a_name_of_query_and_rand() -> None:
+    sources = with_queries([1] * 8)
+    for step in range(4):
+        one, other = (
+            Context(name, sources).draw(ALL, np.zeros(8), 3, step) for name in ("mixed", "query+rand")
+        )
+        assert one.begin.tolist() == other.begin.tolist()
 
 
 def test_a_mixture_draws_every_rule() -> None:
@@ -179,7 +213,7 @@ def test_an_empty_neighbor_is_replaced_by_the_passage_itself() -> None:
 
 def test_changing_the_queries_changes_that_passages_context_alone() -> None:
     before, after = with_queries([2] * 8), with_queries([2, 2, 2, 2, 7, 2, 2, 2])
-    a, b = (Context("query", s).draw(ALL, np.full(8, 5), seed=1) for s in (before, after))
+    a, b = (Context("query", s).draw(ALL, np.full(8, 5), seed=1, step=0) for s in (before, after))
 
     def within(s: Sources, drawn: Any) -> Any:
         return drawn.begin // 3 - s.queries.groups[:-1]  # type: ignore[union-attr]

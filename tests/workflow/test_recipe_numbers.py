@@ -73,6 +73,21 @@ def test_pretraining(
     )
 
 
+def test_a_batch_of_cot_mae_in_its_two_readings() -> None:
+    """Pairs, both encoded; or encoded passages, as many as with queries."""
+    recipes = {
+        arm: recipe.read_recipe("qac-table-1", inputs_of("cocondenser-msmarco"), arm=arm)
+        for arm in ("CoT-MAE", "CoT-MAE, forward", "CoT-MAE, queries")
+    }
+    texts = {
+        arm: spans_per_step(step.configure(Path("runs")))  # type: ignore[arg-type]
+        for arm, one in recipes.items()
+        for step in one.steps
+        if step.name == "pretrain"
+    }
+    assert texts == {"CoT-MAE": 32_768, "CoT-MAE, forward": 16_384, "CoT-MAE, queries": 16_384}
+
+
 CONTEXTS = {("pretrain", "context"), ("pretrain", "queries")}
 QUERIES = {("generate", key) for key in ("verb", "passages", "generator", "per_passage")}
 

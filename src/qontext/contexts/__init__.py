@@ -7,7 +7,9 @@
 | `rand` | any other passage of the same document |
 | `query` | one of the passage's queries |
 | `a+b` | one of the named rules, drawn at every visit |
-| `mixed` | a query or `rand`, with a probability |
+| `query+a+b` | queries at one step, one of the other rules at another, drawn at every step with a probability |
+
+Query-as-context mixes per step ("in a training step", section 5.2); CoT-MAE mixes its three rules per pair.
 
 A rule is one function in one file, with the signature ``rule(sources, passages, visits, seed) -> Slices``, and one
 line in `RULES`, which says whether it reads queries.
@@ -41,16 +43,14 @@ RULES = {
     "rand": Rule(neighbors.rand),
     "query": Rule(query.query, reads_queries=True),
 }
-WEIGHTED = {"mixed": ("query", "rand")}
-"""Mixtures of two rules; the share of the first one is a setting."""
+ALIASES = {"mixed": "query+rand"}
+"""Short names of mixtures."""
 
 
 def rules_of(name: str) -> list[Rule]:
-    """The rules of a context: one name, several joined by +, or a weighted mixture."""
-    if name in WEIGHTED:
-        return [RULES[part] for part in WEIGHTED[name]]
-    parts = name.split("+")
-    return [RULES[choose(part, [*RULES, *WEIGHTED] if part == name else RULES, "context")] for part in parts]
+    """The rules of a context: one name, or several joined by +."""
+    parts = ALIASES.get(name, name).split("+")
+    return [RULES[choose(part, [*RULES, *ALIASES] if part == name else RULES, "context")] for part in parts]
 
 
 def reads_queries(name: str) -> bool:
@@ -64,9 +64,7 @@ class Context:
     def __init__(self, name: str, sources: Sources, query_share: float = 0.5) -> None:
         self.sources = sources
         self.rules = rules_of(name)
-        self.shares = np.full(len(self.rules), 1 / len(self.rules))
-        if name in WEIGHTED:
-            self.shares = np.array([query_share, 1 - query_share])
+        self.query_share = query_share
         self.needs_queries = reads_queries(name)
         if self.needs_queries and sources.queries is None:
             raise QontextError(
@@ -75,26 +73,22 @@ class Context:
             )
         self.only_queries = all(rule.reads_queries for rule in self.rules)
 
-    def draw(self, passages: Ints, visits: Ints, seed: int) -> Slices:
-        """The contexts of these passages at these visits; an empty one is replaced by the passage itself."""
-        slices = self._draw(passages, visits, seed)
+    def draw(self, passages: Ints, visits: Ints, seed: int, step: int) -> Slices:
+        """The contexts of these passages at these visits, in this step; an empty one is replaced by the passage itself."""
+        slices = self._draw(passages, visits, seed, step)
         if (slices.lengths > 0).all():
             return slices
         return Slices.where(slices.lengths > 0, slices, Slices.of_passages(self.sources.passages, passages))
 
-    def _draw(self, passages: Ints, visits: Ints, seed: int) -> Slices:
+    def _draw(self, passages: Ints, visits: Ints, seed: int, step: int) -> Slices:
         if len(self.rules) == 1:
             return self.rules[0].draw(self.sources, passages, visits, seed)
-        rule_of = np.searchsorted(
-            np.cumsum(self.shares)[:-1], uniform(seed, "rule", passages, visits), "right"
-        )
-        if (
-            self.needs_queries and not self.only_queries
-        ):  # a passage without queries gets one of the other rules
-            bare = self.sources.query_counts[passages] == 0
-            others = np.asarray([i for i, rule in enumerate(self.rules) if not rule.reads_queries])
-            instead = others[below(len(others), seed, "rule without query", passages, visits)]
-            rule_of = np.where(bare & ~np.isin(rule_of, others), instead, rule_of)
-        rows = [np.flatnonzero(rule_of == i) for i in range(len(self.rules))]
+        numbers = np.arange(len(self.rules))
+        reads = np.asarray([rule.reads_queries for rule in self.rules])
+        kept = numbers if self.only_queries else numbers[~reads]
+        rule_of = kept[below(len(kept), seed, "rule", passages, visits)]
+        if len(kept) < len(numbers) and uniform(seed, "queries", step) < self.query_share:
+            rule_of = np.where(self.sources.query_counts[passages] > 0, numbers[reads][0], rule_of)
+        rows = [np.flatnonzero(rule_of == i) for i in numbers]
         slices = [rule.draw(self.sources, passages[r], visits[r], seed) for rule, r in zip(self.rules, rows)]
         return Slices.join(slices)[np.argsort(np.concatenate(rows))]

@@ -131,7 +131,7 @@ class BatchPlan:
         anchors, visit, first = self._anchors(step)
         members = [Slices.of_passages(self.sources.passages, anchors)]
         if self.context is not None and self.layout.needs_context:
-            members.append(self.context.draw(anchors, np.full(len(anchors), visit), self.seed))
+            members.append(self.context.draw(anchors, np.full(len(anchors), visit), self.seed, step))
         repeat = 2 if self.layout.encode == "both" else 1
         # A member's crop is the same where it is encoded and where it is decoded; its masks are not. A passage that
         # is paired with itself is two members.

@@ -23,8 +23,8 @@ class PretrainConfig(TrainingConfig):
     """Pre-training method."""
 
     context: str | None = None
-    """Context of a passage: near, olap, rand, query, several joined by +, or mixed. Default: query if queries
-    are passed; else rand for cocondenser and near+olap+rand for cot-mae."""
+    """Context of a passage: near, olap, rand, query, or several joined by +; mixed is query+rand. Default: query if
+    queries are passed; else rand for cocondenser and near+olap+rand for cot-mae."""
 
     queries: Annotated[str | None, Input()] = None
     """Queries of the passages: output of 'qontext generate' or 'qontext filter', or a Parquet file with the
@@ -56,7 +56,7 @@ class PretrainConfig(TrainingConfig):
     """Similarity in the contrastive loss."""
 
     query_share: Annotated[float, Advanced()] = Field(0.5, ge=0, le=1)
-    """Share of queries among the contexts with 'mixed'; the rest are 'rand'."""
+    """Share of the steps whose contexts are queries, with query+…; in the others, the other rules apply."""
 
     candidates: Annotated[int | None, Advanced()] = Field(None, ge=1)
     """Use only the first N queries of each passage. Default: all."""
