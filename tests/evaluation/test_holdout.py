@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 from qontext import api
 from qontext.adapt.prepare import _splits
 from qontext.adapt.together import shared_by
+from qontext.data import records
 from qontext.data.collection import load_collection
 from qontext.data.labels import measured_sizes
 from qontext.frame.artifacts import Artifact
@@ -207,3 +209,22 @@ def test_labels_can_all_be_for_evaluation(tmp_path: Path) -> None:
     assert {
         name: len(qrels) for name, qrels in held(tmp_path, source, labels, split_labels=False).items()
     } == {"test": 40}
+
+
+def test_a_passage_without_a_question_tests_nothing(tmp_path: Path) -> None:
+    source = passages(tmp_path, 30)
+    file = tmp_path / "queries.parquet"
+    good, silly = "which room has a lamp", ["References", "# NT stuff", "a.b >>> import Factors"]
+    rows = [(f"d{n}", query, i) for n in range(30) for i, query in enumerate([*silly, good][: 3 + n % 2])]
+    columns = dict(zip(("passage", "query", "number"), map(list, zip(*rows))))
+    pq.write_table(pa.table(columns, schema=records.QUERIES), file)
+    held = api.holdout(source.path, file, share=0.9, out=tmp_path / "out")
+    queries = load_collection(held.path / "measured").queries("generated")
+    assert set(queries.values()) == {good} and {int(id[1:-2]) % 2 for id in queries} == {1}
+    assert held.summary["held_out_queries"] == len(queries) > 5
+    assert held.summary["passages_without_a_question"] > 5
+    pq.write_table(
+        pa.table(columns, schema=records.QUERIES).filter(pc.equal(pa.array(columns["query"]), silly[0])), file
+    )
+    kept = api.holdout(source.path, file, share=0.9, out=tmp_path / "out", overwrite=True)
+    assert kept.summary["held_out_queries"] > 5, "silly questions are better than none"

@@ -5,7 +5,7 @@ import pytest
 
 from qontext.data.collection import Passage
 from qontext.queries.keyphrase import Keyphrase, _heaviest
-from qontext.queries.questions import ask
+from qontext.queries.questions import ask, stands_alone
 from qontext.queries.words import Rarity, Tokens
 
 WORLD = [
@@ -166,3 +166,52 @@ def test_words_of_real_questions_are_found(shared_data):
         )
 
     assert recall(of.get) > recall(random_words) + 0.08
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "References",
+        "Table of Contents",
+        "# NT stuff",
+        "sympy.core.exprtools >>> import Factors",
+        "from django.db import models",
+        "remaining = n . for i in range",
+        "@ property def name",
+        "If the Work includes a NOTICE text file",
+        "Unless you agree to it",
+        "3 4 5 6 7",
+        "====== -----",
+        "it is so",
+    ],
+)
+def test_what_is_no_question(query):
+    assert not stands_alone(query)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "What is samsara?",
+        "who invented C++?",
+        "if statement syntax",
+        "If the lamp fails, who repairs it",
+        "If the red lamp blinks, call the service",
+        "json.dumps indent",
+        "how to import a module in python",
+        "std::vector push_back complexity",
+        "How would the XMLFilenameFilter be used?",
+        "set max_length to 256",
+        "AT&T headquarters",
+        "Wann wurde die Glocke repariert",
+        "когда звонит колокол",
+        "灯塔在哪里",
+        "radar index errors",
+    ],
+)
+def test_what_is_an_ordinary_question(query):
+    assert stands_alone(query)
+
+
+def test_queries_of_ordinary_passages_are_questions():
+    assert all(stands_alone(query) for queries in generated(WORLD).values() for query in queries)

@@ -76,10 +76,13 @@ def run(config: HoldoutConfig, work: Workdir) -> dict[str, Any]:
     held_queries: dict[str, tuple[str, str]] = {}
     summary: dict[str, Any] = {"passages": total, "held_out_passages": len(held_out), "held_out_by": rule}
     if config.queries is not None:
-        held_queries, training = _divide(config, held_out, work)
+        texts, training = _divide(config, held_out, work)
         if config.question_model is not None:
-            held_queries = _written(config.question_model, held_queries, config, work)
+            texts = _written(config.question_model, set(texts), config, work)
+        held_queries = _chosen(texts, config.seed)
         summary |= {"training_queries": training, "held_out_queries": len(held_queries)}
+        if unsuitable := len(texts) - len(held_queries):
+            summary["passages_without_a_question"] = unsuitable
     judged: dict[str, Qrels] = {"generated": {id: {passage: 1} for id, (passage, _) in held_queries.items()}}
     queries = {id: text for id, (_, text) in held_queries.items()}
     if config.labels is not None:
@@ -142,8 +145,8 @@ def _held_out(config: HoldoutConfig) -> tuple[int, set[str], str]:
     return total, held_out or {fallback}, rule
 
 
-def _divide(config: HoldoutConfig, out: set[str], work: Workdir) -> tuple[dict[str, tuple[str, str]], int]:
-    """Write the training queries; returns the passages and queries for evaluation by id, one query per passage."""
+def _divide(config: HoldoutConfig, out: set[str], work: Workdir) -> tuple[dict[str, list[str]], int]:
+    """Write the training queries; returns held-out passages with their queries, and the number of the others."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -164,24 +167,32 @@ def _divide(config: HoldoutConfig, out: set[str], work: Workdir) -> tuple[dict[s
         rest = pa.concat_tables([records.read_whole(part, records.QUERIES) for part in parts])
     with work.write("queries/queries.parquet") as path:
         records.write_table(path, rest)
-    held_queries = {}
-    for passage, texts in by_passage.items():
-        number = int(_chance(config.seed, "query", passage) * len(texts))
-        held_queries[f"{passage}:q"] = (passage, texts[number])
-    return dict(list(held_queries.items())[: 2 * config.questions]), len(rest)
+    return dict(list(by_passage.items())[: 2 * config.questions]), len(rest)
 
 
-def _written(
-    model: str, held_queries: dict[str, tuple[str, str]], config: HoldoutConfig, work: Workdir
-) -> dict[str, tuple[str, str]]:
-    """The same passages with questions of a language model."""
+def _chosen(texts: dict[str, list[str]], seed: int) -> dict[str, tuple[str, str]]:
+    """The passages and questions for evaluation by id: one query per passage, of those that can stand for a question. A
+    passage without such a query tests nothing, unless none has one."""
+    from qontext.queries.questions import stands_alone
+
+    good = {
+        passage: [query for query in queries if stands_alone(query)] for passage, queries in texts.items()
+    }
+    good = {passage: queries for passage, queries in good.items() if queries} or texts
+    return {
+        f"{passage}:q": (passage, queries[int(_chance(seed, "query", passage) * len(queries))])
+        for passage, queries in good.items()
+    }
+
+
+def _written(model: str, held_out: set[str], config: HoldoutConfig, work: Workdir) -> dict[str, list[str]]:
+    """The held-out passages with questions of a language model."""
     from qontext.data.collection import read_passages
     from qontext.evaluation.question_model import write_questions
 
-    held_out = {passage for passage, _ in held_queries.values()}
     passages = [passage for passage in read_passages(config.passages) if passage.id in held_out]
     questions = write_questions(model, passages, config.seed, work)
-    return {f"{passage}:q": (passage, question) for passage, question in questions.items()}
+    return {passage: [question] for passage, question in questions.items()}
 
 
 def _split_labels(labels: Labels, document: dict[str, str], config: HoldoutConfig) -> dict[str, Qrels]:

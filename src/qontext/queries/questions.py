@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from qontext.queries.words import Array, Tokens
+from qontext.queries.words import Array, Tokens, content_words
 
 MAX_WORDS = 18
 
@@ -206,3 +206,33 @@ RULES: dict[str, Callable[[str], str | None]] = {
     "where": _cloze("where", _WHERE),
 }
 """In order of how good their questions are."""
+
+_CODE = re.compile(
+    r"^(?:\.\.\.|[#$@|]) |(?:^|\s)(?:>>>|[-=]>|[!=<>+-]?=|[{}])(?:\s|$)|[{};]$|</?\w+>|^(?:from [\w.]+ )?import [\w.*]+"
+)
+"""Markup, prompts, operators and imports: a line of code, not a question about it."""
+_HEADINGS = frozenset(
+    """references contents content table index introduction overview summary bibliography acknowledgments acknowledgements
+    appendix abstract notes note license copyright changelog changes chapter section figure page see""".split()
+)
+"""Words that name a part of any document."""
+_CONDITION = re.compile(
+    r"^(?:If|Unless|Although|Because|Whereas|Provided that)"
+    r" (?:the|an?|you|your|it|this|that|these|those|any|no|there|we|they|such|its)\b"
+)
+_SPACELESS = re.compile("[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]")
+"""Letters of scripts without spaces between words."""
+
+
+def stands_alone(query: str) -> bool:
+    """Whether a query asks for something by itself: not a heading, a line of code, or a condition without what follows."""
+    words = query.split()
+    if _SPACELESS.search(query):
+        return len(query) > 3
+    with_letters = sum(any(character.isalpha() for character in word) for word in words)
+    if with_letters < max(2, 0.6 * len(words)) or _CODE.search(query):
+        return False
+    named = [word for word in content_words(query) if word not in _HEADINGS and not word.isdigit()]
+    if len(named) < (1 if "?" in query else 2):
+        return False
+    return "?" in query or "," in query or not _CONDITION.match(query)
