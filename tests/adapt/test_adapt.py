@@ -26,7 +26,7 @@ from qontext.adapt.rates import Rates
 from qontext.adapt.show import request_consent
 from qontext.frame import log
 from qontext.frame.errors import QontextError
-from qontext.retrieve.searcher import SYSTEMS, Searcher
+from qontext.retrieve.searcher import SYSTEMS, Searcher, index_of
 
 
 def test_documents_become_a_retriever_that_loads_everywhere_and_answers(
@@ -123,7 +123,7 @@ def test_documents_added_changed_and_deleted_are_indexed_without_training(
     documents = {answer.document for answer in searcher.search("lighthouse northern harbour storm", k=500)}
     assert "report-40" in documents
     assert not documents & {"report-0", "report-29"}
-    assert not (out / "index.before").exists()
+    assert [path.name for path in out.glob("index*")] == [index_of(out).name]
     # Most documents are others: that is another collection, and the model is trained anew.
     others = write_documents([report(number) for number in range(60, 90)])
     assert adapt(others, out, small_encoder, dry_run=True)["steps"] > 0, (
@@ -161,13 +161,13 @@ def test_a_cleaned_directory_answers_and_updates_as_before(
     assert more["updated"] and more["encoded_now"] > 0
     assert not (out / "steps").exists()
     with pytest.raises(QontextError, match="not a finished directory of adapt"):
-        api.clean(out / "index")
+        api.clean(index_of(out))
 
 
 def _passages(out: Path) -> list[Any]:
     from qontext.data.collection import read_passages
 
-    return list(read_passages(out / "index" / "passages"))
+    return list(read_passages(index_of(out) / "passages"))
 
 
 @pytest.mark.parametrize(

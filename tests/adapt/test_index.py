@@ -15,7 +15,7 @@ from qontext.adapt import nearest
 from qontext.data.collection import read_passages
 from qontext.frame.artifacts import open_artifact
 from qontext.frame.errors import QontextError
-from qontext.retrieve.searcher import Searcher
+from qontext.retrieve.searcher import Searcher, index_of
 
 QUESTION = "Which year was the bell of Corrie 12 repaired?"
 
@@ -35,22 +35,22 @@ def dense(out: Path) -> Searcher:
 
 
 def vectors_of(out: Path) -> Any:
-    return open_artifact(out / "index" / "vectors").summary
+    return open_artifact(index_of(out) / "vectors").summary
 
 
 def test_an_index_is_added_measured_updated_and_removed_without_training(
     adapted: Any, small_encoder: Path, write_documents: Callable[..., Path], report: Callable[..., Any]
 ) -> None:
     pytest.importorskip("faiss", reason="faiss is not installed")
-    out, index = adapted.out, adapted.out / "index" / "dense"
+    out = adapted.out
     trained = open_artifact(out / "steps" / "pretrain").meta
     assert vectors_of(out)["representation"] == "windows" and vectors_of(out)["entries_per_text"] > 1.5
     result = adapt(adapted.documents, out, small_encoder, index="faiss-hnsw", neighbors=8)
     assert open_artifact(out / "steps" / "pretrain").meta == trained
-    assert open_artifact(index).config["neighbors"] == 8
+    assert open_artifact(index_of(out) / "dense").config["neighbors"] == 8
     assert "representation" not in vectors_of(out), "an index has one vector of each passage"
     retriever = Retriever(small_encoder, max_length=Searcher(out).read_tokens)
-    passages = list(read_passages(out / "index" / "passages"))
+    passages = list(read_passages(index_of(out) / "passages"))
     scores = retriever.encode_passages(passages) @ retriever.encode_queries([QUESTION])[0]
     exact = [passages[n].id for n in (-scores).argsort(kind="stable")[:10]]
     measured = result["searching"]
@@ -63,12 +63,12 @@ def test_an_index_is_added_measured_updated_and_removed_without_training(
     documents = [report(number) for number in range(1, 30)]
     updated = adapt(write_documents([*documents, report(40)]), out, small_encoder)
     assert updated["updated"] and updated["searching"]["backend"] == "faiss-hnsw"
-    assert open_artifact(index).config["neighbors"] == 8
+    assert open_artifact(index_of(out) / "dense").config["neighbors"] == 8
     names = {answer.document for answer in dense(out).search("lighthouse", k=500)}
     assert "report-40" in names and "report-0" not in names
     # Nothing but the index changes, though the documents are no longer those of the training.
     again = adapt(write_documents([*documents, report(40)]), out, small_encoder, index="exact")
-    assert again["searching"]["backend"] == "exact" and not index.exists()
+    assert again["searching"]["backend"] == "exact" and not (index_of(out) / "dense").exists()
     assert vectors_of(out)["representation"] == "windows"
     assert open_artifact(out / "steps" / "pretrain").meta == trained
 
@@ -76,7 +76,7 @@ def test_an_index_is_added_measured_updated_and_removed_without_training(
 def test_bits_of_tokens_follow_the_documents(
     adapted: Any, small_encoder: Path, write_documents: Callable[..., Path], report: Callable[..., Any]
 ) -> None:
-    out, tokens = adapted.out, adapted.out / "index" / "tokens"
+    out = adapted.out
 
     def recommend(system: str) -> None:
         about = json.loads((out / "adapted.json").read_text())
@@ -86,16 +86,16 @@ def test_bits_of_tokens_follow_the_documents(
     recommend("tokens")
     documents = [report(number) for number in range(1, 30)]
     adapt(write_documents([*documents, report(40)]), out, small_encoder)
-    assert open_artifact(tokens).summary["texts"] == vectors_of(out)["texts"]
+    assert open_artifact(index_of(out) / "tokens").summary["texts"] == vectors_of(out)["texts"]
     adapt(write_documents([*documents, report(40), report(41)]), out, small_encoder)
-    now = open_artifact(tokens).summary
+    now = open_artifact(index_of(out) / "tokens").summary
     assert now["encoded_now"] == vectors_of(out)["encoded_now"] < now["reused"]
     assert now["texts"] == vectors_of(out)["texts"]
     answers = Searcher(out).search(report(41)["text"], k=3)
     assert "report-41" in {answer.document for answer in answers}
     recommend("hybrid")
     adapt(write_documents(documents), out, small_encoder)
-    assert not tokens.exists(), "bits that nothing reads are removed"
+    assert not (index_of(out) / "tokens").exists(), "bits that nothing reads are removed"
 
 
 def test_a_table_follows_the_documents(
@@ -130,7 +130,7 @@ def test_a_table_follows_the_documents(
 def open_ids(out: Path) -> list[str]:
     from qontext.data.collection import read_passages
 
-    return [passage.id for passage in read_passages(out / "index" / "passages")]
+    return [passage.id for passage in read_passages(index_of(out) / "passages")]
 
 
 def test_an_index_is_recommended_where_exact_search_is_slow() -> None:

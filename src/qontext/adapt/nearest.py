@@ -65,15 +65,16 @@ class Choice(NamedTuple):
     def is_exact(self) -> bool:
         return self.backend == "exact"
 
-    def settings(self, earlier: Path) -> dict[str, Any]:
-        """The settings of the step; `earlier` is where the index that it replaces is, if there is one."""
+    def settings(self, earlier: Path | None) -> dict[str, Any]:
+        """The settings of the step; `earlier` is the folder of the index that it replaces, if there is one."""
         is_server = self.backend == "postgres" or (self.backend == "milvus" and self.options.get("uri"))
-        replaced = {"replace": str(earlier)} if is_server and artifacts.is_artifact(earlier) else {}
+        is_replaced = earlier is not None and is_server and artifacts.is_artifact(earlier / DENSE)
+        replaced = {"replace": str(earlier / DENSE)} if earlier is not None and is_replaced else {}
         return {"source": "@vectors", "backend": self.backend, **self.options, **replaced}
 
 
-def measure(root: Path, model: str, questions: list[str], read_tokens: int, device: str) -> dict[str, Any]:
-    """Recall of the index against exact search, and seconds for a question of both, one at a time."""
+def measure(folder: Path, model: str, questions: list[str], read_tokens: int, device: str) -> dict[str, Any]:
+    """Recall of the index in this folder against exact search, and seconds for a question of both, one at a time."""
     import numpy as np
 
     from qontext.models.retriever import Retriever
@@ -82,8 +83,8 @@ def measure(root: Path, model: str, questions: list[str], read_tokens: int, devi
     from qontext.retrieve.packed import open_stored
 
     questions = questions[:: max(1, len(questions) // QUESTIONS)][:QUESTIONS]
-    exact = ScanIndex(open_stored(root / "index" / "vectors"))
-    place = root / "index" / DENSE
+    exact = ScanIndex(open_stored(folder / "vectors"))
+    place = folder / DENSE
     retriever = Retriever(model, device=device, max_length=read_tokens)
     queries = retriever.encode(questions, "query")
     best, exact_seconds = _timed(exact, queries)

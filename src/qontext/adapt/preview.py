@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
-from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,12 +10,13 @@ from qontext.adapt import hand_over, serving
 from qontext.adapt.config import AdaptConfig
 from qontext.adapt.nearest import Choice
 from qontext.adapt.request import Request
-from qontext.adapt.state import INDEX, RECIPE, STEPS, Planned
-from qontext.adapt.update import about_share, trains_again
+from qontext.adapt.show import shown_changes
+from qontext.adapt.state import RECIPE, STEPS, Planned
+from qontext.adapt.update import about_share, changed_documents, trains_again
 from qontext.data.collection import read_passages
 from qontext.frame import execution, log
 from qontext.frame.stages import Stage
-from qontext.retrieve.searcher import read_adapted, uses_tokens
+from qontext.retrieve.searcher import index_of, read_adapted, uses_tokens
 from qontext.workflow.recipe import read_recipe
 from qontext.workflow.run import plan
 
@@ -48,7 +45,7 @@ def preview_update(
     config: AdaptConfig, root: Path, before: Planned, aside: Path, absent: list[str]
 ) -> dict[str, Any] | None:
     """Show what an update would do; None if it would train again, which takes a plan. Files are written to `aside`."""
-    about = read_adapted(root)
+    about, index = read_adapted(root), index_of(root)
     request = replace(before.request, documents=config.documents)
     model = hand_over.current(config.encoder, about.get("reference"), root)
     was = serving.chosen(root)
@@ -59,14 +56,14 @@ def preview_update(
         serving.recipe_of(request, model, root, {}, choice, tokens=uses_tokens(about["system"])).dump(),
         encoding="utf-8",
     )
-    states = {step.name: (step, state) for step, state, _ in plan(read_recipe(str(file)), root / INDEX)}
-    passages = root / INDEX / "passages"
+    states = {step.name: (step, state) for step, state, _ in plan(read_recipe(str(file)), index)}
+    passages = index / "passages"
     splitting, state = states["passages"]
     if state != "done":
         assert isinstance(splitting.stage, Stage)
         with log.warnings_only():
             passages = execution.execute(splitting.stage, splitting.configure(aside), aside / "passages").path
-    changes = _changes(root, passages, model, request, is_encoded=states["vectors"][1] == "done")
+    changes = _changes(index, passages, model, request, is_encoded=states["vectors"][1] == "done")
     share = serving.new_share(root, passages)
     is_again = trains_again(share, absent)
     is_copied = config.copy_model and "reference" in about
@@ -95,47 +92,22 @@ def preview_update(
     }
 
 
-def _changes(root: Path, passages: Path, model: str, request: Request, *, is_encoded: bool) -> Changes:
+def _changes(index: Path, passages: Path, model: str, request: Request, *, is_encoded: bool) -> Changes:
     """Compare the passages with those of the index."""
-    before, now = _documents(root / INDEX / "passages"), _documents(passages)
-    kinds = Counter(
-        "new" if name not in before else "unchanged" if before[name] == content else "changed"
-        for name, content in now.items()
-    )
-    documents = {kind: kinds[kind] for kind in ("new", "changed", "unchanged")}
-    documents["removed"] = len(before.keys() - now.keys())
-    ids, earlier_ids = (
-        {passage.id for passage in read_passages(p)} for p in (passages, root / INDEX / "passages")
-    )
-    to_encode = 0 if is_encoded else _to_encode(root, passages, model, request)
+    documents = changed_documents(index / "passages", passages)
+    ids, earlier_ids = ({passage.id for passage in read_passages(p)} for p in (passages, index / "passages"))
+    to_encode = 0 if is_encoded else _to_encode(index, passages, model, request)
     return Changes(documents, len(ids), to_encode, len(earlier_ids - ids))
 
 
-def _documents(passages: Path) -> dict[str, bytes]:
-    """Document → a hash of its passages."""
-
-    def content(group: Iterator[Any]) -> bytes:
-        state = hashlib.blake2b(digest_size=16)
-        for passage in group:
-            for text in (passage.id, passage.title, passage.text):
-                state.update(text.encode() + b"\0")
-        return state.digest()
-
-    return {
-        doc: content(group) for doc, group in groupby(read_passages(passages), lambda passage: passage.doc)
-    }
-
-
-def _to_encode(root: Path, passages: Path, model: str, request: Request) -> int:
+def _to_encode(index: Path, passages: Path, model: str, request: Request) -> int:
     """How many passages have no vectors that an update could reuse; see `qontext encode --reuse`."""
     from qontext.models.retriever import Retriever
     from qontext.retrieve.properties import properties_of
     from qontext.retrieve.reuse import Earlier, text_hashes
 
-    interrupted = root / f"{INDEX}.before" / "vectors"
-    vectors = interrupted if interrupted.is_dir() else root / INDEX / "vectors"
     retriever = Retriever(model, max_length=request.read_tokens).of("passage")
-    earlier = Earlier(str(vectors), "passage", properties_of(retriever, "fp32", request.window))
+    earlier = Earlier(str(index / "vectors"), "passage", properties_of(retriever, "fp32", request.window))
     hashes = text_hashes([passage.content for passage in read_passages(passages)])
     return len(hashes) - int(earlier.knows(hashes).sum())
 
@@ -158,7 +130,7 @@ def _named(choice: Choice) -> str:
 def _show(root: Path, changes: Changes, training: str, index: str, model: str, is_copied: bool) -> None:
     reused = changes.passages - changes.to_encode
     rows = {
-        "documents": ", ".join(f"{count:,} {kind}" for kind, count in changes.documents.items() if count),
+        "documents": shown_changes(changes.documents),
         "passages": f"{changes.passages:,}: {changes.to_encode:,} to encode, {reused:,} with the vectors that they have"
         + (f"; {changes.removed:,} are removed" if changes.removed else ""),
         "training": training,

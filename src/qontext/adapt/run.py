@@ -136,7 +136,7 @@ def _plan(
         return result
     if not config.dry_run and not config.yes:
         request_consent(plan, request)
-    planned = state.planned(claim, request, plan, survey)
+    planned = state.planned(root, claim, request, plan, survey)
     planned.write_new(artifacts.open_root(root))
     if config.dry_run:
         return {**result, "recipe": str(root / state.RECIPE)}
@@ -165,14 +165,15 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
     model, reference = hand_over.hand_over(source, work, card, copied=is_adapted or config.copy_model)
     reuse = {name: str(steps / f"{verdict.encoder}-{name}") for name in ("vectors", "tokens")}
     choice, tokens = nearest.Choice.of(config), uses_tokens(verdict.system)
-    index_rows = serving.make_index(request, model, root, reuse, choice, config.on, tokens=tokens)
-    searching = update.measured(root, model, request, verdict.split, is_new=bool(index_rows))
+    index, index_rows = serving.make_index(request, model, root, reuse, choice, config.on, tokens=tokens)
+    searching = update.measured(root, index, model, request, verdict.split, is_new=bool(index_rows))
     labels = artifacts.open_artifact(steps / "holdout").summary.get("labeled_queries")
     about: dict[str, Any] = {
         "system": verdict.system,
         "encoder": verdict.encoder,
         **_weights(steps, verdict),
         "read_tokens": request.read_tokens,
+        "index": index.name,
         **({"reference": reference} if reference else {}),
         **({"labels": labels} if labels else {}),
         "verdict": verdict.as_json(),
@@ -182,9 +183,10 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
     about["seconds"] = round(earlier + time.monotonic() - started, 1)
     work.write_json(state.ADAPTED, about)
     hand_over.remove_copy(root, reference)
+    serving.remove_others(root)
     opening = [*verdict.sentences, *searching.get("sentences", ())]
     report = _report(root, recipe.title, verdict.system, opening)
-    split = artifacts.open_artifact(root / state.INDEX / "passages").summary
+    split = artifacts.open_artifact(index / "passages").summary
     left_out = {name: split[name] for name in ("skipped", "not_read") if name in split}
     show.show_verdict(verdict, searching, root)
     outcome = {"passages": split["passages"], **left_out, "model": model, "report": report}

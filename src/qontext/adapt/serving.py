@@ -1,7 +1,9 @@
-"""The index of all documents, updated when documents change, reusing the vectors of unchanged ones."""
+"""The index of all documents. When documents change, another one is built beside it, with the vectors of unchanged ones."""
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,10 +12,12 @@ from typing import Any
 from qontext.adapt.nearest import Choice
 from qontext.adapt.recipes import serving_recipe
 from qontext.adapt.request import Request
-from qontext.adapt.state import INDEX, STEPS
-from qontext.frame import artifacts
-from qontext.frame.artifacts import Workdir
-from qontext.retrieve.searcher import DENSE, TOKENS
+from qontext.adapt.state import STEPS, current_index
+from qontext.frame import artifacts, locks
+from qontext.frame.artifacts import TEMPORARY, Workdir
+from qontext.frame.disk import make_directory
+from qontext.frame.errors import QontextError
+from qontext.retrieve.searcher import DENSE, INDEX, TOKENS
 from qontext.workflow.recipe import Recipe, read_recipe
 from qontext.workflow.run import plan, run_recipe
 
@@ -29,41 +33,88 @@ def make_index(
     on: str,
     *,
     tokens: bool,
-) -> list[dict[str, Any]]:
-    """Build the index with this encoder, unless it is up to date; returns the steps that ran. `reuse` names
-    what was encoded earlier. With `tokens`, it has their bits.
+) -> tuple[Path, list[dict[str, Any]]]:
+    """Build the index with this encoder, unless it is up to date; returns its folder and the steps that ran. `reuse`
+    names what was encoded earlier. With `tokens`, it has their bits.
 
-    Without a choice, the directory keeps the index of its vectors.
+    An index that is searched stays as it is: the other one is built beside it, and `adapted.json`, which is written
+    afterwards, names it. Without a choice, the directory keeps the index of its vectors.
     """
-    index, before = root / INDEX, root / f"{INDEX}.before"
+    now = current_index(root)
     choice = choice or chosen(root)
-    if (before / "vectors").is_dir():  # an interrupted update
-        reuse = {**reuse, **_encoded(before)}
-    recipe = _write(request, model, root, reuse, choice, tokens=tokens)
-    if not before.exists() and (index / "vectors").is_dir():
-        states = {step.name: state for step, state, _ in plan(recipe, index)}
-        if choice.is_exact and (index / DENSE).exists():
-            shutil.rmtree(index / DENSE)
-        if not tokens:
-            shutil.rmtree(index / TOKENS, ignore_errors=True)
-        if all(state == "done" for state in states.values()):
-            return []
-        is_rest_done = all(state == "done" for name, state in states.items() if name != DENSE)
-        is_missing = is_rest_done and not artifacts.is_artifact(index / DENSE)
-        if artifacts.is_artifact(index / "vectors") and not is_missing:
-            index.rename(before)
-            recipe = _write(request, model, root, {**reuse, **_encoded(before)}, choice, tokens=tokens)
-    rows = run_recipe(recipe, index, on=on)
-    shutil.rmtree(before, ignore_errors=True)
-    return rows
+    folder = root / INDEX
+    if now is not None:
+        recipe = recipe_of(request, model, root, reuse, choice, tokens=tokens)
+        states = {step.name: state for step, state, _ in plan(recipe, now)}
+        if all(state == "done" for state in states.values()) and not _others(now, recipe):
+            return now, []
+        folder = _next(now)
+        make_directory(folder)
+        _take_over(now, folder, [name for name, state in states.items() if state == "done" and name != DENSE])
+        reuse = {**reuse, **_encoded(now)}
+    make_directory(folder)
+    recipe = recipe_of(request, model, root, reuse, choice, tokens=tokens)
+    Workdir(folder).write_text(FILE, recipe.dump())
+    for other in _others(folder, recipe):
+        shutil.rmtree(other)
+    try:
+        return folder, run_recipe(read_recipe(str(folder / FILE)), folder, on=on)
+    except (QontextError, OSError):
+        if not any(child.is_dir() for child in folder.iterdir()):  # otherwise it resumes
+            shutil.rmtree(folder)
+        raise
+
+
+def remove_others(root: Path) -> None:
+    """Remove the indexes of earlier and interrupted updates, unless a process reads them."""
+    work, now = Workdir(root), current_index(root)
+    for folder in root.iterdir():
+        if re.fullmatch(rf"{INDEX}(-\d+|\.before)?", folder.name) and folder.is_dir() and folder != now:
+            locks.remove_unread(folder, root / f"{TEMPORARY}{work.writer}.{folder.name}")
+
+
+def _next(now: Path) -> Path:
+    """The folder of the index after this one: index, index-2, index-3, …"""
+    number = int(now.name.partition("-")[2] or 1)
+    return now.with_name(f"{INDEX}-{number + 1}")
+
+
+def _others(folder: Path, recipe: Recipe) -> list[Path]:
+    """The folders in it that are no steps of the recipe: what an earlier choice needed."""
+    steps = {step.name for step in recipe.steps}
+    return [child for child in folder.iterdir() if child.is_dir() and child.name not in steps]
+
+
+def _take_over(now: Path, folder: Path, names: list[str]) -> None:
+    """Steps that stay as they are become parts of both indexes, on the same bytes of the disk where it can."""
+    work = Workdir(folder)
+    work.sweep(deep=False)
+    for name in names:
+        if not artifacts.is_artifact(folder / name):
+            with work.write_folder(name) as copy:
+                shutil.copytree(
+                    now / name,
+                    copy,
+                    ignore=shutil.ignore_patterns(".*"),
+                    copy_function=_link,
+                    dirs_exist_ok=True,
+                )
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 def chosen(root: Path) -> Choice:
     """What searches the vectors of this directory."""
-    if (root / FILE).exists():
-        for step in read_recipe(str(root / FILE)).steps:
-            if step.name == DENSE:
-                return Choice.of_step(step.settings)
+    places = ((current_index(root) or root / INDEX) / FILE, root / FILE)
+    file = next((place for place in places if place.exists()), None)
+    for step in read_recipe(str(file)).steps if file else ():
+        if step.name == DENSE:
+            return Choice.of_step(step.settings)
     return Choice("exact", {})
 
 
@@ -72,19 +123,11 @@ def _encoded(index: Path) -> dict[str, str]:
     return {name: str(index / name) for name in ("vectors", TOKENS) if artifacts.is_artifact(index / name)}
 
 
-def _write(
-    request: Request, model: str, root: Path, reuse: Mapping[str, str], choice: Choice, *, tokens: bool
-) -> Recipe:
-    recipe = recipe_of(request, model, root, reuse, choice, tokens=tokens)
-    Workdir(root).write_text(FILE, recipe.dump())
-    return read_recipe(str(root / FILE))
-
-
 def recipe_of(
     request: Request, model: str, root: Path, reuse: Mapping[str, str], choice: Choice, *, tokens: bool
 ) -> Recipe:
     """The recipe of the index, as it is written."""
-    dense = None if choice.is_exact else choice.settings(root / f"{INDEX}.before" / DENSE)
+    dense = None if choice.is_exact else choice.settings(current_index(root))
     return serving_recipe(request, model, reuse, dense, tokens=tokens)
 
 

@@ -14,6 +14,7 @@ from qontext.adapt.request import Request
 from qontext.adapt.state import STEPS
 from qontext.adapt.survey import Survey
 from qontext.adapt.verdict import MEASURE, Verdict
+from qontext.corpus.sources.files import unread
 from qontext.frame import log
 from qontext.frame.errors import QontextError
 from qontext.models.reference import shown_name
@@ -126,11 +127,8 @@ def show_built(
     rows: dict[str, Any] = {"passages": outcome["passages"]}
     if "labels" in outcome:
         rows["labels"] = shown_labels(outcome["labels"])
-    if "skipped" in outcome:
-        rows["left_out"] = ", ".join(
-            f"{n:,} × {kind.replace('_', ' ')}" for kind, n in outcome["skipped"].items()
-        )
     rows |= {
+        **_left_out(outcome),
         "expected": log.duration(expected),
         "took": log.duration(took) + (f", after {log.duration(earlier)} before" if earlier else ""),
         "encoder": shown_name(outcome["model"]),
@@ -149,6 +147,28 @@ def gained(verdict: Verdict) -> str:
         return f"Nothing that was tried is clearly better than {SYSTEMS[before]} ({MEASURE} {means[before]:.3f})."
     better = f"{SYSTEMS[verdict.system]} has {MEASURE} {means[verdict.system]:.3f}"
     return f"{better}, {change:.3f} more than {SYSTEMS[before]}."
+
+
+def show_updated(root: Path, row: Mapping[str, Any]) -> None:
+    """Show what an update changed."""
+    passages = f"{row['passages']:,}: {row['encoded_now']:,} encoded now, {row['reused']:,} with the vectors that they had"
+    rows = {"documents": shown_changes(row["documents"]), "passages": passages, **_left_out(row)}
+    if "not_read" in row:
+        rows["not_read"] = unread(row["not_read"])
+    log.show_table(f"Updated the index of {root}", {**rows, "took": log.duration(row["seconds_now"])})
+
+
+def shown_changes(documents: Mapping[str, int]) -> str:
+    """Documents by kind of change: '1 new, 20 unchanged'."""
+    return ", ".join(f"{count:,} {kind}" for kind, count in documents.items() if count)
+
+
+def _left_out(outcome: Mapping[str, Any]) -> dict[str, str]:
+    """The row about unusable records, by kind."""
+    if "skipped" not in outcome:
+        return {}
+    kinds = outcome["skipped"].items()
+    return {"left_out": ", ".join(f"{n:,} × {kind.replace('_', ' ')}" for kind, n in kinds)}
 
 
 def _show_samples(root: Path, split: str) -> None:

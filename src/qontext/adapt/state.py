@@ -5,8 +5,9 @@
     under way also steps/: the directories of the recipe's stages
     adapted also model/, index/ and report/, and last adapted.json (the verdict, and how to search)
 
-A kill in any state loses no finished work, and the same command resumes. While the index of an adapted
-directory is updated, index.before holds the earlier one, whose vectors are reused.
+A kill in any state loses no finished work, and the same command resumes. When documents change, the next index is built
+beside the one that is searched, as index-2, index-3 and so on. It counts once adapted.json, which is replaced atomically,
+names it; the other one is removed, as soon as no process reads it.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NotRequired
+from typing import Annotated, Any, NotRequired
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 from typing_extensions import TypedDict
 
 from qontext.adapt.plan import Plan
@@ -28,10 +29,11 @@ from qontext.frame.artifacts import Workdir
 from qontext.frame.damage import read_json
 from qontext.frame.descriptions import ClaimShape
 from qontext.frame.errors import QontextError
+from qontext.retrieve.searcher import index_of, is_adapted
 from qontext.workflow.recipe import read_recipe
 
 PLAN, RECIPE, ADAPTED = "plan.json", "recipe.toml", "adapted.json"
-STEPS, INDEX = "steps", "index"
+STEPS = "steps"
 
 
 class PlanShape(TypedDict):
@@ -58,6 +60,7 @@ class PlannedShape(TypedDict):
     request: Request
     plan: PlanShape
     survey: NotRequired[dict[str, Any]]
+    earlier: NotRequired[Annotated[str, Field(pattern=r"^index(-[0-9]+)?$")]]
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,8 @@ class Planned:
     request: Request
     plan: Plan
     survey: Mapping[str, Any]
+    earlier: str | None = None
+    """The folder of the index that was searched when the plan was made."""
 
     @property
     def documents(self) -> str:
@@ -86,6 +91,7 @@ class Planned:
                 "request": asdict(self.request),
                 "plan": asdict(self.plan),
                 "survey": dict(self.survey),
+                **({"earlier": self.earlier} if self.earlier else {}),
             },
         )
 
@@ -96,8 +102,19 @@ class Planned:
         self.write(work)
 
 
-def planned(claim: dict[str, Any], request: Request, plan: Plan, survey: Survey) -> Planned:
-    return Planned(claim, request, plan, {k: v for k, v in asdict(survey).items() if k != "sample"})
+def planned(root: Path, claim: dict[str, Any], request: Request, plan: Plan, survey: Survey) -> Planned:
+    found = {k: v for k, v in asdict(survey).items() if k != "sample"}
+    index = current_index(root)
+    return Planned(claim, request, plan, found, index.name if index else None)
+
+
+def current_index(root: Path) -> Path | None:
+    """The folder of the index that is searched, or was until the directory was planned again."""
+    if is_adapted(root):
+        return index_of(root)
+    before = read_planned(root)
+    earlier = before.earlier if before is not None else None
+    return root / earlier if earlier and (root / earlier).is_dir() else None
 
 
 def read_planned(root: Path) -> Planned | None:
@@ -113,7 +130,13 @@ def read_planned(root: Path) -> Planned | None:
             error.message, place=error.place, remedy="Remove it to create a new plan."
         ) from None
     request = {**value["request"], "splits": tuple(value["request"]["splits"])}
-    return Planned(value["claim"], Request(**request), Plan(**value["plan"]), value.get("survey", {}))
+    return Planned(
+        value["claim"],
+        Request(**request),
+        Plan(**value["plan"]),
+        value.get("survey", {}),
+        value.get("earlier"),
+    )
 
 
 def renamed(before: Planned, claim: dict[str, Any], now: Mapping[str, str | None], work: Workdir) -> Planned:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from qontext.adapt import hand_over, nearest, serving
 from qontext.adapt.config import AdaptConfig
 from qontext.adapt.request import Request
-from qontext.adapt.state import ADAPTED, INDEX, STEPS, Planned
+from qontext.adapt.show import show_updated
+from qontext.adapt.state import ADAPTED, STEPS, Planned
 from qontext.adapt.verdict import Verdict
-from qontext.frame import artifacts, log
+from qontext.data.collection import read_passages
+from qontext.frame import artifacts, disk, log
 from qontext.frame.artifacts import Workdir
-from qontext.retrieve.searcher import is_adapted, read_adapted, uses_tokens
+from qontext.frame.errors import QontextError
+from qontext.retrieve.searcher import index_of, is_adapted, read_adapted, uses_tokens
 
 RETRAIN_ABOVE, MENTION_ABOVE = 0.5, 0.1
 """Shares of new passages above which adapt trains again, or suggests --retrain."""
@@ -48,36 +55,81 @@ def run(
 ) -> dict[str, Any] | None:
     """Index the documents with the existing model; None if so many passages are new that it has to be trained again."""
     about, work = read_adapted(root), Workdir(root)
-    request = replace(before.request, documents=config.documents)
-    card = hand_over.model_card(request, Verdict(**about["verdict"]), root)
-    model, reference = hand_over.hand_over_again(
-        config.encoder, about.pop("reference", None), work, card, copied=config.copy_model
-    )
-    tokens = uses_tokens(about["system"])
-    serving.make_index(request, model, root, {}, nearest.Choice.of(config), config.on, tokens=tokens)
-    about |= {"reference": reference} if reference else {}
-    about["searching"] = measured(root, model, request, about["verdict"]["split"], is_new=True)
+    earlier, request = index_of(root), replace(before.request, documents=config.documents)
+    try:
+        card = hand_over.model_card(request, Verdict(**about["verdict"]), root)
+        model, reference = hand_over.hand_over_again(
+            config.encoder, about.pop("reference", None), work, card, copied=config.copy_model
+        )
+        tokens = uses_tokens(about["system"])
+        index, _ = serving.make_index(
+            request, model, root, {}, nearest.Choice.of(config), config.on, tokens=tokens
+        )
+        about |= {"reference": reference} if reference else {}
+        about["searching"] = measured(root, index, model, request, about["verdict"]["split"], is_new=True)
+        changes = changed_documents(earlier / "passages", index / "passages")
+    except (QontextError, OSError) as error:
+        raise _still_answers(error, root) from None
     for sentence in about["searching"].get("sentences", ()):
         log.note(sentence)
-    work.write_json(ADAPTED, about)
-    share = serving.new_share(root, root / INDEX / "passages")
+    work.write_json(ADAPTED, {**about, "index": index.name})
+    share = serving.new_share(root, index / "passages")
     for sentence in about_share(share, absent, trained=before.plan.trains):
         log.note(sentence)
     if trains_again(share, absent):
         return None
     replace(before, claim=claim).write(work)
-    vectors = artifacts.open_artifact(root / INDEX / "vectors").summary
-    split = artifacts.open_artifact(root / INDEX / "passages").summary
+    serving.remove_others(root)
+    vectors = artifacts.open_artifact(index / "vectors").summary
+    split = artifacts.open_artifact(index / "passages").summary
     row: dict[str, Any] = {
+        "documents": changes,
         "passages": vectors["texts"],
-        "encoded_now": vectors["encoded_now"],
-        "reused": vectors["reused"],
+        "encoded_now": vectors["encoded_now"] if index != earlier else 0,
+        "reused": vectors["reused"] if index != earlier else vectors["texts"],
         **{name: split[name] for name in ("skipped", "not_read") if name in split},
         "seconds_now": round(time.monotonic() - started, 1),
     }
-    log.show_table(f"Updated {root / INDEX}", row)
+    show_updated(root, row)
     new_share = None if share is None else round(share, 4)
     return {"out": str(root), "updated": True, "new_share": new_share, **about, "model": model, **row}
+
+
+def _still_answers(error: QontextError | OSError, root: Path) -> QontextError:
+    """The reason of a failed update, and that it changed nothing."""
+    try:
+        disk.raise_disk_error(error, root, anyway=True)
+    except QontextError as reason:
+        unchanged = f"The index of {root} is unchanged and answers as before."
+        return QontextError(
+            reason.message, place=reason.place, remedy=" ".join(filter(None, (reason.remedy, unchanged)))
+        )
+
+
+def changed_documents(before: Path, now: Path) -> dict[str, int]:
+    """The number of documents by kind of change, from two folders of passages."""
+    earlier, current = _contents(before), _contents(now)
+    kinds = Counter(
+        "new" if name not in earlier else "unchanged" if earlier[name] == content else "changed"
+        for name, content in current.items()
+    )
+    documents = {kind: kinds[kind] for kind in ("new", "changed", "unchanged")}
+    return {**documents, "removed": len(earlier.keys() - current.keys())}
+
+
+def _contents(passages: Path) -> dict[str, bytes]:
+    """Document → a hash of its passages."""
+
+    def content(group: Iterator[Any]) -> bytes:
+        state = hashlib.blake2b(digest_size=16)
+        for passage in group:
+            for text in (passage.id, passage.title, passage.text):
+                state.update(text.encode() + b"\0")
+        return state.digest()
+
+    return {
+        doc: content(group) for doc, group in groupby(read_passages(passages), lambda passage: passage.doc)
+    }
 
 
 def trains_again(share: float | None, absent: list[str]) -> bool:
@@ -101,7 +153,9 @@ def about_share(share: float | None, absent: list[str], *, trained: bool) -> lis
     return sentences
 
 
-def measured(root: Path, model: str, request: Request, split: str, *, is_new: bool) -> dict[str, Any]:
+def measured(
+    root: Path, index: Path, model: str, request: Request, split: str, *, is_new: bool
+) -> dict[str, Any]:
     """What searching costs; empty where the held-out questions are gone. What was measured of the same index is kept."""
     from qontext.data.collection import load_collection
 
@@ -111,4 +165,4 @@ def measured(root: Path, model: str, request: Request, split: str, *, is_new: bo
     if not held_out.is_dir():
         return {}
     questions = list(load_collection(held_out).queries(split).values())
-    return nearest.measure(root, model, questions, request.read_tokens, request.device)
+    return nearest.measure(index, model, questions, request.read_tokens, request.device)

@@ -7,6 +7,7 @@ import fcntl  # not filelock: before version 4 a forked child keeps the lock, an
 import os
 import platform
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -40,6 +41,35 @@ def lock(path: Path, name: str = "", *, wait: bool = False) -> Iterator[None]:
             yield
         finally:
             _held.remove(handle)
+
+
+class Reading:
+    """A folder that is read, and that `remove_unread` leaves alone until this object is gone."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._handle = os.open(path, os.O_RDONLY)
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(self._handle, fcntl.LOCK_SH)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_handle"):
+            os.close(self._handle)
+
+
+def remove_unread(path: Path, aside: Path) -> bool:
+    """Remove a folder, unless a process reads it. It is first renamed to `aside`, so it is whole or gone."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if isinstance(error, BlockingIOError):
+            return False  # otherwise it is a file system without locks
+    finally:
+        os.close(handle)
+    path.rename(aside)
+    shutil.rmtree(aside)
+    return True
 
 
 def _sign(handle: IO[str]) -> None:

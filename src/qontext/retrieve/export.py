@@ -75,10 +75,10 @@ def _column(part: Any, dimension: int) -> dict[str, Any]:
 
 def _vectors(source: Path) -> Path:
     """The vectors of what is exported."""
-    from qontext.retrieve.searcher import is_adapted
+    from qontext.retrieve.searcher import index_of, is_adapted
 
     if is_adapted(source):
-        return source / "index" / "vectors"
+        return index_of(source) / "vectors"
     artifact: Artifact = artifacts.open_artifact(source)
     if artifact.verb == "encode":
         return source

@@ -10,11 +10,11 @@ from qontext.frame.config import Input, Machine, Seed
 from qontext.frame.parts import PartsConfig
 from qontext.retrieve.answers import PROMPT
 from qontext.retrieve.index.lexical import Bm25Options
-from qontext.retrieve.searcher import is_adapted
+from qontext.retrieve.searcher import fingerprint_of, is_adapted
 
 
 class SearchConfig(PartsConfig, Bm25Options):
-    index: Annotated[str | None, Input(positional=True)] = None
+    index: Annotated[str | None, Input(positional=True, fingerprint=fingerprint_of)] = None
     """What to search: vectors (from `encode`, exact search), an index (from `index`), or a directory of
     `adapt`. Optional with --bm25: the passages are then indexed first."""
 

@@ -3,6 +3,8 @@ in memory."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Iterable, Mapping
 from functools import cached_property
@@ -16,6 +18,7 @@ from qontext.data.places import Place, find_passages
 from qontext.frame.artifacts import is_artifact, open_artifact
 from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
+from qontext.frame.locks import Reading
 from qontext.models.reference import Reference, folder_of, model_digest, resolve
 from qontext.retrieve.base import Answer as Answer
 from qontext.retrieve.base import BaseSearcher
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     from qontext.data.runs import Run
     from qontext.retrieve.where import Mask
 
-ADAPTED, DENSE, TOKENS, MODEL = "adapted.json", "dense", "tokens", "model"
+ADAPTED, INDEX, DENSE, TOKENS, MODEL = "adapted.json", "index", "dense", "tokens", "model"
 SYSTEMS = {
     "bm25": "BM25",
     "start": "original encoder",
@@ -53,6 +56,8 @@ class Adapted(TypedDict):
     read_tokens: Annotated[int, Field(ge=3)]
     reference: NotRequired[Reference]
     """The encoder, if it is not in the folder `model`."""
+    index: NotRequired[Annotated[str, Field(pattern=r"^index(-[0-9]+)?$")]]
+    """The folder of the index. An update builds another one beside it."""
 
 
 def read_adapted(root: Path) -> dict[str, Any]:
@@ -81,10 +86,42 @@ def model_of(root: Path, encoder: str | None = None) -> str:
     return str(folder)
 
 
-def dense_index(root: Path) -> Path:
-    """What is searched by vectors in a directory of `adapt`: an index, or else the vectors."""
-    index = root / "index" / DENSE
-    return index if is_artifact(index) else root / "index" / "vectors"
+def index_of(root: Path) -> Path:
+    """The folder of the index of a directory of `adapt`."""
+    return root / str(read_adapted(root).get("index", INDEX))
+
+
+def open_adapted(root: Path) -> tuple[dict[str, Any], Reading | None, Path]:
+    """What `adapted.json` says, and the folder of the index, which an update leaves alone as long as the second value is
+    kept."""
+    while True:
+        about, folder = read_adapted(root), index_of(root)
+        try:
+            reading = Reading(folder)
+        except OSError:
+            reading = None
+        if index_of(root) == folder:  # otherwise an update has just finished, and may have removed it
+            return about, reading, folder
+
+
+def fingerprint_of(path: str) -> str | None:
+    """The hash of what a directory of `adapt` answers with; None for other directories."""
+    root = Path(path).expanduser()
+    if not is_adapted(root):
+        return None
+    about, _reading, folder = open_adapted(root)
+    made = {
+        child.name: open_artifact(child).digest for child in sorted(folder.iterdir()) if is_artifact(child)
+    }
+    model = about["reference"]["digest"] if "reference" in about else model_digest(root / MODEL)
+    system = {name: about.get(name) for name in ("system", "weights", "token_weight", "read_tokens")}
+    content = json.dumps([system, made, model], sort_keys=True)
+    return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+
+
+def dense_index(index: Path) -> Path:
+    """What is searched by vectors in the index of a directory of `adapt`: an index, or else the vectors."""
+    return index / DENSE if is_artifact(index / DENSE) else index / "vectors"
 
 
 def uses_tokens(system: str) -> bool:
@@ -147,14 +184,14 @@ class Searcher(BaseSearcher):
                 place=self.root,
                 remedy="Finish 'qontext adapt DOCUMENTS --out DIR' first.",
             )
-        about = read_adapted(self.root)
+        about, self._reading, self._folder = open_adapted(self.root)
         self.system, self.weights, self.read_tokens = about["system"], about["weights"], about["read_tokens"]
         self.token_weight = about.get("token_weight", TOKEN_WEIGHT)
         self._where: tuple[str, ...] = ()
         self._masks: dict[int, Mask] = {}
 
     def _passages(self, ids: set[str]) -> Mapping[str, tuple[Passage, Place]]:
-        return find_passages(self.root / "index" / "passages", ids)
+        return find_passages(self._folder / "passages", ids)
 
     def _dense_parts(self, queries: int) -> tuple[Any, Any]:
         is_light = queries <= FEW and self._light is not None
@@ -179,14 +216,14 @@ class Searcher(BaseSearcher):
         if self._where != where:
             self._masks, self._where = {}, where
         if id(index) not in self._masks:
-            self._masks[id(index)] = mask(where, index.ids, self.root / "index" / "passages")
+            self._masks[id(index)] = mask(where, index.ids, self._folder / "passages")
         return self._masks[id(index)]
 
     @cached_property
     def lexical(self) -> Any:
         from qontext.retrieve.bm25 import Bm25
 
-        artifact = open_artifact(self.root / "index" / "bm25", verb="index")
+        artifact = open_artifact(self._folder / "bm25", verb="index")
         artifact.parts()
         return Bm25.load(artifact.path / "bm25")
 
@@ -195,7 +232,7 @@ class Searcher(BaseSearcher):
         """The index of the vectors; None if they are searched themselves."""
         from qontext.retrieve.index.load import open_index
 
-        place = dense_index(self.root)
+        place = dense_index(self._folder)
         return open_index(place)[0] if place.name == DENSE else None
 
     @cached_property
@@ -215,13 +252,13 @@ class Searcher(BaseSearcher):
     def _vectors(self) -> Any:
         from qontext.retrieve.packed import open_stored
 
-        return open_stored(self.root / "index" / "vectors")
+        return open_stored(self._folder / "vectors")
 
     @cached_property
     def _tokens(self) -> Any:
         from qontext.retrieve.token_bits import TokenBits
 
-        return TokenBits(self.root / "index" / TOKENS)
+        return TokenBits(self._folder / TOKENS)
 
     @cached_property
     def model(self) -> str:

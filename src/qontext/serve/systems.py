@@ -18,6 +18,7 @@ from qontext.data.runs import Run
 from qontext.frame.artifacts import Artifact, open_artifact
 from qontext.frame.errors import QontextError
 from qontext.frame.inputs import find
+from qontext.frame.locks import Reading
 from qontext.retrieve.base import CANDIDATES
 from qontext.retrieve.index import How, check_found
 from qontext.retrieve.index.load import open_index, open_searchable
@@ -27,7 +28,7 @@ from qontext.retrieve.searcher import (
     dense_index,
     is_adapted,
     model_of,
-    read_adapted,
+    open_adapted,
     uses_tokens,
 )
 from qontext.retrieve.token_bits import TokenBits
@@ -66,6 +67,8 @@ class System:
     rank: Rank
     encoder: Encoder | None = None
     analyzer: str = "english"
+    reading: Reading | None = None
+    """Keeps an update of `adapt` from removing the index."""
 
     def search(
         self, texts: Sequence[str], k: int, only: Filter | None = None, kind: Kind = "query"
@@ -144,11 +147,11 @@ class Opener:
         return [System(name, _label(artifact), passages, _rank(index, passages, encoder), encoder)]
 
     def _open_adapted(self, name: str, root: Path) -> list[System]:
-        about = read_adapted(root)
-        passages = self._read(str(root / "index" / "passages"))
+        about, reading, index = open_adapted(root)
+        passages = self._read(str(index / "passages"))
         encoder = self._encoder(model_of(root), about["read_tokens"], about["read_tokens"])
-        bm25, _ = open_index(root / "index" / "bm25")
-        dense, _ = open_index(dense_index(root), How(device=self.device))
+        bm25, _ = open_index(index / "bm25")
+        dense, _ = open_index(dense_index(index), How(device=self.device))
         words, vectors = _rank(bm25, passages), _rank(held(dense), passages, encoder)
         both = _hybrid(words, vectors, about["weights"], passages)
         encoder_label = "the original encoder" if about.get("encoder") == "start" else "the adapted encoder"
@@ -157,13 +160,13 @@ class Opener:
         }  # fmt: skip
         best = {"bm25": "bm25", "start": "dense", "adapted": "dense"}.get(about["system"], "hybrid")
         if uses_tokens(about["system"]):
-            best, bits = "tokens", TokenBits(root / "index" / TOKENS)
+            best, bits = "tokens", TokenBits(index / TOKENS)
             by_tokens = _by_tokens(both, bits, encoder, about.get("token_weight", TOKEN_WEIGHT), passages)
             parts["tokens"] = (f"BM25 and {encoder_label}, then its tokens", by_tokens)
 
         def system(name: str, part: str) -> System:
             label, rank = parts[part]
-            return System(name, label, passages, rank, encoder, _analyzer(bm25))
+            return System(name, label, passages, rank, encoder, _analyzer(bm25), reading)
 
         return [system(name, best), *(system(f"{name}/{part}", part) for part in parts if part != best)]
 

@@ -13,7 +13,7 @@ from qontext.frame import log
 from qontext.frame.artifacts import open_artifact
 from qontext.frame.errors import QontextError
 from qontext.models.reference import shown_name
-from qontext.retrieve.searcher import ADAPTED, SYSTEMS, model_of, read_adapted
+from qontext.retrieve.searcher import ADAPTED, INDEX, SYSTEMS, index_of, model_of, read_adapted
 
 FOLDERS = {
     "model": "a copy of the encoder; needed for search and updates",
@@ -29,8 +29,10 @@ def show_adapted(root: Path) -> dict[str, Any]:
     """Show the directory, and return its description."""
     about = read_adapted(root)
     verdict = about.get("verdict", {})
-    passages = open_artifact(root / "index" / "passages", verb="split").summary
-    folders = {name: size_of(root / name) for name in FOLDERS if (root / name).is_dir()}
+    index = index_of(root)
+    passages = open_artifact(index / "passages", verb="split").summary
+    places = {name: index if name == INDEX else root / name for name in FOLDERS}
+    folders = {name: size_of(place) for name, place in places.items() if place.is_dir()}
     age = time.time() - (root / ADAPTED).stat().st_mtime
     sentences = [str(sentence) for sentence in verdict.get("sentences", ())]
     sentences += map(str, about.get("searching", {}).get("sentences", ()))
@@ -50,7 +52,8 @@ def show_adapted(root: Path) -> dict[str, Any]:
     for reason in reasons:
         log.note(reason)
     sizes = [
-        {"folder": name, "size": shown_size(size), "use": FOLDERS[name]} for name, size in folders.items()
+        {"folder": places[name].name, "size": shown_size(size), "use": FOLDERS[name]}
+        for name, size in folders.items()
     ]
     log.show_rows("Folders", sizes)
     log.note(

@@ -1,0 +1,129 @@
+"""An update builds the next index beside the one that is searched, and whatever ends it leaves that one as it was."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.adapt.calls import adapt
+
+from qontext.adapt import serving
+from qontext.frame.errors import QontextError
+from qontext.retrieve.searcher import Searcher, index_of
+from qontext.serve.systems import Opener
+
+QUESTION = "Which year was the bell of Corrie 12 repaired?"
+
+
+def answers(out: Path) -> list[Any]:
+    return list(Searcher(out).search(QUESTION, k=5))
+
+
+def content(out: Path) -> dict[str, bytes]:
+    paths = (path for path in out.rglob("*") if path.is_file() and not path.name.startswith(".lock"))
+    return {str(path.relative_to(out)): path.read_bytes() for path in paths}
+
+
+def indexes(out: Path) -> list[str]:
+    return sorted(path.name for path in out.iterdir() if "index" in path.name)
+
+
+@pytest.fixture
+def changed(write_documents: Callable[..., Path], report: Callable[..., Any]) -> Path:
+    """The documents without two of them, one changed, one new."""
+    documents = [report(number) for number in range(2, 30)]
+    documents[3] = {**documents[3], "text": "Nothing is known of this lighthouse but its name."}
+    return write_documents([*documents, report(40)], "docs.jsonl")
+
+
+def test_a_failed_update_changes_nothing(adapted: Any, small_encoder: Path) -> None:
+    before, earlier = answers(adapted.out), content(adapted.out)
+    adapted.documents.write_text("")
+    with pytest.raises(QontextError, match=r"made is unchanged and answers as before"):
+        adapt(adapted.documents, adapted.out, small_encoder)
+    assert content(adapted.out) == earlier and answers(adapted.out) == before
+
+
+def test_the_index_answers_while_it_is_updated(
+    adapted: Any, small_encoder: Path, changed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, before, asked = adapted.out, answers(adapted.out), []
+
+    def run_recipe(recipe: Any, folder: Path, **settings: Any) -> Any:
+        asked.append(answers(out))
+        rows = original(recipe, folder, **settings)
+        asked.append(answers(out))
+        return rows
+
+    original = serving.run_recipe
+    monkeypatch.setattr(serving, "run_recipe", run_recipe)
+    result = adapt(changed, out, small_encoder)
+    assert asked == [before, before]
+    assert result["documents"] == {"new": 1, "changed": 1, "unchanged": 27, "removed": 2}
+    gc.collect()
+    assert indexes(out) == ["index-2"] or adapt(changed, out, small_encoder)["encoded_now"] == 0
+    assert indexes(out) == ["index-2"]
+
+
+def test_what_holds_the_earlier_index_keeps_it(adapted: Any, small_encoder: Path, changed: Path) -> None:
+    """A searcher reads its parts when they are first needed, which may be after an update."""
+    out, before = adapted.out, answers(adapted.out)
+    searcher, systems = Searcher(out), Opener(device="cpu").open_all([str(out)])
+    adapt(changed, out, small_encoder)
+    assert indexes(out) == ["index", "index-2"]
+    assert list(searcher.search(QUESTION, k=5)) == before
+    assert len(systems[0].search([QUESTION], 5)[0]) == 5
+    del searcher, systems
+    gc.collect()
+    assert adapt(changed, out, small_encoder)["encoded_now"] == 0
+    assert indexes(out) == ["index-2"]
+
+
+@pytest.mark.parametrize("ended", ["before the index counts", "before the plan is written"])
+def test_an_update_that_ended_between_two_files_is_repaired(
+    adapted: Any, small_encoder: Path, changed: Path, monkeypatch: pytest.MonkeyPatch, ended: str
+) -> None:
+    out, before = adapted.out, answers(adapted.out)
+
+    def end(*args: Any, **settings: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "qontext.adapt." + ("state.Planned.write" if "plan" in ended else "update.measured"), end
+        )
+        with pytest.raises(KeyboardInterrupt):
+            adapt(changed, out, small_encoder)
+    assert (answers(out) == before) == (ended == "before the index counts")
+    assert {answer.id for answer in answers(out)}
+    result = adapt(changed, out, small_encoder)
+    assert result["updated"]
+    gc.collect()
+    adapt(changed, out, small_encoder)
+    assert indexes(out) == ["index-2"]
+    assert json.loads((out / "plan.json").read_text())["claim"]["inputs"]["documents"]["path"] == str(changed)
+    assert "report-40" in {answer.document for answer in Searcher(out).search("lighthouse", k=500)}
+
+
+def test_what_an_interrupted_update_left_is_removed_when_there_is_nothing_to_update(
+    adapted: Any,
+    small_encoder: Path,
+    changed: Path,
+    write_documents: Callable[..., Path],
+    report: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def end(*args: Any, **settings: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("qontext.adapt.update.measured", end)
+        with pytest.raises(KeyboardInterrupt):
+            adapt(changed, adapted.out, small_encoder)
+    assert indexes(adapted.out) == ["index", "index-2"]
+    adapt(write_documents([report(number) for number in range(30)]), adapted.out, small_encoder)
+    assert indexes(adapted.out) == ["index"] and index_of(adapted.out).name == "index"
