@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,15 @@ import pytest
 from hypothesis import settings
 from tests.tiny import Server
 
-from qontext.frame import log
+from qontext.frame import log, trust
 
 # No time limits: a busy machine is not a fault.
 settings.register_profile("qontext", deadline=None)
 settings.load_profile("qontext")
+
+# What a test allows is remembered nowhere else.
+os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="qontext-tests-")
+atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True)
 
 MEMORY, ROOM = Path("/dev/shm"), 6 << 30
 if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM:
@@ -97,3 +103,12 @@ def _speaks_normally() -> Iterator[None]:
     log.show(log.NOTE)
     yield
     log.show(log.NOTE)
+
+
+@pytest.fixture(autouse=True)
+def _allows_nothing_before() -> Iterator[None]:
+    """What one test named, on its command line or in a Python call, is not the word of the next."""
+    words = {*trust.decided.words}
+    yield
+    trust.decided.words.clear()
+    trust.decided.words.update(words)

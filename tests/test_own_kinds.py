@@ -100,7 +100,7 @@ def test_every_kind_from_outside_the_package(tmp_path: Path, way: str) -> None:
             "--steps 2 --batch-size 4 --max-tokens 24 --device cpu --precision fp32 --workers 1 --out encoder -q",
             "encode passages --encoder encoder --device cpu --precision fp32 --out vectors -q",
             f"index vectors --backend {index} --out index -q",
-            "search index --queries queries --k 3 --device cpu --precision fp32 --out own -q",
+            "search index --queries queries --k 3 --trust --device cpu --precision fp32 --out own -q",
             "search vectors --queries queries --k 3 --device cpu --precision fp32 --out exact -q",
             f"pretrain --help --method {method}",
         ],

@@ -29,6 +29,7 @@ def split(
     encoding: str = 'utf-8',
     seed: int = 42,
     workers: int = 0,
+    trust: bool = False,
     overwrite: bool = False,
 ) -> Artifact:
     """Split documents into passages."""
@@ -40,6 +41,7 @@ def docset(
     passages: int | None = None,
     queries: int = 500,
     seed: int = 42,
+    trust: bool = False,
     overwrite: bool = False,
 ) -> Artifact:
     """Build a labeled set from the documentation on this machine."""
@@ -51,6 +53,7 @@ def train_tokenizer(
     vocabulary: int = 30522,
     lowercase: bool = True,
     min_frequency: int = 2,
+    trust: bool = False,
     overwrite: bool = False,
 ) -> Artifact:
     """Train a WordPiece tokenizer on passages."""
@@ -64,6 +67,7 @@ def tokens(
     shard: str | None = None,
     title: Literal['leave', 'prepend'] = 'leave',
     workers: int = 0,
+    trust: bool = False,
     overwrite: bool = False,
 ) -> Artifact:
     """Tokenize passages into memory-mapped arrays."""
@@ -106,6 +110,7 @@ def generate(
     shortest: int = 4,
     longest: int = 16,
     queries: str | Path | Artifact | None = None,
+    trust: bool = False,
     overwrite: bool = False,
 ) -> Artifact:
     """Generate queries for every passage."""
@@ -150,6 +155,7 @@ def train_generator(
     dev_every: int = 500,
     patience: int | None = 3,
     keep: Literal['best', 'last'] = 'best',
+    trust: bool = False,
     overwrite: bool = False,
 ) -> Artifact:
     """Train a model that generates queries."""
@@ -171,6 +177,7 @@ def filter(
     depth: int = 100,
     device: str = 'auto',
     reranker: str | Path | Artifact | None = None,
+    trust: bool = False,
     overwrite: bool = False,
 ) -> Artifact:
     """Score queries and drop those that miss their passage."""
@@ -188,6 +195,7 @@ def relevance(
     rerank: float = 0.5,
     seed: int = 42,
     device: str = 'auto',
+    trust: bool = False,
     overwrite: bool = False,
 ) -> Artifact:
     """Estimate how often queries match their passage."""
@@ -202,6 +210,7 @@ def expand(
     at_most: int | None = None,
     words: Literal['all', 'seen', 'new'] = 'all',
     analyzer: str | None = None,
+    trust: bool = False,
     overwrite: bool = False,
 ) -> Artifact:
     """Append queries to passages, for BM25."""
@@ -220,6 +229,7 @@ def holdout(
     max_labels: int | None = None,
     least_labels: int = 0,
     seed: int = 42,
+    trust: bool = False,
     overwrite: bool = False,
 ) -> Artifact:
     """Hold out queries of some documents for evaluation."""
@@ -291,6 +301,7 @@ def pretrain(
     target: Literal['passage', 'context', 'both'] = 'passage',
     bow_weight: float = 1.0,
     bow_weight_end: float = 0.1,
+    trust: bool = False,
     overwrite: bool = False,
 ) -> Artifact:
     """Pre-train an encoder on passages and their contexts."""
@@ -321,6 +332,7 @@ def mine(
     positives_share: float | None = None,
     limit: int | None = None,
     seed: int = 42,
+    trust: bool = False,
     overwrite: bool = False,
 ) -> Artifact:
     """Mine hard negatives from runs and judgments."""
@@ -390,6 +402,7 @@ def finetune(
     passage_vectors: int = 3,
     cls_dimensions: int = 768,
     token_relu: bool = False,
+    trust: bool = False,
     overwrite: bool = False,
 ) -> Artifact:
     """Fine-tune a retriever on labeled queries."""
@@ -431,6 +444,7 @@ def train_reranker(
     keep: Literal['best', 'last'] = 'best',
     candidates: int = 8,
     max_length: int = 192,
+    trust: bool = False,
     overwrite: bool = False,
 ) -> Artifact:
     """Train a cross-encoder for reranking."""
@@ -453,6 +467,7 @@ def encode(
     device: str = 'auto',
     reuse: str | None = None,
     batch_tokens: int | None = None,
+    trust: bool = False,
     overwrite: bool = False,
 ) -> Artifact:
     """Encode passages into vectors."""
@@ -483,6 +498,7 @@ def index(
     table: str = 'qontext',
     halfvec: bool = False,
     build_memory: int = 512,
+    trust: bool = False,
     overwrite: bool = False,
 ) -> Artifact:
     """Build an index: faiss, Milvus, PostgreSQL or BM25."""
@@ -493,6 +509,7 @@ def export(
     out: str | Path,
     to: Literal['parquet'] = 'parquet',
     passages: str | Path | Artifact | None = None,
+    trust: bool = False,
     overwrite: bool = False,
 ) -> Artifact:
     """Export vectors with their passages."""
@@ -523,6 +540,7 @@ def search(
     precision: Literal['auto', 'bf16', 'fp16', 'fp32'] = 'auto',
     scoring: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
     device: str = 'auto',
+    trust: bool = False,
     overwrite: bool = False,
 ) -> Artifact:
     """Search vectors, an index, or passages (BM25)."""
@@ -553,6 +571,7 @@ def search(
     precision: Literal['auto', 'bf16', 'fp16', 'fp32'] = 'auto',
     scoring: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
     device: str = 'auto',
+    trust: bool = False,
     overwrite: bool = False,
 ) -> list[Answer]:
     """Search vectors, an index, or passages (BM25)."""
@@ -569,6 +588,7 @@ def fuse(
     steps: int = 10,
     rank_constant: float = 60,
     k: int = 1000,
+    trust: bool = False,
     overwrite: bool = False,
 ) -> Artifact:
     """Fuse several runs into one."""
@@ -590,6 +610,7 @@ def rerank(
     precision: Literal['auto', 'bf16', 'fp16', 'fp32'] = 'auto',
     device: str = 'auto',
     batch_tokens: int | None = None,
+    trust: bool = False,
     overwrite: bool = False,
 ) -> Artifact:
     """Rerank the top of a run with a cross-encoder."""
@@ -605,6 +626,7 @@ def evaluate(
     passages: str | Path | Artifact | None = None,
     patterns: bool = False,
     next_run: str | Path | Artifact | None = None,
+    trust: bool = False,
     overwrite: bool = False,
 ) -> Artifact:
     """Score a run against judgments."""
@@ -620,6 +642,7 @@ def compare(
     examples: int = 5,
     permutations: int = 10000,
     seed: int = 42,
+    trust: bool = False,
 ) -> dict[str, Any]:
     """Compare systems: differences and their significance."""
 
@@ -634,6 +657,7 @@ def beir(
     max_length: int | None = None,
     storage: Literal['fp16', 'fp32'] = 'fp16',
     device: str = 'auto',
+    trust: bool = False,
 ) -> dict[str, Any]:
     """Evaluate a retriever on the BEIR data sets."""
 
@@ -646,6 +670,7 @@ def sweep(
     small: bool = False,
     on: str = 'local',
     dry_run: bool = False,
+    trust: bool = False,
 ) -> dict[str, Any]:
     """Run a recipe over settings, or a shipped sweep."""
 
@@ -659,6 +684,7 @@ def report(
     title: str | None = None,
     data: str | Path | Artifact | None = None,
     price_per_hour: float | None = None,
+    trust: bool = False,
     overwrite: bool = False,
 ) -> Artifact:
     """Write a page with the tables and figures of experiments."""
@@ -701,6 +727,7 @@ def adapt(
     table: str = 'qontext',
     halfvec: bool = False,
     build_memory: int = 512,
+    trust: bool = False,
 ) -> dict[str, Any]:
     """Build and evaluate a retriever for your documents."""
 
@@ -713,6 +740,7 @@ def run(
     on: str = 'local',
     until: str | None = None,
     dry_run: bool = False,
+    trust: bool = False,
 ) -> dict[str, Any]:
     """Run a recipe: all stages that are not finished."""
 
@@ -720,6 +748,7 @@ def recipes(
     recipe: str | None = None,
     *,
     small: bool = False,
+    trust: bool = False,
 ) -> dict[str, Any]:
     """List the shipped recipes and sweeps, or show one."""
 
@@ -730,6 +759,7 @@ def demo(
     passages: int = 2000,
     budget: str = '5m',
     yes: bool = False,
+    trust: bool = False,
 ) -> dict[str, Any]:
     """Run the pipeline on text that is already on this machine."""
 
@@ -752,6 +782,7 @@ def serve(
     log_queries: bool = False,
     precision: Literal['auto', 'bf16', 'fp16', 'fp32'] = 'auto',
     device: str = 'auto',
+    trust: bool = False,
 ) -> dict[str, Any]:
     """Serve search: a page, an HTTP API, and MCP for agents."""
 
@@ -769,6 +800,7 @@ def annotate(
     port: int = 8000,
     allow_host: Sequence[str] = (),
     device: str = 'auto',
+    trust: bool = False,
 ) -> dict[str, Any]:
     """Collect human judgments of text pairs in a browser."""
 
@@ -776,6 +808,7 @@ def show(
     directory: str | Path | Artifact,
     *,
     verify: bool = False,
+    trust: bool = False,
 ) -> dict[str, Any]:
     """Describe a directory: command, inputs, settings."""
 
@@ -784,5 +817,6 @@ def clean(
     *,
     keep_report: bool = False,
     dry_run: bool = False,
+    trust: bool = False,
 ) -> dict[str, Any]:
     """Remove files not needed for search or updates."""

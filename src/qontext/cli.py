@@ -19,7 +19,7 @@ import typer
 from typer.core import TyperCommand
 
 from qontext import __version__
-from qontext.frame import disk, interrupts, kinds, launch, log, stages
+from qontext.frame import disk, interrupts, kinds, launch, log, stages, trust
 from qontext.frame.errors import QontextError, shorten
 from qontext.frame.help import ADVANCED, GENERAL, HELP_ALL, MACHINE, HelpCommand, HelpGroup
 from qontext.frame.stages import VERBS
@@ -40,6 +40,10 @@ Help for a command: qontext VERB --help.
 """
 
 
+_TRUST = (
+    "Allow the code, servers and secrets that the recipe, index or directory itself names; see SECURITY.md."
+)
+
 _UsageError: Any = typer.BadParameter.__mro__[1]
 """The base class of usage errors, which typer itself does not export."""
 
@@ -59,6 +63,7 @@ class VerbGroup(HelpGroup):
         if not name:
             return name, listed, rest
         config = stages.load(name).config
+        trust.give(chosen_kinds(config, rest))
         # During completion, and for a verb's general help, only kinds that were named are imported.
         is_looking = ctx.resilient_parsing or "--help" in rest or "--help-all" in rest
         run_guarded(
@@ -136,10 +141,13 @@ def make_command(verb: str, kinds: Mapping[str, str] = MappingProxyType({}), *, 
         values |= dict.fromkeys(is_default & config.model_fields.keys())
         debug, as_json = values.pop("debug"), values.pop("as_json")
         verbose, quiet = values.pop("verbose"), values.pop("quiet")
+        is_trusted = values.pop("trust")
+        trust.give(values)
         del values["help_all"]
         # Only rank 0 prints.
         log.show(_level(verbose, quiet or as_json) if launch.speaks() else log.SILENT)
-        run_guarded(lambda: _call(loaded, values, as_json), debug=debug)
+        with trust.trusting(is_trusted, asks=True):
+            run_guarded(lambda: _call(loaded, values, as_json), debug=debug)
 
     out = _out_parameters(loaded.needs_out) if isinstance(loaded, stages.Stage) else []
     parameters = [*_field_parameters(config), *out, *_common_parameters()]
@@ -293,6 +301,7 @@ def _common_parameters() -> list[inspect.Parameter]:
         _parameter("as_json", switch("--json", help="Print only the result, as one line of JSON."), False),
         _parameter("verbose", switch("--verbose", "-v", help="Show more detailed messages."), False),
         _parameter("quiet", switch("--quiet", "-q", help="Show only warnings and errors."), False),
+        _parameter("trust", switch("--trust", help=_TRUST), False),
         _parameter("debug", switch("--debug", help="Show the traceback of an error."), False),
         _parameter("help_all", HELP_ALL, False),
     ]

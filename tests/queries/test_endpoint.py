@@ -238,7 +238,8 @@ def test_no_key_in_a_traceback_a_recipe_a_log_or_a_description(server, passages,
         f'[generate]\npassages = "{passages}"\ngenerator = "llm"\nchat_model = "m"\nendpoint = "{server.address}"\n'
         'key_variable = "MY_KEY"\nretries = 1\n'
     )
-    argv = ["run", str(recipe), "--out", str(tmp_path / "run"), "-v", "--debug"]
+    argv = ["run", str(recipe), "--out", str(tmp_path / "run"), "-v", "--debug", "--trust"]
+    argv += ["--set", "generate.key_variable=MY_KEY"]  # of which the file has only the name
     for script, code in ((["status 401"], 2), (["status 500"], 0)):
         server.script = list(script)
         running = warm.launch({"argv": argv}, tmp_path / "said", MY_KEY=KEY)

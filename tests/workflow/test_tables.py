@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from qontext import api
 from qontext.frame.errors import QontextError
+from qontext.workflow import recipe
 from qontext.workflow.recipe import describe_recipe, read_recipe
 
 BASE = """
@@ -41,8 +43,8 @@ def read(tmp_path: Path) -> Any:
 
     def call(text: str, *changes: str, small: bool = False) -> dict[str, dict[str, Any]]:
         (tmp_path / "own.toml").write_text(text)
-        recipe = read_recipe(str(tmp_path / "own.toml"), ("inputs.source=docs", *changes), small=small)
-        return {step.name: step.settings for step in recipe.steps}
+        found = read_recipe(str(tmp_path / "own.toml"), ("inputs.source=docs", *changes), small=small)
+        return {step.name: step.settings for step in found.steps}
 
     return call
 
@@ -143,3 +145,54 @@ def test_the_list_names_needed_inputs_and_published_figures() -> None:
     }
     assert rows["qac-cocondenser-msmarco"]["published"] == "MRR@10 39.4"
     assert rows["laptop"]["published"] == ""
+
+
+def test_inputs_that_refer_to_each_other(read: Any) -> None:
+    step = '[split]\nsource = "$a"\n'
+    assert (
+        read(
+            '[inputs]\na = "$b"\nb = "$c"\nc = "docs"\n' + step,
+        )["split"]["source"]
+        == "docs"
+    )
+    with pytest.raises(QontextError, match=r"the inputs refer to each other in a circle: \$a → \$b → \$a"):
+        read('[inputs]\na = "$b"\nb = "$a"\n' + step)
+
+
+def test_a_recipe_of_many_steps_looks_at_each_a_few_times(read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps that read an earlier one are counted by the names that are compared, not by the clock."""
+    compared = 0
+
+    class Counted(str):
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    def tables(*words: Any, **settings: Any) -> Any:
+        return {Counted(name): table for name, table in read_tables(*words, **settings).items()}
+
+    read_tables = recipe.read_tables
+    monkeypatch.setattr(recipe, "read_tables", tables)
+    count = 400
+    steps = "".join(
+        f'[t{n}]\nverb = "tokens"\ntexts = "@{f"t{n - 1}" if n else "split"}"\ntokenizer = "x"\n'
+        for n in range(count)
+    )
+    assert len(read('[split]\nsource = "d"\n' + steps)) == count + 1
+    assert compared < 20 * count
+
+
+def test_numbers_that_are_not_finite_are_toml(tmp_path: Path) -> None:
+    (tmp_path / "r.toml").write_text('[split]\nsource = "d"\nmax_tokens = nan\nseed = -inf\n')
+    text = api.recipes(str(tmp_path / "r.toml"))["recipe"]
+    assert "max_tokens = nan\nseed = -inf\n" in text
+    tomllib.loads(text)
+
+
+def test_a_step_that_shows_something_has_no_out_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "r.toml").write_text('[beir]\nretriever = "bm25"\nout = "elsewhere"\n')
+    with pytest.raises(QontextError, match=r"\[beir\] has a setting out"):
+        api.run(str(tmp_path / "r.toml"), dry_run=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from qontext.frame import log
+from qontext.frame import log, trust
 from qontext.frame.errors import QontextError
 from qontext.workflow.recipe import Recipe, read_recipe
 from qontext.workflow.run import plan
@@ -73,7 +73,7 @@ def run_together(recipe: Path, steps: Path, processes: int, on: str) -> None:
             stdout=2,  # stdout is for this process's own result
             start_new_session=True,  # it receives Ctrl-C once, through this process
             preexec_fn=_stop_with_parent(),
-            env={"OMP_NUM_THREADS": threads, **os.environ},
+            env={"OMP_NUM_THREADS": threads, **os.environ, **trust.environment()},
         )
         if stopped:
             child.terminate()

@@ -13,8 +13,9 @@ import warnings
 from collections.abc import Iterator
 from typing import IO, Any
 
-from qontext.frame import log
+from qontext.frame import log, trust
 from qontext.frame.errors import QontextError, first_line, missing_extra
+from qontext.frame.parts import cluster
 
 STORE = 100 * 2**20
 """Bytes of shared memory of a Ray that is started here: parts go through files, not through it."""
@@ -51,6 +52,7 @@ def connected(on: str) -> Iterator[Any]:
 
 def _join(ray: Any, on: str) -> bool:
     """Connect to a cluster that is running; False if `on` names none and there is none on this machine."""
+    trust.require(cluster({"on": on}))
     if on != "ray" and (problem := problem_at(on.removeprefix("ray://"))):  # Ray itself would try for minutes
         raise _refused(on, problem)
     with tempfile.TemporaryFile() as output:

@@ -32,6 +32,8 @@ class Training(NamedTuple):
     folder: str
     """The directory in which the command was started: relative names start there."""
     version: str
+    trusted: Any
+    """What the user allowed the command (see `frame.trust`)."""
 
 
 class Place(NamedTuple):
@@ -94,11 +96,12 @@ class Rank:
             return tuple(Ended(Failure.of(error), isinstance(error, QontextError)))
 
     def _train(self) -> None:
-        from qontext.frame import execution, stages
+        from qontext.frame import execution, stages, trust
         from qontext.frame.stages import Stage
 
         training, out = self.training, Path(self.training.out)
         check_node(training.version, training.folder, out, sees=(out / f".lock{LOCK}").is_file())
+        trust.inherit(training.trusted)
         stage = stages.load(training.verb)
         assert isinstance(stage, Stage), stage.verb
         config = stage.config.make(training.settings, where=stage.verb)

@@ -17,7 +17,7 @@ import qontext
 from qontext.cluster.connect import Head, connected
 from qontext.cluster.rank import LOCK, Ended, Place, Rank, Training, environment_of
 from qontext.cluster.worker import Failure
-from qontext.frame import interrupts, locks, log
+from qontext.frame import interrupts, locks, log, trust
 from qontext.frame.errors import QontextError
 
 BEAT, SILENCE = 5.0, 60.0
@@ -31,7 +31,9 @@ GRACE, FAREWELL = 10.0, 30.0
 def run(verb: str, settings: Any, out: Path, overwrite: bool) -> None:
     """Run the training into `out`."""
     values = settings.model_dump(mode="json", exclude_unset=True, exclude={"on", "ranks"})
-    training = Training(verb, values, str(out.resolve()), overwrite, str(Path.cwd()), qontext.__version__)
+    training = Training(
+        verb, values, str(out.resolve()), overwrite, str(Path.cwd()), qontext.__version__, trust.decision()
+    )
     with locks.lock(out, LOCK), connected(settings.on) as ray:
         uses_gpu = settings.device != "cpu" and bool(ray.cluster_resources().get("GPU"))
         count = _count(ray, settings, uses_gpu)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import qontext
-from qontext.frame import artifacts, stages
+from qontext.frame import artifacts, stages, trust
 from qontext.frame.artifacts import CLAIM, Workdir
 from qontext.frame.errors import QontextError, first_line
 from qontext.frame.parts import Part, Parts
@@ -34,6 +34,8 @@ class Order(NamedTuple):
     version: str
     """The version of qontext with which the command was started."""
     writer: str
+    trusted: Any
+    """What the user allowed the command (see `frame.trust`)."""
 
     @classmethod
     def of(cls, verb: str, parts: Parts[Any], writer: str) -> Order:
@@ -43,7 +45,9 @@ class Order(NamedTuple):
         if "workers" in type(parts.config).model_fields:
             settings["workers"] = 1  # the cluster has a worker per core
         key = artifacts.read_description(out / CLAIM)["key"]
-        return cls(verb, settings, str(out), str(Path.cwd()), key, qontext.__version__, writer)
+        return cls(
+            verb, settings, str(out), str(Path.cwd()), key, qontext.__version__, writer, trust.decision()
+        )
 
 
 class Failure(NamedTuple):
@@ -94,6 +98,7 @@ class Worker:
         """What `finish` needs to know, once this process is ready to make parts."""
         try:
             self._check()
+            trust.inherit(self.order.trusted)
             stage = stages.load(self.order.verb)
             assert isinstance(stage.run, type), stage.verb
             config = stage.config.make(self.order.settings, where=stage.verb)

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from qontext.corpus.sources import FieldNames, fingerprint, open_source
+from qontext.corpus.sources import FieldNames, demands, fingerprint, open_source
 from qontext.corpus.sources.docstrings import split_summary
 from qontext.data.lines import write_jsonl
 from qontext.frame.artifacts import Workdir
-from qontext.frame.config import Input, Seed, StageConfig
+from qontext.frame.config import Asks, Input, Seed, StageConfig
 from qontext.frame.errors import QontextError
 from qontext.frame.stages import Stage
 
@@ -31,7 +31,7 @@ FEWEST_WORDS, MOST_WORDS = 4, 25
 
 
 class DocsetConfig(StageConfig):
-    source: Annotated[str, Input(positional=True, fingerprint=fingerprint)] = "pydocs:"
+    source: Annotated[str, Input(positional=True, fingerprint=fingerprint), Asks(demands)] = "pydocs:"
     """pydocs: for all installed Python packages, or pydocs:NAME,NAME for some."""
 
     passages: int | None = Field(None, ge=10)

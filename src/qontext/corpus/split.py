@@ -20,11 +20,11 @@ from pydantic import Field
 
 from qontext.corpus import counting, parallel
 from qontext.corpus.sentences import SPLITTERS, pieces
-from qontext.corpus.sources import FieldNames, Problem, Source, fingerprint, open_source
+from qontext.corpus.sources import FieldNames, Problem, Source, demands, fingerprint, open_source
 from qontext.corpus.sources.base import UNREADABLE
 from qontext.corpus.spool import SPOOL, Batch, spool, spooled
 from qontext.frame import log
-from qontext.frame.config import Input, Machine, Seed
+from qontext.frame.config import Asks, Input, Machine, Seed
 from qontext.frame.errors import QontextError
 from qontext.frame.parts import Outcome, Part, Parts, PartsConfig
 from qontext.frame.stages import Stage
@@ -44,7 +44,7 @@ MOST_NAMED = 20
 
 
 class SplitConfig(PartsConfig):
-    source: Annotated[str, Input(positional=True, fingerprint=fingerprint)]
+    source: Annotated[str, Input(positional=True, fingerprint=fingerprint), Asks(demands)]
     """Documents: a file or folder of records (.jsonl, .tsv, .parquet) or of documents (text, Markdown, HTML, PDF, DOCX,
     EPUB, notebooks, mail, source code), a BEIR folder, ir_datasets:NAME, hf:NAME, or pydocs: for the documentation of the
     installed Python packages."""

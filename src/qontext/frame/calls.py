@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from qontext.frame import disk
+from qontext.frame import disk, trust
 from qontext.frame.artifacts import Artifact
 from qontext.frame.errors import QontextError
 from qontext.frame.execution import execute
@@ -23,6 +23,11 @@ def function(name: str) -> Callable[..., Any]:
         if len(values) > len(arguments):
             raise QontextError(f"{verb} takes {len(arguments)} positional arguments, got {len(values)}")
         settings = {**dict(zip(arguments, map(_text, values))), **{k: _text(v) for k, v in settings.items()}}
+        trust.give(settings)
+        with trust.trusting(bool(settings.pop("trust", False))):
+            return run(settings)
+
+    def run(settings: dict[str, Any]) -> Any:
         if not isinstance(loaded, Stage):
             with disk.explained():
                 return loaded.run(loaded.config.make(settings, where=verb))

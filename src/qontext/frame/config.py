@@ -7,6 +7,7 @@ calls (a keyword per field). Marks on fields:
 - ``Machine``: how the work is executed (processes, device). It does not affect the result (beyond the order
   of floating-point sums, and dropout on a GPU), so it is not part of a run's identity.
 - ``Action``: what this call does, such as a dry run. It is not part of a run's identity, either.
+- ``Asks``: a setting that a file needs the user's word for, such as the address of a server (see `trust`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import functools
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar
@@ -25,6 +26,7 @@ from pydantic.fields import FieldInfo
 from qontext.frame.disk import require_regular
 from qontext.frame.errors import QontextError, choose
 from qontext.frame.kinds import Kinds
+from qontext.frame.trust import Demand
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,14 @@ class Advanced:
     """Marks a field that few people set: in a long help page, it is only named; `--help-all` explains it."""
 
 
-Mark = TypeVar("Mark", Input, Machine, Action, Advanced)
+@dataclass(frozen=True)
+class Asks:
+    """Marks a field by which a file can ask for more than computing with its inputs: `demands` are those of settings."""
+
+    demands: Callable[[Mapping[str, Any]], Iterable[Demand]]
+
+
+Mark = TypeVar("Mark", Input, Machine, Action, Advanced, Asks)
 
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 LARGEST = 1_000_000_000
@@ -113,6 +122,19 @@ class StageConfig(BaseModel):
             if isinstance(name, str):
                 names.append((field, name))
         return _with_options(cls, tuple(names)) if names else cls
+
+    @classmethod
+    def demands(cls, values: Mapping[str, Any]) -> Iterator[Demand]:
+        """What a file with these settings asks for: code, hosts, secrets. Nothing of it is imported."""
+        own = dict(values)
+        for field, table in cls.kinds.items():
+            if isinstance(name := values.get(field), str) and table.is_foreign(name):
+                yield from table.demands(name)
+                del own[field]
+        config = cls.with_options(own)
+        for field in config.model_fields:
+            if (mark := marked(config, field, Asks)) is not None:
+                yield from mark.demands(values)
 
     @classmethod
     def refuse_unread(cls, name: str, values: Mapping[str, Any]) -> None:

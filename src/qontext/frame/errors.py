@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 LONGEST_MESSAGE, LONGEST_PLACE, LONGEST_REMEDY = 900, 300, 600
@@ -45,6 +45,8 @@ def first_line(error: BaseException) -> str:
 def choose(name: str, valid: Iterable[str], what: str) -> str:
     """`name` if it is one of `valid`; else an error that lists them and suggests the closest. Of a long list, only the
     closest are shown."""
+    if isinstance(valid, Mapping) and name in valid:  # without a look at the others
+        return name
     names = list(valid)
     if name in names:
         return name

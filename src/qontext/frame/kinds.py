@@ -4,7 +4,9 @@ A table maps each name to a class, as ``module:Class``; the module is imported w
 that listing the names is fast. Besides the names in its table, a name may be
 
 - an entry point of an installed package in the table's group,
-- ``module:Class``: any class that can be imported, also from modules in the current directory.
+- ``module:Class``: any class that can be imported, also from modules in the current directory. Importing it runs code, so
+  it has to be the user's word: `trust` refuses a name that only a file gives. Of a class that the program has imported
+  already, nothing runs.
 
 The settings of the class are its `Options`, defined in the same file.
 """
@@ -13,15 +15,17 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, distributions, entry_points
 from inspect import getattr_static
 from pathlib import Path
 from typing import Any
 
+from qontext.frame import trust
 from qontext.frame.errors import QontextError, choose, first_line
 
 
@@ -57,9 +61,32 @@ class Kinds:
         own = [f"{name} ({kind.about})" for name, kind in self.own.items()]
         return ", ".join([*own, *self.names()[len(own) :]])
 
-    def load(self, name: str) -> Any:
-        """The class of a kind, imported now."""
+    def load(self, name: str, *, place: Path | None = None) -> Any:
+        """The class of a kind, imported now. `place` is the file that names it, if one does."""
+        if self.is_foreign(name) and (loaded := self._loaded(name)) is not None:
+            return loaded
+        trust.require(self.demands(name), place)
         return _load(self, name)
+
+    def is_foreign(self, name: str) -> bool:
+        """Whether the name is a ``module:Class``, neither in this table nor of an installed package."""
+        return ":" in name and name not in self.names()
+
+    def demands(self, name: str) -> Iterator[trust.Demand]:
+        """What a file that names this kind asks for."""
+        if self.is_foreign(name) and self._loaded(name) is None:
+            yield trust.Demand(f"run the code of the {self.noun} {name!r}", (name,), code=name)
+
+    def _loaded(self, name: str) -> type | None:
+        """The class, if the program has imported it already."""
+        module, attribute = _split(name)
+        if module not in sys.modules:
+            return None
+        kinds = [_attribute(*_split(self.base))]
+        for kind in kinds:
+            kinds += kind.__subclasses__()
+        matches = (kind for kind in kinds if (kind.__module__, kind.__qualname__) == (module, attribute))
+        return _checked(self, kind, name) if (kind := next(matches, None)) is not None else None
 
     def options(self, name: str) -> Any:
         """The class of the options that a kind reads."""
@@ -70,7 +97,19 @@ class Kinds:
         return [name for name in self.own if option in self.options(name).model_fields]
 
     def _offered(self) -> tuple[EntryPoint, ...]:
-        return tuple(entry_points(group=self.group))
+        """The entry points of installed packages. What the current folder says of itself is not installed: it is only on
+        the path because a class of it was named, or Python was started in it."""
+        here = os.path.realpath(os.curdir)
+        named = {
+            os.path.realpath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path
+        }
+        if here in named or all(os.path.realpath(path) != here for path in sys.path):
+            return tuple(entry_points(group=self.group))
+        path = [path for path in sys.path if os.path.realpath(path) != here]
+        packages = {package.name: package for package in reversed([*distributions(path=path)])}
+        return tuple(
+            p for package in packages.values() for p in package.entry_points if p.group == self.group
+        )
 
 
 @functools.cache
@@ -86,7 +125,11 @@ def _load(kinds: Kinds, name: str) -> Any:
                 error.message, remedy=f"{error.remedy} For your own class, use module:Class."
             ) from None
     where, offered = (point.value, _package(point)) if point is not None else (name, "")
-    kind = _import(kinds, where, offered)
+    return _checked(kinds, _import(kinds, where, offered), where, offered)
+
+
+def _checked(kinds: Kinds, kind: Any, where: str, offered: str = "") -> type:
+    """The class, if it is what the contract says."""
     base = _attribute(*_split(kinds.base))
     if not (isinstance(kind, type) and issubclass(kind, base)):
         raise QontextError(

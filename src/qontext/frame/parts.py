@@ -16,7 +16,7 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Generic, NamedTuple, Protocol, Self, TypeVar, cast
 
@@ -24,8 +24,9 @@ from pydantic import AfterValidator, model_validator
 
 from qontext.frame import launch, log
 from qontext.frame.artifacts import Workdir
-from qontext.frame.config import Machine, StageConfig
+from qontext.frame.config import Asks, Machine, StageConfig
 from qontext.frame.errors import QontextError
+from qontext.frame.trust import Demand
 
 RUNNERS = {"local": "qontext.cluster.local", "ray": "qontext.cluster.on_ray"}
 """The modules of the runners; each has a function `run` of the type `Runner`."""
@@ -43,7 +44,13 @@ def check_place(on: str) -> str:
     return on
 
 
-Place = Annotated[str, Machine(), AfterValidator(check_place)]
+def cluster(values: Mapping[str, Any]) -> Iterator[Demand]:
+    """A cluster that a file names: what comes back from it may run code here."""
+    if (on := values.get("on")) is not None and on not in RUNNERS:
+        yield Demand(f"join the cluster at {on}, which can run code here", (str(on),))
+
+
+Place = Annotated[str, Machine(), Asks(cluster), AfterValidator(check_place)]
 """The type of the setting `on`."""
 
 

@@ -44,14 +44,14 @@ def _function(verb: str) -> str:
         f"    {_parameter(loaded.config, name)}," for name in sorted(keyword_only, key=_needed(loaded.config))
     ]
     keywords += [f"    {option}," for option in _options(loaded.config)]
+    keywords.append("    trust: bool = False,")
     returns, other = "dict[str, Any]", ""
     if isinstance(loaded, Stage):
         other = inspect.get_annotations(loaded.returned)["return"] if loaded.returned else ""
         out = "str | Path" if loaded.needs_out or other else "str | Path | None = None"
         keywords = [f"    out: {out},", *keywords, "    overwrite: bool = False,"]
         returns = "Artifact"
-    if keywords:
-        lines += ["    *,", *keywords]
+    lines += ["    *,", *keywords]
     help_text = textwrap.indent(f'"""{stages.VERBS[verb].help}"""', "    ")
     lines_of_stub = [f"def {verb.replace('-', '_')}(", *lines, f") -> {returns}:", help_text, ""]
     if not other:

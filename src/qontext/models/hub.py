@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from qontext.frame import log
 from qontext.frame.errors import QontextError
 
 PROBE_SECONDS = 3.0
@@ -56,6 +57,7 @@ def download(name: str, patterns: list[str]) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import RepositoryNotFoundError
 
+    log.note(f"Downloading {name} from the Hugging Face Hub …")
     try:
         return Path(snapshot_download(name, allow_patterns=patterns))
     except RepositoryNotFoundError:

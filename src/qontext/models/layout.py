@@ -123,6 +123,9 @@ def read_layout(directory: Path, *, pooling: str | None = None) -> Layout:
             place=root,
             remedy="Load and save it with sentence_transformers.MultiVectorEncoder.",
         )
+    for module in listed:
+        if Path(module["path"]).is_absolute() or ".." in Path(module["path"]).parts:
+            raise damaged(root / "modules.json", f"{module['path']!r} is outside of the model's folder")
     modules = [(m["type"].rpartition(".")[2], root / m["path"]) for m in listed]
     modules = [(_OTHER_NAMES.get(kind, kind), path) for kind, path in modules]
     if "Transformer" not in dict(modules):

@@ -37,7 +37,8 @@ def _transformer_of(directory: Path) -> Path:
         return directory
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
         first = json.loads(require_regular(directory / "modules.json").read_text(encoding="utf-8"))[0]["path"]
-        if (directory / first / "config.json").is_file():
+        is_inside = not Path(first).is_absolute() and ".." not in Path(first).parts
+        if is_inside and (directory / first / "config.json").is_file():
             return directory / str(first)
     raise QontextError(
         "contains no encoder: it has no config.json",

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator, Mapping
+from typing import Any
 from urllib.parse import urlsplit
 
 from qontext.frame.errors import QontextError
+from qontext.frame.trust import PREFIX, Demand, is_given, is_this_machine
 
+DEFAULT_ENDPOINT, DEFAULT_KEY_VARIABLE = "http://127.0.0.1:8000/v1", "OPENAI_API_KEY"
 _EXAMPLE = "Example: --endpoint http://127.0.0.1:8000/v1"
 _PIECE = 8
 """Minimum length of a part of a key to be hidden in messages: servers repeat keys in part."""
@@ -35,6 +39,38 @@ def check_endpoint(endpoint: str) -> None:
         raise QontextError(
             f"the address of the endpoint, {endpoint!r}, is not a valid http or https URL", remedy=_EXAMPLE
         )
+
+
+def demands(values: Mapping[str, Any]) -> Iterator[Demand]:
+    """What settings ask for: to send passages to the endpoint, and a key with them. A key goes to no host but the one that
+    the user named; only what stays on this machine, without a key, needs no word."""
+    endpoint = str(values.get("endpoint") or DEFAULT_ENDPOINT)
+    variable = str(values.get("key_variable") or DEFAULT_KEY_VARIABLE)
+    is_default = endpoint == DEFAULT_ENDPOINT
+    host = () if is_default else (endpoint,)
+    if not is_default and not _is_here(endpoint):
+        yield Demand(f"send passages to {endpoint}", host)
+    if not os.environ.get(variable, "").strip():
+        return
+    if variable == DEFAULT_KEY_VARIABLE or variable.startswith(PREFIX):
+        name = () if variable == DEFAULT_KEY_VARIABLE else (variable,)
+        yield Demand(f"send the environment variable {variable} to {endpoint}", (*host, *name))
+    elif not is_given(variable):
+        yield Demand(
+            f"send the environment variable {variable} to {endpoint}",
+            (variable,),
+            only_by=f"Name the variable yourself (--key-variable, or --set STEP.key_variable={variable}): a file may only "
+            f"name {DEFAULT_KEY_VARIABLE} and variables that begin with {PREFIX}.",
+        )
+    else:
+        yield Demand(f"send the environment variable {variable} to {endpoint}", host)
+
+
+def _is_here(endpoint: str) -> bool:
+    try:
+        return is_this_machine(urlsplit(endpoint).hostname or "")
+    except ValueError:
+        return False
 
 
 def read_key(variable: str, *, needed: bool) -> str | None:

@@ -20,17 +20,16 @@ from typing import Annotated, Any, Literal, NoReturn, Self
 from pydantic import Field, model_validator
 
 from qontext.data.collection import Passage
-from qontext.frame import log
-from qontext.frame.config import Machine
+from qontext.frame import log, trust
+from qontext.frame.config import Asks, Machine
 from qontext.frame.errors import QontextError
 from qontext.queries.chat import Chat, Failed
-from qontext.queries.endpoint import check_endpoint, read_key
+from qontext.queries.endpoint import DEFAULT_ENDPOINT, DEFAULT_KEY_VARIABLE, check_endpoint, demands, read_key
 from qontext.queries.generators import Generator, Task
 from qontext.queries.prompts import messages, read_queries
 from qontext.queries.t5 import SamplingOptions
 from qontext.training.randomness import torch_seed
 
-DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
 CHARACTERS_PER_TOKEN = 4
 _SECRET = re.compile(
     r'(?i)"([^"]*(?:api[_-]?key|authorization|password|secret|(?:auth|access|bearer)[_-]?token))":'
@@ -52,7 +51,7 @@ class LlmOptions(SamplingOptions):
     """Additional instruction, such as 'as a nurse would ask'."""
     chat_options: str = "{}"
     """Additional fields of the request, as a JSON object; null removes a field."""
-    endpoint: Annotated[str, Machine()] = "http://127.0.0.1:8000/v1"
+    endpoint: Annotated[str, Machine(), Asks(demands)] = DEFAULT_ENDPOINT
     """Base URL of the server."""
     key_variable: Annotated[str, Machine()] = DEFAULT_KEY_VARIABLE
     """Environment variable with the API key; the key itself is never written."""
@@ -86,6 +85,7 @@ class Llm(Generator):
     model_option = "chat_model"
 
     def __init__(self, settings: LlmOptions, task: Task) -> None:
+        trust.require(demands({"endpoint": settings.endpoint, "key_variable": settings.key_variable}))
         key = read_key(settings.key_variable, needed=settings.key_variable != DEFAULT_KEY_VARIABLE)
         self.settings, self.task, self.more = settings, task, read_options(settings.chat_options)
         self.chat = Chat(settings.endpoint, key, settings.timeout, settings.retries)

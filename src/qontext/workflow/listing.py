@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from qontext.frame import log
 from qontext.frame.config import Input, StageConfig
 from qontext.frame.stages import Report
-from qontext.workflow.recipe import Recipe, describe_recipe
+from qontext.workflow.recipe import Recipe, demands, describe_recipe
 from qontext.workflow.scores import published_rows
 from qontext.workflow.tables import (
     INPUTS,
@@ -96,6 +96,8 @@ def _show(name: str, small: bool) -> dict[str, Any]:
     if log.is_shown():
         with log.results():
             print(recipe.dump())
+    if asked := demands(tables, find_recipe(name)):
+        log.note(f"To run, it asks to {'; '.join(demand.does for demand in asked)}. See SECURITY.md.")
     if figures:
         columns = list(dict.fromkeys(key for row in figures for key in row))
         log.show_rows("Published", [{key: row.get(key) for key in columns} for row in figures])
@@ -107,6 +109,7 @@ def _show(name: str, small: bool) -> dict[str, Any]:
         "inputs": tables[INPUTS],
         "published": figures,
         "cost": recipe.cost,
+        "asks": [demand.does for demand in asked],
         "recipe": recipe.dump(),
     }
 

@@ -21,13 +21,14 @@ see `tables`.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from qontext.frame import stages
+from qontext.frame import stages, trust
 from qontext.frame.config import StageConfig
 from qontext.frame.errors import QontextError, choose
 from qontext.frame.stages import Command, Pipeline, Stage
@@ -37,6 +38,7 @@ from qontext.workflow.tables import (
     Tables,
     find_recipe,
     flat,
+    is_input,
     missing_inputs,
     read_arms,
     read_tables,
@@ -149,9 +151,11 @@ def read_recipe(
             place=file,
             remedy=f"Add: {' '.join(f'--set inputs.{name}=…' for name in missing)}",
         )
-    inputs = {name: _fill(value, tables[INPUTS], file) for name, value in tables[INPUTS].items()}
+    values = {name: _value_of(name, tables[INPUTS], file) for name in tables[INPUTS]}
+    inputs = {name: _fill(value, values, file) for name, value in values.items()}
     for table in steps_of(tables).values():
         table.update({key: _fill(value, inputs, file) for key, value in table.items() if key != "verb"})
+    trust.require(demands(tables, file), file)
     return _recipe(tables | {INPUTS: {}}, file)
 
 
@@ -160,25 +164,68 @@ def describe_recipe(
 ) -> Recipe:
     """The recipe with references to its inputs, which may have no value."""
     file = find_recipe(path)
-    return _recipe(read_tables(file, small=small, changes=changes, arm=arm), file)
+    return _recipe(read_tables(file, small=small, changes=changes, arm=arm), file, is_shown=True)
 
 
-def _recipe(tables: Tables, file: Path) -> Recipe:
-    """Build the recipe from tables; verbs and settings of steps are validated."""
+def demands(tables: Tables, file: Path) -> list[trust.Demand]:
+    """What a recipe asks for. Files that it would send somewhere are named with the host."""
+    wanted = dict.fromkeys(
+        demand
+        for name, table in steps_of(tables).items()
+        for demand in stages.load(_verb(name, table, file)).config.demands(table)
+    )
+    if any(demand.sends for demand in wanted):
+        outside = {
+            value: None
+            for name, table in steps_of(tables).items()
+            for field in stages.load(_verb(name, table, file)).config.inputs()
+            for value in flat([table.get(field)])
+            if isinstance(value, str) and _is_outside(value, file)
+        }
+        wanted |= {trust.Demand(f"read {path}", (path,)): None for path in outside}
+    return list(wanted)
+
+
+def _is_outside(value: str, file: Path) -> bool:
+    """Whether an input is a file outside of the recipe's folder and the current one, or a hidden one."""
+    if _is_reference(value) or not (path := Path(value).expanduser()).exists():
+        return False
+    here = [Path.cwd(), file.resolve().parent]
+    inside = next((path.resolve().relative_to(f) for f in here if path.resolve().is_relative_to(f)), None)
+    return inside is None or any(part.startswith(".") for part in inside.parts)
+
+
+def _verb(name: str, table: Mapping[str, Any], file: Path) -> str:
+    return choose(str(table.get("verb", name)), stages.VERBS, f"verb (of step {name!r} in {file.name})")
+
+
+def _recipe(tables: Tables, file: Path, *, is_shown: bool = False) -> Recipe:
+    """Build the recipe from tables; verbs and settings of steps are validated. If it is only shown, the settings of kinds
+    that are not of this package or an installed one are left as they are: no code is imported.
+    """
     steps: list[Step] = []
+    readable: dict[str, None] = {}
     for name, table in steps_of(tables).items():
         settings = {key: value for key, value in table.items() if key != "verb" and value is not None}
-        verb = choose(str(table.get("verb", name)), stages.VERBS, f"verb (of step {name!r} in {file.name})")
+        verb = _verb(name, table, file)
         stage = stages.load(verb)
         if not isinstance(stage, Stage) and verb not in LAST:
             raise QontextError(
                 f"the verb {verb!r} is not a stage, so it cannot be a step of a recipe", place=file
             )
         step = Step(name, stage, settings)
-        readable = [s.name for s in steps if isinstance(s.stage, Stage)]
         for needed in step.upstream():
             choose(needed, readable, f"earlier step, read by [{name}],")
-        stage.config.accepting(settings, f"[{name}] in {file.name}")
+        if not (is_shown and any(demand.code for demand in stage.config.demands(settings))):
+            stage.config.accepting(settings, f"[{name}] in {file.name}")
+        if isinstance(stage, Stage):
+            readable[name] = None
+        elif "out" in settings and isinstance(stage, Pipeline):
+            raise QontextError(
+                f"[{name}] has a setting out, but every step writes to a folder of its name",
+                place=file,
+                remedy="Remove it; --out is where the folders are.",
+            )
         steps.append(step)
     if not steps:
         raise QontextError("the recipe has no steps", place=file)
@@ -195,10 +242,22 @@ def _recipe(tables: Tables, file: Path) -> Recipe:
     )
 
 
+def _value_of(name: str, inputs: dict[str, Any], file: Path) -> Any:
+    """The value of an input, which may be that of another one."""
+    seen = {name: None}
+    while is_input(value := inputs[name]):
+        name = choose(value[1:], inputs, f"input of {file.name}")
+        if name in seen:
+            circle = " → ".join(f"${other}" for other in (*seen, name))
+            raise QontextError(f"the inputs refer to each other in a circle: {circle}", place=file)
+        seen[name] = None
+    return value
+
+
 def _fill(value: Any, inputs: dict[str, Any], file: Path) -> Any:
     if isinstance(value, list):
         return [_fill(item, inputs, file) for item in value]
-    if isinstance(value, str) and value.startswith("$"):
+    if is_input(value):
         name = choose(value[1:], inputs, f"input of {file.name}")
         return inputs[name]
     return value
@@ -227,4 +286,6 @@ def _toml(value: Any) -> str:
         return "{" + ", ".join(f"{_toml(str(key))} = {_toml(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_toml, value)) + "]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
     return json.dumps(value, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")

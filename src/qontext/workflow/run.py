@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
-from qontext.frame import artifacts, computed, execution, log
+from qontext.frame import artifacts, computed, execution, log, trust
 from qontext.frame.config import Action, Input, StageConfig
 from qontext.frame.errors import QontextError, choose
 from qontext.frame.parts import PartsConfig, Place
@@ -149,7 +150,8 @@ class RunConfig(StageConfig):
 
 
 def run(settings: RunConfig) -> dict[str, Any]:
-    recipe = read_recipe(settings.recipe, settings.set, small=settings.small)
+    with trust.never_asking() if settings.dry_run else nullcontext():
+        recipe = read_recipe(settings.recipe, settings.set, small=settings.small)
     root = Path(settings.out or run_folder(settings.recipe, settings.small))
     if settings.until is not None:
         choose(settings.until, [step.name for step in recipe.steps], "step")

@@ -29,7 +29,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from qontext.frame import config
+from qontext.frame import config, trust
 from qontext.frame.errors import QontextError, choose
 
 SHIPPED = Path(__file__).parent.parent / "recipes"
@@ -214,7 +214,7 @@ def _part(base: Tables, steps: list[str], file: Path) -> Tables:
         v[1:]
         for table in (*remaining.values(), *profile.values())
         for v in flat(table.values())
-        if _is_input(v)
+        if is_input(v)
     }
     inputs, small = (
         {k: v for k, v in values.items() if k in inputs_used}
@@ -223,7 +223,8 @@ def _part(base: Tables, steps: list[str], file: Path) -> Tables:
     return {RECIPE: {}, INPUTS: inputs, SMALL: {INPUTS: small, **profile}, SWEEP: {}, **remaining}
 
 
-def _is_input(value: Any) -> bool:
+def is_input(value: Any) -> bool:
+    """Whether the value refers to an input."""
     return isinstance(value, str) and value.startswith("$")
 
 
@@ -248,17 +249,22 @@ def _replaced(table: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any
 
 def _order(old: list[str], new: list[str], steps: Tables, inputs: Mapping[str, Any]) -> list[str]:
     """The names of all steps: a new one before the first kept step that needs it, or at the end."""
-    order: list[str] = []
+    order: dict[str, None] = {}
+    place = {name: number for number, name in enumerate(new)}
     for name in old:
         needed: set[str] = set()
         waiting = [name]
-        while waiting:
-            more = _read_by(steps[waiting.pop()], inputs) & set(new) - needed
+        while waiting:  # what is in the order already comes after all that it needs itself
+            more = {
+                other
+                for other in _read_by(steps[waiting.pop()], inputs)
+                if other in place and other not in needed and other not in order
+            }
             needed |= more
             waiting += more
-        order += [other for other in new if other in needed and other not in order]
-        order.append(name)
-    return order + [name for name in new if name not in order]
+        order |= dict.fromkeys(sorted(needed, key=place.__getitem__))
+        order[name] = None
+    return list(order | dict.fromkeys(new))
 
 
 def _read_by(table: Mapping[str, Any], inputs: Mapping[str, Any]) -> set[str]:
@@ -294,6 +300,7 @@ def _bases(about: Mapping[str, Any], file: Path) -> list[tuple[str, list[str] | 
 def _apply(change: str, tables: Tables, file: Path) -> None:
     """Make one change to the tables; an empty value or null restores the default."""
     name, value = config.parse_assignment(change)
+    trust.give(value)
     table, _, field = name.partition(".")
     tables[choose(table, tables, f"step of {file.name}")][field] = None if _is_empty(value) else value
 

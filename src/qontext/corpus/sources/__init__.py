@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from qontext.corpus.sources.base import FieldNames, Problem, Source
 from qontext.data.compression import SUFFIXES
 from qontext.frame.disk import explained, require_regular
 from qontext.frame.errors import QontextError, missing_extra
 from qontext.frame.kinds import Kind, Kinds
+from qontext.frame.trust import Demand
 
 __all__ = ["FieldNames", "Problem", "Source", "open_source"]
 
@@ -70,6 +73,12 @@ def _scheme(uri: str) -> tuple[str, str] | None:
     if own is None or Path(uri).expanduser().exists():
         return None
     return own["kind"], own["rest"] or ""
+
+
+def demands(values: Mapping[str, Any]) -> Iterator[Demand]:
+    """What a file that names this `source` asks for."""
+    if isinstance(uri := values.get("source"), str) and (scheme := _scheme(uri)):
+        yield from SOURCES.demands(scheme[0])
 
 
 def _open_folder(path: Path, fields: FieldNames, encoding: str) -> Source:

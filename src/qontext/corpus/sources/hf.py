@@ -14,6 +14,7 @@ from qontext.corpus.sources import fields
 from qontext.corpus.sources.base import FieldNames, Problem, Source
 from qontext.corpus.sources.fields import Fields, Record
 from qontext.data.records import Document
+from qontext.frame import log
 from qontext.frame.errors import QontextError, choose, missing_extra
 from qontext.models import hub
 
@@ -97,6 +98,8 @@ def _load(uri: str, path: str, config: str | None) -> dict[str, Any]:
     if (folder / "dataset_info.json").is_file() and (folder / "state.json").is_file():
         return {"train": datasets.load_from_disk(path)}
     if folder.is_dir() or hub.online():
+        if not folder.is_dir():
+            log.note(f"Reading the data set {path} from the Hugging Face Hub …")
         return dict(datasets.load_dataset(path, config, streaming=True))
     if datasets.config.HF_HUB_OFFLINE:
         return dict(datasets.load_dataset(path, config))  # from the cache

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
+
+from qontext.frame import trust
+from qontext.frame.trust import Demand
 
 _PASSWORDS: dict[str, str] = {}
 """Address without its password → the password, for as long as this process runs."""
 _WHO = r"((?:[A-Za-z+]+:/+|(?![A-Za-z+]+:/))[^:/@]*)"
+_HERE = re.compile(
+    r"(https?|tcp|postgres|postgresql)://([\w.-]+@)?(localhost|127\.0\.0\.1|\[::1\])(:\d{1,5})?(/[\w.-]*)?",
+    re.ASCII,
+)
+"""Addresses on this machine, written so that no client can read another host into them."""
 _BEFORE_HOST = (
     re.compile(_WHO + r":([^?]*)@(.*)", re.DOTALL),
     re.compile(_WHO + r":([^/]*)@(.*)", re.DOTALL),
@@ -44,10 +53,37 @@ def password_of(address: str) -> str | None:
 def clean_settings(values: Any) -> Any:
     """Settings whose `uri` has no password. Called before anything is checked: complaints quote the value."""
     if isinstance(values, dict) and isinstance(values.get("uri"), str):
-        return {**values, "uri": without_password(values["uri"])}
+        address = without_password(values["uri"])
+        if trust.is_given(values["uri"]):
+            trust.decided.words.discard(values["uri"])  # with the password: it is for this process alone
+            trust.give(address)
+        return {**values, "uri": address}
     return values
 
 
 def token() -> str:
     """The token for Milvus, from the environment."""
     return os.environ.get("MILVUS_TOKEN", "")
+
+
+def milvus(values: Mapping[str, Any]) -> Iterator[Demand]:
+    """What settings with a `uri` ask for. On this machine, without a token, nothing leaves it."""
+    if not (uri := values.get("uri")):
+        return
+    address = without_password(str(uri))
+    if "://" not in address:
+        yield Demand(f"open the database {address}", (address,))
+    elif token() or not _HERE.fullmatch(address):
+        secret = " and the token in MILVUS_TOKEN" if token() else ""
+        yield Demand(f"send vectors{secret} to {address}", (address,))
+
+
+def postgres(values: Mapping[str, Any]) -> Iterator[Demand]:
+    """What settings with a `uri` ask for; without one, it is the user's environment that says where the server is."""
+    if not (uri := values.get("uri")):
+        return
+    address = without_password(str(uri))
+    has_secret = bool(os.environ.get("PGPASSWORD"))
+    if has_secret or not _HERE.fullmatch(address):
+        secret = " and the password in PGPASSWORD" if has_secret else ""
+        yield Demand(f"send vectors{secret} to {address}", (address,))

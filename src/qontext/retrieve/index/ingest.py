@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from typing_extensions import TypedDict
 
-from qontext.frame import artifacts
+from qontext.frame import artifacts, trust
 from qontext.frame.artifacts import CLAIM, Artifact, Workdir, is_artifact, open_artifact
 from qontext.frame.damage import read_array, read_json
 from qontext.frame.errors import QontextError
@@ -216,6 +216,7 @@ class Ingest:
             )
         with self.work.write(KEYS) as path:
             Keys(keys, hashes).write(path)
+        trust.remember(self.options.demands({"uri": self.options.uri}))
         return len(keys)
 
 

@@ -83,7 +83,10 @@ def is_for_one_process(path: Path | str) -> bool:
 
 def _backend(artifact: Artifact) -> type[Backend]:
     try:
-        backend: type[Backend] = BACKENDS.load(artifact.config.take("backend", str))
+        backend: type[Backend] = BACKENDS.load(
+            artifact.config.take("backend", str), place=artifact.path / META
+        )
     except QontextError as error:
-        raise QontextError(error.message, place=error.place or artifact.path, remedy=error.remedy) from None
+        place = error.place or artifact.path
+        raise type(error)(error.message, place=place, remedy=error.remedy) from None
     return backend

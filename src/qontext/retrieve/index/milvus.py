@@ -14,16 +14,19 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from pydantic import PositiveInt
 
-from qontext.frame.artifacts import Artifact, Workdir
+from qontext.frame import trust
+from qontext.frame.artifacts import META, Artifact, Workdir
+from qontext.frame.config import Asks
 from qontext.frame.damage import damaged
 from qontext.frame.disk import raise_disk_error
 from qontext.frame.errors import QontextError, missing_extra
 from qontext.retrieve.index import Array
+from qontext.retrieve.index.addresses import milvus as demands
 from qontext.retrieve.index.addresses import password_of, token
 from qontext.retrieve.index.conditions import milvus as translate
 from qontext.retrieve.index.conditions import milvus_keys as conditions_of
@@ -58,7 +61,7 @@ _LONGEST = 65_535
 
 
 class MilvusOptions(ServerOptions):
-    uri: str | None = None
+    uri: Annotated[str | None, Asks(demands)] = None
     """Address of a server, such as http://localhost:19530 (its token is read from MILVUS_TOKEN); by default a local
     database inside the output directory."""
 
@@ -232,6 +235,7 @@ class Milvus(ServerBackend):
             if work.has(DATABASE):
                 work.remove(DATABASE)  # unfinished: nothing else writes there
         with _messages(options.uri, work.path):
+            trust.require(demands({"uri": options.uri}))
             client = _client(options.uri or str(work.path / DATABASE))
             try:
                 yield Collection(client, source, options)
@@ -248,6 +252,7 @@ class Milvus(ServerBackend):
     def load(cls, artifact: Artifact) -> MilvusIndex:
         folder, config = artifact.path, artifact.config
         uri, name = config["uri"], config["collection"]
+        trust.require(demands(config), folder / META)
         if uri is None and not (folder / DATABASE).exists():  # the client would make an empty one
             raise damaged(folder / DATABASE, "the local database is missing")
         ids = read_ids(folder)

@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 from pydantic import Field, PositiveInt, field_validator
 
-from qontext.frame.artifacts import Artifact, Workdir
-from qontext.frame.config import Machine
+from qontext.frame import trust
+from qontext.frame.artifacts import META, Artifact, Workdir
+from qontext.frame.config import Asks, Machine
 from qontext.frame.errors import QontextError, first_line, missing_extra
 from qontext.retrieve.index import Array
 from qontext.retrieve.index.addresses import password_of
+from qontext.retrieve.index.addresses import postgres as demands
 from qontext.retrieve.index.conditions import postgres as translate
 from qontext.retrieve.index.conditions import postgres_keys as condition_of
 from qontext.retrieve.index.ingest import ServerBackend
@@ -51,7 +53,7 @@ _TEXTS = ("document", "title", "text", "place", "metadata")
 
 
 class PostgresOptions(ServerOptions):
-    uri: str = ""
+    uri: Annotated[str, Asks(demands)] = ""
     """Address of the server, such as postgresql://user@host/database; by default what PGHOST, PGSERVICE and the like say.
     The password is read from PGPASSWORD or ~/.pgpass."""
 
@@ -243,6 +245,7 @@ class Postgres(ServerBackend):
     @classmethod
     def load(cls, artifact: Artifact) -> PostgresIndex:
         folder, config = artifact.path, artifact.config
+        trust.require(demands(config), folder / META)
         ids = read_ids(folder)
         keys = read_keys(folder, len(ids)).keys
         dimension = artifact.summary.take("dimension", PositiveInt)
@@ -255,6 +258,7 @@ class Postgres(ServerBackend):
 def connect(uri: str, *, creates: bool = False) -> Any:
     """A connection that knows vectors, each statement a transaction of its own; `creates` the extension if need be."""
     psycopg = _psycopg()
+    trust.require(demands({"uri": uri}))
     from pgvector.psycopg import register_vector
 
     limit = (

@@ -1,0 +1,231 @@
+"""What files may ask for. A recipe, an index or a directory of `adapt` may come from anyone, so what it names is only
+obeyed as far as that is safe: to run code, to send data or a secret to a host, or to join a cluster, needs the user's word.
+
+The user's word is
+
+- a value on the command line or in a Python call (`give`),
+- ``--trust``, or ``trust=True``, for one command (`trusting`),
+- an answer at a terminal, remembered by the digest of the file in ``~/.config/qontext/trusted.json``.
+
+Whatever runs code or opens a connection calls `require` itself, so that a file that nobody looked into is refused, too.
+Processes that Qontext starts inherit the decision (`decision`, `inherit`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import ipaddress
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qontext.frame import launch, log
+from qontext.frame.errors import QontextError
+
+VARIABLE = "QONTEXT_TRUSTED"
+"""The environment variable by which a process that is started here inherits the decision."""
+PREFIX = "QONTEXT_"
+"""Of environment variables that a file may name."""
+_CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*(?=:|$)")
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Something that a file asks for: what it `does`, as a verb phrase, and the `words` that mean it on the command line."""
+
+    does: str
+    words: tuple[str, ...]
+    only_by: str = ""
+    """How the user has to name it, if --trust is not enough."""
+    code: str = ""
+    """The ``module:Class`` that it runs."""
+
+    def __post_init__(self) -> None:
+        # Without control characters, which could hide a part of a question.
+        shown = "".join(character if character.isprintable() else "�" for character in self.does)
+        object.__setattr__(self, "does", shown)
+
+    @property
+    def sends(self) -> bool:
+        """Whether data leaves this process."""
+        return not self.code
+
+
+class Untrusted(QontextError):
+    """A file asks for something that the user did not allow."""
+
+
+class _Decision:
+    """What this process may do: the words that the user gave, and whether files are trusted."""
+
+    def __init__(self) -> None:
+        self.words: set[str] = set()
+        self.all = False
+        self.asks = False
+
+
+decided = _Decision()
+
+
+def give(values: Any) -> None:
+    """Count these values, and those in lists and tables, as the user's own words."""
+    if isinstance(values, str):
+        decided.words.add(values)
+        if code := _CODE.match(values):
+            decided.words.add(code[0])
+    elif isinstance(values, Mapping):
+        give(values.values())
+    elif isinstance(values, Iterable) and not isinstance(values, bytes):
+        for value in values:
+            give(value)
+
+
+def is_given(word: str) -> bool:
+    """Whether the user gave this word."""
+    return word in decided.words
+
+
+@contextlib.contextmanager
+def trusting(is_trusted: bool = True, *, asks: bool = False) -> Iterator[None]:
+    """Files are trusted meanwhile, or may be asked about at the terminal."""
+    before = decided.all, decided.asks
+    decided.all, decided.asks = decided.all or is_trusted, asks
+    try:
+        yield
+    finally:
+        decided.all, decided.asks = before
+
+
+@contextlib.contextmanager
+def never_asking() -> Iterator[None]:
+    """No questions meanwhile: a dry run shows, and decides nothing."""
+    before, decided.asks = decided.asks, False
+    try:
+        yield
+    finally:
+        decided.asks = before
+
+
+def decision() -> list[Any]:
+    """The decision as plain values, for another process."""
+    return [decided.all, sorted(decided.words)]
+
+
+def inherit(made: Any) -> None:
+    """Take over the decision of the process that started this one."""
+    is_trusted, words = made
+    decided.all = decided.all or bool(is_trusted)
+    give(words)
+
+
+def environment() -> dict[str, str]:
+    """What a child process inherits."""
+    return {VARIABLE: json.dumps(decision())}
+
+
+def require(demands: Iterable[Demand], place: Path | str | None = None) -> None:
+    """Raise `Untrusted` unless the user allowed all of this; at a terminal, ask. `place` is the file that asks."""
+    missing = [demand for demand in demands if not all(map(is_given, demand.words))]
+    if not missing:
+        return
+    if hard := next((demand for demand in missing if demand.only_by), None):
+        raise Untrusted(f"it asks to {hard.does}", place=place, remedy=hard.only_by)
+    if decided.all:
+        return
+    remembered = _remembered()
+    missing = [demand for demand in missing if _key([demand], None) not in remembered]
+    if not missing:
+        return
+    key = _key(missing, place)
+    if key not in remembered:
+        what = "; ".join(dict.fromkeys(demand.does for demand in missing))
+        if not _can_ask():
+            raise Untrusted(
+                f"it asks to {what}",
+                place=place,
+                remedy="Add --trust if you trust it, or name it on the command line yourself (in Python: trust=True).",
+            )
+        if not _agreed(what, place):
+            raise Untrusted(f"not allowed to {what}", place=place, remedy="Nothing was run.")
+        _remember({key: f"{place}: {what}"})
+    give([demand.words for demand in missing])
+
+
+def remember(demands: Iterable[Demand]) -> None:
+    """Remember what the user named on the command line: a server, to which an index of it may lead back."""
+    named = [demand for demand in demands if all(map(is_given, demand.words))]
+    remembered = _remembered()
+    new = {_key([demand], None): demand.does for demand in named}
+    if new.keys() - remembered.keys():
+        _remember(new)
+
+
+def is_this_machine(host: str) -> bool:
+    """Whether a host is this machine's own address. What is sent there stays here, and a file cannot start a server."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _can_ask() -> bool:
+    return decided.asks and launch.world() == 1 and sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def _agreed(what: str, place: Path | str | None) -> bool:
+    log.say(f"{place} asks to {what}.")
+    log.say("Allow this, now and as long as the file stays the same? [y/N]")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _key(demands: Iterable[Demand], place: Path | str | None) -> str:
+    """The digest of what is asked for, of the file that asks, and of the code in this folder that it would run."""
+    from qontext.frame.fingerprint import fingerprint
+
+    digest = hashlib.blake2b(digest_size=16)
+    if place is not None:
+        with contextlib.suppress(OSError):
+            digest.update(Path(place).read_bytes())
+    for demand in sorted(demands, key=lambda demand: demand.does):
+        digest.update(repr((demand.does, demand.words)).encode())
+        top = demand.code.partition(":")[0].partition(".")[0]
+        for source in (Path(f"{top}.py"), Path(top)) if top else ():
+            if source.exists():
+                digest.update(fingerprint(source).encode())
+    return digest.hexdigest()
+
+
+def _store() -> Path:
+    base = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(base) if base else Path("~/.config").expanduser()) / "qontext" / "trusted.json"
+
+
+def _remembered() -> dict[str, str]:
+    """Digest → what was allowed; nothing if the file is damaged."""
+    with contextlib.suppress(OSError, ValueError, RecursionError, RuntimeError):
+        value = json.loads(_store().read_text(encoding="utf-8"))
+        if isinstance(value, dict):
+            return value
+    return {}
+
+
+def _remember(new: Mapping[str, str]) -> None:
+    try:
+        file = _store()
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        written = file.with_name(f".{file.name}.{os.getpid()}")
+        written.write_text(json.dumps({**_remembered(), **new}, indent=1, sort_keys=True), encoding="utf-8")
+        written.replace(file)
+    except (OSError, RuntimeError) as error:
+        log.warn(f"the answer is not remembered: {error}")
+
+
+if VARIABLE in os.environ:
+    with contextlib.suppress(ValueError, TypeError):
+        inherit(json.loads(os.environ[VARIABLE]))
