@@ -46,6 +46,20 @@ def docset(
 ) -> Artifact:
     """Build a labeled set from the documentation on this machine."""
 
+def collect(
+    passages: str | Path | Artifact,
+    *,
+    out: str | Path,
+    queries: Sequence[str | Path | Artifact] = (),
+    titles: str | Path | Artifact | None = None,
+    train: str | Path | Artifact | None = None,
+    dev: str | Path | Artifact | None = None,
+    test: str | Path | Artifact | None = None,
+    triples: str | Path | Artifact | None = None,
+    overwrite: bool = False,
+) -> Artifact:
+    """Convert published files into a labeled set."""
+
 def train_tokenizer(
     passages: str | Path | Artifact,
     *,

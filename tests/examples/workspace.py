@@ -241,6 +241,12 @@ def _write_other_formats(folder: Path) -> None:
     )
     (folder / "queries.train.tsv").write_text("".join(f"{n}\tquery {n}\n" for n in range(9)))
     (folder / "qrels.train.tsv").write_text("".join(f"{n}\t0\t{n}\t1\n" for n in range(9)))
+    (folder / "queries.dev.tsv").write_text("".join(f"{n}\tquery {n}\n" for n in range(9, 12)))
+    (folder / "qrels.dev.tsv").write_text("".join(f"{n}\t0\t{n}\t1\n" for n in range(9, 12)))
+    (folder / "queries.dev.small.tsv").write_text("9\tquery 9\n")
+    (folder / "qrels.dev.small.tsv").write_text("9\t0\t9\t1\n")
+    for name, column in (("collection.tsv", "text"), ("para.txt", "text"), ("para.title.txt", "title")):
+        (folder / name).write_text("".join(f"{n}\t{column} {n}\n" for n in range(30)))
     negatives = [{"qid": n, "pos": [n], "neg": {"bm25": [n + 10, n + 20]}} for n in range(9)]
     _write_compressed(folder / "msmarco-hard-negatives.jsonl.gz", negatives)
     shutil.copytree(folder / "data", folder / "beir-data" / "scifact")

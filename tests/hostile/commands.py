@@ -53,6 +53,7 @@ COMMANDS: dict[str, Settings] = {
     "split:folder": {"source": "@text", "workers": 1},
     "split:skip": {"source": "@docs.jsonl", "on_error": "skip", "workers": 1},
     "docset": {"source": PYDOCS, "passages": 10, "queries": 5},
+    "collect": {"passages": "@docs.tsv", "queries": ["@queries.tsv"], "test": "@set/qrels/test.tsv"},
     "train-tokenizer": MADE["tokenizer"][1],
     "tokens": MADE["tokens"][1],
     "tokens:queries": {"texts": "@queries", "tokenizer": "@tokenizer", "workers": 1},

@@ -28,6 +28,7 @@ LENGTHS = "--query-length 12 --passage-length 24 --passages-per-query 3"
 COMMANDS = {
     "split": "split docs.jsonl --on-error skip --max-tokens 40 --short-span-probability 0.2 --workers 2",
     "docset": "docset pydocs:json,email --passages 60 --queries 20",
+    "collect": "collect labeled --queries labeled/queries.jsonl --train labeled/qrels/train.tsv",
     "train-tokenizer": "train-tokenizer split --vocabulary 300",
     "tokens": "tokens split --tokenizer train-tokenizer --workers 2",
     "generate": "generate split --generator keyphrase --part-passages 8",

@@ -95,11 +95,11 @@ def read_passages(source: Path | str) -> Iterator[Passage]:
     if is_parquet(path):
         for batch in records.read_table(path, records.PASSAGES, columns=PASSAGE_COLUMNS):
             yield from passages_of(batch, path)
-    elif _ends_well(path, ".tsv") and dpr.is_passages(path):
+    elif _is_tsv(path) and dpr.is_passages(path):
         for place, text_of_id, title, text in dpr.passages(path):
             id = unescape(_filled(text_of_id, place, "id"))
             yield Passage(id, title, text, id)
-    elif _ends_well(path, ".tsv"):
+    elif _is_tsv(path):
         for place, (text_of_id, *_, title, text) in _passage_rows(path):
             id = unescape(_filled(text_of_id, place, "id"))
             yield Passage(id, title, text, id)
@@ -112,7 +112,7 @@ def read_metadata(source: Path | str) -> Iterator[tuple[Passage, str]]:
     other files)."""
     path = existing(source, "passages")
     path = _one_of(path, "corpus", ".jsonl") if path.is_dir() else path
-    if _ends_well(path, ".tsv"):
+    if _is_tsv(path):
         yield from ((passage, "{}") for passage in read_passages(path))
         return
     for passage, row in _json_passages(path):
@@ -146,6 +146,12 @@ def read_queries(source: Path | str) -> dict[str, str]:
     if not queries:
         raise QontextError("contains no queries", place=path)
     return queries
+
+
+def read_titles(source: Path | str) -> dict[str, str]:
+    """id → title, from ``id<tab>title`` (RocketQA's para.title.txt)."""
+    rows = read_columns(existing(source, "titles"), 2, "id<tab>title")
+    return {unescape(_filled(id.strip(), place, "id")): title.strip() for place, (id, title) in rows}
 
 
 def generated_id(passage: str, number: int) -> str:
@@ -209,6 +215,17 @@ def write_qrels(path: Path, judgments: Iterable[tuple[str, str, int]]) -> None:
         )
 
 
+def read_columns(path: Path, count: int, expected: str) -> Iterator[tuple[str, list[str]]]:
+    """(place, columns) of each line of a file with this number of columns, separated by tabs."""
+    for number, line in enumerate(read_lines(path), start=1):
+        if not line.strip():
+            continue
+        fields = line.split("\t")
+        if len(fields) != count:
+            raise QontextError(f"has {len(fields)} columns, expected {expected}", place=f"{path}:{number}")
+        yield f"{path}:{number}", fields
+
+
 def passage_row(passage: Passage) -> dict[str, str]:
     """A passage as a line of BEIR's corpus.jsonl."""
     return {"_id": passage.id, "title": passage.title, "text": passage.text, "doc_id": passage.doc}
@@ -223,7 +240,7 @@ def _query_rows(path: Path) -> Iterator[tuple[str, str, str]]:
         for place, row in read_jsonl(path):
             yield place, _id(row, place), _text(row, "text", place)
     else:
-        for place, (id, text) in _tab_separated(path, 2, "id<tab>text"):
+        for place, (id, text) in read_columns(path, 2, "id<tab>text"):
             yield place, unescape(_filled(id.strip(), place, "id")), text.strip()
 
 
@@ -256,20 +273,10 @@ def _passage_rows(path: Path) -> Iterator[tuple[str, list[str]]]:
     """(place, [id, …, title, text]) of each line, in the layout of the first one."""
     first = next((line for line in read_lines(path) if line.strip()), "")
     count = first.count("\t") + 1
-    for place, fields in _tab_separated(
+    for place, fields in read_columns(
         path, count if count in _LAYOUTS else 2, _LAYOUTS.get(count, _LAYOUTS[2])
     ):
         yield place, fields if count > 2 else [fields[0], "", fields[1]]
-
-
-def _tab_separated(path: Path, count: int, expected: str) -> Iterator[tuple[str, list[str]]]:
-    for number, line in enumerate(read_lines(path), start=1):
-        if not line.strip():
-            continue
-        fields = line.split("\t")
-        if len(fields) != count:
-            raise QontextError(f"has {len(fields)} columns, expected {expected}", place=f"{path}:{number}")
-        yield f"{path}:{number}", fields
 
 
 def _is_header(fields: list[str], path: Path) -> bool:
@@ -318,6 +325,11 @@ def _one_of(folder: Path, stem: str, suffix: str) -> Path:
     raise QontextError(
         f"has no {stem}{suffix}, plain or compressed ({', '.join(SUFFIXES)} are read)", place=folder
     )
+
+
+def _is_tsv(path: Path) -> bool:
+    """Whether the name is one of a file with columns (RocketQA's is para.txt)."""
+    return _ends_well(path, ".tsv") or _ends_well(path, ".txt")
 
 
 def _ends_well(path: Path, suffix: str) -> bool:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from qontext.data.compression import compression, open_bytes
-from qontext.data.ids import escape_all, unescape_all
+from qontext.data.ids import escape_all, unescape, unescape_all
 from qontext.data.lines import read_lines
 from qontext.data.numbering import ascending, by_occurrence, first_with_space
 from qontext.data.ranks import check_ranks
@@ -162,11 +162,16 @@ class Run(Mapping[str, list[Hit]]):
 def read_run(path: Path | str) -> Run:
     """Read a TREC run file (``query Q0 passage rank score tag``, plain or compressed) or a directory with one.
 
-    Results are ordered by score, as in trec_eval; the ranks are only checked against the scores.
+    Results are ordered by score, as in trec_eval; the ranks are only checked against the scores. MS MARCO's top1000 files
+    (query id, passage id, query, passage) have neither: all scores are 0.
     """
     file = existing(path, "a run")
     if file.is_dir():
         file = existing(file / "run.trec", "the run of this directory")
+    if is_unranked(file):
+        pairs = list(_unranked(file))
+        queries, passages = (list(column) for column in zip(*pairs))
+        return Run.from_columns(queries, passages, [0.0] * len(pairs), place=file)
     try:
         table = _fast_table(file)
         query_codes, queries = by_occurrence(table.column("query"))
@@ -187,6 +192,23 @@ def read_run(path: Path | str) -> Run:
     run = Run.from_codes(query_codes, queries, codes, _objects(ids), scores, place=file)
     check_ranks(query_codes, queries, ranks, scores, file)
     return run
+
+
+def is_unranked(path: Path) -> bool:
+    """Whether the first line is one of MS MARCO's top1000 files, the only ones with texts."""
+    first = next(read_lines(path), "").split("\t")
+    return len(first) == 4 and " " in first[3].strip()
+
+
+def _unranked(path: Path) -> Iterator[tuple[str, str]]:
+    for number, line in enumerate(read_lines(path), start=1):
+        fields = line.split("\t")
+        if len(fields) != 4 or not fields[0].strip() or not fields[1].strip():
+            raise QontextError(
+                "expected query id, passage id, query and passage, as in MS MARCO's top1000 files",
+                place=f"{path}:{number}",
+            )
+        yield unescape(fields[0]), unescape(fields[1])
 
 
 def write_run(run: Run, path: Path, *, tag: str = "qontext") -> None:

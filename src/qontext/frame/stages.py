@@ -106,6 +106,7 @@ class Cleaner(Command[C]):
 VERBS: Mapping[str, Verb] = {
     "split": Verb("qontext.corpus.split", "Documents", "Split documents into passages."),
     "docset": Verb("qontext.corpus.docset", "Documents", "Build a labeled set from the documentation on this machine."),
+    "collect": Verb("qontext.corpus.collect", "Documents", "Convert published files into a labeled set."),
     "train-tokenizer": Verb("qontext.corpus.train_tokenizer", "Documents", "Train a WordPiece tokenizer on passages."),
     "tokens": Verb("qontext.corpus.tokens", "Documents", "Tokenize passages into memory-mapped arrays."),
     "generate": Verb("qontext.queries.generate", "Queries", "Generate queries for every passage."),

@@ -15,7 +15,7 @@ from qontext.data import dpr, records
 from qontext.data.compression import plain_name
 from qontext.data.ids import id_of, unescape
 from qontext.data.lines import read_jsonl, read_lines
-from qontext.data.runs import Run, read_run
+from qontext.data.runs import Run, is_unranked, read_run
 from qontext.frame.errors import QontextError
 
 Ints = np.ndarray[Any, Any]
@@ -87,7 +87,7 @@ def read_candidates(path: Path | str, depth: int | None = None) -> Run:
         pairs = ((id, negative) for id, _, _, hard in dpr.labeled(Path(path)) for negative in hard)
     elif name.endswith(".jsonl"):
         pairs = _hard_negatives(Path(path))
-    elif name.endswith(".tsv"):
+    elif name.endswith(".tsv") and not is_unranked(Path(path)):
         pairs = _triples(Path(path))
     else:
         return read_run(path)
@@ -101,7 +101,8 @@ def _triples(path: Path) -> Iterator[tuple[str, str]]:
             raise QontextError(
                 "expected three ids: query, positive, negative",
                 place=f"{path}:{number}",
-                remedy="Triples of texts have no ids: use MS MARCO's qidpidtriples file.",
+                remedy="Triples of texts have no ids: use MS MARCO's qidpidtriples file, or triples.tsv of 'qontext collect "
+                "--triples'.",
             )
         yield unescape(fields[0]), unescape(fields[2])
 
