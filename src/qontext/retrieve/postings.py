@@ -98,7 +98,7 @@ class Inverter:
         self._terms, self._lengths = array("i"), array("i")
         self._first = 0
         self._texts_with = np.zeros(0, np.int64)
-        self._blocks: list[tuple[Array, Array]] = []
+        self._blocks: list[tuple[Array | Path, Array | Path]] = []
         self._folder = tempfile.TemporaryDirectory(prefix="qontext-postings-")
 
     def add(self, text: Sequence[int]) -> None:
@@ -132,7 +132,7 @@ class Inverter:
         """The postings of the terms in [first, last)."""
         keys, counts = [], []
         bounds = np.array([first, last], np.uint64) << _TERM
-        for block, frequencies in self._blocks:
+        for block, frequencies in map(_opened, self._blocks):
             start, end = np.searchsorted(block, bounds)
             keys.append(block[start:end])
             counts.append(frequencies[start:end])
@@ -157,10 +157,21 @@ class Inverter:
         self._terms, self._first = array("i"), len(self._lengths)
 
     def _spill(self) -> None:
-        """Move the last block to files, which are memory-mapped."""
-        number, mapped = len(self._blocks) - 1, []
-        for name, values in zip(("keys", "counts"), self._blocks.pop()):
-            file = Path(self._folder.name, f"{number:05d}.{name}")
+        """Move the last block to files."""
+        number = len(self._blocks) - 1
+        files = tuple(Path(self._folder.name, f"{number:05d}.{name}") for name in ("keys", "counts"))
+        for values, file in zip(self._blocks.pop(), files):
+            assert isinstance(values, np.ndarray)
             values.tofile(file)
-            mapped.append(np.memmap(file, values.dtype, "r"))
-        self._blocks.append((mapped[0], mapped[1]))
+        self._blocks.append((files[0], files[1]))
+
+
+def _opened(block: tuple[Array | Path, Array | Path]) -> tuple[Array, Array]:
+    """The keys and counts of a block. Its files are mapped for as long as these are used, so that the pages of all
+    blocks are not in memory at once."""
+    keys, counts = block
+    if isinstance(keys, Path):
+        keys = np.memmap(keys, np.uint64, "r")
+    if isinstance(counts, Path):
+        counts = np.memmap(counts, np.int32, "r")
+    return keys, counts

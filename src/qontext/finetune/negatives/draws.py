@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from qontext.data.numbering import by_occurrence
 from qontext.data.rows import ids_and_documents
 
 
@@ -25,13 +24,14 @@ class Corpus:
     def __init__(self, passages: str, seed: int) -> None:
         self.seed = seed
         columns = list(ids_and_documents(passages))
-        self.ids = pa.chunked_array([ids for ids, _ in columns], pa.string())
-        documents = pa.chunked_array([documents for _, documents in columns], pa.string())
-        self._documents, self._names = by_occurrence(documents)
+        self.ids = _whole([ids for ids, _ in columns])
+        documents = _whole([documents for _, documents in columns]).dictionary_encode()
+        self._documents: np.ndarray[Any, Any] = documents.indices.to_numpy()
+        self._names = documents.dictionary
 
     def rows(self, ids: Sequence[str]) -> np.ndarray[Any, Any]:
         """The number of each passage, -1 if there is none with this id."""
-        found = pc.index_in(pa.array(ids, pa.string()), value_set=self.ids)
+        found = pc.index_in(pa.array(ids, pa.large_string()), value_set=self.ids)
         rows: np.ndarray[Any, Any] = found.fill_null(-1).to_numpy()
         return rows
 
@@ -40,7 +40,7 @@ class Corpus:
         if not count:
             return []
         codes = {int(self._documents[row]) for row in positives.values()}
-        documents = sorted(codes, key=self._names.__getitem__)
+        documents = sorted(codes, key=lambda code: str(self._names[code]))
         rows = [row for code in documents for row in self._members(code) if row not in positives.values()]
         order = generator(self.seed, "document", query).permutation(len(rows))
         return [self.ids[rows[i]].as_py() for i in order[:count]]
@@ -70,6 +70,11 @@ class Corpus:
         start, end = self._starts[document : document + 2]
         rows: list[int] = self._by_document[start:end].tolist()
         return rows
+
+
+def _whole(chunks: list[pa.Array]) -> pa.LargeStringArray:
+    """One array, in which values are found faster than in many; large, since ids may have more than 2 GB."""
+    return pa.chunked_array(chunks, pa.string()).cast(pa.large_string()).combine_chunks()
 
 
 def sample_names(names: Iterable[str], count: int, seed: int) -> list[str]:
