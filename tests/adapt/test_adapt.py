@@ -160,7 +160,7 @@ def test_a_cleaned_directory_answers_and_updates_as_before(
     more = adapt(write_documents([report(number) for number in range(31)]), out, small_encoder)
     assert more["updated"] and more["encoded_now"] > 0
     assert not (out / "steps").exists()
-    with pytest.raises(QontextError, match="not a finished directory of adapt"):
+    with pytest.raises(QontextError, match="was not written by adapt"):
         api.clean(index_of(out))
 
 
@@ -337,3 +337,21 @@ def test_a_strangers_directory_is_left_alone(reports: Path, small_encoder: Path,
     (tmp_path / "made" / "thesis.txt").write_text("mine")
     with pytest.raises(QontextError, match="was not written by adapt"):
         adapt(reports, tmp_path / "made", small_encoder)
+
+
+def test_a_folder_of_another_kind_is_said_to_be_one(
+    finished: Any, reports: Path, small_encoder: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        QontextError, match=r"is a folder without a run .*such as .*steps/[a-z-]+-generated\."
+    ):
+        api.evaluate(finished.out, finished.out)
+    with pytest.raises(QontextError, match="without a run"):
+        api.evaluate(reports.parent, finished.out)
+    with pytest.raises(QontextError, match="contains no output of qontext"):
+        api.show(reports.parent)
+    with pytest.raises(QontextError, match="was not written by adapt"):
+        api.clean(reports.parent)
+    adapt(reports, tmp_path / "made", small_encoder, dry_run=True)
+    with pytest.raises(QontextError, match="is an unfinished directory of adapt"):
+        api.clean(tmp_path / "made")

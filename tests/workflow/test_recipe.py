@@ -174,6 +174,10 @@ def test_an_interrupted_step_resumes(run: Run, tmp_path: Path) -> None:
         ("[split]\nsourc = 'x'\n", r"unknown setting of \[split\] in r.toml 'sourc'"),
         ("[split]\nsource = '$x'\n", "unknown input of r.toml 'x'"),
         ("[inputs]\nx = ''\n[split]\nsource = '$x'\n", "needs a value for 'x'. Add: --set inputs.x="),
+        (
+            "[inputs]\ndata = ''\n[split]\nsource = '$data'\n",
+            "'data' .'data' is a labeled set in BEIR's layout",
+        ),
         ("[tokens]\ntexts = '@split'\ntokenizer = 'x'\n[split]\nsource = 'x'\n", "unknown earlier step"),
         ("[split]\nsource = 3\n", r"split \(step 'split'\): source = 3"),
         (

@@ -19,6 +19,7 @@ from pydantic import Field
 from qontext.corpus.sources import FieldNames, demands, fingerprint, open_source
 from qontext.corpus.sources.docstrings import split_summary
 from qontext.data.lines import write_jsonl
+from qontext.frame import log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Asks, Input, Seed, StageConfig
 from qontext.frame.errors import QontextError
@@ -60,9 +61,14 @@ def run(config: DocsetConfig, work: Workdir) -> dict[str, Any]:
         raise QontextError(
             "a labeled set can only be built from docstrings", place=config.source, remedy="Give pydocs:"
         )
-    documents = [
-        d for d in open_source(config.source, fields=FieldNames()).documents() if isinstance(d, Document)
-    ]
+    source = open_source(config.source, fields=FieldNames())
+    log.note(f"Reading the documentation in {(source.bytes_total or 0) / 2**20:,.0f} MiB of source code …")
+    documents, read = list[Document](), 0
+    with log.progress("read", source.bytes_total, "bytes") as advance:
+        for item in source.documents():
+            advance(source.bytes_read - read)
+            read = source.bytes_read
+            documents += [item] if isinstance(item, Document) else []
     documents = _sample(documents, config)
     rows = [(d, id, text, *split_summary(text)) for d in documents for id, text in d.passages]
     asks = np.array([_asks(summary, rest) for *_, summary, rest in rows])

@@ -167,7 +167,7 @@ def read_run(path: Path | str) -> Run:
     """
     file = existing(path, "a run")
     if file.is_dir():
-        file = existing(file / "run.trec", "the run of this directory")
+        file = _run_in(file)
     if is_unranked(file):
         pairs = list(_unranked(file))
         queries, passages = (list(column) for column in zip(*pairs))
@@ -209,6 +209,21 @@ def _unranked(path: Path) -> Iterator[tuple[str, str]]:
                 place=f"{path}:{number}",
             )
         yield unescape(fields[0]), unescape(fields[1])
+
+
+def _run_in(folder: Path) -> Path:
+    """The run of a directory of `search`."""
+    if (folder / "run.trec").exists():
+        return folder / "run.trec"
+    below = next(
+        (file.parent for depth in ("*", "*/*") for file in sorted(folder.glob(f"{depth}/run.trec"))), None
+    )
+    raise QontextError(
+        "is a folder without a run (run.trec)",
+        place=folder,
+        remedy="Pass a TREC file or the output of 'qontext search'"
+        + (f", such as {below}." if below else "."),
+    )
 
 
 def write_run(run: Run, path: Path, *, tag: str = "qontext") -> None:

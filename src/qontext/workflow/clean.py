@@ -36,10 +36,16 @@ class CleanConfig(StageConfig):
 def run(settings: CleanConfig) -> dict[str, Any]:
     root = existing(settings.directory, "the directory")
     if not is_adapted(root):
+        if (root / "plan.json").is_file():
+            raise QontextError(
+                "is an unfinished directory of adapt",
+                place=root,
+                remedy="To finish it, run its 'qontext adapt' again.",
+            )
         raise QontextError(
-            "is not a finished directory of adapt",
+            "was not written by adapt",
             place=root,
-            remedy="To finish it, run its 'qontext adapt' again.",
+            remedy="Pass the --out of a finished 'qontext adapt'.",
         )
     names = [name for name in REMOVED if not (settings.keep_report and name == "report")]
     rows: list[dict[str, Any]] = [

@@ -146,9 +146,11 @@ def read_recipe(
         )
     tables = read_tables(file, small=small, changes=changes, arm=arm)
     if missing := missing_inputs(tables):
+        what = "the small profile of the recipe" if small else "the recipe"
+        layout = " ('data' is a labeled set in BEIR's layout: corpus.jsonl, queries.jsonl, qrels/)"
         raise QontextError(
-            f"the recipe needs a value for {', '.join(map(repr, missing))}",
-            place=file,
+            f"{what} needs a value for {', '.join(map(repr, missing))}{layout if 'data' in missing else ''}",
+            place=path,
             remedy=f"Add: {' '.join(f'--set inputs.{name}=…' for name in missing)}",
         )
     values = {name: _value_of(name, tables[INPUTS], file) for name in tables[INPUTS]}

@@ -63,7 +63,11 @@ def _show_many(path: Path) -> dict[str, Any]:
         elif (child / artifacts.CLAIM).exists():
             rows.append({"directory": child.name, "made_by": "not finished", "result": ""})
     if not rows:
-        artifacts.open_artifact(path)  # raises the error
+        raise QontextError(
+            "contains no output of qontext",
+            place=path,
+            remedy="Pass the --out of a command, or a folder with such directories.",
+        )
     log.show_rows(str(path), rows)
     return {"path": str(path), "directories": rows}
 
