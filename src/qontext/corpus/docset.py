@@ -62,7 +62,7 @@ def run(config: DocsetConfig, work: Workdir) -> dict[str, Any]:
             "a labeled set can only be built from docstrings", place=config.source, remedy="Give pydocs:"
         )
     source = open_source(config.source, fields=FieldNames())
-    log.note(f"Reading the documentation in {(source.bytes_total or 0) / 2**20:,.0f} MiB of source code …")
+    log.note(f"Reading the documentation in {(source.bytes_total or 0) / 2**20:,.1f} MiB of source code …")
     documents, read = list[Document](), 0
     with log.progress("read", source.bytes_total, "bytes") as advance:
         for item in source.documents():
