@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import io
-import json
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -23,6 +22,7 @@ from qontext.frame import disk, interrupts, kinds, launch, log, stages, trust
 from qontext.frame.errors import QontextError, shorten
 from qontext.frame.help import ADVANCED, GENERAL, HELP_ALL, MACHINE, HelpCommand, HelpGroup
 from qontext.frame.stages import VERBS
+from qontext.frame.workdir import as_json
 from qontext.models import hub
 
 ABOUT = """Turn a pile of documents into a dense retriever.
@@ -206,7 +206,7 @@ def configure(loaded: Any, values: dict[str, Any]) -> Any:
 
 def _print_json(result: dict[str, Any]) -> None:
     with log.results():
-        print(json.dumps(result, ensure_ascii=False))
+        print(as_json(result))
 
 
 def run_guarded(action: Callable[[], None], *, debug: bool) -> None:

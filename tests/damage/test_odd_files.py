@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from tests.corpus import make
 from typer.testing import CliRunner
 
 from qontext import api
@@ -128,3 +133,70 @@ def test_a_model_whose_file_is_none(odd: Callable[[str], Path], copy: Path, name
     (copy / "encoder" / name).unlink()
     odd(str(Path("encoder") / name))
     assert f"encoder/{name}" in refused("encode data --encoder encoder --out made")
+
+
+BAD = b"\xff\xc3"
+"""No UTF-8."""
+
+
+def odd_folder(root: Path) -> Path:
+    """A file of every format, all with names that are not UTF-8, in a folder with such a name."""
+    folder = root / "files" / os.fsdecode(b"in" + BAD)
+    folder.mkdir(parents=True)
+    texts = {
+        "txt": "A mill.",
+        "md": "# Mill\n\nA mill.",
+        "html": "<p>A mill</p>",
+        "rst": "A mill",
+        "py": '"""A mill."""',
+    }
+    texts |= {"eml": "Subject: x\n\nA mill", "json": "{}", "mbox": "From a b\nSubject: x\n\nA mill\n"}
+    for ending, text in texts.items():
+        (folder / os.fsdecode(BAD + b"." + ending.encode())).write_text(text)
+    make.docx(folder / os.fsdecode(BAD + b".docx"))
+    make.pdf(folder / os.fsdecode(BAD + b".pdf"), [["The mill by the river grinds flour."] * 9])
+    make.epub(folder / os.fsdecode(BAD + b".epub"), {"one": "<p>A mill</p>"})
+    return root / "files"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_names_that_are_not_utf_8_are_read(workers: int, tmp_path: Path) -> None:
+    root = odd_folder(tmp_path)
+    artifact = api.split(root, workers=workers, out=tmp_path / "passages")
+    assert artifact.summary["documents"] == 10
+    rows = [row for part in artifact.parts() for row in pq.read_table(part).to_pylist()]
+    assert {row["file"] for row in rows} == {
+        rf"in\xff\xc3/\xff\xc3.{ending}"
+        for ending in ("txt", "md", "html", "rst", "py", "eml", "mbox", "docx", "pdf", "epub")
+    }
+    assert {"?"}.isdisjoint(row["title"] for row in rows)
+    api.show(artifact.path, verify=True)
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "tsv", "parquet"])
+def test_records_in_files_with_such_names_are_read(ending: str, tmp_path: Path) -> None:
+    file = tmp_path / "files" / os.fsdecode(BAD + b"." + ending.encode())
+    file.parent.mkdir()
+    if ending == "parquet":
+        with file.open("wb") as stream:
+            pq.write_table(pa.table({"id": ["a", "a"], "text": ["A mill.", "Flour."]}), stream)
+    else:
+        lines = {"jsonl": '{"id": "a", "text": "A mill."}\n', "tsv": "a\tA mill.\n"}
+        file.write_text(2 * lines[ending])
+    artifact = api.split(file.parent, workers=1, on_error="skip", out=tmp_path / "passages")
+    assert artifact.summary["skipped"] == {"duplicate_id": 1}
+    with pytest.raises(QontextError, match=r"\\xff\\xc3\.") as refused:
+        api.split(file.parent, workers=1, out=tmp_path / "others")
+    str(refused.value).encode()
+
+
+def test_ids_do_not_depend_on_the_locale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "😀é.txt").write_text("A mill.")
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = ["-m", "qontext", "split", "files", "--workers", "1", "--out", "passages"]
+    subprocess.run([sys.executable, *command], cwd=tmp_path, env={**os.environ, **locale}, check=True)
+    monkeypatch.chdir(tmp_path)
+    (part,) = api.split("files", workers=1, out="passages").parts()
+    (row,) = pq.read_table(tmp_path / part).to_pylist()
+    assert row["file"] == "😀é.txt" and row["title"] == "😀é"

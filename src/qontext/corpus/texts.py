@@ -13,6 +13,7 @@ from qontext.corpus.sections import Outline, outline
 from qontext.corpus.sentences import SPLITTERS
 from qontext.data.places import Place
 from qontext.data.records import Block, Document
+from qontext.frame.errors import printable
 
 _RECORD = re.compile(r"(.+?):(?: row )?(\d+)\Z", re.DOTALL)
 """The place of a record: its file, and its line or row."""
@@ -47,7 +48,7 @@ def texts_of(document: Document, how: Splitting) -> Iterator[Text]:
     """The units of a document: its text, its sections, or with `--keep` each of its passages."""
     split = SPLITTERS[how.sentences]
     title = document.title if how.title_in_text else ""
-    record = None if document.blocks else _RECORD.match(document.place)
+    record = None if document.blocks else _RECORD.match(printable(document.place))
     place = Place(line=int(record[2]), last_line=int(record[2])) if record else Place()
     file = document.file or _address(document) or (PurePath(record[1]).name if record else "")
     if how.keep:

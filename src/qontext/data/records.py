@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ import pyarrow.parquet as pq
 from qontext.frame import artifacts
 from qontext.frame.damage import damaged, misfit, opening
 from qontext.frame.disk import require_regular
-from qontext.frame.errors import QontextError, first_line
+from qontext.frame.errors import QontextError, first_line, printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,10 +185,15 @@ def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         raise _unreadable(error, path) from None
 
 
+def parquet_source(path: Path) -> Path | pa.OSFile:
+    """What pyarrow opens: it takes a name that is not UTF-8 only as bytes."""
+    return path if printable(path) == str(path) else pa.OSFile(os.fsencode(path))
+
+
 def open_parquet(path: Path) -> pq.ParquetFile:
     """Open the file, reading only its footer."""
     try:
-        file = pq.ParquetFile(require_regular(path))
+        file = pq.ParquetFile(parquet_source(require_regular(path)))
         names = file.schema_arrow.names
     except UNREADABLE as error:
         raise _unreadable(error, path) from None

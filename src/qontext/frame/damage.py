@@ -81,7 +81,9 @@ def misfit(value: Any, shape: Any) -> str | None:
 
     try:
         # As JSON, where a list is a tuple, too.
-        _adapter(shape).validate_json(json.dumps(value), strict=True)
+        _adapter(shape).validate_json(
+            json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"), strict=True
+        )
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(map(str, first["loc"]))

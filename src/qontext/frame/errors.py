@@ -20,12 +20,26 @@ class QontextError(ValueError):
     """
 
     def __init__(self, message: str, *, place: str | Path | None = None, remedy: str | None = None) -> None:
-        message = shorten(message, LONGEST_MESSAGE)
-        place = None if place is None else shorten(str(place), LONGEST_PLACE)
-        remedy = None if remedy is None else shorten(remedy, LONGEST_REMEDY)
+        message = shorten(printable(message), LONGEST_MESSAGE)
+        place = None if place is None else shorten(printable(place), LONGEST_PLACE)
+        remedy = None if remedy is None else shorten(printable(remedy), LONGEST_REMEDY)
         self.message, self.place, self.remedy = message, place, remedy
         head = f"{place}: {message}" if place is not None else message
         super().__init__(f"{head.rstrip('.')}. {remedy}" if remedy else head)
+
+
+def printable(text: str | Path) -> str:
+    r"""The text as UTF-8 can write it. A byte of a file's name that is not UTF-8 becomes ``\xff``, in every locale."""
+    text = str(text)
+    try:
+        if text.isascii() or text.encode():
+            return text
+    except UnicodeEncodeError:
+        pass
+    try:
+        return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:  # half of a pair, which JSON can escape
+        return text.encode("utf-8", "backslashreplace").decode()
 
 
 def shorten(text: str, limit: int) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from qontext.frame.artifacts import CARD, CLAIM, META, TEMPORARY, is_artifact, open_artifact, read_description
 from qontext.frame.disk import file_hash
+from qontext.frame.errors import printable
 from qontext.frame.folders import walk
 from qontext.frame.origins import places
 
@@ -49,7 +50,7 @@ def _tree(root: Path) -> Iterator[tuple[str, str]]:
             raise entry
         path = Path(entry.path)
         if path.is_file() and not path.name.startswith(".lock") and not _is_card(path):
-            yield str(path.relative_to(root)), file_hash(path)
+            yield printable(path.relative_to(root)), file_hash(path)
     for artifact in dict.fromkeys(artifacts):
         yield from _artifact(artifact, root)
 

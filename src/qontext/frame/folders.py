@@ -26,7 +26,7 @@ def _below(
     folder: Path, enter: Callable[[os.DirEntry[str]], bool], visited: set[Identity], through_link: bool
 ) -> Iterator[os.DirEntry[str] | OSError]:
     try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        entries = sorted(os.scandir(folder), key=lambda entry: os.fsencode(entry.name))
     except OSError as error:
         yield error
         return

@@ -16,6 +16,7 @@ from typing import Any
 from qontext.frame import launch
 from qontext.frame.damage import CLAIM, META
 from qontext.frame.disk import raise_disk_error, sync
+from qontext.frame.errors import printable
 
 TEMPORARY = ".tmp-"
 
@@ -101,7 +102,7 @@ class Workdir:
             path.write_text(text, encoding="utf-8")
 
     def write_json(self, name: str, value: Any) -> None:
-        self.write_text(name, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+        self.write_text(name, as_json(value, indent=2) + "\n")
 
     def remove(self, name: str) -> None:
         """Remove a part, such as a checkpoint that a newer one replaces."""
@@ -130,6 +131,12 @@ class Workdir:
             yield from (Path(folder, name) for name in (*folders, *files))
             if not deep:
                 return
+
+
+def as_json(value: Any, indent: int | None = None) -> str:
+    """The value as readable JSON; as ASCII if it names a file whose name is not UTF-8."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    return text if printable(text) == text else json.dumps(value, indent=indent)
 
 
 def _discard(path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from qontext.corpus.sources.base import FieldNames, Problem, Source
 from qontext.data.compression import SUFFIXES
 from qontext.frame.disk import explained, require_regular
-from qontext.frame.errors import QontextError, missing_extra
+from qontext.frame.errors import QontextError, missing_extra, printable
 from qontext.frame.kinds import Kind, Kinds
 from qontext.frame.trust import Demand
 
@@ -123,7 +123,9 @@ def _open_shards(
         )
     source = _open_files(str(path), files, fields, encoding)
     read = {*files}
-    source.unread = dict(Counter(ending(f) or "no ending" for f in others if f not in read).most_common())
+    source.unread = dict(
+        Counter(printable(ending(f)) or "no ending" for f in others if f not in read).most_common()
+    )
     return source
 
 

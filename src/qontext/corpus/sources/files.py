@@ -17,6 +17,7 @@ from qontext.corpus.sources.lines import ending
 from qontext.data.metadata import as_json
 from qontext.data.records import Block, Document
 from qontext.frame import folders
+from qontext.frame.errors import printable
 
 NOT_ENTERED = ("__pycache__", "node_modules", "_static", "_sources")
 """Folders without documents: program folders, and Sphinx's copies of sources."""
@@ -39,7 +40,7 @@ class Files(Source):
                 if kind is not None and is_installed(kind):
                     size += file.stat().st_size if file.exists() else 0
                 else:
-                    others[ending(file) or "no ending"] += 1
+                    others[printable(ending(file)) or "no ending"] += 1
         super().__init__(name, has_passages=False, bytes_total=size)
         self.path, self.encoding = path, encoding
         self.unread = dict(others.most_common())
@@ -69,7 +70,7 @@ class Files(Source):
             if isinstance(file, Problem):
                 yield file
             elif (kind := format_of(file)) is not None and is_installed(kind):
-                yield file, file.relative_to(root).as_posix()
+                yield file, printable(file.relative_to(root).as_posix())
 
 
 def unread(counts: Mapping[str, int]) -> str:
@@ -124,12 +125,12 @@ def _read_file(file: Path, name: str, encoding: str) -> Iterator[Document | Prob
         for text in reader(kind)(file, encoding):
             yield _document(text, file, name, kind)
     except Unreadable as error:
-        place = str(file) if error.line is None else f"{file}:{error.line}"
-        yield Problem(place, error.kind, error.message)
+        place = printable(file)
+        yield Problem(place if error.line is None else f"{place}:{error.line}", error.kind, error.message)
     except OSError as error:
-        yield Problem(str(file), "damaged file", f"cannot be read: {error.strerror or error}")
+        yield Problem(printable(file), "damaged file", f"cannot be read: {error.strerror or error}")
     except MemoryError:
-        yield Problem(str(file), "too large", "needs more memory than is available")
+        yield Problem(printable(file), "too large", "needs more memory than is available")
 
 
 def _document(text: Text, file: Path, name: str, kind: str) -> Document:
@@ -143,7 +144,7 @@ def _document(text: Text, file: Path, name: str, kind: str) -> Document:
         _writable(id),
         _writable(title),
         "",
-        str(file),
+        printable(file),
         blocks=tuple(map(_clean, text.blocks)),
         file=_writable(name),
         metadata=as_json(metadata),
@@ -174,12 +175,12 @@ def walk(path: Path) -> Iterator[Path | Problem]:
     """The files under `path` in sorted order, without hidden ones. A pipe is a problem."""
     for entry in folders.walk(path, enter=_is_entered):
         if isinstance(entry, OSError):
-            yield Problem(str(entry.filename), "damaged file", f"cannot be read: {entry.strerror}")
+            yield Problem(printable(entry.filename), "damaged file", f"cannot be read: {entry.strerror}")
         elif _is_shown(entry):
             file = Path(entry.path)
             if format_of(file) and file.exists() and not file.is_file():
                 yield Problem(
-                    str(file), "damaged file", "is a pipe, a socket or a device, not a regular file"
+                    printable(file), "damaged file", "is a pipe, a socket or a device, not a regular file"
                 )
             else:
                 yield file

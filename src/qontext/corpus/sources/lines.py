@@ -7,6 +7,7 @@ from __future__ import annotations
 import codecs
 import io
 import lzma
+import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,7 @@ def read_lines(
 
 def read_blocks(path: Path, advance: Callable[[int], None]) -> Iterator[bytes]:
     """The file's content, decompressed. Damaged or truncated data raises OSError when it is reached."""
-    with pa.OSFile(str(path), "rb") as file:
+    with pa.OSFile(os.fsencode(path), "rb") as file:
         stream = _stream(file, compression(file.read(6)))
         behind = 0
         try:

@@ -35,7 +35,9 @@ class Parquet(Source):
             number, behind, size = 0, self.bytes_read, path.stat().st_size
             try:
                 # Without these two settings a whole row group is held in memory.
-                with pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
+                with pq.ParquetFile(
+                    records.parquet_source(path), pre_buffer=False, buffer_size=1 << 20
+                ) as file:
                     columns = self.fields.columns(file.schema_arrow)
                     if again := records.repeated(columns):
                         yield Problem(str(path), "wrong columns", f"has several columns named {again!r}")

@@ -19,6 +19,7 @@ from qontext.corpus.sources.base import Kind
 from qontext.corpus.sources.lines import LONGEST, read_blocks, wrong_encoding
 from qontext.data.compression import plain_name
 from qontext.data.records import Block
+from qontext.frame.errors import printable
 
 LARGEST = 1 << 29
 """Maximum bytes of a document that is not read at once, such as a PDF file or a mailbox."""
@@ -148,4 +149,4 @@ _STEM = re.compile(r"\.\w+(\.gz|\.zst|\.xz)?$")
 
 def stem(path: Path) -> str:
     """The file name without extension, the title of a document without one."""
-    return _STEM.sub("", path.name)
+    return _STEM.sub("", printable(path.name))

@@ -12,6 +12,7 @@ from pathlib import Path
 from qontext.corpus.sources.formats.base import Text, Unreadable, read_text
 from qontext.corpus.sources.lines import ending
 from qontext.data.records import Block
+from qontext.frame.errors import printable
 
 LARGEST, LONGEST_LINES = 4 << 20, 300
 """Maximum bytes of a file, and average characters per line; larger files are considered generated."""
@@ -24,7 +25,7 @@ def read(path: Path, encoding: str) -> Iterator[Text]:
     if len(text) > LONGEST_LINES * (text.count("\n") + 1):
         raise Unreadable("generated code", "its lines are too long; the code is probably generated")
     cuts = _definitions(text) if ending(path) in (".py", ".pyi") else []
-    yield Text(path.name, tuple(_blocks(text, cuts)))
+    yield Text(printable(path.name), tuple(_blocks(text, cuts)))
 
 
 def _blocks(text: str, cuts: list[tuple[int, tuple[str, ...]]]) -> Iterator[Block]:
