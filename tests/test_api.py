@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -68,3 +70,14 @@ def test_artifacts_in_lists_stand_for_their_paths(docs: Path, tmp_path: Path) ->
     passages = api.split(docs, out=tmp_path / "p")
     with pytest.raises(QontextError, match=f"{tmp_path / 'p'}"):
         api.fuse([passages, passages], out=tmp_path / "f")
+
+
+def test_the_package_has_the_module_of_verbs() -> None:
+    code = "import qontext; print(qontext.api.split.__name__, 'api' in dir(qontext))"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.split() == ["split", "True"]
+
+
+def test_an_artifact_is_shown_in_one_line(docs: Path, tmp_path: Path) -> None:
+    passages = api.split(docs, out=tmp_path / "p")
+    assert repr(passages) == f"Artifact(split, '{tmp_path / 'p'}', records=1, documents=1, passages=1)"

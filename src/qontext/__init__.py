@@ -70,10 +70,12 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module 'qontext' has no attribute {name!r}")
     from importlib import import_module
 
+    if name == "api":
+        return import_module("qontext.api")
+    if name not in _MODULES:
+        raise AttributeError(f"module 'qontext' has no attribute {name!r}")
     value = getattr(import_module(f"qontext.{_MODULES[name]}"), name)
     globals()[name] = value
     return value

@@ -71,6 +71,15 @@ class Artifact:
     def __fspath__(self) -> str:
         return str(self.path)
 
+    def __repr__(self) -> str:
+        """The verb, the path and the first three figures of the summary."""
+        figures = [
+            f"{name}={value}"
+            for name, value in self.meta.get("summary", {}).items()
+            if isinstance(value, int | float)
+        ]
+        return f"Artifact({', '.join([self.verb, repr(str(self.path)), *figures[:3]])})"
+
     @property
     def verb(self) -> str:
         return str(self.meta["verb"])

@@ -138,9 +138,9 @@ class Retriever:
                 )
         return self._of_queries
 
-    def tokenize(self, texts: Sequence[str], kind: Kind) -> list[Any]:
-        """Token ids of each text, with prompt and special tokens, truncated at the length limit."""
-        return token_ids(self.tokenizer, self.layout, texts, kind, self.max_length)
+    def tokenize(self, texts: Sequence[str], kind: Kind, max_length: int | None = None) -> list[Any]:
+        """Token ids of each text, with prompt and special tokens, truncated at `max_length` (default: the encoder's)."""
+        return token_ids(self.tokenizer, self.layout, texts, kind, max_length or self.max_length)
 
     def encode_tokens(
         self, tokens: Sequence[Any], *, advance: Callable[[int], None] | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from qontext.data import records
 from qontext.frame.artifacts import open_artifact
 from qontext.frame.errors import QontextError
 from qontext.frame.inputs import find
@@ -20,10 +21,14 @@ from qontext.models.representer import Representer
 from qontext.models.retriever import Retriever
 from qontext.retrieve.index.tokens import rectangle
 from qontext.retrieve.packed import open_packed, take
+from qontext.retrieve.reuse import text_hashes
 from qontext.retrieve.token_bits import similarities
 from qontext.retrieve.vectors import TOKEN_BITS, representation_of, stored_as
 
 Array = np.ndarray[Any, Any]
+TEXTS = pa.schema(
+    [pa.field("id", pa.string(), nullable=False), pa.field("hash", pa.uint64(), nullable=False)]
+)
 
 
 class TokenScorer:
@@ -58,6 +63,22 @@ class TokenScorer:
         score = _by_vectors(Representer(name, **form)) if kind != TOKEN_BITS else None
         self._score = score or _by_bits(Retriever(name, **form))
         self.max_length = artifact.summary["max_length"]
+
+    def check(self, texts: Mapping[str, str]) -> None:
+        """Refuse a passage that was encoded with another text than this one. `texts` are by id."""
+        ids = list(texts)
+        encoded = pa.concat_tables([records.read_whole(file, TEXTS) for file in self.encoded.id_files])
+        places = pc.index_in(pa.array(ids, pa.string()), encoded["id"])
+        is_known = places.is_valid().to_numpy(zero_copy_only=False)
+        hashes = encoded["hash"].take(places.drop_null()).to_numpy()
+        differs = hashes != text_hashes(list(texts.values()))[is_known]
+        if differs.any():
+            raise QontextError(
+                f"{differs.sum():,} of {len(differs):,} passages had other texts when they were encoded, such as "
+                f"{np.array(ids, object)[is_known][differs][0]!r}",
+                place=self.encoded.artifact.path,
+                remedy="Encode the passages again.",
+            )
 
     def score(
         self, queries: Sequence[str], candidates: Sequence[Array], advance: Callable[[int], None]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -94,6 +95,8 @@ class Rerank(Parts[RerankConfig]):
         ]
 
     def open(self) -> None:
+        import numpy as np
+
         from qontext.models.cross_encoder import CrossEncoder
         from qontext.models.precision import own_device, resolve_device, settle_precision
 
@@ -102,14 +105,20 @@ class Rerank(Parts[RerankConfig]):
         device = own_device(config.device)
         precision = settle_precision(self.work, config.precision, resolve_device(device))
         if config.tokens:
-            import numpy as np
-
             from qontext.retrieve.maxsim import TokenScorer
 
             form: dict[str, Any] = {"device": device, "precision": precision}
-            self.scorer = TokenScorer(config.tokens, top.ids, np.unique(top.codes), run=config.run, **form)
+            needed = np.unique(top.codes)
+            self.scorer = TokenScorer(config.tokens, top.ids, needed, run=config.run, **form)
+            if config.passages or list(Path(str(config.data)).expanduser().glob("corpus.jsonl*")):
+                self.scorer.check(_texts(config, {*top.ids[needed]}))
             return
-        self.texts = _texts(config, top)
+        passages = {*top.ids[np.unique(top.codes)]}
+        self.texts = _texts(config, passages)
+        if missing := passages - self.texts.keys():
+            raise QontextError(
+                f"names the passage {min(missing)!r}, which is not in the passages", place=config.run
+            )
         self.models = [
             CrossEncoder(
                 name,
@@ -221,21 +230,13 @@ def _queries(config: RerankConfig, top: Any) -> dict[str, str]:
     return queries
 
 
-def _texts(config: RerankConfig, top: Any) -> dict[str, str]:
-    """The texts of only the run's passages."""
-    import numpy as np
-
+def _texts(config: RerankConfig, needed: set[str]) -> dict[str, str]:
+    """The texts of these passages, as far as the source has them."""
     from qontext.data.collection import read_passages
     from qontext.retrieve.inputs import select_passages
 
-    needed = set(top.ids[np.unique(top.codes)])
     source = select_passages(config.data, config.passages)
-    texts = {passage.id: passage.content for passage in read_passages(source) if passage.id in needed}
-    if missing := needed - texts.keys():
-        raise QontextError(
-            f"names the passage {min(missing)!r}, which is not in the passages", place=config.run
-        )
-    return texts
+    return {passage.id: passage.content for passage in read_passages(source) if passage.id in needed}
 
 
 STAGE = Stage(

@@ -136,6 +136,12 @@ async def _invalid(request: Request, error: Any) -> Response:
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "json_invalid":
         return answer(request, 400, "the request is not valid JSON")
+    if problems[0]["loc"] == ("body",) and not request.headers.get("content-type", "").startswith(
+        "application/json"
+    ):
+        return answer(
+            request, 415, "the request is not JSON: send the header 'Content-Type: application/json'"
+        )
     name = ".".join(place) or "the request"
     return answer(request, 422, f"{name}: {message[:1].lower()}{message[1:]}", place[0] if place else None)
 

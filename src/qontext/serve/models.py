@@ -35,15 +35,13 @@ class Encoder:
     def encode(self, texts: Sequence[str], kind: Kind) -> tuple[Array, list[int]]:
         """([N, D] vectors in fp32, [N] tokens read of each text)."""
         half = self._retriever.of(kind)
-        half.max_length = self._lengths[kind]
-        tokens = half.tokenize(texts, kind)
+        tokens = half.tokenize(texts, kind, self._lengths[kind])
         return half.encode_tokens(tokens), [len(ids) for ids in tokens]
 
     def encode_each_token(self, texts: Sequence[str], kind: Kind) -> list[Array]:
         """[T, H] for each text: the vectors of its tokens."""
         half = self._retriever.of(kind)
-        half.max_length = self._lengths[kind]
-        packed = half.encode_each_token(half.tokenize(texts, kind))
+        packed = half.encode_each_token(half.tokenize(texts, kind, self._lengths[kind]))
         return np.split(packed.values, packed.starts[1:-1])
 
 
