@@ -14,7 +14,7 @@ from qontext.frame import artifacts, computed, interrupts, launch, locks, log, o
 from qontext.frame.artifacts import Artifact, Workdir
 from qontext.frame.config import StageConfig, problem_of_name
 from qontext.frame.errors import QontextError
-from qontext.frame.inputs import digest_of, named_inputs, refuse_inputs_below
+from qontext.frame.inputs import Unchanged, digest_of, named_inputs, refuse_inputs_below
 from qontext.frame.parts import Parts, PartsConfig, finish_all, make_share, missing
 from qontext.frame.stages import C, Pipeline, Stage
 
@@ -68,6 +68,7 @@ def execute(stage: Stage[C], settings: C, out: Path | None, *, overwrite: bool =
         return _execute_without_out(stage, settings)
     if stage.file and out.suffix == Path(stage.file).suffix and not out.is_dir():
         return _execute_file(stage, settings, out, stage.file, overwrite=overwrite)
+    unchanged = Unchanged(settings)
     claim = claim_of(stage, settings, out)
     refuse_inputs_below(out, claim)
     if _is_for_ranks_elsewhere(stage, settings) and computed.state(out, claim)[0] != "done":
@@ -91,7 +92,7 @@ def execute(stage: Stage[C], settings: C, out: Path | None, *, overwrite: bool =
                     log.note(f"{'Joining' if place.is_shard else 'Resuming'} {out}.")
             claimed = {**claim, "launch": launch.start()}
             work = artifacts.begin(out, claimed, place.writer, rank=place.rank, world=place.world)
-        return _work(stage, settings, work, claim, place)
+        return _work(stage, settings, work, claim, place, unchanged)
 
 
 def _is_for_ranks_elsewhere(stage: Stage[C], settings: C) -> bool:
@@ -160,24 +161,47 @@ def _prepare(out: Path, claim: dict[str, Any], *, overwrite: bool) -> tuple[str,
     return "absent", None
 
 
-def _work(stage: Stage[C], settings: C, work: Workdir, claim: dict[str, Any], place: _Place) -> Artifact:
+def _work(
+    stage: Stage[C],
+    settings: C,
+    work: Workdir,
+    claim: dict[str, Any],
+    place: _Place,
+    unchanged: Unchanged,
+) -> Artifact:
     """Run the stage in its claimed directory, and finish it once all parts exist."""
     out, started = work.path, time.monotonic()
     try:
         if isinstance(stage.run, type):
-            return _make_parts(stage.run, settings, work, claim, place)
+            return _make_parts(stage.run, settings, work, claim, place, unchanged)
         summary = stage.run(settings, work)
+        interrupts.check()
+        _require_same(unchanged, claim, work)
     except (QontextError, OSError):
         if not place.is_shard:
             artifacts.abandon(work)
         raise
-    interrupts.check()
     with locks.lock(out, "-claim", wait=True):
         return artifacts.finish(work, claim, summary or {}, time.monotonic() - started)
 
 
+def _require_same(unchanged: Unchanged, claim: dict[str, Any], work: Workdir) -> None:
+    """Refuse inputs that changed, and remove the parts, which nobody can tell from those of the original inputs."""
+    try:
+        unchanged.check(claim)
+    except QontextError:
+        for name in work.names():
+            work.remove(name)
+        raise
+
+
 def _make_parts(
-    kind: type[Parts[Any]], settings: Any, work: Workdir, claim: dict[str, Any], place: _Place
+    kind: type[Parts[Any]],
+    settings: Any,
+    work: Workdir,
+    claim: dict[str, Any],
+    place: _Place,
+    unchanged: Unchanged,
 ) -> Artifact:
     """Make this process' share of the parts; whoever finds all of them there finishes the directory."""
     out, started = work.path, time.monotonic()
@@ -186,6 +210,7 @@ def _make_parts(
     with _finishing(out, place):
         if computed.state(out, claim)[0] == "done":  # another process found all parts first
             return artifacts.open_artifact(out)
+        _require_same(unchanged, claim, work)
         waiting = missing(parts, outcome)
         if not waiting:
             summary = finish_all(parts, outcome)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from qontext.frame.artifacts import CARD, CLAIM, META, TEMPORARY, is_artifact, open_artifact, read_description
 from qontext.frame.disk import file_hash
-from qontext.frame.errors import printable
+from qontext.frame.errors import QontextError, printable
 from qontext.frame.folders import walk
 from qontext.frame.origins import places
 
@@ -27,13 +27,28 @@ def fingerprint(path: Path | str) -> str:
     if file.is_dir():
         if (file / CLAIM).is_file():
             open_artifact(file)  # says that it is not finished
-        tree = dict(_tree(file))
+        tree = dict(_tree(file, file_hash))
         return hashlib.blake2b(json.dumps(tree, sort_keys=True).encode(), digest_size=16).hexdigest()
     return file_hash(file)
 
 
-def _tree(root: Path) -> Iterator[tuple[str, str]]:
-    """(name, hash) of a folder's content; see `fingerprint`."""
+def stamp(path: Path) -> str:
+    """What the system says of the files that `fingerprint` reads, which changes with them; empty if they are missing."""
+    try:
+        if is_artifact(path):
+            return _stat(path / META)
+        return json.dumps(dict(_tree(path, _stat))) if path.is_dir() else _stat(path)
+    except (OSError, QontextError):
+        return ""
+
+
+def _stat(file: Path) -> str:
+    is_now = file.stat()
+    return f"{is_now.st_ino} {is_now.st_size} {is_now.st_mtime_ns} {is_now.st_ctime_ns}"
+
+
+def _tree(root: Path, of: Callable[[Path], str]) -> Iterator[tuple[str, str]]:
+    """(name, hash or stamp) of a folder's content; see `fingerprint`."""
     artifacts: list[Path] = []
 
     def enter(entry: os.DirEntry[str]) -> bool:
@@ -50,7 +65,7 @@ def _tree(root: Path) -> Iterator[tuple[str, str]]:
             raise entry
         path = Path(entry.path)
         if path.is_file() and not path.name.startswith(".lock") and not _is_card(path):
-            yield printable(path.relative_to(root)), file_hash(path)
+            yield printable(path.relative_to(root)), of(path)
     for artifact in dict.fromkeys(artifacts):
         yield from _artifact(artifact, root)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qontext.frame.errors import QontextError
-from qontext.frame.fingerprint import fingerprint
+from qontext.frame.fingerprint import fingerprint, stamp
 from qontext.frame.origins import Entry, places
 
 if TYPE_CHECKING:  # listing the verbs does not need pydantic
@@ -35,6 +36,38 @@ def digest_of(value: str, field: str, mark: Input | None = None) -> str:
         return digest
     path = check_input(value, field)
     return fingerprint(path) if path is not None else f"name:{value}"
+
+
+class Unchanged:
+    """The inputs of a stage as they were before they were hashed, to be compared once the stage has read them."""
+
+    def __init__(self, settings: StageConfig) -> None:
+        self._settings, self._stamps = settings, _stamps(settings)
+
+    def check(self, claim: dict[str, Any]) -> None:
+        """Refuse an input with another content than the claim says. What has the same stamp is not read again."""
+        marks = type(self._settings).inputs()
+        for name, now in _stamps(self._settings).items():
+            entry = claim["inputs"][name]
+            if now != self._stamps[name]:
+                with contextlib.suppress(QontextError, OSError):
+                    if digest_of(entry["path"], name, marks[name.partition("[")[0]]) == entry["digest"]:
+                        continue
+                raise QontextError(
+                    f"{name} changed while it was read",
+                    place=entry["path"],
+                    remedy="Run the same command again, once nothing writes there.",
+                )
+
+
+def _stamps(settings: StageConfig) -> dict[str, str]:
+    """The stamp of each input that is a file or folder, by the setting that names it."""
+    marks = type(settings).inputs()
+    return {
+        name: stamp(Path(item).expanduser())
+        for name, item in named_inputs(settings)
+        if marks[name.partition("[")[0]].by_content
+    }
 
 
 def check_input(value: str, field: str) -> Path | None:
