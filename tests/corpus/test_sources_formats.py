@@ -55,7 +55,14 @@ BEIR = lines(
 def test_records_of_one_document_are_joined_and_keep_their_ids(tmp_path: Path) -> None:
     path = write(tmp_path / "corpus.jsonl", BEIR)
     assert read(path) == [
-        Document("moon", "Moon", "", f"{path}:1", (("moon#0", "It is grey."), ("moon#1", "It is far."))),
+        Document(
+            "moon",
+            "Moon",
+            "",
+            f"{path}:1",
+            (("moon#0", "It is grey."), ("moon#1", "It is far.")),
+            passage_places=(f"{path}:1", f"{path}:2"),
+        ),
         Document("sun", "Sun", "", f"{path}:3", (("sun#0", "Hot — très."),)),
     ]
 

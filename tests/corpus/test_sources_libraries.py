@@ -168,6 +168,7 @@ def test_a_saved_hugging_face_data_set(saved: Path) -> None:
             f"{uri}: row 1",
             (("a#0", "x"), ("a#1", "y")),
             passage_metadata=('{"label": 1}', '{"label": 2}'),
+            passage_places=(f"{uri}: row 1", f"{uri}: row 2"),
         ),
         Document("b", "", "", f"{uri}: row 3", (("b#0", "z"),), metadata='{"label": 3}'),
     ]

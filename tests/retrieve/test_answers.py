@@ -61,7 +61,7 @@ def test_an_answer_knows_its_place(adapted: Path) -> None:
 def test_a_question_shows_cited_passages(adapted: Path) -> None:
     code, shown = call(adapted, "who bakes bread?", "--k", "2")
     assert code == 0
-    assert "1. oven" in shown and "news/oven.txt, lines 1–2" in shown and "The oven bakes bread" in shown
+    assert "1. oven" in shown and "news/oven.txt, line 1" in shown and "The oven bakes bread" in shown
     assert "3." not in shown
 
 
@@ -75,11 +75,12 @@ def test_a_question_as_json(adapted: Path) -> None:
         "document": "news/oven.txt",
         "title": "oven",
         "text": "The oven bakes bread with fire.\nIt is hot.",
+        "snippet": "The oven bakes bread with fire. It is hot.",
         "file": "news/oven.txt",
         "line": 1,
-        "last_line": 2,
+        "last_line": 1,
         "metadata": {"folder": "news", "format": "text"},
-        "place": "news/oven.txt, lines 1–2",
+        "place": "news/oven.txt, line 1",
     }
 
 
@@ -214,7 +215,10 @@ def test_passages_without_places_are_answers_without_one(adapted: Path, tmp_path
 
     (part,) = (adapted / "index" / "passages").glob("*.parquet")
     pq.write_table(pq.read_table(part).select(PASSAGES.names), tmp_path / "old.parquet")
-    passage, place = find_passages(tmp_path / "old.parquet", ["news/oven.txt#0"])["news/oven.txt#0"]
+    passage, place, sentences = find_passages(tmp_path / "old.parquet", ["news/oven.txt#0"])[
+        "news/oven.txt#0"
+    ]
+    assert sentences == (0, 32)
     assert passage.title == "oven" and place == Place() and str(place) == ""
     with pytest.raises(
         QontextError, match=r"no passage has a field 'lang'.*Available fields: document, title"

@@ -6,13 +6,15 @@ quarter of the limit is joined with the next section, heading included, if both 
 from __future__ import annotations
 
 import bisect
+import dataclasses
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from qontext.corpus import spans as sentence_spans
 from qontext.corpus.sentences import Splitter, by_lines, shortened
-from qontext.corpus.spans import SPECIAL_TOKENS, Span, group
-from qontext.data.places import SEPARATOR, Place
+from qontext.corpus.spans import SPECIAL_TOKENS, group
+from qontext.data.places import SEPARATOR, Place, Span, common_prefix, joined
 from qontext.data.records import Block
 
 _SHORT = 4
@@ -32,18 +34,18 @@ class Outline:
 
     def spans(
         self, tokens: list[int], max_tokens: int, short: float, key: str
-    ) -> Iterator[tuple[Span, tuple[str, ...]]]:
+    ) -> Iterator[tuple[sentence_spans.Span, tuple[str, ...]]]:
         """The passages as spans of sentences, with their headings; `tokens` has the length of each sentence."""
         for number, (begin, end, path) in enumerate(self._stretches(tokens, max_tokens)):
             for span in group(tokens[begin:end], max_tokens, short, f"{key} {number}" if number else key):
-                yield Span(span.first + begin, span.last + begin, span.tokens), path
+                yield sentence_spans.Span(span.first + begin, span.last + begin, span.tokens), path
 
     def _stretches(self, tokens: list[int], max_tokens: int) -> Iterator[tuple[int, int, tuple[str, ...]]]:
         """(first sentence, sentence after the last, path) of each section; short ones are joined with the next."""
         stretch: tuple[int, int, int, tuple[str, ...]] | None = None
         for (heading, first, end), path in zip(self.sections, self.paths):
             if stretch is not None and sum(tokens[stretch[0] : end]) + SPECIAL_TOKENS <= max_tokens:
-                shared = _shared(stretch[3], path)
+                shared = common_prefix([stretch[3], path])
                 # A heading that is no longer in the path is kept in the text.
                 stretch = (stretch[0], stretch[1] if shared == stretch[3] else stretch[0], end, shared)
             else:
@@ -57,13 +59,29 @@ class Outline:
             yield stretch[1:]
 
     def place(self, begin: int, end: int, headings: tuple[str, ...]) -> Place:
-        """The place of text[begin:end]."""
+        """The place of text[begin:end], a passage below these headings."""
+        text, own = self.text[begin:end], len(headings)
         first = max(0, bisect.bisect_right(self.blocks, begin, key=lambda item: item[0]) - 1)
-        last = max(first, bisect.bisect_left(self.blocks, end, key=lambda item: item[0]) - 1)
-        (at, block), (last_at, last_block) = self.blocks[first], self.blocks[last]
-        line = None if block.line is None else block.line + self.text.count("\n", at, max(at, begin))
-        last_line = None if last_block.line is None else last_block.line + self.text.count("\n", last_at, end)
-        return Place("", headings, block.page, line, last_line)
+        last = max(first + 1, bisect.bisect_left(self.blocks, end, key=lambda item: item[0]))
+        spans = []
+        for at, block in self.blocks[first:last]:
+            start, line = max(at, begin), block.line
+            line = None if line is None else line + self.text.count("\n", at, start)
+            stop = min(at + len(block.text), end)
+            last_line = None if line is None else line + self.text.count("\n", start, stop)
+            spans.append(Span(start - begin, block.headings[own:], block.page, line, last_line, block.cell))
+        lines = [span.last_line for span in spans if span.last_line is not None]
+        page, cell = (getattr(spans[0], name) for name in ("page", "cell"))
+        spans = list(joined(spans, text))
+        return Place(
+            "",
+            headings,
+            page,
+            spans[0].line,
+            max(lines, default=None),
+            cell=cell,
+            spans=tuple(spans) if len(spans) > 1 or spans[0].headings else (),
+        )
 
 
 def outline(blocks: tuple[Block, ...], split: Splitter, language: str, max_tokens: int) -> Outline:
@@ -82,16 +100,18 @@ def outline(blocks: tuple[Block, ...], split: Splitter, language: str, max_token
         return begin
 
     previous: tuple[str, ...] = ()
-    for headings, section in itertools.groupby(blocks, key=lambda block: block.headings):
+    for headings, of_section in itertools.groupby(blocks, key=lambda block: block.headings):
         if parts:
             append("\n\n")
         heading = len(result.starts)
-        shared = len(_shared(previous, headings))
+        shared = len(common_prefix([previous, headings]))
+        section = list(of_section)
         if names := "\n".join(headings[shared:]):
             result.starts.append(append(names))
+            result.blocks.append((result.starts[-1], dataclasses.replace(section[0], text="")))
             append("\n")
         first = len(result.starts)
-        for run in _runs(list(section)):
+        for run in _runs(section):
             if result.starts[first:]:
                 append("\n" if run[0].tight else "\n\n")
             begin = size
@@ -120,12 +140,6 @@ def _runs(blocks: list[Block]) -> Iterator[list[Block]]:
         run.append(block)
     if run:
         yield run
-
-
-def _shared(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
-    """The common prefix of two paths of headings."""
-    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, second))
-    return tuple(name for name, _ in same)
 
 
 def title_of(title: str, headings: tuple[str, ...]) -> str:

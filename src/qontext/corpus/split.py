@@ -189,7 +189,7 @@ def split_block(block: Batch, config: SplitConfig) -> tuple[pa.Table, Counter[st
     import pyarrow as pa
 
     from qontext.corpus.sections import title_of
-    from qontext.corpus.texts import Splitting, spans_of, texts_of
+    from qontext.corpus.texts import Splitting, place_of, spans_of, texts_of
     from qontext.data.records import PASSAGES, PLACES
 
     rows: dict[str, list[Any]] = {name: [] for name in (*PASSAGES.names, *PLACES.names)}
@@ -215,7 +215,7 @@ def split_block(block: Batch, config: SplitConfig) -> tuple[pa.Table, Counter[st
             passage = passage.strip()
             position = positions[document.id]
             positions[document.id] += 1
-            place = text.outline.place(begin, begin + len(passage), headings) if text.outline else text.place
+            place = place_of(text, begin, begin + len(passage), headings)
             rows["id"].append(f"{document.id}#{position}" if text.name is None else text.name)
             rows["doc"].append(document.id)
             rows["position"].append(position)
@@ -224,8 +224,10 @@ def split_block(block: Batch, config: SplitConfig) -> tuple[pa.Table, Counter[st
             rows["sentences"].append([max(start - begin, 0) for start in at[first:last]])
             rows["tokens"].append(count)
             rows["overlong"].append(count > config.max_tokens)
-            for name, value in place._replace(file=text.file)._asdict().items():
-                rows[name].append(text.metadata if name == "metadata" else value)
+            columns = {**place._asdict(), "file": text.file, "metadata": text.metadata}
+            columns["spans"] = [span._asdict() for span in place.spans]
+            for name in PLACES.names:
+                rows[name].append(columns[name])
     counts = Counter(
         documents=len(block.documents),
         passages=len(rows["id"]),
@@ -285,8 +287,11 @@ def _usable(
         elif any(is_new):
             passages = tuple(itertools.compress(document.passages, is_new))
             metadata = tuple(itertools.compress(document.passage_metadata, is_new))
+            places = tuple(itertools.compress(document.passage_places, is_new))
             block.documents.append(
-                dataclasses.replace(document, passages=passages, passage_metadata=metadata)
+                dataclasses.replace(
+                    document, passages=passages, passage_metadata=metadata, passage_places=places
+                )
             )
     if config.keep:
         texts = (text for d in block.documents for _, text in d.passages or ((d.id, d.content),))
@@ -345,5 +350,5 @@ STAGE = Stage(
         qontext split handbook --out passages
         qontext split docs.jsonl --on ray --out passages
     """,
-    format=2,
+    format=3,
 )

@@ -69,6 +69,7 @@ def _document(values: dict[str, Any]) -> Document:
             "passages": tuple((name, text) for name, text in values["passages"]),
             "blocks": tuple(blocks),
             "passage_metadata": tuple(values["passage_metadata"]),
+            "passage_places": tuple(values["passage_places"]),
         }
     )
 

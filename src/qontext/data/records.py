@@ -23,8 +23,9 @@ from qontext.frame.errors import QontextError, first_line, printable
 class Block:
     """A block of a document's text under one heading.
 
-    `line` is the line of the file on which it starts, `page` its page, both from 1. A `tight` block follows
-    the previous one without an empty line, as list items do. Code is split into lines, not into sentences.
+    `line` is the line of the file on which it starts, `page` its page and `cell` its cell of a notebook, all from 1. A
+    `tight` block follows the previous one without an empty line, as list items do. Code is split at empty lines, not into
+    sentences.
     """
 
     text: str
@@ -33,14 +34,15 @@ class Block:
     line: int | None = None
     tight: bool = False
     code: bool = False
+    cell: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
     """A text in its source. `place` is its position (``docs.jsonl:17``), for error messages. `passages` has
-    (id, text) of parts that are already separate in the source; `--keep` keeps them unchanged. Otherwise they
-    are paragraphs: their text is joined and split again. A document with headings or pages has `blocks`
-    instead of a text. `file` is its path in the source, or its URL, and `metadata` a JSON object with its
+    (id, text) of parts that are already separate in the source, and `passage_places` their places; `--keep` keeps them
+    unchanged. Otherwise they are paragraphs: their text is joined and split again. A document with headings or pages has
+    `blocks` instead of a text. `file` is its path in the source, or its URL, and `metadata` a JSON object with its
     other fields; if passages differ in them, `passage_metadata` has one object for each.
     """
 
@@ -53,6 +55,7 @@ class Document:
     file: str = ""
     metadata: str = "{}"
     passage_metadata: tuple[str, ...] = ()
+    passage_places: tuple[str, ...] = ()
 
     @property
     def content(self) -> str:
@@ -114,6 +117,25 @@ PLACES = pa.schema(
         pa.field("last_line", pa.int32()),
         # A JSON object.
         pa.field("metadata", pa.string(), nullable=False),
+        # The first cell of a notebook, from 1.
+        pa.field("cell", pa.int32()),
+        # The places within a text that has several, each from a character on; see `places.Span`.
+        pa.field(
+            "spans",
+            pa.list_(
+                pa.struct(
+                    [
+                        pa.field("start", pa.int32()),
+                        pa.field("headings", pa.list_(pa.string())),
+                        pa.field("page", pa.int32()),
+                        pa.field("line", pa.int32()),
+                        pa.field("last_line", pa.int32()),
+                        pa.field("cell", pa.int32()),
+                    ]
+                )
+            ),
+            nullable=False,
+        ),
     ]
 )
 """The places of passages: columns that `split` writes after those of `PASSAGES`. Other files may lack them."""

@@ -36,7 +36,13 @@ class Source:
         for hit in self.system.search([question], k, Filter(folder))[0]:
             passage = passages[hit.number]
             position, _ = passages.position(hit.number)
+            snippet, place = self.system.matched(hit, question)
+            known = place.as_json()
             metadata = {
+                **known.pop("metadata", {}),
+                **known,
+                "place": str(place),
+                "snippet": snippet,
                 "document": passage.doc,
                 "title": passage.title,
                 "passage": position,

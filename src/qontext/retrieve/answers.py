@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +17,6 @@ PROMPT = "-"
 """As the question: read questions from standard input."""
 SHOWN = 5
 """Default number of answers to a question."""
-_TEXT = 300
 
 
 def answer(searcher: Searcher, question: str, k: int, where: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -60,28 +60,40 @@ def _questions() -> Iterator[str]:
 
 
 def show(question: str, answers: list[Answer]) -> None:
-    """Print the passages: title, place, beginning."""
+    """Print the passages: title, place, snippet."""
     if not log.is_shown():
         return
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    heads = captions(answers)
     table = Table.grid(padding=(0, 1))
     table.add_column(justify="right", style="cyan")
     table.add_column(overflow="fold")
     for one in answers:
-        place = str(one.place)
-        # A title that is part of the place is not shown twice.
-        head = place if one.place.headings or not one.title else one.title
-        text = " ".join(one.text.split())
-        text = text if len(text) <= _TEXT else text[:_TEXT].rstrip() + " …"
+        head, below = heads[one.rank - 1]
         table.add_row("", "")
-        table.add_row(f"{one.rank}.", Text(head or one.document, style="bold"))
-        if place and place != head:
-            table.add_row("", Text(place, style="dim"))
-        table.add_row("", Text(text))
+        table.add_row(f"{one.rank}.", Text(head, style="bold"))
+        if below:
+            table.add_row("", Text(below, style="dim"))
+        table.add_row("", Text(one.snippet))
     with log.results():
         console = Console(markup=False, emoji=False, highlight=False)
         console.print(Text(question, style="bold"))
         console.print(table if answers else "No passage was found.")
+
+
+def captions(answers: list[Answer]) -> list[tuple[str, str]]:
+    """The title of each answer, and its place, if it is not the title. Answers with the same title have their ids, too."""
+    rows = []
+    for one in answers:
+        place = str(one.place)
+        # A title that is part of the place is not shown twice.
+        head = place if one.place.headings or not one.title else one.title
+        rows.append((head or one.document, place if place != head else ""))
+    heads = Counter(head for head, _ in rows)
+    return [
+        (head, ", ".join(filter(None, (below, one.id)))) if heads[head] > 1 else (head, below)
+        for one, (head, below) in zip(answers, rows)
+    ]

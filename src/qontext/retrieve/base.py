@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from qontext.data.places import Place
+from qontext.data.places import Found, Place
 from qontext.frame.errors import QontextError
+from qontext.retrieve.snippets import snippet
 
 if TYPE_CHECKING:
-    from qontext.data.collection import Passage
     from qontext.data.runs import Run
     from qontext.retrieve.where import Mask
 
@@ -18,12 +18,13 @@ CANDIDATES = 100
 """Minimum hits of each system for fusion."""
 
 
-_NAMES = ("rank", "score", "passage", "document", "title", "text")
+_NAMES = ("rank", "score", "passage", "document", "title", "text", "snippet")
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A passage with its rank and score; scores of different questions are not comparable."""
+    """A passage with its rank and score; scores of different questions are not comparable. `place` is that of the
+    passage's best sentence for the question, and `snippet` the text around it."""
 
     rank: int
     score: float
@@ -32,6 +33,7 @@ class Answer:
     title: str
     text: str
     place: Place = field(default_factory=Place)
+    snippet: str = ""
 
     @property
     def id(self) -> str:
@@ -68,22 +70,40 @@ class BaseSearcher:
             raise QontextError("the question is empty")
         hits = self.run({"q": question}, k, where).get("q", [])
         passages = self._passages({hit.passage for hit in hits})
+        words = self.lexical if self._uses_words else None
+        how: dict[str, Any] = {"analyzer": words.analyzer, "rarity": words.rarity} if words else {}
         answers = []
         for rank, hit in enumerate(hits, start=1):
-            p, place = passages[hit.passage]
-            answers.append(Answer(rank, round(hit.score, 6), p.id, p.doc, p.title, p.text, place))
+            p, place, sentences = passages[hit.passage]
+            shown = snippet(question, p.text, sentences, **how)
+            answers.append(
+                Answer(
+                    rank,
+                    round(hit.score, 6),
+                    p.id,
+                    p.doc,
+                    p.title,
+                    p.text,
+                    place.within(p.text, shown.begin, shown.end),
+                    shown.text,
+                )
+            )
         return answers
 
     def run(self, queries: Mapping[str, str], k: int = 10, where: Sequence[str] = ()) -> Run:
         """The best k passages of each query (id → text)."""
         runs = []
-        if self.system != "start" and self.system != "adapted":
+        if self._uses_words:
             rows = self._rows(tuple(where), self.lexical)
             runs.append(self.lexical.search(queries, max(k, CANDIDATES), rows))
         if self.system != "bm25":
             runs.append(self._dense(queries, max(k, CANDIDATES), tuple(where)))
         found = self._fused(runs, max(k, CANDIDATES)) if len(runs) > 1 else runs[0]
         return self._reranked(queries, found).top(k)
+
+    @property
+    def _uses_words(self) -> bool:
+        return self.system not in ("start", "adapted")
 
     def _dense(self, queries: Mapping[str, str], k: int, where: tuple[str, ...]) -> Run:
         import numpy as np
@@ -121,5 +141,5 @@ class BaseSearcher:
         """Which passages of an index meet the conditions."""
         raise NotImplementedError
 
-    def _passages(self, ids: set[str]) -> Mapping[str, tuple[Passage, Place]]:
+    def _passages(self, ids: set[str]) -> Mapping[str, Found]:
         raise NotImplementedError

@@ -151,6 +151,13 @@ class Bm25:
             self._index.nonoccurrence_array = None  # for other BM25 variants than Lucene's
         return self._index
 
+    def rarity(self, term: str) -> float:
+        """The inverse document frequency of a term."""
+        number = self._postings.vocabulary.get(term)
+        starts = self._postings.starts
+        n = 0 if number is None else int(starts[number + 1]) - int(starts[number])
+        return math.log(1 + (len(self.ids) - n + 0.5) / (n + 0.5))
+
     def search(self, queries: Mapping[str, str], k: int, rows: Any = None) -> Run:
         """The best `k` passages of each query (id → text). Passages without any of its words are not hits.
         With `rows`, [P] bool, only these passages are searched.

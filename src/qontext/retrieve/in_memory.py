@@ -11,7 +11,7 @@ import numpy as np
 
 from qontext.data.collection import Passage
 from qontext.data.load import as_passages
-from qontext.data.places import Place
+from qontext.data.places import Found
 from qontext.frame.errors import QontextError
 from qontext.retrieve.base import BaseSearcher
 from qontext.retrieve.where import Mask
@@ -51,8 +51,8 @@ class InMemory(BaseSearcher):
     def _dense_parts(self, queries: int) -> tuple[Any, Any]:
         return self._retriever, self._index
 
-    def _passages(self, ids: set[str]) -> Mapping[str, tuple[Passage, Place]]:
-        return {id: (self._by_id[id], Place()) for id in ids}
+    def _passages(self, ids: set[str]) -> Mapping[str, Found]:
+        return {id: Found(self._by_id[id]) for id in ids}
 
     def _rows(self, where: tuple[str, ...], index: Any) -> Mask | None:
         if where:

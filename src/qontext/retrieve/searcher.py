@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
 from pydantic import Field, NonNegativeFloat
 from typing_extensions import TypedDict
 
-from qontext.data.places import Place, find_passages
+from qontext.data.places import Found, find_passages
 from qontext.frame.artifacts import is_artifact, open_artifact
 from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
@@ -190,7 +190,7 @@ class Searcher(BaseSearcher):
         self._where: tuple[str, ...] = ()
         self._masks: dict[int, Mask] = {}
 
-    def _passages(self, ids: set[str]) -> Mapping[str, tuple[Passage, Place]]:
+    def _passages(self, ids: set[str]) -> Mapping[str, Found]:
         return find_passages(self._folder / "passages", ids)
 
     def _dense_parts(self, queries: int) -> tuple[Any, Any]:

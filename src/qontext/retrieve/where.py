@@ -152,7 +152,7 @@ def _fulfils(
 def _batches(source: Path) -> Iterator[tuple[Path, pa.RecordBatch]]:
     """(file, rows) with `id`, `title`, `doc` and the other columns."""
     if is_table(source):
-        yield from read_columns(source)
+        yield from read_columns(source, {"id", "metadata", *COLUMNS.values()})
         return
     rows = read_metadata(source)
     while some := list(itertools.islice(rows, _ROWS)):

@@ -136,17 +136,17 @@ async def metrics(request: Request) -> PlainTextResponse:
 
 def _searched(system: System, queries: list[str], outcome: TimedHits) -> Response:
     results = [
-        SearchResult(query=query, hits=[_hit(system, rank, hit) for rank, hit in enumerate(hits, 1)])
+        SearchResult(query=query, hits=[_hit(system, query, rank, hit) for rank, hit in enumerate(hits, 1)])
         for query, hits in zip(queries, outcome.hits)
     ]
     answer = SearchResponse(system=system.name, seconds=round(outcome.seconds, 6), results=results)
     return Response(answer.model_dump_json(), media_type="application/json")
 
 
-def _hit(system: System, rank: int, hit: Hit) -> SearchHit:
+def _hit(system: System, query: str, rank: int, hit: Hit) -> SearchHit:
     passage = system.passages[hit.number]
     position, count = system.passages.position(hit.number)
-    place = system.passages.place(hit.number)
+    snippet, place = system.matched(hit, query)
     return SearchHit(
         rank=rank,
         score=round(hit.score, 6),
@@ -154,6 +154,7 @@ def _hit(system: System, rank: int, hit: Hit) -> SearchHit:
         document=passage.doc,
         title=passage.title,
         text=passage.text,
+        snippet=snippet,
         position=position,
         passages=count,
         place=str(place),

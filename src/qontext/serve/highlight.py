@@ -46,19 +46,3 @@ def _stems(query: str, analyzer: str) -> frozenset[str]:
     """The stems of a query's words; a page has many texts and one query."""
     term = _term_of(analyzer)
     return frozenset(stem for word in _WORD.findall(query.lower()) if (stem := term(word)))
-
-
-def snippet(text: str, query: str, analyzer: str = "english") -> list[Stretch]:
-    """At most `SNIPPET` characters of the text, starting shortly before the first marked word."""
-    if len(text) <= SNIPPET:
-        return highlight(text, query, analyzer)
-    before = 0
-    for stretch in highlight(text, query, analyzer):
-        if stretch.is_marked:
-            break
-        before += len(stretch.text)
-    start = 0 if before >= len(text) or before < SNIPPET // 2 else text.rfind(" ", 0, before - 100) + 1
-    cut = text[start : start + SNIPPET]
-    if start + SNIPPET < len(text):
-        cut = cut.rsplit(" ", 1)[0] + " …"
-    return highlight(("… " if start else "") + cut, query, analyzer)

@@ -14,6 +14,7 @@ from qontext.frame.errors import QontextError, shorten
 from qontext.serve.passages import Filter, Passages
 from qontext.serve.schemas import LONGEST_QUERY
 from qontext.serve.service import Service
+from qontext.serve.systems import System
 
 TEXT_CHARACTERS, ANSWER_CHARACTERS, MOST_RESULTS = 2_000, 20_000, 20
 
@@ -27,8 +28,9 @@ class SearchResult(BaseModel):
     passage: int
     """The position of the passage in its document, from 1."""
     place: str
-    """File or URL, headings, and page or lines, if known."""
+    """File or URL, headings, and page, cell or line of the best sentence, if known."""
     text: str
+    """The passage; of a long one, the text around its best sentence."""
 
 
 class SearchResults(BaseModel):
@@ -71,7 +73,7 @@ def build(service: Service) -> Any:
             results = await service.search(service.default, [question], k, Filter(folder))
         except QontextError as error:
             raise ToolError(str(error)) from None
-        return SearchResults(results=_results(service.default.passages, results.hits[0]))
+        return SearchResults(results=_results(service.default, question, results.hits[0]))
 
     async def read(
         document: Annotated[str, Field(description="The id of a document, as search returns it.")],
@@ -139,14 +141,16 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def _results(passages: Passages, hits: list[Any]) -> list[SearchResult]:
+def _results(system: System, question: str, hits: list[Any]) -> list[SearchResult]:
     """The hits, with a limited amount of text."""
     results, left = [], ANSWER_CHARACTERS
     for rank, hit in enumerate(hits, 1):
-        passage = passages[hit.number]
-        text = _cut(passage.text, min(TEXT_CHARACTERS, max(200, left)))
+        passage = system.passages[hit.number]
+        most = min(TEXT_CHARACTERS, max(200, left))
+        snippet, place = system.matched(hit, question, most)
+        text = passage.text if len(passage.text) <= most else snippet
         left -= len(text)
-        position, _ = passages.position(hit.number)
+        position, _ = system.passages.position(hit.number)
         results.append(
             SearchResult(
                 rank=rank,
@@ -154,7 +158,7 @@ def _results(passages: Passages, hits: list[Any]) -> list[SearchResult]:
                 document=passage.doc,
                 title=passage.title,
                 passage=position,
-                place=str(passages.place(hit.number)),
+                place=str(place),
                 text=text,
             )
         )

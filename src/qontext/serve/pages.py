@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -14,7 +15,7 @@ from qontext.data.collection import Passage
 from qontext.frame.errors import QontextError
 from qontext.serve.api import service_of
 from qontext.serve.errors import ServeError, Unknown
-from qontext.serve.highlight import Stretch, highlight, snippet
+from qontext.serve.highlight import SNIPPET, Stretch, highlight
 from qontext.serve.models import Kind
 from qontext.serve.passages import Filter
 from qontext.serve.schemas import LONGEST_CONDITION, LONGEST_QUERY, MOST_CONDITIONS
@@ -40,6 +41,8 @@ class Result:
     text: list[Stretch]
     moved: str
     is_relevant: bool
+    is_repeated: bool = False
+    """Whether another result has the same title."""
 
 
 @dataclass(frozen=True)
@@ -222,6 +225,8 @@ def _columns(
             _result(system, rank, hit, text, first if columns else None, relevant)
             for rank, hit in enumerate(hits, 1)
         ]
+        titles_here = Counter(result.passage.title for result in results)
+        results = [replace(r, is_repeated=titles_here[r.passage.title] > 1) for r in results]
         here = {result.passage.id for result in results}
         titles = {
             r.passage.id: r.passage.title or r.passage.doc for r in (columns[0].results if columns else [])
@@ -237,6 +242,7 @@ def _result(
 ) -> Result:
     passage = system.passages[hit.number]
     position, count = system.passages.position(hit.number)
+    shown, place = system.matched(hit, text, SNIPPET)
     moved = ""
     if first is not None:
         before = first.get(passage.id)
@@ -246,9 +252,9 @@ def _result(
         rank=rank,
         score=hit.score,
         passage=passage,
-        place=str(system.passages.place(hit.number)),
+        place=str(place),
         position=f"passage {position} of {count}",
-        text=snippet(passage.text, text, system.analyzer),
+        text=highlight(shown, text, system.analyzer),
         moved=moved,
         is_relevant=passage.id in relevant,
     )
@@ -259,7 +265,8 @@ def _first(system: System, hits: list[Hit], text: str, relevant: set[str]) -> di
     ids = [system.passages[hit.number].id for hit in hits]
     rank = next((rank for rank, id in enumerate(ids, 1) if id in relevant), None)
     passage = system.passages[hits[0].number] if hits else None
-    text_shown = snippet(passage.text[:300], text, system.analyzer) if passage else []
+    shown = system.matched(hits[0], text)[0] if hits else ""
+    text_shown = highlight(shown, text, system.analyzer)
     return {"passage": passage, "text": text_shown, "rank": rank}
 
 

@@ -105,7 +105,14 @@ class Passages:
         if self._places is None:
             return Place()
         (row,) = self._places.slice(number, 1).to_pylist()
+        row.pop("sentences", None)
         return place_of(row, Path(self.name))
+
+    def sentences(self, number: int) -> list[int]:
+        """Where the sentences of the passage start, if known."""
+        if self._places is None or "sentences" not in self._places.column_names:
+            return []
+        return self._places["sentences"][number].as_py() or []
 
     def numbers(self, ids: Array) -> Array:
         """[N] the numbers of the passages with these ids, all of which must exist."""
@@ -202,7 +209,7 @@ def _read_places(source: str) -> pa.Table | None:
     """The columns with the places of passages; None if there are none."""
     tables = []
     for _, batch in read_columns(source):
-        there = [name for name in PLACES.names if name in batch.schema.names]
+        there = [name for name in ("sentences", *PLACES.names) if name in batch.schema.names]
         columns = {
             name: batch[name].dictionary_encode() if pa.types.is_string(batch[name].type) else batch[name]
             for name in there

@@ -67,12 +67,14 @@ class SearchHit(BaseModel):
     document: str
     title: str
     text: str
+    snippet: str
+    """The text around the passage's best sentence for the query."""
     position: int
     """The position of the passage in its document, from 1."""
     passages: int
     """The number of passages of the document."""
     place: str
-    """File or URL, headings, and page or lines, if known."""
+    """File or URL, headings, and page, cell or line of the best sentence, if known."""
     metadata: dict[str, Any]
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from qontext.data.places import Place
 from qontext.data.runs import Run
 from qontext.frame.artifacts import Artifact, open_artifact
 from qontext.frame.errors import QontextError
@@ -31,6 +32,7 @@ from qontext.retrieve.searcher import (
     open_adapted,
     uses_tokens,
 )
+from qontext.retrieve.snippets import SNIPPET, Rarity, snippet
 from qontext.retrieve.token_bits import TokenBits
 from qontext.retrieve.where import Mask, passages_of
 from qontext.serve.errors import Failed
@@ -69,6 +71,15 @@ class System:
     analyzer: str = "english"
     reading: Reading | None = None
     """Keeps an update of `adapt` from removing the index."""
+    rarity: Rarity | None = None
+    """How rare a term is in the passages, if there is a BM25 index."""
+
+    def matched(self, hit: Hit, question: str, most: int = SNIPPET) -> tuple[str, Place]:
+        """The snippet of a result, and the place of its best sentence."""
+        text = self.passages[hit.number].text
+        how: dict[str, Any] = {"analyzer": self.analyzer, "rarity": self.rarity, "most": most}
+        shown = snippet(question, text, self.passages.sentences(hit.number), **how)
+        return shown.text, self.passages.place(hit.number).within(text, shown.begin, shown.end)
 
     def search(
         self, texts: Sequence[str], k: int, only: Filter | None = None, kind: Kind = "query"
@@ -131,7 +142,8 @@ class Opener:
         passages = self._read(self.passages or passages_of(artifact))
         if entry is None:
             rank = _rank(index, passages)
-            return [System(name, _label(artifact), passages, rank, analyzer=_analyzer(index))]
+            how: dict[str, Any] = {"analyzer": _analyzer(index), "rarity": _rarity(index)}
+            return [System(name, _label(artifact), passages, rank, **how)]
         remedy = "Restore it, or encode the passages again."
         encoder_path = find(entry, artifact.path, "the encoder of the passages", remedy=remedy)
         if index.reads == "packed":
@@ -166,7 +178,7 @@ class Opener:
 
         def system(name: str, part: str) -> System:
             label, rank = parts[part]
-            return System(name, label, passages, rank, encoder, _analyzer(bm25), reading)
+            return System(name, label, passages, rank, encoder, _analyzer(bm25), reading, _rarity(bm25))
 
         return [system(name, best), *(system(f"{name}/{part}", part) for part in parts if part != best)]
 
@@ -286,6 +298,10 @@ def _label(artifact: Artifact) -> str:
 def _analyzer(index: Any) -> str:
     """The text analyzer of a lexical index, also used for highlighting."""
     return str(getattr(getattr(index, "bm25", None), "analyzer", "english"))
+
+
+def _rarity(index: Any) -> Rarity | None:
+    return getattr(getattr(index, "bm25", None), "rarity", None)
 
 
 def _passage_length(artifact: Artifact) -> int | None:

@@ -148,8 +148,16 @@ def _document(group: list[Record]) -> Document:
     differing: tuple[str, ...] = ()
     if any(record.metadata != metadata for record in group):
         differing = tuple(record.metadata for record in group for _ in record.passages)
+    places = tuple(record.place for record in group for _ in record.passages) if len(group) > 1 else ()
     return Document(
-        first.doc, first.title, "", first.place, passages, metadata=metadata, passage_metadata=differing
+        first.doc,
+        first.title,
+        "",
+        first.place,
+        passages,
+        metadata=metadata,
+        passage_metadata=differing,
+        passage_places=places,
     )
 
 

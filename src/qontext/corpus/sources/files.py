@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from qontext.corpus import parallel
@@ -155,7 +156,7 @@ def _clean(block: Block) -> Block:
     if all(part.isascii() and "\0" not in part for part in (block.text, *block.headings)):
         return block
     headings = tuple(map(_writable, block.headings))
-    return Block(_writable(block.text), headings, block.page, block.line, block.tight, block.code)
+    return replace(block, text=_writable(block.text), headings=headings)
 
 
 def _writable(text: str) -> str:

@@ -1,9 +1,13 @@
-"""Jupyter notebooks: Markdown cells with their headings, code cells as code. Outputs are removed."""
+"""Jupyter notebooks: Markdown cells with their headings, code cells as code. Outputs are removed.
+The place of a block is its cell, counted from 1."""
 
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +24,18 @@ def read(path: Path, encoding: str) -> Iterator[Text]:
         ) from None
     # As one Markdown text, so that a heading applies to the cells after it.
     texts = [
-        _fenced(text) if kind == "code" else text for kind, text in cells if kind in ("code", "markdown")
+        (number, _fenced(text) if kind == "code" else text)
+        for number, (kind, text) in enumerate(cells, 1)
+        if kind in ("code", "markdown") and text.strip()
     ]
-    title, blocks = markdown.parse("\n\n".join(text for text in texts if text.strip()), line=0)
-    yield Text(title or stem(path), tuple(blocks))
+    lines = accumulate((text.count("\n") + 2 for _, text in texts), initial=1)
+    starts, numbers = list(lines)[:-1], [number for number, _ in texts]
+    title, blocks = markdown.parse("\n\n".join(text for _, text in texts))
+    placed = (
+        replace(block, line=None, cell=block.line and numbers[bisect_right(starts, block.line) - 1])
+        for block in blocks
+    )
+    yield Text(title or stem(path), tuple(placed))
 
 
 def _source(cell: Any) -> str:
