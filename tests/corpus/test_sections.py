@@ -101,6 +101,21 @@ def test_records_know_their_file_line_and_other_fields(tmp_path: Path) -> None:
     ]
 
 
+def test_passages_of_code_begin_at_definitions_and_empty_lines(tmp_path: Path) -> None:
+    parameters = "".join(f"    parameter_{n}: int = {n},\n" for n in range(8))
+    body = "".join(f"    value = compute(parameter_{n})\n" for n in range(8))
+    function = (
+        f"def call(\n{parameters}) -> None:\n{body}\n    if value:\n        retry(value)\n    return value\n"
+    )
+    (tmp_path / "client.js").write_text("\n".join([function] * 3))
+    passages = rows(tmp_path / "client.js", tmp_path / "out", max_tokens=100)
+    begins = {row["text"].split("\n")[0] for row in passages}
+    assert begins <= {"def call(", "value = compute(parameter_0)", "if value:"} | {
+        f"value = compute(parameter_{n})" for n in range(8)
+    }, begins
+    assert len(passages) > 3 and all(row["tokens"] <= 100 for row in passages)
+
+
 BLOCKS = st.lists(
     st.builds(
         Block,

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from qontext.corpus import spans as sentence_spans
-from qontext.corpus.sentences import Splitter, by_lines, shortened
+from qontext.corpus.sentences import Splitter, by_code, shortened
 from qontext.corpus.spans import SPECIAL_TOKENS, group
 from qontext.data.places import SEPARATOR, Place, Span, common_prefix, joined
 from qontext.data.records import Block
@@ -120,8 +120,9 @@ def outline(blocks: tuple[Block, ...], split: Splitter, language: str, max_token
                     append("\n")
                 result.blocks.append((append(block.text), block))
             text = "\n".join(block.text for block in run)
-            starts = by_lines(text, language) if run[0].code else split(text, language)
-            starts = shortened(text, starts, max_tokens - SPECIAL_TOKENS)
+            most = max_tokens - SPECIAL_TOKENS
+            starts = by_code(text, most) if run[0].code else split(text, language)
+            starts = shortened(text, starts, most)
             result.starts += [begin + start for start in starts]
         result.sections.append((heading, first, len(result.starts)))
         result.paths.append(headings)

@@ -68,6 +68,50 @@ def by_lines(text: str, language: str) -> list[int]:
     return [0, *(m.end() for m in _LINE.finditer(text) if m.end() < len(text) and text[: m.start()].strip())]
 
 
+def by_code(text: str, most: int) -> list[int]:
+    """Code, at empty lines. Stretches of more than `most` tokens are cut where fewest brackets are open, at the end of a
+    sentence or statement, at the least indentation.
+    """
+    lines = text.splitlines(keepends=True)
+    starts = list(itertools.accumulate(map(len, lines), initial=0))
+    tokens = [sum(token_count(piece) for piece in PIECE.findall(line)) for line in lines]
+    cuts, first = [0], 0
+    is_blank = [not line.strip() for line in lines]
+    for number in range(1, len(lines) + 1):
+        if number < len(lines) and not (is_blank[number - 1] and not is_blank[number]):
+            continue
+        while (stop := _fitting(tokens, first, number, most)) < number:
+            first = min(range(first + (stop - first + 1) // 2, stop + 1), key=_break(lines, first))
+            cuts.append(starts[first])
+        first = number
+        if number < len(lines) and text[: starts[number]].strip():
+            cuts.append(starts[number])
+    return cuts
+
+
+def _fitting(tokens: list[int], first: int, end: int, most: int) -> int:
+    """The line after the last of lines[first:end] that fits, but at least one."""
+    total = 0
+    for number in range(first, end):
+        total += tokens[number]
+        if total > most:
+            return max(number, first + 1)
+    return end
+
+
+def _break(lines: list[str], first: int) -> Callable[[int], tuple[int, bool, int, int]]:
+    """How bad it is to begin a passage with a line, for `min`; of equal ones, the last is best."""
+
+    def badness(number: int) -> tuple[int, bool, int, int]:
+        before = "".join(lines[first:number])
+        depth = sum(before.count(mark) for mark in "([{") - sum(before.count(mark) for mark in ")]}")
+        is_end = before.rstrip().endswith((".", ":", ";", "}", ")", '"""'))
+        indent = len(lines[number]) - len(lines[number].lstrip())
+        return max(depth, 0), not is_end, indent, -number
+
+    return badness
+
+
 def shortened(text: str, starts: list[int], most: int) -> list[int]:
     """Split sentences of more than `most` tokens (counted by the rule `words`), such as tables and lists
     without sentence ends: at a line end if there is one, else after a punctuation mark, else at a space.
