@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from dataclasses import replace
 from typing import Any
@@ -15,14 +16,29 @@ from qontext.frame import log
 from qontext.frame.errors import QontextError
 from qontext.serve import listen
 from qontext.serve.listen import is_loopback, policy_of
-from qontext.serve.security import Guard, Policy, host_name
+from qontext.serve.security import WRONG, WRONG_SECONDS, Guard, Policy, host_name
 from qontext.serve.web import safe_target
 
 TOKEN = "a-token-of-many-characters"
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "[::2]:80"]
+    "host",
+    [
+        "evil.example",
+        "evil.example:80",
+        "127.0.0.1.evil.example",
+        "",
+        "[::2]:80",
+        "[::1]evil",
+        "[localhost]evil.example",
+        "[localhost",
+        "localhost:80@evil",
+        "localhost:80:80",
+        "localhost/evil",
+        "localhost\\evil",
+        "[::1]:evil",
+    ],
 )
 def test_other_hosts_are_refused(site: Running, host: str) -> None:
     answer = site.http.get("/", headers={"Host": host})
@@ -31,7 +47,14 @@ def test_other_hosts_are_refused(site: Running, host: str) -> None:
 
 
 def test_other_origins_are_refused(site: Running) -> None:
-    for origin in ("http://evil.example", "null", "http://localhost:9"):
+    own_host = site.url.removeprefix("http://")
+    for origin in (
+        "http://evil.example",
+        "null",
+        "http://localhost:9",
+        f"evil://{own_host}",
+        f"file://{own_host}",
+    ):
         answer = site.http.post("/v1/search", json={"query": "boat"}, headers={"Origin": origin})
         assert answer.status_code == 403
     own = site.http.post("/v1/search", json={"query": "boat"}, headers={"Origin": site.url})
@@ -259,3 +282,43 @@ def test_an_index_that_fails_is_an_error_of_the_server(
     ):
         assert answer.status_code == 500 and "secret" not in answer.text
     assert "/a/secret/place: search of Mine returned no pair" in capsys.readouterr().err
+
+
+def test_wrong_tokens_are_limited_for_their_address_alone(serve: Serve) -> None:
+    policy = Policy(token=TOKEN)
+    http = serve("bm25", policy=policy).http
+    right, wrong = ({"Authorization": f"Bearer {token}"} for token in (TOKEN, "wrong"))
+    cookie = {"Cookie": f"qontext_session={policy.session()}"}
+    for _ in range(WRONG):
+        assert http.get("/v1/models", headers=wrong).status_code == 401
+    assert http.get("/v1/models", headers=right).status_code == 429
+    assert http.post("/login", data={"token": TOKEN}).status_code == 429
+    assert http.get("/v1/models", headers=cookie).status_code == 200
+    assert http.get("/v1/models").status_code == 401
+    assert not policy.attempts.are_too_many("another address")
+    policy.attempts._wrong["127.0.0.1"][0] -= WRONG_SECONDS
+    assert http.get("/v1/models", headers=right).status_code == 200
+
+
+def test_idle_connections_leave_room_for_others(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More of them than the server keeps: those that have been quiet for longest are closed."""
+    monkeypatch.setattr(listen, "most_connections", lambda: 8)
+    address = httpx.URL(serve("bm25").url)
+    place = (address.host, address.port or 80)
+    with contextlib.ExitStack() as stack:
+        idle = [stack.enter_context(socket.create_connection(place)) for _ in range(24)]
+        assert idle[0].recv(1) == b"" and httpx.get(address.join("/healthz")).status_code == 200
+        idle[-1].sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert idle[-1].recv(12) == b"HTTP/1.1 200"
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "most"), [(64, 64, 10), (1_024, 1 << 20, 1_000), (-1, -1, 1_000), (8, 8, 4)]
+)
+def test_the_number_of_connections_follows_the_limit_of_open_files(
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, most: int
+) -> None:
+    limits = [(soft, hard)]
+    monkeypatch.setattr(listen.resource, "getrlimit", lambda _: limits[-1])
+    monkeypatch.setattr(listen.resource, "setrlimit", lambda _, pair: limits.append(pair))
+    assert listen.most_connections() == most

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import os
+import resource
 import signal
 import socket as sockets
 import threading
@@ -17,6 +18,8 @@ from qontext.serve.security import LOOPBACK, TOKEN, Policy
 
 GRACE_SECONDS = 10
 """Seconds for running requests to finish after a signal."""
+CONNECTIONS, FILES = 1_000, 6_000
+"""Connections at a time, and open files for them and everything else, where the system allows so many."""
 HEADER_SECONDS, HEADER_LIMIT = 30, 64 * 1024
 """Seconds and bytes within which the address and the headers of a request are sent."""
 
@@ -76,29 +79,57 @@ def bind(host: str, port: int) -> Iterator[sockets.socket]:
         socket.close()
 
 
+def most_connections() -> int:
+    """The number of connections at a time: a sixth of the open files, since as many may be accepted before others
+    are closed, and everything else needs some."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return CONNECTIONS
+    if soft < FILES and soft != hard:
+        soft = FILES if hard == resource.RLIM_INFINITY else min(hard, FILES)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return max(4, min(CONNECTIONS, soft // 6))
+
+
 def make_server(app: Any, announce: Callable[[], None] = lambda: None) -> Any:
     """A server for the application; `announce` is called when it answers. Setting `should_exit` ends it."""
     import uvicorn
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
+    most = most_connections()
+    waiting: dict[Any, None] = {}  # the connections, from the one that has been quiet for longest
+
     class Connection(H11Protocol):
-        """Closed if no request begins in time, so that slow clients cannot hold all connections."""
+        """Closed if no request begins in time, or if others need its place, so that idle clients cannot hold all
+        connections."""
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             self.limit = self.loop.call_later(HEADER_SECONDS, self.give_up)
+            waiting[self] = None
+            if len(waiting) > most:
+                quiet = next((other for other in waiting if other.is_quiet()), self)
+                del waiting[quiet]
+                quiet.transport.close()
 
         def on_response_complete(self) -> None:
             super().on_response_complete()
             self.limit.cancel()
             self.limit = self.loop.call_later(HEADER_SECONDS, self.give_up)
+            if waiting.pop(self, self) is None:
+                waiting[self] = None
 
         def connection_lost(self, exc: Exception | None) -> None:
             self.limit.cancel()
+            waiting.pop(self, None)
             super().connection_lost(exc)
 
+        def is_quiet(self) -> bool:
+            """Whether no request is being answered."""
+            return self.cycle is None or bool(self.cycle.response_complete)
+
         def give_up(self) -> None:
-            if self.cycle is None or self.cycle.response_complete:
+            if self.is_quiet():
                 self.transport.close()
 
     class Server(uvicorn.Server):
@@ -130,6 +161,7 @@ def make_server(app: Any, announce: Callable[[], None] = lambda: None) -> Any:
             log_level="error",
             access_log=False,
             server_header=False,
+            backlog=most,  # as many are accepted at a time
             timeout_graceful_shutdown=GRACE_SECONDS,
             timeout_keep_alive=15,
             ws="none",

@@ -19,7 +19,7 @@ from qontext.serve.highlight import SNIPPET, Stretch, highlight
 from qontext.serve.models import Kind
 from qontext.serve.passages import Filter
 from qontext.serve.schemas import LONGEST_CONDITION, LONGEST_QUERY, MOST_CONDITIONS
-from qontext.serve.security import COOKIE
+from qontext.serve.security import COOKIE, TOO_MANY, client_of
 from qontext.serve.service import Service, TimedHits
 from qontext.serve.systems import Hit, System
 from qontext.serve.web import page, safe_target, static, url
@@ -140,7 +140,7 @@ async def docs(request: Request) -> Response:
 @router.get("/login")
 async def login_form(request: Request) -> Response:
     target = safe_target(request.query_params.get("next", "/"))
-    return page("login.html", request, target=target, is_wrong=False)
+    return page("login.html", request, target=target, problem="")
 
 
 @router.post("/login")
@@ -148,9 +148,13 @@ async def login(request: Request) -> Response:
     """Exchange the token for a cookie."""
     policy, form = request.app.state.policy, await form_of(request)
     target = safe_target(form.get("next", "/"))
+    client = client_of(request.scope)
+    if policy.token is not None and policy.attempts.are_too_many(client):
+        return page("login.html", request, 429, target=target, problem=TOO_MANY)
     if policy.token is not None and not policy.accepts(form.get("token", "").strip()):
+        policy.attempts.wrong(client)
         await asyncio.sleep(0.5)
-        return page("login.html", request, 401, target=target, is_wrong=True)
+        return page("login.html", request, 401, target=target, problem="This is not the token.")
     answer = RedirectResponse(target, 303)
     if policy.token is not None:
         is_tls = request.url.scheme == "https"  # as a proxy on this machine says

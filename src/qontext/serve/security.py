@@ -10,6 +10,9 @@ import asyncio
 import hashlib
 import hmac
 import json
+import re
+import time
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
@@ -37,6 +40,33 @@ ERROR_TYPES = {
 }  # fmt: skip
 
 
+WRONG, WRONG_SECONDS = 20, 60.0
+"""Wrong tokens from an address, and the seconds within which they count, until its tokens are not looked at."""
+TOO_MANY = "Too many wrong tokens from this address; try again in a minute."
+_ADDRESSES = 10_000
+"""Addresses whose wrong tokens are counted at a time."""
+_HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:@/\\\s]+))(?::\d{1,5})?|([0-9a-f:]+)")
+
+
+class Attempts:
+    """Wrong tokens by the address that sent them. Who has signed in is not affected by others behind the same address."""
+
+    def __init__(self) -> None:
+        self._wrong: dict[str, deque[float]] = {}
+
+    def wrong(self, address: str) -> None:
+        """Count a wrong token."""
+        times = self._wrong.pop(address, None) or deque(maxlen=WRONG)
+        times.append(time.monotonic())
+        self._wrong[address] = times
+        if len(self._wrong) > _ADDRESSES:
+            del self._wrong[next(iter(self._wrong))]
+
+    def are_too_many(self, address: str) -> bool:
+        times = self._wrong.get(address)
+        return times is not None and len(times) == WRONG and time.monotonic() - times[0] < WRONG_SECONDS
+
+
 @dataclass(frozen=True)
 class Policy:
     """The access policy. `hosts` are the accepted names of the server; None accepts all, which requires a token."""
@@ -45,6 +75,7 @@ class Policy:
     token: str | None = None
     open_paths: tuple[str, ...] = field(default=("/healthz", "/login", "/static/"))
     """Paths that need no token; a path with a trailing slash includes all paths below it."""
+    attempts: Attempts = field(default_factory=Attempts, compare=False, repr=False)
 
     def needs_token(self, path: str) -> bool:
         if self.token is None:
@@ -60,19 +91,30 @@ class Policy:
         assert self.token is not None
         return hmac.new(self.token.encode(), b"qontext session", hashlib.sha256).hexdigest()
 
-    def is_signed_in(self, headers: dict[bytes, bytes]) -> bool:
-        scheme, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
-        if scheme.lower() == "bearer" and self.accepts(token.strip()):
-            return True
+    def check(self, headers: dict[bytes, bytes], address: str) -> tuple[int, str] | None:
+        """(status, message) unless the request comes from someone who knows the token."""
         session = _cookies(headers.get(b"cookie", b"").decode("latin-1")).get(COOKIE, "")
-        return hmac.compare_digest(session.encode(), self.session().encode())
+        if hmac.compare_digest(session.encode(), self.session().encode()):
+            return None
+        scheme, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+        if scheme.lower() == "bearer":
+            if self.attempts.are_too_many(address):
+                return 429, TOO_MANY
+            if self.accepts(token.strip()):
+                return None
+            self.attempts.wrong(address)
+        return 401, "a token is needed: send it as 'Authorization: Bearer TOKEN'"
 
 
 def host_name(host: str) -> str:
-    """The name in a Host header, without the port."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.rpartition(":")[0].lower() if host.count(":") == 1 else host.lower()
+    """The name in a Host header, without the port; empty if it is not of the form NAME, NAME:PORT or [ADDRESS]:PORT."""
+    match = _HOST.fullmatch(host.lower())
+    return "" if match is None else next(name for name in match.groups() if name is not None)
+
+
+def client_of(scope: Any) -> str:
+    """The address that a request comes from."""
+    return str((scope.get("client") or ("",))[0])
 
 
 def _cookies(header: str) -> dict[str, str]:
@@ -126,16 +168,16 @@ class Guard:
         if self.policy.hosts is not None and host_name(host) not in self.policy.hosts:
             return 403, "the Host header names another server; --allow-host accepts more names"
         origin = headers.get(b"origin", b"").decode("latin-1")
-        if origin and origin.partition("://")[2].lower() != host.lower():
+        if origin and origin.lower() not in (f"http://{host.lower()}", f"https://{host.lower()}"):
             return 403, "the request comes from a page of another site"
         if len(scope["query_string"]) > QUERY_LIMIT or len(scope["path"]) > QUERY_LIMIT:
             return 414, f"the URL is longer than {QUERY_LIMIT:,} characters"
         length, limit = headers.get(b"content-length", b"0"), _limit(scope["path"])
         if length.isdigit() and (len(length) > 12 or int(length) > limit):
             return 413, f"the request is larger than {limit:,} bytes"
-        if self.policy.needs_token(scope["path"]) and not self.policy.is_signed_in(headers):
-            return 401, "a token is needed: send it as 'Authorization: Bearer TOKEN'"
-        return None
+        return (
+            self.policy.check(headers, client_of(scope)) if self.policy.needs_token(scope["path"]) else None
+        )
 
     async def _refuse(
         self, scope: Any, headers: dict[bytes, bytes], status: int, message: str, send: Any
