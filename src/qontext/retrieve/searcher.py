@@ -19,6 +19,7 @@ from qontext.frame.artifacts import is_artifact, open_artifact
 from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
 from qontext.frame.locks import Reading
+from qontext.frame.trust import trusting
 from qontext.models.reference import Reference, folder_of, model_digest, resolve
 from qontext.retrieve.base import Answer as Answer
 from qontext.retrieve.base import BaseSearcher
@@ -147,6 +148,7 @@ class Searcher(BaseSearcher):
         directory: Output directory of `qontext adapt`.
         device: Device of the encoder: auto, cpu, cuda, cuda:N or mps.
         encoder: An unchanged copy of the encoder, if it is no longer where `adapt` found it.
+        trust: Allow the code or the server that the directory names for its index; see SECURITY.md.
     """
 
     @classmethod
@@ -175,8 +177,14 @@ class Searcher(BaseSearcher):
         return InMemory(passages, encoder, device)
 
     def __init__(
-        self, directory: str | os.PathLike[str], *, device: str = "auto", encoder: str | None = None
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        device: str = "auto",
+        encoder: str | None = None,
+        trust: bool = False,
     ) -> None:
+        self._is_trusted = trust
         self.root, self.device, self._given = Path(directory), device, encoder
         if not is_adapted(self.root):
             raise QontextError(
@@ -233,7 +241,8 @@ class Searcher(BaseSearcher):
         from qontext.retrieve.index.load import open_index
 
         place = dense_index(self._folder)
-        return open_index(place)[0] if place.name == DENSE else None
+        with trusting(self._is_trusted):
+            return open_index(place)[0] if place.name == DENSE else None
 
     @cached_property
     def _index(self) -> Any:
