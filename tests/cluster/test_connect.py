@@ -13,6 +13,7 @@ import pytest
 from tests.cluster.conftest import another_cluster
 
 from qontext.cluster import connect
+from qontext.frame import trust
 from qontext.frame.errors import QontextError
 
 
@@ -32,6 +33,9 @@ def test_an_address_at_which_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     for on in (f"127.0.0.1:{port}", f"ray://127.0.0.1:{port}"):
+        with pytest.raises(trust.Untrusted), connect.connected(on):
+            pass
+        trust.give(on)
         with pytest.raises(
             QontextError, match=f"cannot connect to the Ray cluster at {on}: .*refused. Check"
         ):

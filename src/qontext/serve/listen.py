@@ -91,12 +91,10 @@ def most_connections() -> int:
     return max(4, min(CONNECTIONS, soft // 6))
 
 
-def make_server(app: Any, announce: Callable[[], None] = lambda: None) -> Any:
-    """A server for the application; `announce` is called when it answers. Setting `should_exit` ends it."""
-    import uvicorn
+def _connections(most: int) -> Any:
+    """The class of connections, of which there are at most so many."""
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
-    most = most_connections()
     waiting: dict[Any, None] = {}  # the connections, from the one that has been quiet for longest
 
     class Connection(H11Protocol):
@@ -132,6 +130,15 @@ def make_server(app: Any, announce: Callable[[], None] = lambda: None) -> Any:
             if self.is_quiet():
                 self.transport.close()
 
+    return Connection
+
+
+def make_server(app: Any, announce: Callable[[], None] = lambda: None) -> Any:
+    """A server for the application; `announce` is called when it answers. Setting `should_exit` ends it."""
+    import uvicorn
+
+    most = most_connections()
+
     class Server(uvicorn.Server):
         async def startup(self, sockets: Any = None) -> None:
             await super().startup(sockets=sockets)
@@ -155,7 +162,7 @@ def make_server(app: Any, announce: Callable[[], None] = lambda: None) -> Any:
     return Server(
         uvicorn.Config(
             app,
-            http=Connection,
+            http=_connections(most),
             h11_max_incomplete_event_size=HEADER_LIMIT,
             log_config=None,
             log_level="error",
