@@ -176,7 +176,7 @@ def test_an_interrupted_step_resumes(run: Run, tmp_path: Path) -> None:
         ("[inputs]\nx = ''\n[split]\nsource = '$x'\n", "needs a value for 'x'. Add: --set inputs.x="),
         (
             "[inputs]\ndata = ''\n[split]\nsource = '$data'\n",
-            "'data' .'data' is a labeled set in BEIR's layout",
+            "'data' .a labeled set in BEIR's layout",
         ),
         ("[tokens]\ntexts = '@split'\ntokenizer = 'x'\n[split]\nsource = 'x'\n", "unknown earlier step"),
         ("[split]\nsource = 3\n", r"split \(step 'split'\): source = 3"),
@@ -237,6 +237,39 @@ def test_every_missing_input_is_named_at_once(tmp_path: Path) -> None:
     )
     with pytest.raises(QontextError, match=r"a value for 'a', 'b'. Add: --set inputs.a=… --set inputs.b=…$"):
         api.run(tmp_path / "r.toml", out=str(tmp_path / "out"))
+
+
+@pytest.mark.parametrize(
+    ("name", "small", "message"),
+    [
+        (
+            "from-scratch",
+            True,
+            "^from-scratch: the small profile of the recipe needs a value for 'data' .a labeled set in BEIR",
+        ),
+        (
+            "dpr-finetune",
+            False,
+            "'passages' .DPR's psgs_w100.tsv., 'train' .DPR's biencoder-nq-train.json or",
+        ),
+        (
+            "bert-msmarco",
+            False,
+            "'data' .MS MARCO passages in BEIR's layout.*'negatives' .MS MARCO's qidpidtriples",
+        ),
+    ],
+)
+def test_missing_inputs_are_explained(name: str, small: bool, message: str) -> None:
+    with pytest.raises(QontextError, match=message) as error:
+        api.run(name, small=small, dry_run=True)
+    assert "site-packages" not in str(error.value) and "/src/" not in str(error.value)
+
+
+def test_the_missing_inputs_of_a_sweep_are_explained() -> None:
+    with pytest.raises(
+        QontextError, match=r"^cot-mae-table-5: .*'data' .MS MARCO passages in .*'topics_2019' .the quer"
+    ):
+        api.sweep("cot-mae-table-5", dry_run=True)
 
 
 @pytest.mark.parametrize("nothing", ["", "null"])
@@ -390,3 +423,71 @@ def test_all_problems_are_told_at_once(labeled: Path, tmp_path: Path) -> None:
     with pytest.raises(QontextError, match=r"3 problems: .*nowhere.*; .*k1 = -1.*; .*'dev'"):
         api.run(tmp_path / "r.toml", set=changes, out=str(tmp_path / "out"))
     assert not (tmp_path / "out" / "search").exists()
+
+
+FAULTS = """
+[inputs]
+data = ""
+run = ""
+encoder = ""
+texts = ""
+queries = ""
+qrels = ""
+[mine]
+run = "$run"
+qrels = "$qrels"
+queries = "$queries"
+passages = "$texts"
+[encode]
+texts = "$texts"
+encoder = "$encoder"
+[search]
+data = "$data"
+bm25 = true
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "text", "message"),
+    [
+        (
+            "data",
+            "collection.tsv",
+            "0\tBees dance.\n",
+            "search .*: a collection is a folder with corpus.jsonl",
+        ),
+        ("encoder", "model/notes.txt", "", "encode .*: contains no encoder: it has no config.json"),
+        ("encoder", "model.txt", "", "encode .*: is a file, expected the folder of a model"),
+        ("run", "triples.tsv", "a query\ta text\tanother\n", "mine .*: expected three ids.*triples.tsv:1"),
+        (
+            "run",
+            "run.trec",
+            "q Q0 p 1\n",
+            "mine .*: has 4 columns, expected the six of a TREC run.*run.trec:1",
+        ),
+        ("queries", "queries.tsv", "q\n", "mine .*: has 1 columns, expected id<tab>text"),
+        ("qrels", "qrels.tsv", "q\tp\n", "mine .*: has 2 columns, expected query, passage, grade"),
+        ("texts", "corpus.jsonl", "no json\n", "encode .*: is not JSON"),
+        ("texts", "folder/notes.txt", "", "encode .*: is a folder without anything that this step reads"),
+    ],
+)
+def test_inputs_are_opened_as_their_step_will_open_them(
+    labeled: Path, tmp_path: Path, name: str, file: str, text: str, message: str
+) -> None:
+    good = {
+        "data": labeled, "queries": labeled / "queries.jsonl", "qrels": labeled / "qrels" / "test.tsv",
+        "texts": labeled, "run": tmp_path / "good.trec", "encoder": "someone/model",
+    }  # fmt: skip
+    good["run"].write_text("q Q0 p1 1 2.0 x\n")  # type: ignore[attr-defined]
+    place = tmp_path / file
+    place.parent.mkdir(exist_ok=True)
+    place.write_text(text)
+    (tmp_path / "r.toml").write_text(FAULTS)
+
+    def dry_run(**inputs: object) -> Any:
+        settings = tuple(f"inputs.{key}={value}" for key, value in {**good, **inputs}.items())
+        return api.run(tmp_path / "r.toml", set=settings, out=str(tmp_path / "out"), dry_run=True)
+
+    assert dry_run()["steps"]
+    with pytest.raises(QontextError, match=message):
+        dry_run(**{name: place.parent if "/" in file else place})

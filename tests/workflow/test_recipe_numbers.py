@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -189,7 +191,7 @@ def test_from_passages_to_the_measures_of_the_paper(name: str) -> None:
         assert {"MRR@10", "Success@50", "Success@1000"} <= set(configs[f"score-{stage}"].measures.split())
         for year in ("19", "20"):
             assert configs[f"score-{stage}-dl{year}"].qrels == f"trec-dl-20{year}"
-        assert configs[f"groups-{stage}"].depth == 200 == configs["bm25-train"].k == configs["run-1-train"].k
+        assert configs[f"groups-{stage}"].depth == 200 == configs["run-1-train"].k
         assert configs[f"run-{stage}"].k == 1_000
     one, two = configs["retriever-1"], configs["retriever-2"]
     own = {"groups": two.groups, "teacher": two.teacher}
@@ -225,3 +227,71 @@ def test_fine_tuning(
     assert (config.lr, config.batch_size, config.epochs, config.steps) == (lr, batch, epochs, None)
     assert (config.passages_per_query, config.untied) == (passages, untied)
     assert (config.query_length, config.passage_length) == lengths
+
+
+NAMES = {
+    "split": "max_tokens short_span_probability",
+    "pretrain": "steps batch_size lr max_tokens warmup weight_decay",
+    "mine": "depth per_query",
+    "finetune": "lr batch_size epochs passages_per_query query_length passage_length warmup weight_decay",
+    "train-reranker": "lr batch_size epochs candidates max_length warmup weight_decay",
+}
+"""Verb → the settings that a paper could name."""
+FINE_TUNING = {"groups-1", "retriever-1", "groups-2", "retriever-2"}
+WU = "lr batch_size passages_per_query passage_length weight_decay depth"
+GAO = "lr batch_size epochs"
+
+
+@pytest.mark.parametrize(
+    ("name", "of", "named"),
+    [
+        ("msmarco-finetune", FINE_TUNING, WU),  # Wu et al. 2023, section 4.2
+        ("msmarco-finetune-cocondenser", FINE_TUNING, GAO),  # Gao & Callan 2022, section 4.2.1
+        ("msmarco-documents-finetune", FINE_TUNING, f"{GAO} passage_length"),  # and section 4.3
+        ("dpr-finetune", FINE_TUNING, "lr batch_size epochs passages_per_query"),  # Karpukhin et al. 2020
+        ("beir-finetune", {"groups", "retriever"}, ""),  # Wu et al. 2023, section 4.5
+        # Wu et al. 2023, section 4.1
+        ("cocondenser-msmarco", {"split", "pretrain"}, "steps batch_size lr max_tokens weight_decay"),
+        ("cot-mae-50k-msmarco", {"split", "pretrain"}, "steps batch_size lr max_tokens warmup"),
+        # Gao & Callan 2022, section 4.1
+        ("cocondenser-2022-msmarco", {"split", "pretrain"}, "batch_size lr weight_decay"),
+        # Wu et al. 2022, sections 4.1 and 5.2
+        (
+            "cot-mae-msmarco",
+            {"split", "pretrain"},
+            "steps batch_size lr max_tokens warmup encoder_mask decoder_mask",
+        ),
+        ("cocondenser-reranked-msmarco", {"reranker-ernie", "reranker-roberta"}, ""),
+        ("cocondenser-soft-msmarco", {"reranker"}, ""),
+        ("cot-mae-distilled-msmarco", {"reranker"}, ""),
+    ],
+)
+def test_the_head_names_every_setting_that_no_paper_names(name: str, of: set[str], named: str) -> None:
+    lines = (line for line in find_recipe(name).read_text().splitlines())
+    head = " ".join(line.lstrip("# ") for line in takewhile(lambda line: line.startswith("#"), lines))
+    for step, config in steps(name).items():
+        if step not in of:
+            continue
+        (verb,) = (one.stage.verb for one in recipe.describe_recipe(name).steps if one.name == step)
+        values = {field: getattr(config, field) for field in NAMES[verb].split()}
+        if verb == "pretrain":
+            layout = config.layout()
+            values |= {"encoder_mask": layout.encoder_rate}
+            values |= {"decoder_mask": layout.decoder_rate} if layout.decode != "nothing" else {}
+        for field, value in values.items():
+            if field not in named.split():
+                said = f"{field} {value if isinstance(value, int) else format(value, 'g')}".replace(
+                    "e-0", "e-"
+                )
+                assert re.search(rf"\b{re.escape(said)}\b", head), f"{name}: {said} of [{step}]"
+
+
+@pytest.mark.parametrize(
+    "name", ["bert-msmarco", "cocondenser-2022-msmarco", "colbert-msmarco", "splade-msmarco"]
+)
+def test_negatives_of_the_official_triples(name: str) -> None:
+    """Where the paper took them (Gao & Callan 2022, section 4.2.1); BM25 does not run then."""
+    configs = steps(name)
+    assert "bm25-train" not in configs and configs["groups-1"].run == "given"
+    if "groups-2" in configs:
+        assert configs["groups-2"].also == ("given",)

@@ -1,17 +1,28 @@
-"""What can be known of the inputs of a recipe's step before the first step runs."""
+"""What can be known of the inputs of a recipe's step before the first step runs: each is opened as the step will open it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import tempfile
+from collections.abc import Callable, Collection, Iterator
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
-from qontext.data.collection import load_collection
+from qontext.data import dpr
+from qontext.data.collection import load_collection, read_passages, read_qrels, read_queries
+from qontext.data.compression import plain_name
+from qontext.data.lines import read_lines
+from qontext.data.runs import read_run
 from qontext.evaluation.beir import BeirConfig, folders_of
 from qontext.evaluation.datasets import BENCHMARKS
 from qontext.evaluation.evaluate import EvaluateConfig
+from qontext.finetune.negatives.groups import read_candidates, read_groups
+from qontext.finetune.negatives.mine import MineConfig
+from qontext.frame import artifacts
 from qontext.frame.config import StageConfig, existing
 from qontext.frame.errors import QontextError, choose
 from qontext.frame.inputs import check_input, named_inputs
+from qontext.models.locate import locate
 
 FILES = {
     "data", "queries", "passages", "groups", "run", "also", "index", "texts", "dev", "probe", "teacher", "scores",
@@ -20,10 +31,15 @@ FILES = {
 """The inputs that are files or folders; others may be names of models, sources and benchmarks."""
 SPLITS = {"data": "split", "qrels": "split", "groups": "split", "dev": "dev_split", "probe": "probe_split"}
 """The inputs that may be folders in BEIR's layout → the setting with their split."""
+MODELS = {"encoder", "retriever", "reranker", "model", "batch_teacher", "question_model"}
+"""The inputs that are models: a folder, a GGUF file, or another name."""
+LINES = 5
+"""The lines of a file that are read."""
 
 
 def problems_of(settings: StageConfig, coming: Collection[str]) -> Iterator[tuple[str, str]]:
-    """(problem, place) of each input that is not there, or lacks a split. `coming` are the outputs of earlier steps."""
+    """(problem, place) of each input that is not there, is not what the step reads, or lacks a split. `coming` are the
+    outputs of earlier steps."""
     for field, value in named_inputs(settings):
         if value in coming:
             continue
@@ -45,7 +61,59 @@ def _look(settings: StageConfig, field: str, value: str) -> None:
             existing(value, field)
         if field == "qrels" and isinstance(settings, EvaluateConfig):
             choose(value, BENCHMARKS, "benchmark")
-    elif field in SPLITS and not (field == "data" and "qrels" in type(settings).model_fields):
-        split = getattr(settings, SPLITS[field], None)
-        if split is not None and any(Path(path).glob("corpus.jsonl*")):
-            choose(split, load_collection(path).splits, f"split of {path}")
+    elif field in MODELS:
+        _look_at_model(path, value)
+    elif any(path.glob("corpus.jsonl*")) or field in ("data", "probe"):
+        splits = load_collection(path).splits
+        takes_split = field in SPLITS and not (field == "data" and "qrels" in type(settings).model_fields)
+        if takes_split and (split := getattr(settings, SPLITS[field], None)) is not None:
+            choose(split, splits, f"split of {path}")
+    elif (read := _reader(settings, field)) is not None:
+        _read_start(path, read)
+
+
+def _look_at_model(path: Path, value: str) -> None:
+    if path.is_dir():
+        locate(value)
+    elif path.suffix != ".gguf":
+        raise QontextError("is a file, expected the folder of a model", place=path)
+
+
+def _reader(settings: StageConfig, field: str) -> Callable[[Path], Any] | None:
+    """How the step reads this input, of inputs that are files of texts, judgments, groups or runs."""
+    is_mine = isinstance(settings, MineConfig)
+    if is_mine and field == "qrels" and settings.model_dump().get("positives_share"):
+        field = "scores"
+    candidates = read_candidates if is_mine else read_run
+    readers: dict[str, Callable[[Path], Any]] = {
+        "passages": lambda path: next(read_passages(path), None),
+        "texts": lambda path: next(read_passages(path), None),
+        "queries": read_queries,
+        "qrels": read_qrels,
+        "groups": lambda path: next(read_groups(path), None),
+        "run": candidates, "also": candidates, "runs": read_run, "teacher": read_run, "scores": read_run,
+        "next_run": read_run,
+    }  # fmt: skip
+    return readers.get(field)
+
+
+def _read_start(path: Path, read: Callable[[Path], Any]) -> None:
+    """Read the first lines of a file. Outputs of stages, and JSON in one piece, are left to the step."""
+    name = plain_name(path)
+    if path.is_dir():
+        if (
+            not artifacts.is_artifact(path)
+            and not any(path.glob("*.parquet"))
+            and not (path / "run.trec").exists()
+        ):
+            raise QontextError("is a folder without anything that this step reads", place=path)
+        return
+    if name.endswith(".parquet") or dpr.is_training_file(path) or dpr.is_questions(path):
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        start = Path(folder) / Path(name).name
+        start.write_text("".join(f"{line}\n" for line in islice(read_lines(path), LINES)), encoding="utf-8")
+        try:
+            read(start)
+        except QontextError as error:
+            raise QontextError(error.message, place=str(error.place).replace(str(start), str(path))) from None

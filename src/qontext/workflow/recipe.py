@@ -36,6 +36,7 @@ from qontext.workflow.tables import (
     INPUTS,
     RECIPE,
     Tables,
+    explain_inputs,
     find_recipe,
     flat,
     is_input,
@@ -147,9 +148,8 @@ def read_recipe(
     tables = read_tables(file, small=small, changes=changes, arm=arm)
     if missing := missing_inputs(tables):
         what = "the small profile of the recipe" if small else "the recipe"
-        layout = " ('data' is a labeled set in BEIR's layout: corpus.jsonl, queries.jsonl, qrels/)"
         raise QontextError(
-            f"{what} needs a value for {', '.join(map(repr, missing))}{layout if 'data' in missing else ''}",
+            f"{what} needs a value for {explain_inputs(file, missing, small=small)}",
             place=path,
             remedy=f"Add: {' '.join(f'--set inputs.{name}=…' for name in missing)}",
         )

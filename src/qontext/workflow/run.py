@@ -16,6 +16,7 @@ from qontext.frame.stages import Pipeline, Stage
 from qontext.training.config import TrainingConfig
 from qontext.workflow.recipe import Recipe, Step, read_recipe
 from qontext.workflow.scores import show_scores
+from qontext.workflow.tables import called
 
 ABSENT = "not finished"
 SHOWN = 8
@@ -34,7 +35,10 @@ def check(recipe: Recipe, root: Path, until: str | None = None) -> None:
         many = f"{len(problems)} problems: " if len(problems) > 1 else ""
         more = f"; and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
         listed = "; ".join(list(problems)[:SHOWN])
-        raise QontextError(f"the recipe cannot run: {many}{listed}{more}", place=recipe.file or None)
+        raise QontextError(
+            f"the recipe cannot run: {many}{listed}{more}",
+            place=called(Path(recipe.file)) if recipe.file else None,
+        )
 
 
 def _problems(step: Step, root: Path) -> Iterator[str]:

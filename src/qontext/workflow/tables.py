@@ -120,6 +120,33 @@ def missing_inputs(tables: Tables) -> list[str]:
     return [name for name, value in inputs.items() if value == "" and f"${name}" in inputs_used]
 
 
+def explain_inputs(file: Path, names: list[str], *, small: bool) -> str:
+    """The names of inputs, each with the comment behind it in the recipe or in one that it extends."""
+    comments = _SET | _comments(file) | (_SET if small else {})
+    return ", ".join(f"{name!r}" + (f" ({comments[name]})" if name in comments else "") for name in names)
+
+
+_SET = {"data": "a labeled set in BEIR's layout: corpus.jsonl, queries.jsonl, qrels/train.tsv and so on"}
+"""What `data` is where a recipe does not say it, and in every small profile."""
+_COMMENT = re.compile(r'^(?:inputs\.)?(\w+) = "" *# *(.+)$', re.M)
+
+
+def _comments(file: Path) -> dict[str, str]:
+    """Input → the comment behind its empty value, of a recipe, of the arms of a sweep and of what they extend."""
+    own = _own(file)
+    comments: dict[str, str] = {}
+    for about in (own, *own.get(SWEEP, {}).values()):
+        for name, _ in _bases(about.get(RECIPE, {}), file):
+            comments |= _comments(find_recipe(name, file.parent))
+    found = _COMMENT.findall(file.read_text(encoding="utf-8-sig"))
+    return comments | {name: comment.strip() for name, comment in reversed(found)}
+
+
+def called(file: Path) -> str:
+    """A recipe in messages: the name of one that comes with the package, or a path."""
+    return file.stem if SHIPPED in file.parents else str(file)
+
+
 def flat(values: Any) -> Iterator[Any]:
     """The values, and those in lists."""
     for value in values:
