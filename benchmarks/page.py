@@ -18,7 +18,7 @@ PAGE = HERE.parent / "docs" / "performance.md"
 RETRIEVE = HERE.parent / "docs" / "retrieve.md"
 METHODS = HERE.parent / "docs" / "methods.md"
 QUERIES = HERE.parent / "docs" / "queries.md"
-ADAPT = HERE.parent / "docs" / "adapt.md"
+ADAPT = HERE.parent / "docs" / "adapt-results.md"
 Rows = list[list[str]]
 
 

@@ -23,7 +23,7 @@ from qontext.frame.errors import QontextError
 from qontext.frame.stages import Cleaner, Pipeline, Report, Server, Stage
 
 Listing = dict[str, tuple[int, int]]
-SETTINGS = {**COMMANDS, "adapt": {**COMMANDS["adapt"], "dry_run": False, "budget": "20s"}}
+SETTINGS = {**COMMANDS, "adapt": {**COMMANDS["adapt"], "dry_run": False, "budget": "20s", "yes": True}}
 
 
 def of_kind(kind: type) -> list[str]:

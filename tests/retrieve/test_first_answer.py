@@ -36,7 +36,9 @@ def adapted(tmp_path_factory: pytest.TempPathFactory, minilm: Path) -> Path:
         "Moss grows on stones.",
     ]
     write_lines(folder / "docs.jsonl", [{"_id": str(n), "text": text * 6} for n, text in enumerate(texts)])
-    api.adapt(str(folder / "docs.jsonl"), out=str(folder / "made"), encoder=str(minilm), budget="10s")
+    api.adapt(
+        str(folder / "docs.jsonl"), out=str(folder / "made"), encoder=str(minilm), budget="10s", yes=True
+    )
     return folder / "made"
 
 
