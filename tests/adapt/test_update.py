@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from tests.adapt.calls import adapt
 
+from qontext import api
 from qontext.adapt import serving
+from qontext.frame import locks
 from qontext.frame.errors import QontextError
 from qontext.retrieve.searcher import Searcher, index_of
 from qontext.serve.systems import Opener
@@ -127,3 +129,72 @@ def test_what_an_interrupted_update_left_is_removed_when_there_is_nothing_to_upd
     assert indexes(adapted.out) == ["index", "index-2"]
     adapt(write_documents([report(number) for number in range(30)]), adapted.out, small_encoder)
     assert indexes(adapted.out) == ["index"] and index_of(adapted.out).name == "index"
+
+
+def test_documents_of_another_kind_are_another_directory(
+    adapted: Any, small_encoder: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        QontextError, match=r"made: was made from .*docs.jsonl, not from pydocs:\. Choose another --out"
+    ):
+        adapt(Path("pydocs:"), adapted.out, small_encoder)
+    planned = json.loads((adapted.out / "plan.json").read_text())
+    planned["request"]["keep"] = True
+    (adapted.out / "plan.json").write_text(json.dumps(planned))
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "a.txt").write_text("A lighthouse.")
+    with pytest.raises(
+        QontextError, match=r"made from passages, which are kept .* has documents. Choose another --out"
+    ):
+        adapt(tmp_path / "folder", adapted.out, small_encoder)
+
+
+def test_one_adapt_at_a_time_writes_a_directory(adapted: Any, small_encoder: Path, changed: Path) -> None:
+    earlier = content(adapted.out)
+    with locks.lock(adapted.out, "-adapt"):
+        for action in (lambda: adapt(changed, adapted.out, small_encoder), lambda: api.clean(adapted.out)):
+            with pytest.raises(QontextError, match="another process is writing this directory"):
+                action()
+        assert content(adapted.out) == earlier
+        assert adapt(changed, adapted.out, small_encoder, dry_run=True)["documents"]["new"] == 1
+
+
+def test_output_inside_the_documents_is_refused_before_anything_is_read(
+    tmp_path: Path, small_encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documents = tmp_path / "documents"
+    documents.mkdir()
+    (documents / "a.txt").write_text("A lighthouse stands on the northern harbour.")
+    monkeypatch.setattr("qontext.frame.inputs.fingerprint", lambda path: pytest.fail("it is read"))
+    for write in (
+        lambda out: adapt(documents, out, small_encoder),
+        lambda out: api.split(documents, out=out),
+    ):
+        with pytest.raises(QontextError, match=r"--out is inside the folder .*documents, which is read as"):
+            write(documents / "made" / "inside")
+    assert [path.name for path in documents.iterdir()] == ["a.txt"]
+
+
+def test_a_directory_that_stays_empty_is_removed(tmp_path: Path, small_encoder: Path) -> None:
+    (tmp_path / "docs.jsonl").write_text("")
+    with pytest.raises(QontextError):
+        adapt(tmp_path / "docs.jsonl", tmp_path / "made", small_encoder)
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("about", ["", "{}", '{"system": "bm25", "weights": [1, 0], "read_tokens": 64}'])
+def test_clean_removes_nothing_of_others(tmp_path: Path, about: str) -> None:
+    for name in ("steps", "report"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "thesis.txt").write_text("mine")
+    (tmp_path / "adapted.json").write_text(about)
+    with pytest.raises(QontextError):
+        api.clean(tmp_path)
+    assert (tmp_path / "steps" / "thesis.txt").exists() and (tmp_path / "report" / "thesis.txt").exists()
+
+
+def test_clean_leaves_what_someone_put_beside_the_results(adapted: Any) -> None:
+    (adapted.out / "steps" / "notes.txt").write_text("mine")
+    with pytest.raises(QontextError, match=r"notes.txt: was not written by adapt"):
+        api.clean(adapted.out)
+    assert (adapted.out / "steps" / "pretrain").exists()

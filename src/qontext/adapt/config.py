@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import Field, model_validator
 
 from qontext.adapt.nearest import CHOICES, Choice
-from qontext.corpus.sources import fingerprint
+from qontext.corpus.sources import fingerprint, reads_below
 from qontext.frame.config import Action, Input, Machine, Seed, StageConfig
 from qontext.frame.parts import Place
 from qontext.queries.endpoint import check_endpoint
@@ -17,7 +17,7 @@ from qontext.queries.generators import GENERATORS
 class AdaptConfig(StageConfig):
     kinds: ClassVar = {"index": CHOICES}
 
-    documents: Annotated[str, Input(positional=True, fingerprint=fingerprint)]
+    documents: Annotated[str, Input(positional=True, fingerprint=fingerprint, reads_below=reads_below)]
     """Documents: a file or folder of records (.jsonl, .tsv, .parquet) or of documents (text, Markdown, HTML, PDF, DOCX,
     EPUB, notebooks, mail, source code), a BEIR folder, hf:NAME, or pydocs: for the documentation of the
     installed Python packages."""

@@ -10,6 +10,7 @@ from qontext.adapt.config import AdaptConfig
 from qontext.adapt.state import ADAPTED, Planned
 from qontext.corpus.docset import is_documentation
 from qontext.frame import log
+from qontext.frame.errors import QontextError
 from qontext.frame.inputs import digest_of
 from qontext.frame.origins import places
 from qontext.models.reference import default_encoder
@@ -24,6 +25,7 @@ def with_kept(
     directory is updated without those that it does not need."""
     if before is None or not (root / ADAPTED).is_file():
         return config.model_copy(update={"encoder": config.encoder or default_encoder()}), {}
+    _refuse_another_source(config, root, before.claim["inputs"]["documents"])
     settings: dict[str, Any] = {
         name: value
         for name, value in before.claim["config"].items()
@@ -39,6 +41,24 @@ def with_kept(
         log.note(f"{root} keeps what it was made with: {flags}.")
     encoder = inputs.get("encoder") or config.encoder or default_encoder()
     return config.model_copy(update={**inputs, **settings, "encoder": encoder}), absent
+
+
+def _refuse_another_source(config: AdaptConfig, root: Path, recorded: Entry) -> None:
+    """Documents change, but those of Python packages do not become a folder."""
+    was_documentation = recorded.get("beside") == "documents"
+    is_same = (
+        is_documentation(config.documents)
+        or Path(config.documents).resolve() == (root / "documents").resolve()
+    )
+    if was_documentation != is_same:
+        other = root.with_name(Path(config.documents.strip(":")).stem)
+        raise QontextError(
+            f"was made from {'pydocs:' if was_documentation else recorded['path']}, not from {config.documents}",
+            place=root,
+            remedy=f"Choose another --out, such as {other}."
+            if not other.exists()
+            else "Choose another --out.",
+        )
 
 
 def _inputs(

@@ -11,16 +11,19 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from qontext.adapt.config import AdaptConfig
-from qontext.frame import artifacts, disk, execution, log, scratch
+from qontext.frame import artifacts, disk, execution, locks, log, scratch
 from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
+from qontext.frame.inputs import refuse_output_within
 from qontext.frame.stages import Pipeline
+
+LOCK = "-adapt"
 
 
 def run(config: AdaptConfig) -> dict[str, Any]:
@@ -37,29 +40,51 @@ def _run(config: AdaptConfig, root: Path) -> dict[str, Any]:
 
     started = time.monotonic()
     disk.require_no_file(root)
-    before = state.read_planned(root)
+    refuse_output_within(root, config)
+    _refuse_foreign(root)
     with contextlib.ExitStack() as stack:
         # A dry run writes nothing into a directory that holds more than a plan.
         is_preview = config.dry_run and any((root / name).exists() for name in (state.STEPS, state.ADAPTED))
         aside = (
             Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="qontext-"))) if is_preview else None
         )
+        if aside is None:
+            stack.enter_context(_writing(root))
+        before = state.read_planned(root)
         config, absent = with_kept(config, root, before)
         config = _with_documents(config, aside or root)
         claim = _claim(config, root, absent)
         if not config.dry_run:
             Workdir(root).sweep(deep=False)
-        is_free = not root.exists() or scratch.is_free(root)
-        if before is None and not is_free and not (root / "documents").exists():
-            raise QontextError(
-                "is not empty and was not written by adapt", place=root, remedy="Choose another --out."
-            )
         if before is None or not before.is_for(claim) or config.retrain:
             if before is not None and not before.is_for(claim):
                 differences = artifacts.differences(before.claim, claim)
                 log.note(f"{root} has a plan for another request: {differences}.")
             return _plan(config, root, claim, started, aside)
         return _go_on(config, root, claim, before, started, aside, list(absent))
+
+
+def _refuse_foreign(root: Path) -> None:
+    from qontext.adapt import state
+
+    is_free = not root.exists() or scratch.is_free(root)
+    if not is_free and not any((root / name).exists() for name in (state.PLAN, "documents")):
+        raise QontextError(
+            "is not empty and was not written by adapt", place=root, remedy="Choose another --out."
+        )
+
+
+@contextlib.contextmanager
+def _writing(root: Path) -> Iterator[None]:
+    """One `adapt` at a time writes the directory. A directory that stays empty is removed."""
+    with locks.lock(root, LOCK):
+        try:
+            yield
+        finally:
+            if [path.name for path in root.iterdir()] == [f".lock{LOCK}"]:
+                (root / f".lock{LOCK}").unlink()
+                with contextlib.suppress(OSError):  # a scratch folder of another process
+                    root.rmdir()
 
 
 def _go_on(

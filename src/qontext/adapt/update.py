@@ -17,6 +17,7 @@ from qontext.adapt.request import Request
 from qontext.adapt.show import show_updated
 from qontext.adapt.state import ADAPTED, STEPS, Planned
 from qontext.adapt.verdict import Verdict
+from qontext.corpus.sources import FieldNames, open_source
 from qontext.data.collection import read_passages
 from qontext.frame import artifacts, disk, log
 from qontext.frame.artifacts import Workdir
@@ -57,6 +58,12 @@ def run(
     about, work = read_adapted(root), Workdir(root)
     earlier, request = index_of(root), replace(before.request, documents=config.documents)
     try:
+        if request.keep and not open_source(config.documents, fields=FieldNames()).has_ids:
+            raise QontextError(
+                f"was made from passages, which are kept as they are, and {config.documents} has documents",
+                place=root,
+                remedy="Choose another --out.",
+            )
         card = hand_over.model_card(request, Verdict(**about["verdict"]), root)
         model, reference = hand_over.hand_over_again(
             config.encoder, about.pop("reference", None), work, card, copied=config.copy_model

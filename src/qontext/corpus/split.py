@@ -20,7 +20,7 @@ from pydantic import Field
 
 from qontext.corpus import counting, parallel
 from qontext.corpus.sentences import SPLITTERS, pieces
-from qontext.corpus.sources import FieldNames, Problem, Source, demands, fingerprint, open_source
+from qontext.corpus.sources import FieldNames, Problem, Source, demands, fingerprint, open_source, reads_below
 from qontext.corpus.sources.base import UNREADABLE
 from qontext.corpus.spool import SPOOL, Batch, spool, spooled
 from qontext.frame import log
@@ -44,7 +44,9 @@ MOST_NAMED = 20
 
 
 class SplitConfig(PartsConfig):
-    source: Annotated[str, Input(positional=True, fingerprint=fingerprint), Asks(demands)]
+    source: Annotated[
+        str, Input(positional=True, fingerprint=fingerprint, reads_below=reads_below), Asks(demands)
+    ]
     """Documents: a file or folder of records (.jsonl, .tsv, .parquet) or of documents (text, Markdown, HTML, PDF, DOCX,
     EPUB, notebooks, mail, source code), a BEIR folder, ir_datasets:NAME, hf:NAME, or pydocs: for the documentation of the
     installed Python packages."""

@@ -34,12 +34,14 @@ class Input:
     """Marks a field that names an input; `positional` makes it a positional argument on the command line.
 
     Without `by_content`, the value itself is used (for example, a question). `fingerprint` hashes names that
-    are not paths; for all others it returns None, and the content of the file or folder is hashed.
+    are not paths; for all others it returns None, and the content of the file or folder is hashed. `reads_below` says
+    of a folder whether all that is below it is read, so that no output may be written there.
     """
 
     positional: bool = False
     by_content: bool = True
     fingerprint: Callable[[str], str | None] | None = None
+    reads_below: Callable[[Path], bool] | None = None
 
 
 @dataclass(frozen=True)

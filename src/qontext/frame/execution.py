@@ -14,7 +14,13 @@ from qontext.frame import artifacts, computed, interrupts, launch, locks, log, o
 from qontext.frame.artifacts import Artifact, Workdir
 from qontext.frame.config import StageConfig, problem_of_name
 from qontext.frame.errors import QontextError
-from qontext.frame.inputs import Unchanged, digest_of, named_inputs, refuse_inputs_below
+from qontext.frame.inputs import (
+    Unchanged,
+    digest_of,
+    named_inputs,
+    refuse_inputs_below,
+    refuse_output_within,
+)
 from qontext.frame.parts import Parts, PartsConfig, finish_all, make_share, missing
 from qontext.frame.stages import C, Pipeline, Stage
 
@@ -68,6 +74,7 @@ def execute(stage: Stage[C], settings: C, out: Path | None, *, overwrite: bool =
         return _execute_without_out(stage, settings)
     if stage.file and out.suffix == Path(stage.file).suffix and not out.is_dir():
         return _execute_file(stage, settings, out, stage.file, overwrite=overwrite)
+    refuse_output_within(out, settings)
     unchanged = Unchanged(settings)
     claim = claim_of(stage, settings, out)
     refuse_inputs_below(out, claim)

@@ -112,6 +112,24 @@ def find(entry: Entry, directory: Path, what: str, *, remedy: str) -> str:
     raise QontextError(f"{what} is not found at {looked_at}", place=directory, remedy=remedy)
 
 
+def refuse_output_within(out: Path, settings: StageConfig) -> None:
+    """Raise an error if the output directory is in a folder of which everything is read: it would read itself."""
+    marks = type(settings).inputs()
+    place = Path(os.path.realpath(out))
+    for name, value in named_inputs(settings):
+        reads_below = marks[name.partition("[")[0]].reads_below
+        folder = Path(os.path.realpath(Path(value).expanduser()))
+        if reads_below is None or folder not in place.parents or not folder.is_dir():
+            continue
+        is_hidden = any(part.startswith(".") for part in place.relative_to(folder).parts)
+        if not is_hidden and reads_below(folder):
+            raise QontextError(
+                f"--out is inside the folder {value}, which is read as {name}",
+                place=out,
+                remedy="Choose an --out outside of it.",
+            )
+
+
 def refuse_inputs_below(out: Path, claim: dict[str, Any]) -> None:
     """Raise an error if the output directory is, or contains, an input: replacing it would destroy the input."""
     place = Path(os.path.realpath(out))  # resolve() fails at a loop of links, which is not the point here

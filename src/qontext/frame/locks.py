@@ -21,26 +21,41 @@ def lock(path: Path, name: str = "", *, wait: bool = False) -> Iterator[None]:
     """Lock the directory for one writer of that name; a second one is refused at once, or waits with `wait`.
     The OS releases the lock when the process is killed; forked children do not keep it.
     """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        handle = (path / f".lock{name}").open("a+")
-    except OSError as error:
-        raise_disk_error(error, path, anyway=True)
+    handle = _locked(path, path / f".lock{name}", wait=wait)
     with handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except OSError:
-            raise QontextError(
-                f"another process is writing this directory{_holder(handle)}",
-                place=path,
-                remedy="Wait for it, or choose another --out.",
-            ) from None
         _sign(handle)
         _held.append(handle)
         try:
             yield
         finally:
             _held.remove(handle)
+
+
+def _locked(folder: Path, file: Path, *, wait: bool) -> IO[str]:
+    """The locked file, opened again if it was removed with its folder before it was locked."""
+    while True:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            handle = file.open("a+")
+        except OSError as error:
+            raise_disk_error(error, folder, anyway=True)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except OSError:
+            holder = _holder(handle)
+            handle.close()
+            raise QontextError(
+                f"another process is writing this directory{holder}",
+                place=folder,
+                remedy="Wait for it, or choose another --out.",
+            ) from None
+        except BaseException:
+            handle.close()
+            raise
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(handle.fileno()), file.stat()):
+                return handle
+        handle.close()
 
 
 class Reading:

@@ -42,8 +42,8 @@ def sweep(parent: Path) -> None:
 
 
 def is_free(parent: Path) -> bool:
-    """Whether the directory contains only scratch folders."""
-    return all(path.name.startswith(PREFIX) for path in parent.iterdir())
+    """Whether the directory contains only scratch folders and locks."""
+    return all(path.name.startswith((PREFIX, ".lock")) for path in parent.iterdir())
 
 
 def _locked_folder(parent: Path, stack: contextlib.ExitStack) -> Path:

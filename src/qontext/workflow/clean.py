@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +12,7 @@ from qontext.frame.config import Action, Input, StageConfig, existing
 from qontext.frame.errors import QontextError
 from qontext.frame.stages import Cleaner
 from qontext.frame.workdir import TEMPORARY
-from qontext.retrieve.searcher import is_adapted
+from qontext.retrieve.searcher import index_of, is_adapted
 from qontext.workflow.adapted import shown_size, size_of
 
 REMOVED = {
@@ -35,18 +36,7 @@ class CleanConfig(StageConfig):
 
 def run(settings: CleanConfig) -> dict[str, Any]:
     root = existing(settings.directory, "the directory")
-    if not is_adapted(root):
-        if (root / "plan.json").is_file():
-            raise QontextError(
-                "is an unfinished directory of adapt",
-                place=root,
-                remedy="To finish it, run its 'qontext adapt' again.",
-            )
-        raise QontextError(
-            "was not written by adapt",
-            place=root,
-            remedy="Pass the --out of a finished 'qontext adapt'.",
-        )
+    _check(root)
     names = [name for name in REMOVED if not (settings.keep_report and name == "report")]
     rows: list[dict[str, Any]] = [
         {"folder": name, "size": size_of(root / name), "cost": REMOVED[name]}
@@ -68,10 +58,45 @@ def run(settings: CleanConfig) -> dict[str, Any]:
     }
 
 
+def _check(root: Path) -> None:
+    """Raise an error unless this is a finished directory of `adapt`, in which only `adapt` wrote what is removed."""
+    if not is_adapted(root):
+        if (root / "plan.json").is_file():
+            raise QontextError(
+                "is an unfinished directory of adapt",
+                place=root,
+                remedy="To finish it, run its 'qontext adapt' again.",
+            )
+        raise QontextError(
+            "was not written by adapt",
+            place=root,
+            remedy="Pass the --out of a finished 'qontext adapt'.",
+        )
+    artifacts.open_artifact(index_of(root) / "passages", verb="split")
+    for name in REMOVED:
+        for path in _strange(root / name):
+            raise QontextError(
+                "was not written by adapt, and would be removed with its folder",
+                place=path,
+                remedy="Move it elsewhere.",
+            )
+
+
+def _strange(folder: Path) -> Iterator[Path]:
+    """What is in this folder of results and is none."""
+    if folder.is_symlink() or not folder.is_dir() or artifacts.is_artifact(folder):
+        return
+    for child in sorted(folder.iterdir()):
+        is_made = any((child / name).is_file() for name in (artifacts.META, artifacts.CLAIM))
+        if not (is_made or child.name == "recipe.toml" or child.name.startswith((".lock", TEMPORARY))):
+            yield child
+
+
 def _remove(root: Path, names: list[str]) -> None:
     """Remove the folders, unless another process writes in them. For links, only the link is removed. Each
     folder is first renamed to a temporary name, so the removal is atomic.
     """
+    locks.refuse_if_written(root)
     for name in names:
         for file in (artifacts.META, artifacts.CLAIM):
             for match in (root / name).glob(f"**/{file}"):

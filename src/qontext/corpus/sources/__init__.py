@@ -163,6 +163,11 @@ def _is_table(path: Path, encoding: str) -> bool:
     return isinstance(first, str) and "\t" in first
 
 
+def reads_below(folder: Path) -> bool:
+    """Whether all documents below a folder are read, and not only a corpus file."""
+    return not any((folder / name).is_file() for name in _BEIR)
+
+
 def fingerprint(source: str) -> str | None:
     """A hash of documents that are not a file or folder; None for files and folders."""
     scheme = _scheme(source)
