@@ -67,6 +67,9 @@ COMMANDS = {
 RANKS = {"pretrain-2": 2}
 """Commands that several processes work on together, as torchrun starts them."""
 
+UPDATE = "adapt changed.jsonl --encoder pretrain --budget 10m"
+"""After `adapt`: one document is new, one is changed, one is gone."""
+
 RECIPE = """
 [recipe]
 title = "Two trainings and a search"
@@ -106,6 +109,10 @@ def write_inputs(folder: Path) -> None:
     documents = (folder / "docs.jsonl").read_text()
     (folder / "docs.jsonl").write_text(documents.replace('"d29"', '"d0"'))
     (folder / "recipe.toml").write_text(RECIPE)
+    lines = (folder / "docs.jsonl").read_text().splitlines()
+    new = lines[1].replace('"d1"', '"d99"').replace("Chapter 1", "Chapter 99")
+    changed = [*lines[1:5], lines[5].replace("river", "harbor"), *lines[6:], new]
+    (folder / "changed.jsonl").write_text("".join(line + "\n" for line in changed))
 
 
 class Server(tiny.Server):
@@ -143,6 +150,18 @@ class World:
         out = self.folder / "planned"
         if "planned" not in self.seconds:
             self.seconds["planned"] = self.run("adapt", out, "--dry-run")
+        return out
+
+    def updated(self) -> Path:
+        """The directory of adapt after an update that was left alone."""
+        out = self.folder / "updated"
+        if "updated" not in self.seconds:
+            shutil.copytree(self.whole("adapt"), out)
+            started = time.monotonic()
+            self.reference.run([*UPDATE.split(), "--out", str(out)], self.folder / "updated.said")
+            self.seconds["updated"] = time.monotonic() - started
+            vectors = artifacts.open_artifact(out / "index-2" / "vectors").summary
+            assert vectors["reused"] > vectors["encoded_now"] > 0
         return out
 
     def run(self, name: str, out: Path, *more: str) -> float:

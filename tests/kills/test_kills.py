@@ -6,6 +6,7 @@ the number of the kill, so that what failed once fails again.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import random
 import shutil
@@ -15,7 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import COMMANDS, KILLS, World, files, results
+from qontext.retrieve.searcher import Searcher
+
+from .conftest import COMMANDS, KILLS, UPDATE, World, files, results
 
 
 def moment(name: str, number: int) -> float:
@@ -76,4 +79,26 @@ def test_adapt_killed_while_it_plans_leaves_nothing(world: World, tmp_path: Path
     again = world.disturbed.start("adapt", out, "--dry-run")
     assert again.wait() == {0}, again.text()
     assert files(out) == files(world.planned())
+    assert files(world.disturbed.temporary) == []
+
+
+@pytest.mark.parametrize("signal_", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", range(KILLS))
+def test_a_killed_update_still_answers(
+    world: World, tmp_path: Path, number: int, signal_: signal.Signals
+) -> None:
+    """Before and after, and it ends in the same index as one that was left alone."""
+    whole, out = world.updated(), tmp_path / "adapt"
+    shutil.copytree(world.whole("adapt"), out)
+    seconds = moment(f"update {signal_}", number) * world.seconds["updated"]
+    running = world.disturbed.launch({"argv": [*UPDATE.split(), "--out", str(out)]}, tmp_path / "said")
+    time.sleep(seconds)
+    running.send(signal_)
+    assert running.wait() <= {0, 130, -signal_}, running.text()
+    assert "Traceback" not in running.text()
+    assert list(Searcher(out).search("chapter 3 river", k=3))
+    gc.collect()  # it does not hold the index any longer
+    world.disturbed.run([*UPDATE.split(), "--out", str(out)], tmp_path / "said")
+    assert made_by_adapt(out) == made_by_adapt(whole)
+    assert files(out) == files(whole)
     assert files(world.disturbed.temporary) == []
