@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -198,3 +200,9 @@ def test_clean_leaves_what_someone_put_beside_the_results(adapted: Any) -> None:
     with pytest.raises(QontextError, match=r"notes.txt: was not written by adapt"):
         api.clean(adapted.out)
     assert (adapted.out / "steps" / "pretrain").exists()
+
+
+def test_a_clock_that_was_set_back_makes_no_negative_age(adapted: Any) -> None:
+    future = time.time() + 1_000_000
+    os.utime(adapted.out / "adapted.json", (future, future))
+    assert api.show(adapted.out)["age_seconds"] == 0

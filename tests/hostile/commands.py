@@ -19,6 +19,7 @@ PYDOCS = "pydocs:json"
 
 MADE: dict[str, tuple[str, Settings]] = {
     "passages": ("split", {"source": "@set/corpus.jsonl", "keep": True, "workers": 1}),
+    "adapted/index/passages": ("split", {"source": "@docs.jsonl", "workers": 1}),
     "short": ("split", {"source": "@docs.jsonl", "max_tokens": 16, "workers": 1}),
     "tokenizer": ("train-tokenizer", {"passages": "@passages", "vocabulary": 200}),
     "tokens": ("tokens", {"texts": "@passages", "tokenizer": "@tokenizer", "workers": 1}),
@@ -166,7 +167,7 @@ def write_inputs(folder: Path) -> None:
     data = json.dumps(str(folder / "set"))
     (folder / "recipe.toml").write_text(RECIPE.replace("DATA", data))
     (folder / "adapted" / "steps").mkdir(parents=True)
-    (folder / "adapted" / "steps" / "notes.txt").write_text("What was run.\n")
+    (folder / "adapted" / "steps" / "recipe.toml").write_text("# What was run.\n")
     about = {"system": "bm25", "weights": [0.7, 0.3], "read_tokens": 256}
     (folder / "adapted" / "adapted.json").write_text(json.dumps(about))
 

@@ -33,7 +33,7 @@ def show_adapted(root: Path) -> dict[str, Any]:
     passages = open_artifact(index / "passages", verb="split").summary
     places = {name: index if name == INDEX else root / name for name in FOLDERS}
     folders = {name: size_of(place) for name, place in places.items() if place.is_dir()}
-    age = time.time() - (root / ADAPTED).stat().st_mtime
+    age = max(0.0, time.time() - (root / ADAPTED).stat().st_mtime)  # a clock may have been set back
     sentences = [str(sentence) for sentence in verdict.get("sentences", ())]
     sentences += map(str, about.get("searching", {}).get("sentences", ()))
     recommendation, *reasons = sentences or [f"Recommended: {SYSTEMS[about['system']]}."]
