@@ -273,10 +273,38 @@ def test_a_folder_of_texts(tmp_path: Path) -> None:
 
 
 def test_files_that_are_not_read_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("a.txt", "b.xyz", "c.xyz"):
-        write(tmp_path / name, b"x")
+    for name, content in (("a.txt", b"x"), ("b.xyz", b"\0x"), ("c.xyz.gz", gzip.compress(b"\1\2\3"))):
+        write(tmp_path / name, content)
     api.split(tmp_path, out=tmp_path.with_name(f"{tmp_path.name}-out"))
-    assert "2 files are not read (2 .xyz)" in capsys.readouterr().err
+    assert "2 files are not read (1 .xyz, 1 .xyz.gz)" in capsys.readouterr().err
+
+
+def test_text_is_read_whatever_its_ending(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "docs" / "Mail.pm", b"package Mail;\n\nsub send { }\n")
+    write(tmp_path / "docs" / "Guide.pod", "=head1 NAME\n\nMail — sends caf\u00e9 letters.\n".encode())
+    write(tmp_path / "docs" / "old.log", "Le caf\u00e9 est ferm\u00e9.\n".encode("cp1252"))
+    write(tmp_path / "docs" / "changelog.Debian.gz", gzip.compress(b"mail (1.2) unstable; urgency=low\n"))
+    write(tmp_path / "docs" / "program", b"\x7fELF\2\1\1\0\0\0")
+    write(tmp_path / "docs" / "noise.bin", bytes(range(256)) * 8)
+    write(tmp_path / "docs" / "data.json", b"{}")
+    source = open_source(str(tmp_path / "docs"), fields=FieldNames())
+    texts = {d.id: d.content for d in read(tmp_path / "docs")}
+    assert texts.keys() == {"Mail.pm", "Guide.pod", "old.log", "changelog.Debian.gz"}
+    assert texts["old.log"] == "Le café est fermé.\n" and "café" in texts["Guide.pod"]
+    assert dict(source.unread) == {".bin": 1, ".json": 1, "no ending": 1}
+    api.split(tmp_path / "docs", out=tmp_path / "out")
+    said = " ".join(capsys.readouterr().err.split())
+    assert "3 files of unknown kinds are read as text (1 .pod, 1 .pm, 1 .log)" in said, said
+    assert read(tmp_path / "docs" / "Mail.pm")[0].content.startswith("package Mail;")
+
+
+def test_rows_of_csv_name_their_columns(tmp_path: Path) -> None:
+    write(tmp_path / "people.csv", b'name;born;note\r\nAda;1815;"two\r\nlines"\r\n\r\nAlan;1912;\r\n')
+    (document,) = read(tmp_path / "people.csv")
+    assert [(block.text, block.line) for block in document.blocks] == [
+        ("name: Ada; born: 1815; note: two lines", 2),
+        ("name: Alan; born: 1912", 5),
+    ]
 
 
 def test_one_text_file_and_one_table_with_the_same_ending(tmp_path: Path) -> None:
@@ -294,8 +322,10 @@ def test_texts_without_an_ending(tmp_path: Path) -> None:
     for name in ("README", "zlib/copyright", "NEWS.Debian", "CHANGES.gz", "data", "README.png", "notes.xyz"):
         write(tmp_path / name, gzip.compress(b"Words.") if name.endswith(".gz") else b"Words.")
     source = open_source(str(tmp_path), fields=FieldNames())
-    assert [d.id for d in read(tmp_path)] == ["CHANGES.gz", "NEWS.Debian", "README", "zlib/copyright"]
-    assert source.unread == {"no ending": 1, ".png": 1, ".xyz": 1}
+    others = ["data", "notes.xyz"]
+    named = ["CHANGES.gz", "NEWS.Debian", "README", "zlib/copyright"]
+    assert sorted(d.id for d in read(tmp_path)) == sorted([*named, *others])
+    assert source.unread == {".png": 1} and source.as_text == {"no ending": 1, ".xyz": 1}
     assert read(tmp_path / "README")[0].content == "Words."
 
 
@@ -336,7 +366,7 @@ def test_folders_that_cannot_be_read_are_refused(tmp_path: Path, make: list[str]
 )
 def test_unknown_endings_are_refused(tmp_path: Path, name: str, message: str) -> None:
     with pytest.raises(QontextError, match=f"{message}.*BEIR folder"):
-        open_source(str(write(tmp_path / name, b"x")), fields=FieldNames())
+        open_source(str(write(tmp_path / name, b"\0x")), fields=FieldNames())
 
 
 @pytest.mark.parametrize("uri", ["no/such.jsonl", "", "s3://bucket/x", "-"])

@@ -115,7 +115,7 @@ class Split(Parts[SplitConfig]):
         return open_source(config.source, fields=names, encoding=config.encoding)
 
     def plan(self) -> list[Part]:
-        from qontext.corpus.sources.files import unread
+        from qontext.corpus.sources.files import read_as_text, unread
 
         source = self.source
         if self.config.keep and not source.has_ids:
@@ -126,6 +126,8 @@ class Split(Parts[SplitConfig]):
             )
         if source.unread:
             log.note(f"{self.config.source}: {unread(source.unread)}.")
+        if source.as_text:
+            log.note(f"{self.config.source}: {read_as_text(source.as_text)}.")
         if self.config.on == "local" and self.work.world == 1:
             self.unit = "bytes"
             return [Part(0, WHOLE, 0, 0, source.bytes_total or 0)]

@@ -77,6 +77,8 @@ class Source(ABC):
 
     unread: Mapping[str, int]
     """The number of files that are not read, by extension."""
+    as_text: Mapping[str, int]
+    """The number of files that are read because their content is text, by extension."""
 
     def __init__(
         self, name: str, *, has_passages: bool, has_ids: bool = False, bytes_total: int | None = None
@@ -84,7 +86,7 @@ class Source(ABC):
         self.name, self.has_passages, self.bytes_total = name, has_passages, bytes_total
         self.has_ids = has_passages or has_ids
         self.bytes_read = 0
-        self.unread = {}
+        self.unread, self.as_text = {}, {}
 
     @classmethod
     def open(cls, uri: str, rest: str, fields: FieldNames) -> Self:

@@ -12,8 +12,17 @@ from pathlib import Path, PurePosixPath
 
 from qontext.corpus import parallel
 from qontext.corpus.sources.base import Problem, Source
-from qontext.corpus.sources.formats import FORMATS, TEXTS, format_of, is_installed, reader
+from qontext.corpus.sources.formats import (
+    FORMATS,
+    TEXTS,
+    format_of,
+    is_installed,
+    is_other_text,
+    reader,
+    shown_ending,
+)
 from qontext.corpus.sources.formats.base import Text, Unreadable
+from qontext.corpus.sources.formats.plain import read_other
 from qontext.corpus.sources.lines import ending
 from qontext.data.metadata import as_json
 from qontext.data.records import Block, Document
@@ -34,17 +43,21 @@ class Files(Source):
 
     def __init__(self, name: str, path: Path, encoding: str) -> None:
         others: Counter[str] = Counter()
+        texts: Counter[str] = Counter()
         size = 0
         for file in _files(path):
             if isinstance(file, Path):
                 kind = format_of(file)
                 if kind is not None and is_installed(kind):
                     size += file.stat().st_size if file.exists() else 0
+                    if is_other_text(file):
+                        texts[printable(shown_ending(file))] += 1
                 else:
-                    others[printable(ending(file)) or "no ending"] += 1
+                    others[printable(shown_ending(file))] += 1
         super().__init__(name, has_passages=False, bytes_total=size)
         self.path, self.encoding = path, encoding
         self.unread = dict(others.most_common())
+        self.as_text = dict(texts.most_common())
 
     def documents(self) -> Iterator[Document | Problem]:
         root = self.path if self.path.is_dir() else self.path.parent
@@ -85,6 +98,15 @@ def unread(counts: Mapping[str, int]) -> str:
     return f"{files} not read ({kinds}{more}){remedy if endings & {*counts} else ''}"
 
 
+def read_as_text(counts: Mapping[str, int]) -> str:
+    """A sentence about files that are read because their content is text, by extension."""
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in list(counts.items())[:6])
+    more = ", …" if len(counts) > 6 else ""
+    total = sum(counts.values())
+    files = "1 file of an unknown kind is" if total == 1 else f"{total:,} files of unknown kinds are"
+    return f"{files} read as text ({kinds}{more})"
+
+
 def _grouped(items: Iterable[File | Problem]) -> Iterator[list[File] | File | Problem]:
     """The items in order: consecutive files in groups, mailboxes and problems separately."""
     files: list[File] = []
@@ -123,7 +145,7 @@ def _read_file(file: Path, name: str, encoding: str) -> Iterator[Document | Prob
     kind = format_of(file)
     assert kind is not None
     try:
-        for text in reader(kind)(file, encoding):
+        for text in (read_other if is_other_text(file) else reader(kind))(file, encoding):
             yield _document(text, file, name, kind)
     except Unreadable as error:
         place = printable(file)

@@ -4,13 +4,17 @@ file as blocks of text, each with its headings and place.
 
 from __future__ import annotations
 
+import codecs
 import importlib
+import mimetypes
+import stat
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
 from qontext.corpus.sources.formats.base import Reader
-from qontext.corpus.sources.lines import ending
+from qontext.corpus.sources.lines import ending, read_blocks
 from qontext.data.compression import plain_name
 
 
@@ -31,6 +35,7 @@ _CODE = (
 
 FORMATS: dict[str, Format] = {
     "text": Format(f"{_HERE}.plain", (".txt",)),
+    "csv": Format(f"{_HERE}.csv", (".csv",)),
     "markdown": Format(f"{_HERE}.markdown", (".md", ".markdown", ".mdx")),
     "rst": Format(f"{_HERE}.rst", (".rst",)),
     "html": Format(f"{_HERE}.html", (".html", ".htm", ".xhtml")),
@@ -55,12 +60,63 @@ TEXTS = frozenset(
 """Names of text files without an extension, or with Debian's."""
 
 
+NOT_TEXTS = frozenset({".css", ".map", ".lock", ".json", ".jsonl", ".tsv", ".parquet"})
+"""Endings of text files that are not documents."""
+_HEAD = 8_192
+_MEDIA = mimetypes.MimeTypes(filenames=())
+
+
 def format_of(path: Path) -> str | None:
-    """The name of the format for a file, by its extension or, without one, by its name; None if unknown."""
+    """The name of the format of a file: by its extension or, without one, by its name; `text` if its content is text,
+    whatever its extension; None if it is not read."""
     name, _, rest = plain_name(path).lower().partition(".")
     if rest in ("", "debian") and name in TEXTS:
         return "text"
-    return _OF_ENDING.get(ending(path))
+    return _OF_ENDING.get(ending(path)) or ("text" if is_other_text(path) else None)
+
+
+def is_other_text(path: Path) -> bool:
+    """Whether the file has none of the known extensions, and its content is text."""
+    name, _, rest = plain_name(path).lower().partition(".")
+    if (rest in ("", "debian") and name in TEXTS) or ending(path) in {*_OF_ENDING, *NOT_TEXTS}:
+        return False
+    media = _MEDIA.guess_type(f"x{ending(path)}")[0] or ""
+    if media.startswith(("image/", "audio/", "video/", "font/")):
+        return False
+    try:
+        about = path.stat()
+        return stat.S_ISREG(about.st_mode) and _starts_as_text(path, about.st_size, about.st_mtime_ns)
+    except OSError:
+        return False
+
+
+@lru_cache(maxsize=65_536)
+def _starts_as_text(path: Path, size: int, changed: int) -> bool:
+    """Whether the first characters are UTF-8, or UTF-16 with a mark, or another encoding of mostly letters, without control
+    characters."""
+    try:
+        head = next(read_blocks(path, lambda amount: None), b"")[:_HEAD]
+    except (OSError, ValueError):
+        return False
+    if not head.strip():
+        return False
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        text = head.decode("utf-16", "ignore")
+    else:
+        try:
+            text = codecs.getincrementaldecoder("utf-8")().decode(head)
+        except UnicodeDecodeError:
+            text = head.decode("cp1252", "replace")
+            if sum(
+                (character.isalpha() and character.isascii()) or character.isspace() for character in text
+            ) < 0.7 * len(text):
+                return False
+    return not any((ord(c) < 32 and c not in "\t\n\r\f\x1b\x08") or c in "\x7f\ufffd" for c in text)
+
+
+def shown_ending(path: Path) -> str:
+    """The extension of a file as it stands, with that of its compression."""
+    return "".join(filter(None, (ending(path), path.name[len(plain_name(path)) :].lower()))) or "no ending"
 
 
 def is_installed(name: str) -> bool:
