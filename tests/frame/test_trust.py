@@ -21,7 +21,7 @@ import pytest
 from tests.tiny import Server
 
 from qontext import api
-from qontext.frame import trust
+from qontext.frame import fingerprint, trust
 from qontext.frame.artifacts import META
 from qontext.frame.config import StageConfig
 from qontext.frame.errors import QontextError
@@ -360,3 +360,15 @@ def test_a_process_that_is_started_here_inherits_the_decision(monkeypatch: pytes
     code = "from qontext.frame import trust; print(trust.is_given('helper:X'), trust.is_given('other:X'))"
     said = subprocess.check_output([sys.executable, "-c", code], env={**os.environ, **environment}, text=True)
     assert said.split() == ["True", "False"]
+
+
+@pytest.mark.parametrize("name", ["/:X", "..:X", "*:X", " helper:X", "../helper:X"])
+def test_a_name_that_is_no_module_is_no_path(clone: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Nothing is read to decide on it, least of all the whole disk."""
+    monkeypatch.chdir(clone)
+    read: list[Path] = []
+    monkeypatch.setattr(fingerprint, "fingerprint", lambda path: read.append(path) or "")
+    (clone / "odd.toml").write_text(RECIPES["generator"].replace("helper:X", name))
+    with pytest.raises(trust.Untrusted):
+        api.run("odd.toml")
+    assert read == [] and not (clone / "MARKER").exists()

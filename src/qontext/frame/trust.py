@@ -195,7 +195,8 @@ def _key(demands: Iterable[Demand], place: Path | str | None) -> str:
     for demand in sorted(demands, key=lambda demand: demand.does):
         digest.update(repr((demand.does, demand.words)).encode())
         top = demand.code.partition(":")[0].partition(".")[0]
-        for source in (Path(f"{top}.py"), Path(top)) if top else ():
+        # Sources and compiled modules alike; a name that is no identifier is no module, and may be any path.
+        for source in sorted([Path(top), *Path().glob(f"{top}.*")]) if top.isidentifier() else ():
             if source.exists():
                 digest.update(fingerprint(source).encode())
     return digest.hexdigest()
