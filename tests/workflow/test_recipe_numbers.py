@@ -12,6 +12,7 @@ import pytest
 from qontext.evaluation.published import named
 from qontext.pretrain.config import PretrainConfig
 from qontext.workflow import recipe
+from qontext.workflow.cost import estimated_hours
 from qontext.workflow.scores import published_rows
 from qontext.workflow.tables import find_recipe, missing_inputs, read_tables, shipped
 
@@ -295,3 +296,13 @@ def test_negatives_of_the_official_triples(name: str) -> None:
     assert "bm25-train" not in configs and configs["groups-1"].run == "given"
     if "groups-2" in configs:
         assert configs["groups-2"].also == ("given",)
+
+
+def test_estimated_hours_by_hand() -> None:
+    """Per token 2 · 84,934,656 + 5,308,416 FLOPs, at 395.6 TFLOP/s."""
+    hours = estimated_hours(recipe.describe_recipe("qac-cot-mae-msmarco"))
+    per_token = 175_177_728
+    assert hours["pretrain"] == round(3 * 50_000 * 16_384 * 144 * per_token / 395.6e12 / 3600, 1) == 43.5
+    assert hours["generate"] == round(32e6 * (144 + 5 * 16 * 4 / 3) * per_token / 395.6e12 / 3600, 1)
+    both = estimated_hours(recipe.describe_recipe("cot-mae-50k-msmarco"))
+    assert both["pretrain"] == pytest.approx(2 * hours["pretrain"], abs=0.1)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from qontext.frame import log
 from qontext.frame.config import Input, StageConfig
 from qontext.frame.stages import Report
+from qontext.workflow.cost import estimated_hours
 from qontext.workflow.recipe import Recipe, demands, describe_recipe
 from qontext.workflow.scores import published_rows
 from qontext.workflow.tables import (
@@ -101,6 +102,10 @@ def _show(name: str, small: bool) -> dict[str, Any]:
     if figures:
         columns = list(dict.fromkeys(key for row in figures for key in row))
         log.show_rows("Published", [{key: row.get(key) for key in columns} for row in figures])
+    hours = {} if small or not recipe.cost else estimated_hours(recipe)
+    rows = [{"step": step, "1 H100": one, "8 H100s": round(one / 8, 1)} for step, one in hours.items()]
+    if rows:
+        log.show_rows("Hours, estimated from stated rates, not measured", rows)
     return {
         "name": name,
         "title": recipe.title,
@@ -109,6 +114,7 @@ def _show(name: str, small: bool) -> dict[str, Any]:
         "inputs": tables[INPUTS],
         "published": figures,
         "cost": recipe.cost,
+        "estimated_h100_hours": hours,
         "asks": [demand.does for demand in asked],
         "recipe": recipe.dump(),
     }
