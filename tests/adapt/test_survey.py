@@ -11,8 +11,10 @@ import pytest
 
 from qontext import api
 from qontext.adapt import rates
+from qontext.adapt.show import show_updated
 from qontext.adapt.survey import spread, survey
 from qontext.data.collection import Passage
+from qontext.frame import log
 
 
 def test_texts_that_are_timed_are_as_long_as_the_whole_source_has_them(
@@ -113,3 +115,22 @@ def test_files_of_formats_count_as_documents_and_others_as_not_read(tmp_path: Pa
     assert (source.documents, source.keep, dict(source.unread)) == (2, False, {".png": 1})
     assert (source.unusable, source.problems) == (1, {"wrong encoding": 1})
     assert [passage.text for passage in source.sample] == ["The mill grinds flour.", "A boat."]
+
+
+def test_files_that_are_not_read_are_named_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The survey, both times that `adapt` splits, and the results of an update."""
+    for name, content in (("a.txt", b"A mill."), ("b.pod", b"A boat."), ("c.bin", b"\0"), ("d.css", b"a{}")):
+        (tmp_path / "docs").mkdir(exist_ok=True)
+        (tmp_path / "docs" / name).write_bytes(content)
+    log.show(log.NOTE)
+    with log.without_repeats():
+        before = survey(str(tmp_path / "docs"))
+        said = capsys.readouterr().err
+        assert "2 files are not read (1 .bin, 1 .css)" in said
+        assert "1 file of an unknown kind is read as text (1 .pod)" in said
+        split = [api.split(tmp_path / "docs", workers=1, out=tmp_path / name).summary for name in ("a", "b")]
+        row = {"documents": {"new": 1}, "passages": 2, "encoded_now": 1, "reused": 1, "seconds_now": 1.0}
+        show_updated(tmp_path, {**row, "not_read": split[1]["not_read"]})
+    now = capsys.readouterr()
+    assert "not read (" not in now.out + now.err and "as text" not in now.err
+    assert all(summary["not_read"] == before.unread for summary in split)

@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from qontext.adapt.request import Request, parse_budget
 from qontext.adapt.survey import Survey, fertility, spread, survey
-from qontext.corpus.sources.files import unread
 from qontext.data.labels import measured_sizes, read_labels
-from qontext.frame import log
 from qontext.frame.errors import QontextError
 from qontext.models.causal import model_folder
 from qontext.models.locate import locate
@@ -37,8 +35,6 @@ def prepare(config: AdaptConfig) -> tuple[Request, Survey, list[str], int]:
     assert config.encoder is not None
     budget = parse_budget(config.budget)
     source = survey(config.documents, labeled=config.labels is not None)
-    if source.unread:  # as `split` does, which is silent if it was said before
-        log.note(f"{config.documents}: {unread(source.unread)}.")
     folder = locate(config.encoder)
     tokenizer = load_tokenizer(folder)
     retriever = Retriever(config.encoder, device="cpu")

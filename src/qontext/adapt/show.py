@@ -14,7 +14,6 @@ from qontext.adapt.request import Request
 from qontext.adapt.state import STEPS
 from qontext.adapt.survey import Survey
 from qontext.adapt.verdict import MEASURE, Verdict
-from qontext.corpus.sources.files import unread
 from qontext.frame import log
 from qontext.frame.errors import QontextError
 from qontext.models.reference import shown_name
@@ -153,8 +152,6 @@ def show_updated(root: Path, row: Mapping[str, Any]) -> None:
     """Show what an update changed."""
     passages = f"{row['passages']:,}: {row['encoded_now']:,} encoded now, {row['reused']:,} with the vectors that they had"
     rows = {"documents": shown_changes(row["documents"]), "passages": passages, **_left_out(row)}
-    if "not_read" in row:
-        rows["not_read"] = unread(row["not_read"])
     log.show_table(f"Updated the index of {root}", {**rows, "took": log.duration(row["seconds_now"])})
 
 

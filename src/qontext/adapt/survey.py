@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from qontext.corpus.sources import FieldNames, Problem, open_source
+from qontext.corpus.sources.files import announce
 from qontext.corpus.split import problem_of
 from qontext.data.collection import Passage
 from qontext.data.records import Document
@@ -107,6 +108,7 @@ def survey(source: str, *, labeled: bool = False) -> Survey:
     parts of documents if there are labels, which refer to these parts."""
     started = time.monotonic()
     opened = open_source(source, fields=FieldNames())
+    announce(opened, source)  # as `split` does, which is silent if it was said before
     documents: list[Document] = []
     characters = 0
     problems: Counter[str] = Counter()

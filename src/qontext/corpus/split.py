@@ -115,7 +115,7 @@ class Split(Parts[SplitConfig]):
         return open_source(config.source, fields=names, encoding=config.encoding)
 
     def plan(self) -> list[Part]:
-        from qontext.corpus.sources.files import read_as_text, unread
+        from qontext.corpus.sources.files import announce
 
         source = self.source
         if self.config.keep and not source.has_ids:
@@ -124,10 +124,7 @@ class Split(Parts[SplitConfig]):
                 place=self.config.source,
                 remedy="Remove --keep.",
             )
-        if source.unread:
-            log.note(f"{self.config.source}: {unread(source.unread)}.")
-        if source.as_text:
-            log.note(f"{self.config.source}: {read_as_text(source.as_text)}.")
+        announce(source, self.config.source)
         if self.config.on == "local" and self.work.world == 1:
             self.unit = "bytes"
             return [Part(0, WHOLE, 0, 0, source.bytes_total or 0)]

@@ -26,7 +26,7 @@ from qontext.corpus.sources.formats.plain import read_other
 from qontext.corpus.sources.lines import ending
 from qontext.data.metadata import as_json
 from qontext.data.records import Block, Document
-from qontext.frame import folders
+from qontext.frame import folders, log
 from qontext.frame.errors import printable
 
 NOT_ENTERED = ("__pycache__", "node_modules", "_static", "_sources")
@@ -85,6 +85,14 @@ class Files(Source):
                 yield file
             elif (kind := format_of(file)) is not None and is_installed(kind):
                 yield file, printable(file.relative_to(root).as_posix())
+
+
+def announce(source: Source, uri: str) -> None:
+    """Log which files of the source are not read, and which are read as text."""
+    if source.unread:
+        log.note(f"{uri}: {unread(source.unread)}.")
+    if source.as_text:
+        log.note(f"{uri}: {read_as_text(source.as_text)}.")
 
 
 def unread(counts: Mapping[str, int]) -> str:
