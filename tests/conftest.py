@@ -23,6 +23,9 @@ settings.load_profile("qontext")
 # What a test allows is remembered nowhere else.
 os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="qontext-tests-")
 atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True)
+# Nor is a hash. Models of the Hub are read where they are.
+os.environ.setdefault("HF_HOME", str(Path("~/.cache/huggingface").expanduser()))
+os.environ["XDG_CACHE_HOME"] = str(Path(os.environ["XDG_CONFIG_HOME"]) / "cache")
 
 MEMORY, ROOM = Path("/dev/shm"), 6 << 30
 if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM:

@@ -24,6 +24,12 @@ def file_hash(path: Path) -> str:
         raise QontextError(f"cannot be read: {error.strerror}", place=path) from None
 
 
+def file_stamp(path: Path) -> str:
+    """What the system says of a file, which changes with its content."""
+    now = path.stat()
+    return f"{now.st_ino} {now.st_size} {now.st_mtime_ns} {now.st_ctime_ns}"
+
+
 def require_regular(path: Path) -> Path:
     """The path, if it is a regular file. Reading a pipe would block; a device may never end."""
     try:

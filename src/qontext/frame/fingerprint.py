@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from qontext.frame.artifacts import CARD, CLAIM, META, TEMPORARY, is_artifact, open_artifact, read_description
-from qontext.frame.disk import file_hash
+from qontext.frame.disk import file_hash, file_stamp
 from qontext.frame.errors import QontextError, printable
 from qontext.frame.folders import walk
 from qontext.frame.origins import places
@@ -36,15 +36,10 @@ def stamp(path: Path) -> str:
     """What the system says of the files that `fingerprint` reads, which changes with them; empty if they are missing."""
     try:
         if is_artifact(path):
-            return _stat(path / META)
-        return json.dumps(dict(_tree(path, _stat))) if path.is_dir() else _stat(path)
+            return file_stamp(path / META)
+        return json.dumps(dict(_tree(path, file_stamp))) if path.is_dir() else file_stamp(path)
     except (OSError, QontextError):
         return ""
-
-
-def _stat(file: Path) -> str:
-    is_now = file.stat()
-    return f"{is_now.st_ino} {is_now.st_size} {is_now.st_mtime_ns} {is_now.st_ctime_ns}"
 
 
 def _tree(root: Path, of: Callable[[Path], str]) -> Iterator[tuple[str, str]]:

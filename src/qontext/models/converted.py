@@ -12,12 +12,6 @@ from qontext.frame import log
 from qontext.frame.disk import raise_disk_error
 
 
-def cache_folder(kind: str) -> Path:
-    """Where models that are converted to this format are kept."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "qontext" / kind
-
-
 def mark(files: Iterable[Path]) -> str:
     """What tells these files from others of the same names, without reading them."""
     hashed = hashlib.blake2b(digest_size=8)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from qontext.frame.artifacts import is_artifact, open_artifact
 from qontext.frame.damage import damaged, opening, read_json
 from qontext.frame.disk import require_regular
 
@@ -41,6 +42,7 @@ def check_model(directory: Path) -> dict[str, Any]:
     for file in sorted(directory.iterdir()):
         if file.exists() and not file.is_dir():
             require_regular(file)
+    _check_weights(directory)
     place = directory / "config.json"
     config: dict[str, Any] = read_json(place, dict[str, Any])
     shapes = {name: shape for file in sorted(directory.glob(WEIGHTS)) for name, shape in _shapes(file)}
@@ -49,6 +51,12 @@ def check_model(directory: Path) -> dict[str, Any]:
         if isinstance(config.get(half), dict):
             _check_sizes(config[half], shapes, place)
     return config
+
+
+def _check_weights(directory: Path) -> None:
+    """Refuse weights with other bytes than a stage wrote. `directory` may be a half of a model."""
+    if folder := next(filter(is_artifact, (directory, directory.parent)), None):
+        open_artifact(folder).check_content(".safetensors")
 
 
 def _shapes(file: Path) -> Iterator[tuple[str, list[int]]]:

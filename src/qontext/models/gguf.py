@@ -15,7 +15,8 @@ from typing import Any
 
 from qontext.frame.disk import require_regular
 from qontext.frame.errors import QontextError, first_line, missing_extra
-from qontext.models.converted import cache_folder, converted, mark
+from qontext.frame.hashes import cache_folder
+from qontext.models.converted import converted, mark
 from qontext.models.load import quiet
 
 FORMAT = 1

@@ -16,7 +16,8 @@ from typing import Any
 from qontext.data.collection import Passage
 from qontext.frame import launch
 from qontext.frame.errors import QontextError, first_line, missing_extra
-from qontext.models.converted import cache_folder, converted, mark
+from qontext.frame.hashes import cache_folder
+from qontext.models.converted import converted, mark
 from qontext.models.seq2seq import load_tokenizer, model_folder
 from qontext.queries.generators import Generator, Task
 from qontext.queries.t5 import Source, T5Options

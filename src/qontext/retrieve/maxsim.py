@@ -46,6 +46,7 @@ class TokenScorer:
                 remedy="Encode with --tokens, or with an encoder of 'qontext finetune --representation tokens'.",
             )
         self.encoded = open_packed(path)
+        artifact.check_content()
         stored = pa.chunked_array(self.encoded.part_ids, pa.string())
         place = pc.index_in(pa.array(ids, pa.string()), stored)
         is_missing = place.take(pa.array(needed)).is_null().to_numpy(zero_copy_only=False)

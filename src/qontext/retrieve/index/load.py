@@ -48,12 +48,20 @@ def exact_index(vectors: Vectors | Windows, how: How) -> Index:
 def open_index(path: Path | str, how: How | None = None) -> tuple[Index, dict[str, str] | None]:
     """The index at `path`, and the encoder that made its vectors, as its description has it; None for an index of texts."""
     artifact = open_searchable(path)
+    opened = _open(artifact, how or How())
+    if artifact.verb == "encode" or not _backend(artifact).changes_files:
+        artifact.check_content()  # after its readers, which say more
+    return opened
+
+
+def _open(artifact: Artifact, how: How) -> tuple[Index, dict[str, str] | None]:
+    path = artifact.path
     if artifact.verb == "encode":
         if artifact.config["kind"] != "passage":
             raise QontextError("holds vectors of queries, not of passages", place=path)
         if (representation := representation_of(artifact)) in ("vector", "windows"):
             vectors = open_stored(path)
-            return exact_index(vectors, how or How()), vectors.encoder
+            return exact_index(vectors, how), vectors.encoder
         if representation == TOKEN_BITS:
             raise QontextError(
                 "holds bits of tokens, which are too many to search",
@@ -61,7 +69,7 @@ def open_index(path: Path | str, how: How | None = None) -> tuple[Index, dict[st
                 remedy="Rerank the results of another search: 'qontext rerank RUN --tokens PATH'.",
             )
         encoded = open_packed(path)
-        return packed_index(representation).open(encoded, how or How()), encoded.encoder
+        return packed_index(representation).open(encoded, how), encoded.encoder
     if artifact.verb != "index":
         raise QontextError(
             f"not searchable: it was written by 'qontext {artifact.verb}'",

@@ -1,0 +1,72 @@
+"""Hashes of files, remembered in the user's cache: a file that has not changed is not read again."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from qontext.frame.damage import read_json
+from qontext.frame.disk import file_hash, file_stamp
+from qontext.frame.errors import QontextError
+
+MOST_READ = 512 << 20
+"""Bytes that are hashed when a directory is opened: about a second."""
+KEPT = 1000
+"""The number of directories whose hashes are remembered."""
+
+
+def cache_folder(kind: str) -> Path:
+    """The folder for data of this kind in the user's cache."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "qontext" / kind
+
+
+def known_hashes(folder: Path, names: Iterable[str], most: int = MOST_READ) -> dict[str, str] | None:
+    """Name → hash of the folder's files, which must exist. Only files that changed since they were hashed last are
+    read; returns None, and reads nothing, if these have more than `most` bytes."""
+    store = _store(folder)
+    known = _remembered(store)
+    stamps = {name: file_stamp(folder / name) for name in names}
+    new = [name for name, stamp in stamps.items() if known.get(name, ("", ""))[0] != stamp]
+    if sum((folder / name).stat().st_size for name in new) > most:
+        return None
+    for name in new:
+        known[name] = (stamps[name], file_hash(folder / name))
+    if new and store:
+        _remember(store, known)
+    return {name: known[name][1] for name in stamps}
+
+
+def _store(folder: Path) -> Path | None:
+    name = hashlib.blake2b(os.fsencode(folder.resolve()), digest_size=16).hexdigest()
+    try:
+        return cache_folder("hashes") / f"{name}.json"
+    except RuntimeError:  # a user without a home
+        return None
+
+
+def _remembered(store: Path | None) -> dict[str, tuple[str, str]]:
+    """Name → stamp and hash; nothing if the file is missing or damaged."""
+    with contextlib.suppress(QontextError):
+        if store:
+            return {name: (stamp, value) for name, (stamp, value) in read_json(store, _Known).items()}
+    return {}
+
+
+def _remember(store: Path, known: dict[str, tuple[str, str]]) -> None:
+    """Replace the file atomically. A cache that cannot be written is no error: the files are read again."""
+    with contextlib.suppress(OSError):
+        store.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        written = store.with_name(f".{store.name}.{os.getpid()}")
+        written.write_text(json.dumps(known), encoding="utf-8")
+        written.replace(store)
+        others = sorted(store.parent.glob("*.json"), key=lambda file: file.stat().st_mtime)
+        for old in others[:-KEPT]:
+            old.unlink()
+
+
+_Known = dict[str, tuple[str, str]]
