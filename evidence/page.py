@@ -1,7 +1,7 @@
 """Write the tables and figures of docs/evidence.md and the README from the cells, and an HTML page with all plots.
 
     python evidence/page.py [--cells evidence/cells] [--page docs/evidence.md] [--readme README.md]
-        [--html runs/evidence.html]
+        [--differences evidence/differences.json] [--html runs/evidence.html]
 
 A figure on these pages is thus one that a cell measured. Text between the tables is written by hand.
 """
@@ -9,11 +9,12 @@ A figure on these pages is thus one that a cell measured. Text between the table
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,8 +38,13 @@ MAIN = "MRR@10"
 INK = "#808080"
 """Of figures' text: readable on a light and on a dark page."""
 TITLES = {arm.name: arm.title for arm in ARMS}
+HOW = {"": "", "bm25": " + BM25", "centered": ", centered", "whitened": ", whitened"}
+"""How vectors were searched, by the end of a key of scores."""
 COARSE, FINE = 0.002, 200_000
 """Permutations of differences whose p, after the usual number of them, is at most COARSE."""
+FIELDS = tuple(field.name for field in fields(Difference))
+DRAWN: dict[str, Difference] = {}
+"""Differences by the digest of the values, drawn before or now."""
 Key = tuple[str, str, str]
 """Start and data set, a number of labels, an arm."""
 Lines = dict[str, list[tuple[float, float]]]
@@ -64,12 +70,15 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--cells", type=Path, default=HERE / "cells")
+    parser.add_argument("--differences", type=Path, default=HERE / "differences.json")
     parser.add_argument("--page", type=Path, default=HERE.parent / "docs" / "evidence.md")
     parser.add_argument("--readme", type=Path, default=HERE.parent / "README.md")
     parser.add_argument("--html", type=Path, default=Path("runs/evidence.html"))
     options = parser.parse_args()
     cells = read_cells(options.cells)
+    DRAWN.update(read_drawn(options.differences))
     tables = tables_of(cells)
+    write_drawn(options.differences, DRAWN)
     for page in (options.page, options.readme):
         page.write_text(filled(page.read_text("utf-8"), tables), "utf-8")
     systems = systems_of(cells)
@@ -111,34 +120,69 @@ def tests_of(cells: Sequence[dict[str, Any]]) -> list[Test]:
     """Every difference of every claim, over the seeds that both arms have; p values corrected over all of them."""
     rows, values = [], values_of(cells)
     for claim in CLAIMS:
-        for data, labels in sorted({key[:2] for key in values if "+" not in key[1]}):
+        for data, labels in sorted({key[:2] for key in values if is_tested(key[1])}):
             for baseline, candidate in claim.pairs:
+                measure = claim.measure
                 both = [values.get((data, labels, arm), {}) for arm in (baseline, candidate)]
                 if seeds := sorted(both[0].keys() & both[1].keys()):
-                    a, b = (np.mean([of_arm[seed][MAIN] for seed in seeds], axis=0) for of_arm in both)
+                    a, b = (np.mean([of_arm[seed][measure] for seed in seeds], axis=0) for of_arm in both)
                     rows.append((claim, data, labels, baseline, candidate, len(seeds), precise(a, b)))
     corrected = holm([row[-1].p for row in rows])
     return [Test(*row, p) for row, p in zip(rows, corrected)]
 
 
+def is_tested(labels: str) -> bool:
+    """Whether differences are tested: of vectors as they come, and whitened."""
+    return labels.partition("+")[2] in ("", "whitened")
+
+
 def precise(a: Floats, b: Floats) -> Difference:
-    """A difference whose p is drawn more finely where it is small: it is multiplied by the number of differences here."""
-    first = difference(a, b)
-    return first if first.p > COARSE else replace(first, p=randomization_test(b - a, permutations=FINE))
+    """A difference whose p is drawn more finely where it is small: it is multiplied by the number of differences here.
+    Differences of the same values are drawn once, and kept beside the cells."""
+    key = hashlib.blake2b(a.tobytes() + b.tobytes(), digest_size=8).hexdigest()
+    if key not in DRAWN:
+        first = difference(a, b)
+        p = first.p if first.p > COARSE else randomization_test(b - a, permutations=FINE)
+        DRAWN[key] = replace(first, p=p)
+    return DRAWN[key]
+
+
+def read_drawn(file: Path) -> dict[str, Difference]:
+    kept = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    return {key: Difference(**dict(zip(FIELDS, values))) for key, values in kept.items()}
+
+
+def write_drawn(file: Path, used: Mapping[str, Difference]) -> None:
+    lines = ",\n".join(
+        f"{json.dumps(key)}: {json.dumps(list(asdict(used[key]).values()))}" for key in sorted(used)
+    )
+    file.write_text(f"{{\n{lines}\n}}\n", "utf-8")
 
 
 def verdict(tests: Sequence[Test], claim: Claim) -> str:
-    """Reproduced if every difference is positive and significant; in part if some are and none is against it."""
+    """What the differences of one claim say. None significant is no null: what they could have shown decides the word."""
     own = [test for test in tests if test.claim is claim]
-    if not own:
+    if claim.why_not or not own:
         return "not tested" + (f": {claim.why_not}" if claim.why_not else "")
     helps = [test.difference.mean > 0 and test.p < 0.05 for test in own]
     harms = [test.difference.mean < 0 and test.p < 0.05 for test in own]
     if all(helps):
         return "reproduced"
     if any(helps):
-        return "in part" if not any(harms) else "mixed"
-    return "contradicted at this scale" if any(harms) else "not reproduced at this scale"
+        return "reproduced in part" if not any(harms) else "mixed"
+    if any(harms):
+        return "contradicted"
+    highest = max(100 * test.difference.high for test in own)
+    if claim.published is not None and highest < claim.published:
+        return f"no effect larger than {max(highest, 0):.1f}"
+    return f"inconclusive (could show ≥ {max(map(detectable, own)):.1f} at 80 % power)"
+
+
+def detectable(test: Test) -> float:
+    """The difference, in points, that a two-sided test at the 5 % level finds in 80 % of samples of so many questions:
+    (z₀.₉₇₅ + z₀.₈) standard errors. The standard error is that of the 95 % interval; p values are corrected besides."""
+    standard_error = 100 * (test.difference.high - test.difference.low) / (2 * 1.96)
+    return (1.96 + 0.84) * standard_error
 
 
 def verdicts(tests: Sequence[Test], claim: Claim) -> str:
@@ -147,18 +191,39 @@ def verdicts(tests: Sequence[Test], claim: Claim) -> str:
     where: dict[str, list[str]] = defaultdict(list)
     for place in places:
         where[verdict([test for test in tests if test.data == place], claim)].append(place)
-    if len(where) < 2:
+    if len(where) < 2 or claim.why_not:
         return verdict(tests, claim)
     return "; ".join(f"{text} ({', '.join(where[text])})" for text in where)
 
 
 def claims_table(tests: Sequence[Test]) -> Table:
-    table = Table(["claim", "paper", "verdict", "tested", "better", "worse", "differences"], is_prose=True)
+    columns = [
+        "claim",
+        "paper",
+        "published",
+        "verdict",
+        "what else may decide it",
+        "tested",
+        "better",
+        "worse",
+        "differences",
+    ]
+    table = Table(columns, is_prose=True)
     for claim in CLAIMS:
         own = [test for test in tests if test.claim is claim]
         points = [100 * test.difference.mean for test in own]
         signs = [np.sign(test.difference.mean) if test.p < 0.05 else 0 for test in own]
-        texts = [Cell(text, is_text=True) for text in (claim.text, claim.place, verdicts(tests, claim))]
+        published = f"{claim.published:+.1f}" if claim.published is not None else "–"
+        texts = [
+            Cell(text, is_text=True)
+            for text in (
+                claim.text,
+                claim.place,
+                published,
+                verdicts(tests, claim),
+                ", ".join(claim.faults) or "–",
+            )
+        ]
         numbers = [str(len(own)), str(signs.count(1)), str(signs.count(-1))]
         ends = f"{min(points):+.1f} … {max(points):+.1f}" if points else ""
         table.rows.append(Row((*texts, *map(Cell, (*numbers, ends)))))
@@ -218,7 +283,7 @@ SHORT = {
     "SQuADShifts": "plain/squadshifts_wiki_pool",
 }
 SHORT_ARMS = (
-    "bm25", "none", "mlm", "cot-mae-query", "cocondenser-passage", "cocondenser-span", "cocondenser-query",
+    "bm25", "words-64", "none", "mlm", "cot-mae-query", "cocondenser-passage", "cocondenser-span", "cocondenser-query",
     "contrastive-query",
 )  # fmt: skip
 """What the README shows."""
@@ -229,7 +294,12 @@ def short_table(systems: dict[Key, System]) -> Table:
     columns = [(name, place, labels) for name, place in SHORT.items() for labels in ("0", "1000")]
     table = Table(["pre-training", *(f"{name}, {labeled(labels)}" for name, _, labels in columns)])
     for arm in SHORT_ARMS:
-        own = [systems.get((place, labels, arm)) for _, place, labels in columns]
+        # A floor without a model is a control of every scale.
+        own = [
+            systems.get((place, labels, arm))
+            or systems.get((f"controls/{place.partition('/')[2]}", labels, arm))
+            for _, place, labels in columns
+        ]
         if any(own):
             texts = [f"{system.mean(MAIN)[0]:.3f}".removeprefix("0") if system else "–" for system in own]
             table.rows.append(Row((Cell(TITLES[arm], is_text=True), *map(Cell, texts))))
@@ -243,13 +313,13 @@ def amounts_of(systems: dict[Key, System], data: str) -> list[str]:
 
 
 def measures_of(labels: str) -> list[str]:
-    """The measures of a column; fused with BM25, the main one is enough."""
+    """The measures of a column; of a fusion or a control, the main one is enough."""
     return [MAIN] if "+" in labels else MEASURES.split()
 
 
 def labeled(labels: str) -> str:
-    number, _, with_bm25 = labels.partition("+")
-    return ("no labels" if number == "0" else f"{int(number):,} labels") + (" + BM25" if with_bm25 else "")
+    number, _, how = labels.partition("+")
+    return ("no labels" if number == "0" else f"{int(number):,} labels") + HOW[how]
 
 
 def tables_of(cells: Sequence[dict[str, Any]]) -> dict[str, Table]:

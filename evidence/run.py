@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from isotropy import of_arm, of_words, recorded
 from steps import Places, recipe, start_recipe, teacher_recipe
 from study import ARMS, GENERATORS, SCALES, Cell, Scale
 
@@ -108,20 +109,61 @@ class Study:
         if needed := self.lacks(cell):
             log.note(f"{cell.name}: left out, it needs {needed}")
             return
+        if cell.arm.words:
+            self.record_words(cell)
+            return
         places, work = self.places(cell), self.work / cell.data
         if cell.arm.source == "gold" and not Path(places.gold).exists():
             write_gold(Path(places.data), Path(places.gold))
         steps, settings = recipe(cell, self.scale, places), self.settings(cell, places)
-        key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
-        file = self.cells / f"{cell.name}.json"
-        if file.exists() and json.loads(file.read_text("utf-8"))["recipe"] == key:
-            log.note(f"{cell.name}: recorded")
+        key, file = key_of(settings), self.cells / f"{cell.name}.json"
+        if is_recorded(file, key):
             return
         log.note(f"{cell.name}: {len(steps.steps)} steps")
-        load, date = os.getloadavg()[0], time.strftime("%Y-%m-%d", time.gmtime())
+        load = os.getloadavg()[0]
         if cell.arm.distilled:
             run_recipe(self.teacher(), Path(places.teacher).parent)
         rows = run_recipe(steps, work)
+        seconds = {row["step"]: artifacts.open_artifact(row["path"]).meta["made"]["seconds"] for row in rows}
+        by_system = scores(steps, work) | self.controls(cell, steps, work, places)
+        self.record(file, cell, key, settings, by_system, seconds, load)
+        for step in steps.steps:
+            if step.name.startswith(LARGE):
+                shutil.rmtree(work / step.name, ignore_errors=True)
+
+    def record_words(self, cell: Cell) -> None:
+        """Random vectors of words: no training, and so no recipe. The tokenizer is that of the start."""
+        assert cell.arm.words is not None
+        settings = {"words": cell.arm.words, "split": self.scale.split}
+        key, file = key_of(settings), self.cells / f"{cell.name}.json"
+        if is_recorded(file, key):
+            return
+        began, load, data = time.monotonic(), os.getloadavg()[0], self.data / (cell.target or cell.data)
+        by_system = of_words(cell.arm.words, cell.seed, self.start, data, self.scale.split)
+        self.record(file, cell, key, settings, by_system, {"words": round(time.monotonic() - began, 3)}, load)
+
+    def controls(self, cell: Cell, steps: Recipe, work: Path, places: Places) -> dict[str, Any]:
+        """The scores of centered and whitened vectors, where the scale says so and the arm has vectors without labels."""
+        ends = {
+            step.name: step
+            for step in steps.steps
+            if step.name.startswith("vectors-") and step.name.endswith("-0")
+        }
+        if not self.scale.isotropy or not ends:
+            return {}
+        vectors = artifacts.open_artifact(work / next(iter(ends)))
+        return of_arm(vectors, Path(places.target or places.data), self.scale.split)
+
+    def record(
+        self,
+        file: Path,
+        cell: Cell,
+        key: str,
+        settings: dict[str, Any],
+        by_system: dict[str, Any],
+        seconds: dict[str, float],
+        load: float,
+    ) -> None:
         record = {
             "scale": cell.scale,
             "set": cell.place,
@@ -129,19 +171,19 @@ class Study:
             "seed": cell.seed,
             "recipe": key,
             "settings": settings,
-            "scores": scores(steps, work),
-            "seconds": {
-                row["step"]: artifacts.open_artifact(row["path"]).meta["made"]["seconds"] for row in rows
-            },
+            "tokens": cell.arm.words or self.scale.tokens,
+            "title": self.scale.title,
+            "start": artifacts.open_artifact(self.start).digest
+            if artifacts.is_artifact(self.start)
+            else None,
+            "scores": by_system,
+            "seconds": seconds,
             "load": round(load, 1),
             "threads": torch.get_num_threads(),
             "machine": machine.describe(),
-            "date": date,
+            "date": time.strftime("%Y-%m-%d", time.gmtime()),
         }
         write(file, record)
-        for step in steps.steps:
-            if step.name.startswith(LARGE):
-                shutil.rmtree(work / step.name, ignore_errors=True)
 
     def places(self, cell: Cell) -> Places:
         return Places(
@@ -178,6 +220,17 @@ class Study:
         return None
 
 
+def key_of(settings: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def is_recorded(file: Path, key: str) -> bool:
+    recorded = file.exists() and json.loads(file.read_text("utf-8"))["recipe"] == key
+    if recorded:
+        log.note(f"{file.parent.name}/{file.stem}: recorded")
+    return recorded
+
+
 def cut(model: str, layers: int, folder: Path) -> str:
     """The encoder with its first layers alone, so that many arms fit into hours of two cores."""
     if not (folder / "config.json").exists():
@@ -193,14 +246,8 @@ def scores(steps: Recipe, work: Path) -> dict[str, Any]:
     by_system = {}
     for step in steps.steps:
         if step.stage.verb == "evaluate":
-            queries, values = per_query(artifacts.open_artifact(work / step.name))
-            by_system[step.name.rpartition("-")[2]] = {
-                "mean": {measure: float(column.mean()) for measure, column in values.items()},
-                "queries": len(queries),
-                "values": {
-                    measure: [round(float(v), 4) for v in column] for measure, column in values.items()
-                },
-            }
+            _, values = per_query(artifacts.open_artifact(work / step.name))
+            by_system[step.name.rpartition("-")[2]] = recorded(values)
     return by_system
 
 
