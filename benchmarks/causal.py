@@ -112,7 +112,13 @@ class Judge:
         task = Task("-", 5, 1)
         for name in ("title", "lead", "span"):
             kind = GENERATORS.load(name)
-            yield name, collected(kind.open(kind.Options(), task), self.drawn)
+            yield (
+                name,
+                collected(
+                    kind.open(kind.Options(**({"title": "leave"} if name == "span" else {})), task),
+                    self.drawn,
+                ),
+            )
         from qontext.queries.keyphrase import Keyphrase
         from qontext.queries.words import Rarity
 

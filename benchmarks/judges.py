@@ -132,7 +132,7 @@ class Bench:
 
         yield "keyphrases", self.generated
         span = GENERATORS.load("span")
-        spans = collected(span.open(span.Options(), Task("-", 1, 1)), self.held_out)
+        spans = collected(span.open(span.Options(title="leave"), Task("-", 1, 1)), self.held_out)
         yield "spans", {id: queries[0] for id, queries in spans.items() if queries}
         for name, model in models.items():
             with tempfile.TemporaryDirectory() as folder:

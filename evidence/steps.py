@@ -122,6 +122,7 @@ def _reranker(
         "groups": groups,
         "passages": data,
         "encoder": start,
+        "title": "prepend",
         "candidates": 8,
         "max_length": scale.tokens + 32,
     }
@@ -151,6 +152,8 @@ def _shared(arm: Arm, scale: Scale, places: Places) -> Iterator[Step]:
     generator = GENERATORS.get(arm.source or "")
     if generator == "causal":
         drawn |= {"per_passage": min(2, scale.queries_per_passage), "model": places.question_model}
+    if generator == "span":
+        drawn |= {"title": "leave"}
     if generator:
         yield Step.of(f"queries-{generator}", {**drawn, "generator": generator}, verb="generate")
     if arm.source in ("filtered", "causal-filtered"):
@@ -206,6 +209,7 @@ def _finetune(
         "batch_size": min(scale.finetune_batch, labels or scale.finetune_batch),
         "passages_per_query": scale.finetune_passages,
         "passage_length": scale.tokens,
+        "title": "prepend",
         "lr": scale.finetune_lr,
         "seed": cell.seed,
     }
@@ -246,6 +250,7 @@ def _pretrain(arm: Arm, seed: int, scale: Scale, start: str) -> Step:
         "lr": scale.lr,
         "vector": scale.vector,
         "similarity": scale.similarity,
+        "title": "leave",
         "seed": seed,
     }
     if arm.settings["method"] == "cocondenser" or "contrastive_weight" in arm.settings:
@@ -262,6 +267,7 @@ def _measured(
         "texts": data,
         "encoder": encoder,
         "max_length": scale.tokens,
+        "title": "prepend",
         "storage": "fp16",
     }
     if is_vector:

@@ -78,7 +78,7 @@ def rows(artifact: Artifact) -> list[dict[str, Any]]:
 def test_ids_are_the_tokenizers_own_on_the_whole_text(
     tokenizer: str, passages: Artifact, tmp_path: Path
 ) -> None:
-    artifact = api.tokens(passages, tokenizer=tokenizer, out=tmp_path / "t")
+    artifact = api.tokens(passages, tokenizer=tokenizer, title="leave", out=tmp_path / "t")
     tokens, loaded = store.open_store(artifact.path), counting.load_tokenizer(tokenizer)
     texts = [row["text"] for row in rows(passages)]
     for i, text in enumerate(texts):
@@ -137,15 +137,18 @@ def test_lengths_are_those_that_splitting_counted(tmp_path: Path) -> None:
     assert (tokens.lengths + 2).tolist() == [row["tokens"] for row in rows(split)]
 
 
-def test_a_title_may_come_first(passages: Artifact, tmp_path: Path) -> None:
-    artifact = api.tokens(passages, tokenizer=MINILM, title="prepend", out=tmp_path / "t")
-    tokens, loaded = store.open_store(artifact.path), counting.load_tokenizer(MINILM)
+def test_titles_are_apart_and_together_with_the_texts_as_one(
+    tokenizer: str, passages: Artifact, tmp_path: Path
+) -> None:
+    artifact = api.tokens(passages, tokenizer=tokenizer, out=tmp_path / "t")
+    tokens, loaded = store.open_store(artifact.path), counting.load_tokenizer(tokenizer)
     for i, row in enumerate(rows(passages)):
         expected = loaded.encode(f"{row['title']} {row['text']}", add_special_tokens=False).ids
-        assert tokens.ids[slice(*tokens.offsets[i : i + 2])].tolist() == expected
-    # The title is a sentence of its own.
-    first = tokens.sentences[:2].tolist()
-    assert loaded.decode(tokens.ids[slice(*first)].tolist()) == "title 0"
+        title = tokens.title_ids[slice(*tokens.title_offsets[i : i + 2])].tolist()
+        text = tokens.ids[slice(*tokens.offsets[i : i + 2])].tolist()
+        assert title + text == expected
+        assert row["title"].lower().startswith(loaded.decode(title).strip().lower())  # a token may be of both
+    assert artifact.summary["tokens"] == len(tokens.ids) + len(tokens.title_ids)
 
 
 def test_queries(tmp_path: Path) -> None:
@@ -198,18 +201,20 @@ def test_it_resumes_after_its_last_chunk(
     monkeypatch.setattr(tokens, "TEXTS_PER_CHUNK", 4)
     tokenize, sizes = store.tokenize, []
 
-    def failing(texts: list[Any], tokenizer: Any) -> Any:
+    def failing(texts: list[Any], *others: Any) -> Any:
         sizes.append(len(texts))
         if sum(sizes) > 6:
             raise KeyboardInterrupt
-        return tokenize(texts, tokenizer)
+        return tokenize(texts, *others)
 
     monkeypatch.setattr(store, "tokenize", failing)
     with pytest.raises(KeyboardInterrupt):
         api.tokens(passages, tokenizer=MINILM, out=tmp_path / "b", workers=1)
     assert [p.name for p in sorted((tmp_path / "b").glob("chunk*"))] == ["chunk-00000.npz"]
     sizes.clear()
-    monkeypatch.setattr(store, "tokenize", lambda texts, t: sizes.append(len(texts)) or tokenize(texts, t))
+    monkeypatch.setattr(
+        store, "tokenize", lambda texts, *others: sizes.append(len(texts)) or tokenize(texts, *others)
+    )
     artifact = api.tokens(passages, tokenizer=MINILM, out=tmp_path / "b", workers=1)
     assert artifact.digest == whole.digest
     assert sum(sizes) == len(rows(passages)) - 4  # the first chunk was not made again

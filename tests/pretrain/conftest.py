@@ -64,7 +64,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     queries = folder / "queries.parquet"
     records.write_table(queries, records.table_of(rows, records.QUERIES))
     for source, name in ((passages, "tokens"), (queries, "query-tokens")):
-        api.tokens(source, tokenizer=folder / "tokenizer", out=folder / name, **quiet)
+        api.tokens(source, tokenizer=folder / "tokenizer", title="leave", out=folder / name, **quiet)
     return folder
 
 

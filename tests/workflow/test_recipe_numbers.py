@@ -128,7 +128,7 @@ QUERIES = {("generate", key) for key in ("verb", "passages", "generator", "per_p
             "cocondenser-soft-msmarco",
             {
                 ("reranker", key)
-                for key in ("verb", "groups", "passages", "encoder", "batch_size", "candidates")
+                for key in ("verb", "groups", "passages", "encoder", "title", "batch_size", "candidates")
             }
             | {("teacher", key) for key in ("verb", "run", "reranker", "data")}
             | {("retriever-2", "teacher"), ("retriever-2", "distill")},

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from qontext.adapt.nearest import CHOICES, Choice
 from qontext.corpus.sources import fingerprint, reads_below
+from qontext.data.passage import TitleRule
 from qontext.frame.config import Action, Input, Machine, Seed, StageConfig
 from qontext.frame.parts import Place
 from qontext.queries.endpoint import check_endpoint
@@ -33,6 +34,11 @@ class AdaptConfig(StageConfig):
 
     encoder: Annotated[str | None, Input()] = None
     """Initial encoder: a folder or a Hub name. Default: that of a finished --out, else all-MiniLM-L6-v2."""
+
+    title: TitleRule | None = None
+    """The title of a passage, in training and search: prepend it to the text, put it before the tokenizer's separator and
+    the text (sep), or leave it out. BM25 reads titles unless they are left out. Default: as the encoder was trained, else
+    prepend."""
 
     reranker: Annotated[str | None, Input()] = None
     """Cross-encoder as a teacher: a folder or a Hub name. Its scores replace labels, or refine them
@@ -85,9 +91,11 @@ class AdaptConfig(StageConfig):
     """Random seed."""
 
     def identity(self) -> dict[str, Any]:
-        """Without the index: it can be another one without another training."""
+        """Without the index: it can be another one without another training; and without a rule of titles that is not set,
+        so that directories without this setting stay the same."""
         options = CHOICES.options(self.index).model_fields if self.index is not None else {}
-        return {name: value for name, value in super().identity().items() if name not in options}
+        settings = {name: value for name, value in super().identity().items() if name not in options}
+        return {name: value for name, value in settings.items() if name != "title" or value is not None}
 
     @model_validator(mode="after")
     def _possible_index(self) -> Self:

@@ -37,7 +37,7 @@ def prepare(config: AdaptConfig) -> tuple[Request, Survey, list[str], int]:
     source = survey(config.documents, labeled=config.labels is not None)
     folder = locate(config.encoder)
     tokenizer = load_tokenizer(folder)
-    retriever = Retriever(config.encoder, device="cpu")
+    retriever = Retriever(config.encoder, device="cpu", title=config.title)
     notes = _notes(source, tokenizer)
     positions = min(LONGEST_READ, int(retriever.model.config.max_position_embeddings) - 2)
     lengths = _lengths(source, tokenizer)
@@ -61,7 +61,8 @@ def prepare(config: AdaptConfig) -> tuple[Request, Survey, list[str], int]:
             generate=_generator(
                 config.generator, config.generator_model, config.endpoint, config.seed, device
             ),
-            pretrain=_objective(config.encoder, read_layout(folder), trained, config.seed),
+            pretrain=_objective(config.encoder, read_layout(folder), trained, config.seed)
+            | ({"title": config.title} if config.title else {}),
             max_tokens=PASSAGE_TOKENS if not source.keep else min(LONGEST_TRAINED, read),
             read_tokens=read,
             budget=budget,
@@ -74,6 +75,7 @@ def prepare(config: AdaptConfig) -> tuple[Request, Survey, list[str], int]:
             divided=divided,
             window=window,
             question_model=config.question_model,
+            title=config.title or read_layout(folder).title,
         ),
         source,
         notes,

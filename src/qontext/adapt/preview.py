@@ -106,9 +106,10 @@ def _to_encode(index: Path, passages: Path, model: str, request: Request) -> int
     from qontext.retrieve.properties import properties_of
     from qontext.retrieve.reuse import Earlier, text_hashes
 
-    retriever = Retriever(model, max_length=request.read_tokens).of("passage")
+    settings: Any = {"max_length": request.read_tokens, "title": request.title}
+    retriever = Retriever(model, **settings).of("passage")
     earlier = Earlier(str(index / "vectors"), "passage", properties_of(retriever, "fp32", request.window))
-    hashes = text_hashes([passage.content for passage in read_passages(passages)])
+    hashes = text_hashes([p.joined(retriever.titles.between) for p in read_passages(passages)])
     return len(hashes) - int(earlier.knows(hashes).sum())
 
 

@@ -39,7 +39,12 @@ def serving_recipe(
 ) -> Recipe:
     """The recipe for an index of all documents; `reuse` names what earlier steps encoded, `dense` has the settings of an
     index of the vectors. With `tokens`, their bits are stored."""
-    reading = {"texts": "@passages", "encoder": model, "max_length": request.read_tokens}
+    reading: dict[str, Any] = {
+        "texts": "@passages",
+        "encoder": model,
+        "max_length": request.read_tokens,
+        "title": request.title,
+    }
     vectors = {**reading, "reuse": reuse.get("vectors")}
     bits = {**reading, "tokens": True, "reuse": reuse.get(TOKENS)}
     if dense is None:  # an index has one vector of each passage
@@ -50,7 +55,7 @@ def serving_recipe(
         *([Step.of(TOKENS, bits, verb="encode")] if tokens else []),
         Step.of(
             "bm25",
-            {"source": "@passages", "backend": "bm25", "analyzer": request.analyzer},
+            {"source": "@passages", "backend": "bm25", **request.words},
             verb="index",
         ),
         *([Step.of(DENSE, dense, verb="index")] if dense else []),
@@ -125,7 +130,7 @@ def _finetuning(request: Request, plan: Plan) -> Iterator[Step]:
         sampling["limit"] = plan.finetune_batch * (plan.finetune_steps + 1)
     split: dict[str, Any] = {"split": "train"} if request.labeled else sampling
     depth = 100 if request.labeled else 30
-    words = {"bm25": True, "analyzer": request.analyzer}
+    words = {"bm25": True, **request.words}
     yield Step.of("bm25-train", {**words, **texts, **split, "k": depth}, verb="search")
     mining = {
         "run": "@bm25-train",
@@ -139,7 +144,9 @@ def _finetuning(request: Request, plan: Plan) -> Iterator[Step]:
     yield Step.of("negatives", mining, verb="mine")
     if request.reranker:
         yield Step.of(
-            "teacher", {"run": "@negatives", "reranker": [request.reranker], **texts}, verb="rerank"
+            "teacher",
+            {"run": "@negatives", "reranker": [request.reranker], **texts},
+            verb="rerank",
         )
     yield Step.of("finetune", _finetuning_settings(request, plan, passages))
 
@@ -179,7 +186,12 @@ def _measuring(request: Request, plan: Plan) -> Iterator[Step]:
 
 def _encoding(request: Request, plan: Plan, system: str, encoder: str) -> Iterator[Step]:
     """Vectors of the passages, and bits of their tokens, for evaluation."""
-    encoding = {"texts": "@holdout/measured", "encoder": encoder, "max_length": request.read_tokens}
+    encoding: dict[str, Any] = {
+        "texts": "@holdout/measured",
+        "encoder": encoder,
+        "max_length": request.read_tokens,
+        "title": request.title,
+    }
     yield Step.of(f"{system}-vectors", {**encoding, "window": request.window}, verb="encode")
     if plan.tokens:
         yield Step.of(f"{system}-tokens", {**encoding, "tokens": True}, verb="encode")
@@ -187,7 +199,7 @@ def _encoding(request: Request, plan: Plan, system: str, encoder: str) -> Iterat
 
 def _searching(request: Request, plan: Plan, split: str, encoders: list[str]) -> Iterator[Step]:
     questions = {"data": "@holdout/measured", "split": split, "k": 100}
-    words = {"bm25": True, "analyzer": request.analyzer}
+    words = {"bm25": True, **request.words}
     yield Step.of(f"bm25-{split}", {**words, **questions}, verb="search")
     for system in encoders:
         hybrid = "hybrid" if system == "adapted" else f"hybrid-{system}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from qontext.data.passage import TitleRule
 from qontext.frame.errors import QontextError
 from qontext.retrieve.analysis import LANGUAGES
 
@@ -37,6 +38,8 @@ class Request:
     divided: bool = False
     window: int | None = None
     """Maximum tokens of a window, if passages have a vector for each of their windows."""
+    title: TitleRule | None = None
+    """What is done with titles; None: what the initial encoder was trained with."""
     question_model: str | None = None
     """What writes the questions to measure with, instead of the generator of the training queries."""
 
@@ -47,6 +50,11 @@ class Request:
         everything = {"test": sum(self.judged.values())}
         splits = tuple(split for split in self.splits if split != "dev")
         return replace(self, splits=splits, labeled=0, max_labels=None, judged=everything, divided=False)
+
+    @property
+    def words(self) -> dict[str, Any]:
+        """The settings of BM25."""
+        return {"analyzer": self.analyzer, **({"title": "leave"} if self.title == "leave" else {})}
 
     @property
     def analyzer(self) -> str | None:

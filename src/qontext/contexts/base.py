@@ -20,7 +20,7 @@ Ints = NDArray[np.int64]
 @dataclass(frozen=True)
 class Slices:
     """Slices of text, as half-open ranges of the `ids` of the passage store or, where `is_query`, of the
-    query store."""
+    query store. Before a slice of passages stands the title of the one in which it begins."""
 
     begin: Ints
     end: Ints
@@ -73,6 +73,10 @@ class Sources:
     query_group: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     query_weights: NDArray[np.float64] | None = None
     candidates: int | None = None
+
+    def room(self, passages: Ints) -> Ints:
+        """How many tokens of a text fit beside the title of each passage, which leaves at least half of `max_tokens`."""
+        return self.max_tokens - np.minimum(self.passages.title_lengths[passages], self.max_tokens // 2)
 
     @functools.cached_property
     def query_cumulative(self) -> NDArray[np.float64]:

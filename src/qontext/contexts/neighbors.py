@@ -8,7 +8,7 @@ For a passage A of a document with passages P₀ … Pₙ:
           from the last passage, backwards: what precedes, and A's first n sentences
 
 The only passage of a document has no neighbor: its context is the passage itself, masked differently.
-In token stores a document's passages are contiguous, so each context is one slice.
+In token stores a document's passages are contiguous, so each context is one slice; its title comes before it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def rand(sources: Sources, passages: Ints, visits: Ints, seed: int) -> Slices:
 
 def olap(sources: Sources, passages: Ints, visits: Ints, seed: int) -> Slices:
     """A span that starts inside the passage and ends after it, or starts before the passage and ends inside it."""
-    store, limit = sources.passages, sources.max_tokens
+    store, limit = sources.passages, sources.room(passages)
     offsets, sentences = store.offsets, store.sentences
     first, last = _document(sources, passages)
     begin, end = offsets[passages], offsets[passages + 1]

@@ -7,16 +7,19 @@
     groups       [G+1]  texts groups[g] … groups[g + 1] - 1 stand together: the passages of one document, in
                         order, or the queries of one passage
     names               each text's id (passages, [N]), or each group's (the passages of queries, [G])
+    title_ids [U], title_starts [U], title_offsets [N+1]
+                        the same of the titles that stand before the texts, with their separators, if titles are read
 
-Because a document's passages are consecutive, any span of it, also across passages, is one slice of `ids`.
+Because a document's passages are consecutive, any span of it, also across passages, is one slice of `ids`. Titles are apart,
+so that none stands inside a span, and every span can have one.
 No tokenizer runs while training.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,8 @@ from qontext.frame.damage import damaged, opening, read_array
 
 ARRAYS = {"ids": "u", "word_starts": "b", "sentences": "i", "offsets": "i", "groups": "i"}
 """The arrays and their dtype kinds (numpy letters)."""
+TITLE_ARRAYS = {"title_ids": "u", "title_starts": "b", "title_offsets": "i"}
+"""The arrays of titles, which a store without titles lacks."""
 _NAMES = pa.schema([pa.field("name", pa.string(), nullable=False)])
 _STRETCH = 1 << 26
 
@@ -46,6 +51,9 @@ class TokenStore:
     offsets: NDArray[np.int64]
     groups: NDArray[np.int64]
     names: pa.Array
+    title_ids: NDArray[Any] = field(default_factory=lambda: np.zeros(0, np.uint16))
+    title_starts: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    title_offsets: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -54,6 +62,11 @@ class TokenStore:
     def lengths(self) -> NDArray[np.int64]:
         """[N] number of tokens of each text."""
         return np.diff(self.offsets)
+
+    @functools.cached_property
+    def title_lengths(self) -> NDArray[np.int64]:
+        """[N] number of tokens of each text's title."""
+        return np.diff(self.title_offsets) if len(self.title_offsets) else np.zeros(len(self), np.int64)
 
     @functools.cached_property
     def group_of(self) -> NDArray[np.int32]:
@@ -70,20 +83,27 @@ def open_store(directory: Path | str) -> TokenStore:
 
 def load_arrays(path: Path) -> TokenStore:
     """The arrays at `path`, checked for consistency; `ids` are not checked."""
-    arrays = {name: read_array(path / f"{name}.npy", kinds) for name, kinds in ARRAYS.items()}
+    kinds = ARRAYS | (TITLE_ARRAYS if (path / "title_offsets.npy").exists() else {})
+    arrays = {name: read_array(path / f"{name}.npy", kind) for name, kind in kinds.items()}
     names = records.read_part(path / "names.parquet", _NAMES)["name"].combine_chunks()
     store = TokenStore(**arrays, names=names)
-    for name, last in (("offsets", len(store.ids)), ("groups", len(store))):
+    ends = {"offsets": len(store.ids), "groups": len(store), "title_offsets": len(store.title_ids)}
+    for name, last in ends.items():
+        if name not in arrays:
+            continue
         array = arrays[name]
         if not len(array) or array[0] or array[-1] != last or not _ascends(array):
             raise damaged(path / f"{name}.npy", f"not ascending from 0 to {last:,}")
     starts = store.sentences
     if len(starts) and (starts[0] < 0 or starts[-1] >= len(store.ids) or not _ascends(starts)):
         raise damaged(path / "sentences.npy", f"not ascending from 0 to below {len(store.ids):,}")
-    if len(store.word_starts) != len(store.ids):
-        raise damaged(
-            path / "word_starts.npy", f"it has {len(store.word_starts):,} of {len(store.ids):,} entries"
-        )
+    for name, size, expected in (
+        ("word_starts", len(store.word_starts), len(store.ids)),
+        ("title_starts", len(store.title_starts), len(store.title_ids)),
+        ("title_offsets", len(store.title_lengths), len(store)),
+    ):
+        if size != expected:
+            raise damaged(path / f"{name}.npy", f"it has {size:,} of {expected:,} entries")
     if len(names) not in (len(store), len(store.groups) - 1):
         raise damaged(path / "names.parquet", f"it has {len(names):,} names for {len(store):,} texts")
     return store
@@ -91,12 +111,13 @@ def load_arrays(path: Path) -> TokenStore:
 
 def check_ids(store: TokenStore, vocabulary: int, path: Path) -> None:
     """Refuse token ids outside an encoder's vocabulary."""
-    highest = max((int(part.max()) for part in _stretches(store.ids)), default=0)
-    if highest >= vocabulary:
-        raise damaged(
-            path / "ids.npy",
-            f"it contains the token id {highest:,}, the vocabulary has {vocabulary:,} entries",
-        )
+    for name, ids in (("ids", store.ids), ("title_ids", store.title_ids)):
+        highest = max((int(part.max()) for part in _stretches(ids)), default=0)
+        if highest >= vocabulary:
+            raise damaged(
+                path / f"{name}.npy",
+                f"it contains the token id {highest:,}, the vocabulary has {vocabulary:,} entries",
+            )
 
 
 def _ascends(array: NDArray[Any]) -> bool:
@@ -108,25 +129,81 @@ def _stretches(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
     return (array[start : start + _STRETCH + 1] for start in range(0, len(array), _STRETCH))
 
 
-def tokenize(texts: list[tuple[str, list[int]]], tokenizer: Any) -> dict[str, NDArray[Any]]:
-    """Texts with their sentence starts → `ids`, `word_starts`, `sentences` (in this block), `lengths` (of texts)."""
+def tokenize(
+    texts: list[tuple[str, list[int]]],
+    tokenizer: Any,
+    titles: Sequence[str] = (),
+    separator: int | None = None,
+) -> dict[str, NDArray[Any]]:
+    """Texts with their sentence starts → `ids`, `word_starts`, `sentences` (in this block), `lengths` (of texts). With
+    `titles` of the texts, also `title_ids`, `title_starts` and `title_lengths`: of a title and a space as they are tokenized
+    before the text, or of the title alone and a `separator`."""
+    if not titles:
+        return _tokenized(texts, tokenizer)
+    if separator is None:
+        cuts = [len(title) + 1 if title else 0 for title in titles]
+        joined = [
+            (f"{title} {text}", [0, cut, *(cut + start for start in starts[1:])]) if cut else (text, starts)
+            for title, (text, starts), cut in zip(titles, texts, cuts)
+        ]
+        return _cut(_tokenized(joined, tokenizer, cuts))
+    heads = _tokenized([(title, [0]) for title in titles], tokenizer)
+    is_titled = np.array([bool(title) for title in titles])
+    ends = np.cumsum(heads["lengths"])[is_titled]
+    return _tokenized(texts, tokenizer) | {
+        "title_ids": np.insert(heads["ids"], ends, separator),
+        "title_starts": np.insert(heads["word_starts"], ends, True),
+        "title_lengths": heads["lengths"] + is_titled,
+    }
+
+
+def _cut(joined: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Titles and texts that were tokenized together, taken apart."""
+    lengths, sentences, heads = joined["lengths"], joined["sentences"], joined["heads"]
+    begins = np.cumsum(lengths) - lengths
+    row = np.repeat(np.arange(len(lengths)), lengths)
+    is_head = np.arange(len(row)) < (begins + heads)[row]
+    before = np.concatenate([[0], np.cumsum(is_head)])  # tokens of titles before each place
+    own = ~is_head[sentences]
+    starts = joined["word_starts"].copy()
+    bodies = (begins + heads)[lengths > heads]
+    starts[bodies] = True
+    return {
+        "ids": joined["ids"][~is_head],
+        "word_starts": starts[~is_head],
+        "sentences": sentences[own] - before[sentences[own]],
+        "lengths": lengths - heads,
+        "title_ids": joined["ids"][is_head],
+        "title_starts": starts[is_head],
+        "title_lengths": heads,
+    }
+
+
+def _tokenized(
+    texts: list[tuple[str, list[int]]], tokenizer: Any, cuts: Sequence[int] = ()
+) -> dict[str, NDArray[Any]]:
+    """With `cuts` (characters of each text), also `heads`: the tokens before them."""
     encoded = tokenizer.encode_batch([text for text, _ in texts], add_special_tokens=False)
     lengths = np.fromiter((len(e) for e in encoded), np.int64, len(encoded))
     begins = np.cumsum(lengths) - lengths
     ids = np.fromiter((i for e in encoded for i in e.ids), np.int64, int(lengths.sum()))
+    ends = [np.fromiter((end for _, end in e.offsets), np.int64, len(e)) for e in encoded]
     firsts = [
-        begin + _first_tokens(e, starts) for e, begin, (_, starts) in zip(encoded, begins, texts) if len(e)
+        begin + _first_tokens(own, starts) for own, begin, (_, starts) in zip(ends, begins, texts) if len(own)
     ]
     continues = _continuations(tokenizer)
     is_start = _first_of_words(encoded, len(ids)) if continues is None else ~continues[ids]
     is_start[begins[lengths > 0]] = True
     sentences = np.concatenate([np.zeros(0, np.int64), *firsts])
-    return {"ids": ids, "word_starts": is_start, "sentences": sentences, "lengths": lengths}
+    arrays = {"ids": ids, "word_starts": is_start, "sentences": sentences, "lengths": lengths}
+    if cuts:
+        heads = (np.searchsorted(own, cut, "right") if cut else 0 for own, cut in zip(ends, cuts))
+        arrays["heads"] = np.fromiter(heads, np.int64, len(cuts))
+    return arrays
 
 
-def _first_tokens(encoded: Any, starts: list[int]) -> NDArray[np.int64]:
-    """The first token of each sentence: the first one that ends after the sentence's start."""
-    ends = np.fromiter((end for _, end in encoded.offsets), np.int64, len(encoded))
+def _first_tokens(ends: NDArray[np.int64], starts: list[int]) -> NDArray[np.int64]:
+    """The first token of each sentence: the first one that ends after the sentence's start. `ends` are those of tokens."""
     tokens = np.unique(np.searchsorted(ends, starts[1:], side="right"))
     return np.concatenate([[0], tokens[(tokens > 0) & (tokens < len(ends))]])
 
@@ -153,12 +230,16 @@ def write_store(
     work: Workdir, chunks: list[Path], groups: NDArray[np.int64], names: pa.Array, vocabulary: int
 ) -> None:
     """Concatenate the chunks' arrays into the store's, with one chunk in memory at a time."""
-    kinds = {
+    kinds: dict[str, Any] = {
         "ids": np.uint16 if vocabulary <= 1 << 16 else np.uint32,
         "word_starts": np.bool_,
         "sentences": np.int64,
     }
     lengths = [_load_chunk(chunk, "lengths") for chunk in chunks]
+    has_titles = bool(chunks) and "title_lengths" in _chunk_names(chunks[0])
+    if has_titles:
+        kinds |= {"title_ids": kinds["ids"], "title_starts": np.bool_}
+        of_titles = np.concatenate([_load_chunk(chunk, "title_lengths") for chunk in chunks])
     shifts = np.cumsum([0, *(int(part.sum()) for part in lengths)])
     for name, kind in kinds.items():
         sizes = [len(_load_chunk(chunk, name)) for chunk in chunks]
@@ -170,6 +251,8 @@ def write_store(
                 values = _load_chunk(chunk, name)
                 file.write((values + shift if name == "sentences" else values).astype(kind).data)
     _save(work, "offsets", np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int64))
+    if has_titles:
+        _save(work, "title_offsets", np.concatenate([[0], np.cumsum(of_titles)]).astype(np.int64))
     _save(work, "groups", groups.astype(np.int64))
     with work.write("names.parquet") as path:
         pq.write_table(pa.table({"name": names}), path, compression="zstd", write_statistics=False)
@@ -178,6 +261,11 @@ def write_store(
 def save_chunk(work: Workdir, name: str, arrays: dict[str, NDArray[Any]]) -> None:
     with work.write(name) as path, path.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
+
+
+def _chunk_names(path: Path) -> list[str]:
+    with opening(path, "a readable chunk of tokens"), np.load(path, allow_pickle=False) as arrays:
+        return list(arrays.files)
 
 
 def _load_chunk(path: Path, name: str) -> NDArray[Any]:

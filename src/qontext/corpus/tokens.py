@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
 from qontext.corpus import counting, parallel
+from qontext.data.passage import TitleRule
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, Machine
 from qontext.frame.errors import QontextError
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 TEXTS_PER_CHUNK, TEXTS_PER_BLOCK = 65_536, 1024
-Texts = list[tuple[str, list[int]]]
+Texts = list[tuple[str, str, list[int]]]
 
 
 class TokensConfig(PartsConfig):
@@ -32,8 +34,9 @@ class TokensConfig(PartsConfig):
     tokenizer: Annotated[str, Input()]
     """The encoder's tokenizer: a model folder, a tokenizer.json or a Hub name."""
 
-    title: Literal["leave", "prepend"] = "leave"
-    """Prepend a passage's title to its text."""
+    title: TitleRule = "prepend"
+    """The title of a passage: prepend it to the text, put it before the tokenizer's separator and the text (sep), or leave
+    it out."""
 
     workers: Annotated[int, Machine()] = Field(0, ge=0, le=1024)
     """Number of processes; 0 means one per core. Does not affect the result."""
@@ -63,15 +66,17 @@ class Tokens(Parts[TokensConfig]):
 
     def open(self) -> None:
         counting.load_tokenizer(self.config.tokenizer)  # so that a bad one is an error here, not in a process
+        self.tokenize = functools.partial(
+            _tokenize, tokenizer=self.config.tokenizer, titled=self._reads_titles, separator=self._separator()
+        )
 
     def make(self, part: Part, content: None) -> dict[str, int]:
         from qontext.corpus import store
 
         starts = range(part.first, part.last, TEXTS_PER_BLOCK)
         blocks = (self._texts(start, min(start + TEXTS_PER_BLOCK, part.last)) for start in starts)
-        tokenize = functools.partial(_tokenize, tokenizer=self.config.tokenizer)
         done: list[dict[str, NDArray[Any]]] = []
-        for block in parallel.ordered_map(tokenize, blocks, self.config.workers):
+        for block in parallel.ordered_map(self.tokenize, blocks, self.config.workers):
             done.append(block)
             self.advance(len(block["lengths"]))
         store.save_chunk(self.work, part.name, _join(done))
@@ -92,22 +97,39 @@ class Tokens(Parts[TokensConfig]):
             "kind": self.kind,
             "texts": len(stored),
             "groups": len(groups) - 1,
-            "tokens": len(stored.ids),
+            "tokens": len(stored.ids) + len(stored.title_ids),
             "sentences": len(stored.sentences),
             "vocabulary": vocabulary,
             "vocabulary_hash": vocabulary_hash(tokenizer),
         }
 
+    @property
+    def _reads_titles(self) -> bool:
+        return self.kind == "passages" and self.config.title != "leave"
+
+    def _separator(self) -> int | None:
+        """The id of the separator after titles, if there is one."""
+        if not self._reads_titles or self.config.title != "sep":
+            return None
+        from qontext.models.locate import locate
+        from qontext.models.titles import Titles
+        from qontext.models.tokenizer import load_tokenizer
+
+        path = Path(self.config.tokenizer).expanduser()
+        tokenizer = load_tokenizer(path if path.exists() else locate(self.config.tokenizer))
+        Titles.of("sep", tokenizer, self.config.tokenizer)
+        return int(tokenizer.sep_token_id)
+
     def _texts(self, first: int, last: int) -> Texts:
-        """The texts of these rows with their sentence starts."""
+        """Titles and texts of these rows with their sentence starts."""
         texts: Texts = []
         for batch in self.rows.read(first, last):
             rows = batch.to_pydict()
             if self.kind == "queries":
-                texts += [(query, [0]) for query in rows["query"]]
+                texts += [("", query, [0]) for query in rows["query"]]
             else:
-                titles = rows["title"] if self.config.title == "prepend" else [""] * len(rows["text"])
-                texts += [_with_title(*row) for row in zip(titles, rows["text"], rows["sentences"])]
+                starts = [sentences or [0] for sentences in rows["sentences"]]
+                texts += zip(rows["title"], rows["text"], starts)
         return texts
 
 
@@ -117,10 +139,11 @@ def vocabulary_hash(tokenizer: Any) -> str:
     return hashlib.blake2b(words.encode(), digest_size=8).hexdigest()
 
 
-def _tokenize(texts: Texts, tokenizer: str) -> dict[str, NDArray[Any]]:
+def _tokenize(texts: Texts, tokenizer: str, titled: bool, separator: int | None) -> dict[str, NDArray[Any]]:
     from qontext.corpus import store
 
-    return store.tokenize(texts, counting.load_tokenizer(tokenizer))
+    titles, bodies = [title for title, *_ in texts] if titled else [], [(text, s) for _, text, s in texts]
+    return store.tokenize(bodies, counting.load_tokenizer(tokenizer), titles, separator)
 
 
 def _join(parts: list[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
@@ -143,13 +166,6 @@ def _kind(texts: str) -> str:
     if {"id", "doc", "text"} <= set(names):
         return "passages"
     raise QontextError(f"contains neither passages nor queries (its columns: {', '.join(names)})", place=part)
-
-
-def _with_title(title: str, text: str, sentences: list[int]) -> tuple[str, list[int]]:
-    if not title:
-        return text, sentences or [0]
-    shift = len(title) + 1
-    return f"{title} {text}", [0, *(start + shift for start in sentences)]
 
 
 def _groups(texts: str, kind: str) -> tuple[NDArray[np.int64], pa.Array]:
@@ -198,5 +214,5 @@ STAGE = Stage(
         qontext tokens passages --tokenizer bert-base-uncased --out tokens
         qontext tokens queries --tokenizer tokenizer --out query-tokens
     """,
-    format=2,
+    format=3,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import pyarrow as pa
 
@@ -12,6 +12,9 @@ from qontext.frame.errors import QontextError
 
 PASSAGE_COLUMNS = ["id", "title", "text", "doc"]
 """The Parquet columns that a `Passage` has."""
+
+TitleRule = Literal["prepend", "leave", "sep"]
+"""What is done with a passage's title in the input of models: see `models.titles`."""
 
 
 class Passage(NamedTuple):
@@ -24,8 +27,12 @@ class Passage(NamedTuple):
 
     @property
     def content(self) -> str:
-        """The input of encoders and BM25: title and text, joined by a space."""
-        return f"{self.title} {self.text}" if self.title else self.text
+        """Title and text, joined by a space, as BM25 reads it, and people."""
+        return self.joined(" ")
+
+    def joined(self, between: str | None) -> str:
+        """The input of a model: title and text with `between` between them; None leaves out the title."""
+        return self.text if between is None or not self.title else f"{self.title}{between}{self.text}"
 
 
 def passages_of(batch: pa.RecordBatch, place: Path) -> Iterator[Passage]:

@@ -48,7 +48,7 @@ class BatchTeacher:
         prompts = {kind: layout.prompt(kind) for kind in kinds}
         longest = (self.representation.longest(kind) or self.model.max_length for kind in kinds)
         lengths = Lengths(*(min(length, self.model.max_length) for length in longest))
-        return Reader(self.model.encoder.tokenizer, prompts, lengths, layout.lower)
+        return Reader(self.model.encoder.tokenizer, prompts, lengths, self.model.titles, layout.lower)
 
     @torch.no_grad()
     def represent(self, rows: Texts) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 from qontext.finetune.config import FinetuneConfig, LabeledConfig
 from qontext.models.card import how_it_was_made
 from qontext.models.representations.base import Representation
+from qontext.models.titles import Titles
 
 _RETRIEVER = """---
 library_name: sentence-transformers
@@ -22,7 +23,7 @@ Queries and passages as vectors: {vector}, compared by {similarity}. Fine-tuned 
 from sentence_transformers import SentenceTransformer
 
 model = SentenceTransformer("path/to/this/folder")
-{load_queries}queries, passages = {ask}.encode(["a question"]), model.encode(["a title and its passage"])
+{load_queries}queries, passages = {ask}.encode(["a question"]), model.encode([{passage}])
 scores = queries @ passages.T
 ```
 
@@ -45,7 +46,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 folder = "path/to/this/folder"
 model, tokenizer = AutoModelForSequenceClassification.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-pair = tokenizer("a question", "a title and its passage", truncation=True, max_length={max_length}, return_tensors="pt")
+pair = tokenizer("a question", {passage}, truncation=True, max_length={max_length}, return_tensors="pt")
 score = model(**pair).logits.item()
 ```
 
@@ -54,12 +55,17 @@ score = model(**pair).logits.item()
 
 
 def retriever_card(
-    config: FinetuneConfig, summary: dict[str, Any], representation: Representation, *, loss: str
+    config: FinetuneConfig,
+    summary: dict[str, Any],
+    representation: Representation,
+    titles: Titles,
+    *,
+    loss: str,
 ) -> str:
     how = "" if loss == "contrastive" else f" and a teacher's scores ({loss})"
     history = how_it_was_made(config, summary, "encoder", "groups")
     if representation.card:
-        return representation.card.format(how=how, history=history)
+        return representation.card.format(how=how, passage=titles.example(), history=history)
     about = representation.about()
     return _RETRIEVER.format(
         vector="the last layer's [CLS]"
@@ -70,14 +76,18 @@ def retriever_card(
         load_queries='of_queries = SentenceTransformer("path/to/this/folder/query")\n'
         if config.untied
         else "",
+        passage=titles.example(),
         ask="of_queries" if config.untied else "model",
         history=history,
     )
 
 
-def reranker_card(config: LabeledConfig, summary: dict[str, Any], *, candidates: int, max_length: int) -> str:
+def reranker_card(
+    config: LabeledConfig, summary: dict[str, Any], titles: Titles, *, candidates: int, max_length: int
+) -> str:
     return _RERANKER.format(
         candidates=candidates,
+        passage=titles.example(),
         max_length=max_length,
         history=how_it_was_made(config, summary, "encoder", "groups"),
     )

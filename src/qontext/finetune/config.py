@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from qontext.data.passage import TitleRule
 from qontext.frame.config import Advanced, Input, Machine
 from qontext.frame.errors import QontextError
 from qontext.models.representations import REPRESENTATIONS
@@ -13,6 +14,7 @@ from qontext.training.config import TrainingConfig
 
 if TYPE_CHECKING:
     from qontext.finetune.objective import Terms
+    from qontext.models.titles import Titles
     from qontext.training.early_stop import Schedule
 
 
@@ -32,6 +34,10 @@ class LabeledConfig(TrainingConfig):
 
     encoder: Annotated[str, Input()] = "bert-base-uncased"
     """Initial encoder: a folder, such as the output of 'qontext pretrain', or a Hub name."""
+
+    title: TitleRule | None = None
+    """The title of a passage: prepend it to the text, put it before the tokenizer's separator and the text (sep), or leave
+    it out. Recorded in the result. Default: as the encoder was trained, else prepend."""
 
     epochs: float = Field(3.0, gt=0)
     """Passes over the queries, if --steps is not set."""
@@ -65,6 +71,14 @@ class LabeledConfig(TrainingConfig):
         if self.patience and not self.dev:
             raise QontextError("patience needs --dev")
         return self
+
+    def titles(self, tokenizer: Any, *, says: bool) -> Titles:
+        """What is done with passages' titles."""
+        from qontext.models.locate import locate
+        from qontext.models.titles import Titles, recorded_title, settle_title
+
+        rule = settle_title(self.title, recorded_title(locate(self.encoder)), self.encoder, says=says)
+        return Titles.of(rule, tokenizer, self.encoder)
 
     def evaluation_schedule(self, steps: int) -> Schedule:
         """The evaluation schedule of a training with this number of steps."""

@@ -107,8 +107,9 @@ class Examples:
     def _numbers(self, passages: list[str]) -> Ints:
         return np.array([self.number.setdefault(p, len(self.number)) for p in passages], np.int64)
 
-    def contents(self, passages: str) -> Iterator[tuple[int, str]]:
-        """(number, title and text) of every passage that is named, in the order of the source."""
+    def contents(self, passages: str, between: str | None = " ") -> Iterator[tuple[int, str]]:
+        """(number, title and text) of every passage that is named, in the order of the source; `between` as in
+        `Passage.joined`."""
         is_read = np.zeros(len(self.number), bool)
         for passage in read_passages(passages):
             number = self.number.get(passage.id)
@@ -117,7 +118,7 @@ class Examples:
             if is_read[number]:
                 raise QontextError(f"the passage id {passage.id!r} occurs twice", place=passages)
             is_read[number] = True
-            yield number, passage.content
+            yield number, passage.joined(between)
         if not is_read.all():
             missing = [id for id, number in self.number.items() if not is_read[number]]
             raise QontextError(

@@ -43,7 +43,8 @@ def run(config: RerankerConfig, work: Workdir) -> dict[str, Any]:
     group = join(config.device)
     model, tokenizer, longest = load_classifier(config.encoder, config.seed, config.dropout)
     check_length("max_length", config.max_length, longest, config.encoder)
-    plan = _plan(config, config.groups, config.split, tokenizer, group)
+    titles = config.titles(tokenizer, says=group.is_first)
+    plan = _plan(config, config.groups, config.split, tokenizer, titles.between, group)
     if plan.candidates < 2:
         raise QontextError(
             "no query has a negative",
@@ -59,16 +60,19 @@ def run(config: RerankerConfig, work: Workdir) -> dict[str, Any]:
         "steps": steps,
         **plan.examples.left_out(plan.candidates),
     }
-    evaluations = _evaluations(config, listwise, plan, group, work, steps) if config.dev else None
+    between = titles.between
+    evaluations = _evaluations(config, listwise, plan, between, group, work, steps) if config.dev else None
     summary |= train(
         listwise, plan, config, group, work, steps=steps, phase="reranker", evaluations=evaluations
     )
     if group.is_first:
-        _save(config, listwise, tokenizer, summary, work)
+        _save(config, listwise, tokenizer, titles, summary, work)
     return summary if group.is_first else {}
 
 
-def _plan(config: RerankerConfig, groups: str, split: str, tokenizer: Any, group: Any) -> Any:
+def _plan(
+    config: RerankerConfig, groups: str, split: str, tokenizer: Any, between: str | None, group: Any
+) -> Any:
     """The batches of lists."""
     import numpy as np
 
@@ -79,7 +83,7 @@ def _plan(config: RerankerConfig, groups: str, split: str, tokenizer: Any, group
 
     examples, source = read_examples(groups, split, config.passages)
     sampler = EpochSampler(len(examples), config.batch_size, config.seed, group.rank, group.world)
-    texts = [text for _, text in sorted(examples.contents(source))]
+    texts = [text for _, text in sorted(examples.contents(source, between))]
     examples.attach_passage_keys(np.array([text_key(text) for text in texts], np.int64))
     candidates = examples.passages_per_visit(config.candidates)
     budget = config.token_budget(group.device)
@@ -87,7 +91,13 @@ def _plan(config: RerankerConfig, groups: str, split: str, tokenizer: Any, group
 
 
 def _evaluations(
-    config: RerankerConfig, listwise: Any, plan: Any, group: Any, work: Workdir, steps: int
+    config: RerankerConfig,
+    listwise: Any,
+    plan: Any,
+    between: str | None,
+    group: Any,
+    work: Workdir,
+    steps: int,
 ) -> Any:
     """Evaluation of the ranks of positives in the lists of `dev`."""
     from qontext.finetune.listwise import mean_reciprocal_rank
@@ -96,9 +106,8 @@ def _evaluations(
 
     alone = Group(0, 1, group.device)
     settings = {"batch_size": 1, "candidates": plan.candidates}
-    lists = _plan(
-        config.model_copy(update=settings), str(config.dev), config.dev_split, plan.tokenizer, alone
-    )
+    config = config.model_copy(update=settings)
+    lists = _plan(config, str(config.dev), config.dev_split, plan.tokenizer, between, alone)
     count = min(len(lists.examples), config.dev_queries)
 
     def measure() -> dict[str, float]:
@@ -111,9 +120,15 @@ def _evaluations(
 
 
 def _save(
-    config: RerankerConfig, listwise: Any, tokenizer: Any, summary: dict[str, Any], work: Workdir
+    config: RerankerConfig,
+    listwise: Any,
+    tokenizer: Any,
+    titles: Any,
+    summary: dict[str, Any],
+    work: Workdir,
 ) -> None:
     from qontext.finetune.card import reranker_card
+    from qontext.models.titles import record_title
     from qontext.models.tokenizer import save_tokenizer
     from qontext.training import checkpoint, metrics
 
@@ -121,7 +136,10 @@ def _save(
     with work.write_folder(".") as folder:
         listwise.model.save_pretrained(str(folder))
         save_tokenizer(tokenizer, folder, config.max_length)
-        card = reranker_card(config, summary, candidates=summary["candidates"], max_length=config.max_length)
+        record_title(folder, titles.rule)
+        card = reranker_card(
+            config, summary, titles, candidates=summary["candidates"], max_length=config.max_length
+        )
         (folder / "README.md").write_text(card, encoding="utf-8")
     metrics.plot(work)
     checkpoint.remove(work, "checkpoints")

@@ -35,8 +35,9 @@ def run(config: FinetuneConfig, work: Workdir) -> dict[str, Any]:
     check_length("passage_length", config.passage_length, encoder.max_length, config.encoder)
     check_length("query_length", config.query_length, encoder.max_length, config.encoder)
     representation = open_representation(config, encoder)
+    reader = _reader(config, representation, encoder.tokenizer, says=group.is_first)
     batch_teacher = open_batch_teacher(config, group)
-    plan = _plan(config, examples, source, representation, encoder.tokenizer, group, work, batch_teacher)
+    plan = _plan(config, examples, source, reader, group, work, batch_teacher)
     steps = config.steps_over(len(examples))
     loss = config.distill if config.teacher else "contrastive"
     temperature = config.temperature or representation.temperature
@@ -52,7 +53,7 @@ def run(config: FinetuneConfig, work: Workdir) -> dict[str, Any]:
         "temperature": temperature,
         **examples.left_out(plan.per_query),
     }
-    evaluations = _evaluations(config, model, encoder.tokenizer, group, work, steps) if config.dev else None
+    evaluations = _evaluations(config, model, reader, group, work, steps) if config.dev else None
     for half in filter(None, (encoder, query_encoder)):
         if representation.reads_first_token:
             compute_first_token_alone(half.backbone)
@@ -70,14 +71,15 @@ def run(config: FinetuneConfig, work: Workdir) -> dict[str, Any]:
         evaluations=evaluations,
     )
     if group.is_first:
-        _save(config, model, summary, work)
+        _save(config, model, reader.titles, summary, work)
     return summary if group.is_first else {}
 
 
-def _save(config: FinetuneConfig, model: Any, summary: dict[str, Any], work: Workdir) -> None:
+def _save(config: FinetuneConfig, model: Any, titles: Any, summary: dict[str, Any], work: Workdir) -> None:
     from qontext.finetune.card import retriever_card
     from qontext.models.layout import QUERY_FOLDER
     from qontext.models.representations.base import Lengths
+    from qontext.models.titles import record_title
     from qontext.training import checkpoint, metrics
 
     model.to("cpu")
@@ -89,7 +91,8 @@ def _save(config: FinetuneConfig, model: Any, summary: dict[str, Any], work: Wor
             (folder / QUERY_FOLDER).mkdir()
             halves = model.query_encoder, folder / QUERY_FOLDER
             model.representation.save(*halves, lengths, max_length=config.query_length)
-        card = retriever_card(config, summary, model.representation, loss=model.loss)
+        record_title(folder, titles.rule)
+        card = retriever_card(config, summary, model.representation, titles, loss=model.loss)
         (folder / "README.md").write_text(card, encoding="utf-8")
     metrics.plot(work)
     checkpoint.remove(work, "checkpoints")
@@ -107,22 +110,34 @@ def open_representation(config: FinetuneConfig, encoder: Any) -> Any:
     return kind.new(encoder, layout, options, Lengths(config.query_length, config.passage_length))
 
 
+def _reader(config: FinetuneConfig, representation: Any, tokenizer: Any, *, says: bool) -> Any:
+    """How the model reads texts."""
+    from qontext.finetune.texts import Reader
+    from qontext.models.representations.base import Lengths
+
+    lengths, titles = Lengths(config.query_length, config.passage_length), config.titles(tokenizer, says=says)
+    return Reader(tokenizer, representation.prompts(), lengths, titles)
+
+
 def check_length(name: str, value: int, most: int, encoder: str) -> None:
     if value > most:
         raise QontextError(f"{name} = {value}, but the encoder's limit is {most} tokens", place=encoder)
 
 
 def _evaluations(
-    config: FinetuneConfig, model: Any, tokenizer: Any, group: Any, work: Workdir, steps: int
+    config: FinetuneConfig, model: Any, reader: Any, group: Any, work: Workdir, steps: int
 ) -> Any:
     """Evaluation of retrieval on the labeled set `dev`."""
     from qontext.training.early_stop import Evaluations
     from qontext.training.probe import Probe
 
     settings: dict[str, Any] = {"queries": config.dev_queries, "query_tokens": config.query_length}
-    prompts = model.representation.prompts()
-    settings |= {"prompts": (prompts.get("query", ""), prompts.get("passage", ""))}
-    probe = Probe(str(config.dev), config.dev_split, tokenizer, config.passage_length, **settings)
+    prompts = reader.prompts
+    settings |= {
+        "prompts": (prompts.get("query", ""), prompts.get("passage", "")),
+        "between": reader.titles.between,
+    }
+    probe = Probe(str(config.dev), config.dev_split, reader.tokenizer, config.passage_length, **settings)
 
     def measure() -> dict[str, float]:
         return probe.measure(
@@ -143,8 +158,7 @@ def _plan(
     config: FinetuneConfig,
     examples: Any,
     source: str,
-    representation: Any,
-    tokenizer: Any,
+    reader: Any,
     group: Any,
     work: Workdir,
     teacher: Any,
@@ -152,8 +166,7 @@ def _plan(
     """The batches of queries and their passages."""
     from qontext.finetune.batches import RetrieverPlan
     from qontext.finetune.clusters import ClusteredSampler, query_clusters
-    from qontext.finetune.texts import Reader, tokenized
-    from qontext.models.representations.base import Lengths
+    from qontext.finetune.texts import tokenized
     from qontext.training.sampler import EpochSampler
 
     places = len(examples), config.batch_size, config.seed, group.rank, group.world
@@ -165,8 +178,6 @@ def _plan(
         )  # fmt: skip
         sampler = ClusteredSampler(*places, clusters=of)
     examples.margin_bins = config.margin_bins
-    lengths = Lengths(config.query_length, config.passage_length)
-    reader = Reader(tokenizer, representation.prompts(), lengths)
     texts = tokenized(examples, source, reader, CACHE, group, work)
     examples.attach_passage_keys(texts.passages.key)
     per_query = examples.passages_per_visit(config.passages_per_query)

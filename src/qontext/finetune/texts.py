@@ -13,6 +13,8 @@ from qontext.frame.artifacts import Workdir
 from qontext.models.layout import Kind
 from qontext.models.packing import Grid, Ints
 from qontext.models.representations.base import Lengths
+from qontext.models.titles import Titles
+from qontext.models.tokenizer import lowered
 from qontext.training.batch import Tensors
 from qontext.training.texts import TokenizedTexts, tokenize
 
@@ -42,17 +44,18 @@ class Tokenized:
 
 @dataclass(frozen=True)
 class Reader:
-    """How a model reads texts: what precedes each of a kind, and the maximum number of tokens."""
+    """How a model reads texts: what precedes each of a kind, the maximum number of tokens, and what is done with titles."""
 
     tokenizer: Any
     prompts: Mapping[Kind, str]
     lengths: Lengths
+    titles: Titles
     lower: bool = False
 
     def prepared(self, texts: Iterable[tuple[int, str]], kind: Kind) -> Iterator[tuple[int, str]]:
         prompt = self.prompts.get(kind, "")
         for number, text in texts:
-            yield number, (prompt + text).lower() if self.lower else prompt + text
+            yield number, lowered(prompt + text, self.tokenizer) if self.lower else prompt + text
 
 
 def tokenized(
@@ -63,7 +66,7 @@ def tokenized(
     texts = reader.prepared(enumerate(examples.texts), "query")
     queries = tokenize(texts, count, reader.tokenizer, longest.query)
     if group.is_first and not work.has(cache):
-        contents = reader.prepared(examples.contents(source), "passage")
+        contents = reader.prepared(examples.contents(source, reader.titles.between), "passage")
         passages = tokenize(contents, len(examples.number), reader.tokenizer, longest.passage)
         with work.write_folder(cache) as folder:
             passages.save(folder)

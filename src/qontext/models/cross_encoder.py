@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from qontext.data.passage import Passage, TitleRule
 from qontext.frame.errors import QontextError, first_line
 from qontext.models.first_token import compute_first_token_alone
 from qontext.models.lanes import each, lanes_for
@@ -21,6 +22,7 @@ from qontext.models.locate import locate
 from qontext.models.packing import batches_by_length, grid_for, pad
 from qontext.models.precision import Precision, autocast, keep_fp32, resolve_device, resolve_precision
 from qontext.models.products import use_where_faster
+from qontext.models.titles import Titles, recorded_title
 from qontext.models.tokenizer import check_vocabulary, load_tokenizer
 
 
@@ -35,7 +37,8 @@ class CrossEncoder:
         name: A model folder, or the name of a model on the Hugging Face Hub. device: auto, cpu, cuda, cuda:N
         or mps. precision: Number format of matrix products; auto is bf16 if the hardware supports it, else
         fp32. max_length: Maximum tokens of query and passage together. Default: the model's limit.
-        batch_tokens: Tokens per batch, including padding.
+        batch_tokens: Tokens per batch, including padding. title: prepend, sep or leave: what is done with the titles of
+        passages. Default: as the folder says, else prepend.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class CrossEncoder:
         precision: Precision = "auto",
         max_length: int | None = None,
         batch_tokens: int | None = None,
+        title: TitleRule | None = None,
     ) -> None:
         from transformers import AutoModelForSequenceClassification
 
@@ -82,6 +86,7 @@ class CrossEncoder:
         use_where_faster(self.model, self.device, self.dtype, keep=False)
         compute_first_token_alone(self.model.base_model)
         self.tokenizer = load_tokenizer(directory)
+        self.titles = Titles.of(title or recorded_title(directory) or "prepend", self.tokenizer, name)
         check_vocabulary(self.tokenizer, model.get_input_embeddings().num_embeddings, name)
         limits = (self.tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None))
         possible = int(min(limit for limit in limits if limit))
@@ -94,10 +99,12 @@ class CrossEncoder:
         self.batch_tokens = batch_tokens or (65_536 if self.device.type != "cpu" else 1_024)
 
     def score(
-        self, pairs: Sequence[tuple[str, str]], *, advance: Callable[[int], None] | None = None
+        self, pairs: Sequence[tuple[str, Passage | str]], *, advance: Callable[[int], None] | None = None
     ) -> np.ndarray[Any, Any]:
-        """[N] the logit of each (query, passage); long passages are truncated, and queries only if they do not fit."""
-        encodings = encode_pairs(self.tokenizer, pairs, self.max_length)
+        """[N] the logit of each query and passage (title and text, joined) or plain text; long passages are truncated, and
+        queries only if they do not fit."""
+        texts = [(q, p if isinstance(p, str) else p.joined(self.titles.between)) for q, p in pairs]
+        encodings = encode_pairs(self.tokenizer, texts, self.max_length)
         lengths = np.array([len(e.ids) for e in encodings])
         scores = np.empty(len(pairs), np.float32)
         batches = list(batches_by_length(lengths, self.batch_tokens, self.grid))

@@ -11,6 +11,7 @@
 | 1_FirstTokens/config.json | how many of the first tokens have a vector |
 | 1_Matches/ | the layers after the encoder, if equal tokens are compared |
 | query/ | another encoder, for queries |
+| qontext.json | what is done with passages' titles |
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from qontext.data.passage import TitleRule
 from qontext.frame.damage import damaged, read_json
 from qontext.frame.errors import QontextError
+from qontext.models.titles import recorded_title
 
 Kind = Literal["query", "passage"]
 QUERY_FOLDER = "query"
@@ -104,6 +107,8 @@ class Layout:
     """What a text becomes: the name of a representation."""
     module: Path | None = None
     """The folder of the module by which the representation is known; None for one vector."""
+    title: TitleRule | None = None
+    """What is done with passages' titles; None if the folder does not say it."""
 
     def prompt(self, kind: Kind) -> str:
         """The prompt before each text of this kind."""
@@ -115,7 +120,8 @@ def read_layout(directory: Path, *, pooling: str | None = None) -> Layout:
     """The layout of a transformer's directory. Without modules.json it is only `pooling` (default: CLS)."""
     root = next((d for d in (directory, directory.parent) if (d / "modules.json").is_file()), None)
     if root is None:
-        return Layout(directory, pooling or "cls", (), False, {}, None, False, None, "dot")
+        title = recorded_title(directory)
+        return Layout(directory, pooling or "cls", (), False, {}, None, False, None, "dot", title=title)
     listed = read_json(root / "modules.json", list[Module])
     if any(m["type"].startswith("pylate.") for m in listed):
         raise QontextError(
@@ -151,6 +157,7 @@ def read_layout(directory: Path, *, pooling: str | None = None) -> Layout:
         similarity=settings.get("similarity_fn_name") or ("cosine" if "Normalize" in paths else "dot"),
         representation=representation,
         module=module,
+        title=recorded_title(root),
     )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from qontext.data.collection import Passage
+from qontext.data.passage import TitleRule
 from qontext.frame.errors import QontextError
 from qontext.models.encoder import load_encoder
 from qontext.models.lanes import each, lanes_for
@@ -25,6 +26,7 @@ from qontext.models.precision import Precision, autocast, resolve_device, resolv
 from qontext.models.products import use_where_faster
 from qontext.models.representations import REPRESENTATIONS
 from qontext.models.retriever import Retriever
+from qontext.models.titles import Titles
 from qontext.models.tokenizer import token_ids
 
 
@@ -35,7 +37,8 @@ class Representer:
         name: A model folder, or the name of a model on the Hugging Face Hub. device: auto, cpu, cuda, cuda:N
         or mps. precision: Number format of matrix products; auto is bf16 if the hardware supports it, else
         fp32. max_length: Maximum tokens of a passage; longer ones are truncated. Default: the encoder's limit.
-        batch_tokens: Tokens per batch, including padding.
+        batch_tokens: Tokens per batch, including padding. title: prepend, sep or leave: what is done with the titles of
+        passages. Default: as the folder says, else prepend.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class Representer:
         precision: Precision = "auto",
         max_length: int | None = None,
         batch_tokens: int | None = None,
+        title: TitleRule | None = None,
     ) -> None:
         name = os.fspath(name)
         self.device = resolve_device(device)
@@ -56,6 +60,7 @@ class Representer:
         encoder = load_encoder(str(self.layout.transformer))
         self.representation = kind.load(encoder, self.layout).to(self.device).eval()
         self.encoder = encoder.to(self.device)
+        self.titles = Titles.of(title or self.layout.title or "prepend", encoder.tokenizer, name)
         use_where_faster(self.encoder, self.device, self.dtype)
         self.dimension: int = self.representation.width(encoder)
         if max_length and max_length > encoder.max_length:
@@ -68,7 +73,9 @@ class Representer:
 
     def encode_passages(self, passages: Sequence[Passage | str]) -> Packed:
         """The representations of passages (title and text, joined) or plain texts."""
-        return self.encode([p if isinstance(p, str) else p.content for p in passages], "passage")
+        return self.encode(
+            [p if isinstance(p, str) else p.joined(self.titles.between) for p in passages], "passage"
+        )
 
     def encode(
         self, texts: Sequence[str], kind: Kind, *, advance: Callable[[int], None] | None = None

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from qontext.data.collection import Passage
+from qontext.data.passage import TitleRule
 from qontext.frame.errors import QontextError, first_line
 from qontext.models.dense import read_dense
 from qontext.models.first_token import compute_first_token_alone
@@ -34,6 +35,7 @@ from qontext.models.packing import batches_by_length, grid_for, pad
 from qontext.models.pooling import POOLINGS
 from qontext.models.precision import Precision, autocast, keep_fp32, resolve_device, resolve_precision
 from qontext.models.products import use_where_faster
+from qontext.models.titles import Titles
 from qontext.models.tokenizer import check_vocabulary, load_tokenizer, token_ids
 
 
@@ -52,7 +54,8 @@ class Retriever:
         fp32. pooling: Pooling for a folder that does not define it: cls, mean, max or lasttoken. max_length:
         Maximum tokens of a text; longer texts are truncated. Default: the encoder's limit. batch_tokens:
         Tokens per batch, including padding. dimensions: Cut vectors to their first dimensions, as an encoder trained
-        with 'finetune --dimensions' allows. Default: all.
+        with 'finetune --dimensions' allows. Default: all. title: prepend, sep or leave: what is done with the titles of
+        passages. Default: as the folder says, else prepend.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class Retriever:
         max_length: int | None = None,
         batch_tokens: int | None = None,
         dimensions: int | None = None,
+        title: TitleRule | None = None,
     ) -> None:
         name = os.fspath(name)
         self._settings: dict[str, Any] = {"device": device, "precision": precision, "pooling": pooling}
@@ -82,6 +86,7 @@ class Retriever:
                 remedy=f"Supported: {', '.join(POOLINGS)}.",
             )
         self.tokenizer = load_tokenizer(self.layout.transformer)
+        self.titles = Titles.of(title or self.layout.title or "prepend", self.tokenizer, name)
         self.model = _read_model(self.layout.transformer).to(self.device)
         use_where_faster(self.model, self.device, self.dtype)
         if self.layout.pooling == "cls":
@@ -115,7 +120,9 @@ class Retriever:
     def encode_passages(self, passages: Sequence[Passage | str]) -> np.ndarray[Any, Any]:
         """Encode passages (title and text, joined) or plain texts, with the passage prompt if the model has
         one: [N, D]."""
-        return self.encode([p if isinstance(p, str) else p.content for p in passages], "passage")
+        return self.encode(
+            [p if isinstance(p, str) else p.joined(self.titles.between) for p in passages], "passage"
+        )
 
     def encode(
         self, texts: Sequence[str], kind: Kind, *, advance: Callable[[int], None] | None = None

@@ -79,11 +79,17 @@ def token_ids(
     """Token ids of each text, with prompt and special tokens, truncated at the length limit."""
     prompt = layout.prompt(kind)
     prepared = [(prompt + text).strip() for text in texts]
-    prepared = [text.lower() for text in prepared] if layout.lower else prepared
+    prepared = [lowered(text, tokenizer) for text in prepared] if layout.lower else prepared
     backend = tokenizer.backend_tokenizer
     backend.no_padding()
     backend.enable_truncation(max_length)
     return [np.array(e.ids, dtype=np.int32) for e in backend.encode_batch_fast(prepared)]
+
+
+def lowered(text: str, tokenizer: Any) -> str:
+    """The text in lower case, except for the tokenizer's separator."""
+    token = tokenizer.sep_token
+    return token.join(part.lower() for part in text.split(token)) if token else text.lower()
 
 
 def check_tokenizer(tokenizer: Any, place: str | Path) -> None:

@@ -187,18 +187,39 @@ class BatchPlan:
         return Bags.of(texts, rows, self.words)
 
     def _flatten(self, slices: Slices, keys: U64) -> FlatTexts:
-        """The tokens of the slices, concatenated; slices longer than the limit are cropped once."""
-        limit = self.sources.max_tokens
-        excess = np.maximum(slices.lengths - limit, 0)
+        """The tokens of the slices with their titles, concatenated. A slice that does not fit beside its title is cropped
+        once; the title stays before what is left."""
+        passages, queries, limit = self.sources.passages, self.sources.queries, self.sources.max_tokens
+        title_begin, titles = self._titles(slices)
+        excess = np.maximum(slices.lengths + titles - limit, 0)
         begin = slices.begin + below(excess + 1, self.seed, "crop", keys)
-        lengths = np.minimum(slices.lengths, limit)
-        place = np.repeat(begin - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
-        from_query = np.repeat(slices.is_query, lengths)
-        ids, starts = np.empty(len(place), np.int64), np.empty(len(place), bool)
-        for store, is_here in ((self.sources.passages, ~from_query), (self.sources.queries, from_query)):
-            if store is not None and is_here.any():
-                ids[is_here], starts[is_here] = store.ids[place[is_here]], store.word_starts[place[is_here]]
+        bodies = slices.lengths - excess
+        lengths = titles + bodies
+        at = np.cumsum(lengths) - lengths
+        ids, starts = np.empty(lengths.sum(), np.int64), np.empty(lengths.sum(), bool)
+        ragged = [(passages.title_ids, passages.title_starts, title_begin, titles, at)]
+        for store, is_here in ((passages, ~slices.is_query), (queries, slices.is_query)):
+            if store is not None:
+                rows = begin[is_here], bodies[is_here], (at + titles)[is_here]
+                ragged.append((store.ids, store.word_starts, *rows))
+        for store_ids, store_starts, first, count, to in ragged:
+            within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+            place, target = np.repeat(first, count) + within, np.repeat(to, count) + within
+            ids[target], starts[target] = store_ids[place], store_starts[place]
+        starts[(at + titles)[(titles > 0) & (bodies > 0)]] = True  # a cropped text may begin inside a word
         return FlatTexts(ids, starts, lengths, keys)
+
+    def _titles(self, slices: Slices) -> tuple[Ints, Ints]:
+        """[N] where the titles of the slices begin, and [N] how many of their tokens are read: all, or of a long one as many
+        as leave half of the limit to the text."""
+        store, limit = self.sources.passages, self.sources.max_tokens
+        if not len(store.title_ids):
+            return np.zeros((2, len(slices)), np.int64)  # type: ignore[return-value]
+        own = np.where(slices.is_query, 0, slices.begin)
+        passages = np.minimum(np.searchsorted(store.offsets, own, "right"), len(store)) - 1
+        most = np.maximum(limit - slices.lengths, limit // 2)
+        titles = np.where(slices.is_query, 0, np.minimum(store.title_lengths[passages], most))
+        return store.title_offsets[passages], titles
 
     def _cut(
         self,

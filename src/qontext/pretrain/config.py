@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from qontext.data.passage import TitleRule
 from qontext.frame.config import Advanced, Input, Machine
 from qontext.frame.errors import QontextError
 from qontext.pretrain.objectives import METHODS
@@ -47,6 +48,10 @@ class PretrainConfig(TrainingConfig):
 
     max_tokens: int = Field(144, ge=8, le=100_000)
     """Maximum length of a passage or context in tokens, including special tokens; longer ones are cropped at random."""
+
+    title: TitleRule | None = None
+    """The title of a passage: prepend it to the text, put it before the tokenizer's separator and the text (sep), or leave
+    it out. Recorded in the result. Default: as the tokens were made or the encoder was trained, else prepend."""
 
     vector: Literal["cls", "mean"] = "cls"
     """Vector of a text: the last layer's [CLS], as in the papers, or the mean over its tokens, to continue

@@ -12,10 +12,14 @@ from qontext.contexts.base import Ints, Sources, match_queries
 from qontext.corpus import tokens
 from qontext.corpus.store import TokenStore, check_ids, load_arrays
 from qontext.data import records
+from qontext.data.passage import TitleRule
 from qontext.frame import artifacts, execution, log
-from qontext.frame.artifacts import Workdir
+from qontext.frame.artifacts import Artifact, Workdir
 from qontext.frame.errors import QontextError
 from qontext.models.encoder import Encoder
+from qontext.models.locate import locate
+from qontext.models.presets import PRESETS
+from qontext.models.titles import recorded_title, settle_title
 from qontext.training.distributed import Group
 
 CACHE = "cache"
@@ -29,6 +33,7 @@ def open_sources(
     group: Group,
     work: Workdir,
     *,
+    title: TitleRule,
     max_tokens: int,
     candidates: int | None = None,
     is_weighted: bool = False,
@@ -45,10 +50,12 @@ def open_sources(
     group.wait()
 
     def store(source: str, name: str) -> TokenStore:
-        if artifacts.is_artifact(source) and artifacts.open_artifact(source).verb == "tokens":
-            artifact = artifacts.open_artifact(source)
+        if (stored := stored_tokens(source)) is not None:
+            artifact = stored
         else:
-            settings = tokens.TokensConfig(texts=source, tokenizer=str(tokenizer), workers=workers)
+            settings = tokens.TokensConfig(
+                texts=source, tokenizer=str(tokenizer), title=title, workers=workers
+            )
             artifact = execution.execute(tokens.STAGE, settings, work.path / CACHE / name)
         if artifact.summary["kind"] != name:
             raise QontextError(f"contains {artifact.summary['kind']}, expected {name}", place=source)
@@ -71,6 +78,27 @@ def open_sources(
     if unused and group.is_first:
         log.warn(f"{unused:,} passages with queries are not in these passages and are ignored.")
     return Sources(passages, limit, queries, group_of, weights, candidates)
+
+
+def stored_tokens(source: str) -> Artifact | None:
+    """The token store at `source`, if it is one."""
+    artifact = artifacts.open_artifact(source) if artifacts.is_artifact(source) else None
+    return artifact if artifact and artifact.verb == "tokens" else None
+
+
+def title_rule(chosen: TitleRule | None, passages: str, encoder: str, *, says: bool) -> TitleRule:
+    """What is done with titles; of a token store, what was done with them."""
+    recorded = None if encoder in PRESETS else recorded_title(locate(encoder))
+    if (tokens := stored_tokens(passages)) is None:
+        return settle_title(chosen, recorded, encoder, says=says)
+    stored: TitleRule = tokens.config["title"]
+    if chosen not in (None, stored):
+        raise QontextError(
+            f"these tokens were made with --title {stored}, not {chosen}",
+            place=passages,
+            remedy=f"Remove --title, or make them again with --title {chosen}.",
+        )
+    return settle_title(stored, recorded, encoder, says=says)
 
 
 def choose_anchors(

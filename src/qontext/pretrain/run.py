@@ -14,11 +14,13 @@ from qontext.pretrain.config import PretrainConfig
 
 if TYPE_CHECKING:
     from qontext.models.encoder import Encoder
+    from qontext.models.titles import Titles
 
 
 def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
     from qontext.contexts import Context, reads_queries
-    from qontext.pretrain.data import choose_anchors, open_sources
+    from qontext.models.titles import Titles
+    from qontext.pretrain.data import choose_anchors, open_sources, title_rule
     from qontext.pretrain.objectives import method
     from qontext.training.distributed import join
 
@@ -29,6 +31,8 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
             f"the batch size {config.batch_size} cannot be divided among {group.world} processes"
         )
     encoder = _encoder(config)
+    title = title_rule(config.title, config.passages, config.encoder, says=group.is_first)
+    titles = Titles.of(title, encoder.tokenizer, config.encoder)
     objective_class, options, common = method(config.method), config.options("method"), config.common()
     layout = objective_class.layout(options, common)
     check_layout(layout, config.method, config.context, objective_class.context_remedy)
@@ -40,6 +44,7 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
         encoder,
         group,
         work,
+        title=title,
         max_tokens=config.max_tokens,
         candidates=config.candidates,
         is_weighted=config.sampling == "score",
@@ -63,12 +68,14 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
             objective.head = before.head
         layout = kind.layout(options, common)
         plan = _plan(config, number, layout, encoder, sources, context, anchors, documents, group)
-        keep = _snapshots(config, encoder, phase_steps, group, work, is_last=number == len(phases) - 1)
-        summary[name] = _train(objective, plan, phase_steps, config, group, work, name, keep)
+        keep = _snapshots(
+            config, encoder, titles, phase_steps, group, work, is_last=number == len(phases) - 1
+        )
+        summary[name] = _train(objective, plan, phase_steps, config, titles, group, work, name, keep)
         summary["steps"] = summary[name].pop("steps", steps)
     group.wait()
     if group.is_first:
-        _save(config, encoder, objective, summary, work)
+        _save(config, encoder, titles, objective, summary, work)
     return summary if group.is_first else {}
 
 
@@ -148,7 +155,14 @@ def _plan(
 
 
 def _snapshots(
-    config: PretrainConfig, encoder: Any, steps: int, group: Any, work: Workdir, *, is_last: bool
+    config: PretrainConfig,
+    encoder: Any,
+    titles: Titles,
+    steps: int,
+    group: Any,
+    work: Workdir,
+    *,
+    is_last: bool,
 ) -> Callable[[int], None]:
     """A function that keeps the encoder after some of the steps of the last phase."""
     if not config.snapshots or not is_last:
@@ -163,7 +177,7 @@ def _snapshots(
         name = f"snapshots/{numbers.get(step)}"
         if step in numbers and not work.has(name):  # there is one after the checkpoint of a resumed run
             with work.write_folder(name) as folder:
-                _save_encoder(config, encoder, folder)
+                _save_encoder(config, encoder, titles, folder)
 
     return keep
 
@@ -173,6 +187,7 @@ def _train(
     plan: Any,
     steps: int,
     config: PretrainConfig,
+    titles: Titles,
     group: Any,
     work: Workdir,
     name: str,
@@ -184,7 +199,7 @@ def _train(
         config = config.model_copy(update={"minutes": None})
     if config.compile == "on" or (config.compile == "auto" and group.device.type == "cuda"):
         objective.encoder.compile(dynamic=True)
-    evaluations = _evaluations(objective, steps, config, group, work, name) if config.probe else None
+    evaluations = _evaluations(objective, steps, config, titles, group, work, name) if config.probe else None
     return train(
         objective,
         plan,
@@ -200,13 +215,20 @@ def _train(
 
 
 def _evaluations(
-    objective: Any, steps: int, config: PretrainConfig, group: Any, work: Workdir, phase: str
+    objective: Any,
+    steps: int,
+    config: PretrainConfig,
+    titles: Titles,
+    group: Any,
+    work: Workdir,
+    phase: str,
 ) -> Any:
     """Evaluation of retrieval without fine-tuning on the labeled set `probe`."""
     from qontext.training.early_stop import Evaluations, Schedule
     from qontext.training.probe import Probe
 
-    probe = Probe(str(config.probe), config.probe_split, objective.encoder.tokenizer, config.max_tokens)
+    read = objective.encoder.tokenizer, config.max_tokens
+    probe = Probe(str(config.probe), config.probe_split, *read, between=titles.between)
 
     def measure() -> dict[str, float]:
         return probe.measure(objective, objective.compared, group.device)
@@ -216,7 +238,12 @@ def _evaluations(
 
 
 def _save(
-    config: PretrainConfig, encoder: Any, objective: Any, summary: dict[str, Any], work: Workdir
+    config: PretrainConfig,
+    encoder: Any,
+    titles: Titles,
+    objective: Any,
+    summary: dict[str, Any],
+    work: Workdir,
 ) -> None:
     from qontext.pretrain.card import model_card
     from qontext.pretrain.data import remove_cache
@@ -225,7 +252,7 @@ def _save(
 
     encoder.to("cpu")
     with work.write_folder(".") as folder:
-        _save_encoder(config, encoder, folder)
+        _save_encoder(config, encoder, titles, folder)
         save_head(objective, folder)
         card = model_card(config, summary, has_head=bool(objective.head_parameters()))
         (folder / "README.md").write_text(card, encoding="utf-8")
@@ -234,13 +261,16 @@ def _save(
     remove_cache(work)
 
 
-def _save_encoder(config: PretrainConfig, encoder: Any, folder: Path) -> None:
+def _save_encoder(config: PretrainConfig, encoder: Any, titles: Titles, folder: Path) -> None:
+    from qontext.models.titles import record_title
+
+    record_title(folder, titles.rule)
     encoder.save(folder, max_length=config.max_tokens, pooling=config.vector, similarity=config.similarity)
 
 
 STAGE = Stage(
     verb="pretrain",
-    format=3,
+    format=4,
     config=PretrainConfig,
     run=run,
     distributed=True,

@@ -51,12 +51,14 @@ class FlatTexts:
         """Predict the masked tokens, each at its position."""
         keys = hashed(seed, stream, self.keys)
         chosen = choose_words(self.word_starts, self.lengths, rate, keys, seed)
+        chosen &= self.ids != words.sep  # what stands between title and text is no word
         return self._prepared(corrupt(self.ids, chosen, self.lengths, keys, seed, words), chosen, self.ids)
 
     def restored(self, rate: float, seed: int, words: Vocabulary) -> Prepared:
         """Mask tokens by [MASK] alone and predict every token. Of two rates, the larger one's masks include almost all
         of the smaller one's."""
         chosen = choose_words(self.word_starts, self.lengths, rate, hashed(seed, "restored", self.keys), seed)
+        chosen &= self.ids != words.sep
         prepared = self._prepared(
             np.where(chosen, words.mask, self.ids), np.ones(len(chosen), bool), self.ids
         )

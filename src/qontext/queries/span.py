@@ -1,5 +1,6 @@
 """Random spans of the passage as its queries: a control that tells a query from merely a short text of the passage.
 
+query = the title, and a span of the text
 length ~ U{shortest … longest} words,  start ~ U over all places where it fits
 """
 
@@ -8,7 +9,7 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Iterator
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -27,6 +28,8 @@ class SpanOptions(Options):
     """Words of the shortest span."""
     longest: Annotated[int, Field(ge=1)] = 16
     """Words of the longest span; of a shorter passage, at most the whole."""
+    title: Literal["prepend", "leave"] = "prepend"
+    """Put the passage's title before the span, as before the passage, or leave it out."""
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -58,4 +61,6 @@ class Span(Generator):
             sizes = self.settings.shortest + below(choices, self.task.seed, "span length", key, numbers)
             sizes = np.minimum(sizes, len(words))
             starts = below(len(words) - sizes + 1, self.task.seed, "span start", key, numbers)
-            yield index, [" ".join(words[start : start + size]) for start, size in zip(starts, sizes)]
+            between = " " if self.settings.title == "prepend" else None
+            spans = (" ".join(words[start : start + size]) for start, size in zip(starts, sizes))
+            yield index, [passage._replace(text=span).joined(between) for span in spans]

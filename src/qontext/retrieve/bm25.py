@@ -83,12 +83,13 @@ class Bm25:
         k1: float = 0.9,
         b: float = 0.4,
         analyzer: str = "english",
+        title: str = "prepend",
     ) -> Bm25:
         """Index passages (title and text, joined) or plain texts, whose ids are `ids` or else their numbers
         from 0. Args: k1: Saturation of term frequency. b: Length normalization. analyzer: Text analyzer:
-        english, lucene, plain, or another language, such as german.
+        english, lucene, plain, or another language, such as german. title: prepend, or leave: without titles.
         """
-        vocabulary, inverter, names = _inverted(as_passages(passages, ids), analyzer)
+        vocabulary, inverter, names = _inverted(as_passages(passages, ids), analyzer, title)
         blocks = list(_scored(inverter, k1, b))
         data, rows = (np.concatenate([block[n] for block in blocks]) for n in (0, 1))
         postings = Postings(data, rows, _starts(inverter), len(names), vocabulary)
@@ -96,11 +97,18 @@ class Bm25:
 
     @classmethod
     def write(
-        cls, folder: Path, passages: Iterable[Passage], *, k1: float = 0.9, b: float = 0.4, analyzer: str
+        cls,
+        folder: Path,
+        passages: Iterable[Passage],
+        *,
+        k1: float = 0.9,
+        b: float = 0.4,
+        analyzer: str,
+        title: str = "prepend",
     ) -> None:
         """Index passages into a folder, block by block: `build` and `save` in memory that does not grow with the
         postings."""
-        vocabulary, inverter, names = _inverted(passages, analyzer)
+        vocabulary, inverter, names = _inverted(passages, analyzer, title)
         starts, paths = _starts(inverter), (folder / DATA, folder / ROWS)
         with paths[0].open("wb") as data, paths[1].open("wb") as rows:
             for file, kind in ((data, "<f4"), (rows, "<i4")):
@@ -231,16 +239,18 @@ class Bm25:
         return places
 
 
-def _inverted(passages: Iterable[Passage], analyzer: str) -> tuple[dict[str, int], Inverter, pa.ChunkedArray]:
+def _inverted(
+    passages: Iterable[Passage], analyzer: str, title: str
+) -> tuple[dict[str, int], Inverter, pa.ChunkedArray]:
     """The vocabulary, the inverted passages and their ids."""
     vocabulary: dict[str, int] = {}
     terms, inverter = Analyzer(analyzer, vocabulary, grow=True), Inverter()
     chunks: list[pa.Array] = []
-    stream = iter(passages)
+    stream, between = iter(passages), None if title == "leave" else " "
     while block := list(islice(stream, _PASSAGES)):
         chunks.append(pa.array([passage.id for passage in block], pa.string()))
         for passage in block:
-            inverter.add(terms(passage.content))
+            inverter.add(terms(passage.joined(between)))
     if chunks and (again := numbers_of(chunks)[1]) is not None:
         raise QontextError(f"the passage id {again!r} occurs twice")
     if not vocabulary:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
+from qontext.data.passage import TitleRule
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, Machine
 from qontext.frame.errors import QontextError
@@ -57,6 +58,10 @@ class EncodeConfig(PartsConfig):
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
     """Number format of the computation; auto is bf16 if the hardware supports it, else fp32."""
 
+    title: TitleRule | None = None
+    """The title of a passage: prepend it to the text, put it before the tokenizer's separator and the text (sep), or leave
+    it out. Default: as the encoder was trained, else prepend."""
+
     storage: Literal["fp16", "fp32"] = "fp32"
     """Number format on disk; fp16 halves the size and changes scores in the fourth digit."""
 
@@ -92,6 +97,7 @@ class Encode(Parts[EncodeConfig]):
         from qontext.models.locate import locate
         from qontext.models.precision import own_device, resolve_device, settle_precision
         from qontext.models.retriever import Retriever
+        from qontext.models.titles import settle_title
         from qontext.retrieve.properties import packed_properties, properties_of, token_properties
         from qontext.retrieve.reuse import Earlier
         from qontext.retrieve.token_bits import TokenBitsEncoder
@@ -106,15 +112,20 @@ class Encode(Parts[EncodeConfig]):
             "precision": settle_precision(self.work, config.precision, resolve_device(device)),
             "max_length": config.max_length,
             "batch_tokens": config.batch_tokens,
+            "title": config.title,
         }
-        if (kind := read_layout(locate(config.encoder)).representation) != "vector":
+        layout = read_layout(locate(config.encoder))
+        settle_title(config.title, layout.title, config.encoder, says=self.work.rank == 0)
+        if (kind := layout.representation) != "vector":
             self.packed = _open_representer(config, kind, settings)
+            self.between = self.packed.titles.between
             self.properties = packed_properties(self.packed, config.storage)
             self.earlier = Earlier(None, config.kind, self.properties)
             return
         self.retriever = Retriever(
             config.encoder, pooling=config.pooling, dimensions=config.dimensions, **settings
         ).of(config.kind)
+        self.between = self.retriever.titles.between
         if config.tokens:
             self.packed, self.dtype = TokenBitsEncoder(self.retriever), np.dtype("uint8")
         if config.window is not None:
@@ -130,11 +141,11 @@ class Encode(Parts[EncodeConfig]):
         from qontext.retrieve.reuse import text_hashes
 
         rows = self.rows.read(part.first, part.last)
-        hashes = text_hashes([text.content for text in rows])
+        hashes = text_hashes([text.joined(self.between) for text in rows])
         known, vectors = self.earlier.rows(hashes)
         new = [text for text, there in zip(rows, known) if not there]
         encoder: Any = self.retriever if self.packed is None else self.packed
-        whole = new if self.config.window is not None else [text.content for text in new]
+        whole = new if self.config.window is not None else [text.joined(self.between) for text in new]
         tokens = encoder.tokenize(whole, self.config.kind)
         return _Block([text.id for text in rows], hashes, known, vectors, tokens)
 

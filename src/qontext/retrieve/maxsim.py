@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import torch
 
 from qontext.data import records
+from qontext.data.passage import Passage
 from qontext.frame.artifacts import open_artifact
 from qontext.frame.errors import QontextError
 from qontext.frame.inputs import find
@@ -60,19 +61,22 @@ class TokenScorer:
         self._place = place.fill_null(-1).to_numpy()
         remedy = "Restore it, or encode the passages again."
         name = find(self.encoded.encoder, Path(path), "the encoder of the passages", remedy=remedy)
-        form: dict[str, Any] = {"device": device, "precision": precision}
-        score = _by_vectors(Representer(name, **form)) if kind != TOKEN_BITS else None
-        self._score = score or _by_bits(Retriever(name, **form))
+        title = artifact.summary.get("title")
+        form: dict[str, Any] = {"device": device, "precision": precision, "title": title}
+        model = Retriever(name, **form) if kind == TOKEN_BITS else Representer(name, **form)
+        self._score = _by_bits(model) if isinstance(model, Retriever) else _by_vectors(model)
+        self._between = model.titles.between
         self.max_length = artifact.summary["max_length"]
 
-    def check(self, texts: Mapping[str, str]) -> None:
-        """Refuse a passage that was encoded with another text than this one. `texts` are by id."""
-        ids = list(texts)
+    def check(self, passages: Mapping[str, Passage]) -> None:
+        """Refuse a passage that was encoded with another text than this one. `passages` are by id."""
+        ids = list(passages)
+        texts = [passage.joined(self._between) for passage in passages.values()]
         encoded = pa.concat_tables([records.read_whole(file, TEXTS) for file in self.encoded.id_files])
         places = pc.index_in(pa.array(ids, pa.string()), encoded["id"])
         is_known = places.is_valid().to_numpy(zero_copy_only=False)
         hashes = encoded["hash"].take(places.drop_null()).to_numpy()
-        differs = hashes != text_hashes(list(texts.values()))[is_known]
+        differs = hashes != text_hashes(texts)[is_known]
         if differs.any():
             raise QontextError(
                 f"{differs.sum():,} of {len(differs):,} passages had other texts when they were encoded, such as "

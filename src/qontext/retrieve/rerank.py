@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from qontext.data.passage import Passage, TitleRule
 from qontext.frame import artifacts
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, Machine
@@ -57,6 +58,10 @@ class RerankConfig(PartsConfig):
     max_length: int | None = Field(None, ge=8, le=100_000)
     """Maximum tokens of a pair; longer passages are truncated. Default: the cross-encoder's limit."""
 
+    title: TitleRule | None = None
+    """The title of a passage: prepend it to the text, put it before the tokenizer's separator and the text (sep), or leave
+    it out. Default: as the cross-encoder was trained, else prepend."""
+
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
     """Number format of the computation; auto is bf16 if the hardware supports it, else fp32."""
 
@@ -72,6 +77,8 @@ class RerankConfig(PartsConfig):
             raise QontextError("pass either --reranker or --tokens")
         if self.tokens and self.max_length:
             raise QontextError("max_length needs --reranker: the passages' vectors are stored")
+        if self.tokens and self.title:
+            raise QontextError("title needs --reranker: the passages' vectors are stored")
         return self
 
 
@@ -98,7 +105,9 @@ class Rerank(Parts[RerankConfig]):
         import numpy as np
 
         from qontext.models.cross_encoder import CrossEncoder
+        from qontext.models.locate import locate
         from qontext.models.precision import own_device, resolve_device, settle_precision
+        from qontext.models.titles import recorded_title, settle_title
 
         config, top = self.config, self.candidates[0]
         self.queries = _queries(config, top)
@@ -111,11 +120,11 @@ class Rerank(Parts[RerankConfig]):
             needed = np.unique(top.codes)
             self.scorer = TokenScorer(config.tokens, top.ids, needed, run=config.run, **form)
             if config.passages or list(Path(str(config.data)).expanduser().glob("corpus.jsonl*")):
-                self.scorer.check(_texts(config, {*top.ids[needed]}))
+                self.scorer.check(_passages(config, {*top.ids[needed]}))
             return
         passages = {*top.ids[np.unique(top.codes)]}
-        self.texts = _texts(config, passages)
-        if missing := passages - self.texts.keys():
+        self.passages = _passages(config, passages)
+        if missing := passages - self.passages.keys():
             raise QontextError(
                 f"names the passage {min(missing)!r}, which is not in the passages", place=config.run
             )
@@ -126,9 +135,12 @@ class Rerank(Parts[RerankConfig]):
                 precision=precision,
                 max_length=config.max_length,
                 batch_tokens=config.batch_tokens,
+                title=config.title,
             )
             for name in config.reranker
         ]
+        for name in config.reranker:
+            settle_title(config.title, recorded_title(locate(name)), name, says=self.work.rank == 0)
 
     def make(self, part: Part, content: None) -> dict[str, int]:
         import numpy as np
@@ -141,13 +153,11 @@ class Rerank(Parts[RerankConfig]):
             self._write(part, self.scorer.score(texts, codes, self.advance))
             return {}
         pairs = [
-            (self.queries[top.queries[q]], self.texts[top.ids[code]])
+            (self.queries[top.queries[q]], self.passages[top.ids[code]])
             for q, code in zip(top.row_queries()[rows], top.codes[rows])
         ]
-        scores = np.mean(
-            [model.score(pairs, advance=self.advance) for model in self.models], axis=0, dtype=np.float64
-        )
-        self._write(part, scores)
+        each = [model.score(pairs, advance=self.advance) for model in self.models]
+        self._write(part, np.mean(each, axis=0, dtype=np.float64))
         return {}
 
     def _write(self, part: Part, scores: Any) -> None:
@@ -230,13 +240,13 @@ def _queries(config: RerankConfig, top: Any) -> dict[str, str]:
     return queries
 
 
-def _texts(config: RerankConfig, needed: set[str]) -> dict[str, str]:
-    """The texts of these passages, as far as the source has them."""
+def _passages(config: RerankConfig, needed: set[str]) -> dict[str, Passage]:
+    """These passages, as far as the source has them."""
     from qontext.data.collection import read_passages
     from qontext.retrieve.inputs import select_passages
 
     source = select_passages(config.data, config.passages)
-    return {passage.id: passage.content for passage in read_passages(source) if passage.id in needed}
+    return {passage.id: passage for passage in read_passages(source) if passage.id in needed}
 
 
 STAGE = Stage(

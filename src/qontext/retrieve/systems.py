@@ -126,7 +126,7 @@ def _words(config: SearchConfig, work: Workdir) -> Index:
     with locks.lock(work.path, WORDS, wait=True):
         if not work.has(WORDS):
             with work.write_folder(WORDS) as folder:
-                Bm25.write(folder, passages, k1=config.k1, b=config.b, analyzer=config.analyzer)
+                Bm25.write(folder, passages, **config.bm25_settings())
     return LexicalIndex(Bm25.load(work.path / WORDS))
 
 

@@ -50,7 +50,7 @@ class WindowEncoder:
         """The token ids of each passage's windows."""
         cut = [windows_of(passage.text, self.size, self.count) for passage in passages]
         texts = [
-            passage._replace(text=window).content
+            passage._replace(text=window).joined(self.retriever.titles.between)
             for passage, windows in zip(passages, cut)
             for window in windows
         ]

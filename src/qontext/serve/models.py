@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from qontext.data.passage import Passage
+
 Kind = Literal["query", "passage"]
 Array = np.ndarray[Any, Any]
 
@@ -60,7 +62,7 @@ class PackedEncoder:
 
 
 class Reranker:
-    """Pairs of query and text → probabilities of relevance."""
+    """Pairs of query and passage or text → probabilities of relevance."""
 
     def __init__(self, path: str, name: str, *, device: str, precision: Any) -> None:
         from qontext.models.cross_encoder import CrossEncoder
@@ -68,7 +70,7 @@ class Reranker:
         self.name = name
         self._model = CrossEncoder(path, device=device, precision=precision)
 
-    def scores(self, pairs: Sequence[tuple[str, str]]) -> Array:
+    def scores(self, pairs: Sequence[tuple[str, Passage | str]]) -> Array:
         """[N] between 0 and 1: the logistic function of the model's logits."""
         logits = self._model.score(pairs)
         chances: Array = 0.5 + 0.5 * np.tanh(logits / 2)

@@ -210,7 +210,7 @@ def reranked(system: System, reranker: Reranker, name: str) -> System:
     def rank(texts: Sequence[str], k: int, kind: Kind, accepted: Mask | None) -> list[Ranking]:
         rankings = system.rank(texts, max(k, RERANK_DEPTH), kind, accepted)
         pairs = [
-            (text, system.passages[hit.number].content)
+            (text, system.passages[hit.number])
             for text, ranking in zip(texts, rankings)
             for hit in ranking[:RERANK_DEPTH]
         ]

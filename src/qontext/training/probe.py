@@ -36,6 +36,7 @@ class Probe:
         queries: int = 200,
         query_tokens: int = 64,
         prompts: tuple[str, str] = ("", ""),
+        between: str | None = " ",
     ) -> None:
         collection = load_collection(folder)
         judged = collection.qrels(split)
@@ -44,7 +45,7 @@ class Probe:
         relevant = {p for q in ids for p, grade in judged[q].items() if grade > 0}
         passages = list(collection.passages())
         step = max(1, len(passages) // OTHERS)
-        pool = {p.id: p.content for n, p in enumerate(passages) if p.id in relevant or n % step == 0}
+        pool = {p.id: p.joined(between) for n, p in enumerate(passages) if p.id in relevant or n % step == 0}
         if not ids or not relevant & pool.keys():
             raise QontextError(
                 "no judged query of the probe has its passages in the collection", place=folder

@@ -46,7 +46,7 @@ Queries and passages as weights of words (SPLADE), compared by dot product. Fine
 from sentence_transformers import SparseEncoder
 
 model = SparseEncoder("path/to/this/folder")
-queries, passages = model.encode_query(["a question"]), model.encode_document(["a title and its passage"])
+queries, passages = model.encode_query(["a question"]), model.encode_document([{passage}])
 scores = model.similarity(queries, passages)
 ```
 {history}"""

@@ -59,7 +59,7 @@ Queries and passages as a vector for each token (ColBERT), compared by MaxSim. F
 from sentence_transformers import MultiVectorEncoder
 
 model = MultiVectorEncoder("path/to/this/folder")
-queries, passages = model.encode_query(["a question"]), model.encode_document(["a title and its passage"])
+queries, passages = model.encode_query(["a question"]), model.encode_document([{passage}])
 scores = model.similarity(queries, passages)
 ```
 {history}"""

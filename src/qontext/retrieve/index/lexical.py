@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
@@ -28,6 +28,13 @@ class Bm25Options(Options):
     analyzer: str = "english"
     """BM25: how words become terms: english, lucene (for figures that compare with Anserini's), plain, or the name of
     another language, such as german."""
+
+    title: Literal["prepend", "leave"] = "prepend"
+    """BM25: index the title of a passage before its text, or leave it out."""
+
+    def bm25_settings(self) -> dict[str, Any]:
+        """These settings alone."""
+        return self.model_dump(include=set(Bm25Options.model_fields))
 
 
 class LexicalIndex(Index):
@@ -68,7 +75,7 @@ class Bm25Backend(Backend):
 
         if not work.has(FOLDER):
             with work.write_folder(FOLDER) as folder:
-                Bm25.write(folder, source, k1=options.k1, b=options.b, analyzer=options.analyzer)
+                Bm25.write(folder, source, **options.bm25_settings())
         return len(read_ids(work.path / FOLDER))
 
     @classmethod
