@@ -118,6 +118,24 @@ def test_the_numbers_are_those_of_the_evaluation(report: Artifact, folder: Path)
     assert int(pair["wins"]) == 24
 
 
+def test_a_loss_that_was_logged_once_is_a_value_not_a_chart(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "runs" / "pretrain", tmp_path / "runs" / "short")
+    rows = [
+        {"phase": "cocondenser", "step": 1, "losses": {"mlm": 4.25}},
+        {"phase": "both", "step": 1, "losses": {"mlm": 3.5, "contrast": 2.5}},
+        {"phase": "both", "step": 2, "losses": {"mlm": 3.25}},
+    ]
+    log = tmp_path / "runs" / "short" / "logs" / "metrics.jsonl"
+    log.chmod(0o644)
+    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    shutil.copytree(folder / "runs" / "base", tmp_path / "runs" / "base")
+    report = api.report((str(tmp_path / "runs"),), out=tmp_path / "out")
+    text = (report.path / "report.md").read_text()
+    assert "Losses of short, cocondenser, logged once: mlm 4.25 at step 1." in text
+    assert "Losses of short, both, logged once: contrast 2.5 at step 1." in text
+    assert len(list((report.path / "plots").glob("loss*.svg"))) == 1
+
+
 def test_figures_are_files_too(report: Artifact) -> None:
     names = {path.name for path in (report.path / "plots").iterdir()}
     assert {"s1-scatter.svg", "s1-scatter.png", "loss1.png", "s1-R.svg"} <= names
@@ -227,6 +245,7 @@ def test_examples_are_judged_by_the_split_that_was_scored(tmp_path: Path) -> Non
     examples = [line for line in (report.path / "report.md").read_text().splitlines() if "A text." in line]
     marks = {(line.split("|")[2].strip(), line.split("|")[4].strip()) for line in examples}
     assert len(examples) == 12
+    assert all(re.search(r"\w+-(right|w1): A text\.", line) for line in examples), "which of the equal ones"
     assert marks == {("base", "✗"), ("ours", "✓")}
     splits = [section.split for section in gather([str(tmp_path / "runs")]).sections]
     assert splits == ["test", "generated"]

@@ -109,7 +109,7 @@ def test_show_says_what_there_is(adapted: Path) -> None:
     done = CliRunner().invoke(cli.app, ["show", str(adapted)])
     assert done.exit_code == 0
     for shown in (
-        "Search with BM25 and the adapted encoder.",
+        "Recommended: BM25 + adapted encoder.",
         "3 of 3 documents",
         "needed for search",
         "minute",

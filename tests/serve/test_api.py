@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import base64
+import json
+import re
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,6 +13,7 @@ import numpy as np
 import pytest
 from tests.serve.conftest import Running, Serve, World
 
+from qontext import api
 from qontext.models.retriever import Retriever
 from qontext.retrieve.searcher import Searcher
 
@@ -264,3 +268,25 @@ def test_unknown_addresses_and_methods(site: Running) -> None:
 def test_surprising_text_is_text(site: Running) -> None:
     for text in ("\0", "\u200b x", "🜁" * 50, "'; DROP TABLE passages; --", "<b>&amp;", "a\u0301" * 99):
         search(site, query=text + " boat")
+
+
+def test_pages_keep_lines_of_code_and_tell_equal_titles_apart(serve: Serve, tmp_path: Path) -> None:
+    code = "def ring(bell):\n    for _ in range(3):\n        bell.ring()\n    return bell"
+    documents = [
+        {"_id": "code", "title": "Bells", "text": code},
+        {"_id": "prose", "title": "Bells", "text": "The bell of the tower\nrings at noon."},
+        {"_id": "other", "title": "Towers", "text": "A tower has a bell."},
+    ]
+    (tmp_path / "docs.jsonl").write_text("".join(json.dumps(document) + "\n" for document in documents))
+    passages = api.split(tmp_path / "docs.jsonl", workers=1, out=tmp_path / "passages")
+    api.index(passages, backend="bm25", out=tmp_path / "words")
+    http = serve(str(tmp_path / "words")).http
+    assert f'<p class="snippet">{code}</p>' in http.get("/document?id=code").text
+    assert (
+        '<p class="snippet">The bell of the tower rings at noon.</p>' in http.get("/document?id=prose").text
+    )
+    assert re.search(
+        r"^\.snippet \{ white-space: pre-wrap; \}", http.get("/static/style.css").text, re.MULTILINE
+    )
+    shown = re.findall(r'<p class="facts"><span>([^<]+)</span>', http.get("/?q=bell").text)
+    assert sorted(shown) == ["code#0", "other", "prose#0"]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from qontext.data.collection import read_passages, read_queries
+from qontext.data.collection import Passage, read_passages, read_queries
 from qontext.data.runs import read_run
 from qontext.evaluation import plots
 from qontext.evaluation.comparison import Pair, compare_systems, largest_changes, tops
@@ -101,12 +102,7 @@ def contents(
             report.blocks += _examples(section, data, recommended)
         if section.curves:
             report.blocks.append(_depth(section, f"s{number}"))
-    if facts.trainings:
-        charts = [
-            Plot(f"loss{i}", plots.losses(training.losses), f"Losses of {training.name}")
-            for i, training in enumerate(_by_arm(facts.trainings), start=1)
-        ]
-        report.blocks.append(Block("Training", plots=charts))
+    report.blocks += _trainings(_by_arm(facts.trainings))
     provenance = Block(
         "How the results were produced", text=list(machines(facts)), tables=[steps_table(facts, price)]
     )
@@ -152,6 +148,20 @@ def _add_numbers(report: Contents, section: Section, pairs: Sequence[Pair]) -> N
                 d.ties,
             ]
         )
+
+
+def _trainings(trainings: Sequence[Training]) -> list[Block]:
+    """The losses by step; of a loss that was logged once, its value."""
+    block = Block("Training")
+    for number, training in enumerate(trainings, start=1):
+        lines = {name: points for name, points in training.losses.items() if len(points) > 1}
+        once = [(name, *points[0]) for name, points in training.losses.items() if len(points) == 1]
+        if lines:
+            block.plots.append(Plot(f"loss{number}", plots.losses(lines), f"Losses of {training.name}"))
+        if once:
+            values = ", ".join(f"{name} {value:.4g} at step {step:,.0f}" for name, step, value in once)
+            block.text.append(f"Losses of {training.name}, logged once: {values}.")
+    return [block] if block.plots or block.text else []
 
 
 def _by_arm(trainings: Sequence[Training]) -> list[Training]:
@@ -221,7 +231,8 @@ def _examples(section: Section, data: str, recommended: str | None) -> list[Bloc
     tops_a, tops_b = (tops(run, judged.qrels, section.relevant) for run in runs)
     changes = largest_changes(section.queries, a, b, tops_a, tops_b, count=5)
     ids = {top for change in changes for top in (change.top_a, change.top_b)}
-    passages = {p.id: " — ".join(filter(None, (p.title, p.text))) for p in read_passages(data) if p.id in ids}
+    passages = {p.id: _shown(p) for p in read_passages(data) if p.id in ids}
+    repeated = Counter(passages.values())
     table = Table(
         ["Query", "System", section.measures[0], "", "First passage"],
         caption=f"Queries with the largest gains and losses from {names[0]} to {names[1]}",
@@ -236,14 +247,19 @@ def _examples(section: Section, data: str, recommended: str | None) -> list[Bloc
             (names[1], change.b, change.top_b, change.right_b),
         ):
             text = passages.get(top or "", top or "no results")
-            short = textwrap.shorten(text, _SHOWN, placeholder=" …")
+            text = f"{top}: {text}" if repeated[text] > 1 else text
             query = queries.get(change.query, change.query) if name == names[0] else ""
             cells = (
                 Cell(query), Cell(marked(name, recommended), is_text=True), Cell(f"{100 * value:.1f}"),
-                Cell("✓" if is_right else "✗"), Cell(short, is_text=True),
+                Cell("✓" if is_right else "✗"), Cell(text, is_text=True),
             )  # fmt: skip
             table.rows.append(Row(cells, is_new=name == names[0]))
     return [Block(f"Examples from {section.title}", tables=[table])] if changes else []
+
+
+def _shown(passage: Passage) -> str:
+    text = " — ".join(filter(None, (passage.title, passage.text)))
+    return textwrap.shorten(text, _SHOWN, placeholder=" …")
 
 
 def _depth(section: Section, prefix: str) -> Block:

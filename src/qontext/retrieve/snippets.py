@@ -72,6 +72,11 @@ def snippet(
     return Snippet(shown, *((0, len(text)) if best is None else units[best]))
 
 
+def unwrapped(text: str) -> str:
+    """The whole text as snippets show it: code keeps its lines, those of a paragraph are joined."""
+    return _joined(text, _units(text, (), len(text)))
+
+
 def _units(text: str, sentences: Sequence[int], most: int) -> list[tuple[int, int]]:
     """The sentences as (begin, end), without white space at their ends; what is longer than `most` is cut at lines or
     words."""

@@ -13,6 +13,7 @@ from fastapi.responses import RedirectResponse, Response
 
 from qontext.data.collection import Passage
 from qontext.frame.errors import QontextError
+from qontext.retrieve.snippets import unwrapped
 from qontext.serve.api import service_of
 from qontext.serve.errors import ServeError, Unknown
 from qontext.serve.highlight import SNIPPET, Stretch, highlight
@@ -93,7 +94,7 @@ def document(request: Request) -> Response:
     id, query = values.get("id", ""), values.get("q", "")[:LONGEST_QUERY]
     system = service.system(values.get("system"))
     passages = service.document(id, system.name)
-    parts = [(passage, highlight(passage.text, query, system.analyzer)) for passage in passages]
+    parts = [(passage, highlight(unwrapped(passage.text), query, system.analyzer)) for passage in passages]
     return page("document.html", request, id=id, title=passages[0].title, parts=parts, system=system)
 
 
