@@ -46,5 +46,5 @@ def parse(example: Example) -> None:
     verb, *arguments = example.argv
     chosen = cli.chosen_kinds(stages.load(verb).config, arguments)
     values = cli.make_command(verb, chosen).make_context(verb, arguments).params
-    common = ("debug", "as_json", "verbose", "quiet")
+    common = ("debug", "as_json", "verbose", "quiet", "trust")
     cli.configure(stages.load(verb), {name: value for name, value in values.items() if name not in common})
