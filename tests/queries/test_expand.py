@@ -81,6 +81,7 @@ def test_passages_without_places_are_expanded(expanded: Path) -> None:
 def test_parts_read_their_own_queries_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Queries stand in another order than passages, some of unknown passages, and several batches of them are read."""
     monkeypatch.setattr(expand, "PART", 2)
+    monkeypatch.setattr(expand, "_BLOCK", 3)
     monkeypatch.setattr(expand, "_TOGETHER", 3)
     monkeypatch.setattr(records, "read_table", functools.partial(_one_by_one, records.read_table))
     names = [f"p{n}" for n in range(5)]

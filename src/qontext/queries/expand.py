@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 PART = 65_536
 QUERIES = ".queries"
-"""The queries of each part in a file; hidden, since they are no part of the result."""
+"""The queries of each block of passages in a file; hidden, since they are no part of the result."""
+_BLOCK = PART
+"""Passages of a block: whoever makes the parts, they are read from the same files."""
 _TOGETHER = 1 << 21
 """Queries whose passages are looked up together."""
 
@@ -100,7 +102,7 @@ class Expand(Parts[ExpandConfig]):
 
     def read(self, part: Part) -> _Rows:
         passages = self.passages.read(part.first, part.last)
-        queries = _read_queries(self.work.path / QUERIES / str(part.number))
+        queries = _read_queries(self.work.path / QUERIES, part)
         if self.places is None:
             return _Rows(passages, queries, {})
         batches = self.places.read(part.first, part.last)
@@ -162,7 +164,7 @@ class Expand(Parts[ExpandConfig]):
 
 
 def _distribute(queries: str, passages: Path, folder: Path) -> None:
-    """Write the queries of each part's passages into a file of its own, in order."""
+    """Write the queries of each block of passages into a file of its own, in order."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -175,9 +177,9 @@ def _distribute(queries: str, passages: Path, folder: Path) -> None:
         for table in _tables(queries):
             rows = pc.index_in(table["passage"], value_set=ids).combine_chunks()
             known = np.flatnonzero(rows.is_valid().to_numpy(zero_copy_only=False))
-            parts = rows.drop_null().to_numpy() // PART
-            order = np.argsort(parts, kind="stable")
-            numbers, starts = np.unique(parts[order], return_index=True)
+            blocks = rows.drop_null().to_numpy() // _BLOCK
+            order = np.argsort(blocks, kind="stable")
+            numbers, starts = np.unique(blocks[order], return_index=True)
             for number, some in zip(numbers.tolist(), np.split(known[order], starts[1:])):
                 if number not in writers:
                     file = pa.ipc.new_file(folder / str(number), table.schema)
@@ -202,12 +204,13 @@ def _tables(queries: str) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(pending)
 
 
-def _read_queries(file: Path) -> dict[str, list[str]]:
-    """The queries of each passage of a part; no file stands for no queries."""
+def _read_queries(folder: Path, part: Part) -> dict[str, list[str]]:
+    """The queries of each passage of a part, and of others in its blocks; no file stands for no queries."""
     import pyarrow as pa
 
     of: dict[str, list[str]] = {}
-    if file.exists():
+    files = (folder / str(block) for block in range(part.first // _BLOCK, (part.last - 1) // _BLOCK + 1))
+    for file in filter(Path.exists, files):
         with pa.ipc.open_file(file) as table:
             for number in range(table.num_record_batches):
                 batch = table.get_batch(number)
