@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -16,8 +17,9 @@ import pytest
 from typer.testing import CliRunner
 
 from qontext import __version__, api, cli
-from qontext.frame import interrupts, stages
+from qontext.frame import disk, interrupts, stages
 from qontext.frame.config import StageConfig
+from qontext.frame.damage import opening
 from qontext.frame.errors import QontextError
 
 HEAVY = ("torch", "transformers", "tokenizers", "pyarrow", "numpy", "pydantic")
@@ -346,3 +348,26 @@ def test_a_value_that_is_no_choice_is_told_with_the_choices(qontext: Qontext) ->
     assert done.returncode == 2
     last = done.stderr.strip().splitlines()[-1]
     assert last == "Error: Invalid value for '--scoring': 'some' is not one of 'fp32', 'bf16', 'fp16'."
+
+
+def test_a_terminal_of_unknown_width_shows_results(qontext: Qontext) -> None:
+    assert qontext("split", "docs.jsonl", "--out", "p", "-q").returncode == 0
+    shown = qontext("show", "p", COLUMNS="0")
+    assert shown.returncode == 0 and "qontext split" in shown.stdout
+
+
+MEMORY = [
+    MemoryError(),
+    OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)),
+    RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."),
+]
+
+
+@pytest.mark.parametrize("error", MEMORY, ids=lambda error: type(error).__name__)
+def test_memory_that_ran_out_is_not_blamed_on_a_file_or_the_program(error: Exception, tmp_path: Path) -> None:
+    with pytest.raises(QontextError, match=r"^out of memory\."), disk.explained():
+        raise error
+    with pytest.raises(QontextError, match=r"^out of memory\."), opening(tmp_path, "JSON"):
+        raise error
+    with pytest.raises(RuntimeError, match="of another kind"), disk.explained():
+        raise RuntimeError("of another kind")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import io
+import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -320,6 +321,8 @@ def run_app() -> None:
     """The command line without interrupt handling."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # names of files may hold bytes that are not UTF-8
         sys.stdout.reconfigure(errors="backslashreplace")
+    if os.environ.get("COLUMNS") == "0":  # an unknown width, in which rich would print nothing
+        del os.environ["COLUMNS"]
     try:
         with log.results():  # help and version, too
             app()

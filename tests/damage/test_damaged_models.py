@@ -250,3 +250,17 @@ def test_a_generators_own_settings(broken: Callable[[str], Path]) -> None:
         (folder / "generator.json").write_text(content)
         with pytest.raises(QontextError, match=r"generator\.json: damaged"):
             Source.of(T5Options(model=str(folder)), folder)
+
+
+@pytest.mark.parametrize("kind", ["encoder", "retriever", "generator"])
+def test_no_file_is_blamed_for_a_lack_of_memory(
+    broken: Callable[[str], Path], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import PreTrainedModel
+
+    def no_memory(*values: Any, **settings: Any) -> Any:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.")
+
+    monkeypatch.setattr(PreTrainedModel, "from_pretrained", no_memory)
+    with pytest.raises(QontextError, match=r"^out of memory\."):
+        LOADERS[kind](str(broken(kind)))

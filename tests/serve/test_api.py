@@ -247,6 +247,17 @@ def test_bytes_that_are_no_request(site: Running, case: str) -> None:
     assert answer.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded"])
+def test_a_request_that_is_not_sent_as_json(site: Running, kind: str | None) -> None:
+    answer = site.http.post(
+        "/v1/search", content=b'{"query": "boat"}', headers={"Content-Type": kind} if kind else {}
+    )
+    assert answer.status_code == 415
+    assert "Content-Type: application/json" in answer.json()["error"]["message"]
+    responses = site.http.get("/openapi.json").json()["paths"]["/v1/search"]["post"]["responses"]
+    assert str(answer.status_code) in responses
+
+
 def test_a_large_request_without_a_length_is_refused(site: Running) -> None:
     def stream() -> Any:
         for _ in range(100):

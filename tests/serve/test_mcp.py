@@ -14,7 +14,8 @@ import pytest
 from mcp import Client, StdioServerParameters
 from tests.serve.conftest import Running, Serve, World
 
-from qontext.serve.mcp import ANSWER_CHARACTERS, TEXT_CHARACTERS
+from qontext.serve.mcp import ANSWER_CHARACTERS, TEXT_CHARACTERS, describe
+from qontext.serve.passages import Passage, Passages
 from qontext.serve.security import Policy
 
 QUESTION = "Which lamp was repaired by masons after a storm?"
@@ -77,6 +78,10 @@ async def use(server: Any) -> None:
             assert wrong.is_error and texts(wrong), (name, arguments)
             assert "Traceback" not in texts(wrong)
         assert "there is no document" in texts(await client.call_tool("read", {"document": "nothing"}))
+        document = results[0]["document"]
+        for near in (document + "x", document.upper()):
+            wrong = await client.call_tool("read", {"document": near})
+            assert wrong.is_error and "Did you mean" in texts(wrong) and repr(document) in texts(wrong)
 
 
 def test_over_stdio(world: World) -> None:
@@ -117,6 +122,36 @@ def test_nothing_but_the_protocol_is_on_stdout(world: World) -> None:
     assert answers[1]["result"]["serverInfo"]["name"] == "qontext"
     assert not answers[2]["result"]["isError"]
     assert "Serving MCP" in errors and "boat" not in errors
+
+
+def passages_of(*rows: tuple[str, str, str]) -> Passages:
+    return Passages([Passage(id, title, text, id) for id, title, text in rows], "rows")
+
+
+def test_examples_of_a_collection_are_titles_that_say_something() -> None:
+    ids = [(f"{n:07}-2", f"{n:07}-2", f"Boat {n} was moored\nat the pier.") for n in range(40)]
+    codes = [(f"d{n}", f"PMC{n}", f"Boat {n} was moored at the pier.") for n in range(40)]
+    for rows in (ids, codes):
+        about = describe(passages_of(*rows))
+        assert (
+            "such as “Boat 0 was moored at the pier.”" in about and "PMC" not in about and "-2" not in about
+        )
+    mixed = [*codes[:20], *((f"t{n}", f"Lamps of harbor {n}", "A lamp.") for n in range(20))]
+    about = describe(passages_of(*mixed))
+    assert about.count("Lamps of harbor") == 5 and "PMC" not in about
+    assert "Leuchttürme" in describe(passages_of(("a", "Leuchttürme", "Ein Turm."), ("b", "灯塔", "塔。")))
+
+
+def test_close_ids_are_found_in_a_large_collection() -> None:
+    passages = passages_of(*((f"folder{n % 7}/Report-{n}.txt", "", "A boat.") for n in range(700)))
+    assert len(passages.similar_documents("nothing")) <= 100
+    for near in (
+        "report-123.txt",
+        "folder4/report-123.txt",
+        "folder4/Report-123.txt#2",
+        "folder4/Report-123",
+    ):
+        assert "folder4/Report-123.txt" in passages.similar_documents(near)
 
 
 def test_no_stream_is_held_open_on_which_nothing_is_sent(site: Running) -> None:

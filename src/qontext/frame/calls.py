@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from qontext.frame import disk, trust
+from qontext.frame import disk, interrupts, trust
 from qontext.frame.artifacts import Artifact
 from qontext.frame.errors import QontextError
 from qontext.frame.execution import execute
@@ -24,7 +24,7 @@ def function(name: str) -> Callable[..., Any]:
             raise QontextError(f"{verb} takes {len(arguments)} positional arguments, got {len(values)}")
         settings = {**dict(zip(arguments, map(_text, values))), **{k: _text(v) for k, v in settings.items()}}
         trust.give(settings)
-        with trust.trusting(bool(settings.pop("trust", False))):
+        with interrupts.in_call(), trust.trusting(bool(settings.pop("trust", False))):
             return run(settings)
 
     def run(settings: dict[str, Any]) -> Any:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qontext.frame.disk import require_regular
-from qontext.frame.errors import QontextError, first_line
+from qontext.frame.errors import QontextError, first_line, raise_if_out_of_memory
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,6 +41,7 @@ def opening(path: Path, what: str) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM):
             raise QontextError("cannot be read: permission denied", place=path) from None
+        raise_if_out_of_memory(error)
         raise damaged(path, f"not {what} ({first_line(error)})") from None
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
-from qontext.frame.errors import QontextError
+from qontext.frame.errors import QontextError, raise_if_out_of_memory
 
 
 def file_hash(path: Path) -> str:
@@ -52,12 +52,16 @@ def require_regular(path: Path) -> Path:
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """Convert OS errors about files, such as a missing permission, into sentences with the file's name. Wraps
-    a whole verb: an OS error about a file is not a bug of the program.
+    """Convert OS errors about files, such as a missing permission, into sentences with the file's name; and a lack of
+    memory into one. Wraps a whole verb: neither is a bug of the program.
     """
     try:
         yield
+    except (MemoryError, RuntimeError) as error:
+        raise_if_out_of_memory(error)
+        raise
     except OSError as error:
+        raise_if_out_of_memory(error)
         if error.errno not in _REFUSALS:
             raise
         names = [

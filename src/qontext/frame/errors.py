@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import errno
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -10,6 +12,11 @@ LONGEST_MESSAGE, LONGEST_PLACE, LONGEST_REMEDY = 900, 300, 600
 """Characters of each part of an error."""
 _LONG = 25
 """Longer lists of names are not shown if a name is close to the unknown one."""
+
+_NO_MEMORY = re.compile(
+    "can't allocate memory|cannot allocate memory|failed to allocate memory|bad_alloc", re.IGNORECASE
+)
+"""What PyTorch, the system and C++ libraries say."""
 
 
 class QontextError(ValueError):
@@ -51,6 +58,16 @@ def shorten(text: str, limit: int) -> str:
     return text[:head] + gap + text[len(text) - max(1, limit - len(gap) - head) :]
 
 
+def raise_if_out_of_memory(error: BaseException) -> None:
+    """Raise the sentence for an error that says that memory ran out, which no file is to blame for."""
+    number = getattr(error, "errno", None)
+    if isinstance(error, MemoryError) or number == errno.ENOMEM or _NO_MEMORY.search(str(error)):
+        raise QontextError(
+            "out of memory",
+            remedy="Close other programs, raise the limit (ulimit -v), or use a larger machine.",
+        ) from None
+
+
 def first_line(error: BaseException) -> str:
     """The first line of an error's message; libraries write the rest for programmers."""
     return str(error).strip().partition("\n")[0] or type(error).__name__
@@ -65,10 +82,17 @@ def choose(name: str, valid: Iterable[str], what: str) -> str:
     if name in names:
         return name
     near = difflib.get_close_matches(name, names, n=3)
-    if near and len(names) > _LONG:
-        raise QontextError(f"unknown {what} {name!r}", remedy=f"Did you mean {' or '.join(map(repr, near))}?")
+    if len(names) > _LONG and (remedy := did_you_mean(name, names)):
+        raise QontextError(f"unknown {what} {name!r}", remedy=remedy)
     guess = f" Did you mean {near[0]!r}?" if near else ""
     raise QontextError(f"unknown {what} {name!r}", remedy=f"Choose from: {', '.join(names)}.{guess}")
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str | None:
+    """The remedy for an unknown name that is close to some of these, whatever their case; None if it is close to none."""
+    lower = {own.lower(): own for own in names}
+    near = difflib.get_close_matches(name.lower(), lower, n=3)
+    return f"Did you mean {' or '.join(repr(lower[own]) for own in near)}?" if near else None
 
 
 def missing_extra(package: str, extra: str, why: str) -> QontextError:

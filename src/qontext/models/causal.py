@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from qontext.frame.errors import QontextError, first_line
+from qontext.frame.errors import QontextError, first_line, raise_if_out_of_memory
 from qontext.models import hub
 from qontext.models.folder import WEIGHTS, check_model
 from qontext.models.gguf import unpacked
@@ -76,6 +76,7 @@ def load_model(folder: Path, tokenizer: Any, dtype: torch.dtype = torch.float32)
                 output_loading_info=True,
             )  # fmt: skip
     except Exception as error:  # the library raises whatever its parsers raise
+        raise_if_out_of_memory(error)
         raise QontextError(
             f"cannot be loaded as a language model: {first_line(error)}", place=folder
         ) from None

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from qontext.data.passage import Passage, TitleRule
-from qontext.frame.errors import QontextError, first_line
+from qontext.frame.errors import QontextError, first_line, raise_if_out_of_memory
 from qontext.models.first_token import compute_first_token_alone
 from qontext.models.lanes import each, lanes_for
 from qontext.models.load import quiet
@@ -67,6 +67,7 @@ class CrossEncoder:
                     output_loading_info=True,
                 )
         except Exception as error:  # the library raises whatever its parsers raise
+            raise_if_out_of_memory(error)
             raise QontextError(
                 f"cannot load the cross-encoder: {first_line(error)}", place=directory
             ) from None

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from qontext.frame.disk import require_regular
-from qontext.frame.errors import QontextError, first_line, missing_extra
+from qontext.frame.errors import QontextError, first_line, missing_extra, raise_if_out_of_memory
 from qontext.frame.hashes import cache_folder
 from qontext.models.converted import converted, mark
 from qontext.models.load import quiet
@@ -51,6 +51,7 @@ def _unpack(file: Path, folder: Path) -> None:
                 str(file.parent), **where, dtype=torch.bfloat16, quantization_config=packed(dequantize=True)
             )
     except Exception as error:  # the library raises whatever its parsers raise
+        raise_if_out_of_memory(error)
         raise QontextError(f"cannot be loaded as a language model: {first_line(error)}", place=file) from None
     # It is an ordinary model from here on, but the library still takes it for a packed one and would not save it.
     model.hf_quantizer = None

@@ -15,7 +15,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from qontext.frame import log
-from qontext.frame.errors import QontextError, choose, first_line
+from qontext.frame.errors import QontextError, choose, first_line, raise_if_out_of_memory
 from qontext.models.families import family_of
 from qontext.models.folder import WEIGHTS
 
@@ -53,6 +53,7 @@ def read_model(
                 str(directory), **options, use_safetensors=True, output_loading_info=True
             )
     except Exception as error:  # the library raises whatever its parsers raise
+        raise_if_out_of_memory(error)
         raise QontextError(f"cannot load the model: {first_line(error)}", place=directory) from None
     prefix = f"{model.base_model_prefix}."
     missing = sorted(key for key in report["missing_keys"] if key.startswith(prefix))
@@ -108,6 +109,7 @@ def _read_config(directory: Path) -> Any:
     try:
         return AutoConfig.from_pretrained(str(directory), trust_remote_code=False)
     except Exception as error:  # ValueError, KeyError, a JSON error: whatever it is, this file is wrong
+        raise_if_out_of_memory(error)
         place = directory / "config.json"
         raise QontextError(f"not a readable configuration: {first_line(error)}", place=place) from None
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from qontext.data.collection import Passage
 from qontext.data.passage import TitleRule
-from qontext.frame.errors import QontextError, first_line
+from qontext.frame.errors import QontextError, first_line, raise_if_out_of_memory
 from qontext.models.dense import read_dense
 from qontext.models.first_token import compute_first_token_alone
 from qontext.models.lanes import each, lanes_for
@@ -278,6 +278,7 @@ def _read_model(directory: Path) -> Any:
                 output_loading_info=True,
             )
     except Exception as error:  # the library raises whatever its parsers raise
+        raise_if_out_of_memory(error)
         raise QontextError(
             f"cannot load the encoder: {first_line(error)}",
             place=directory,

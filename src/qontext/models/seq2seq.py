@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from qontext.frame.errors import QontextError, first_line
+from qontext.frame.errors import QontextError, first_line, raise_if_out_of_memory
 from qontext.models import hub
 from qontext.models.folder import check_model
 from qontext.models.writer import check_writer, read_tokenizer
@@ -43,6 +43,7 @@ def load_model(folder: Path, tokenizer: Any) -> Any:
         with quiet():
             model = AutoModelForSeq2SeqLM.from_pretrained(folder, local_files_only=True, dtype="float32")
     except Exception as error:  # the library raises whatever its parsers raise
+        raise_if_out_of_memory(error)
         raise QontextError(
             f"cannot be loaded as a sequence-to-sequence model: {first_line(error)}", place=folder
         ) from None

@@ -12,7 +12,7 @@ import numpy as np
 
 from qontext.frame.damage import damaged
 from qontext.frame.disk import require_regular
-from qontext.frame.errors import QontextError, first_line
+from qontext.frame.errors import QontextError, first_line, raise_if_out_of_memory
 from qontext.models.layout import Kind, Layout
 
 _SPECIAL = {
@@ -56,6 +56,7 @@ def load_tokenizer(path: Path) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(path), use_fast=True, trust_remote_code=False)
     except Exception as error:  # the library raises whatever its parsers raise
+        raise_if_out_of_memory(error)
         raise QontextError(
             f"contains no readable tokenizer: {first_line(error)}",
             place=path,
@@ -156,6 +157,7 @@ def _from_file(path: Path) -> Any:
     try:
         parsed = Tokenizer.from_str(require_regular(path).read_text(encoding="utf-8"))
     except Exception as error:  # the library raises bare Exceptions
+        raise_if_out_of_memory(error)
         raise QontextError(f"not a tokenizer.json: {first_line(error)}", place=path) from None
     vocabulary = parsed.get_vocab(with_added_tokens=True)
     special = {

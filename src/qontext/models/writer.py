@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from qontext.frame.errors import QontextError, first_line
+from qontext.frame.errors import QontextError, first_line, raise_if_out_of_memory
 
 
 def read_tokenizer(folder: Path) -> Any:
@@ -18,6 +18,7 @@ def read_tokenizer(folder: Path) -> Any:
         with quiet():
             return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
     except Exception as error:  # the library raises whatever its parsers raise
+        raise_if_out_of_memory(error)
         raise QontextError(f"the tokenizer cannot be loaded: {first_line(error)}", place=folder) from None
 
 

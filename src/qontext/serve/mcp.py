@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from qontext import __version__
-from qontext.frame.errors import QontextError, shorten
+from qontext.frame.errors import QontextError
 from qontext.serve.passages import Filter, Passages
 from qontext.serve.schemas import LONGEST_QUERY
 from qontext.serve.service import Service
@@ -130,11 +130,21 @@ def describe(passages: Passages, about: str = "") -> str:
 
     sample = passages.sample(200)
     language = language_name(language_of([passage.text for passage in sample]))
-    titles = list(dict.fromkeys(p.title.strip() for p in sample if p.title.strip()))
-    spread = [shorten(titles[n * len(titles) // 5], 80) for n in range(5)] if len(titles) >= 5 else titles
+    titles = list(dict.fromkeys(p.title.strip() for p in sample if _says_something(p.title, p.doc)))
+    if len(titles) < 2:  # the texts say more
+        titles = list(
+            dict.fromkeys(f"“{_cut(' '.join(p.text.split()), 80)}”" for p in sample[:: len(sample) // 2 or 1])
+        )
+    spread = [_cut(titles[n * len(titles) // 5], 90) for n in range(5)] if len(titles) >= 5 else titles
     what = f"The collection contains {_count(passages.documents, 'document')} ({len(passages):,} passages) in {language}"
     examples = f", such as {'; '.join(dict.fromkeys(spread))}" if spread else ""
     return f"{about.strip().rstrip('.')}. {what}{examples}." if about.strip() else f"{what}{examples}."
+
+
+def _says_something(title: str, document: str) -> bool:
+    """Return True if the title has a word, and is neither the id of its document nor a number of a kind."""
+    words = [word.strip(".,;:!?()[]\"'") for word in title.split()]
+    return title.strip() != document and any(len(word) > 1 and word.isalpha() for word in words)
 
 
 def _count(number: int, noun: str) -> str:

@@ -21,6 +21,8 @@ from qontext.frame.errors import QontextError
 from qontext.retrieve.where import Mask, mask
 
 _BATCH = 16_384
+_SMALL = 500
+"""Documents of a small collection, of which all ids are compared with an unknown one."""
 _MASKS = 16
 """Number of filters whose results are cached."""
 Array = np.ndarray[Any, Any]
@@ -99,6 +101,17 @@ class Passages:
         """The passages of a document, in order; none if there is no such document."""
         code = self._by_document.find(id)
         return [] if code is None else [self[int(number)] for number in self._rows(code)]
+
+    def similar_documents(self, id: str, most: int = 50) -> list[str]:
+        """Ids of documents that begin like `id`, or contain its last part in either case, at most `most` of each; all ids
+        of a small collection."""
+        if self.documents <= _SMALL:
+            return list(self._by_document)
+        name = id.rstrip("/").rpartition("/")[2]
+        name = name.rpartition("#")[0] or name
+        contain = self._documents.filter(pc.match_substring(self._documents, name, ignore_case=True))
+        place = bisect_left(self._by_document, id)
+        return [*contain[: most if name else 0].to_pylist(), *self._by_document.around(place, most // 2)]
 
     def place(self, number: int) -> Place:
         """The place of the passage in its source, if known."""
@@ -203,6 +216,10 @@ class _Sorted(Sequence[str]):
         """The number of the string, if present."""
         place = bisect_left(self, value)
         return int(self._order[place]) if place < len(self) and self[place] == value else None
+
+    def around(self, place: int, count: int) -> list[str]:
+        """The `count` strings on either side of a place."""
+        return [self[number] for number in range(max(0, place - count), min(len(self), place + count))]
 
 
 def _read_places(source: str) -> pa.Table | None:

@@ -199,6 +199,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         404: "No such system or model",
         408: "The request was not sent in time",
         413: "The request is too large",
+        415: "The request is not JSON",
         422: "The request is not valid",
         429: "The server is busy",
         503: "The answer was not ready in time",

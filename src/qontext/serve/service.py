@@ -11,7 +11,7 @@ import numpy as np
 
 from qontext.data.collection import Passage, Qrels
 from qontext.frame import log
-from qontext.frame.errors import QontextError
+from qontext.frame.errors import QontextError, did_you_mean
 from qontext.serve.batching import Batcher
 from qontext.serve.errors import Unknown
 from qontext.serve.metrics import Metrics
@@ -129,11 +129,12 @@ class Service:
 
     def document(self, id: str, system: str | None = None) -> list[Passage]:
         """The passages of a document, in order."""
-        systems = [self.system(system)] if system else self.systems.values()
+        systems = [self.system(system)] if system else list(self.systems.values())
         for one in systems:
             if passages := one.passages.document(id):
                 return passages
-        raise Unknown(f"there is no document {id!r}")
+        near = [name for one in systems for name in one.passages.similar_documents(id)]
+        raise Unknown(f"there is no document {id!r}", remedy=did_you_mean(id, dict.fromkeys(near)))
 
     def close(self) -> None:
         self.batcher.close()
