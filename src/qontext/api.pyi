@@ -27,6 +27,7 @@ def split(
     paragraphs_field: str = 'paragraphs',
     doc_field: str = 'doc_id',
     encoding: str = 'utf-8',
+    read_as: Sequence[str] = (),
     seed: int = 42,
     workers: int = 0,
     trust: bool = False,
@@ -716,6 +717,7 @@ def report(
 def adapt(
     documents: str | Path | Artifact,
     *,
+    read_as: Sequence[str] = (),
     out: str | Path = 'runs/adapted',
     labels: str | Path | Artifact | None = None,
     max_labels: int | None = None,

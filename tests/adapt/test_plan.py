@@ -9,13 +9,19 @@ from typing import Any
 
 import pytest
 
+from qontext.adapt.config import AdaptConfig
+from qontext.adapt.kept import with_kept
 from qontext.adapt.plan import FEWEST_SEARCHED, PASSES, QUESTIONS, USED_SHARE, Plan, make_plan
 from qontext.adapt.rates import STAGE_SECONDS, Rates
 from qontext.adapt.recipes import serving_recipe, training_recipe
 from qontext.adapt.request import Request, parse_budget
+from qontext.adapt.run import ADAPT
+from qontext.adapt.state import ADAPTED, Planned, read_planned
 from qontext.adapt.survey import Survey
 from qontext.evaluation.question_model import Asking
+from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
+from qontext.frame.execution import claim_of
 from qontext.training.pace import Limit, Pace
 from qontext.workflow.recipe import Recipe, read_recipe
 
@@ -321,3 +327,23 @@ def test_budgets(text: str, seconds: float) -> None:
 def test_what_is_no_budget(text: str) -> None:
     with pytest.raises(QontextError, match="is not a length of time"):
         parse_budget(text)
+
+
+def test_what_is_read_as_what_is_in_the_plan_and_kept_by_updates(tmp_path: Path) -> None:
+    request = replace(REQUEST, read_as=("foo=markdown", "pm=text"))
+    plan = make_plan(request, survey(10_000), RATES, 384)
+    index = serving_recipe(request, "model", {}, None, tokens=False)
+    for recipe, step in ((training_recipe(request, plan), "split"), (index, "passages")):
+        (tmp_path / "recipe.toml").write_text(recipe.dump())
+        steps = {step.name: step for step in read_recipe(str(tmp_path / "recipe.toml")).steps}
+        assert steps[step].configure(tmp_path).read_as == request.read_as
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "a.pm").write_text("A boat.")
+    made = AdaptConfig(documents=str(tmp_path / "docs"), encoder=str(tmp_path), read_as=request.read_as)
+    work = Workdir(tmp_path)
+    Planned(claim_of(ADAPT, made, tmp_path), request, plan, {}).write(work)
+    work.write_json(ADAPTED, {})
+    before = read_planned(tmp_path)
+    assert before is not None and before.request == request
+    again, _ = with_kept(AdaptConfig(documents=made.documents), tmp_path, before)
+    assert again.read_as == request.read_as and again.identity() == made.identity()

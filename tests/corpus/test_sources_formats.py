@@ -14,6 +14,7 @@ import zstandard
 
 from qontext import api
 from qontext.corpus.sources import FieldNames, Problem, open_source
+from qontext.corpus.split import SplitConfig
 from qontext.data.collection import Passage, read_passages
 from qontext.data.records import Document
 from qontext.frame.errors import QontextError
@@ -296,6 +297,58 @@ def test_text_is_read_whatever_its_ending(tmp_path: Path, capsys: pytest.Capture
     said = " ".join(capsys.readouterr().err.split())
     assert "3 files of unknown kinds are read as text (1 .pod, 1 .pm, 1 .log)" in said, said
     assert read(tmp_path / "docs" / "Mail.pm")[0].content.startswith("package Mail;")
+
+
+def test_an_ending_is_read_as_the_format_that_is_named(tmp_path: Path) -> None:
+    docs = tmp_path / "docs"
+    write(docs / "Mail.PM", b"package Mail;\n")
+    write(docs / "long.pm.gz", gzip.compress(b"sub send { } " * 200))
+    write(docs / "guide.foo", b"# A guide\n\nA *boat*.\n")
+    write(docs / "note.json", b"A note.")
+    write(docs / "b.jsonl", b'{"_id": "1"}\n' * 9)
+    pairs = ("pm=text", ".Foo=markdown", "json=text", "jsonl=code")
+    split = api.split(docs, read_as=pairs, workers=1, out=tmp_path / "out")
+    passages = {p.doc: (p.title, p.text[:13].strip()) for p in [*read_passages(split)][::-1]}
+    assert passages == {
+        "Mail.PM": ("Mail", "package Mail;"),
+        "long.pm.gz": ("long", "sub send { }"),
+        "guide.foo": ("A guide", "A boat."),
+        "note.json": ("note", "A note."),
+        "b.jsonl": ("b.jsonl", '{"_id": "1"}'),
+    }
+    assert "not_read" not in split.summary
+    one = api.split(docs / "note.json", read_as=("json=text",), workers=1, out=tmp_path / "one")
+    assert one.summary["documents"] == 1
+
+
+def test_what_is_read_as_what_is_part_of_the_identity(tmp_path: Path) -> None:
+    write(tmp_path / "docs" / "a.foo", b"# A\n\nA boat.\n")
+    split = api.split(tmp_path / "docs", workers=1, out=tmp_path / "out")
+    assert "read_as" not in split.meta["config"], "directories from before there was the setting stay valid"
+    with pytest.raises(QontextError, match="read_as was None and is now"):
+        api.split(tmp_path / "docs", read_as=("foo=markdown",), workers=1, out=tmp_path / "out")
+    made = [
+        SplitConfig(source="docs", read_as=pairs).identity()
+        for pairs in (("b=rst", "a=text"), (".A=text", "B=rst"))
+    ]
+    assert made[0] == made[1]
+
+
+@pytest.mark.parametrize(
+    ("pair", "message"),
+    [
+        ("pm=txt", "unknown format 'txt': choose from text, csv, markdown, .*code"),
+        ("pm", "'pm' is not an extension and a format, such as pm=text"),
+        ("=text", "is not an extension and a format"),
+        ("tar.pm=text", "is not an extension and a format"),
+    ],
+)
+def test_a_wrong_format_is_one_sentence(tmp_path: Path, pair: str, message: str) -> None:
+    write(tmp_path / "docs" / "a.pm", b"A boat.\n")
+    with pytest.raises(QontextError, match=message):
+        api.split(tmp_path / "docs", read_as=(pair,), out=tmp_path / "out")
+    with pytest.raises(QontextError, match="has no files"):
+        open_source("pydocs:json", fields=FieldNames(), read_as=("pm=text",))
 
 
 def test_rows_of_csv_name_their_columns(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import Field, model_validator
 
 from qontext.adapt.nearest import CHOICES, Choice
-from qontext.corpus.sources import fingerprint, reads_below
+from qontext.corpus.sources import ReadAs, fingerprint, reads_below
 from qontext.data.passage import TitleRule
-from qontext.frame.config import Action, Input, Machine, Seed, StageConfig
+from qontext.frame.config import Action, Input, Machine, Seed, StageConfig, without_empty
 from qontext.frame.parts import Place
 from qontext.queries.endpoint import check_endpoint
 from qontext.queries.generators import GENERATORS
@@ -22,6 +22,10 @@ class AdaptConfig(StageConfig):
     """Documents: a file or folder of records (.jsonl, .tsv, .parquet) or of documents (text, Markdown, HTML, PDF, DOCX,
     EPUB, notebooks, mail, source code), a BEIR folder, hf:NAME, or pydocs: for the documentation of the
     installed Python packages."""
+
+    read_as: ReadAs = ()
+    """ENDING=FORMAT: read files with this extension as text, markdown, html, csv, code or another format of documents. May
+    be repeated."""
 
     out: str = "runs/adapted"
     """Output directory."""
@@ -94,8 +98,8 @@ class AdaptConfig(StageConfig):
         """Without the index: it can be another one without another training; and without a rule of titles that is not set,
         so that directories without this setting stay the same."""
         options = CHOICES.options(self.index).model_fields if self.index is not None else {}
-        settings = {name: value for name, value in super().identity().items() if name not in options}
-        return {name: value for name, value in settings.items() if name != "title" or value is not None}
+        settings = without_empty(super().identity(), "read_as", "title")
+        return {name: value for name, value in settings.items() if name not in options}
 
     @model_validator(mode="after")
     def _possible_index(self) -> Self:

@@ -28,7 +28,8 @@ def with_kept(
     _refuse_another_source(config, root, before.claim["inputs"]["documents"])
     settings: dict[str, Any] = {
         name: value
-        for name, value in before.claim["config"].items()
+        for name, entry in before.claim["config"].items()
+        for value in [tuple(entry) if isinstance(entry, list) else entry]
         if name in type(config).model_fields
         and name not in config.model_fields_set
         and getattr(config, name) != value
@@ -37,7 +38,11 @@ def with_kept(
     unchanged = {**inputs, **settings}
     unchanged.pop("encoder", None)
     if unchanged:
-        flags = ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in unchanged.items())
+        flags = ", ".join(
+            f"--{name.replace('_', '-')} {value}"
+            for name, values in unchanged.items()
+            for value in (values if isinstance(values, tuple) else (values,))
+        )
         log.note(f"{root} keeps what it was made with: {flags}.")
     encoder = inputs.get("encoder") or config.encoder or default_encoder()
     return config.model_copy(update={**inputs, **settings, "encoder": encoder}), absent

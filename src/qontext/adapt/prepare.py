@@ -34,7 +34,7 @@ def prepare(config: AdaptConfig) -> tuple[Request, Survey, list[str], int]:
 
     assert config.encoder is not None
     budget = parse_budget(config.budget)
-    source = survey(config.documents, labeled=config.labels is not None)
+    source = survey(config.documents, labeled=config.labels is not None, read_as=config.read_as)
     folder = locate(config.encoder)
     tokenizer = load_tokenizer(folder)
     retriever = Retriever(config.encoder, device="cpu", title=config.title)
@@ -76,6 +76,7 @@ def prepare(config: AdaptConfig) -> tuple[Request, Survey, list[str], int]:
             window=window,
             question_model=config.question_model,
             title=config.title or read_layout(folder).title,
+            read_as=config.read_as,
         ),
         source,
         notes,

@@ -77,7 +77,8 @@ def systems(plan: Plan) -> list[str]:
 
 def _splitting(request: Request, tokenizer: str) -> dict[str, Any]:
     """The settings of `split`."""
-    source = {"source": request.documents, "on_error": "skip", "tokenizer": tokenizer}
+    source: dict[str, Any] = {"source": request.documents, "on_error": "skip", "tokenizer": tokenizer}
+    source |= {"read_as": list(request.read_as)} if request.read_as else {}
     if request.keep:
         return {**source, "keep": True}
     language = request.language if request.language != "en" else None

@@ -42,6 +42,8 @@ class Request:
     """What is done with titles; None: what the initial encoder was trained with."""
     question_model: str | None = None
     """What writes the questions to measure with, instead of the generator of the training queries."""
+    read_as: tuple[str, ...] = ()
+    """ENDING=FORMAT pairs: how files are read whose extension says something else."""
 
     def without_training_on_labels(self) -> Request:
         """Labels that are not trained on all measure, unless they have splits of their own."""

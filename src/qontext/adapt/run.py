@@ -286,6 +286,8 @@ def _with_documents(config: AdaptConfig, under: Path) -> AdaptConfig:
 
     if not is_documentation(config.documents):
         return config
+    if config.read_as:
+        raise QontextError("has no files", place=config.documents, remedy="Remove --read-as.")
     documents = under / "documents"
     if not (config.dry_run and artifacts.is_artifact(documents)):  # otherwise it may be in use
         passages = config.passages or max(1_000, min(30_000, int(parse_budget(config.budget) * 5)))

@@ -129,7 +129,8 @@ def read_planned(root: Path) -> Planned | None:
         raise QontextError(
             error.message, place=error.place, remedy="Remove it to create a new plan."
         ) from None
-    request = {**value["request"], "splits": tuple(value["request"]["splits"])}
+    request = value["request"]
+    request |= {name: tuple(request[name]) for name in ("splits", "read_as") if name in request}
     return Planned(
         value["claim"],
         Request(**request),

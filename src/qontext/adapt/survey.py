@@ -10,7 +10,7 @@ import itertools
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,11 +103,11 @@ class Survey:
         return round(self.documents * per_document)
 
 
-def survey(source: str, *, labeled: bool = False) -> Survey:
+def survey(source: str, *, labeled: bool = False, read_as: Iterable[str] = ()) -> Survey:
     """Read the beginning of the documents. Short records with their own ids are used as passages; so are all
     parts of documents if there are labels, which refer to these parts."""
     started = time.monotonic()
-    opened = open_source(source, fields=FieldNames())
+    opened = open_source(source, fields=FieldNames(), read_as=read_as)
     announce(opened, source)  # as `split` does, which is silent if it was said before
     documents: list[Document] = []
     characters = 0
@@ -126,7 +126,7 @@ def survey(source: str, *, labeled: bool = False) -> Survey:
     exact = next(stream, None) is None
     scale = 1.0
     if not exact:
-        scale = _scale(opened.bytes_total, opened.bytes_read, len(documents), source)
+        scale = _scale(opened.bytes_total, opened.bytes_read, len(documents), source, read_as)
     are_passages = opened.has_passages and _are_passages(documents, labeled=labeled)
     documents = _usable(documents, problems, keep=are_passages)
     texts = [document.content for document in documents]
@@ -198,11 +198,11 @@ def spread(sample: Sequence[Passage], count: int) -> list[Passage]:
     return [sample[number * len(sample) // count] for number in range(count)]
 
 
-def _scale(total: int | None, read: int, documents: int, source: str) -> float:
+def _scale(total: int | None, read: int, documents: int, source: str, read_as: Iterable[str]) -> float:
     """The ratio of the whole to the sample; without a size, the documents are counted."""
     if total and read:
         return total / read
-    opened = open_source(source, fields=FieldNames())
+    opened = open_source(source, fields=FieldNames(), read_as=read_as)
     return sum(isinstance(item, Document) for item in opened.documents()) / documents
 
 

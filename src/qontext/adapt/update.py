@@ -58,7 +58,8 @@ def run(
     about, work = read_adapted(root), Workdir(root)
     earlier, request = index_of(root), replace(before.request, documents=config.documents)
     try:
-        if request.keep and not open_source(config.documents, fields=FieldNames()).has_ids:
+        opened = open_source(config.documents, fields=FieldNames(), read_as=request.read_as)
+        if request.keep and not opened.has_ids:
             raise QontextError(
                 f"was made from passages, which are kept as they are, and {config.documents} has documents",
                 place=root,

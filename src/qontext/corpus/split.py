@@ -20,11 +20,20 @@ from pydantic import Field
 
 from qontext.corpus import counting, parallel
 from qontext.corpus.sentences import SPLITTERS, pieces
-from qontext.corpus.sources import FieldNames, Problem, Source, demands, fingerprint, open_source, reads_below
+from qontext.corpus.sources import (
+    FieldNames,
+    Problem,
+    ReadAs,
+    Source,
+    demands,
+    fingerprint,
+    open_source,
+    reads_below,
+)
 from qontext.corpus.sources.base import UNREADABLE
 from qontext.corpus.spool import SPOOL, Batch, spool, spooled
 from qontext.frame import log
-from qontext.frame.config import Asks, Input, Machine, Seed
+from qontext.frame.config import Asks, Input, Machine, Seed, without_empty
 from qontext.frame.errors import QontextError
 from qontext.frame.parts import Outcome, Part, Parts, PartsConfig
 from qontext.frame.stages import Stage
@@ -94,11 +103,19 @@ class SplitConfig(PartsConfig):
     encoding: str = "utf-8"
     """Character encoding of text files."""
 
+    read_as: ReadAs = ()
+    """ENDING=FORMAT: read files with this extension as text, markdown, html, csv, code or another format of documents. May
+    be repeated."""
+
     seed: Seed = 42
     """Random seed for the lengths of short spans."""
 
     workers: Annotated[int, Machine()] = Field(0, ge=0, le=1024)
     """Number of processes; 0 means one per core. Does not affect the result."""
+
+    def identity(self) -> dict[str, Any]:
+        """Without the endings that are read as another format if there are none."""
+        return without_empty(super().identity(), "read_as")
 
 
 class Split(Parts[SplitConfig]):
@@ -112,7 +129,7 @@ class Split(Parts[SplitConfig]):
         names = FieldNames(
             config.id_field, config.title_field, config.text_field, config.paragraphs_field, config.doc_field
         )
-        return open_source(config.source, fields=names, encoding=config.encoding)
+        return open_source(config.source, fields=names, encoding=config.encoding, read_as=config.read_as)
 
     def plan(self) -> list[Part]:
         from qontext.corpus.sources.files import announce

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator
 
 from qontext.corpus.sources.base import FieldNames, Problem, Source
 from qontext.data.compression import SUFFIXES
@@ -40,25 +42,42 @@ _BEIR = tuple(f"corpus.jsonl{suffix}" for suffix in ("", *SUFFIXES))
 _SHARDS = (".jsonl", ".tsv", ".parquet")
 
 
-def open_source(uri: str, *, fields: FieldNames, encoding: str = "utf-8") -> Source:
-    """The documents at a path or URI. At most the first line is read."""
-    from qontext.corpus.sources.files import Files
+def _normalized(pairs: tuple[str, ...]) -> tuple[str, ...]:
+    if not pairs:
+        return ()
+    from qontext.corpus.sources.formats import endings
+
+    return tuple(sorted(f"{suffix[1:]}={name}" for suffix, name in endings(pairs).items()))
+
+
+ReadAs = Annotated[tuple[str, ...], AfterValidator(_normalized)]
+"""A setting: ENDING=FORMAT pairs."""
+
+
+def open_source(
+    uri: str, *, fields: FieldNames, encoding: str = "utf-8", read_as: Iterable[str] = ()
+) -> Source:
+    """The documents at a path or URI. At most the first line is read. `read_as` has ENDING=FORMAT pairs."""
+    from qontext.corpus.sources.formats import endings
     from qontext.corpus.sources.lines import check_encoding, ending
 
     check_encoding(encoding)
+    chosen = endings(read_as)
     if scheme := _scheme(uri):
         kind, rest = scheme
+        if chosen:
+            raise QontextError("has no files", place=uri, remedy="Remove --read-as.")
         source: Source = SOURCES.load(kind).open(uri, rest, fields)
         return source
     path = Path(uri).expanduser()
     if uri and path.is_dir():
-        return _open_folder(path, fields, encoding)
+        return _open_folder(path, fields, encoding, chosen)
     if not uri or not path.exists():
         raise QontextError("no such file or folder", place=uri or "(empty name)", remedy=UNDERSTOOD)
     with explained(), require_regular(path).open("rb"):
         pass  # an input that cannot be opened is an error, not a skipped document
-    if ending(path) == ".txt" and not _is_table(path, encoding):
-        return Files(str(path), path, encoding)
+    if ending(path) in chosen or (ending(path) == ".txt" and not _is_table(path, encoding)):
+        return _open_document(str(path), path, encoding, chosen)
     return _open_files(str(path), [path], fields, encoding)
 
 
@@ -81,7 +100,7 @@ def demands(values: Mapping[str, Any]) -> Iterator[Demand]:
         yield from SOURCES.demands(scheme[0])
 
 
-def _open_folder(path: Path, fields: FieldNames, encoding: str) -> Source:
+def _open_folder(path: Path, fields: FieldNames, encoding: str, read_as: Mapping[str, str]) -> Source:
     """BEIR's corpus file, or shards of one format, or documents of any format: whichever of the last two have more bytes.
     Hidden files are ignored."""
     from qontext.corpus.sources.files import Files, walk
@@ -91,18 +110,19 @@ def _open_folder(path: Path, fields: FieldNames, encoding: str) -> Source:
     corpus = next((path / name for name in _BEIR if (path / name).is_file()), None)
     if corpus:
         return _open_files(str(path), [corpus], fields, encoding)
-    others = [file for file in walk(path) if isinstance(file, Path) and file.is_file()]
+    others = [file for file in walk(path, read_as) if isinstance(file, Path) and file.is_file()]
+    shards = {*_SHARDS} - {*read_as}
     files = sorted(
-        f for f in path.iterdir() if f.is_file() and not f.name.startswith(".") and ending(f) in _SHARDS
+        f for f in path.iterdir() if f.is_file() and not f.name.startswith(".") and ending(f) in shards
     )
-    documents = [file for file in others if format_of(file) is not None]
+    documents = [file for file in others if format_of(file, read_as) is not None]
     if files and _size(files) >= _size(documents):
         return _open_shards(path, files, others, fields, encoding)
     if (path / "dataset_info.json").is_file() or (path / "dataset_dict.json").is_file():
         raise QontextError("was saved by the datasets library", place=path, remedy=f"Use hf:{path}.")
-    formats = {format_of(file) for file in documents}
+    formats = {format_of(file, read_as) for file in documents}
     if any(is_installed(name) for name in formats if name is not None):
-        return Files(str(path), path, encoding)
+        return Files(str(path), path, encoding, read_as)
     if formats:
         raise missing_extra("pypdfium2", "docs", "Reading PDF files")
     raise QontextError("contains no file in a supported format", place=path, remedy=UNDERSTOOD)
@@ -134,8 +154,6 @@ def _size(files: list[Path]) -> int:
 
 
 def _open_files(name: str, files: list[Path], fields: FieldNames, encoding: str) -> Source:
-    from qontext.corpus.sources.files import Files
-    from qontext.corpus.sources.formats import format_of, is_installed
     from qontext.corpus.sources.jsonl import JsonLines
     from qontext.corpus.sources.lines import ending
     from qontext.corpus.sources.parquet import Parquet
@@ -148,11 +166,22 @@ def _open_files(name: str, files: list[Path], fields: FieldNames, encoding: str)
         return Tsv(name, files, fields, encoding)
     if kind == ".parquet":
         return Parquet(name, files, fields)
-    if (name_of_format := format_of(files[0])) is not None:
-        if not is_installed(name_of_format):
-            raise missing_extra("pypdfium2", "docs", "Reading PDF files")
-        return Files(name, files[0], encoding)
-    raise QontextError(f"unsupported file extension: {kind or 'none'}", place=name, remedy=UNDERSTOOD)
+    return _open_document(name, files[0], encoding, {})
+
+
+def _open_document(name: str, file: Path, encoding: str, read_as: Mapping[str, str]) -> Source:
+    from qontext.corpus.sources.files import Files
+    from qontext.corpus.sources.formats import format_of, is_installed
+    from qontext.corpus.sources.lines import ending
+
+    kind = format_of(file, read_as)
+    if kind is None:
+        raise QontextError(
+            f"unsupported file extension: {ending(file) or 'none'}", place=name, remedy=UNDERSTOOD
+        )
+    if not is_installed(kind):
+        raise missing_extra("pypdfium2", "docs", "Reading PDF files")
+    return Files(name, file, encoding, read_as)
 
 
 def _is_table(path: Path, encoding: str) -> bool:

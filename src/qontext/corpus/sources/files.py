@@ -41,21 +41,21 @@ File = tuple[Path, str]
 class Files(Source):
     """The documents of a folder and its subfolders in sorted order, or of one file."""
 
-    def __init__(self, name: str, path: Path, encoding: str) -> None:
+    def __init__(self, name: str, path: Path, encoding: str, read_as: Mapping[str, str]) -> None:
         others: Counter[str] = Counter()
         texts: Counter[str] = Counter()
         size = 0
-        for file in _files(path):
+        for file in _files(path, read_as):
             if isinstance(file, Path):
-                kind = format_of(file)
+                kind = format_of(file, read_as)
                 if kind is not None and is_installed(kind):
                     size += file.stat().st_size if file.exists() else 0
-                    if is_other_text(file):
+                    if is_other_text(file, read_as):
                         texts[printable(shown_ending(file))] += 1
                 else:
                     others[printable(shown_ending(file))] += 1
         super().__init__(name, has_passages=False, bytes_total=size)
-        self.path, self.encoding = path, encoding
+        self.path, self.encoding, self.read_as = path, encoding, read_as
         self.unread = dict(others.most_common())
         self.as_text = dict(texts.most_common())
 
@@ -66,24 +66,24 @@ class Files(Source):
             if isinstance(block, Problem):
                 yield block
             elif isinstance(block, tuple):  # a mailbox is read as a stream
-                yield from _read_file(*block, self.encoding)
+                yield from _read_file(*block, self.encoding, self.read_as)
                 self.advance(block[0].stat().st_size)
             else:
                 yield from self._read(block, several)
 
     def _read(self, files: list[File], several: bool) -> Iterator[Document | Problem]:
         blocks = list(_portions(files))
-        tasks = [(block, self.encoding) for block in blocks]
+        tasks = [(block, self.encoding, self.read_as) for block in blocks]
         workers = 0 if several and len(tasks) > 1 else 1
         for block, items in zip(blocks, parallel.ordered_map(_read_files, tasks, workers)):
             yield from items
             self.advance(sum(file.stat().st_size for file, _ in block if file.exists()))
 
     def _items(self, root: Path) -> Iterator[File | Problem]:
-        for file in _files(self.path):
+        for file in _files(self.path, self.read_as):
             if isinstance(file, Problem):
                 yield file
-            elif (kind := format_of(file)) is not None and is_installed(kind):
+            elif (kind := format_of(file, self.read_as)) is not None and is_installed(kind):
                 yield file, printable(file.relative_to(root).as_posix())
 
 
@@ -143,17 +143,19 @@ def _portions(files: list[File]) -> Iterator[list[File]]:
         yield portion
 
 
-def _read_files(task: tuple[list[File], str]) -> list[Document | Problem]:
-    files, encoding = task
-    return [item for file, name in files for item in _read_file(file, name, encoding)]
+def _read_files(task: tuple[list[File], str, Mapping[str, str]]) -> list[Document | Problem]:
+    files, encoding, read_as = task
+    return [item for file, name in files for item in _read_file(file, name, encoding, read_as)]
 
 
-def _read_file(file: Path, name: str, encoding: str) -> Iterator[Document | Problem]:
+def _read_file(
+    file: Path, name: str, encoding: str, read_as: Mapping[str, str]
+) -> Iterator[Document | Problem]:
     """The documents of a file, or a problem. `name` is its path in the source."""
-    kind = format_of(file)
+    kind = format_of(file, read_as)
     assert kind is not None
     try:
-        for text in (read_other if is_other_text(file) else reader(kind))(file, encoding):
+        for text in (read_other if is_other_text(file, read_as) else reader(kind))(file, encoding):
             yield _document(text, file, name, kind)
     except Unreadable as error:
         place = printable(file)
@@ -198,18 +200,18 @@ def _writable(text: str) -> str:
     )
 
 
-def _files(path: Path) -> Iterator[Path | Problem]:
-    return walk(path) if path.is_dir() else iter([path])
+def _files(path: Path, read_as: Mapping[str, str]) -> Iterator[Path | Problem]:
+    return walk(path, read_as) if path.is_dir() else iter([path])
 
 
-def walk(path: Path) -> Iterator[Path | Problem]:
+def walk(path: Path, read_as: Mapping[str, str]) -> Iterator[Path | Problem]:
     """The files under `path` in sorted order, without hidden ones. A pipe is a problem."""
     for entry in folders.walk(path, enter=_is_entered):
         if isinstance(entry, OSError):
             yield Problem(printable(entry.filename), "damaged file", f"cannot be read: {entry.strerror}")
         elif _is_shown(entry):
             file = Path(entry.path)
-            if format_of(file) and file.exists() and not file.is_file():
+            if format_of(file, read_as) and file.exists() and not file.is_file():
                 yield Problem(
                     printable(file), "damaged file", "is a pipe, a socket or a device, not a regular file"
                 )

@@ -8,14 +8,17 @@ import codecs
 import importlib
 import mimetypes
 import stat
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from qontext.corpus.sources.formats.base import Reader
 from qontext.corpus.sources.lines import ending, read_blocks
 from qontext.data.compression import plain_name
+from qontext.frame.errors import QontextError
 
 
 class Format(NamedTuple):
@@ -53,6 +56,20 @@ FORMATS: dict[str, Format] = {
 _OF_ENDING = {suffix: name for name, kind in FORMATS.items() for suffix in kind.endings}
 
 
+def endings(pairs: Iterable[str]) -> dict[str, str]:
+    """ENDING=FORMAT pairs → extension, with its dot, → name of the format."""
+    formats = {}
+    for pair in pairs:
+        suffix, sign, name = pair.partition("=")
+        suffix = suffix.strip().lower().removeprefix(".")
+        if not (sign and suffix) or {*suffix} & {".", "/"}:
+            raise QontextError(f"{pair!r} is not an extension and a format, such as pm=text")
+        if (name := name.strip()) not in FORMATS:
+            raise QontextError(f"unknown format {name!r}: choose from {', '.join(FORMATS)}")
+        formats[f".{suffix}"] = name
+    return formats
+
+
 TEXTS = frozenset(
     "authors bugs changelog changes contributing copying copyright credits faq history install licence license news notes "
     "readme thanks todo".split()
@@ -66,19 +83,25 @@ _HEAD = 8_192
 _MEDIA = mimetypes.MimeTypes(filenames=())
 
 
-def format_of(path: Path) -> str | None:
-    """The name of the format of a file: by its extension or, without one, by its name; `text` if its content is text,
-    whatever its extension; None if it is not read."""
+_NONE: Mapping[str, str] = MappingProxyType({})
+
+
+def format_of(path: Path, read_as: Mapping[str, str] = _NONE) -> str | None:
+    """The name of the format of a file: by its extension, of which `read_as` has some more, or, without one, by its name;
+    `text` if its content is text, whatever its extension; None if it is not read."""
+    if (chosen := read_as.get(ending(path))) is not None:
+        return chosen
     name, _, rest = plain_name(path).lower().partition(".")
     if rest in ("", "debian") and name in TEXTS:
         return "text"
     return _OF_ENDING.get(ending(path)) or ("text" if is_other_text(path) else None)
 
 
-def is_other_text(path: Path) -> bool:
+def is_other_text(path: Path, read_as: Mapping[str, str] = _NONE) -> bool:
     """Whether the file has none of the known extensions, and its content is text."""
     name, _, rest = plain_name(path).lower().partition(".")
-    if (rest in ("", "debian") and name in TEXTS) or ending(path) in {*_OF_ENDING, *NOT_TEXTS}:
+    known = {*_OF_ENDING, *NOT_TEXTS, *read_as}
+    if (rest in ("", "debian") and name in TEXTS) or ending(path) in known:
         return False
     media = _MEDIA.guess_type(f"x{ending(path)}")[0] or ""
     if media.startswith(("image/", "audio/", "video/", "font/")):
