@@ -195,7 +195,7 @@ def test_what_is_said_from_the_plan_to_the_result(
     documents.mkdir()
     (documents / "lamp.md").write_text("# Lamp\n\nThe lamp of the lighthouse is mended.\n")
     (documents / "empty.md").write_text("\n")
-    (documents / "image.xyz").write_bytes(b"x")
+    (documents / "image.xyz").write_bytes(b"\0\1x")
     command = ["adapt", str(documents), "--out", str(out), "--encoder", str(small_encoder), "--budget", "3"]
     started = time.monotonic()
     done = CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, command, catch_exceptions=False)

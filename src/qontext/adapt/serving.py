@@ -13,7 +13,7 @@ from qontext.adapt.nearest import Choice
 from qontext.adapt.recipes import serving_recipe
 from qontext.adapt.request import Request
 from qontext.adapt.state import STEPS, current_index
-from qontext.frame import artifacts, locks
+from qontext.frame import artifacts, locks, trust
 from qontext.frame.artifacts import TEMPORARY, Workdir
 from qontext.frame.disk import make_directory
 from qontext.frame.errors import QontextError
@@ -57,6 +57,8 @@ def make_index(
     Workdir(folder).write_text(FILE, recipe.dump())
     for other in _others(folder, recipe):
         shutil.rmtree(other)
+    # These are this directory's own, though not in the recipe's folder. A server that it names is asked about.
+    trust.give([model, *reuse.values()])
     try:
         return folder, run_recipe(read_recipe(str(folder / FILE)), folder, on=on)
     except (QontextError, OSError):

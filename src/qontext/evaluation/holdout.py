@@ -117,7 +117,13 @@ def run(config: HoldoutConfig, work: Workdir) -> dict[str, Any]:
                 rows = ((q, p, grade) for q, judged_of_q in qrels.items() for p, grade in judged_of_q.items())
                 write_qrels(folder / "qrels" / f"{name}.tsv", rows)
     if not any(judged.values()):
-        raise QontextError("neither queries nor labels are specified", place=config.passages)
+        if config.queries is None:
+            raise QontextError("neither queries nor labels are specified", place=config.passages)
+        raise QontextError(
+            "no held-out passage has a query",
+            place=config.queries,
+            remedy="Generate queries for all passages, or pass --labels.",
+        )
     return summary
 
 
