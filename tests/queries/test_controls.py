@@ -30,7 +30,7 @@ def test_the_first_sentence(write_passages, passage, tmp_path, rows_of):
 def test_random_spans(write_passages, passage, tmp_path, rows_of):
     words = [f"w{n}" for n in range(100)]
     path = write_passages([passage(n, text=" ".join(words)) for n in range(60)])
-    same = {"generator": "span", "shortest": 3, "longest": 6}
+    same = {"generator": "span", "shortest": 3, "longest": 6, "title": "leave"}
     rows = rows_of(api.generate(path, out=tmp_path / "q", **same).path)
     starts, sizes = set(), []
     for _, query, _ in rows:

@@ -272,3 +272,18 @@ def test_another_encoder_is_refused(referring: Path, is_given: bool) -> None:
     code, output = call(referring, "who grinds flour?", *(["--encoder", encoder] if is_given else []))
     assert code == 2 and ("is not the encoder of" if is_given else "has changed") in output
     assert "unchanged copy" in output
+
+
+@pytest.mark.parametrize("part", ["vectors/*.npy", "bm25/bm25/data*.npy"])
+def test_a_changed_bit_of_a_finished_directory_is_noticed(adapted: Path, tmp_path: Path, part: str) -> None:
+    """By a search, and by `show --verify`."""
+    root = Path(shutil.copytree(adapted, tmp_path / "mine"))
+    api.show(root, verify=True)
+    (file, *_) = sorted((root / "index").glob(part))
+    content = bytearray(file.read_bytes())
+    content[-5] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(QontextError, match="its content is not what was written"):
+        Searcher(root).search("who grinds flour?")
+    with pytest.raises(QontextError, match="changed since it was written"):
+        api.show(root, verify=True)

@@ -51,7 +51,7 @@ def test_what_cannot_be_shown(artifact: Artifact, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for path, message in (
         (tmp_path / "nowhere", "no such file or folder"),
-        (tmp_path / "empty", "not a Qontext directory"),
+        (tmp_path / "empty", "contains no output of qontext"),
         (tmp_path / "docs.jsonl", "no such directory"),
     ):
         with pytest.raises(QontextError, match=message):

@@ -13,7 +13,7 @@ from qontext.adapt.plan import QUERIES_PER_PASSAGE, USED_SHARE, Plan
 from qontext.adapt.request import Request
 from qontext.adapt.state import STEPS
 from qontext.adapt.survey import Survey
-from qontext.adapt.verdict import MEASURE, Verdict
+from qontext.adapt.verdict import LEVEL, MEASURE, Verdict
 from qontext.frame import log
 from qontext.frame.errors import QontextError
 from qontext.models.reference import shown_name
@@ -145,7 +145,10 @@ def gained(verdict: Verdict) -> str:
     if verdict.system == before or change <= 0:
         return f"Nothing that was tried is clearly better than {SYSTEMS[before]} ({MEASURE} {means[before]:.3f})."
     better = f"{SYSTEMS[verdict.system]} has {MEASURE} {means[verdict.system]:.3f}"
-    return f"{better}, {change:.3f} more than {SYSTEMS[before]}."
+    pairs = (pair for pair in verdict.differences if pair["split"] == verdict.split)
+    p = next((pair["p"] for pair in pairs if {pair["a"], pair["b"]} == {before, verdict.system}), 1.0)
+    chance = "" if p < LEVEL else ", which may be chance"
+    return f"{better}, {change:.3f} more than {SYSTEMS[before]}{chance}."
 
 
 def show_updated(root: Path, row: Mapping[str, Any]) -> None:

@@ -59,6 +59,7 @@ class CollectConfig(StageConfig):
 def run(config: CollectConfig, work: Workdir) -> dict[str, Any]:
     from qontext.data.collection import check_qrels, read_qrels, write_qrels
     from qontext.data.lines import write_jsonl
+    from qontext.data.rows import refuse_repeated_ids
 
     files = {split: file for split in SPLITS if (file := getattr(config, split))}
     if not config.queries or not files:
@@ -66,6 +67,7 @@ def run(config: CollectConfig, work: Workdir) -> dict[str, Any]:
             "a labeled set needs queries and judgments",
             remedy="Pass --queries FILE, and --train, --dev or --test FILE.",
         )
+    refuse_repeated_ids(config.passages, "passage id")
     queries = _queries(config.queries)
     qrels = {split: read_qrels(file) for split, file in files.items()}
     corpus = _Corpus(config, qrels.values())

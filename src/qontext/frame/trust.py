@@ -197,8 +197,8 @@ def _key(demands: Iterable[Demand], place: Path | str | None) -> str:
         top = demand.code.partition(":")[0].partition(".")[0]
         # Sources and compiled modules alike; a name that is no identifier is no module, and may be any path.
         for source in sorted([Path(top), *Path().glob(f"{top}.*")]) if top.isidentifier() else ():
-            if source.exists():
-                digest.update(fingerprint(source).encode())
+            with contextlib.suppress(OSError):  # absent, or no possible name of a file
+                digest.update(fingerprint(source).encode() if source.exists() else b"")
     return digest.hexdigest()
 
 

@@ -232,7 +232,7 @@ class Searcher(BaseSearcher):
         from qontext.retrieve.bm25 import Bm25
 
         artifact = open_artifact(self._folder / "bm25", verb="index")
-        artifact.parts()
+        artifact.check_content()
         return Bm25.load(artifact.path / "bm25")
 
     @cached_property
@@ -261,12 +261,14 @@ class Searcher(BaseSearcher):
     def _vectors(self) -> Any:
         from qontext.retrieve.packed import open_stored
 
+        open_artifact(self._folder / "vectors").check_content()
         return open_stored(self._folder / "vectors")
 
     @cached_property
     def _tokens(self) -> Any:
         from qontext.retrieve.token_bits import TokenBits
 
+        open_artifact(self._folder / TOKENS).check_content()
         return TokenBits(self._folder / TOKENS)
 
     @cached_property

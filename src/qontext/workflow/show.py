@@ -23,10 +23,12 @@ class ShowConfig(StageConfig):
 
 def run(settings: ShowConfig) -> dict[str, Any]:
     path = existing(settings.directory, "the directory")
-    if is_adapted(path):
-        return show_adapted(path)
-    if path.is_dir() and not artifacts.is_artifact(path) and not (path / artifacts.CLAIM).exists():
-        return _show_many(path)
+    if is_adapted(path) or (
+        path.is_dir() and not artifacts.is_artifact(path) and not (path / artifacts.CLAIM).exists()
+    ):
+        if settings.verify:
+            _verify_below(path)
+        return show_adapted(path) if is_adapted(path) else _show_many(path)
     artifact = artifacts.open_artifact(path)
     meta = artifact.meta
     rows = {
@@ -40,15 +42,26 @@ def run(settings: ShowConfig) -> dict[str, Any]:
         "digest": artifact.digest,
     }
     if settings.verify:
-        broken = artifact.verify()
-        if broken:
-            remedy = "Run its command again with --overwrite."
-            raise QontextError(
-                f"changed since it was written: {', '.join(broken)}", place=path, remedy=remedy
-            )
+        _verify(artifact)
         rows["verified"] = "no file has changed since it was written"
     log.show_table(str(path), rows)
     return {"path": str(path), **meta}
+
+
+def _verify(artifact: artifacts.Artifact) -> None:
+    if broken := artifact.verify():
+        remedy = "Run its command again with --overwrite."
+        raise QontextError(
+            f"changed since it was written: {', '.join(broken)}", place=artifact.path, remedy=remedy
+        )
+
+
+def _verify_below(path: Path) -> None:
+    """Verify every artifact of a folder, and of the folders in it."""
+    found = [artifacts.open_artifact(meta.parent) for meta in sorted(path.rglob(artifacts.META))]
+    for artifact in found:
+        _verify(artifact)
+    log.note(f"{path}: verified {len(found)} directories; no file has changed since it was written.")
 
 
 def _show_many(path: Path) -> dict[str, Any]:
