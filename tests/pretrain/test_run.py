@@ -154,7 +154,7 @@ def test_a_token_store_can_be_given_in_place_of_passages(corpus: Path, tmp_path:
     from_store = api.pretrain(
         corpus / "tokens", tokenizer=corpus / "tokenizer", out=tmp_path / "a", method="mlm", steps=3, **TINY
     )
-    from_passages = train(corpus, tmp_path / "b", method="mlm", steps=3, queries=None)
+    from_passages = train(corpus, tmp_path / "b", method="mlm", steps=3, queries=None, title="leave")
     assert (from_store.path / "model.safetensors").read_bytes() == (
         from_passages.path / "model.safetensors"
     ).read_bytes()
