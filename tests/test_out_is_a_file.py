@@ -14,8 +14,8 @@ RECIPE = """
 source = "{0}"
 max_tokens = 16
 [evaluate]
-run = "{0}"
-qrels = "{0}"
+run = "{1}"
+qrels = "{2}"
 """
 
 
@@ -24,7 +24,10 @@ qrels = "{0}"
 def test_a_file_in_place_of_the_directory(tmp_path: Path, verb: str, inside: bool) -> None:
     documents, recipe, file = tmp_path / "docs.jsonl", tmp_path / "recipe.toml", tmp_path / "precious"
     documents.write_text('{"_id": "a", "text": "Some words."}\n')
-    recipe.write_text(RECIPE.format(documents))
+    run, qrels = tmp_path / "run.trec", tmp_path / "qrels.txt"
+    run.write_text("q Q0 a 1 1.0 mine\n")
+    qrels.write_text("q 0 a 1\n")
+    recipe.write_text(RECIPE.format(documents, run, qrels))
     file.write_text("kept")
     arguments = {
         "sweep": (recipe,),

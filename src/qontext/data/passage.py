@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, NamedTuple
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from qontext.frame.errors import QontextError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 PASSAGE_COLUMNS = ["id", "title", "text", "doc"]
 """The Parquet columns that a `Passage` has."""
