@@ -8,6 +8,9 @@ import pytest
 from tests.tiny import Server
 
 from qontext import api
+from qontext.adapt import demo
+from qontext.adapt import run as adapt_run
+from qontext.adapt.config import AdaptConfig
 
 
 def made_when(root: Path) -> dict[str, int]:
@@ -43,3 +46,14 @@ def test_the_demo_runs_and_a_second_time_has_nothing_to_do(
     assert {"bm25", "start", "hybrid-start"} <= set(result["verdict"]["scores"]["test"])
     assert all(0 < score["nDCG@10"] <= 1 for score in result["verdict"]["scores"]["test"].values())
     assert made_when(tmp_path / "demo") == before
+
+
+@pytest.mark.parametrize(("given", "is_asked"), [({}, False), ({"budget": "1m"}, True)])
+def test_only_a_budget_that_is_set_is_asked_about(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], is_asked: bool
+) -> None:
+    """On a slow machine the demo takes longer than by default, and runs all the same."""
+    called: list[AdaptConfig] = []
+    monkeypatch.setattr(adapt_run, "run", lambda config: called.append(config) or {})
+    demo.run(demo.DemoConfig(**given))
+    assert [config.yes for config in called] == [not is_asked]

@@ -32,7 +32,7 @@ class DemoConfig(StageConfig):
     """Approximate time budget, such as 90s, 10m or 2h; a number alone is in minutes."""
 
     yes: Annotated[bool, Action()] = False
-    """Start without asking, even if the plan takes longer than the budget."""
+    """Start without asking, even if the plan takes longer than a budget that is set. The default is only aimed at."""
 
 
 def run(settings: DemoConfig) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def run(settings: DemoConfig) -> dict[str, Any]:
             out=settings.out,
             passages=settings.passages,
             budget=settings.budget,
-            yes=settings.yes,
+            yes=settings.yes or "budget" not in settings.model_fields_set,
         )
     )
 
