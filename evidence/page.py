@@ -132,7 +132,7 @@ def tests_of(cells: Sequence[dict[str, Any]]) -> list[Test]:
 
 
 def is_tested(labels: str) -> bool:
-    """Whether differences are tested: of vectors as they come, and whitened."""
+    """True if differences are tested: of vectors as they come, and whitened."""
     return labels.partition("+")[2] in ("", "whitened")
 
 

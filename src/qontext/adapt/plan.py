@@ -85,7 +85,7 @@ class Plan:
         return sum(self.seconds.values())
 
     def is_doubtful(self, budget: float) -> bool:
-        """Whether a busy machine is the reason that nothing is trained, or that the budget is exceeded."""
+        """True if a busy machine is the reason that nothing is trained, or that the budget is exceeded."""
         return self.load > 0 and (not self.trains or self.expected > budget)
 
 

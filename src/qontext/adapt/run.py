@@ -262,7 +262,7 @@ def _trained(steps: Path, plan: Any) -> str:
 
 
 def _done_seconds(recipe: Any, steps: Path) -> float:
-    """What the finished steps took, in seconds."""
+    """The seconds that the finished steps took."""
     from qontext.workflow.run import plan
 
     done = [step.name for step, state, _ in plan(recipe, steps) if state == "done"]

@@ -171,7 +171,7 @@ def _records(documents: list[Document]) -> list[tuple[Document, tuple[str, str]]
 
 
 def _are_passages(documents: list[Document], *, labeled: bool) -> bool:
-    """Whether records are short enough to be passages, or labels refer to them."""
+    """True if records are short enough to be passages, or labels refer to them."""
     sizes = [len(text.split()) for _, (_, text) in _records(documents)]
     lost = sum(max(0, size - READ_WORDS) for size in sizes) / max(1, sum(sizes))
     are_parts = any(document.passages and document.passages[0][0] != document.id for document in documents)

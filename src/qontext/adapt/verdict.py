@@ -174,7 +174,7 @@ def _gains(system: str, measured: Measured) -> Iterator[str]:
 
 
 def _adapting(system: str, measured: Measured) -> Iterator[str]:
-    """Whether the adapted encoder is better than the original one, as part of the system."""
+    """True if the adapted encoder is better than the original one, as part of the system."""
     means = measured.means
     if "adapted" not in means:
         return

@@ -33,7 +33,7 @@ class Training(NamedTuple):
     """The directory in which the command was started: relative names start there."""
     version: str
     trusted: Any
-    """What the user allowed the command (see `frame.trust`)."""
+    """The user's permissions for the command (see `frame.trust`)."""
 
 
 class Place(NamedTuple):

@@ -35,7 +35,7 @@ class Order(NamedTuple):
     """The version of qontext with which the command was started."""
     writer: str
     trusted: Any
-    """What the user allowed the command (see `frame.trust`)."""
+    """The user's permissions for the command (see `frame.trust`)."""
 
     @classmethod
     def of(cls, verb: str, parts: Parts[Any], writer: str) -> Order:

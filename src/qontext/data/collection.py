@@ -328,7 +328,7 @@ def _one_of(folder: Path, stem: str, suffix: str) -> Path:
 
 
 def _is_tsv(path: Path) -> bool:
-    """Whether the name is one of a file with columns (RocketQA's is para.txt)."""
+    """True if the name is one of a file with columns (RocketQA's is para.txt)."""
     return _ends_well(path, ".tsv") or _ends_well(path, ".txt")
 
 

@@ -15,7 +15,7 @@ PASSAGE_COLUMNS = ["id", "title", "text", "doc"]
 """The Parquet columns that a `Passage` has."""
 
 TitleRule = Literal["prepend", "leave", "sep"]
-"""What is done with a passage's title in the input of models: see `models.titles`."""
+"""The rule for a passage's title in the input of models: see `models.titles`."""
 
 
 class Passage(NamedTuple):

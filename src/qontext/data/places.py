@@ -97,7 +97,7 @@ class Span(NamedTuple):
         return line if self.last_line is None else min(line, self.last_line)
 
     def continues(self, other: Span, text: str) -> bool:
-        """Whether `other`, which precedes this one, says all that this one does."""
+        """True if `other`, which precedes this one, says all that this one does."""
         if self.line is None or other.line is None:
             is_next = self.line == other.line
         else:

@@ -195,7 +195,7 @@ def read_run(path: Path | str) -> Run:
 
 
 def is_unranked(path: Path) -> bool:
-    """Whether the first line is one of MS MARCO's top1000 files, the only ones with texts."""
+    """True if the first line is one of MS MARCO's top1000 files, the only ones with texts."""
     first = next(read_lines(path), "").split("\t")
     return len(first) == 4 and " " in first[3].strip()
 

@@ -73,7 +73,7 @@ class LabeledConfig(TrainingConfig):
         return self
 
     def titles(self, tokenizer: Any, *, says: bool) -> Titles:
-        """What is done with passages' titles."""
+        """The rule for passages' titles."""
         from qontext.models.locate import locate
         from qontext.models.titles import Titles, recorded_title, settle_title
 

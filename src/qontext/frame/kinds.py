@@ -69,11 +69,11 @@ class Kinds:
         return _load(self, name)
 
     def is_foreign(self, name: str) -> bool:
-        """Whether the name is a ``module:Class``, neither in this table nor of an installed package."""
+        """True if the name is a ``module:Class``, neither in this table nor of an installed package."""
         return ":" in name and name not in self.names()
 
     def demands(self, name: str) -> Iterator[trust.Demand]:
-        """What a file that names this kind asks for."""
+        """The demands of a file that names this kind."""
         if self.is_foreign(name) and self._loaded(name) is None:
             yield trust.Demand(f"run the code of the {self.noun} {name!r}", (name,), code=name)
 

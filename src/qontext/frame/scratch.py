@@ -42,7 +42,7 @@ def sweep(parent: Path) -> None:
 
 
 def is_free(parent: Path) -> bool:
-    """Whether the directory contains only scratch folders and locks."""
+    """True if the directory contains only scratch folders and locks."""
     return all(path.name.startswith((PREFIX, ".lock")) for path in parent.iterdir())
 
 

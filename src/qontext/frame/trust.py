@@ -42,7 +42,7 @@ class Demand:
     does: str
     words: tuple[str, ...]
     only_by: str = ""
-    """How the user has to name it, if --trust is not enough."""
+    """The way to name it, if --trust is not enough."""
     code: str = ""
     """The ``module:Class`` that it runs."""
 
@@ -53,7 +53,7 @@ class Demand:
 
     @property
     def sends(self) -> bool:
-        """Whether data leaves this process."""
+        """True if data leaves this process."""
         return not self.code
 
 
@@ -87,7 +87,7 @@ def give(values: Any) -> None:
 
 
 def is_given(word: str) -> bool:
-    """Whether the user gave this word."""
+    """True if the user gave this word."""
     return word in decided.words
 
 
@@ -125,7 +125,7 @@ def inherit(made: Any) -> None:
 
 
 def environment() -> dict[str, str]:
-    """What a child process inherits."""
+    """The environment that a child process inherits."""
     return {VARIABLE: json.dumps(decision())}
 
 
@@ -167,7 +167,7 @@ def remember(demands: Iterable[Demand]) -> None:
 
 
 def is_this_machine(host: str) -> bool:
-    """Whether a host is this machine's own address. What is sent there stays here, and a file cannot start a server."""
+    """True if a host is this machine's own address. What is sent there stays here, and a file cannot start a server."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

@@ -225,7 +225,7 @@ _SPACELESS = re.compile("[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]")
 
 
 def stands_alone(query: str) -> bool:
-    """Whether a query asks for something by itself: not a heading, a line of code, or a condition without what follows."""
+    """True if a query asks for something by itself: not a heading, a line of code, or a condition without what follows."""
     words = query.split()
     if _SPACELESS.search(query):
         return len(query) > 3

@@ -123,7 +123,7 @@ def _connections(most: int) -> Any:
             super().connection_lost(exc)
 
         def is_quiet(self) -> bool:
-            """Whether no request is being answered."""
+            """True if no request is being answered."""
             return self.cycle is None or bool(self.cycle.response_complete)
 
         def give_up(self) -> None:

@@ -43,7 +43,7 @@ class Result:
     moved: str
     is_relevant: bool
     is_repeated: bool = False
-    """Whether another result has the same title."""
+    """True if another result has the same title."""
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ class System:
     reading: Reading | None = None
     """Keeps an update of `adapt` from removing the index."""
     rarity: Rarity | None = None
-    """How rare a term is in the passages, if there is a BM25 index."""
+    """The rarity of a term in the passages, if there is a BM25 index."""
 
     def matched(self, hit: Hit, question: str, most: int = SNIPPET) -> tuple[str, Place]:
         """The snippet of a result, and the place of its best sentence."""

@@ -170,7 +170,7 @@ def describe_recipe(
 
 
 def demands(tables: Tables, file: Path) -> list[trust.Demand]:
-    """What a recipe asks for. Files that it would send somewhere are named with the host."""
+    """The demands of a recipe. Files that it would send somewhere are named with the host."""
     wanted = dict.fromkeys(
         demand
         for name, table in steps_of(tables).items()
@@ -189,7 +189,7 @@ def demands(tables: Tables, file: Path) -> list[trust.Demand]:
 
 
 def _is_outside(value: str, file: Path) -> bool:
-    """Whether an input is a file outside of the recipe's folder and the current one, or a hidden one."""
+    """True if an input is a file outside of the recipe's folder and the current one, or a hidden one."""
     if _is_reference(value) or not (path := Path(value).expanduser()).exists():
         return False
     here = [Path.cwd(), file.resolve().parent]

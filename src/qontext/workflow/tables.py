@@ -251,7 +251,7 @@ def _part(base: Tables, steps: list[str], file: Path) -> Tables:
 
 
 def is_input(value: Any) -> bool:
-    """Whether the value refers to an input."""
+    """True if the value refers to an input."""
     return isinstance(value, str) and value.startswith("$")
 
 

@@ -95,7 +95,7 @@ def _scheme(uri: str) -> tuple[str, str] | None:
 
 
 def demands(values: Mapping[str, Any]) -> Iterator[Demand]:
-    """What a file that names this `source` asks for."""
+    """The demands of a file that names this `source`."""
     if isinstance(uri := values.get("source"), str) and (scheme := _scheme(uri)):
         yield from SOURCES.demands(scheme[0])
 
@@ -193,7 +193,7 @@ def _is_table(path: Path, encoding: str) -> bool:
 
 
 def reads_below(folder: Path) -> bool:
-    """Whether all documents below a folder are read, and not only a corpus file."""
+    """True if all documents below a folder are read, and not only a corpus file."""
     return not any((folder / name).is_file() for name in _BEIR)
 
 

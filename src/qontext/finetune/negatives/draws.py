@@ -62,7 +62,7 @@ class Corpus:
 
     @cached_property
     def _starts(self) -> np.ndarray[Any, Any]:
-        """Where each document's rows begin in this order, and their end."""
+        """The start of each document's rows in this order, and their end."""
         return np.concatenate([[0], np.cumsum(np.bincount(self._documents, minlength=len(self._names)))])
 
     def _members(self, document: int) -> list[int]:

@@ -98,7 +98,7 @@ def format_of(path: Path, read_as: Mapping[str, str] = _NONE) -> str | None:
 
 
 def is_other_text(path: Path, read_as: Mapping[str, str] = _NONE) -> bool:
-    """Whether the file has none of the known extensions, and its content is text."""
+    """True if the file has none of the known extensions, and its content is text."""
     name, _, rest = plain_name(path).lower().partition(".")
     known = {*_OF_ENDING, *NOT_TEXTS, *read_as}
     if (rest in ("", "debian") and name in TEXTS) or ending(path) in known:
@@ -115,7 +115,7 @@ def is_other_text(path: Path, read_as: Mapping[str, str] = _NONE) -> bool:
 
 @lru_cache(maxsize=65_536)
 def _starts_as_text(path: Path, size: int, changed: int) -> bool:
-    """Whether the first characters are UTF-8, or UTF-16 with a mark, or another encoding of mostly letters, without control
+    """True if the first characters are UTF-8, or UTF-16 with a mark, or another encoding of mostly letters, without control
     characters."""
     try:
         head = next(read_blocks(path, lambda amount: None), b"")[:_HEAD]
