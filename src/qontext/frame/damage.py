@@ -46,9 +46,10 @@ def opening(path: Path, what: str) -> Iterator[None]:
 
 
 def read_array(
-    path: Path, kinds: str, *, shape: tuple[int | None, ...] = (None,), mapped: bool = True
+    path: Path, kinds: str, *, shape: tuple[int | None, ...] | None = (None,), mapped: bool = True
 ) -> np.ndarray[Any, Any]:
-    """The array of an `.npy` file. `kinds` are numpy's letters of what it may hold; None in `shape` is any length."""
+    """The array of an `.npy` file. `kinds` are numpy's letters of what it may hold; None in `shape` is any length,
+    and None for it any shape."""
     import numpy as np
 
     require_regular(path)
@@ -60,7 +61,9 @@ def read_array(
         raise damaged(
             path, f"its type is {array.dtype}, expected {' or '.join(_KINDS[kind] for kind in kinds)}"
         )
-    if array.ndim != len(shape) or any(n is not None and n != m for n, m in zip(shape, array.shape)):
+    if shape is not None and (
+        array.ndim != len(shape) or any(n is not None and n != m for n, m in zip(shape, array.shape))
+    ):
         expected = " × ".join("any" if n is None else str(n) for n in shape)
         raise damaged(path, f"its shape is {array.shape}, expected {expected}")
     return array

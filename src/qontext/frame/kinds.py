@@ -68,6 +68,11 @@ class Kinds:
         trust.require(self.demands(name), place)
         return _load(self, name)
 
+    def name_of(self, where: str) -> str:
+        """The name of the class at ``module:Class``: that in the table or of an installed package, else ``module:Class``."""
+        own = {kind.implementation: name for name, kind in self.own.items()}
+        return own.get(where) or {point.value: point.name for point in self._offered()}.get(where, where)
+
     def is_foreign(self, name: str) -> bool:
         """True if the name is a ``module:Class``, neither in this table nor of an installed package."""
         return ":" in name and name not in self.names()
@@ -82,7 +87,7 @@ class Kinds:
         module, attribute = _split(name)
         if module not in sys.modules:
             return None
-        kinds = [_attribute(*_split(self.base))]
+        kinds = [resolve(self.base)]
         for kind in kinds:
             kinds += kind.__subclasses__()
         matches = (kind for kind in kinds if (kind.__module__, kind.__qualname__) == (module, attribute))
@@ -115,7 +120,7 @@ class Kinds:
 @functools.cache
 def _load(kinds: Kinds, name: str) -> Any:
     if name in kinds.own:
-        return _attribute(*_split(kinds.own[name].implementation))
+        return resolve(kinds.own[name].implementation)
     point = next((point for point in kinds._offered() if point.name == name), None)
     if point is None and ":" not in name:
         try:
@@ -130,7 +135,7 @@ def _load(kinds: Kinds, name: str) -> Any:
 
 def _checked(kinds: Kinds, kind: Any, where: str, offered: str = "") -> type:
     """The class, if it is what the contract says."""
-    base = _attribute(*_split(kinds.base))
+    base = resolve(kinds.base)
     if not (isinstance(kind, type) and issubclass(kind, base)):
         raise QontextError(
             f"the {kinds.noun} {where!r} is not a subclass of {base.__module__}.{base.__qualname__}",
@@ -252,6 +257,11 @@ def _package(point: EntryPoint) -> str:
 def _split(where: str) -> tuple[str, str]:
     module, _, attribute = where.partition(":")
     return module.strip(), attribute.strip()
+
+
+def resolve(where: str) -> Any:
+    """The class at ``module:Class``."""
+    return _attribute(*_split(where))
 
 
 def _attribute(module: str, attribute: str) -> Any:

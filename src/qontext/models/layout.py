@@ -6,10 +6,7 @@
 | config_sentence_transformers.json | prompts, similarity |
 | sentence_bert_config.json | maximum length, lower case |
 | 1_Pooling/config.json | pooling |
-| 1_SpladePooling/config.json | pooling of weights of words, instead |
-| 2_MultiVectorMask/config.json | which tokens' vectors are left out, if each has one |
-| 1_FirstTokens/config.json | how many of the first tokens have a vector |
-| 1_Matches/ | the layers after the encoder, if equal tokens are compared |
+| the folder of another module | what its representation saved there |
 | query/ | another encoder, for queries |
 | qontext.json | what is done with passages' titles |
 """
@@ -26,6 +23,7 @@ from typing_extensions import TypedDict
 from qontext.data.passage import TitleRule
 from qontext.frame.damage import damaged, read_json
 from qontext.frame.errors import QontextError
+from qontext.models.representations import REPRESENTATIONS
 from qontext.models.titles import recorded_title
 
 Kind = Literal["query", "passage"]
@@ -43,14 +41,8 @@ _LEGACY_POOLING = {
 
 
 _OTHER_NAMES = {"MLMTransformer": "Transformer"}
-_REPRESENTATIONS = {
-    "SpladePooling": "sparse",
-    "MultiVectorMask": "tokens",
-    "FirstTokens": "first-tokens",
-    "Matches": "matches",
-}
-"""The module by which a representation is known. Those that sentence-transformers does not have are of this package."""
-_MODULES = ("Transformer", "Pooling", "Dense", "Normalize", *_REPRESENTATIONS)
+_MODULES = ("Transformer", "Pooling", "Dense", "Normalize")
+"""The modules of an encoder of one vector. Any other belongs to a representation."""
 
 
 class Module(TypedDict):
@@ -80,13 +72,6 @@ class Pooling(TypedDict, total=False):
 
     include_prompt: bool
     pooling_mode: str | list[str]
-
-
-class Splade(TypedDict, total=False):
-    """The fields read from the config.json of a pooling of weights."""
-
-    pooling_strategy: str
-    activation_function: str
 
 
 @dataclass(frozen=True)
@@ -132,19 +117,14 @@ def read_layout(directory: Path, *, pooling: str | None = None) -> Layout:
     for module in listed:
         if Path(module["path"]).is_absolute() or ".." in Path(module["path"]).parts:
             raise damaged(root / "modules.json", f"{module['path']!r} is outside of the model's folder")
-    modules = [(m["type"].rpartition(".")[2], root / m["path"]) for m in listed]
+    modules = [(_kind(m["type"]), root / m["path"]) for m in listed]
     modules = [(_OTHER_NAMES.get(kind, kind), path) for kind, path in modules]
     if "Transformer" not in dict(modules):
         raise damaged(root / "modules.json", "it names no transformer")
-    unknown = [kind for kind, _ in modules if kind not in _MODULES]
-    if unknown:
-        raise QontextError(
-            f"the encoder has a module of type {unknown[0]}, which is not supported", place=root
-        )
     paths = dict(modules)
     settings = _read(root / "config_sentence_transformers.json", Prompts)
     transformer = _read(directory / "sentence_bert_config.json", Limits)
-    representation, module = _representation(paths)
+    representation, module = _representation(paths, root)
     return Layout(
         transformer=directory,
         pooling=pooling or _pooling(paths.get("Pooling")),
@@ -161,23 +141,25 @@ def read_layout(directory: Path, *, pooling: str | None = None) -> Layout:
     )
 
 
-def _representation(modules: dict[str, Path]) -> tuple[str, Path | None]:
-    """The representation, and the module by which it is known."""
-    name = next((name for name in modules if name in _REPRESENTATIONS), None)
-    if name is None:
+def _kind(type: str) -> str:
+    """The class of a module; of a representation from user code, its ``module:Class``."""
+    package, _, name = type.partition(".")
+    return name if package == "qontext" and ":" in name else type.rpartition(".")[2]
+
+
+def _representation(modules: dict[str, Path], root: Path) -> tuple[str, Path | None]:
+    """The representation, and the folder of the module by which it is recognized."""
+    others = [kind for kind in modules if kind not in _MODULES]
+    if not others:
         return "vector", None
-    if name == "SpladePooling":
-        _check_splade(modules[name])
-    return _REPRESENTATIONS[name], modules[name]
-
-
-def _check_splade(folder: Path) -> None:
-    config = _read(folder / "config.json", Splade)
-    for name, value in (("pooling_strategy", "max"), ("activation_function", "relu")):
-        if config.get(name, value) != value:
-            raise QontextError(
-                f"the encoder's {name} {config[name]!r} is not supported, only {value!r}", place=folder
-            )
+    kinds = REPRESENTATIONS
+    names = {kinds.load(name).module: name for name in kinds.own}
+    names |= {kind: kinds.name_of(kind) for kind in others if ":" in kind}
+    if unknown := [kind for kind in others if kind not in names]:
+        raise QontextError(
+            f"the encoder has a module of type {unknown[0]}, which is not supported", place=root
+        )
+    return names[others[0]], modules[others[0]]
 
 
 def require_vector(layout: Layout, name: str) -> None:

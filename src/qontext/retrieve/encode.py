@@ -166,14 +166,10 @@ class Encode(Parts[EncodeConfig]):
     def _entries(self, outcome: Outcome) -> dict[str, float]:
         """How long packed representations are."""
         from qontext.frame.damage import read_array
-        from qontext.retrieve.vectors import stored_as
 
-        kind = (outcome.facts or {}).get("representation")
-        if kind is None:
+        if "representation" not in (outcome.facts or {}):
             return {}
-        shape = (None,) if stored_as(kind) == "sparse" else (None, None)
-        files = [self.work.path / part.name for part in outcome.parts]
-        entries = sum(len(read_array(file, "fu", shape=shape)) for file in files)
+        entries = sum(len(read_array(self.work.path / part.name, "fu", shape=None)) for part in outcome.parts)
         return {"entries_per_text": round(entries / outcome.parts[-1].last, 1)}
 
     def _make_packed(self, part: Part, content: _Block) -> dict[str, int]:

@@ -79,9 +79,9 @@ def write_part(work: Workdir, number: int, packed: Packed, width: int, dtype: An
 def open_packed(path: Path | str) -> Encoded:
     """The postings, or packed vectors of tokens or windows, of each part of an `encode` artifact."""
     artifact = open_artifact(path, verb="encode")
-    kind = representation_of(artifact)
+    stored = stored_as(artifact)
     readers = {"sparse": _read_postings, "matches": _read_matches, TOKEN_BITS: _read_bits}
-    read = readers.get(stored_as(kind), _read_vectors)
+    read = readers.get(stored, _read_vectors)
     ids, parts = artifact.parts(".parquet"), []
     allow_open_files(sum(name.endswith(".npy") for name in artifact.meta["parts"]))
     if not ids:
@@ -94,7 +94,7 @@ def open_packed(path: Path | str) -> Encoded:
             if f"{name}-{number}.npy" in artifact.meta["parts"]
         }
         parts.append(read(files, records.open_parquet(file).metadata.num_rows))
-    return (Windows if kind == "windows" else Encoded)(artifact, parts, ids)
+    return (Windows if stored == "windows" else Encoded)(artifact, parts, ids)
 
 
 def take(encoded: Encoded, places: np.ndarray[Any, Any]) -> Packed:

@@ -134,7 +134,7 @@ def _retriever(config: SearchConfig, index: Index, encoder: dict[str, str] | Non
     """The encoder of the queries."""
     from qontext.models.precision import own_device, resolve_device, settle_precision
     from qontext.models.representer import open_retriever
-    from qontext.retrieve.vectors import stored_as
+    from qontext.retrieve.index.load import reads
 
     assert encoder is not None
     device = own_device(config.device)
@@ -142,7 +142,7 @@ def _retriever(config: SearchConfig, index: Index, encoder: dict[str, str] | Non
     precision = settle_precision(work, config.precision, resolve_device(device))
     retriever: Any = open_retriever(name, device=device, precision=precision, max_length=config.max_length)
     searched = index.tag if index.reads == "packed" else "vector"
-    if stored_as(retriever.layout.representation) != searched:
+    if not reads(index, retriever.layout.representation):
         raise QontextError(
             f"is an encoder of the representation {retriever.layout.representation!r}, the index is of {searched!r}",
             place=name,

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from qontext.data import records
-from qontext.frame.artifacts import DERIVED, Artifact, Workdir, open_artifact
+from qontext.frame.artifacts import DERIVED, META, Artifact, Workdir, open_artifact
 from qontext.frame.damage import damaged, read_array
 from qontext.frame.disk import allow_open_files
 from qontext.frame.errors import QontextError
@@ -174,13 +174,13 @@ def representation_of(artifact: Artifact) -> str:
     return str(artifact.summary.get("representation", "vector"))
 
 
-def stored_as(representation: str) -> str:
-    """The format in which `encode` stores a representation: its own name, or that of another one with the same files."""
+def stored_as(artifact: Artifact) -> str:
+    """What `encode` stored of each text: the `stored` of a representation, windows, or bits of tokens."""
     from qontext.models.representations import REPRESENTATIONS
 
-    if representation in ("vector", "windows", TOKEN_BITS):
-        return representation
-    return str(REPRESENTATIONS.load(representation).stored)
+    if (name := representation_of(artifact)) in ("vector", "windows", TOKEN_BITS):
+        return name
+    return str(REPRESENTATIONS.load(name, place=artifact.path / META).stored)
 
 
 def open_vectors(path: Path | str) -> Vectors:

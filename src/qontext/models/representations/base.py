@@ -16,6 +16,7 @@ from qontext.models.layout import Kind, Layout
 from qontext.models.packed import Packed
 
 Stored = Literal["vector", "sparse", "tokens", "matches"]
+"""One vector [D]; or, of any number each, weights of terms, vectors [D], or vectors [D] of terms."""
 
 
 class Lengths(NamedTuple):
@@ -31,8 +32,12 @@ class Representation(nn.Module):
     REQUIRED: ClassVar[tuple[str, ...]] = ("new", "forward", "similarity", "save")
     """What a representation must define."""
     Options: ClassVar[type[config.Options]] = config.Options
+    module: ClassVar[str] = ""
+    """The class in modules.json by which a model folder is recognized. Default: ``module:Class`` of this class."""
     stored: ClassVar[Stored] = "vector"
-    """How `encode` stores it: as the representation of this name."""
+    """What `encode` stores of a text."""
+    index: ClassVar[str] = "qontext.retrieve.index.exact:ExactIndex"
+    """The exact index over what is stored, as ``module:Class``."""
     card: ClassVar[str] = ""
     """The text of its model card; empty for the card of a dense retriever."""
     temperature = 1.0

@@ -57,7 +57,9 @@ class _Settings(TypedDict):
 
 class FirstTokens(Representation):
     Options = FirstTokensOptions
+    module = "FirstTokens"
     stored = "tokens"
+    index = "qontext.retrieve.index.tokens:TokenIndex"
     card = CARD
 
     def __init__(self, count: int) -> None:

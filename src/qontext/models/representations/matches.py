@@ -78,7 +78,9 @@ class _Settings(TypedDict):
 
 class Matches(Representation):
     Options = MatchesOptions
+    module = "Matches"
     stored = "matches"
+    index = "qontext.retrieve.index.matches:MatchIndex"
     card = CARD
     is_special_V: Tensor
 

@@ -15,6 +15,7 @@ Shapes: N texts, T tokens, H hidden size, V vocabulary, M texts of the whole bat
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,8 +23,11 @@ import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
+from typing_extensions import TypedDict
 
 from qontext.frame.config import Options
+from qontext.frame.damage import read_json
+from qontext.frame.errors import QontextError
 from qontext.models.encoder import Encoder
 from qontext.models.layout import Layout
 from qontext.models.packed import Packed
@@ -65,7 +69,9 @@ class SparseOptions(Options):
 
 class Sparse(Representation):
     Options = SparseOptions
+    module = "SpladePooling"
     stored = "sparse"
+    index = "qontext.retrieve.index.sparse:SparseIndex"
     card = CARD
 
     def __init__(self, options: SparseOptions | None = None) -> None:
@@ -74,10 +80,13 @@ class Sparse(Representation):
 
     @classmethod
     def new(cls, encoder: Encoder, layout: Layout, options: Any, lengths: Lengths) -> Self:
+        if layout.representation == "sparse":
+            _check(layout)
         return cls(options)
 
     @classmethod
     def load(cls, encoder: Encoder, layout: Layout) -> Self:
+        _check(layout)
         return cls()
 
     def forward(self, encoder: Encoder, ids_NT: Tensor, mask_NT: Tensor, are_queries: bool) -> Tensor:
@@ -127,3 +136,22 @@ class Sparse(Representation):
 
 POOLING = {"pooling_strategy": "max", "activation_function": "relu"}
 """What sentence-transformers calls this pooling."""
+
+
+class _Settings(TypedDict, total=False):
+    """The fields read from the module's config.json."""
+
+    pooling_strategy: str
+    activation_function: str
+
+
+def _check(layout: Layout) -> None:
+    """Refuse a folder with another pooling."""
+    assert layout.module is not None
+    file = layout.module / "config.json"
+    config: Mapping[str, Any] = read_json(file, _Settings) if file.exists() else {}
+    for name, value in POOLING.items():
+        if config.get(name, value) != value:
+            raise QontextError(
+                f"the encoder's {name} {config[name]!r} is not supported, only {value!r}", place=layout.module
+            )

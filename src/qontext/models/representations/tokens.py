@@ -97,7 +97,9 @@ class TokensOptions(Options):
 
 class Tokens(Representation):
     Options = TokensOptions
+    module = "MultiVectorMask"
     stored = "tokens"
+    index = "qontext.retrieve.index.tokens:TokenIndex"
     card = CARD
     is_skipped_V: Tensor
 

@@ -45,6 +45,7 @@ class VectorOptions(Options):
 
 class Vector(Representation):
     Options = VectorOptions
+    module = "Pooling"
 
     def __init__(
         self, pooling: Pooling = "cls", similarity: Similarity = "dot", dimensions: tuple[int, ...] = ()

@@ -8,9 +8,11 @@ from typing import Any
 from qontext.frame.artifacts import CLAIM, META, Artifact, open_artifact
 from qontext.frame.descriptions import InputEntry
 from qontext.frame.errors import QontextError
+from qontext.frame.kinds import resolve
+from qontext.models.representations import REPRESENTATIONS
 from qontext.retrieve.index import BACKENDS, Backend, How, Index
 from qontext.retrieve.packed import Windows, open_packed, open_stored
-from qontext.retrieve.vectors import TOKEN_BITS, Vectors, representation_of, stored_as
+from qontext.retrieve.vectors import TOKEN_BITS, Vectors, representation_of
 
 
 def open_searchable(path: Path | str) -> Artifact:
@@ -26,13 +28,14 @@ def open_searchable(path: Path | str) -> Artifact:
 
 
 def packed_index(representation: str) -> Any:
-    """The index over packed representations."""
-    from qontext.retrieve.index.matches import MatchIndex
-    from qontext.retrieve.index.sparse import SparseIndex
-    from qontext.retrieve.index.tokens import TokenIndex
+    """The class of the index over a packed representation."""
+    return resolve(REPRESENTATIONS.load(representation).index)
 
-    kinds = {"sparse": SparseIndex, "tokens": TokenIndex, "matches": MatchIndex}
-    return kinds[stored_as(representation)]
+
+def reads(index: Index, representation: str) -> bool:
+    """Whether the index takes queries of this representation."""
+    kind = REPRESENTATIONS.load(representation)
+    return type(index) is resolve(kind.index) if index.reads == "packed" else kind.stored == "vector"
 
 
 def exact_index(vectors: Vectors | Windows, how: How) -> Index:
