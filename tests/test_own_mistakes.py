@@ -17,6 +17,7 @@ from qontext.data.collection import Passage
 from qontext.frame.errors import QontextError
 from qontext.retrieve.base import BaseSearcher
 from qontext.retrieve.index import Index
+from qontext.retrieve.system import System
 from qontext.serve import systems
 from qontext.serve.passages import Passages
 
@@ -134,7 +135,7 @@ class Encoder:
 
 
 class OneIndex(BaseSearcher):
-    system = "adapted"
+    system = System("adapted")
 
     def _dense_parts(self, queries: int) -> Any:
         return Encoder(), Half()

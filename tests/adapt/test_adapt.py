@@ -26,7 +26,8 @@ from qontext.adapt.rates import Rates
 from qontext.adapt.show import request_consent
 from qontext.frame import log
 from qontext.frame.errors import QontextError
-from qontext.retrieve.searcher import SYSTEMS, Searcher, index_of
+from qontext.retrieve.searcher import Searcher, index_of
+from qontext.retrieve.system import SYSTEMS, label_of
 
 
 def test_documents_become_a_retriever_that_loads_everywhere_and_answers(
@@ -47,10 +48,10 @@ def test_documents_become_a_retriever_that_loads_everywhere_and_answers(
     assert re.findall(r"^## (.*)", report, re.MULTILINE)[:2] == ["Verdict", "Generated questions"]
     assert any(sentence.startswith("Reason:") for sentence in result["verdict"]["sentences"])
     names = re.findall(r"^\| (?:\*\*)?[a-g] (.*?)(?:\*\*)? \|", report, re.MULTILINE)
-    assert len(names) == 7 and [name.removesuffix(" (recommended)") for name in names] == list(
-        SYSTEMS.values()
-    )
-    assert [name for name in names if "recommended" in name] == [f"{SYSTEMS[result['system']]} (recommended)"]
+    assert [name.removesuffix(" (recommended)") for name in names] == [one.label for one in SYSTEMS]
+    assert [name for name in names if "recommended" in name] == [
+        f"{label_of(result['system'])} (recommended)"
+    ]
     assert "were generated from the passages" in report
     assert "original encoder → adapted encoder" in report
     assert f"**{result['verdict']['sentences'][0]}**" in report
@@ -62,7 +63,7 @@ def test_documents_become_a_retriever_that_loads_everywhere_and_answers(
             if row["measure"] == "nDCG@10"
         }
     assert reported == {
-        frozenset((SYSTEMS[pair["a"]], SYSTEMS[pair["b"]])): pair["p"]
+        frozenset((label_of(pair["a"]), label_of(pair["b"]))): pair["p"]
         for pair in result["verdict"]["differences"]
     }
     # The recipe is an ordinary one, and has nothing left to do.

@@ -11,7 +11,7 @@ from qontext.adapt.verdict import Verdict
 from qontext.frame.artifacts import CARD, Workdir
 from qontext.models.reference import TRAINING_ONLY, Reference, folder_of, model_digest, refer, resolve
 from qontext.retrieve.searcher import MODEL
-from qontext.retrieve.searcher import SYSTEMS as NAMES
+from qontext.retrieve.system import label_of
 
 
 def hand_over(source: str, work: Workdir, card: str, *, copied: bool) -> tuple[str, Reference | None]:
@@ -110,4 +110,4 @@ def model_card(request: Request, verdict: Verdict, root: Path) -> str:
 
 
 def _marked(name: str, recommended: str) -> str:
-    return f"**{NAMES[name]} (recommended)**" if name == recommended else NAMES[name]
+    return f"**{label_of(name)} (recommended)**" if name == recommended else label_of(name)

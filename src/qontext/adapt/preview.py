@@ -16,7 +16,8 @@ from qontext.adapt.update import about_share, changed_documents, trains_again
 from qontext.data.collection import read_passages
 from qontext.frame import execution, log
 from qontext.frame.stages import Stage
-from qontext.retrieve.searcher import index_of, read_adapted, uses_tokens
+from qontext.retrieve.searcher import index_of, read_adapted
+from qontext.retrieve.system import System
 from qontext.workflow.recipe import read_recipe
 from qontext.workflow.run import plan
 
@@ -53,7 +54,9 @@ def preview_update(
     request = request if choice.is_exact else replace(request, window=None)
     file = aside / serving.FILE
     file.write_text(
-        serving.recipe_of(request, model, root, {}, choice, tokens=uses_tokens(about["system"])).dump(),
+        serving.recipe_of(
+            request, model, root, {}, choice, tokens=System.parse(about["system"]).tokens
+        ).dump(),
         encoding="utf-8",
     )
     states = {step.name: (step, state) for step, state, _ in plan(read_recipe(str(file)), index)}

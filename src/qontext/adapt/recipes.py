@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from qontext.adapt.plan import FINETUNED_PASSAGES, QUESTIONS, Plan
 from qontext.adapt.request import Request
 from qontext.retrieve.base import CANDIDATES as RERANKED
 from qontext.retrieve.searcher import DENSE, TOKEN_WEIGHT, TOKENS
+from qontext.retrieve.system import SYSTEMS, EncoderName, System
 from qontext.workflow.recipe import Recipe, Step
 
 MEASURES = "nDCG@10 MRR@10 R@100"
@@ -69,10 +71,11 @@ def serving_recipe(
 
 def systems(plan: Plan) -> list[str]:
     """The systems to compare: names of the recipe's searches."""
-    names = ["bm25", "start", "hybrid-start", *(["tokens-start"] if plan.tokens else [])]
-    if plan.trains:
-        names += ["adapted", "hybrid", *(["tokens"] if plan.tokens else [])]
-    return names
+    return [
+        system.name
+        for system in SYSTEMS
+        if (plan.trains or system.encoder != "adapted") and (plan.tokens or not system.tokens)
+    ]
 
 
 def _splitting(request: Request, tokenizer: str) -> dict[str, Any]:
@@ -172,7 +175,7 @@ def _finetuning_settings(request: Request, plan: Plan, passages: str) -> dict[st
 
 def _measuring(request: Request, plan: Plan) -> Iterator[Step]:
     """Search and evaluate with every system, on generated questions and, with labels, on real ones."""
-    encoders = ["start"]
+    encoders: list[EncoderName] = ["start"]
     if plan.trains:
         encoders.append("adapted")
         yield from _encoding(request, plan, "adapted", "@finetune" if plan.finetune_steps else "@pretrain")
@@ -198,26 +201,27 @@ def _encoding(request: Request, plan: Plan, system: str, encoder: str) -> Iterat
         yield Step.of(f"{system}-tokens", {**encoding, "tokens": True}, verb="encode")
 
 
-def _searching(request: Request, plan: Plan, split: str, encoders: list[str]) -> Iterator[Step]:
+def _searching(request: Request, plan: Plan, split: str, encoders: list[EncoderName]) -> Iterator[Step]:
     questions = {"data": "@holdout/measured", "split": split, "k": 100}
     words = {"bm25": True, **request.words}
     yield Step.of(f"bm25-{split}", {**words, **questions}, verb="search")
-    for system in encoders:
-        hybrid = "hybrid" if system == "adapted" else f"hybrid-{system}"
-        yield Step.of(f"{system}-{split}", {"index": f"@{system}-vectors", **questions}, verb="search")
+    for encoder in encoders:
+        hybrid = System(encoder, words=True)
+        yield Step.of(f"{encoder}-{split}", {"index": f"@{encoder}-vectors", **questions}, verb="search")
         depth = {"k": RERANKED} if plan.tokens else {}
-        runs = [f"@bm25-{split}", f"@{system}-{split}"]
+        runs = [f"@bm25-{split}", f"@{encoder}-{split}"]
         yield _fusing(request, hybrid, split, runs, DENSE_WEIGHT, depth)
         if not plan.tokens:
             continue
-        by_tokens = {"run": f"@{hybrid}-{split}", "tokens": f"@{system}-tokens", "data": "@holdout/measured"}
-        yield Step.of(f"{system}-by-tokens-{split}", {**by_tokens, "k": RERANKED}, verb="rerank")
-        runs = [f"@{hybrid}-{split}", f"@{system}-by-tokens-{split}"]
-        yield _fusing(request, hybrid.replace("hybrid", "tokens"), split, runs, TOKEN_WEIGHT, depth)
+        run = f"@{hybrid.name}-{split}"
+        by_tokens = {"run": run, "tokens": f"@{encoder}-tokens", "data": "@holdout/measured"}
+        yield Step.of(f"{encoder}-by-tokens-{split}", {**by_tokens, "k": RERANKED}, verb="rerank")
+        runs = [run, f"@{encoder}-by-tokens-{split}"]
+        yield _fusing(request, replace(hybrid, tokens=True), split, runs, TOKEN_WEIGHT, depth)
 
 
 def _fusing(
-    request: Request, system: str, split: str, runs: list[str], weight: float, depth: dict[str, int]
+    request: Request, system: System, split: str, runs: list[str], weight: float, depth: dict[str, int]
 ) -> Step:
     """The fusion of two runs; with a dev split, their weights are tuned, else the second one has this weight."""
     fusing: dict[str, Any] = {"runs": runs, "method": "zscore", **depth}
@@ -226,5 +230,5 @@ def _fusing(
     elif split == "dev":
         fusing["tune"] = "@holdout/measured/qrels/dev.tsv"
     else:
-        fusing["weights_from"] = f"@{system}-dev"
-    return Step.of(f"{system}-{split}", fusing, verb="fuse")
+        fusing["weights_from"] = f"@{system.name}-dev"
+    return Step.of(f"{system.name}-{split}", fusing, verb="fuse")

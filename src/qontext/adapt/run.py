@@ -172,7 +172,7 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
     """Run the remaining steps of the recipe, evaluate, write the result."""
     from qontext.adapt import hand_over, nearest, recipes, serving, show, state, together, update
     from qontext.adapt.verdict import judge
-    from qontext.retrieve.searcher import uses_tokens
+    from qontext.retrieve.system import System
     from qontext.workflow.recipe import read_recipe
     from qontext.workflow.run import run_recipe
 
@@ -189,7 +189,7 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
     card = hand_over.model_card(request, verdict, root)
     model, reference = hand_over.hand_over(source, work, card, copied=is_adapted or config.copy_model)
     reuse = {name: str(steps / f"{verdict.encoder}-{name}") for name in ("vectors", "tokens")}
-    choice, tokens = nearest.Choice.of(config), uses_tokens(verdict.system)
+    choice, tokens = nearest.Choice.of(config), System.parse(verdict.system).tokens
     index, index_rows = serving.make_index(request, model, root, reuse, choice, config.on, tokens=tokens)
     searching = update.measured(root, index, model, request, verdict.split, is_new=bool(index_rows))
     labels = artifacts.open_artifact(steps / "holdout").summary.get("labeled_queries")
@@ -223,33 +223,34 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
 def _weights(steps: Path, verdict: Any) -> dict[str, Any]:
     """The weights of the recommended system's parts."""
     from qontext.adapt import recipes
-    from qontext.retrieve.searcher import uses_tokens
+    from qontext.retrieve.system import System
 
-    def of(system: str) -> list[float]:
-        found: list[float] = artifacts.open_artifact(steps / f"{system}-{verdict.split}").summary["weights"]
-        return found
+    def of(system: System) -> list[float]:
+        step = artifacts.open_artifact(steps / f"{system.name}-{verdict.split}")
+        weights: list[float] = step.summary["weights"]
+        return weights
 
-    system = verdict.system
-    if uses_tokens(system):
-        return {"weights": of(system.replace("tokens", "hybrid")), "token_weight": of(system)[1]}
-    is_hybrid = system.startswith("hybrid")
-    return {"weights": of(system) if is_hybrid else [1 - recipes.DENSE_WEIGHT, recipes.DENSE_WEIGHT]}
+    system = System.parse(verdict.system)
+    if not (system.words and system.encoder):
+        return {"weights": [1 - recipes.DENSE_WEIGHT, recipes.DENSE_WEIGHT]}
+    by_tokens = {"token_weight": of(system)[1]} if system.tokens else {}
+    return {"weights": of(system.first_stage), **by_tokens}
 
 
 def _report(root: Path, title: str, system: str, opening: list[str]) -> str:
     """Write the report; returns its page."""
     from qontext import api
     from qontext.adapt import state
-    from qontext.retrieve.searcher import SYSTEMS
+    from qontext.retrieve.system import SYSTEMS, label_of
 
     steps = root / state.STEPS
     api.report(
         (str(steps),),
         title=title,
         data=str(steps / "holdout" / "measured"),
-        label=[f"{name}={label}" for name, label in SYSTEMS.items()],
+        label=[f"{one.name}={one.label}" for one in SYSTEMS],
         opening=opening,
-        recommended=SYSTEMS[system],
+        recommended=label_of(system),
         out=root / "report",
         overwrite=True,
     )

@@ -17,7 +17,7 @@ from qontext.adapt.verdict import LEVEL, MEASURE, Verdict
 from qontext.frame import log
 from qontext.frame.errors import QontextError
 from qontext.models.reference import shown_name
-from qontext.retrieve.searcher import SYSTEMS
+from qontext.retrieve.system import label_of
 from qontext.workflow.adapted import show_scores, shown_labels
 
 SAMPLES = 3
@@ -143,12 +143,12 @@ def gained(verdict: Verdict) -> str:
     before = max(("bm25", "start"), key=lambda name: means[name])
     change = means[verdict.system] - means[before]
     if verdict.system == before or change <= 0:
-        return f"Nothing that was tried is clearly better than {SYSTEMS[before]} ({MEASURE} {means[before]:.3f})."
-    better = f"{SYSTEMS[verdict.system]} has {MEASURE} {means[verdict.system]:.3f}"
+        return f"Nothing that was tried is clearly better than {label_of(before)} ({MEASURE} {means[before]:.3f})."
+    better = f"{label_of(verdict.system)} has {MEASURE} {means[verdict.system]:.3f}"
     pairs = (pair for pair in verdict.differences if pair["split"] == verdict.split)
     p = next((pair["p"] for pair in pairs if {pair["a"], pair["b"]} == {before, verdict.system}), 1.0)
     chance = "" if p < LEVEL else ", which may be chance"
-    return f"{better}, {change:.3f} more than {SYSTEMS[before]}{chance}."
+    return f"{better}, {change:.3f} more than {label_of(before)}{chance}."
 
 
 def show_updated(root: Path, row: Mapping[str, Any]) -> None:

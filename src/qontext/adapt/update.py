@@ -22,7 +22,8 @@ from qontext.data.collection import read_passages
 from qontext.frame import artifacts, disk, log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
-from qontext.retrieve.searcher import index_of, is_adapted, read_adapted, uses_tokens
+from qontext.retrieve.searcher import index_of, is_adapted, read_adapted
+from qontext.retrieve.system import System
 
 RETRAIN_ABOVE, MENTION_ABOVE = 0.5, 0.1
 """Shares of new passages above which adapt trains again, or suggests --retrain."""
@@ -69,7 +70,7 @@ def run(
         model, reference = hand_over.hand_over_again(
             config.encoder, about.pop("reference", None), work, card, copied=config.copy_model
         )
-        tokens = uses_tokens(about["system"])
+        tokens = System.parse(about["system"]).tokens
         index, _ = serving.make_index(
             request, model, root, {}, nearest.Choice.of(config), config.on, tokens=tokens
         )

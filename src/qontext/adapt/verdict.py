@@ -20,7 +20,7 @@ from typing import Any
 from qontext import api
 from qontext.frame import log
 from qontext.frame.artifacts import open_artifact
-from qontext.retrieve.searcher import SYSTEMS as NAMES
+from qontext.retrieve.system import ENCODERS, EncoderName, System, label_of
 
 MEASURE = "nDCG@10"
 LEVEL = 0.05
@@ -29,12 +29,6 @@ TOLERATED = 0.02
 """Differences on generated questions up to which systems count as equally good."""
 FEW = 200
 """Number of questions below which the verdict says how large a difference they could show."""
-COST = {"bm25": 0, "start": 1, "adapted": 1, "hybrid-start": 1, "hybrid": 1, "tokens-start": 2, "tokens": 2}
-"""System → the order of its cost. An encoder costs storage and time for its vectors, BM25 next to nothing more."""
-ENCODERS: dict[str, str] = {
-    name: "start" if name.endswith("start") else "adapted" for name in COST if name != "bm25"
-}
-"""System → its encoder."""
 FLATTERY = (
     "There are no real questions, so these results are for generated ones about documents that were not trained on. "
     "Such questions favor a model that was trained on similar ones, and BM25, because they share words with their "
@@ -132,29 +126,34 @@ def choose(measured: Measured) -> str:
     means = measured.means
     top = max(means, key=lambda name: means[name])
     if measured.is_real:
-        best = [_best(cost, means) for cost in sorted({COST[name] for name in means})]
+        best = [_best(cost, means) for cost in sorted({System.parse(name).cost for name in means})]
         return next(name for name in best if name == top or measured.pair(name, top)[1] >= LEVEL)
     near = [name for name in means if means[name] >= means[top] - TOLERATED - 1e-9]
-    return max(
-        near, key=lambda name: (COST[name], means[ENCODERS[name]] if name in ENCODERS else 0.0, means[name])
-    )
+
+    def thorough(name: str) -> tuple[int, float, float]:
+        system = System.parse(name)
+        return system.cost, means[system.dense.name] if system.encoder else 0.0, means[name]
+
+    return max(near, key=thorough)
 
 
-def encoder_of(system: str, means: Mapping[str, float]) -> str:
+def encoder_of(system: str, means: Mapping[str, float]) -> EncoderName:
     """The encoder that is handed over: the system's, or for BM25 alone, that of the best other system."""
-    return ENCODERS[system if system in ENCODERS else _best(1, means)]
+    encoder = System.parse(system).encoder or System.parse(_best(1, means)).encoder
+    assert encoder is not None
+    return encoder
 
 
 def _best(cost: int, means: Mapping[str, float]) -> str:
     """The best system of this cost; of equal ones, the first."""
-    return max((name for name in means if COST[name] == cost), key=lambda name: means[name])
+    return max((name for name in means if System.parse(name).cost == cost), key=lambda name: means[name])
 
 
 def explain(system: str, measured: Measured) -> list[str]:
     """The recommendation, then its reasons."""
     questions = f"{measured.n:,} {'real' if measured.is_real else 'generated'} questions"
     return [
-        f"Recommended: {NAMES[system]}, {MEASURE} {measured.means[system]:.3f} on {questions}.",
+        f"Recommended: {label_of(system)}, {MEASURE} {measured.means[system]:.3f} on {questions}.",
         *_gains(system, measured),
         *_adapting(system, measured),
         _reason(system, measured),
@@ -178,27 +177,22 @@ def _adapting(system: str, measured: Measured) -> Iterator[str]:
     means = measured.means
     if "adapted" not in means:
         return
-    part = system if system in ENCODERS else _best(1, means)
-    start, adapted = (part if ENCODERS[part] == encoder else _other(part) for encoder in ("start", "adapted"))
+    encoder = encoder_of(system, means)
+    part = System.parse(system if System.parse(system).encoder else _best(1, means))
+    start, adapted = (part.with_encoder(one).name for one in ENCODERS)
     change, p = measured.pair(start, adapted)
     if p < LEVEL:
         effect = "helped" if change > 0 else "made it worse"
     else:
         effect = "may have helped" if change > 0 else "did not help"
     yield (
-        f"Adapting {effect}: {NAMES[start]} {means[start]:.3f}, {NAMES[adapted]} {means[adapted]:.3f} "
-        f"({with_p(p)}). {_the(ENCODERS[part]).capitalize()} is kept."
+        f"Adapting {effect}: {label_of(start)} {means[start]:.3f}, {label_of(adapted)} {means[adapted]:.3f} "
+        f"({with_p(p)}). {_the(encoder).capitalize()} is kept."
     )
 
 
 def _the(system: str) -> str:
-    return NAMES[system] if NAMES[system].startswith("BM25") else f"the {NAMES[system]}"
-
-
-def _other(system: str) -> str:
-    """The same system with the other encoder."""
-    pairs = {"start": "adapted", "hybrid-start": "hybrid", "tokens-start": "tokens"}
-    return {**pairs, **{b: a for a, b in pairs.items()}}[system]
+    return label_of(system) if System.parse(system).words else f"the {label_of(system)}"
 
 
 def _reason(system: str, measured: Measured) -> str:

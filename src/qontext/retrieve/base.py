@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from qontext.data.places import Found, Place
 from qontext.frame.errors import QontextError
 from qontext.retrieve.snippets import snippet
+from qontext.retrieve.system import System
 
 if TYPE_CHECKING:
     from qontext.data.runs import Run
@@ -54,9 +55,9 @@ class Answer:
 
 
 class BaseSearcher:
-    """Answers questions with passages. `system` is bm25, an encoder's vectors, or both (hybrid)."""
+    """Answers questions with passages."""
 
-    system: str
+    system: System
     weights: tuple[float, float]
     """The weights of BM25 and of the vectors, if both are used."""
 
@@ -70,7 +71,7 @@ class BaseSearcher:
             raise QontextError("the question is empty")
         hits = self.run({"q": question}, k, where).get("q", [])
         passages = self._passages({hit.passage for hit in hits})
-        words = self.lexical if self._uses_words else None
+        words = self.lexical if self.system.words else None
         how: dict[str, Any] = {"analyzer": words.analyzer, "rarity": words.rarity} if words else {}
         answers = []
         for rank, hit in enumerate(hits, start=1):
@@ -93,17 +94,13 @@ class BaseSearcher:
     def run(self, queries: Mapping[str, str], k: int = 10, where: Sequence[str] = ()) -> Run:
         """The best k passages of each query (id → text)."""
         runs = []
-        if self._uses_words:
+        if self.system.words:
             rows = self._rows(tuple(where), self.lexical)
             runs.append(self.lexical.search(queries, max(k, CANDIDATES), rows))
-        if self.system != "bm25":
+        if self.system.encoder is not None:
             runs.append(self._dense(queries, max(k, CANDIDATES), tuple(where)))
         found = self._fused(runs, max(k, CANDIDATES)) if len(runs) > 1 else runs[0]
         return self._reranked(queries, found).top(k)
-
-    @property
-    def _uses_words(self) -> bool:
-        return self.system not in ("start", "adapted")
 
     def _dense(self, queries: Mapping[str, str], k: int, where: tuple[str, ...]) -> Run:
         import numpy as np

@@ -14,6 +14,7 @@ from qontext.data.load import as_passages
 from qontext.data.places import Found
 from qontext.frame.errors import QontextError
 from qontext.retrieve.base import BaseSearcher
+from qontext.retrieve.system import System
 from qontext.retrieve.where import Mask
 
 
@@ -30,9 +31,9 @@ class InMemory(BaseSearcher):
         own = list(as_passages(passages))
         self._bm25 = Bm25.build(own)  # refuses ids that occur twice
         self._by_id = {passage.id: passage for passage in own}
-        self.system, self.weights = "bm25", (1.0, 0.0)
+        self.system, self.weights = System(words=True), (1.0, 0.0)
         if encoder is not None:
-            self.system, self.weights = "hybrid", (0.5, 0.5)
+            self.system, self.weights = System("adapted", words=True), (0.5, 0.5)
             self._retriever = open_retriever(encoder, device=device)
             ordered = sorted(self._by_id)
             ids = np.array(ordered, dtype=object)

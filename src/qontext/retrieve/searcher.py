@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired
 
 from pydantic import Field, NonNegativeFloat
 from typing_extensions import TypedDict
@@ -23,6 +23,7 @@ from qontext.frame.trust import trusting
 from qontext.models.reference import Reference, folder_of, model_digest, resolve
 from qontext.retrieve.base import Answer as Answer
 from qontext.retrieve.base import BaseSearcher
+from qontext.retrieve.system import System, SystemName
 
 if TYPE_CHECKING:
     from qontext.data.collection import Passage
@@ -30,16 +31,6 @@ if TYPE_CHECKING:
     from qontext.retrieve.where import Mask
 
 ADAPTED, INDEX, DENSE, TOKENS, MODEL = "adapted.json", "index", "dense", "tokens", "model"
-SYSTEMS = {
-    "bm25": "BM25",
-    "start": "original encoder",
-    "hybrid-start": "BM25 + original encoder",
-    "tokens-start": "BM25 + original encoder + tokens",
-    "adapted": "adapted encoder",
-    "hybrid": "BM25 + adapted encoder",
-    "tokens": "BM25 + adapted encoder + tokens",
-}
-"""System → its name for users; baselines first."""
 TOKEN_WEIGHT = 0.5
 """Weight of the comparison by tokens beside BM25 and the vectors, without labels to tune it."""
 FEW = 16
@@ -50,7 +41,7 @@ REPEAT = "Remove it, and run the same 'qontext adapt' again: finished steps are 
 class Adapted(TypedDict):
     """The fields read from `adapted.json`."""
 
-    system: Literal["bm25", "start", "adapted", "hybrid-start", "hybrid", "tokens-start", "tokens"]
+    system: SystemName
     weights: tuple[NonNegativeFloat, NonNegativeFloat]
     token_weight: NotRequired[Annotated[float, Field(ge=0, le=1)]]
     """The weight of the comparison by tokens beside both."""
@@ -125,11 +116,6 @@ def dense_index(index: Path) -> Path:
     return index / DENSE if is_artifact(index / DENSE) else index / "vectors"
 
 
-def uses_tokens(system: str) -> bool:
-    """Whether the best passages are compared with the question token by token."""
-    return system.startswith("tokens")
-
-
 def is_adapted(path: str | Path) -> bool:
     """Whether this is a finished directory of `adapt`."""
     return (Path(path) / ADAPTED).is_file()
@@ -193,7 +179,8 @@ class Searcher(BaseSearcher):
                 remedy="Finish 'qontext adapt DOCUMENTS --out DIR' first.",
             )
         about, self._reading, self._folder = open_adapted(self.root)
-        self.system, self.weights, self.read_tokens = about["system"], about["weights"], about["read_tokens"]
+        self.system, self.weights = System.parse(about["system"]), about["weights"]
+        self.read_tokens = about["read_tokens"]
         self.token_weight = about.get("token_weight", TOKEN_WEIGHT)
         self._where: tuple[str, ...] = ()
         self._masks: dict[int, Mask] = {}
@@ -207,7 +194,7 @@ class Searcher(BaseSearcher):
         return encoder, self._built or (self._scan if is_light else self._index)
 
     def _reranked(self, queries: Mapping[str, str], found: Run) -> Run:
-        if not uses_tokens(self.system):
+        if not self.system.tokens:
             return found
         is_light = len(queries) <= FEW and self._light is not None
         encoder = self._light if is_light else self._retriever

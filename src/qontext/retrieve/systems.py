@@ -45,7 +45,7 @@ class Adapted:
     def __init__(self, config: SearchConfig) -> None:
         self.config = config
         self.searcher = Searcher(config.index or "", device=config.device, encoder=config.encoder)
-        self.tag = self.searcher.system
+        self.tag = self.searcher.system.name
 
     def run(self, queries: dict[str, str], advance: Callable[[float], None]) -> Run:
         return self.searcher.run(queries, self.config.k, self.config.where)

@@ -30,9 +30,9 @@ from qontext.retrieve.searcher import (
     is_adapted,
     model_of,
     open_adapted,
-    uses_tokens,
 )
 from qontext.retrieve.snippets import SNIPPET, Rarity, snippet
+from qontext.retrieve.system import System as Combination
 from qontext.retrieve.token_bits import TokenBits
 from qontext.retrieve.where import Mask, passages_of
 from qontext.serve.errors import Failed
@@ -166,12 +166,15 @@ class Opener:
         dense, _ = open_index(dense_index(index), How(device=self.device))
         words, vectors = _rank(bm25, passages), _rank(held(dense), passages, encoder)
         both = _hybrid(words, vectors, about["weights"], passages)
-        encoder_label = "the original encoder" if about.get("encoder") == "start" else "the adapted encoder"
+        recommended = Combination.parse(about["system"])
+        encoder_label = f"the {Combination(about.get('encoder', 'adapted')).label}"
         parts = {
             "bm25": ("BM25", words), "dense": (encoder_label, vectors), "hybrid": (f"BM25 and {encoder_label}", both)
         }  # fmt: skip
-        best = {"bm25": "bm25", "start": "dense", "adapted": "dense"}.get(about["system"], "hybrid")
-        if uses_tokens(about["system"]):
+        best = "hybrid" if recommended.words else "dense"
+        if recommended.encoder is None:
+            best = "bm25"
+        if recommended.tokens:
             best, bits = "tokens", TokenBits(index / TOKENS)
             by_tokens = _by_tokens(both, bits, encoder, about.get("token_weight", TOKEN_WEIGHT), passages)
             parts["tokens"] = (f"BM25 and {encoder_label}, then its tokens", by_tokens)

@@ -13,7 +13,8 @@ from qontext.frame import log
 from qontext.frame.artifacts import open_artifact
 from qontext.frame.errors import QontextError
 from qontext.models.reference import shown_name
-from qontext.retrieve.searcher import ADAPTED, INDEX, SYSTEMS, index_of, model_of, read_adapted
+from qontext.retrieve.searcher import ADAPTED, INDEX, index_of, model_of, read_adapted
+from qontext.retrieve.system import label_of
 
 FOLDERS = {
     "model": "a copy of the encoder; needed for search and updates",
@@ -36,10 +37,10 @@ def show_adapted(root: Path) -> dict[str, Any]:
     age = max(0.0, time.time() - (root / ADAPTED).stat().st_mtime)  # a clock may have been set back
     sentences = [str(sentence) for sentence in verdict.get("sentences", ())]
     sentences += map(str, about.get("searching", {}).get("sentences", ()))
-    recommendation, *reasons = sentences or [f"Recommended: {SYSTEMS[about['system']]}."]
+    recommendation, *reasons = sentences or [f"Recommended: {label_of(about['system'])}."]
     log.show_line(recommendation)
     rows: dict[str, Any] = {
-        "system": SYSTEMS[about["system"]],
+        "system": label_of(about["system"]),
         "encoder": f"{_model(root, about)}, up to {about['read_tokens']} tokens",
         "passages": f"{passages['passages']:,} of {passages['documents']:,} documents",
         "labels": shown_labels(about.get("labels", {})),
@@ -94,7 +95,7 @@ def show_scores(verdict: Mapping[str, Any]) -> None:
         rows = []
         for name, values in by_split[split].items():
             p = _p_from(verdict, split, name)
-            label = SYSTEMS.get(name, name) + (" (recommended)" if name == verdict.get("system") else "")
+            label = label_of(name) + (" (recommended)" if name == verdict.get("system") else "")
             rows.append({"system": label, **values, "p": "–" if p is None else format_p(p)})
         log.show_rows(f"On {kind}" + (f", n = {count:,}" if count else ""), rows)
     if by_split:

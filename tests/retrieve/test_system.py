@@ -1,0 +1,31 @@
+"""The value that says what a search combines, and its recorded names."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from qontext.frame.errors import QontextError
+from qontext.retrieve.system import SYSTEMS, System, SystemName, label_of
+
+
+def test_recorded_names_stay_valid() -> None:
+    """They stand in adapted.json, in the names of steps and in reports."""
+    names = ["bm25", "start", "hybrid-start", "tokens-start", "adapted", "hybrid", "tokens"]
+    assert [system.name for system in SYSTEMS] == names == list(get_args(SystemName))
+    assert [System.parse(name) for name in names] == list(SYSTEMS)
+    assert [system.cost for system in SYSTEMS] == [0, 1, 1, 2, 1, 1, 2]
+    assert label_of("tokens-start") == "BM25 + original encoder + tokens"
+    assert label_of("mine") == "mine"
+
+
+def test_related_systems() -> None:
+    tokens = System.parse("tokens-start")
+    assert tokens.first_stage.name == "hybrid-start" and tokens.dense.name == "start"
+    assert tokens.with_encoder("adapted").name == "tokens"
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(QontextError, match="unknown system 'hybird'"):
+        System.parse("hybird")
