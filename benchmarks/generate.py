@@ -1,9 +1,9 @@
-"""Queries per second of both engines on a model of T5-base's shape with random weights, in one run.
+"""Queries per second in fp32 and bf16 on a model of T5-base's shape with random weights, in one run.
 
     python benchmarks/generate.py --out benchmarks/generate.json
 
 Random weights hardly ever end a query, so every query has the full length: the worst case, and the same
-work for both. The engines take turns, and the best of the rounds counts.
+work for both. The formats take turns, and the best of the rounds counts.
 """
 
 from __future__ import annotations
@@ -53,9 +53,8 @@ def main() -> None:
 
     from qontext.data.collection import Passage
     from qontext.frame import log
-    from qontext.queries.engines import T5
     from qontext.queries.generators import Task
-    from qontext.queries.t5 import T5Options
+    from qontext.queries.t5 import T5, T5Options
 
     torch.set_num_threads(options.threads)
     log.show(log.SILENT)
@@ -70,13 +69,12 @@ def main() -> None:
         make_model(Path(scratch) / "model")
         task = Task("-", 5, 42)
         same = {"model": f"{scratch}/model", "max_new_tokens": options.tokens}
-        engines = {
+        generators = {
             "transformers fp32": T5.open(T5Options(**same, device="cpu", precision="fp32"), task),
             "transformers bf16": T5.open(T5Options(**same, device="cpu", precision="bf16"), task),
-            "ctranslate2 int8": T5.open(T5Options(**same, device="cpu", engine="ctranslate2"), task),
         }
         for _ in range(options.rounds):
-            for name, generator in engines.items():
+            for name, generator in generators.items():
                 started = time.perf_counter()
                 queries = sum(len(written) for _, written in generator(passages))
                 seconds.setdefault(name, []).append(time.perf_counter() - started)

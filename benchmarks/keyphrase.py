@@ -162,9 +162,8 @@ def main() -> None:
 
 def trained(model: str, passages: list[Passage]) -> Ask:
     """The queries of a trained generator."""
-    from qontext.queries.engines import T5
     from qontext.queries.generators import Task
-    from qontext.queries.t5 import T5Options
+    from qontext.queries.t5 import T5, T5Options
 
     options = T5Options(model=model, max_passage_tokens=128, max_new_tokens=32)
     generator = T5.open(options, Task("-", 5, 42))

@@ -121,7 +121,7 @@ def test_a_long_help_names_the_options_that_few_need_and_help_all_explains_them(
 
 class BracketsConfig(StageConfig):
     folder: str = ""
-    """Needs qontext[qgen]; vectors are [n, dimension], read from [cls] tokens [/bold]."""
+    """Needs qontext[serve]; vectors are [n, dimension], read from [cls] tokens [/bold]."""
 
 
 def test_square_brackets_are_no_markup(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +129,7 @@ def test_square_brackets_are_no_markup(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stages, "load", lambda verb: command)
     done = CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, ["show", "--help"])
     text = " ".join(done.output.split())
-    assert "Needs qontext[qgen]; vectors are [n, dimension], read from [cls] tokens [/bold]." in text
+    assert "Needs qontext[serve]; vectors are [n, dimension], read from [cls] tokens [/bold]." in text
     assert "qontext show x[1] [red]y[/red]" in text
 
 

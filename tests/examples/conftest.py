@@ -13,7 +13,7 @@ from tests.examples.workspace import Workspace
 @pytest.fixture(scope="session")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
     """Of several test processes, the one that comes first makes it; each has a server of its own."""
-    for package in ("faiss", "sentence_transformers", "ctranslate2", "milvus_lite"):
+    for package in ("faiss", "sentence_transformers", "milvus_lite"):
         pytest.importorskip(package, reason=f"{package} is not installed")
     base = tmp_path_factory.getbasetemp()
     shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "examples"

@@ -1,7 +1,5 @@
 """Sampling by counters: the same queries in any batch, and the distribution that was asked for."""
 
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -78,28 +76,6 @@ def test_pick_survives_the_ends_of_the_unit_interval():
     assert Sampler(top_k=3, top_p=1.0).pick(logits, torch.tensor([0.0, 1.0])).tolist() == [0, 2]
 
 
-def test_ctranslate2_repeats_itself_and_caches_the_model(passages, tmp_path, tiny_t5, rows_of, monkeypatch):
-    pytest.importorskip("ctranslate2")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    same = {"model": tiny_t5, "engine": "ctranslate2", "max_new_tokens": 10, "part_passages": 16}
-    one = api.generate(passages, out=tmp_path / "one", **same)
-    converted = list((tmp_path / "cache" / "qontext" / "ctranslate2").iterdir())
-    assert one.meta["computed"] == {"precision": "int8", "devices": ["cpu"]}
-    assert [p.name.split("-ct")[0].rsplit("-", 1)[1] for p in converted] == ["int8"]
-    stamp = (converted[0] / "model.bin").stat().st_mtime_ns
-    two = api.generate(passages, out=tmp_path / "two", **same)
-    assert rows_of(one.path) == rows_of(two.path) and one.summary["queries"] > 100
-    assert (converted[0] / "model.bin").stat().st_mtime_ns == stamp
-    other = api.generate(passages, out=tmp_path / "three", seed=7, **same)
-    assert rows_of(one.path) != rows_of(other.path)
-
-
-def test_a_missing_extra_says_what_to_install(passages, tmp_path, tiny_t5, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ctranslate2", None)
-    with pytest.raises(QontextError, match=r"pip install 'qontext\[qgen\]'"):
-        api.generate(passages, out=tmp_path / "q", model=tiny_t5, engine="ctranslate2")
-
-
 def test_an_encoder_is_no_generator(passages, tmp_path, minilm):
     with pytest.raises(
         QontextError, match="'bert' model; generating queries needs a sequence-to-sequence model"
@@ -131,8 +107,3 @@ def test_half_a_model_is_refused(passages, tmp_path, tiny_t5):
     weights.unlink()
     with pytest.raises(QontextError, match="contains no weights"):
         api.generate(passages, out=tmp_path / "q2", model=tmp_path / "half")
-
-
-def test_int8_belongs_to_the_other_engine(passages, tmp_path, tiny_t5):
-    with pytest.raises(QontextError, match="--engine ctranslate2"):
-        api.generate(passages, out=tmp_path / "q", model=tiny_t5, precision="int8")

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-_LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "bm25s", "faiss", "ctranslate2")
+_LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "bm25s", "faiss")
 
 _UNITS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
 

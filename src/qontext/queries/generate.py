@@ -158,7 +158,6 @@ STAGE = Stage(
     format=3,
     examples="""
         qontext generate passages --generator keyphrase --out queries
-        qontext generate passages --per-passage 5 --engine ctranslate2 --out queries
         qontext generate passages --generator t5 --model generator --out queries
         qontext generate passages --generator causal --model language-model --out queries
         qontext generate passages --generator llm --endpoint http://localhost:8000/v1 --chat-model NAME --out queries

@@ -24,7 +24,7 @@ GENERATORS = Kinds(
     "qontext.generators",
     "qontext.queries.generators:Generator",
     {
-        "t5": Kind("qontext.queries.engines:T5", "a sequence-to-sequence model"),
+        "t5": Kind("qontext.queries.t5:T5", "a sequence-to-sequence model"),
         "causal": Kind("qontext.queries.causal:Causal", "a local language model"),
         "llm": Kind("qontext.queries.llm:Llm", "a chat endpoint"),
         "keyphrase": Kind("qontext.queries.keyphrase:Keyphrase", "rules, no model"),

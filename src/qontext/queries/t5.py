@@ -3,7 +3,6 @@
     q_ic ~ P(q | prefix + passage_i), c = 1 … C, nucleus p = 0.95 within the 25 most likely tokens
 
 Nogueira and Lin, "From doc2query to docTTTTTquery"; the settings are those of query-as-context pre-training.
-Two engines: `transformers` is the reference; `ctranslate2` computes in int8, which is faster on a CPU without bf16.
 """
 
 from __future__ import annotations
@@ -50,10 +49,8 @@ class T5Options(SamplingOptions):
     """Text before each passage. Default: the one that the model was trained with, or 'text2query: '."""
     top_k: Annotated[int, Field(ge=0)] = 25
     """Draw from this many most likely tokens; 0 = all."""
-    engine: Literal["transformers", "ctranslate2"] = "transformers"
-    """transformers, or ctranslate2 (int8: faster on a CPU without bf16; reproducible only with the same batches)."""
-    precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] = "auto"
-    """auto is bf16 if the hardware supports it, else fp32; with ctranslate2, int8 on a CPU and fp16 on a GPU."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """auto is bf16 if the hardware supports it, else fp32."""
     batch_tokens: Annotated[int, Field(ge=1)] = 8192
     """Passage tokens per batch, including padding."""
     device: Annotated[str, Machine()] = "auto"
@@ -97,8 +94,8 @@ class Source:
         return encoded
 
 
-class Transformers(Generator):
-    """The reference engine."""
+class T5(Generator):
+    """A sequence-to-sequence model."""
 
     Options = T5Options
     model_option = "model"
@@ -109,7 +106,6 @@ class Transformers(Generator):
         from qontext.models.seq2seq import load_model, load_tokenizer, model_folder
         from qontext.queries.sampling import Sampler
 
-        assert settings.precision != "int8", "refused by computes_in"
         folder = model_folder(settings.model)
         self.device = resolve_device(own_device(settings.device))
         self.dtype = resolve_precision(settings.precision, self.device)
@@ -124,8 +120,15 @@ class Transformers(Generator):
         self.tally: Counter[str] = Counter()
 
     @classmethod
-    def open(cls, options: T5Options, task: Task) -> Generator:
-        return Transformers(options, task)
+    def open(cls, options: T5Options, task: Task) -> T5:
+        return cls(options, task)
+
+    @classmethod
+    def computes_in(cls, options: T5Options) -> tuple[str, str]:
+        from qontext.models.precision import own_device, precision_name, resolve_device, resolve_precision
+
+        device = resolve_device(own_device(options.device))
+        return precision_name(resolve_precision(options.precision, device)), device.type
 
     def __call__(self, passages: list[Passage]) -> Iterator[tuple[int, list[str]]]:
         import numpy as np
