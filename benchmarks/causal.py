@@ -119,7 +119,7 @@ class Judge:
                     self.drawn,
                 ),
             )
-        from qontext.queries.keyphrase import Keyphrase
+        from qontext.queries.generators.keyphrase import Keyphrase
         from qontext.queries.words import Rarity
 
         yield "keyphrase", collected(Keyphrase(Rarity(self.passages.values()), 5, 1), self.drawn)
@@ -129,8 +129,8 @@ class Judge:
 def written(passages: list[Passage], options: dict[str, Any]) -> tuple[dict[str, list[str]], dict[str, Any]]:
     """The model's queries, and how fast it wrote them."""
     from qontext.frame import machine
-    from qontext.queries.causal import Causal, CausalOptions
     from qontext.queries.generators import Task
+    from qontext.queries.generators.causal import Causal, CausalOptions
 
     generator = Causal.open(CausalOptions(**options), Task("-", 5, 42))
     wall, processor = time.perf_counter(), time.process_time()
@@ -150,7 +150,7 @@ def collected(generator: Any, passages: list[Passage]) -> dict[str, list[str]]:
     """Each passage's queries, cleaned as `generate` cleans them."""
     from collections import Counter
 
-    from qontext.queries.cleaning import clean
+    from qontext.queries.generators import clean
 
     return {passages[i].id: clean(queries, passages[i], Counter()) for i, queries in generator(passages)}
 

@@ -24,7 +24,7 @@ def make_model(folder: Path) -> None:
     """T5-base's shape (12 + 12 layers, 768 wide), random, with a small tokenizer."""
     from transformers import T5Config, T5ForConditionalGeneration
 
-    from qontext.queries.new_model import train_tokenizer
+    from qontext.queries.training.new_model import train_tokenizer
 
     tokenizer = train_tokenizer([WORDS] * 5, 60)
     config = T5Config(
@@ -54,7 +54,7 @@ def main() -> None:
     from qontext.data.collection import Passage
     from qontext.frame import log
     from qontext.queries.generators import Task
-    from qontext.queries.t5 import T5, T5Options
+    from qontext.queries.generators.t5 import T5, T5Options
 
     torch.set_num_threads(options.threads)
     log.show(log.SILENT)

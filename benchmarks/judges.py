@@ -202,8 +202,8 @@ def likelihood(folder: str) -> Score:
     """The mean log-probability of a query's tokens after its passage."""
     import torch
 
-    from qontext.queries.causal import Causal, CausalOptions
     from qontext.queries.generators import Task
+    from qontext.queries.generators.causal import Causal, CausalOptions
 
     generator = Causal.open(CausalOptions(model=folder), Task("-", 1, 1))
     tokenizer, model = generator.tokenizer, generator.model

@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 
 from qontext.data.collection import Passage, load_collection
-from qontext.queries.keyphrase import KINDS, Keyphrase
+from qontext.queries.generators.keyphrase import KINDS, Keyphrase
 from qontext.queries.words import Rarity, content_words
 
 SETS = ("squad_pool", "fairytaleqa", "medquad")
@@ -40,7 +40,7 @@ def speed(passages: list[Passage]) -> dict[str, float]:
     """Passages per second of processor time on one core: statistics, generation, both with cleaning."""
     from collections import Counter
 
-    from qontext.queries.cleaning import clean
+    from qontext.queries.generators import clean
 
     best: dict[str, float] = {}
     for _ in range(2):
@@ -163,7 +163,7 @@ def main() -> None:
 def trained(model: str, passages: list[Passage]) -> Ask:
     """The queries of a trained generator."""
     from qontext.queries.generators import Task
-    from qontext.queries.t5 import T5, T5Options
+    from qontext.queries.generators.t5 import T5, T5Options
 
     options = T5Options(model=model, max_passage_tokens=128, max_new_tokens=32)
     generator = T5.open(options, Task("-", 5, 42))

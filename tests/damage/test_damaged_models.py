@@ -20,7 +20,7 @@ from qontext.models.folder import check_model
 from qontext.models.light import open_light
 from qontext.models.retriever import Retriever
 from qontext.models.seq2seq import load_model, load_tokenizer, model_folder
-from qontext.queries.new_model import Preset, from_model, from_scratch
+from qontext.queries.training.new_model import Preset, from_model, from_scratch
 
 
 def read_seq2seq(name: str) -> None:
@@ -243,7 +243,7 @@ def test_a_dense_layer_that_cannot_be(broken: Callable[[str], Path], values: Any
 
 
 def test_a_generators_own_settings(broken: Callable[[str], Path]) -> None:
-    from qontext.queries.t5 import Source, T5Options
+    from qontext.queries.generators.t5 import Source, T5Options
 
     folder = broken("generator")
     for content in ("", "[]", '{"prefix": 5}', '{"with_title": "yes"}'):

@@ -21,7 +21,7 @@ from qontext.evaluation.answers import read_questions
 from qontext.finetune.negatives import groups
 from qontext.finetune.negatives.groups import read_candidates, read_groups
 from qontext.frame.errors import QontextError
-from qontext.queries.file import read_queries_by_passage
+from qontext.queries.generators.file import read_queries_by_passage
 from qontext.retrieve.inputs import judgments
 
 Reader = Callable[[Path], Any]

@@ -56,7 +56,7 @@ def passages(write_passages):
 @pytest.fixture(scope="session")
 def tiny_t5(tmp_path_factory):
     """A random T5 of one layer and a tokenizer that is trained here."""
-    from qontext.queries.new_model import PRESETS, Preset, from_scratch
+    from qontext.queries.training.new_model import PRESETS, Preset, from_scratch
 
     PRESETS["test"] = Preset(1, 32, 2)
     model, tokenizer = from_scratch("test", TEXTS * 3, 120, seed=1)
@@ -198,7 +198,7 @@ class Server:
 @pytest.fixture
 def server(monkeypatch):
     """A chat server that misbehaves on request, and no long pauses between attempts."""
-    from qontext.queries.chat import Chat
+    from qontext.queries.generators.chat import Chat
 
     monkeypatch.setattr(Chat.__init__, "__defaults__", (None, 120.0, 6, 0.01))
     server_started = Server()

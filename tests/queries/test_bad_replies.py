@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from qontext import api
-from qontext.queries import chat
-from qontext.queries.chat import Chat, Failed
-from qontext.queries.prompts import read_queries
+from qontext.queries.generators import chat
+from qontext.queries.generators.chat import Chat, Failed
+from qontext.queries.generators.llm import read_queries
 
 
 def completion(content='["a query"]', **more):

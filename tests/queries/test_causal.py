@@ -11,7 +11,7 @@ import torch
 
 from qontext import api
 from qontext.frame.errors import QontextError
-from qontext.queries.causal_prompts import EXAMPLES, INSTRUCTIONS, Prompt, read_query, tokens_with
+from qontext.queries.generators.causal_prompts import EXAMPLES, INSTRUCTIONS, Prompt, read_query, tokens_with
 
 pytestmark = pytest.mark.numeric
 
@@ -32,15 +32,14 @@ def test_the_batch_does_not_matter(passages, tmp_path, tiny_llama, rows_of, prec
 def test_every_token_is_drawn_from_the_models_plain_output(tiny_llama):
     """Head, padding, cache and leaving rows change nothing: each token is the one that is drawn without them."""
     from qontext.models.causal import load_model, load_tokenizer
-    from qontext.queries.continuation import Continuation, Head
-    from qontext.queries.sampling import Sampler, draw
+    from qontext.queries.generators.sampling import CausalDecoder, Head, Sampler, draw
 
     folder = Path(tiny_llama)
     model = load_model(folder, load_tokenizer(folder))
     head, prompts = [5, 9, 17, 30], [[40, 41], [50, 51, 52, 53, 54, 55, 56], [60]]
     ids, ends, lasts = ["a", "b", "c"], torch.arange(40), torch.arange(40, 80)
     sampler = Sampler(samples=8, max_new_tokens=12, temperature=1.5)
-    drawn = draw(Continuation(model, Head(model, head), prompts), ids, sampler, ends, lasts)
+    drawn = draw(CausalDecoder(model, Head(model, head), prompts), ids, sampler, ends, lasts)
     dice = torch.from_numpy(sampler.dice(ids)).float().reshape(3, 8, -1)
     lengths = set()
     for passage, prompt in enumerate(prompts):

@@ -13,10 +13,9 @@ import pytest
 
 from qontext import api
 from qontext.frame.errors import QontextError
-from qontext.queries import chat
-from qontext.queries.chat import Chat
-from qontext.queries.endpoint import check_endpoint, hide, read_key
 from qontext.queries.generate import GenerateConfig
+from qontext.queries.generators import chat
+from qontext.queries.generators.chat import Chat, check_endpoint, hide, read_key
 
 KEY = "sk-canary-Q7w3Zr9Lx2Vb5Nt8"
 

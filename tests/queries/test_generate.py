@@ -10,8 +10,8 @@ from qontext.data import records
 from qontext.data.collection import Passage
 from qontext.frame import artifacts
 from qontext.frame.errors import QontextError
-from qontext.queries.cleaning import clean
 from qontext.queries.generate import GenerateConfig
+from qontext.queries.generators import clean
 
 
 def test_keyphrase_end_to_end(passages, tmp_path, rows_of):

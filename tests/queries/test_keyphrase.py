@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from qontext.data.collection import Passage
-from qontext.queries.keyphrase import Keyphrase, _heaviest
-from qontext.queries.questions import ask, stands_alone
+from qontext.queries.generators.keyphrase import Keyphrase, _heaviest
+from qontext.queries.generators.questions import ask, stands_alone
 from qontext.queries.words import Rarity, Tokens
 
 WORLD = [

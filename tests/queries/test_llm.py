@@ -10,9 +10,9 @@ import pytest
 
 from qontext import api
 from qontext.frame.errors import QontextError
-from qontext.queries import chat
-from qontext.queries.chat import Chat, Failed, _retry_after
-from qontext.queries.prompts import messages, read_queries
+from qontext.queries.generators import chat
+from qontext.queries.generators.chat import Chat, Failed, _retry_after
+from qontext.queries.generators.llm import messages, read_queries
 
 KEY = "sk-very-secret-0123456789"
 

@@ -12,10 +12,10 @@ from tests.tiny import save_bert
 from qontext import api
 from qontext.data import records
 from qontext.frame.errors import QontextError
-from qontext.queries import signals
-from qontext.queries.lookup import Lookup
+from qontext.queries.filtering import signals
+from qontext.queries.filtering.lookup import Lookup
+from qontext.queries.filtering.searchers import Lexical, Rows
 from qontext.queries.relevance import KINDS, with_interval
-from qontext.queries.searchers import Lexical, Rows
 
 pytestmark = pytest.mark.numeric
 

@@ -6,7 +6,7 @@ import torch
 
 from qontext import api
 from qontext.frame.errors import QontextError
-from qontext.queries.sampling import Sampler
+from qontext.queries.generators.sampling import Sampler
 
 
 @pytest.mark.parametrize(("precision", "least"), [("fp32", 1.0), ("bf16", 0.9)])
@@ -37,7 +37,7 @@ def test_another_seed_gives_others(passages, tmp_path, tiny_t5, rows_of):
 def test_cache_masks_and_leaving_rows_change_nothing(tiny_t5):
     """Every token is the one that is drawn from the model's plain output for the passage alone, without a cache."""
     from qontext.models.seq2seq import load_model, load_tokenizer, model_folder
-    from qontext.queries.sampling import sample, start_token
+    from qontext.queries.generators.sampling import sample, start_token
 
     folder = model_folder(tiny_t5)
     tokenizer = load_tokenizer(folder)
@@ -86,7 +86,7 @@ def test_an_encoder_is_no_generator(passages, tmp_path, minilm):
 def test_a_foreign_tokenizer_is_refused(passages, tmp_path, tiny_t5):
     import shutil
 
-    from qontext.queries.new_model import train_tokenizer
+    from qontext.queries.training.new_model import train_tokenizer
 
     shutil.copytree(tiny_t5, tmp_path / "mixed")
     train_tokenizer([f"word{n} {n * n} thing{n}" for n in range(500)], 400).save_pretrained(

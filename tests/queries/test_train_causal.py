@@ -51,10 +51,9 @@ def trainable(tiny_llama):
     from pathlib import Path
 
     from qontext.models.causal import load_model, load_tokenizer
-    from qontext.queries.pairs import Pair
-    from qontext.queries.t5 import Source
-    from qontext.queries.trainable import Shape
-    from qontext.queries.trainable_causal import TrainableCausal
+    from qontext.queries.generators.t5 import Source
+    from qontext.queries.training.pairs import Pair
+    from qontext.queries.training.trainable import Shape, TrainableCausal
     from qontext.training.sampler import EpochSampler
 
     folder = Path(tiny_llama)

@@ -11,8 +11,8 @@ from qontext.corpus.sources import ReadAs, fingerprint, reads_below
 from qontext.data.passage import TitleRule
 from qontext.frame.config import Action, Input, Machine, Seed, StageConfig, without_empty
 from qontext.frame.parts import Place
-from qontext.queries.endpoint import check_endpoint
 from qontext.queries.generators import GENERATORS
+from qontext.queries.generators.chat import check_endpoint
 
 
 class AdaptConfig(StageConfig):

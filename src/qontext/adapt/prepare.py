@@ -102,7 +102,7 @@ def _objective(encoder: str, layout: Any, max_tokens: int, seed: int) -> dict[st
 
 
 def _generator(kind: str, model: str | None, endpoint: str | None, seed: int, device: str) -> dict[str, Any]:
-    from qontext.queries.t5 import DEFAULT_MODEL
+    from qontext.queries.generators.t5 import DEFAULT_MODEL
 
     if kind == "auto":
         kind = "t5" if device == "cuda" and _at_hand(model or DEFAULT_MODEL) else "keyphrase"

@@ -179,7 +179,7 @@ def _divide(config: HoldoutConfig, out: set[str], work: Workdir) -> tuple[dict[s
 def _chosen(texts: dict[str, list[str]], seed: int) -> dict[str, tuple[str, str]]:
     """The passages and questions for evaluation by id: one query per passage, of those that can stand for a question. A
     passage without such a query tests nothing, unless none has one."""
-    from qontext.queries.questions import stands_alone
+    from qontext.queries.generators.questions import stands_alone
 
     good = {
         passage: [query for query in queries if stands_alone(query)] for passage, queries in texts.items()

@@ -18,7 +18,7 @@ from qontext.frame.errors import QontextError
 if TYPE_CHECKING:
     from qontext.data.collection import Passage
     from qontext.frame.artifacts import Workdir
-    from qontext.queries.causal import Causal
+    from qontext.queries.generators.causal import Causal
 
 LONGEST = 192
 """Maximum tokens of a passage that are read; reading them takes most of the time."""
@@ -66,8 +66,8 @@ def time_questions(model: str, passages: Sequence[Passage]) -> Asking:
 
 
 def _opened(model: str, seed: int, work: Workdir | None = None) -> Causal:
-    from qontext.queries.causal import Causal, CausalOptions
     from qontext.queries.generators import Task
+    from qontext.queries.generators.causal import Causal, CausalOptions
 
     options = CausalOptions(model=model, max_passage_tokens=LONGEST, max_new_tokens=48)
     if work is not None:
@@ -79,7 +79,7 @@ def _opened(model: str, seed: int, work: Workdir | None = None) -> Causal:
 def _written(
     generator: Causal, passages: Sequence[Passage], advance: Callable[[int], None]
 ) -> dict[str, str]:
-    from qontext.queries.cleaning import clean
+    from qontext.queries.generators import clean
 
     questions: dict[str, str] = {}
     for place, written in generator(list(passages)):

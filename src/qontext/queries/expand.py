@@ -1,15 +1,24 @@
 """Document expansion: passages with their queries appended, so that BM25 finds them by words that they do not contain.
 
 Nogueira and Lin, "From doc2query to docTTTTTquery". The result has the columns of passages, with their places and metadata,
-and can be used in their place.
+and can be used in their place. Appended are
+
+    all     tf(t, d) + Σ_q tf(t, q)                 docT5query: the passage is found by new words, and its own are weighted
+    seen    tf(t, d) + Σ_q tf(t, q) · [t ∈ d]       its own words are weighted alone, as DeepCT does
+    new     tf(t, d) + Σ_q tf(t, q) · [t ∉ d]       it is found by new words alone; uniCOIL learns the weights of all
+
+for the terms t of a passage d and its queries q. DeepCT (Dai and Callan 2019) estimates with a trained model the share of a
+passage's queries that contain a term, and drops terms with none; here generated queries are counted, which are too few to
+drop terms by.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, field_validator, model_validator
 
@@ -19,7 +28,7 @@ from qontext.frame.config import Input
 from qontext.frame.errors import QontextError
 from qontext.frame.parts import Outcome, Part, Parts, PartsConfig, slices
 from qontext.frame.stages import Stage
-from qontext.queries.appended import Appended, Words
+from qontext.retrieve.analysis import WORD, term_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,6 +43,30 @@ _BLOCK = PART
 """Passages of a block: whoever makes the parts, they are read from the same files."""
 _TOGETHER = 1 << 21
 """Queries whose passages are looked up together."""
+
+
+Words = Literal["all", "seen", "new"]
+
+
+class Appended:
+    """The words of queries that are appended. Words are compared as BM25 compares them, by an analyzer's terms."""
+
+    def __init__(self, words: Words, analyzer: str) -> None:
+        self.words, self._term = words, cache(term_of(analyzer))
+
+    def __call__(self, passage: str, queries: list[str]) -> list[str]:
+        """The chosen words of each query; queries without one are left out."""
+        if self.words == "all":
+            return queries
+        seen, wanted = self._terms(passage), self.words == "seen"
+        kept = []
+        for query in queries:
+            terms = ((word, self._term(word.lower())) for word in WORD.findall(query))
+            kept.append(" ".join(word for word, term in terms if term and (term in seen) == wanted))
+        return [query for query in kept if query]
+
+    def _terms(self, text: str) -> set[str]:
+        return {self._term(word) for word in WORD.findall(text.lower())}
 
 
 class _Rows(NamedTuple):

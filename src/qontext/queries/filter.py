@@ -19,13 +19,13 @@ from qontext.frame.config import Input
 from qontext.frame.errors import QontextError
 from qontext.frame.parts import Outcome, Part, Parts, PartsConfig
 from qontext.frame.stages import Stage
-from qontext.queries.judges import JUDGES, Collection
-from qontext.queries.judges import Part as Judged
+from qontext.queries.filtering.judges import JUDGES, Collection
+from qontext.queries.filtering.judges import Part as Judged
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from qontext.queries.lookup import Lookup
+    from qontext.queries.filtering.lookup import Lookup
     from qontext.queries.words import Array
 
 FOOTER = b"qontext"
@@ -52,7 +52,7 @@ class FilterConfig(PartsConfig):
     """The passages from which the queries were generated."""
 
     by: str = "retrieval"
-    """How queries are scored."""
+    """The judge that scores queries."""
 
     keep_at_least: Annotated[int, Field(ge=0)] = 1
     """Minimum number of queries to keep per passage, even if they fail; the best are kept."""
@@ -77,7 +77,7 @@ class Filter(Parts[FilterConfig]):
         ]
 
     def open(self) -> None:
-        from qontext.queries.lookup import Lookup
+        from qontext.queries.filtering.lookup import Lookup
 
         self.passages = Lookup(self.config.passages)
         collection = Collection(self.config.queries, self.passages)
@@ -96,7 +96,7 @@ class Filter(Parts[FilterConfig]):
         return {}
 
     def finish(self, outcome: Outcome) -> dict[str, Any]:
-        from qontext.queries.searchers import remove_vectors
+        from qontext.queries.filtering.searchers import remove_vectors
 
         remove_vectors(self.work)
         return _summarize(self.config, self.work, [part.name for part in outcome.parts])

@@ -103,7 +103,7 @@ def _make_part(generator: Generator, passages: list[Passage], per_passage: int, 
     import pyarrow as pa
 
     from qontext.data import records
-    from qontext.queries.cleaning import clean
+    from qontext.queries.generators import clean
 
     generator.tally = tally = Counter[str]()
     queries_of: list[list[str]] = [[] for _ in passages]

@@ -16,11 +16,11 @@ from pydantic import Field
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, Machine, Seed, StageConfig
 from qontext.frame.stages import Stage
-from qontext.queries.judges import open_reranker, open_retriever, open_searcher
+from qontext.queries.filtering.judges import open_reranker, open_retriever, open_searcher
 
 if TYPE_CHECKING:
-    from qontext.queries.lookup import Lookup
-    from qontext.queries.searchers import Searcher
+    from qontext.queries.filtering.lookup import Lookup
+    from qontext.queries.filtering.searchers import Searcher
     from qontext.queries.words import Array
 
 KINDS = {
@@ -61,9 +61,9 @@ class RelevanceConfig(StageConfig):
 def run(config: RelevanceConfig, work: Workdir) -> dict[str, Any]:
     import numpy as np
 
-    from qontext.queries.draw import draw_pairs
-    from qontext.queries.lookup import Lookup
-    from qontext.queries.searchers import remove_vectors
+    from qontext.queries.filtering.draw import draw_pairs
+    from qontext.queries.filtering.lookup import Lookup
+    from qontext.queries.filtering.searchers import remove_vectors
 
     passages = Lookup(config.passages)
     pairs = draw_pairs(config.queries, config.passages, passages, config.documents, config.seed)
@@ -113,7 +113,7 @@ class _Search:
         )
 
     def backward(self, contexts: list[str]) -> Searcher:
-        from qontext.queries.searchers import Dense, Lexical, Rows
+        from qontext.queries.filtering.searchers import Dense, Lexical, Rows
 
         if self.retriever is None:
             return Lexical(contexts, len(contexts))
@@ -132,7 +132,7 @@ def _signals(
     """[N] of true and false for each signal."""
     import numpy as np
 
-    from qontext.queries import signals
+    from qontext.queries.filtering import signals
 
     values = {"overlap": signals.overlap(contexts, passages) >= config.overlap}
     for search in searches:

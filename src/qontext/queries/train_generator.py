@@ -75,7 +75,7 @@ class TrainGeneratorConfig(TrainingConfig):
     """Stop after this many evaluations without a lower dev loss."""
 
     keep: Literal["best", "last"] = "best"
-    """Which weights to keep: those with the lowest dev loss, or the last ones."""
+    """Weights to keep: those with the lowest dev loss, or the last ones."""
 
     @field_validator("data", mode="before")
     @classmethod
@@ -87,7 +87,7 @@ class TrainGeneratorConfig(TrainingConfig):
 
 
 def run(config: TrainGeneratorConfig, work: Workdir) -> dict[str, Any]:
-    from qontext.queries.pairs import read_pairs
+    from qontext.queries.training.pairs import read_pairs
     from qontext.training.distributed import join
     from qontext.training.loop import train
     from qontext.training.sampler import EpochSampler
@@ -119,11 +119,9 @@ def run(config: TrainGeneratorConfig, work: Workdir) -> dict[str, Any]:
 def _generator(config: TrainGeneratorConfig, pairs: list[Any]) -> Any:
     """The model to train, as its architecture is trained."""
     from qontext.models import causal
-    from qontext.queries.new_model import from_model, from_scratch
-    from qontext.queries.t5 import Source
-    from qontext.queries.trainable import Shape
-    from qontext.queries.trainable_causal import TrainableCausal
-    from qontext.queries.trainable_seq2seq import TrainableSeq2Seq
+    from qontext.queries.generators.t5 import Source
+    from qontext.queries.training.new_model import from_model, from_scratch
+    from qontext.queries.training.trainable import Shape, TrainableCausal, TrainableSeq2Seq
 
     source = Source(config.prefix, config.with_title)
     shape = Shape(source, config.max_passage_tokens, config.max_query_tokens)
@@ -191,7 +189,7 @@ def _save(config: TrainGeneratorConfig, generator: Any, dev_pairs: list[Any], wo
     import torch
 
     from qontext.models.load import quiet
-    from qontext.queries.t5 import SETTINGS_FILE
+    from qontext.queries.generators.t5 import SETTINGS_FILE
     from qontext.training import checkpoint, metrics
 
     generator.model.to("cpu")

@@ -96,7 +96,7 @@ class Tokens:
 
 
 def split(texts: Sequence[str]) -> tuple[Array, Array, Any]:
-    """Where each text's tokens start, which of the different tokens each one is, and these as written."""
+    """The start of each text's tokens, the number of each token's type, and the types as written."""
     column = pa.array([text[:READ_CHARACTERS] for text in texts], pa.large_string())
     column = pc.replace_substring_regex(column, r"\([^()]*\)", " ")
     column = pc.replace_substring_regex(pc.replace_substring(column, "\n", " . "), _BLANKS, " ")

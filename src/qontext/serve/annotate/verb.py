@@ -171,10 +171,10 @@ def _draw(config: AnnotateConfig) -> list[tuple[str, str, str, dict[Kind, dict[s
     """The texts of each document's pairs, with automatic signals."""
     import numpy as np
 
-    from qontext.queries import signals
-    from qontext.queries.draw import draw_pairs
-    from qontext.queries.lookup import Lookup
-    from qontext.queries.searchers import Lexical
+    from qontext.queries.filtering import signals
+    from qontext.queries.filtering.draw import draw_pairs
+    from qontext.queries.filtering.lookup import Lookup
+    from qontext.queries.filtering.searchers import Lexical
     from qontext.serve.annotate.study import KINDS
 
     passages = Lookup(config.passages)

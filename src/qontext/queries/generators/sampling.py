@@ -6,11 +6,12 @@ step), so a passage's queries do not depend on batch, part or process. Batching 
 the logits: a token changes if u is within that error of a boundary, about once in 10^5 tokens in fp32 and
 more often in bf16.
 
-Shapes: B passages, C samples of each, R = live rows (of B·C), L passage tokens, V vocabulary.
+Shapes: B passages, C samples of each, R = live rows (of B·C), L passage tokens or tokens of a padded prompt, V vocabulary.
 """
 
 from __future__ import annotations
 
+import copy
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -111,7 +112,7 @@ def end_tokens(model: Any, device: torch.device) -> Tensor:
 def sample(
     model: Any, ids_BL: Tensor, mask_BL: Tensor, passages: Sequence[str], sampler: Sampler, dtype: torch.dtype
 ) -> list[list[list[int]]]:
-    """What a sequence-to-sequence model writes; see `draw`."""
+    """Sample from a sequence-to-sequence model; see `draw`."""
     with autocast(ids_BL.device, dtype):
         return draw(
             Seq2SeqDecoder(model, ids_BL, mask_BL), passages, sampler, end_tokens(model, ids_BL.device)
@@ -160,3 +161,72 @@ def start_token(model: Any) -> int:
             if (token := getattr(config, name, None)) is not None:
                 return int(token)
     raise AssertionError("checked when the model was loaded")
+
+
+class CausalDecoder:
+    """Decoder of a decoder-only model for `prompts`, all after the same `head`, which is computed once.
+
+    Prompts are padded on the left; positions count real tokens only, so the padding changes nothing but rounding.
+    """
+
+    def __init__(self, model: Any, head: Head, prompts: Sequence[Sequence[int]]) -> None:
+        self.model, self.device = model, model.device
+        width = max(map(len, prompts))
+        rows = [[*[0] * (width - len(ids)), *ids] for ids in prompts]
+        mask = [[*[1] * head.length, *[0] * (width - len(ids)), *[1] * len(ids)] for ids in prompts]
+        self.ids = torch.tensor(rows, device=self.device)
+        self.mask = torch.tensor(mask, device=self.device)
+        self.cache = head.repeated(len(prompts))
+
+    def start(self, samples: int) -> Tensor:
+        logits = self._forward(self.ids).repeat_interleave(samples, 0)
+        self.cache.batch_repeat_interleave(samples)
+        self.mask = self.mask.repeat_interleave(samples, 0)
+        return logits
+
+    def keep(self, rows: Tensor) -> None:
+        self.cache.batch_select_indices(rows)
+        self.mask = self.mask[rows]
+
+    def step(self, tokens_R: Tensor) -> Tensor:
+        self.mask = torch.cat([self.mask, self.mask.new_ones(len(self.mask), 1)], 1)
+        return self._forward(tokens_R[:, None])
+
+    def _forward(self, ids_RT: Tensor) -> Tensor:
+        positions = (self.mask.cumsum(1) - 1).clamp(min=0)[:, -ids_RT.shape[1] :]
+        out = self.model(
+            input_ids=ids_RT,
+            attention_mask=self.mask,
+            position_ids=positions,
+            past_key_values=self.cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        logits: Tensor = out.logits[:, -1]
+        return logits
+
+
+class Head:
+    """The tokens with which all prompts begin, and the model's cache after them."""
+
+    def __init__(self, model: Any, ids: Sequence[int]) -> None:
+        from transformers import DynamicCache
+
+        new: Any = DynamicCache
+        self.length = len(ids)
+        self.cache = new(config=model.config)
+        if ids:
+            with torch.inference_mode():
+                model(
+                    input_ids=torch.tensor([list(ids)], device=model.device),
+                    past_key_values=self.cache,
+                    use_cache=True,
+                    logits_to_keep=1,
+                )
+
+    def repeated(self, times: int) -> Any:
+        """A cache that continues the head in this many rows."""
+        cache = copy.deepcopy(self.cache)
+        if self.length:
+            cache.batch_repeat_interleave(times)
+        return cache

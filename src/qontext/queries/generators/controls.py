@@ -1,8 +1,4 @@
-"""Random spans of the passage as its queries: a control that tells a query from merely a short text of the passage.
-
-query = the title, and a span of the text
-length ~ U{shortest … longest} words,  start ~ U over all places where it fits
-"""
+"""Controls for generated queries, without a model: the title, the first sentence, random spans."""
 
 from __future__ import annotations
 
@@ -18,7 +14,48 @@ from qontext.data.collection import Passage
 from qontext.frame.config import Options
 from qontext.frame.errors import QontextError
 from qontext.queries.generators import Generator, Task
+from qontext.queries.words import Tokens
 from qontext.training.randomness import below
+
+
+class Title(Generator):
+    """The passage's title. Passages without one get no query."""
+
+    is_quick = True
+
+    def __init__(self) -> None:
+        self.tally: Counter[str] = Counter()
+
+    @classmethod
+    def open(cls, options: Options, task: Task) -> Title:
+        return cls()
+
+    def __call__(self, passages: list[Passage]) -> Iterator[tuple[int, list[str]]]:
+        for index, passage in enumerate(passages):
+            yield index, [passage.title] if passage.title.strip() else []
+
+
+class Lead(Generator):
+    """The passage's first sentence. Sentences end where `keyphrase` has them end."""
+
+    is_quick = True
+
+    def __init__(self) -> None:
+        self.tally: Counter[str] = Counter()
+
+    @classmethod
+    def open(cls, options: Options, task: Task) -> Lead:
+        return cls()
+
+    def __call__(self, passages: list[Passage]) -> Iterator[tuple[int, list[str]]]:
+        tokens = Tokens.of([passage.text for passage in passages])
+        for index in range(len(passages)):
+            first, after = tokens.starts[index : index + 2].tolist()
+            if first == after:
+                yield index, []
+                continue
+            last = first + int(tokens.ends[first:after].argmax())
+            yield index, [" ".join(tokens.written[t] for t in tokens.token[first : last + 1])]
 
 
 class SpanOptions(Options):
@@ -39,7 +76,13 @@ class SpanOptions(Options):
 
 
 class Span(Generator):
-    """What is drawn is a function of seed, passage and the query's number."""
+    """Random spans of the passage, which tell a query from merely a short text of the passage.
+
+    query = the title, and a span of the text
+    length ~ U{shortest … longest} words,  start ~ U over all places where it fits
+
+    The draw is a function of seed, passage and the query's number.
+    """
 
     Options = SpanOptions
     is_quick = True

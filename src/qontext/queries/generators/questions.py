@@ -85,8 +85,8 @@ def hints(tokens: Tokens, begins: Array, ends: Array) -> Array:
         return per_token(pc.match_substring_regex(written, f"^(?:{pattern})$"))
 
     def then(left: Array, *right: Array) -> Array:
-        """Where `left` is followed in its sentence by one of `right`: by the first at once, by the second one token
-        later …"""
+        """A mask of the places where `left` is followed in its sentence by one of `right`: by the first at once, by the
+        second one token later …"""
         after = np.zeros(T, bool)
         for far, follower in enumerate(right, start=1):
             after[:-far] |= follower[far:] & (begin[far:] == begin[:-far])
@@ -184,7 +184,7 @@ def _turn(word: str, statement: str) -> str | None:
 
 
 def _named(subject: str, most: int = 5) -> bool:
-    """Whether the subject is self-explanatory."""
+    """True if the subject is self-explanatory."""
     heads = subject.split()
     return len(heads) <= most and heads[0].lower() not in _VAGUE
 

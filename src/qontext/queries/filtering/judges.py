@@ -17,8 +17,8 @@ from qontext.frame.errors import QontextError
 from qontext.frame.kinds import Kind, Kinds
 
 if TYPE_CHECKING:
-    from qontext.queries.lookup import Lookup
-    from qontext.queries.searchers import Dense, Lexical
+    from qontext.queries.filtering.lookup import Lookup
+    from qontext.queries.filtering.searchers import Dense, Lexical
     from qontext.queries.words import Array
 
 
@@ -38,13 +38,14 @@ class Part(NamedTuple):
 JUDGES = Kinds(
     "judge",
     "qontext.judges",
-    "qontext.queries.judges:Judge",
+    "qontext.queries.filtering.judges:Judge",
     {
-        "overlap": Kind("qontext.queries.judges:ByOverlap", "shared words"),
-        "retrieval": Kind("qontext.queries.judges:ByRetrieval", "the query finds its passage"),
-        "reranker": Kind("qontext.queries.judges:ByReranker", "a cross-encoder scores the pair"),
+        "overlap": Kind("qontext.queries.filtering.judges:ByOverlap", "shared words"),
+        "retrieval": Kind("qontext.queries.filtering.judges:ByRetrieval", "the query finds its passage"),
+        "reranker": Kind("qontext.queries.filtering.judges:ByReranker", "a cross-encoder scores the pair"),
         "mutual": Kind(
-            "qontext.queries.judges:Mutual", "the query finds its passage, and the passage its query"
+            "qontext.queries.filtering.judges:Mutual",
+            "the query finds its passage, and the passage its query",
         ),
     },
 )
@@ -92,7 +93,7 @@ class ByOverlap(Judge):
         return cls(options.at_least, options.at_most)
 
     def __call__(self, part: Part) -> dict[str, Array]:
-        from qontext.queries import signals
+        from qontext.queries.filtering import signals
 
         shares = signals.overlap(part.queries, [part.contents[n] for n in part.owner.tolist()])
         return {"overlap": shares, "score": shares, "passed": (shares >= self.low) & (shares <= self.high)}
@@ -128,7 +129,7 @@ class ByReranker(Judge):
         return cls(open_reranker(str(options.reranker), options.device, work), options.at_least)
 
     def __call__(self, part: Part) -> dict[str, Array]:
-        from qontext.queries import signals
+        from qontext.queries.filtering import signals
 
         chance = signals.probabilities(
             self.reranker, part.queries, [part.contents[n] for n in part.owner.tolist()]
@@ -179,7 +180,7 @@ class ByRetrieval(Judge):
         return cls(forward, max(options.depth, options.top), options.ranks)
 
     def __call__(self, part: Part) -> dict[str, Array]:
-        from qontext.queries import signals
+        from qontext.queries.filtering import signals
 
         ranks = signals.rank(part.queries, part.numbers[part.owner], self.forward, self.depth)
         best, worst = self.ranks
@@ -207,7 +208,7 @@ class Mutual(Judge):
     def __call__(self, part: Part) -> dict[str, Array]:
         import numpy as np
 
-        from qontext.queries import signals
+        from qontext.queries.filtering import signals
         from qontext.queries.words import READ_CHARACTERS
 
         mine = np.arange(part.first, part.first + len(part.queries))
@@ -256,7 +257,7 @@ def open_searcher(
     retriever: Any, work: Workdir, name: str, texts: Iterable[str], count: int, kind: str, queries_kind: str
 ) -> Lexical | Dense:
     """BM25 over the texts, or their vectors encoded as `kind`, to search with texts encoded as `queries_kind`."""
-    from qontext.queries.searchers import Dense, Lexical, encode_into
+    from qontext.queries.filtering.searchers import Dense, Lexical, encode_into
 
     if retriever is None:
         return Lexical(texts, count)

@@ -24,7 +24,7 @@ import numpy as np
 from qontext.data.collection import Passage, read_passages
 from qontext.frame.config import Options
 from qontext.queries.generators import Generator, Task
-from qontext.queries.questions import RULES, ask, hints
+from qontext.queries.generators.questions import RULES, ask, hints
 from qontext.queries.words import STOP_WORDS, Array, Rarity, Tokens
 from qontext.training.randomness import uniform
 

@@ -1,8 +1,9 @@
-"""A decoder-only model that learns to continue a passage with a query that it answers.
+"""The loss of a model that learns to generate the queries that a passage answers.
 
-    L = − Σ_t log P(q_t | passage, q_<t)        averaged over the tokens of all queries of a batch
+    L = − Σ_t log P(q_t | q_<t, passage)        averaged over the tokens of all queries of a batch
 
-The passage is read, not predicted. Sequences are padded on the left, so that all queries end at the same place, and
+A sequence-to-sequence model reads the passage in its encoder. A decoder-only model continues the passage with the query:
+the passage is read, not predicted; sequences are padded on the left, so that all queries end at the same place, and
 logits, which have the size of the vocabulary, are computed at the queries' places alone.
 
 Shapes: N pairs of a micro-batch, T tokens of a padded sequence, Q of the longest query, V vocabulary.
@@ -12,17 +13,49 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
 from qontext.models.packing import Ints, pack_by_tokens
-from qontext.queries.pairs import PairPlan, PairRows
-from qontext.queries.seq2seq_objective import QueryGeneration
-from qontext.training.batch import Output
+from qontext.models.precision import autocast
+from qontext.queries.training.pairs import PairPlan, PairRows
+from qontext.training.batch import Output, TrainableModel
 from qontext.training.randomness import U64
 from qontext.training.texts import TokenizedTexts
+
+
+class QueryGeneration(TrainableModel):
+    """The loss of a sequence-to-sequence model. `label_smoothing` is the share of the target distribution that is spread
+    over all tokens, in training only.
+    """
+
+    def __init__(self, model: Any, label_smoothing: float = 0.0) -> None:
+        super().__init__()
+        self.model, self.label_smoothing = model, label_smoothing
+
+    def forward(self, rows: PairRows) -> Output:
+        logits_NQV = self.model(input_ids=rows.ids, attention_mask=rows.mask, labels=rows.labels).logits
+        loss = cross_entropy(
+            logits_NQV.float().flatten(0, 1),
+            rows.labels.flatten(),
+            ignore_index=-100,
+            reduction="sum",
+            label_smoothing=self.label_smoothing if self.training else 0.0,
+        )
+        return Output({"query": loss * rows.weight})
+
+    @torch.inference_mode()
+    def loss(self, plan: PairPlan, device: torch.device, dtype: torch.dtype) -> float:
+        """The mean over the tokens of all queries of `plan`."""
+        training = self.training
+        self.eval()
+        with autocast(device, dtype):
+            total = sum(self(rows.to(device)).losses["query"].item() for rows in plan.all())
+        self.train(training)
+        return float(total)
 
 
 @dataclass(frozen=True)
@@ -45,7 +78,7 @@ class CausalPlan(PairPlan):
 
 
 class CausalGeneration(QueryGeneration):
-    """The loss of the queries' tokens, each of which is predicted at the place before it."""
+    """The loss of a decoder-only model: each token of a query is predicted at the place before it."""
 
     def forward(self, rows: PairRows) -> Output:
         queries = rows.labels.shape[1]

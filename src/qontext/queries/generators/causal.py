@@ -18,9 +18,15 @@ from qontext.data.collection import Passage
 from qontext.frame.config import Input, Machine
 from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
-from qontext.queries.causal_prompts import Kind, Prompt, read_query, tokens_with
 from qontext.queries.generators import Generator, Task
-from qontext.queries.t5 import CHARACTERS_PER_TOKEN, SETTINGS_FILE, SamplingOptions, Source, Trained
+from qontext.queries.generators.causal_prompts import Kind, Prompt, read_query, tokens_with
+from qontext.queries.generators.t5 import (
+    CHARACTERS_PER_TOKEN,
+    SETTINGS_FILE,
+    SamplingOptions,
+    Source,
+    Trained,
+)
 
 
 class CausalOptions(SamplingOptions):
@@ -29,7 +35,7 @@ class CausalOptions(SamplingOptions):
     model: Annotated[str | None, Input()] = None
     """Decoder-only language model: a folder with safetensors, a GGUF file, or a Hub name. Required."""
     query_kind: Kind | None = None
-    """What to write: question, keywords, claim or title. Default: question, or what the model was fine-tuned on."""
+    """Kind of query: question, keywords, claim or title. Default: question, or what the model was fine-tuned on."""
     examples: Annotated[int, Field(ge=0, le=3)] = 3
     """Worked examples in the prompt, 0 to 3. Not used for a model from train-generator."""
     top_k: Annotated[int, Field(ge=0)] = 25
@@ -63,8 +69,7 @@ class Causal(Generator):
         from qontext.models.causal import load_model, load_tokenizer, model_folder
         from qontext.models.precision import own_device, resolve_device, resolve_precision
         from qontext.models.products import use_where_faster
-        from qontext.queries.continuation import Head
-        from qontext.queries.sampling import Sampler, end_tokens
+        from qontext.queries.generators.sampling import Head, Sampler, end_tokens
 
         assert settings.model is not None, "checked by the options"
         folder = model_folder(settings.model)
@@ -101,15 +106,14 @@ class Causal(Generator):
         import numpy as np
 
         from qontext.models.packing import batches_by_length
-        from qontext.queries.continuation import Continuation
-        from qontext.queries.sampling import draw
+        from qontext.queries.generators.sampling import CausalDecoder, draw
 
         longest = self.settings.max_passage_tokens
         texts = [self.source.text(passage)[: longest * CHARACTERS_PER_TOKEN] for passage in passages]
         prompts = self.prompt.encode(self.tokenizer, texts, longest)
         for rows in batches_by_length(np.array([len(ids) for ids in prompts]), self.settings.batch_tokens):
             batch = rows.tolist()
-            decoder = Continuation(self.model, self.head, [prompts[i] for i in batch])
+            decoder = CausalDecoder(self.model, self.head, [prompts[i] for i in batch])
             ids = [passages[i].id for i in batch]
             for place, tokens in zip(batch, draw(decoder, ids, self.sampler, self.ends, self.lasts)):
                 texts_of = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
@@ -128,7 +132,7 @@ class Causal(Generator):
 
 
 def read_prompt(folder: Path, tokenizer: Any, settings: CausalOptions) -> tuple[Kind | None, Source, Prompt]:
-    """What the model writes, how it wants its passages, and what stands around them."""
+    """The kind of query, the input format of passages, and the prompt around them."""
     trained: dict[str, Any] = {}
     if (folder / SETTINGS_FILE).is_file():
         trained = read_json(folder / SETTINGS_FILE, Trained)

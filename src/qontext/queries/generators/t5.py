@@ -63,7 +63,7 @@ class Trained(TypedDict):
     prefix: NotRequired[str]
     with_title: NotRequired[bool]
     tail: NotRequired[str]
-    """What stands between a passage and its query, for a decoder-only model."""
+    """The text between a passage and its query, for a decoder-only model."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class T5(Generator):
         from qontext.models.precision import own_device, resolve_device, resolve_precision
         from qontext.models.products import use_where_faster
         from qontext.models.seq2seq import load_model, load_tokenizer, model_folder
-        from qontext.queries.sampling import Sampler
+        from qontext.queries.generators.sampling import Sampler
 
         folder = model_folder(settings.model)
         self.device = resolve_device(own_device(settings.device))
@@ -135,7 +135,7 @@ class T5(Generator):
         import torch
 
         from qontext.models.packing import batches_by_length
-        from qontext.queries.sampling import sample
+        from qontext.queries.generators.sampling import sample
 
         ids = self.source.encode(self.tokenizer, passages, self.settings.max_passage_tokens)
         for rows in batches_by_length(np.array([len(x) for x in ids]), self.settings.batch_tokens):

@@ -1,4 +1,4 @@
-"""What a local language model reads before it writes a query, and how its continuation is read.
+"""The prompt of a local language model, and the query in its continuation.
 
 A model that was fine-tuned by `train-generator` reads the passage and a label. Any other model reads an instruction
 with worked examples: as a conversation if its tokenizer has a chat template, else as plain text.
@@ -21,7 +21,7 @@ from qontext.frame.errors import QontextError, first_line
 Kind = Literal["question", "keywords", "claim", "title"]
 TRAINED_TAIL = "\n\nQuestion:"
 _PLACE = "\u2063PASSAGE\u2063"
-"""Where the passage goes, while a chat template is filled in; invisible separators keep it unique."""
+"""A placeholder for the passage while a chat template is filled in; invisible separators keep it unique."""
 _LABEL = re.compile(
     r"^(?:(?:question|keywords|claim|title|query|answer)\s*:\s*|\d{1,2}[.)]\s+|[-*•]\s+)+", re.I
 )
@@ -74,7 +74,7 @@ EXAMPLES = (
 
 @dataclass(frozen=True)
 class Prompt:
-    """What stands before and after each passage, as tokens."""
+    """The tokens before and after each passage."""
 
     head: list[int]
     tail: list[int]

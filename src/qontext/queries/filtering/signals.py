@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from qontext.queries.searchers import Searcher
+from qontext.queries.filtering.searchers import Searcher
 from qontext.queries.words import READ_CHARACTERS, Array, content_words
 from qontext.retrieve.analysis import term_of
 

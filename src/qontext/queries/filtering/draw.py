@@ -13,7 +13,7 @@ import numpy as np
 from qontext.data import records
 from qontext.data.collection import read_passages
 from qontext.frame.errors import QontextError
-from qontext.queries.lookup import Lookup
+from qontext.queries.filtering.lookup import Lookup
 from qontext.queries.words import Array
 from qontext.training.randomness import hashed
 
