@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qontext.corpus.sources.docstrings import docstrings, has_prose, split_summary
+from qontext.corpus.sources.pydocs import docstrings, has_prose, split_summary
 
 SOURCE = b'''
 """The module."""

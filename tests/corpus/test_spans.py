@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qontext.corpus.spans import SPECIAL_TOKENS, Span, group
+from qontext.corpus.sentences import SPECIAL_TOKENS, Span, group
 
 lengths = st.lists(st.integers(0, 60), max_size=60)
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from qontext.corpus.sources import FieldNames, demands, fingerprint, open_source
-from qontext.corpus.sources.docstrings import split_summary
 from qontext.data.lines import write_jsonl
 from qontext.frame import log
 from qontext.frame.artifacts import Workdir
@@ -46,13 +45,14 @@ class DocsetConfig(StageConfig):
 
 
 def is_documentation(source: str) -> bool:
-    """Whether the source has docstrings, from which a labeled set can be built."""
+    """True if the source has docstrings, from which a labeled set can be built."""
     return source.startswith("pydocs:")
 
 
 def run(config: DocsetConfig, work: Workdir) -> dict[str, Any]:
     import numpy as np
 
+    from qontext.corpus.sources.pydocs import split_summary
     from qontext.data.collection import write_qrels
     from qontext.data.records import Document
     from qontext.training.randomness import uniform
@@ -113,7 +113,7 @@ def _sample(documents: list[Document], config: DocsetConfig) -> list[Document]:
 
 
 def _asks(summary: str, rest: str) -> bool:
-    """Whether the summary can be a query, and the rest is long enough to be a passage."""
+    """True if the summary can be a query, and the rest is long enough to be a passage."""
     return FEWEST_WORDS <= len(summary.split()) <= MOST_WORDS and len(rest.split()) >= 20
 
 

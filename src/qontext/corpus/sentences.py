@@ -1,16 +1,23 @@
-"""Text → the starts of its sentences. No text is lost: sentence i is text[start[i] : start[i + 1]].
+"""Text → the starts of its sentences, and sentences → spans of at most a number of tokens.
 
-Every splitter has one signature, ``(text, language) -> starts``, and `starts` begins with 0. White space
-between two sentences belongs to the first of them.
+No text is lost: sentence i is text[start[i] : start[i + 1]]. Every splitter has one signature,
+``(text, language) -> starts``, and `starts` begins with 0. White space between two sentences belongs to the first of them.
+
+    span k = the longest run of next sentences with  Σ tokens + 2 ≤ target_k
+    target_k = max_tokens, or with probability p drawn uniformly from [2, max_tokens]
+
+The 2 are the special tokens. A single sentence that is longer than the target is a separate span; if it is
+longer than `max_tokens`, it is *overlong*: it is not cut here, but cropped when it is read.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import random
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from qontext.frame.errors import QontextError, missing_extra
 
@@ -100,7 +107,7 @@ def _fitting(tokens: list[int], first: int, end: int, most: int) -> int:
 
 
 def _break(lines: list[str], first: int) -> Callable[[int], tuple[int, bool, int, int]]:
-    """How bad it is to begin a passage with a line, for `min`; of equal ones, the last is best."""
+    """The cost of beginning a passage with a line, for `min`; of equal ones, the last is best."""
 
     def badness(number: int) -> tuple[int, bool, int, int]:
         before = "".join(lines[first:number])
@@ -168,3 +175,41 @@ def _before_space(text: str, start: int) -> int:
     while start > 0 and text[start - 1].isspace():
         start -= 1
     return start
+
+
+SPECIAL_TOKENS = 2
+
+
+class Span(NamedTuple):
+    """Sentences first … last - 1, and their tokens with the special ones."""
+
+    first: int
+    last: int
+    tokens: int
+
+
+def group(
+    sentence_tokens: list[int], max_tokens: int, short_probability: float = 0.0, key: str = ""
+) -> list[Span]:
+    """Group sentences greedily, cutting before the one that would overflow; short targets are drawn from `key` (seed and
+    document).
+    """
+    dice = random.Random(key) if short_probability else None
+    spans: list[Span] = []
+    first, tokens = 0, SPECIAL_TOKENS
+    target = _target(max_tokens, short_probability, dice)
+    for i, count in enumerate(sentence_tokens):
+        if i > first and tokens + count > target:
+            spans.append(Span(first, i, tokens))
+            first, tokens = i, SPECIAL_TOKENS
+            target = _target(max_tokens, short_probability, dice)
+        tokens += count
+    if sentence_tokens:
+        spans.append(Span(first, len(sentence_tokens), tokens))
+    return spans
+
+
+def _target(max_tokens: int, short_probability: float, dice: random.Random | None) -> int:
+    if dice is not None and dice.random() < short_probability:
+        return dice.randint(2, max_tokens)
+    return max_tokens

@@ -206,8 +206,7 @@ def split_block(block: Batch, config: SplitConfig) -> tuple[pa.Table, Counter[st
     """Documents → passages and counts; pure, so that it can run in any process."""
     import pyarrow as pa
 
-    from qontext.corpus.sections import title_of
-    from qontext.corpus.texts import Splitting, place_of, spans_of, texts_of
+    from qontext.corpus.sections import Splitting, place_of, spans_of, texts_of, title_of
     from qontext.data.records import PASSAGES, PLACES
 
     rows: dict[str, list[Any]] = {name: [] for name in (*PASSAGES.names, *PLACES.names)}

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from qontext.corpus.counting import Counter, count_words, counter
-from qontext.corpus.sentences import by_rules, pieces, shortened
-from qontext.corpus.spans import SPECIAL_TOKENS, group
+from qontext.corpus.sentences import SPECIAL_TOKENS, by_rules, group, pieces, shortened
 from qontext.data.passage import Passage
 from qontext.models.layout import Kind
 from qontext.models.packed import Packed

@@ -154,10 +154,8 @@ def _size(files: list[Path]) -> int:
 
 
 def _open_files(name: str, files: list[Path], fields: FieldNames, encoding: str) -> Source:
-    from qontext.corpus.sources.jsonl import JsonLines
     from qontext.corpus.sources.lines import ending
-    from qontext.corpus.sources.parquet import Parquet
-    from qontext.corpus.sources.tsv import Tsv
+    from qontext.corpus.sources.records import JsonLines, Parquet, Tsv
 
     kind = ending(files[0])
     if kind in (".jsonl", ".json"):
@@ -185,7 +183,7 @@ def _open_document(name: str, file: Path, encoding: str, read_as: Mapping[str, s
 
 
 def _is_table(path: Path, encoding: str) -> bool:
-    """Whether a .txt file is tab-separated, rather than a text."""
+    """True if a .txt file is tab-separated, rather than a text."""
     from qontext.corpus.sources.lines import read_lines
 
     first = next((line for _, line in read_lines(path, encoding, lambda amount: None)), "")

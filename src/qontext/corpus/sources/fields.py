@@ -162,7 +162,7 @@ def _document(group: list[Record]) -> Document:
 
 
 def _is_plain(kind: pa.DataType) -> bool:
-    """Whether a column contains strings, numbers, booleans or dates, or lists of strings."""
+    """True if a column contains strings, numbers, booleans or dates, or lists of strings."""
     if pa.types.is_dictionary(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return _is_text(kind.value_type)
     return _is_text(kind) or any(

@@ -15,7 +15,7 @@ from typing import Any
 from qontext.corpus.sources import fields
 from qontext.corpus.sources.base import FieldNames, Problem, Source
 from qontext.corpus.sources.fields import Fields, Record
-from qontext.corpus.sources.tsv import by_title
+from qontext.corpus.sources.records import by_title
 from qontext.data.dpr import unquoted
 from qontext.data.records import Document
 from qontext.frame.errors import QontextError, missing_extra

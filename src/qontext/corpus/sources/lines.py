@@ -105,7 +105,7 @@ def wrong_encoding(error: UnicodeDecodeError, place: str) -> Problem:
 
 
 def _keeps_line_ends(encoding: str) -> bool:
-    """Whether lines can be split before decoding, as in all encodings except UTF-16 and UTF-32."""
+    """True if lines can be split before decoding, as in all encodings except UTF-16 and UTF-32."""
     try:
         return b"\n\t".decode(encoding) == "\n\t"
     except UnicodeDecodeError:

@@ -1,27 +1,29 @@
 """`pydocs:` - the documentation of the Python packages on this machine, as a corpus that needs no download.
 
 A module is a document, the docstring of each of its public objects a passage. Modules are read as text and
-parsed (`docstrings`), never imported. `pydocs:numpy,pandas` reads these packages only.
+parsed, never imported. `pydocs:numpy,pandas` reads these packages only.
 """
 
 from __future__ import annotations
 
+import ast
 import difflib
+import gc
 import hashlib
+import inspect
 import itertools
 import json
 import os
+import re
 import sys
 import sysconfig
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import qontext
 from qontext.corpus import parallel
 from qontext.corpus.sources.base import FieldNames, Problem, Source
-from qontext.corpus.sources.docstrings import docstrings, has_prose
-from qontext.corpus.sources.docstrings import split_summary as split_summary
 from qontext.data.records import Document
 from qontext.frame.errors import QontextError
 
@@ -112,7 +114,7 @@ def _modules(uri: str, roots: list[Path] | None) -> list[Module]:
             name = path.name.removesuffix(".py")
             if _is_public(name) and (path.is_dir() or path.suffix == ".py"):
                 packages.setdefault(name, path)
-    packages.setdefault("qontext", Path(qontext.__file__).parent)
+    packages.setdefault("qontext", Path(__file__).parents[2])
     for name in names:
         if name not in packages:
             near = difflib.get_close_matches(name, packages, n=1)
@@ -158,3 +160,91 @@ def _listed(folder: Path) -> list[Path]:
 def _is_public(name: str) -> bool:
     is_test = name in _TESTS or name.startswith("test_") or name.endswith("_test")
     return name.isidentifier() and not name.startswith("_") and not is_test
+
+
+FEWEST_WORDS = 20
+"""Minimum prose of a docstring to be a passage."""
+
+_Object = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+_DOCTEST = re.compile(r"^[ \t]*>>>.*?(?=\n[ \t]*\n|\Z)", re.MULTILINE | re.DOTALL)
+_PARAGRAPH_END = re.compile(r"\n[ \t]*\n")
+_SIGNATURE = re.compile(r"[\w.]+\(.*\)(\s*->.*)?", re.DOTALL)
+_UNDERLINE = re.compile(r"\n([^\w\s])\1{2,}[ \t]*(\n|$)")
+_SENTENCE_END = re.compile(
+    r"(?<!\be\.g)(?<!\bi\.e)(?<!\betc)(?<!\bvs)(?<!\bcf)[.!?][\"'`)]*(?=\s+[A-Z\"'`(*:\[]|\s*$)"
+)
+
+
+def docstrings(source: bytes) -> list[tuple[str, str]]:
+    """(qualified name, docstring) of a module, under an empty name, and of its public classes and functions.
+
+    Objects inside private objects (``_x``) or functions are skipped. Raises SyntaxError or ValueError.
+    """
+    collects = gc.isenabled()
+    gc.disable()  # a syntax tree has no cycles; searching for them takes a quarter of the time
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # invalid escapes and the like in other people's code
+            tree = ast.parse(source)
+        return list(_documented(tree, ""))
+    except (RecursionError, MemoryError):  # what the parser raises for extreme nesting
+        raise ValueError("nested too deeply") from None
+    finally:
+        if collects:
+            gc.enable()
+
+
+def has_prose(docstring: str) -> bool:
+    """True if it has enough words besides its doctests, and only characters that can be encoded."""
+    try:
+        docstring.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in docstring and len(_DOCTEST.sub("", docstring).split()) >= FEWEST_WORDS
+
+
+def split_summary(docstring: str) -> tuple[str, str]:
+    """(first sentence on one line, the rest). A leading signature is not a sentence.
+
+    The summary is empty if the docstring starts with something else, such as a doctest or a field list.
+    """
+    before, text = "", docstring.strip()
+    paragraph = _PARAGRAPH_END.split(text, maxsplit=1)[0]
+    if _SIGNATURE.fullmatch(paragraph.strip()):
+        before, text = paragraph, text[len(paragraph) :].lstrip()
+        paragraph = _PARAGRAPH_END.split(text, maxsplit=1)[0]
+    if not paragraph or paragraph.startswith((">>>", ":", "..", "-", "*", "@")):
+        return "", docstring.strip()
+    underline = _UNDERLINE.search(paragraph)
+    sentence = _SENTENCE_END.search(paragraph)
+    if underline and (not sentence or underline.start() < sentence.end()):
+        summary, rest = text[: underline.start()], text[underline.end() :]
+    else:
+        end = sentence.end() if sentence else len(paragraph)
+        summary, rest = text[:end], text[end:]
+    return " ".join(summary.split()), f"{before}\n\n{rest.strip()}".strip()
+
+
+def _documented(node: ast.Module | _Object, name: str) -> Iterator[tuple[str, str]]:
+    text = ast.get_docstring(node, clean=False)
+    if text:
+        yield name, inspect.cleandoc(text)
+    if isinstance(node, ast.Module | ast.ClassDef):
+        for child in _objects(node.body):
+            if not child.name.startswith("_"):
+                yield from _documented(child, f"{name}.{child.name}" if name else child.name)
+
+
+def _objects(body: list[ast.stmt]) -> Iterator[_Object]:
+    """Classes and functions, also those under an ``if``, a ``try`` or a ``with``."""
+    for statement in body:
+        if isinstance(statement, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield statement
+        elif isinstance(statement, ast.If):
+            yield from _objects(statement.body + statement.orelse)
+        elif isinstance(statement, ast.With):
+            yield from _objects(statement.body)
+        elif isinstance(statement, ast.Try):
+            handlers = [inner for handler in statement.handlers for inner in handler.body]
+            yield from _objects(statement.body + handlers + statement.orelse + statement.finalbody)

@@ -143,7 +143,7 @@ def shown_ending(path: Path) -> str:
 
 
 def is_installed(name: str) -> bool:
-    """Whether the format's package is installed."""
+    """True if the format's package is installed."""
     package = FORMATS[name].package
     return package is None or find_spec(package) is not None
 

@@ -45,7 +45,7 @@ def read(path: Path, encoding: str) -> Iterator[Text]:
 
 
 def _is_protected(encryption: bytes) -> bool:
-    """Whether chapters are encrypted. (Encrypted fonts are common and ignored.)"""
+    """True if chapters are encrypted. (Encrypted fonts are common and ignored.)"""
     return any(
         name in encryption for name in (b"adobe.com/adept", b"apple.com/fairplay", b"readium.org/2014/01/lcp")
     )

@@ -149,7 +149,7 @@ def _is_hidden(element: Any, *, strict: bool) -> bool:
 
 
 def _is_linked(element: Any) -> bool:
-    """Whether the element is mostly links, as menus and tables of contents are."""
+    """True if the element is mostly links, as menus and tables of contents are."""
     links = list(element.iter("a"))
     if len(links) < 3:
         return False

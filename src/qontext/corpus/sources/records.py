@@ -1,4 +1,7 @@
-"""Tab-separated files, in the layouts of published collections, detected from the first line.
+"""Files of records: JSON Lines, tab-separated values, Parquet. A record is a document, a document with paragraphs, or a
+passage of a document.
+
+Tab-separated files have the layouts of published collections, detected from the first line:
 
 - ``id text``: passages (MS MARCO's collection.tsv), no header.
 - ``id title text``: passages with titles (RocketQA's MS MARCO), no header.
@@ -10,23 +13,67 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from json import JSONDecodeError, JSONDecoder
 from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from qontext.corpus.sources import fields
 from qontext.corpus.sources.base import FieldNames, Problem, Source
 from qontext.corpus.sources.fields import Fields, Record
 from qontext.corpus.sources.lines import read_lines
+from qontext.data import records
 from qontext.data.dpr import unquoted
 from qontext.data.ids import unescape
 from qontext.data.records import Document, repeated
 from qontext.frame.errors import QontextError
+
+_decode = JSONDecoder().decode
+
+
+class JsonLines(Source):
+    """The objects of one or more files, one per line, read as if concatenated."""
+
+    def __init__(self, name: str, files: Sequence[Path], names: FieldNames, encoding: str) -> None:
+        super().__init__(name, has_passages=True, bytes_total=sum(file.stat().st_size for file in files))
+        self.files, self.fields, self.encoding = files, Fields(names), encoding
+
+    def documents(self) -> Iterator[Document | Problem]:
+        return fields.documents(self._records())
+
+    def _records(self) -> Iterator[Record | Problem]:
+        for path in self.files:
+            for number, line in read_lines(path, self.encoding, self.advance):
+                if isinstance(line, Problem):
+                    yield line
+                elif line and not line.isspace():
+                    yield self._record(line, f"{path}:{number}")
+
+    def _record(self, line: str, place: str) -> Record | Problem:
+        try:
+            value = _decode(line)
+        except JSONDecodeError as error:
+            return Problem(
+                place,
+                "broken JSON",
+                f"{error.msg} at character {error.pos}; each line must hold one JSON object",
+            )
+        except (ValueError, RecursionError) as error:
+            return Problem(place, "broken JSON", str(error))
+        if not isinstance(value, dict):
+            return Problem(place, "not an object", f"expected a JSON object, found {type(value).__name__}")
+        # NUL and lone surrogates pass decoding only as JSON escapes (\u…).
+        return self.fields.read(value, place, clean="\\u" not in line)
+
 
 _PASSAGES, _TITLED, _DOCUMENTS = ["id", "text"], ["id", "title", "text"], ["id", "url", "title", "text"]
 _DPR = ["id", "text", "title"]
 
 
 class Tsv(Source):
-    """The rows of one or more files of the same layout."""
+    """The rows of one or more tab-separated files of the same layout."""
 
     def __init__(self, name: str, files: Sequence[Path], names: FieldNames, encoding: str) -> None:
         first = next((line for _, line in read_lines(files[0], encoding, lambda amount: None)), "")
@@ -104,3 +151,55 @@ def _layout(line: str, place: str) -> list[str]:
         place=place,
         remedy="Expected 'id text', 'id title text' or 'id url title body', or a header such as 'id text title'.",
     )
+
+
+_ROWS = 1024
+
+
+class Parquet(Source):
+    """The rows of one or more Parquet files, with the same fields as in JSON Lines."""
+
+    def __init__(self, name: str, files: Sequence[Path], names: FieldNames) -> None:
+        super().__init__(name, has_passages=True, bytes_total=sum(file.stat().st_size for file in files))
+        self.files, self.fields = files, Fields(names)
+        with records.open_parquet(files[0]) as file:
+            self.fields.check(file.schema_arrow.names, files[0])
+
+    def documents(self) -> Iterator[Document | Problem]:
+        return fields.documents(self._records())
+
+    def _records(self) -> Iterator[Record | Problem]:
+        for path in self.files:
+            number, behind, size = 0, self.bytes_read, path.stat().st_size
+            try:
+                # Without these two settings a whole row group is held in memory.
+                with pq.ParquetFile(
+                    records.parquet_source(path), pre_buffer=False, buffer_size=1 << 20
+                ) as file:
+                    columns = self.fields.columns(file.schema_arrow)
+                    if again := records.repeated(columns):
+                        yield Problem(str(path), "wrong columns", f"has several columns named {again!r}")
+                        continue
+                    for batch in file.iter_batches(_ROWS, columns=columns):
+                        for row in _rows(batch):
+                            number += 1
+                            place = f"{path}: row {number}"
+                            if isinstance(row, UnicodeDecodeError):
+                                yield Problem(place, "wrong encoding", "contains text that is not UTF-8")
+                            else:
+                                yield self.fields.read(row, place)
+                        self.bytes_read = behind + size * number // file.metadata.num_rows
+            except records.UNREADABLE as error:
+                message = f"cannot be read from here on: {error}"
+                yield Problem(f"{path}: row {number + 1}", "damaged file", message)
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | UnicodeDecodeError]:
+    try:
+        yield from batch.to_pylist()
+    except UnicodeDecodeError:
+        for i in range(batch.num_rows):
+            try:
+                yield batch.slice(i, 1).to_pylist()[0]
+            except UnicodeDecodeError as error:
+                yield error
