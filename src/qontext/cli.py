@@ -150,7 +150,7 @@ def make_command(verb: str, kinds: Mapping[str, str] = MappingProxyType({}), *, 
         with trust.trusting(is_trusted, asks=True):
             run_guarded(lambda: _call(loaded, values, as_json), debug=debug)
 
-    out = _out_parameters(loaded.needs_out) if isinstance(loaded, stages.Stage) else []
+    out = _out_parameters(loaded.without_out is None) if isinstance(loaded, stages.Stage) else []
     parameters = [*_field_parameters(config), *out, *_common_parameters()]
     parameters.append(_parameter("ctx", typer.Context, inspect.Parameter.empty))
     # Parameters without a default first, as Python requires.
@@ -181,18 +181,16 @@ def _call(loaded: Any, values: dict[str, Any], as_json: bool) -> None:
     launch.rank()  # which refuses a broken environment before any work, as the next line does
     hub.check_environment()
     config = configure(loaded, values)
-    if not isinstance(loaded, stages.Stage):
-        result = loaded.run(config)
-        if as_json:
-            _print_json(result)
-        return
-    out = None if values["out"] is None else execution.directory(values["out"])
-    artifact = execution.execute(loaded, config, out, overwrite=values["overwrite"])
-    place = {} if out is None else {"path": str(out), "digest": artifact.digest}
+    if isinstance(loaded, stages.Stage) and values["out"] is not None:
+        out = execution.directory(values["out"])
+        artifact = execution.execute(loaded, config, out, overwrite=values["overwrite"])
+        result = {"path": str(out), "digest": artifact.digest, **artifact.summary}
+        if not as_json:
+            log.show_table(f"{loaded.verb} → {out}", artifact.summary)
+    else:
+        result = execution.report_of(loaded, config, "--out").run(config)
     if as_json:
-        _print_json({**place, **artifact.summary})
-    elif out is not None or loaded.without_out is None:  # otherwise the command has printed its own result
-        log.show_table(loaded.verb if out is None else f"{loaded.verb} → {out}", artifact.summary)
+        _print_json(result)
 
 
 def configure(loaded: Any, values: dict[str, Any]) -> Any:

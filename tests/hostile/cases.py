@@ -170,7 +170,7 @@ def _inside(file: str, damage: Damage) -> Damage:
 def _of_verb(verb: str, config: type[StageConfig], is_stage: bool) -> Iterator[Case]:
     """What concerns no single setting."""
     needed = any(info.is_required() for info in config.model_fields.values()) or (
-        is_stage and stages.load(verb).needs_out
+        is_stage and stages.load(verb).without_out is None
     )
     yield Case(f"{verb}//bare", verb, REFUSE if needed else EITHER, bare=True)
     yield Case(f"{verb}//unknown-flag", verb, REFUSE, extra=("--no-such-flag",))

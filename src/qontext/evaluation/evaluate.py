@@ -6,15 +6,17 @@ and ``curves.json`` (recall by depth), which `report` reads.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from qontext.frame.artifacts import Workdir
+from qontext.frame import log
+from qontext.frame.artifacts import Artifact, Workdir
 from qontext.frame.config import Input, StageConfig
 from qontext.frame.errors import QontextError
-from qontext.frame.stages import Stage
+from qontext.frame.stages import Report, Stage
 
 if TYPE_CHECKING:
     from qontext.data.runs import Run
@@ -57,9 +59,33 @@ def run(settings: EvaluateConfig, work: Workdir) -> dict[str, Any]:
     import pyarrow as pa
 
     from qontext.data.records import write_table
+    from qontext.evaluation.measures import DEPTHS
+
+    scores, curves, summary = _evaluate(settings)
+    columns = {"query": pa.array(scores.queries, pa.string())}
+    with work.write("queries.parquet") as path:
+        write_table(path, pa.table(columns | {name: pa.array(v) for name, v in scores.values.items()}))
+    work.write_json("curves.json", {"depths": list(DEPTHS), "curves": curves})
+    work.write_json("scores.json", summary)
+    return summary
+
+
+def show(settings: EvaluateConfig) -> dict[str, Any]:
+    """Print the scores."""
+    summary = _evaluate(settings)[2]
+    log.show_table("evaluate", summary)
+    return summary
+
+
+def _returned(summary: Mapping[str, Any]) -> Artifact:
+    """The scores as a finished directory would have them."""
+    return Artifact(Path(), {"verb": "evaluate", "summary": dict(summary)})
+
+
+def _evaluate(settings: EvaluateConfig) -> tuple[Scores, dict[str, list[float]], dict[str, Any]]:
+    """The scores, the curves by depth, and the summary."""
     from qontext.data.runs import read_run
     from qontext.evaluation import answers, checks
-    from qontext.evaluation.measures import DEPTHS
 
     checks.check_kinds(settings.run, settings.qrels)
     results = read_run(settings.run)
@@ -69,17 +95,8 @@ def run(settings: EvaluateConfig, work: Workdir) -> dict[str, Any]:
         scores, curves, benchmark = _by_judgments(settings, results)
     if settings.next_run is not None:
         curves |= _foreseen(results, read_run(settings.next_run), scores)
-    summary = {
-        "measures": scores.means,
-        **scores.counts(),
-        "benchmark": benchmark.name if benchmark else None,
-    }
-    columns = {"query": pa.array(scores.queries, pa.string())}
-    with work.write("queries.parquet") as path:
-        write_table(path, pa.table(columns | {name: pa.array(v) for name, v in scores.values.items()}))
-    work.write_json("curves.json", {"depths": list(DEPTHS), "curves": curves})
-    work.write_json("scores.json", summary)
-    return summary
+    name = benchmark.name if benchmark else None
+    return scores, curves, {"measures": scores.means, **scores.counts(), "benchmark": name}
 
 
 def score(run: Run, judged: Judged, names: str = "", relevant: int | None = None) -> tuple[Scores, Run]:
@@ -177,15 +194,17 @@ def _without_self(run: Run) -> Run:
     return Run.from_codes(query_codes[keep], run.queries, run.codes[keep], run.ids, run.scores[keep])
 
 
-STAGE = Stage(
-    verb="evaluate",
-    config=EvaluateConfig,
-    run=run,
-    needs_out=False,
-    examples="""
+EXAMPLES = """
         qontext evaluate run.trec data
         qontext evaluate run.trec data/qrels/test.tsv --measures "nDCG@10 R@100" --out scores
         qontext evaluate run.trec trec-dl-2019 --json
         qontext evaluate nq.trec nq-test.qa.csv --passages passages
-    """,
+"""
+
+STAGE = Stage(
+    "evaluate",
+    EvaluateConfig,
+    run,
+    EXAMPLES,
+    without_out=Report("evaluate", EvaluateConfig, show, EXAMPLES, returned=_returned),
 )

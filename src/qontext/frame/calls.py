@@ -9,7 +9,7 @@ from typing import Any
 from qontext.frame import disk, interrupts, trust
 from qontext.frame.artifacts import Artifact
 from qontext.frame.errors import QontextError
-from qontext.frame.execution import execute
+from qontext.frame.execution import execute, report_of
 from qontext.frame.stages import VERBS, Stage, load
 
 
@@ -28,16 +28,17 @@ def function(name: str) -> Callable[..., Any]:
             return run(settings)
 
     def run(settings: dict[str, Any]) -> Any:
-        if not isinstance(loaded, Stage):
-            with disk.explained():
-                return loaded.run(loaded.config.make(settings, where=verb))
-        if "out" not in settings and loaded.needs_out:
-            raise QontextError(f"{verb} needs out=, the output directory")
-        out, overwrite = settings.pop("out", None), bool(settings.pop("overwrite", False))
+        out, overwrite = None, False
+        if isinstance(loaded, Stage):
+            out, overwrite = settings.pop("out", None), bool(settings.pop("overwrite", False))
         config = loaded.config.make(settings, where=verb)
         with disk.explained():
-            artifact = execute(loaded, config, None if out is None else directory(out), overwrite=overwrite)
-        return artifact if out is not None or loaded.returned is None else loaded.returned(artifact.summary)
+            if out is not None:
+                assert isinstance(loaded, Stage)
+                return execute(loaded, config, directory(out), overwrite=overwrite)
+            report = report_of(loaded, config, "out=")
+            result = report.run(config)
+        return result if report.returned is None else report.returned(result)
 
     call.__name__ = name
     call.__doc__ = VERBS[verb].help

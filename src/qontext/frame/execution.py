@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import shutil
-import tempfile
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +21,7 @@ from qontext.frame.inputs import (
     refuse_output_within,
 )
 from qontext.frame.parts import Parts, PartsConfig, finish_all, make_share, missing
-from qontext.frame.stages import C, Pipeline, Stage
+from qontext.frame.stages import C, Command, Pipeline, Stage
 
 RANKS = "qontext.cluster.ranks"
 """The module that runs a training on a cluster."""
@@ -60,7 +59,7 @@ def claim_of(
     return {**claim, "key": artifacts.key_of(claim)}
 
 
-def execute(stage: Stage[C], settings: C, out: Path | None, *, overwrite: bool = False) -> Artifact:
+def execute(stage: Stage[C], settings: C, out: Path, *, overwrite: bool = False) -> Artifact:
     """Write the directory `out`, unless it is already finished.
 
     With the same settings and inputs, a finished directory is kept and an interrupted one is resumed.
@@ -70,8 +69,6 @@ def execute(stage: Stage[C], settings: C, out: Path | None, *, overwrite: bool =
     that consists of parts, each writes a share of them, and the process that sees all parts finishes the
     directory. For any other stage, rank 0 works and the others wait.
     """
-    if out is None:
-        return _execute_without_out(stage, settings)
     if stage.file and out.suffix == Path(stage.file).suffix and not out.is_dir():
         return _execute_file(stage, settings, out, stage.file, overwrite=overwrite)
     refuse_output_within(out, settings)
@@ -100,6 +97,18 @@ def execute(stage: Stage[C], settings: C, out: Path | None, *, overwrite: bool =
             claimed = {**claim, "launch": launch.start()}
             work = artifacts.begin(out, claimed, place.writer, rank=place.rank, world=place.world)
         return _work(stage, settings, work, claim, place, unchanged)
+
+
+def report_of(verb: Stage[C] | Command[C], settings: C, option: str) -> Command[C]:
+    """What to run of a verb without an output directory; `option` is how one is named."""
+    if not isinstance(verb, Stage):
+        return verb
+    if verb.without_out is None:
+        raise QontextError(f"{verb.verb} needs {option}, the output directory")
+    marks = type(settings).inputs()
+    for name, item in named_inputs(settings):  # refuses what is missing or not finished
+        digest_of(item, name, marks[name.partition("[")[0]])
+    return verb.without_out
 
 
 def _is_for_ranks_elsewhere(stage: Stage[C], settings: C) -> bool:
@@ -235,15 +244,6 @@ def _make_parts(
 def _finishing(out: Path, place: _Place) -> contextlib.AbstractContextManager[None]:
     """Of several processes that make parts, one at a time finishes the directory, and none begins meanwhile."""
     return locks.lock(out, "-finish", wait=True) if place.is_shard else contextlib.nullcontext()
-
-
-def _execute_without_out(stage: Stage[C], settings: C) -> Artifact:
-    """Run a stage of which only the summary is needed, in a temporary directory."""
-    assert not stage.needs_out, stage.verb
-    if stage.without_out and getattr(settings, stage.without_out) is None:
-        raise QontextError(f"{stage.verb} needs --out, the output directory")
-    with tempfile.TemporaryDirectory(prefix="qontext-") as folder:
-        return execute(stage, settings, Path(folder))
 
 
 def _execute_file(stage: Stage[C], settings: C, out: Path, part: str, *, overwrite: bool) -> Artifact:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from qontext.frame.artifacts import Workdir
@@ -40,10 +40,7 @@ class Verb:
 
 @dataclass(frozen=True)
 class Stage(Generic[C]):
-    """A verb that turns inputs into a directory.
-
-    A stage with `needs_out` False may be called without an output directory: it then uses a temporary one and
-    returns its summary.
+    """A verb that turns inputs into a directory. Without an output directory it is the report `without_out`, if it has one.
 
     `format` is incremented when the same settings produce a different result, so that results of older
     versions are not reused.
@@ -55,11 +52,8 @@ class Stage(Generic[C]):
     """Writes the directory and returns the summary; or the parts that the stage is made of."""
     examples: str
     format: int = 1
-    needs_out: bool = True
-    without_out: str | None = None
-    """If `needs_out` is False: the setting that is required without an output directory."""
-    returned: Callable[[Mapping[str, Any]], Any] | None = None
-    """Converts the summary to the return value of the Python function if there is no output directory."""
+    without_out: Report[C] | None = None
+    """What the verb does if it is called without an output directory. None: it needs one."""
     distributed: bool = False
     """Whether its processes work together under torchrun; otherwise rank 0 runs it and the others wait.
 
@@ -77,6 +71,8 @@ class Command(Generic[C]):
     config: type[C]
     run: Callable[[C], dict[str, Any]]
     examples: str
+    returned: Callable[[Mapping[str, Any]], Any] | None = field(default=None, kw_only=True)
+    """Converts the result to the return value of the Python function. None: it is the result itself."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 from qontext.frame import stages
 from qontext.frame.config import Input, StageConfig, marked
-from qontext.frame.stages import Stage
+from qontext.frame.stages import Command, Stage
 
 STUB = Path(__file__).parents[1] / "api.pyi"
 _HEAD = '''"""Every verb as a typed Python function. Generated from the configurations by `python -m qontext.frame.stubs`."""
@@ -45,20 +45,26 @@ def _function(verb: str) -> str:
     ]
     keywords += [f"    {option}," for option in _options(loaded.config)]
     keywords.append("    trust: bool = False,")
-    returns, other = "dict[str, Any]", ""
     if isinstance(loaded, Stage):
-        other = inspect.get_annotations(loaded.returned)["return"] if loaded.returned else ""
-        out = "str | Path" if loaded.needs_out or other else "str | Path | None = None"
+        other = _returned(loaded.without_out) if loaded.without_out else ""
+        out = "str | Path | None = None" if other == "Artifact" else "str | Path"
         keywords = [f"    out: {out},", *keywords, "    overwrite: bool = False,"]
         returns = "Artifact"
+    else:
+        returns, other = _returned(loaded), ""
     lines += ["    *,", *keywords]
     help_text = textwrap.indent(f'"""{stages.VERBS[verb].help}"""', "    ")
     lines_of_stub = [f"def {verb.replace('-', '_')}(", *lines, f") -> {returns}:", help_text, ""]
-    if not other:
+    if other in ("", returns):
         return "\n".join(lines_of_stub)
     without = [line.replace("out: str | Path,", "out: None = None,") for line in lines]
     without_out = [lines_of_stub[0], *without, f") -> {other}:", help_text, ""]
     return "\n".join(["@overload", *lines_of_stub, "@overload", *without_out])
+
+
+def _returned(command: Command[Any]) -> str:
+    """The type of the result of the Python function."""
+    return inspect.get_annotations(command.returned)["return"] if command.returned else "dict[str, Any]"
 
 
 def _options(config: type[StageConfig]) -> list[str]:

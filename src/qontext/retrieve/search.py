@@ -14,8 +14,11 @@ from typing import Any
 
 from qontext.frame import log
 from qontext.frame.damage import read_json
+from qontext.frame.errors import QontextError
 from qontext.frame.parts import Outcome, Part, Parts, slices
-from qontext.frame.stages import Stage
+from qontext.frame.stages import Report, Stage
+from qontext.retrieve import answers
+from qontext.retrieve.answers import PROMPT
 from qontext.retrieve.search_config import SearchConfig
 from qontext.retrieve.searcher import Answer, is_adapted
 from qontext.retrieve.systems import WORDS, open_system
@@ -39,8 +42,6 @@ class Search(Parts[SearchConfig]):
         return super().uses_gpu and not self.config.bm25
 
     def plan(self) -> list[Part]:
-        if self.config.question is not None:
-            return []  # the answer is the summary
         count = len(self.queries)
         size = max(count, 1) if self._is_for_one_process() else size_for(count, self.config.k)
         return slices(count, size, lambda number: f"{PARTIAL}/{number:05d}.trec")
@@ -67,8 +68,6 @@ class Search(Parts[SearchConfig]):
         return {"queries": len(queries)}
 
     def finish(self, outcome: Outcome) -> dict[str, Any]:
-        if self.config.question is not None:
-            return _answers(self.config)
         counts = Counter[str]()
         with self.work.write(RUN) as path, path.open("wb") as run:
             for part in outcome.parts:
@@ -106,14 +105,15 @@ def _counts_name(part: Part) -> str:
     return f"{PARTIAL}/{part.number:05d}.json"
 
 
-def _answers(config: SearchConfig) -> dict[str, Any]:
+def ask(config: SearchConfig) -> dict[str, Any]:
     """Print the best passages for one question, or for those from a prompt."""
-    from qontext.retrieve import answers
+    if config.question is None:
+        raise QontextError("search needs --out, the output directory")
     from qontext.retrieve.searcher import Searcher
 
     searcher = Searcher(config.index or "", device=config.device, encoder=config.encoder)
     k = config.k if "k" in config.model_fields_set else answers.SHOWN
-    if config.question is not None and config.question != answers.PROMPT:
+    if config.question != PROMPT:
         return {"answers": answers.answer(searcher, config.question, k, config.where)}
     return answers.converse(searcher, k, config.where)
 
@@ -122,6 +122,11 @@ def _queries(config: SearchConfig) -> dict[str, str]:
     from qontext.finetune.negatives.draws import sample_names
     from qontext.retrieve.inputs import select_queries
 
+    if config.question not in (None, PROMPT):
+        raise QontextError(
+            "a question is answered without --out",
+            remedy="Leave out --out, or pass the queries with --data FOLDER or --queries FILE.",
+        )
     queries = select_queries(config.data, config.split, config.queries)
     if config.limit is not None:
         queries = {name: queries[name] for name in sample_names(queries, config.limit, config.seed)}
@@ -133,11 +138,7 @@ def _returned(summary: Mapping[str, Any]) -> list[Answer]:
     return [Answer.from_json(answer) for answer in summary.get("answers", ())]
 
 
-STAGE = Stage(
-    "search",
-    SearchConfig,
-    Search,
-    """
+EXAMPLES = """
         qontext search --bm25 --data data --split test --out bm25.trec
         qontext search vectors --data data --split test --out dense.trec
         qontext search index --queries data/queries.jsonl --k 100 --out run.trec
@@ -145,10 +146,14 @@ STAGE = Stage(
         qontext search runs/mine "how do I reset my password?"
         qontext search runs/mine --queries data/queries.jsonl --out run.trec
         qontext search vectors --data data --split test --on ray --out dense
-    """,
-    needs_out=False,
-    without_out="question",
-    returned=_returned,
+"""
+
+STAGE = Stage(
+    "search",
+    SearchConfig,
+    Search,
+    EXAMPLES,
+    without_out=Report("search", SearchConfig, ask, EXAMPLES, returned=_returned),
     file=RUN,
     format=3,
 )
