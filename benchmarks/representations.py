@@ -48,8 +48,8 @@ CASES: dict[str, dict[str, Any]] = {
 }
 """Label → settings of `finetune`."""
 TAUGHT: dict[str, dict[str, Any]] = {
-    "vector, margin-MSE": {"distill": "margin-mse"},
-    "vector, margin-MSE and a second teacher": {"distill": "margin-mse", "batch_teacher": "tokens"},
+    "vector, margin-MSE": {"loss": "margin-mse"},
+    "vector, margin-MSE and a second teacher": {"loss": "margin-mse", "batch_teacher": "tokens"},
 }
 """The same with a teacher; a second one is the retriever of a case."""
 BATCH = 8

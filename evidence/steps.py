@@ -103,7 +103,7 @@ def _finetuned(cell: Cell, labels: int, encoder: str, start: str, scale: Scale, 
         groups = f"@groups-{tag}-{labels}"
     if arm.taught:
         yield from _teacher(labels, groups, start, cell.seed, scale, data)
-        more |= {"teacher": f"@scores-train-{labels}-{cell.seed}", "distill": "kl"}
+        more |= {"teacher": f"@scores-train-{labels}-{cell.seed}", "loss": "kl"}
     yield _finetune(tag, labels, encoder, groups, cell, scale, data, more)
 
 
@@ -141,7 +141,7 @@ def _distilled(cell: Cell, encoder: str, scale: Scale, places: Places) -> Iterat
     scored = {"run": "@groups-distilled", "reranker": [places.teacher], **texts}
     yield Step.of("scores-distilled", {**scored, "max_length": scale.tokens + 32}, verb="rerank")
     tag = f"{cell.arm.name}-{cell.seed}"
-    more = {"teacher": "@scores-distilled", "distill": "kl", "steps": scale.distill_steps}
+    more = {"teacher": "@scores-distilled", "loss": "kl", "steps": scale.distill_steps}
     yield _finetune(tag, 0, encoder, "@groups-distilled", cell, scale, "@passages", cell.arm.finetune | more)
 
 

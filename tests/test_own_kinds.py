@@ -1,5 +1,5 @@
-"""A method, a generator, an index and a source from outside the package: the files of docs/extending.md, through the real
-command line, by ``module:Class`` and by the entry points of an installed package."""
+"""A method, a generator, a loss, an index and a source from outside the package: the files of docs/extending.md, through the
+real command line, by ``module:Class`` and by the entry points of an installed package."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from qontext.frame.kinds import Kinds
 from qontext.pretrain.objectives import METHODS
 
 DOCS = Path(__file__).parents[1] / "docs" / "extending.md"
-KINDS = ("bag", "openings", "brute", "verses")
-GROUPS = ("qontext.objectives", "qontext.generators", "qontext.indexes", "qontext.sources")
-CLASSES = ("bag:Bag", "openings:Openings", "brute:Brute", "verses:Verses")
+KINDS = ("bag", "openings", "triplet", "brute", "verses")
+GROUPS = ("qontext.objectives", "qontext.generators", "qontext.losses", "qontext.indexes", "qontext.sources")
+CLASSES = ("bag:Bag", "openings:Openings", "triplet:Triplet", "brute:Brute", "verses:Verses")
 POEM = [
     f"The {n}th verse speaks of {a} and {b}. It ends with {c}."
     for n, (a, b, c) in enumerate(
@@ -87,10 +87,10 @@ def test_every_kind_from_outside_the_package(tmp_path: Path, way: str) -> None:
     if way == "entry points":
         (tmp_path / "site").mkdir()
         install(tmp_path / "site")
-        paths, (method, generator, index, source) = [tmp_path / "site"], KINDS
+        paths, (method, generator, loss, index, source) = [tmp_path / "site"], KINDS
     else:
         write_modules(work)
-        paths, (method, generator, index, source) = [], CLASSES
+        paths, (method, generator, loss, index, source) = [], CLASSES
     output = run_commands(
         [
             f"split {source}:poem.txt --out passages -q",
@@ -102,12 +102,18 @@ def test_every_kind_from_outside_the_package(tmp_path: Path, way: str) -> None:
             f"index vectors --backend {index} --out index -q",
             "search index --queries queries --k 3 --trust --device cpu --precision fp32 --out own -q",
             "search vectors --queries queries --k 3 --device cpu --precision fp32 --out exact -q",
+            "mine exact/run.trec queries --queries queries --passages passages --per-query 2 --out groups -q",
+            f"finetune groups --passages passages --encoder encoder --loss {loss} --margin 200 --passages-per-query 3 "
+            "--steps 2 --batch-size 4 --log-every 1 --device cpu --precision fp32 --out retriever -q",
             f"pretrain --help --method {method}",
+            f"finetune --help --loss {loss}",
         ],
         work,
         *paths,
     )
-    artifacts = {name: open_artifact(work / name) for name in ("passages", "queries", "encoder", "index")}
+    artifacts = {
+        name: open_artifact(work / name) for name in ("passages", "queries", "encoder", "index", "retriever")
+    }
     assert artifacts["passages"].summary["passages"] == len(POEM)
     assert artifacts["queries"].summary["queries"] == len(POEM)
     assert artifacts["queries"].config["words"] == 4 and artifacts["index"].config["backend"] == index
@@ -115,9 +121,14 @@ def test_every_kind_from_outside_the_package(tmp_path: Path, way: str) -> None:
     assert (settings["method"], settings["share"], settings["bag_weight"]) == (method, 0.5, 2)
     assert "temperature" not in settings
     assert list(artifacts["encoder"].summary[method]["losses"]) == ["bag"]
+    settings = artifacts["retriever"].config
+    assert (settings["loss"], settings["margin"]) == (loss, 200) and "contrastive_weight" not in settings
+    assert artifacts["retriever"].summary["losses"].keys() == {"triplet"}
+    assert artifacts["retriever"].summary["losses"]["triplet"] > 100
     own, exact = (read_run(work / name / "run.trec") for name in ("own", "exact"))
     assert len(own) == 3 * len(POEM) and own == pytest.approx(exact, rel=1e-5)
-    assert f"Settings of {method}" in output and "--bag-weight" in output and "--temperature" not in output
+    assert f"Settings of {method}" in output and "--bag-weight" in output and "--window" not in output
+    assert f"Settings of {loss}" in output and "--margin" in output and "--passage-weight" not in output
     # What the source reads has a fingerprint of its own: a change is noticed.
     (work / "poem.txt").write_text("\n".join(POEM[:-1]))
     with pytest.raises(AssertionError, match="the content of source"):
@@ -225,6 +236,7 @@ def test_each_kind_shows_and_records_its_own_options_and_no_others(where: str) -
         ("pretrain p --out o --method mlm --window 5", "window is not read by the method 'mlm', only by cot-mae"),
         ("pretrain p --out o --window=5", "window is not read by the method 'cocondenser', only by cot-mae"),
         ("pretrain p --out o --method mlm --no-mask-same-document", "mask_same_document is not read by the method"),
+        ("finetune g --out o --passage-weight 0.2", "passage_weight is not read by the loss 'contrastive', only by pair"),
         ("index v --out o --backend bm25 --lists 5", "lists is not read by the backend 'bm25', only by faiss-ivfpq"),
         ("generate p --out o --generator keyphrase --chat-model x", "chat_model is not read by the generator"),
         ("filter q --passages p --out o --by overlap --top 5", "top is not read by the judge 'overlap', only by"),

@@ -21,7 +21,7 @@ def test_a_cross_encoders_scores_stand_for_labels(reports: Path, small_encoder: 
     reranker = tmp_path / "reranker"
     steps = adapt_until("adapted-vectors", reports, tmp_path / "made", small_encoder, reranker=reranker)
     finetuned = open_artifact(steps / "finetune")
-    assert finetuned.config["distill"] == "margin-mse"
+    assert finetuned.config["loss"] == "margin-mse"
     assert finetuned.summary["losses"]["margin_mse"] > 0
     searched = {line.split(" ")[0] for line in (steps / "bm25-train" / "run.trec").open()}
     assert searched == {group.query for group in read_groups(steps / "negatives")}, "no other is searched for"

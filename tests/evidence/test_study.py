@@ -101,7 +101,7 @@ def test_soft_labels_come_from_a_cross_encoder_that_saw_the_same_labels(begun: A
     )
     assert soft["reranker-16-1"]["groups"] == soft["scores-train-16-1"]["run"] == "@groups-16"
     one, two = hard["finetune-cocondenser-query-eight-1-16"], soft["finetune-cocondenser-query-soft-1-16"]
-    assert two == one | {"teacher": "@scores-train-16-1", "distill": "kl"}
+    assert two == one | {"teacher": "@scores-train-16-1", "loss": "kl"}
     assert one["encoder"] == "@pretrain-cocondenser-query-1" and one["passages_per_query"] == 8
 
 

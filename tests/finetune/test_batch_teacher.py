@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.finetune.test_loss import BATCH, Bare, batch, losses
+from tests.finetune.test_loss import BATCH, Bare, batch, losses, opened
 from tests.finetune.test_run import apart, command
 from tests.tiny import Server
 
 from qontext.finetune.batch_teacher import BatchTeacher, TaughtInBatch
 from qontext.finetune.batches import Texts
-from qontext.finetune.objective import Terms
 from qontext.finetune.texts import Padded
 from qontext.frame.errors import QontextError
 from qontext.models.layout import Kind
@@ -34,9 +33,7 @@ Finetune = Callable[..., Any]
 def taught(teacher: torch.Tensor, representation: Vector, weight: float, tau: float = 1.0) -> TaughtInBatch:
     """A student with two dimensions, whose teacher has the dot products of `teacher`."""
     second: Any = SimpleNamespace(representation=Vector())
-    model = TaughtInBatch(
-        BatchTeacher(second, weight), Bare(), representation, tau, "margin-mse", None, Terms()
-    )
+    model = TaughtInBatch(BatchTeacher(second, weight), Bare(), representation, tau, opened("margin-mse"))
     model.shapes = torch.Size([2]), teacher.shape[1:]
     return model
 
@@ -56,7 +53,7 @@ def test_margins_to_all_passages_of_other_queries() -> None:
             errors.append((student - target).item() ** 2)
         expected += sum(errors) / len(errors) / 2
     assert value["batch_teacher"].item() == pytest.approx(0.5 * expected, rel=1e-5)
-    first = losses("margin-mse", Terms(), vectors, keys)
+    first = losses(opened("margin-mse"), vectors, keys)
     assert value["margin_mse"].item() == pytest.approx(first["margin_mse"], rel=1e-6)
     parts = [taught(teacher, Vector(), 0.5).contrast(both, keys, slice(a, a + 1)) for a in range(len(BATCH))]
     assert sum(part["batch_teacher"].item() for part in parts) == pytest.approx(0.5 * expected, rel=1e-5)
@@ -109,7 +106,7 @@ def test_the_teacher_scores_texts_as_its_search_does(colbert: Path) -> None:
 def test_a_student_comes_closer_to_both_teachers(
     finetune: Finetune, colbert: Path, scores: Path, tmp_path: Path
 ) -> None:
-    settings: dict[str, Any] = {"teacher": str(scores), "distill": "margin-mse", "temperature": 10.0}
+    settings: dict[str, Any] = {"teacher": str(scores), "loss": "margin-mse", "temperature": 10.0}
     made = finetune(tmp_path / "out", batch_teacher=str(colbert), steps=30, **settings)
     lines = [line["losses"] for line in read(made.path / "logs/metrics.jsonl") if "losses" in line]
     for name in ("margin_mse", "batch_teacher"):

@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from qontext.finetune.batches import Keys
-from qontext.finetune.objective import BiEncoder, Terms
+from qontext.finetune.losses import LOSSES
+from qontext.finetune.losses.base import Loss
+from qontext.finetune.objective import BiEncoder
 from qontext.models.representations.vector import Vector
 
 NAN = math.nan
@@ -19,10 +21,15 @@ class Bare(torch.nn.Module):
     """An encoder that is not called."""
 
 
+def opened(name: str, **options: Any) -> Loss:
+    kind: Loss = LOSSES.load(name)(LOSSES.options(name)(**options))
+    return kind
+
+
 def loss(
-    kind: Any, vectors: torch.Tensor, keys: Keys, rows: slice = slice(None), tau: float = 1.0
+    kind: str, vectors: torch.Tensor, keys: Keys, rows: slice = slice(None), tau: float = 1.0
 ) -> torch.Tensor:
-    model = BiEncoder(Bare(), Vector(), tau, kind)  # type: ignore[arg-type]
+    model = BiEncoder(Bare(), Vector(), tau, opened(kind))  # type: ignore[arg-type]
     (value,) = model.contrast(vectors, keys, rows).values()
     return value
 
@@ -115,15 +122,13 @@ def test_a_student_that_agrees_with_its_teacher_has_nothing_to_learn() -> None:
         assert vectors.grad is not None and vectors.grad.abs().max().item() < 1e-6
 
 
-def losses(
-    kind: Any, terms: Terms, vectors: torch.Tensor, known: Keys, representation: Any = None
-) -> dict[str, float]:
-    model = BiEncoder(Bare(), representation or Vector(), 1.0, kind, None, terms)  # type: ignore[arg-type]
+def losses(kind: Loss, vectors: torch.Tensor, known: Keys, representation: Any = None) -> dict[str, float]:
+    model = BiEncoder(Bare(), representation or Vector(), 1.0, kind)  # type: ignore[arg-type]
     return {name: value.item() for name, value in model.contrast(vectors, known, slice(None)).items()}
 
 
 def test_pair_keeps_the_positive_closer_to_its_query_than_to_other_passages() -> None:
-    values = losses("contrastive", Terms(passage_weight=0.25), *batch(*BATCH))
+    values = losses(opened("pair", passage_weight=0.25), *batch(*BATCH))
     # Positive 0 = (2, 1) with query 0: 2; with (1, 3): 5; (0.5, 1.5): 2.5; (0, 0): 0. Positive 1 = (0.5, 1.5) with query 1:
     # 1.5; with (2, 1): 2.5; (1, 3): 5; (3, 0.5): 2.25. False negatives are left out, as in InfoNCE.
     centered = (nll(2, 5, 2.5, 0) + nll(1.5, 2.5, 5, 2.25)) / 2
@@ -132,8 +137,8 @@ def test_pair_keeps_the_positive_closer_to_its_query_than_to_other_passages() ->
 
 
 def test_infonce_beside_a_teacher_has_its_own_weight_and_temperature() -> None:
-    terms = Terms(teacher_temperature=0.5, contrastive_weight=0.1, contrastive_temperature=2.0)
-    values = losses("kl", terms, *batch(*BATCH))
+    options = {"teacher_temperature": 0.5, "contrastive_weight": 0.1, "contrastive_temperature": 2.0}
+    values = losses(opened("kl", **options), *batch(*BATCH))
     vectors, known = batch(*BATCH)
     sharper = Keys(**{**vars(known), "teacher": known.teacher * 2})
     expected = {
@@ -145,7 +150,7 @@ def test_infonce_beside_a_teacher_has_its_own_weight_and_temperature() -> None:
 
 def test_a_teachers_probabilities_instead_of_its_logits() -> None:
     vectors, known = batch(*BATCH)
-    values = losses("kl", Terms(teacher_scores="probabilities", teacher_temperature=0.3), vectors, known)
+    values = losses(opened("kl", teacher_scores="probabilities", teacher_temperature=0.3), vectors, known)
     chances = Keys(**{**vars(known), "teacher": 1 / (1 + (-known.teacher).exp()) / 0.3})
     assert values == pytest.approx({"kl": loss("kl", vectors, chances).item()}, rel=1e-6)
 
@@ -163,5 +168,5 @@ def test_matryoshka_is_the_mean_over_cut_vectors(kind: str, similarity: Any) -> 
         part = vectors[:, :width]
         part = torch.nn.functional.normalize(part, dim=1) if similarity == "cosine" else part
         each.append(loss(kind, part, known).item())
-    (value,) = losses(kind, Terms(), vectors, known, Vector("cls", similarity, (2, 5))).values()
+    (value,) = losses(opened(kind), vectors, known, Vector("cls", similarity, (2, 5))).values()
     assert value == pytest.approx(sum(each) / 3, rel=1e-5)

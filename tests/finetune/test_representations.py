@@ -54,11 +54,11 @@ def test_the_cache_trains_the_same(finetune: Finetune, tmp_path: Path, name: str
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("distill", ["kl", "margin-mse"])
+@pytest.mark.parametrize("loss", ["kl", "margin-mse"])
 def test_it_comes_closer_to_a_teacher(
-    finetune: Finetune, scores: Path, tmp_path: Path, name: str, distill: str
+    finetune: Finetune, scores: Path, tmp_path: Path, name: str, loss: str
 ) -> None:
-    more = settings(name, teacher=str(scores), distill=distill, steps=20)
+    more = settings(name, teacher=str(scores), loss=loss, steps=20)
     course = losses(finetune(tmp_path / "out", **more).path)
     assert np.mean(course[-3:]) < 0.7 * np.mean(course[:3]), course
 

@@ -129,14 +129,14 @@ def test_the_best_weights_are_kept_and_patience_ends_the_run(
 
 
 @pytest.mark.numeric
-@pytest.mark.parametrize("distill", ["kl", "margin-mse"])
+@pytest.mark.parametrize("loss", ["kl", "margin-mse"])
 def test_a_student_comes_closer_to_its_teacher(
-    finetune: Finetune, scores: Path, tmp_path: Path, distill: str
+    finetune: Finetune, scores: Path, tmp_path: Path, loss: str
 ) -> None:
-    retriever = finetune(tmp_path / "out", teacher=str(scores), distill=distill, steps=30, temperature=10.0)
+    retriever = finetune(tmp_path / "out", teacher=str(scores), loss=loss, steps=30, temperature=10.0)
     course = losses(retriever.path)
     assert np.mean(course[-3:]) < np.mean(course[:3]) / 2
-    assert distill in (retriever.path / "README.md").read_text()
+    assert loss in (retriever.path / "README.md").read_text()
 
 
 @pytest.mark.numeric
@@ -146,7 +146,7 @@ def test_a_student_of_short_vectors_in_batches_of_similar_queries(
     """TAS-B's batches and margins, InfoNCE beside the teacher's loss, and Matryoshka, together."""
     settings = {"clusters": 3, "margin_bins": 2, "dimensions": (8, 32), "passages_per_query": 2}
     settings |= {"contrastive_weight": 0.1, "contrastive_temperature": 20.0, "temperature": 10.0}
-    retriever = finetune(tmp_path / "out", teacher=str(scores), distill="margin-mse", steps=30, **settings)
+    retriever = finetune(tmp_path / "out", teacher=str(scores), loss="margin-mse", steps=30, **settings)
     lines = [line["losses"] for line in read(retriever.path / "logs/metrics.jsonl") if "losses" in line]
     assert lines[0].keys() == {"margin_mse", "contrastive"}
     # Its loss is another in each batch of similar queries, too much so to fall within thirty steps.
@@ -162,7 +162,16 @@ def test_a_student_of_short_vectors_in_batches_of_similar_queries(
         ({"dimensions": (128,)}, "dimensions = 128, but the encoder's vectors have 128"),
         ({"dimensions": (8, 8)}, "dimensions must be different numbers from 1"),
         ({"margin_bins": 5}, "margin_bins needs --teacher"),
-        ({"contrastive_weight": 0.1}, "contrastive_weight needs --teacher"),
+        ({"loss": "kl"}, "the loss 'kl' needs --teacher"),
+        (
+            {"teacher": "scores.trec"},
+            "teacher is not read by the loss 'contrastive'. Choose --loss kl or margin-mse",
+        ),
+        (
+            {"contrastive_weight": 0.1},
+            "contrastive_weight is not read by the loss 'contrastive', only by kl, margin",
+        ),
+        ({"passage_weight": 0.1}, "passage_weight is not read by the loss 'contrastive', only by pair"),
     ],
     ids=str,
 )
@@ -197,7 +206,7 @@ def test_a_labeled_folder_is_trained_on_without_hard_negatives(
         ({"source": "/nowhere/groups"}, "/nowhere/groups"),
         ({"similarity": "euclidean"}, "similarity = 'euclidean'"),
         ({"source": "qrels.tsv"}, "are not training groups.*qontext mine"),
-        ({"teacher": "/nowhere/run.trec"}, "/nowhere/run.trec"),
+        ({"teacher": "/nowhere/run.trec", "loss": "kl"}, "/nowhere/run.trec"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

@@ -96,11 +96,11 @@ COMMANDS: dict[str, Settings] = {
     },
     "finetune:teacher": {
         "groups": "@groups", "passages": "@passages", "encoder": "@encoder", "passages_per_query": 2,
-        "teacher": "@ranks.trec", "dev": "@set", **TRAINING,
+        "teacher": "@ranks.trec", "loss": "kl", "dev": "@set", **TRAINING,
     },
     "finetune:clusters": {
         "groups": "@groups", "passages": "@passages", "encoder": "@encoder", "passages_per_query": 2, "clusters": 2,
-        "teacher": "@ranks.trec", "margin_bins": 2, "dimensions": [8], "contrastive_weight": 0.1, **TRAINING,
+        "teacher": "@ranks.trec", "loss": "kl", "margin_bins": 2, "dimensions": [8], "contrastive_weight": 0.1, **TRAINING,
     },
     "train-reranker": MADE["reranker"][1],
     "encode": MADE["vectors"][1],

@@ -22,6 +22,7 @@ from qontext.data.runs import Run
 from qontext.finetune import batches, listwise
 from qontext.finetune.config import FinetuneConfig
 from qontext.finetune.examples import Examples
+from qontext.finetune.losses import LOSSES
 from qontext.finetune.negatives.groups import Group as Labels
 from qontext.finetune.objective import BiEncoder
 from qontext.finetune.texts import Tokenized
@@ -136,7 +137,9 @@ def _pretraining(settings: dict[str, Any], micro_tokens: int) -> Setup:
 
 
 def _finetuning(settings: dict[str, Any], micro_tokens: int) -> Setup:
-    trainee = BiEncoder(_encoder(), Vector(), 1.0, settings["loss"])
+    trainee = BiEncoder(
+        _encoder(), Vector(), 1.0, LOSSES.load(settings["loss"])(LOSSES.options(settings["loss"])())
+    )
     examples, count = _examples()
     examples.attach_passage_keys(np.array([text_key(f"passage {n % 13}") for n in range(count)]))
     rng = np.random.default_rng(2)

@@ -169,7 +169,7 @@ def _finetuning_settings(request: Request, plan: Plan, passages: str) -> dict[st
         "lr": 2e-5,
         "dropout": 0.0,
         "seed": request.pretrain["seed"],
-        **({"teacher": "@teacher", "distill": "margin-mse"} if request.reranker else {}),
+        **({"teacher": "@teacher", "loss": "margin-mse"} if request.reranker else {}),
     }
 
 

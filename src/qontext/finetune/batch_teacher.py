@@ -3,7 +3,7 @@
     L = L₁ + λ · L₂
     L₂ = mean over passages p of other queries of ( (s(q, p⁺) - s(q, p)) - (t(q, p⁺) - t(q, p)) )²
 
-L₁ is the loss of `objective.py`, such as the margin-MSE to a cross-encoder's scores of the query's own passages; s is as
+L₁ is the loss of `--loss`, such as the margin-MSE to a cross-encoder's scores of the query's own passages; s is as
 there; t are the scores of a frozen retriever that is cheap for all pairs, such as ColBERT. L₂ is a mean over queries, too.
 (Hofstätter et al. 2021; λ = 0.75, and no passage is left out, as in the released code.)
 
@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 
 from qontext.finetune.batches import Keys, Texts
-from qontext.finetune.objective import BiEncoder, margin_mse, sides
+from qontext.finetune.losses.margin_mse import margin_mse
+from qontext.finetune.objective import BiEncoder, sides
 from qontext.finetune.texts import Reader
 from qontext.frame.errors import QontextError
 from qontext.models.layout import Kind, read_layout

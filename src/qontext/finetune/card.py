@@ -55,14 +55,9 @@ score = model(**pair).logits.item()
 
 
 def retriever_card(
-    config: FinetuneConfig,
-    summary: dict[str, Any],
-    representation: Representation,
-    titles: Titles,
-    *,
-    loss: str,
+    config: FinetuneConfig, summary: dict[str, Any], representation: Representation, titles: Titles
 ) -> str:
-    how = "" if loss == "contrastive" else f" and a teacher's scores ({loss})"
+    how = f" and a teacher's scores ({config.loss})" if config.teacher else ""
     history = how_it_was_made(config, summary, "encoder", "groups")
     if representation.card:
         return representation.card.format(how=how, passage=titles.example(), history=history)

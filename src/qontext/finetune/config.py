@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from qontext.data.passage import TitleRule
+from qontext.finetune.losses import LOSSES
 from qontext.frame.config import Advanced, Input, Machine
 from qontext.frame.errors import QontextError
 from qontext.models.representations import REPRESENTATIONS
 from qontext.training.config import TrainingConfig
 
 if TYPE_CHECKING:
-    from qontext.finetune.objective import Terms
+    from qontext.finetune.losses.base import Loss
     from qontext.models.titles import Titles
     from qontext.training.early_stop import Schedule
 
@@ -88,7 +89,7 @@ class LabeledConfig(TrainingConfig):
 
 
 class FinetuneConfig(LabeledConfig):
-    kinds: ClassVar = {"representation": REPRESENTATIONS}
+    kinds: ClassVar = {"representation": REPRESENTATIONS, "loss": LOSSES}
 
     passages_per_query: int = Field(16, ge=1)
     """Passages per query: one positive and hard negatives. A query with fewer negatives gets random ones; if
@@ -107,28 +108,15 @@ class FinetuneConfig(LabeledConfig):
     representation: str = "vector"
     """What a text becomes, and how texts are compared."""
 
+    loss: str = "contrastive"
+    """Loss between queries and passages."""
+
     temperature: float | None = Field(None, gt=0)
     """Temperature of the loss. Default: 1 for dot products and sums of them, as published; 0.05 for cosines."""
 
     teacher: Annotated[str | None, Input()] = None
-    """Distill from these scores of the groups' passages: a run, such as the output of 'qontext rerank
-    GROUPS'. Passages without a score are skipped."""
-
-    distill: Literal["kl", "margin-mse"] = "kl"
-    """Distillation loss: KL divergence from the teacher's distribution over a query's own passages, or
-    margin-MSE on score differences to the positive."""
-
-    teacher_temperature: Annotated[float, Advanced()] = Field(1.0, gt=0)
-    """With --distill kl: what the teacher's scores are divided by before their softmax."""
-
-    teacher_scores: Annotated[Literal["logits", "probabilities"], Advanced()] = "logits"
-    """With --distill kl: take the softmax of the teacher's scores, or of their logistic function, between 0 and 1."""
-
-    contrastive_weight: Annotated[float, Advanced()] = Field(0.0, ge=0)
-    """With --teacher: weight of the contrastive loss, added to that of the teacher."""
-
-    contrastive_temperature: Annotated[float | None, Advanced()] = Field(None, gt=0)
-    """Temperature of the contrastive loss, if it differs from --temperature."""
+    """For a --loss that distills: scores of the groups' passages, a run, such as the output of 'qontext rerank GROUPS'.
+    Passages without a score are skipped."""
 
     batch_teacher: Annotated[str | None, Input()] = None
     """A second teacher, which scores all passages of the batch: a retriever of --representation tokens (TAS-B). Its loss,
@@ -136,10 +124,6 @@ class FinetuneConfig(LabeledConfig):
 
     batch_teacher_weight: Annotated[float, Advanced()] = Field(0.75, gt=0)
     """Weight of the second teacher's loss."""
-
-    passage_weight: Annotated[float, Advanced()] = Field(0.0, ge=0, lt=1)
-    """Without --teacher: share of PAIR's passage-centered loss, which keeps the positive more similar to the query than
-    to other passages. Published: 0.1, in a first stage."""
 
     clusters: Annotated[int | None, Advanced()] = Field(None, ge=2)
     """Fill each batch from one of this many clusters of similar queries (TAS-B), whose passages are hard negatives of each
@@ -165,28 +149,23 @@ class FinetuneConfig(LabeledConfig):
             raise QontextError(
                 "distillation compares passages of a query: set passages_per_query to 2 or more"
             )
-        if self.teacher and self.passage_weight:
-            raise QontextError("passage_weight is not read with a teacher")
-        if not self.teacher:
-            needed: dict[str, object] = {"teacher_temperature": 1.0, "teacher_scores": "logits"}
-            needed |= {"contrastive_weight": 0.0, "margin_bins": None}
-            for name, default in needed.items():
-                if getattr(self, name) != default:
-                    raise QontextError(f"{name} needs --teacher")
+        if LOSSES.load(self.loss).reads_teacher and not self.teacher:
+            raise QontextError(f"the loss {self.loss!r} needs --teacher")
+        if self.teacher and not LOSSES.load(self.loss).reads_teacher:
+            readers = [name for name in LOSSES.own if LOSSES.load(name).reads_teacher]
+            raise QontextError(
+                f"teacher is not read by the loss {self.loss!r}",
+                remedy=f"Choose --loss {' or '.join(readers)}.",
+            )
+        if self.margin_bins and not self.teacher:
+            raise QontextError("margin_bins needs --teacher")
         if not self.batch_teacher and self.batch_teacher_weight != 0.75:
             raise QontextError("batch_teacher_weight needs --batch-teacher")
         if self.untied and self.representation != "vector":
             raise QontextError("untied is only for the representation 'vector'")
         return self
 
-    def terms(self) -> Terms:
-        """What is added to the loss."""
-        from qontext.finetune.objective import Terms
-
-        return Terms(
-            self.passage_weight,
-            self.teacher_temperature,
-            self.teacher_scores,
-            self.contrastive_weight,
-            self.contrastive_temperature,
-        )
+    def opened_loss(self) -> Loss:
+        """The loss, set up with its options."""
+        loss: Loss = LOSSES.load(self.loss)(self.options("loss"))
+        return loss

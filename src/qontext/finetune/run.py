@@ -39,9 +39,8 @@ def run(config: FinetuneConfig, work: Workdir) -> dict[str, Any]:
     batch_teacher = open_batch_teacher(config, group)
     plan = _plan(config, examples, source, reader, group, work, batch_teacher)
     steps = config.steps_over(len(examples))
-    loss = config.distill if config.teacher else "contrastive"
     temperature = config.temperature or representation.temperature
-    parts: Any = encoder, representation, temperature, loss, query_encoder, config.terms()
+    parts: Any = encoder, representation, temperature, config.opened_loss(), query_encoder
     model = TaughtInBatch(batch_teacher, *parts) if batch_teacher else BiEncoder(*parts)
     model.to(group.device)
     summary: dict[str, Any] = {
@@ -92,7 +91,7 @@ def _save(config: FinetuneConfig, model: Any, titles: Any, summary: dict[str, An
             halves = model.query_encoder, folder / QUERY_FOLDER
             model.representation.save(*halves, lengths, max_length=config.query_length)
         record_title(folder, titles.rule)
-        card = retriever_card(config, summary, model.representation, titles, loss=model.loss)
+        card = retriever_card(config, summary, model.representation, titles)
         (folder / "README.md").write_text(card, encoding="utf-8")
     metrics.plot(work)
     checkpoint.remove(work, "checkpoints")
@@ -195,7 +194,7 @@ STAGE = Stage(
     examples="""
         qontext finetune groups --passages data --encoder encoder --out retriever
         qontext finetune data --encoder encoder --batch-size 256 --dev data --patience 3 --out retriever
-        qontext finetune groups --passages data --encoder encoder --teacher teacher --distill kl --out student
+        qontext finetune groups --passages data --encoder encoder --teacher teacher --loss kl --out student
         qontext finetune groups --passages data --encoder encoder --representation sparse --out sparse-retriever
         torchrun --nproc-per-node 8 -m qontext finetune groups --passages data --encoder encoder --out retriever
     """,
