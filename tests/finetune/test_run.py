@@ -161,7 +161,7 @@ def test_a_student_of_short_vectors_in_batches_of_similar_queries(
         ({"clusters": 15}, "clusters = 15, but there are only 14 queries"),
         ({"dimensions": (128,)}, "dimensions = 128, but the encoder's vectors have 128"),
         ({"dimensions": (8, 8)}, "dimensions must be different numbers from 1"),
-        ({"margin_bins": 5}, "margin_bins needs --teacher"),
+        ({"margin_bins": 5}, "margin_bins is not read by the loss 'contrastive', only by kl, margin-mse"),
         ({"loss": "kl"}, "the loss 'kl' needs --teacher"),
         (
             {"teacher": "scores.trec"},

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from qontext.finetune.batches import Keys, Texts
+from qontext.finetune.losses.base import WithBatchTeacher
 from qontext.finetune.losses.margin_mse import margin_mse
 from qontext.finetune.objective import BiEncoder, sides
 from qontext.finetune.texts import Reader
@@ -98,13 +99,14 @@ class TaughtInBatch(BiEncoder):
 
 def open_batch_teacher(config: FinetuneConfig, group: Any) -> BatchTeacher | None:
     """The second teacher, if the settings name one."""
-    if config.batch_teacher is None:
+    loss = config.options("loss")
+    if not isinstance(loss, WithBatchTeacher) or loss.batch_teacher is None:
         return None
-    if read_layout(locate(config.batch_teacher)).representation == "vector":
+    if read_layout(locate(loss.batch_teacher)).representation == "vector":
         raise QontextError(
             "a second teacher of one vector is not supported",
-            place=config.batch_teacher,
+            place=loss.batch_teacher,
             remedy="Train one with 'qontext finetune --representation tokens'.",
         )
-    model = Representer(config.batch_teacher, device=str(group.device), precision=config.precision)
-    return BatchTeacher(model, config.batch_teacher_weight)
+    model = Representer(loss.batch_teacher, device=str(group.device), precision=config.precision)
+    return BatchTeacher(model, loss.batch_teacher_weight)

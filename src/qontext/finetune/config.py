@@ -118,19 +118,9 @@ class FinetuneConfig(LabeledConfig):
     """For a --loss that distills: scores of the groups' passages, a run, such as the output of 'qontext rerank GROUPS'.
     Passages without a score are skipped."""
 
-    batch_teacher: Annotated[str | None, Input()] = None
-    """A second teacher, which scores all passages of the batch: a retriever of --representation tokens (TAS-B). Its loss,
-    margin-MSE over other queries' passages, is added."""
-
-    batch_teacher_weight: Annotated[float, Advanced()] = Field(0.75, gt=0)
-    """Weight of the second teacher's loss."""
-
     clusters: Annotated[int | None, Advanced()] = Field(None, ge=2)
     """Fill each batch from one of this many clusters of similar queries (TAS-B), whose passages are hard negatives of each
     other's queries."""
-
-    margin_bins: Annotated[int | None, Advanced()] = Field(None, ge=2)
-    """With --teacher: draw negatives evenly from this many bins of the teacher's margin to the positive (TAS-B)."""
 
     gradient_cache: Annotated[Literal["auto", "on", "off"], Advanced()] = "auto"
     """Compute the gradient in two passes, with memory independent of the batch size. Auto: if a batch has
@@ -149,23 +139,20 @@ class FinetuneConfig(LabeledConfig):
             raise QontextError(
                 "distillation compares passages of a query: set passages_per_query to 2 or more"
             )
-        if LOSSES.load(self.loss).reads_teacher and not self.teacher:
+        reads_teacher = LOSSES.load(self.loss).reads_teacher
+        if reads_teacher and not self.teacher:
             raise QontextError(f"the loss {self.loss!r} needs --teacher")
-        if self.teacher and not LOSSES.load(self.loss).reads_teacher:
+        if self.teacher and not reads_teacher:
             readers = [name for name in LOSSES.own if LOSSES.load(name).reads_teacher]
             raise QontextError(
                 f"teacher is not read by the loss {self.loss!r}",
                 remedy=f"Choose --loss {' or '.join(readers)}.",
             )
-        if self.margin_bins and not self.teacher:
-            raise QontextError("margin_bins needs --teacher")
-        if not self.batch_teacher and self.batch_teacher_weight != 0.75:
-            raise QontextError("batch_teacher_weight needs --batch-teacher")
         if self.untied and self.representation != "vector":
             raise QontextError("untied is only for the representation 'vector'")
         return self
 
-    def opened_loss(self) -> Loss:
-        """The loss, set up with its options."""
+    def make_loss(self) -> Loss:
+        """The loss with its options."""
         loss: Loss = LOSSES.load(self.loss)(self.options("loss"))
         return loss

@@ -40,7 +40,7 @@ def run(config: FinetuneConfig, work: Workdir) -> dict[str, Any]:
     plan = _plan(config, examples, source, reader, group, work, batch_teacher)
     steps = config.steps_over(len(examples))
     temperature = config.temperature or representation.temperature
-    parts: Any = encoder, representation, temperature, config.opened_loss(), query_encoder
+    parts: Any = encoder, representation, temperature, config.make_loss(), query_encoder
     model = TaughtInBatch(batch_teacher, *parts) if batch_teacher else BiEncoder(*parts)
     model.to(group.device)
     summary: dict[str, Any] = {
@@ -165,6 +165,7 @@ def _plan(
     """The batches of queries and their passages."""
     from qontext.finetune.batches import RetrieverPlan
     from qontext.finetune.clusters import ClusteredSampler, query_clusters
+    from qontext.finetune.losses.base import Distillation
     from qontext.finetune.texts import tokenized
     from qontext.training.sampler import EpochSampler
 
@@ -176,7 +177,8 @@ def _plan(
             longest=config.query_length, seed=config.seed,
         )  # fmt: skip
         sampler = ClusteredSampler(*places, clusters=of)
-    examples.margin_bins = config.margin_bins
+    loss = config.options("loss")
+    examples.margin_bins = loss.margin_bins if isinstance(loss, Distillation) else None
     texts = tokenized(examples, source, reader, CACHE, group, work)
     examples.attach_passage_keys(texts.passages.key)
     per_query = examples.passages_per_visit(config.passages_per_query)

@@ -6,12 +6,15 @@ Shapes: Q queries of a slice of the batch, P passages of the whole batch, from a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from qontext.frame import config
+from qontext.frame.config import Advanced, Input
+from qontext.frame.errors import QontextError
 from qontext.models.representations.base import Representation
 
 
@@ -53,7 +56,7 @@ class Loss:
     """What a loss must define."""
     Options: ClassVar[type[config.Options]] = config.Options
     reads_teacher: ClassVar[bool] = False
-    """Whether it needs a teacher's scores, from `--teacher`."""
+    """True if it needs a teacher's scores, from `--teacher`."""
 
     def __init__(self, options: Any) -> None:
         self.options = options
@@ -61,3 +64,33 @@ class Loss:
     def __call__(self, batch: Comparison) -> dict[str, Tensor]:
         """Named losses, each a sum over the Q queries; the training divides them by the queries of the whole batch."""
         raise NotImplementedError
+
+
+class WithBatchTeacher(config.Options):
+    """Options of losses beside which a second teacher may score the whole batch, as in TAS-B (`batch_teacher.py`)."""
+
+    batch_teacher: Annotated[str | None, Input()] = None
+    """A second teacher, which scores all passages of the batch: a retriever of --representation tokens (TAS-B). Its loss,
+    margin-MSE over other queries' passages, is added."""
+
+    batch_teacher_weight: Annotated[float, Advanced()] = Field(0.75, gt=0)
+    """Weight of the second teacher's loss."""
+
+    @model_validator(mode="after")
+    def _has_a_second_teacher(self) -> Self:
+        if not self.batch_teacher and self.batch_teacher_weight != 0.75:
+            raise QontextError("batch_teacher_weight needs --batch-teacher")
+        return self
+
+
+class Distillation(WithBatchTeacher):
+    """Options of losses that read a teacher's scores of the query's own passages."""
+
+    contrastive_weight: Annotated[float, Advanced()] = Field(0.0, ge=0)
+    """Weight of the contrastive loss, added to that of the teacher."""
+
+    contrastive_temperature: Annotated[float | None, Advanced()] = Field(None, gt=0)
+    """Temperature of the contrastive loss, if it differs from --temperature."""
+
+    margin_bins: Annotated[int | None, Advanced()] = Field(None, ge=2)
+    """Draw negatives evenly from this many bins of the teacher's margin to the positive (TAS-B)."""

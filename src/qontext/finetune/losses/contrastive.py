@@ -10,32 +10,20 @@ A teacher's loss may add it: L_teacher + w · L, with a temperature of its own, 
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import torch.nn.functional as F
-from pydantic import Field
 from torch import Tensor
 
-from qontext.finetune.losses.base import Comparison, Loss
-from qontext.frame.config import Advanced, Options
+from qontext.finetune.losses.base import Comparison, Distillation, Loss, WithBatchTeacher
 
 
 class Contrastive(Loss):
+    Options = WithBatchTeacher
+
     def __call__(self, batch: Comparison) -> dict[str, Tensor]:
         return {"contrastive": infonce(batch.scores(), batch.positive_Q)}
 
 
-class WithContrastive(Options):
-    """Options of losses that may add it."""
-
-    contrastive_weight: Annotated[float, Advanced()] = Field(0.0, ge=0)
-    """Weight of the contrastive loss, added to that of the teacher."""
-
-    contrastive_temperature: Annotated[float | None, Advanced()] = Field(None, gt=0)
-    """Temperature of the contrastive loss, if it differs from --temperature."""
-
-
-def added_contrastive(options: WithContrastive, batch: Comparison) -> dict[str, Tensor]:
+def added_contrastive(options: Distillation, batch: Comparison) -> dict[str, Tensor]:
     """The weighted contrastive loss; nothing if the weight is 0."""
     if options.contrastive_weight == 0:
         return {}

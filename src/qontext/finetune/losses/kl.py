@@ -16,12 +16,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from qontext.finetune.losses.base import Comparison, Loss
-from qontext.finetune.losses.contrastive import WithContrastive, added_contrastive
+from qontext.finetune.losses.base import Comparison, Distillation, Loss
+from qontext.finetune.losses.contrastive import added_contrastive
 from qontext.frame.config import Advanced
 
 
-class KlOptions(WithContrastive):
+class KlOptions(Distillation):
     teacher_temperature: Annotated[float, Advanced()] = Field(1.0, gt=0)
     """Divisor of the teacher's scores before their softmax."""
 

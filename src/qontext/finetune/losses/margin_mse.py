@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from qontext.finetune.losses.base import Comparison, Loss
-from qontext.finetune.losses.contrastive import WithContrastive, added_contrastive
+from qontext.finetune.losses.base import Comparison, Distillation, Loss
+from qontext.finetune.losses.contrastive import added_contrastive
 
 
 class MarginMse(Loss):
-    Options = WithContrastive
+    Options = Distillation
     reads_teacher = True
 
     def __call__(self, batch: Comparison) -> dict[str, Tensor]:
