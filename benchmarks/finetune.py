@@ -41,12 +41,11 @@ from sentence_transformers.sentence_transformer.losses import (
 from transformers import TrainerCallback
 
 from qontext.data.collection import load_collection
-from qontext.finetune.batches import RetrieverPlan
+from qontext.finetune.batches import RetrieverPlan, Tokenized
 from qontext.finetune.config import FinetuneConfig
 from qontext.finetune.examples import read_examples
 from qontext.finetune.objective import BiEncoder
 from qontext.finetune.run import open_representation
-from qontext.finetune.texts import Tokenized
 from qontext.frame import log, machine
 from qontext.frame.artifacts import Workdir
 from qontext.models.encoder import load_encoder

@@ -15,8 +15,7 @@ from tests.finetune.test_run import apart, command
 from tests.tiny import Server
 
 from qontext.finetune.batch_teacher import BatchTeacher, TaughtInBatch
-from qontext.finetune.batches import Texts
-from qontext.finetune.texts import Padded
+from qontext.finetune.batches import Padded, Texts
 from qontext.frame.errors import QontextError
 from qontext.models.layout import Kind
 from qontext.models.packing import FINE

@@ -25,7 +25,6 @@ from qontext.finetune.examples import Examples
 from qontext.finetune.losses import LOSSES
 from qontext.finetune.negatives.groups import Group as Labels
 from qontext.finetune.objective import BiEncoder
-from qontext.finetune.texts import Tokenized
 from qontext.models.encoder import Encoder
 from qontext.models.representations.vector import Vector
 from qontext.pretrain.batches import BatchPlan
@@ -146,7 +145,7 @@ def _finetuning(settings: dict[str, Any], micro_tokens: int) -> Setup:
     queries = _tokens(rng.integers(3, 9, len(examples)), rng)
     passages = _tokens(rng.integers(3, 22, count), rng, examples.passage_keys)
     sampler = EpochSampler(len(examples), 4, seed=42)
-    texts = Tokenized(queries, passages, VOCABULARY.pad)
+    texts = batches.Tokenized(queries, passages, VOCABULARY.pad)
     plan = batches.RetrieverPlan(examples, texts, sampler, 4, micro_tokens)
     batch = plan(0)
     rows = []

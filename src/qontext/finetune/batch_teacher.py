@@ -21,11 +21,10 @@ from typing import TYPE_CHECKING, Any, get_args
 import torch
 from torch import Tensor
 
-from qontext.finetune.batches import Keys, Texts
+from qontext.finetune.batches import Keys, Reader, Texts
 from qontext.finetune.losses.base import WithBatchTeacher
 from qontext.finetune.losses.margin_mse import margin_mse
 from qontext.finetune.objective import BiEncoder, sides
-from qontext.finetune.texts import Reader
 from qontext.frame.errors import QontextError
 from qontext.models.layout import Kind, read_layout
 from qontext.models.locate import locate

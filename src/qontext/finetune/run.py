@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from qontext.finetune.config import FinetuneConfig
+from qontext.frame import log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
 from qontext.frame.stages import Stage
@@ -18,7 +19,6 @@ def run(config: FinetuneConfig, work: Workdir) -> dict[str, Any]:
     from qontext.finetune.batch_teacher import TaughtInBatch, open_batch_teacher
     from qontext.finetune.examples import read_examples
     from qontext.finetune.objective import BiEncoder
-    from qontext.finetune.untied import load_query_encoder
     from qontext.models.encoder import load_encoder
     from qontext.models.first_token import compute_first_token_alone
     from qontext.training.distributed import join
@@ -29,9 +29,7 @@ def run(config: FinetuneConfig, work: Workdir) -> dict[str, Any]:
     teacher = read_run(config.teacher) if config.teacher else None
     examples, source = read_examples(config.groups, config.split, config.passages, teacher)
     encoder = load_encoder(config.encoder, seed=config.seed, dropout=config.dropout)
-    query_encoder = load_query_encoder(
-        config.encoder, untied=config.untied, seed=config.seed, dropout=config.dropout
-    )
+    query_encoder = _query_encoder(config)
     check_length("passage_length", config.passage_length, encoder.max_length, config.encoder)
     check_length("query_length", config.query_length, encoder.max_length, config.encoder)
     representation = open_representation(config, encoder)
@@ -98,6 +96,25 @@ def _save(config: FinetuneConfig, model: Any, titles: Any, summary: dict[str, An
     work.remove("cache")
 
 
+def _query_encoder(config: FinetuneConfig) -> Any:
+    """The query encoder of an untied pair: that of earlier training, or else a copy of the initial encoder. None if both
+    share one."""
+    from qontext.models.encoder import load_encoder
+    from qontext.models.layout import QUERY_FOLDER
+    from qontext.models.locate import locate
+
+    trained = locate(config.encoder) / QUERY_FOLDER
+    is_pair = (trained / "config.json").is_file()
+    if config.untied:
+        start = str(trained) if is_pair else config.encoder
+        return load_encoder(start, seed=config.seed, dropout=config.dropout)
+    if is_pair:
+        log.warn(
+            f"{config.encoder} has a separate encoder for queries, which is ignored: --untied trains both."
+        )
+    return None
+
+
 def open_representation(config: FinetuneConfig, encoder: Any) -> Any:
     """The representation to train, from the settings and the encoder's folder."""
     from qontext.models.layout import read_layout
@@ -111,7 +128,7 @@ def open_representation(config: FinetuneConfig, encoder: Any) -> Any:
 
 def _reader(config: FinetuneConfig, representation: Any, tokenizer: Any, *, says: bool) -> Any:
     """How the model reads texts."""
-    from qontext.finetune.texts import Reader
+    from qontext.finetune.batches import Reader
     from qontext.models.representations.base import Lengths
 
     lengths, titles = Lengths(config.query_length, config.passage_length), config.titles(tokenizer, says=says)
@@ -163,10 +180,9 @@ def _plan(
     teacher: Any,
 ) -> Any:
     """The batches of queries and their passages."""
-    from qontext.finetune.batches import RetrieverPlan
+    from qontext.finetune.batches import RetrieverPlan, tokenized
     from qontext.finetune.clusters import ClusteredSampler, query_clusters
     from qontext.finetune.losses.base import Distillation
-    from qontext.finetune.texts import tokenized
     from qontext.training.sampler import EpochSampler
 
     places = len(examples), config.batch_size, config.seed, group.rank, group.world

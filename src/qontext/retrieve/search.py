@@ -119,8 +119,8 @@ def ask(config: SearchConfig) -> dict[str, Any]:
 
 
 def _queries(config: SearchConfig) -> dict[str, str]:
-    from qontext.finetune.negatives.draws import sample_names
     from qontext.retrieve.inputs import select_queries
+    from qontext.training.randomness import sample_names
 
     if config.question not in (None, PROMPT):
         raise QontextError(

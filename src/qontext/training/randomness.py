@@ -8,7 +8,9 @@ and after any restart. `mix` is splitmix64's finalizer, applied once per counter
 
 from __future__ import annotations
 
+import hashlib
 import zlib
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -59,6 +61,21 @@ def permuted(index: NDArray[np.int64], size: int, seed: int, epoch: int) -> NDAr
 def torch_seed(seed: int, stream: str, *counters: int) -> int:
     """A seed for torch's generators, from counters."""
     return int(hashed(seed, stream, *counters)) & 0x7FFFFFFFFFFFFFFF
+
+
+def sample_names(names: Iterable[str], count: int, seed: int) -> list[str]:
+    """At most `count` of the names, independent of their order."""
+    ordered = sorted(names)
+    if count >= len(ordered):
+        return ordered
+    numbers = generator(seed, "queries", "").choice(len(ordered), count, replace=False)
+    return [ordered[i] for i in sorted(numbers)]
+
+
+def generator(seed: int, purpose: str, name: str) -> np.random.Generator:
+    """A generator that only depends on the seed, the purpose and the name."""
+    digest = hashlib.blake2b(f"{seed}\0{purpose}\0{name}".encode(), digest_size=16).digest()
+    return np.random.Generator(np.random.PCG64(int.from_bytes(digest)))
 
 
 def _mix(state: Any) -> U64:

@@ -7,15 +7,14 @@ results from rank `skip` to rank `depth` without the query's positives, optional
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from qontext.finetune.negatives.report import NAMED, Report
 from qontext.frame import log
 from qontext.frame.artifacts import LOGS
 from qontext.frame.config import Input, Seed
@@ -27,11 +26,13 @@ from qontext.frame.stages import Stage
 if TYPE_CHECKING:
     from qontext.data.collection import Qrels
     from qontext.data.runs import Run
-    from qontext.finetune.negatives.draws import Corpus
     from qontext.finetune.negatives.groups import Group
+    from qontext.finetune.negatives.sources import Sources
 
 PART = 65_536
 """Queries of a part."""
+NAMED = 10
+"""Maximum number of queries without negatives to name."""
 
 
 class MineConfig(PartsConfig):
@@ -106,26 +107,47 @@ class MineConfig(PartsConfig):
     """Random seed, combined with the query's id."""
 
 
-@dataclass(frozen=True)
-class Sources:
-    """Where negatives come from. `answering` has, for each query, the passages with an answer, which are no negatives."""
+@dataclass
+class Report:
+    """Counts of the queries of a part, or of all."""
 
-    queries: Mapping[str, str]
-    runs: Sequence[Any]
-    drawn: Corpus | None
-    scores: Run | None
-    answering: Mapping[str, Container[str]]
+    queries: int = 0
+    negatives: int = 0
+    not_in_run: int = 0
+    positives_removed: int = 0
+    filtered: int = 0
+    with_answers: int = 0
+    unscored_positive: int = 0
+    fewer_than_asked: int = 0
+    lacking: int = 0
+    such_as: list[str] = field(default_factory=list)
+    """The first queries without negatives."""
 
-    def places(self, positives: Iterable[Sequence[str]]) -> Mapping[str, int]:
-        """The numbers of these passages in the corpus, if there is one."""
-        ids = list(dict.fromkeys(id for own in positives for id in own))
-        return {} if self.drawn is None else dict(zip(ids, self.drawn.rows(ids).tolist()))
+    @classmethod
+    def total(cls, parts: Sequence[Report]) -> Report:
+        """The sum of the reports, in order."""
+        total = cls()
+        for part in parts:
+            for name, value in asdict(part).items():
+                setattr(total, name, getattr(total, name) + value)
+        total.such_as = total.such_as[:NAMED]
+        return total
 
-    def check(self, groups: Sequence[Group], place: str) -> None:
-        """Refuse negatives that are not in the corpus."""
-        unknown = [id for id, row in self.places(group.negatives for group in groups).items() if row < 0]
-        if unknown:
-            raise QontextError(f"names the passage {unknown[0]!r}, which is not in the passages", place=place)
+    def summary(self, no_positive: int) -> dict[str, Any]:
+        return {
+            "queries": self.queries,
+            "negatives": self.negatives,
+            "negatives_per_query": round(self.negatives / self.queries, 2),
+            "queries_without_negatives": self.lacking,
+            "such_as": self.such_as,
+            "queries_with_fewer_than_asked": self.fewer_than_asked,
+            "queries_without_positives": no_positive,
+            "queries_not_in_a_run": self.not_in_run,
+            "positives_removed": self.positives_removed,
+            "removed_by_score": self.filtered,
+            **({"removed_by_answer": self.with_answers} if self.with_answers else {}),
+            "queries_whose_positive_has_no_score": self.unscored_positive,
+        }
 
 
 class Mine(Parts[MineConfig]):
@@ -138,7 +160,7 @@ class Mine(Parts[MineConfig]):
     @cached_property
     def judged(self) -> Qrels:
         """The judgments; with a limit, those of some queries."""
-        from qontext.finetune.negatives.draws import sample_names
+        from qontext.training.randomness import sample_names
 
         config, qrels = self.config, self.qrels
         if config.limit is None or config.limit >= len(qrels):
@@ -221,9 +243,8 @@ def _sources(config: MineConfig, queries: Mapping[str, str], qrels: Qrels) -> So
     """Read all inputs, and check that they belong together."""
     from qontext.data.collection import check_qrels
     from qontext.data.runs import read_run
-    from qontext.finetune.negatives.answering import passages_with_answers
-    from qontext.finetune.negatives.draws import Corpus
     from qontext.finetune.negatives.groups import read_candidates
+    from qontext.finetune.negatives.sources import Corpus, Sources, passages_with_answers
     from qontext.retrieve.inputs import select_passages
 
     corpus = None
@@ -296,7 +317,7 @@ def _from_run(
     config: MineConfig,
     report: Report,
 ) -> list[str]:
-    from qontext.finetune.negatives.draws import generator
+    from qontext.training.randomness import generator
 
     if query not in one:
         report.not_in_run += 1

@@ -1,9 +1,10 @@
-"""Random negatives, from all passages or from the documents of a query's positives."""
+"""Where negatives come from: runs, all passages, the documents of a query's positives. Candidates that contain an answer to
+their question are no negatives, as in DPR."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from typing import Any
@@ -12,7 +13,35 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from qontext.data.collection import read_passages
 from qontext.data.rows import ids_and_documents
+from qontext.data.runs import Run
+from qontext.evaluation.answers import Question, read_questions, token_matcher, tokens
+from qontext.finetune.negatives.groups import Group
+from qontext.frame.errors import QontextError
+from qontext.training.randomness import generator
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where negatives come from. `answering` has, for each query, the passages with an answer, which are no negatives."""
+
+    queries: Mapping[str, str]
+    runs: Sequence[Any]
+    drawn: Corpus | None
+    scores: Run | None
+    answering: Mapping[str, Container[str]]
+
+    def places(self, positives: Iterable[Sequence[str]]) -> Mapping[str, int]:
+        """The numbers of these passages in the corpus, if there is one."""
+        ids = list(dict.fromkeys(id for own in positives for id in own))
+        return {} if self.drawn is None else dict(zip(ids, self.drawn.rows(ids).tolist()))
+
+    def check(self, groups: Sequence[Group], place: str) -> None:
+        """Refuse negatives that are not in the corpus."""
+        unknown = [id for id, row in self.places(group.negatives for group in groups).items() if row < 0]
+        if unknown:
+            raise QontextError(f"names the passage {unknown[0]!r}, which is not in the passages", place=place)
 
 
 class Corpus:
@@ -77,16 +106,31 @@ def _whole(chunks: list[pa.Array]) -> pa.LargeStringArray:
     return pa.chunked_array(chunks, pa.string()).cast(pa.large_string()).combine_chunks()
 
 
-def sample_names(names: Iterable[str], count: int, seed: int) -> list[str]:
-    """At most `count` of the names, independent of their order."""
-    ordered = sorted(names)
-    if count >= len(ordered):
-        return ordered
-    numbers = generator(seed, "queries", "").choice(len(ordered), count, replace=False)
-    return [ordered[i] for i in sorted(numbers)]
-
-
-def generator(seed: int, purpose: str, query: str) -> np.random.Generator:
-    """A generator that only depends on the seed, the purpose and the query's id."""
-    digest = hashlib.blake2b(f"{seed}\0{purpose}\0{query}".encode(), digest_size=16).digest()
-    return np.random.Generator(np.random.PCG64(int.from_bytes(digest)))
+def passages_with_answers(
+    runs: Sequence[Run], depth: int, answers: str, queries: Mapping[str, str], passages: str
+) -> dict[str, set[str]]:
+    """query → those of its first passages in the runs whose text contains an answer. `answers` are questions with
+    answers, which must be the queries.
+    """
+    questions: dict[str, Question] = read_questions(answers)
+    for query, text in queries.items():
+        if query in questions and questions[query].text != text:
+            raise QontextError(
+                f"its question {query!r} is not that of the queries",
+                place=answers,
+                remedy="Pass the same file as --queries and as --answers.",
+            )
+    matchers = {query: token_matcher(question.answers) for query, question in questions.items()}
+    asking: dict[str, dict[str, None]] = {}
+    for run in runs:
+        for query in (query for query in run.queries if query in matchers):
+            for name in run.results(query)[0][:depth]:
+                asking.setdefault(name, {})[query] = None
+    answering: dict[str, set[str]] = {}
+    for passage in read_passages(passages):
+        if passage.id in asking:
+            text = tokens(passage.text)
+            for query in asking[passage.id]:
+                if matchers[query](text):
+                    answering.setdefault(query, set()).add(passage.id)
+    return answering
