@@ -162,9 +162,8 @@ def test_the_weight_of_the_bag_of_words_falls_by_half_a_cosine(build: Callable[.
 
 
 def test_a_text_without_ordinary_tokens_has_no_bag() -> None:
-    from qontext.pretrain.bags import Bags
     from qontext.pretrain.masking import Vocabulary
-    from qontext.pretrain.texts import FlatTexts
+    from qontext.pretrain.texts import Bags, FlatTexts
 
     words = Vocabulary(size=10, mask=4, cls=2, sep=3, pad=0, special=(0, 1, 2, 3, 4))
 

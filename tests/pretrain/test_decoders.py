@@ -260,8 +260,7 @@ def test_attention_with_dropout_is_attention() -> None:
 
 
 def test_the_autoregressive_decoder_takes_over_the_backbones_activation_and_norms(encoder: Any) -> None:
-    from qontext.pretrain.objectives.autoregressive import AutoregressiveDecoder
-    from qontext.pretrain.objectives.decoder import Settings
+    from qontext.pretrain.objectives.decoder import AutoregressiveDecoder, Settings
 
     encoder.config.hidden_act, encoder.config.layer_norm_eps = "relu", 1e-3
     decoder = AutoregressiveDecoder(Settings.of(encoder), 2, window=3, seed=0)

@@ -83,9 +83,8 @@ def test_cocondenser(
 
 def test_equal_texts_are_no_negatives_of_each_other() -> None:
     """Two passages with the same text, each with its query: neither is a negative of the other's query."""
-    from qontext.pretrain.objectives.base import Keys
+    from qontext.pretrain.objectives.base import Common, Keys
     from qontext.pretrain.objectives.cocondenser import CoCondenser, CoCondenserOptions
-    from qontext.pretrain.objectives.options import Common
 
     class Bare(CoCondenser):
         def __init__(self) -> None:

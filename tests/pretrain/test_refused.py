@@ -108,7 +108,7 @@ def test_a_head_that_is_none_is_told(corpus: Path, tmp_path: Path) -> None:
 
     from qontext.models.encoder import load_encoder
     from qontext.pretrain.config import PretrainConfig
-    from qontext.pretrain.head import load_head
+    from qontext.pretrain.folder import load_head
 
     config = PretrainConfig.make({"passages": "p", "method": "condenser"}, where="test")
     objective = config.objective(load_encoder("tiny", tokenizer=str(corpus / "tokenizer")))

@@ -105,7 +105,7 @@ def test_a_condenser_head_is_taken_up(
 
     from qontext.models.encoder import load_encoder
     from qontext.pretrain.config import PretrainConfig
-    from qontext.pretrain.head import load_head
+    from qontext.pretrain.folder import load_head
 
     def objective_of(**settings: Any) -> Any:
         config = PretrainConfig.make({"passages": "p", **settings}, where="test")

@@ -21,9 +21,8 @@ from qontext.contexts import Context
 from qontext.contexts.base import Ints, Slices, Sources
 from qontext.frame.errors import QontextError
 from qontext.models.packing import FINE, Grid, pack_by_tokens
-from qontext.pretrain.bags import Bag, Bags
 from qontext.pretrain.masking import Vocabulary
-from qontext.pretrain.texts import FlatTexts, Prepared, Text
+from qontext.pretrain.texts import Bag, Bags, FlatTexts, Prepared, Text
 from qontext.training.batch import Batch, Rows, Tensors
 from qontext.training.randomness import U64, below, hashed, permuted
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -10,8 +10,10 @@ from qontext.data.passage import TitleRule
 from qontext.frame.config import Advanced, Input, Machine
 from qontext.frame.errors import QontextError
 from qontext.pretrain.objectives import METHODS
-from qontext.pretrain.objectives.options import Common
 from qontext.training.config import TrainingConfig
+
+if TYPE_CHECKING:
+    from qontext.pretrain.objectives.base import Common
 
 
 class PretrainConfig(TrainingConfig):
@@ -131,6 +133,7 @@ class PretrainConfig(TrainingConfig):
     def common(self) -> Common:
         """The settings that every method reads."""
         from qontext.contexts import reads_queries
+        from qontext.pretrain.objectives.base import Common
 
         return Common(self.seed, self.vector, self.similarity, reads_queries(self.context_name()))
 

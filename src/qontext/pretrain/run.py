@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qontext.frame import log
@@ -110,7 +109,7 @@ def _take_head(config: PretrainConfig, objective: Any, *, is_first: bool) -> Non
     from qontext.models.layout import QUERY_FOLDER
     from qontext.models.locate import locate
     from qontext.models.presets import PRESETS
-    from qontext.pretrain.head import load_head
+    from qontext.pretrain.folder import load_head
 
     if config.encoder in PRESETS:
         return
@@ -165,6 +164,8 @@ def _snapshots(
     is_last: bool,
 ) -> Callable[[int], None]:
     """A function that keeps the encoder after some of the steps of the last phase."""
+    from qontext.pretrain.folder import save_encoder
+
     if not config.snapshots or not is_last:
         return lambda step: None
     if config.snapshots > steps:  # on all ranks, so that none waits for another
@@ -177,7 +178,7 @@ def _snapshots(
         name = f"snapshots/{numbers.get(step)}"
         if step in numbers and not work.has(name):  # there is one after the checkpoint of a resumed run
             with work.write_folder(name) as folder:
-                _save_encoder(config, encoder, titles, folder)
+                save_encoder(config, encoder, titles, folder)
 
     return keep
 
@@ -245,27 +246,19 @@ def _save(
     summary: dict[str, Any],
     work: Workdir,
 ) -> None:
-    from qontext.pretrain.card import model_card
     from qontext.pretrain.data import remove_cache
-    from qontext.pretrain.head import save_head
+    from qontext.pretrain.folder import model_card, save_encoder, save_head
     from qontext.training import checkpoint, metrics
 
     encoder.to("cpu")
     with work.write_folder(".") as folder:
-        _save_encoder(config, encoder, titles, folder)
+        save_encoder(config, encoder, titles, folder)
         save_head(objective, folder)
         card = model_card(config, summary, has_head=bool(objective.head_parameters()))
         (folder / "README.md").write_text(card, encoding="utf-8")
     metrics.plot(work)
     checkpoint.remove(work, "checkpoints")
     remove_cache(work)
-
-
-def _save_encoder(config: PretrainConfig, encoder: Any, titles: Titles, folder: Path) -> None:
-    from qontext.models.titles import record_title
-
-    record_title(folder, titles.rule)
-    encoder.save(folder, max_length=config.max_tokens, pooling=config.vector, similarity=config.similarity)
 
 
 STAGE = Stage(

@@ -1,10 +1,12 @@
-"""Model inputs: concatenated tokens, then masked, then padded to a rectangle.
+"""Model inputs: concatenated tokens, then masked, then padded to a rectangle; and bags of words, the distinct ordinary
+tokens of texts, which a vector alone predicts.
 
-Shapes: N texts, T tokens after padding, K positions to predict.
+Shapes: N texts, R of them with a bag, T tokens after padding, K positions or tokens to predict.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -151,3 +153,55 @@ class Prepared:
         words = np.zeros(shape, np.int64)
         words[row, column] = flags.cumsum(1)[row, column]
         return torch.from_numpy(words)
+
+
+@dataclass(frozen=True)
+class Bag(Tensors):
+    """What the rows of a micro-batch predict: `texts` [R] are the rows with a bag, `rows` [K] is the place among these of a
+    token, and `labels` [K] the token.
+
+    `weights` [K] sum to 1 over the whole batch: every bag weighs the same, and so does every token of a bag.
+    """
+
+    texts: Tensor
+    rows: Tensor
+    labels: Tensor
+    weights: Tensor
+
+
+@dataclass(frozen=True)
+class Bags:
+    """The bags of a step's rows, one after the other, `counts` [N] tokens each. `total` is the number of bags, or 1."""
+
+    counts: Ints
+    labels: Ints
+    weights: NDArray[np.float32]
+    total: float
+
+    @staticmethod
+    def of(texts: Sequence[FlatTexts], rows: int, words: Vocabulary) -> Bags:
+        """The bags of row 0, 1, … are those of the first, second, … text in each of `texts`; later rows have none."""
+        parts = [_distinct(part, words) for part in texts]
+        row, labels, shares = (np.concatenate(column) for column in zip(*parts, strict=True))
+        order = np.argsort(row, kind="stable")
+        total = float(max(1, sum(len(np.unique(row)) for row, _, _ in parts)))
+        weights = (shares[order] / total).astype(np.float32)
+        return Bags(np.bincount(row, minlength=rows), labels[order], weights, total)
+
+    def cut(self, rows: Ints) -> Bag:
+        """The bags of some rows."""
+        texts = np.flatnonzero(self.counts[rows])
+        lengths = self.counts[rows[texts]]
+        begins = (np.cumsum(self.counts) - self.counts)[rows[texts]]
+        place = np.repeat(begins - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
+        columns = texts, np.repeat(np.arange(len(texts)), lengths), self.labels[place], self.weights[place]
+        return Bag(*(torch.from_numpy(column) for column in columns))
+
+
+def _distinct(texts: FlatTexts, words: Vocabulary) -> tuple[Ints, Ints, NDArray[np.float64]]:
+    """[K] rows, distinct ordinary tokens and 1 / their number in the text."""
+    row = np.repeat(np.arange(len(texts.lengths)), texts.lengths)
+    ordinary = ~np.isin(texts.ids, words.special)
+    size = 1 + int(texts.ids.max(initial=0))
+    row, labels = np.divmod(np.unique(row[ordinary] * size + texts.ids[ordinary]), size)
+    return row, labels, 1 / np.bincount(row)[row] if len(row) else np.zeros(0)

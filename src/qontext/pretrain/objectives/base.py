@@ -1,4 +1,4 @@
-"""The base class of objectives: the interface to the training loop, and shared helpers.
+"""The base class of objectives: the interface to the training loop, the terms that methods share, and the options of these.
 
 An objective is a `TrainableModel`: it returns named losses for a micro-batch, and, if it is contrastive,
 their vectors, too.
@@ -8,21 +8,98 @@ Shapes: N rows, T tokens, H hidden size, K predicted positions, M rows of the wh
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from qontext.frame import config
+from qontext.frame.errors import QontextError
 from qontext.models.encoder import Encoder
 from qontext.models.pooling import POOLINGS
 from qontext.pretrain.batches import Keys as Keys
 from qontext.pretrain.batches import Layout, MicroBatch
-from qontext.pretrain.objectives.options import Common
 from qontext.pretrain.texts import Text
 from qontext.training.batch import Output as Output
 from qontext.training.batch import TrainableModel
+
+
+@dataclass(frozen=True)
+class Common:
+    """The settings of `qontext pretrain` that every method reads. `has_queries` means that contexts are, or
+    may be, queries.
+    """
+
+    seed: int = 42
+    vector: Literal["cls", "mean"] = "cls"
+    similarity: Literal["dot", "cosine"] = "dot"
+    has_queries: bool = False
+
+
+class Weights(config.Options):
+    """Options of methods with a head besides the encoder's own prediction."""
+
+    late_mlm_weight: float = Field(1.0, ge=0)
+    """Weight of the encoder's own masked language model loss; 0 disables it."""
+
+    head_weight: float = Field(1.0, ge=0)
+    """Weight of the loss of the condenser head or the decoder; 0 disables it."""
+
+    @model_validator(mode="after")
+    def _has_a_loss(self) -> Self:
+        self.check_weights()
+        return self
+
+    def check_weights(self) -> None:
+        """Refuse weights that disable all losses."""
+        if self.late_mlm_weight == self.head_weight == 0:
+            raise QontextError("late_mlm_weight and head_weight are both 0")
+
+
+class Masks(config.Options):
+    """Options of methods whose encoder reads texts masked at 30 %."""
+
+    encoder_mask: float = Field(0.30, ge=0, le=1)
+    """Share of masked tokens in the encoder (at least one token). 0 disables the encoder's own predictions."""
+
+
+class Layers(config.Options):
+    """Options of methods whose head consists of layers like the encoder's."""
+
+    decoder_layers: int | None = Field(None, ge=1, le=24)
+    """Number of layers of the condenser head or the decoder. Default: 2, or 1 for the autoregressive decoder."""
+
+    decoder_init: str = "random"
+    """Initialization of the head's layers: random, or copies of encoder layers, such as 0,1 or 10,11."""
+
+    @model_validator(mode="after")
+    def _names_layers(self) -> Self:
+        self.copied_layers()
+        return self
+
+    def layers(self, default: int) -> int:
+        """The number of layers of the head."""
+        copied = self.copied_layers()
+        return self.decoder_layers or (len(copied) if copied else default)
+
+    def copied_layers(self) -> tuple[int, ...] | None:
+        """The encoder layers to copy into the head, counted from 0; None for new ones."""
+        if self.decoder_init == "random":
+            return None
+        try:
+            numbers = tuple(int(part) for part in self.decoder_init.split(","))
+        except ValueError:
+            raise QontextError(
+                f"decoder_init = {self.decoder_init!r} is neither 'random' nor layer numbers such as '10,11'"
+            ) from None
+        if self.decoder_layers is not None and len(numbers) != self.decoder_layers:
+            raise QontextError(
+                f"decoder_init names {len(numbers)} layers, but decoder_layers is {self.decoder_layers}"
+            )
+        return numbers
 
 
 class Phase(NamedTuple):
@@ -47,6 +124,8 @@ class Objective(TrainableModel):
     head_kind = ""
     head_reads = ""
     """The layer that feeds the head, if it can be chosen."""
+    head: Any
+    """What is trained besides the encoder, of methods that have it."""
 
     def __init__(self, encoder: Encoder, options: Any, common: Common) -> None:
         super().__init__()
@@ -74,6 +153,32 @@ class Objective(TrainableModel):
     def vector(self, last_NTH: Tensor, mask_NT: Tensor) -> Tensor:
         """h_x [N, H]: the last layer's [CLS] as it is, or with `vector = "mean"` the mean over the text's tokens."""
         return POOLINGS[self.common.vector](last_NTH, mask_NT)
+
+    def read(self, text: Text) -> Tensor:
+        """[N, T] the tokens that the encoder and the decoder read."""
+        return text.ids
+
+    def encode(self, text: Text) -> tuple[Tensor, Tensor]:
+        """h^L [N, T, H], the last layer, and h_x [N, H]."""
+        (last,) = self.encoder(self.read(text), text.mask)
+        return last, self.vector(last, text.mask)
+
+    def mlm(self, name: str, last_NTH: Tensor, text: Text) -> dict[str, Tensor]:
+        """w · CE(φ(h^L), label) with w = `late_mlm_weight`, under this name; nothing if the weight is 0."""
+        weight = self.options.late_mlm_weight
+        return {name: weight * self.predict(last_NTH, text)} if weight > 0 else {}
+
+    def decode(
+        self, name: str, vector_NH: Tensor, text: Text, rest_NTH: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """w · CE(φ(head([h_x ; rest[1..n]])), label) with w = `head_weight`, under this name; nothing if the weight is 0.
+        The rest is E(x), the embeddings, unless it is given."""
+        weight = self.options.head_weight
+        if weight == 0:
+            return {}
+        rest_NTH = self.encoder.embed(self.read(text)) if rest_NTH is None else rest_NTH
+        decoded = self.head(with_first(vector_NH, rest_NTH), text.mask)
+        return {name: weight * self.predict(decoded, text)}
 
     def represent(self, rows: MicroBatch) -> Tensor:
         return self.vectors(rows.encoder.ids, rows.encoder.mask)

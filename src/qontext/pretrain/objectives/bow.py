@@ -24,21 +24,17 @@ from torch import Tensor
 
 from qontext.frame.errors import QontextError
 from qontext.models.encoder import Encoder
-from qontext.pretrain.bags import Bag
 from qontext.pretrain.batches import Layout, MicroBatch
-from qontext.pretrain.objectives.base import Objective, Output
+from qontext.pretrain.objectives.base import Common, Masks, Objective, Output
 from qontext.pretrain.objectives.contrast import Contrast, Contrasting
-from qontext.pretrain.objectives.options import Common
+from qontext.pretrain.texts import Bag
 
 BAGS: dict[str, Literal["self", "other", "pair"]] = {"passage": "self", "context": "other", "both": "pair"}
 
 
-class BowOptions(Contrast):
+class BowOptions(Masks, Contrast):
     target: Literal["passage", "context", "both"] = "passage"
     """Whose words a vector predicts: those of its own text, of the pair's other member, or of both, averaged."""
-
-    encoder_mask: float = Field(0.30, ge=0, le=1)
-    """Share of masked tokens in the encoder (at least one token). 0 disables the encoder's own predictions."""
 
     late_mlm_weight: float = Field(1.0, ge=0)
     """Weight of the encoder's own masked language model loss; 0 disables it."""
@@ -85,11 +81,8 @@ class Bow(Contrasting, Objective):
     def forward(self, batch: MicroBatch) -> Output:
         text, bag = batch.encoder, batch.bag
         assert bag is not None
-        (last,) = self.encoder(text.ids, text.mask)
-        vector = self.vector(last, text.mask)
-        losses = {}
-        if self.options.late_mlm_weight > 0:
-            losses["encoder_mlm"] = self.options.late_mlm_weight * self.predict(last, text)
+        last, vector = self.encode(text)
+        losses = self.mlm("encoder_mlm", last, text)
         if self.options.bow_weight > 0:
             losses["bow"] = self.weight() * bag_loss(self.encoder.mlm_logits(vector[bag.texts]), bag)
         return Output(losses, vector)

@@ -18,10 +18,9 @@ from pydantic import Field
 
 from qontext.frame.errors import QontextError
 from qontext.pretrain.batches import Layout
-from qontext.pretrain.objectives.base import Phase
+from qontext.pretrain.objectives.base import Common, Phase
 from qontext.pretrain.objectives.condenser import Condenser, Head
 from qontext.pretrain.objectives.contrast import Contrast, Contrasting
-from qontext.pretrain.objectives.options import Common
 
 
 class CoCondenserOptions(Head, Contrast):

@@ -9,16 +9,16 @@ coCondenser can continue with it, and dropped for fine-tuning.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from qontext.frame import config
 from qontext.frame.errors import QontextError
 from qontext.models.encoder import Encoder
 from qontext.pretrain.batches import Layout, MicroBatch
-from qontext.pretrain.objectives.base import Objective, Output, with_first
-from qontext.pretrain.objectives.options import Common, Layers, Weights
+from qontext.pretrain.objectives.base import Common, Layers, Objective, Output, Weights
+from qontext.pretrain.objectives.mlm import MlmOptions
 
 
 class Head(Layers, Weights):
@@ -35,15 +35,8 @@ class Head(Layers, Weights):
         return number
 
 
-class CondenserOptions(Head):
-    encoder_mask: float = Field(0.15, ge=0, le=1)
-    """Share of masked tokens (at least one token)."""
-
-    @model_validator(mode="after")
-    def _masks(self) -> Self:
-        if self.encoder_mask == 0:
-            raise QontextError("encoder_mask is 0, so no token is predicted")
-        return self
+class CondenserOptions(Head, MlmOptions):
+    """The options of MLM, and those of the head."""
 
 
 class Condenser(Objective):
@@ -65,10 +58,5 @@ class Condenser(Objective):
         text = batch.encoder
         early, last = self.encoder(text.ids, text.mask, layers=(self.early, -1))
         vector = self.vector(last, text.mask)
-        losses = {}
-        if self.options.head_weight > 0:
-            head = self.head(with_first(vector, early), text.mask)
-            losses["head_mlm"] = self.options.head_weight * self.predict(head, text)
-        if self.options.late_mlm_weight > 0:
-            losses["late_mlm"] = self.options.late_mlm_weight * self.predict(last, text)
+        losses = self.decode("head_mlm", vector, text, early) | self.mlm("late_mlm", last, text)
         return Output(losses, vector)

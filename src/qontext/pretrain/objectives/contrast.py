@@ -18,7 +18,7 @@ from torch import Tensor
 
 from qontext.frame.config import Options
 from qontext.pretrain.batches import Keys
-from qontext.pretrain.objectives.options import Common
+from qontext.pretrain.objectives.base import Common
 
 
 class Contrast(Options):

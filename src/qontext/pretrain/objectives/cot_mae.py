@@ -23,17 +23,12 @@ from torch import nn
 from qontext.frame.errors import QontextError
 from qontext.models.encoder import Encoder
 from qontext.pretrain.batches import Layout, MicroBatch
-from qontext.pretrain.objectives.autoregressive import AutoregressiveDecoder
-from qontext.pretrain.objectives.base import Objective, Output, with_first
+from qontext.pretrain.objectives.base import Common, Layers, Masks, Objective, Output, Weights
 from qontext.pretrain.objectives.contrast import Contrast, Contrasting
-from qontext.pretrain.objectives.decoder import Settings
-from qontext.pretrain.objectives.options import Common, Layers, Weights
+from qontext.pretrain.objectives.decoder import AutoregressiveDecoder, Settings
 
 
-class CotMaeOptions(Layers, Weights, Contrast):
-    encoder_mask: float = Field(0.30, ge=0, le=1)
-    """Share of masked tokens in the encoder (at least one token). 0 disables the encoder's own predictions."""
-
+class CotMaeOptions(Layers, Weights, Masks, Contrast):
     decoder_mask: float = Field(0.45, ge=0, le=1)
     """Share of masked tokens in the decoder."""
 
@@ -100,12 +95,6 @@ class CotMae(Contrasting, Objective):
     def forward(self, batch: MicroBatch) -> Output:
         passage, context = batch.encoder, batch.decoder
         assert context is not None
-        (last,) = self.encoder(passage.ids, passage.mask)
-        vector = self.vector(last, passage.mask)
-        losses = {}
-        if self.options.late_mlm_weight > 0:
-            losses["encoder_mlm"] = self.options.late_mlm_weight * self.predict(last, passage)
-        if self.options.head_weight > 0:
-            decoded = self.head(with_first(vector, self.encoder.embed(context.ids)), context.mask)
-            losses["context_mlm"] = self.options.head_weight * self.predict(decoded, context)
+        last, vector = self.encode(passage)
+        losses = self.mlm("encoder_mlm", last, passage) | self.decode("context_mlm", vector, context)
         return Output(losses, vector)

@@ -22,9 +22,8 @@ from torch.utils.checkpoint import checkpoint
 
 from qontext.models.prediction import SCORES_PER_BLOCK
 from qontext.pretrain.batches import Layout, MicroBatch
-from qontext.pretrain.objectives.base import Output
+from qontext.pretrain.objectives.base import Common, Output
 from qontext.pretrain.objectives.bow import bag_loss
-from qontext.pretrain.objectives.options import Common
 from qontext.pretrain.objectives.retromae import RetroMae, RetroMaeOptions
 
 
@@ -42,15 +41,14 @@ class DupMae(RetroMae):
         return replace(RetroMae.layout(options, common), bag="self")
 
     def forward(self, batch: MicroBatch) -> Output:
-        text, bag = batch.encoder, batch.bag
-        assert bag is not None
-        (last,) = self.encoder(text.ids, text.mask)
-        output = self.reconstruct(last, batch)
+        text, whole, bag = batch.encoder, batch.decoder, batch.bag
+        assert whole is not None and bag is not None
+        last, vector = self.encode(text)
+        losses = self.mlm("encoder_mlm", last, text) | self.reconstruct(vector, whole)
         if self.options.token_weight > 0:
-            output.losses["token_bag"] = self.options.token_weight * bag_loss(
-                self.highest(last[bag.texts], text.mask[bag.texts]), bag
-            )
-        return output
+            highest = self.highest(last[bag.texts], text.mask[bag.texts])
+            losses["token_bag"] = self.options.token_weight * bag_loss(highest, bag)
+        return Output(losses, vector)
 
     def highest(self, last_NTH: Tensor, mask_NT: Tensor) -> Tensor:
         """z [N, V]."""

@@ -14,8 +14,7 @@ from pydantic import Field, model_validator
 from qontext.frame import config
 from qontext.frame.errors import QontextError
 from qontext.pretrain.batches import Layout, MicroBatch
-from qontext.pretrain.objectives.base import Objective, Output
-from qontext.pretrain.objectives.options import Common
+from qontext.pretrain.objectives.base import Common, Objective, Output
 
 
 class MlmOptions(config.Options):

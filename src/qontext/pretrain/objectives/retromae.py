@@ -25,16 +25,13 @@ from torch import Tensor, nn
 from qontext.models.encoder import Encoder
 from qontext.models.load import seeded
 from qontext.pretrain.batches import Layout, MicroBatch
-from qontext.pretrain.objectives.base import Objective, Output, with_first
+from qontext.pretrain.objectives.base import Common, Masks, Objective, Output, Weights, with_first
 from qontext.pretrain.objectives.decoder import Settings, attend
-from qontext.pretrain.objectives.options import Common, Weights
+from qontext.pretrain.texts import Text
 from qontext.training.dropout import draw_uniform
 
 
-class RetroMaeOptions(Weights):
-    encoder_mask: float = Field(0.30, ge=0, le=1)
-    """Share of masked tokens in the encoder (at least one token). 0 disables the encoder's own predictions."""
-
+class RetroMaeOptions(Weights, Masks):
     decoder_mask: float = Field(0.50, ge=0, le=1)
     """Share of tokens hidden from each position of the decoder."""
 
@@ -56,23 +53,21 @@ class RetroMae(Objective):
         return Layout("anchor", "self", options.encoder_mask, target="every")
 
     def forward(self, batch: MicroBatch) -> Output:
-        (last,) = self.encoder(batch.encoder.ids, batch.encoder.mask)
-        return self.reconstruct(last, batch)
-
-    def reconstruct(self, last_NTH: Tensor, batch: MicroBatch) -> Output:
-        """L, from the encoder's last layer."""
         text, whole = batch.encoder, batch.decoder
-        assert whole is not None and whole.words is not None
-        vector = self.vector(last_NTH, text.mask)
-        losses = {}
-        if self.options.late_mlm_weight > 0:
-            losses["encoder_mlm"] = self.options.late_mlm_weight * self.predict(last_NTH, text)
-        if self.options.head_weight > 0:
-            content = with_first(vector, self.encoder.embed(whole.ids))
-            visible = self.head.sample(whole.words, whole.mask)
-            decoded = self.head(vector, self.encoder.positions(whole.ids.shape[1]), content, visible)
-            losses["decoder_mlm"] = self.options.head_weight * self.predict(decoded, whole)
+        assert whole is not None
+        last, vector = self.encode(text)
+        losses = self.mlm("encoder_mlm", last, text) | self.reconstruct(vector, whole)
         return Output(losses, vector)
+
+    def reconstruct(self, vector_NH: Tensor, text: Text) -> dict[str, Tensor]:
+        """L_dec, weighted; nothing if its weight is 0."""
+        if self.options.head_weight == 0:
+            return {}
+        assert text.words is not None
+        content = with_first(vector_NH, self.encoder.embed(text.ids))
+        visible = self.head.sample(text.words, text.mask)
+        decoded = self.head(vector_NH, self.encoder.positions(text.ids.shape[1]), content, visible)
+        return {"decoder_mlm": self.options.head_weight * self.predict(decoded, text)}
 
 
 class EnhancedDecoder(nn.Module):

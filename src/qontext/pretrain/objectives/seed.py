@@ -15,10 +15,8 @@ from pydantic import Field
 
 from qontext.models.encoder import Encoder
 from qontext.pretrain.batches import Layout, MicroBatch
-from qontext.pretrain.objectives.autoregressive import AutoregressiveDecoder
-from qontext.pretrain.objectives.base import Objective, Output, with_first
-from qontext.pretrain.objectives.decoder import Settings
-from qontext.pretrain.objectives.options import Common, Weights
+from qontext.pretrain.objectives.base import Common, Objective, Output, Weights
+from qontext.pretrain.objectives.decoder import AutoregressiveDecoder, Settings
 
 
 class SeedOptions(Weights):
@@ -50,12 +48,6 @@ class Seed(Objective):
     def forward(self, batch: MicroBatch) -> Output:
         text, whole = batch.encoder, batch.decoder
         assert whole is not None
-        (last,) = self.encoder(text.ids, text.mask)
-        vector = self.vector(last, text.mask)
-        losses = {}
-        if self.options.late_mlm_weight > 0:
-            losses["encoder_mlm"] = self.options.late_mlm_weight * self.predict(last, text)
-        if self.options.head_weight > 0:
-            decoded = self.head(with_first(vector, self.encoder.embed(whole.ids)), whole.mask)
-            losses["decoder_lm"] = self.options.head_weight * self.predict(decoded, whole)
+        last, vector = self.encode(text)
+        losses = self.mlm("encoder_mlm", last, text) | self.decode("decoder_lm", vector, whole)
         return Output(losses, vector)

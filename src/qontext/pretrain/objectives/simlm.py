@@ -26,8 +26,7 @@ from qontext.frame.errors import QontextError
 from qontext.models.encoder import Encoder, load_encoder
 from qontext.models.prediction import SCORES_PER_BLOCK
 from qontext.pretrain.batches import Layout, MicroBatch
-from qontext.pretrain.objectives.base import Objective, Output, with_first
-from qontext.pretrain.objectives.options import Common, Layers, Weights
+from qontext.pretrain.objectives.base import Common, Layers, Objective, Output, Weights
 from qontext.pretrain.texts import Text
 from qontext.training.dropout import draw_uniform
 
@@ -77,18 +76,12 @@ class SimLm(Objective):
     def forward(self, batch: MicroBatch) -> Output:
         text, other = batch.encoder, batch.decoder
         assert other is not None
-        (last,) = self.encoder(self.replaced(text), text.mask)
-        vector = self.vector(last, text.mask)
-        losses = {}
-        if self.options.late_mlm_weight > 0:
-            losses["encoder_rlm"] = self.options.late_mlm_weight * self.predict(last, text)
-        if self.options.head_weight > 0:
-            decoded = self.head(with_first(vector, self.encoder.embed(self.replaced(other))), other.mask)
-            losses["decoder_rlm"] = self.options.head_weight * self.predict(decoded, other)
+        last, vector = self.encode(text)
+        losses = self.mlm("encoder_rlm", last, text) | self.decode("decoder_rlm", vector, other)
         return Output(losses, vector)
 
     @torch.no_grad()
-    def replaced(self, text: Text) -> Tensor:
+    def read(self, text: Text) -> Tensor:
         """[N, T] the text's ids, its masked ones replaced by draws from the generator."""
         assert text.masked is not None
         (generator,), ids = self.frozen, text.ids.flatten()

@@ -1,9 +1,10 @@
-"""The head beside the checkpoint, from which later training can continue."""
+"""The folder of a pre-trained encoder: the encoder, its model card, and the head, from which later training can continue."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -12,9 +13,39 @@ from safetensors.torch import save_file
 from qontext.frame import log
 from qontext.frame.damage import opening
 from qontext.frame.errors import QontextError
+from qontext.models.card import how_it_was_made
+from qontext.models.encoder import Encoder
+from qontext.models.titles import Titles, record_title
+from qontext.pretrain.config import PretrainConfig
 from qontext.pretrain.objectives.base import Objective
 
 FILE = "head.safetensors"
+_CARD = """---
+library_name: sentence-transformers
+pipeline_tag: sentence-similarity
+tags: [sentence-transformers, feature-extraction, dense-retrieval, qontext]
+---
+
+# {title}
+
+A text encoder pre-trained for dense retrieval with `{method}`{context}. Its vector of a text is {vector},
+compared by {similarity}. It was not fine-tuned on labeled queries: if you have any, fine-tune it before use.
+
+```python
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("path/to/this/folder")
+vectors = model.encode(["a passage", "a question"])
+```
+
+`transformers.AutoModel` and `AutoTokenizer` load it too. {head}
+{history}"""
+
+
+def save_encoder(config: PretrainConfig, encoder: Encoder, titles: Titles, folder: Path) -> None:
+    """Write the encoder, with what it does with titles."""
+    record_title(folder, titles.rule)
+    encoder.save(folder, max_length=config.max_tokens, pooling=config.vector, similarity=config.similarity)
 
 
 def save_head(objective: Objective, folder: Path) -> None:
@@ -60,3 +91,22 @@ def load_head(objective: Objective, folder: Path) -> bool:
 
 def _shapes(weights: Mapping[str, torch.Tensor]) -> dict[str, list[int]]:
     return {name: list(weights[name].shape) for name in sorted(weights)}
+
+
+def model_card(config: PretrainConfig, summary: dict[str, Any], *, has_head: bool) -> str:
+    context = (
+        f" on pairs of a passage and its context (`{summary['context']}`)" if "context" in summary else ""
+    )
+    return _CARD.format(
+        title=f"Encoder pre-trained with {config.method}",
+        method=config.method,
+        vector="the last layer's [CLS]"
+        if config.vector == "cls"
+        else "the mean of the last layer over its tokens",
+        similarity="dot product" if config.similarity == "dot" else "cosine",
+        context=context,
+        head="`head.safetensors` contains the training head; further pre-training continues from it."
+        if has_head
+        else "",
+        history=how_it_was_made(config, summary, "encoder", "passages"),
+    )
