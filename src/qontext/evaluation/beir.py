@@ -13,7 +13,7 @@ from qontext.evaluation.published import BEIR_SETS, ROWS
 from qontext.evaluation.tables import Cell, Row, Table, to_csv, to_latex, to_markdown
 from qontext.frame import artifacts, execution, log, stages
 from qontext.frame.artifacts import Artifact, Workdir
-from qontext.frame.config import Input, Machine, StageConfig, existing
+from qontext.frame.config import DeviceConfig, Input, existing
 from qontext.frame.disk import require_no_file
 from qontext.frame.errors import QontextError, choose
 from qontext.frame.inputs import digest_of
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MEASURE = "nDCG@10"
 
 
-class BeirConfig(StageConfig):
+class BeirConfig(DeviceConfig):
     retriever: Annotated[str, Input(positional=True)]
     """Retriever: a directory or Hub name as for `encode`, or "bm25"."""
 
@@ -50,9 +50,6 @@ class BeirConfig(StageConfig):
 
     storage: Literal["fp16", "fp32"] = "fp16"
     """Number format of the vectors on disk."""
-
-    device: Annotated[str, Machine()] = "auto"
-    """Device: auto, cpu, cuda, cuda:N or mps."""
 
 
 def run(settings: BeirConfig) -> dict[str, Any]:

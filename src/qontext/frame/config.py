@@ -18,7 +18,7 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
@@ -182,6 +182,20 @@ class StageConfig(BaseModel):
         """The input fields, with their marks."""
         marks = {name: marked(cls, name, Input) for name in cls.model_fields}
         return {name: mark for name, mark in marks.items() if mark is not None}
+
+
+class DeviceConfig(StageConfig):
+    """Base of configurations of what computes on a device."""
+
+    device: Annotated[str, Machine()] = "auto"
+    """Device: auto, cpu, cuda, cuda:N or mps."""
+
+
+class ComputeConfig(DeviceConfig):
+    """Base of configurations of what a model computes, in a number format."""
+
+    precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
+    """Number format of the computation; auto is bf16 if the hardware supports it, else fp32."""
 
 
 class Options(StageConfig):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from qontext.frame.artifacts import Workdir
-from qontext.frame.config import Input, Machine, Seed, StageConfig
+from qontext.frame.config import DeviceConfig, Input, Seed
 from qontext.frame.stages import Stage
 from qontext.queries.filtering.judges import open_reranker, open_retriever, open_searcher
 
@@ -35,7 +35,7 @@ Table = dict[str, dict[str, dict[str, float]]]
 """signal → kind of pairs → share, low, high"""
 
 
-class RelevanceConfig(StageConfig):
+class RelevanceConfig(DeviceConfig):
     queries: Annotated[str, Input(positional=True)]
     """Output of generate or filter."""
     passages: Annotated[str, Input()]
@@ -54,8 +54,6 @@ class RelevanceConfig(StageConfig):
     """Reranker: related if the probability is at least this."""
     seed: Seed = 42
     """Random seed for documents, passages, queries and the bootstrap."""
-    device: Annotated[str, Machine()] = "auto"
-    """auto, cpu, cuda or cuda:N."""
 
 
 def run(config: RelevanceConfig, work: Workdir) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from qontext.data.passage import TitleRule
 from qontext.frame.artifacts import Workdir
-from qontext.frame.config import Input, Machine
+from qontext.frame.config import ComputeConfig, Input, Machine
 from qontext.frame.errors import QontextError
 from qontext.frame.parts import Outcome, Part, Parts, PartsConfig, slices
 from qontext.frame.stages import Stage
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 BLOCK = 16_384
 
 
-class EncodeConfig(PartsConfig):
+class EncodeConfig(PartsConfig, ComputeConfig):
     texts: Annotated[str, Input(positional=True)]
     """Passages: output of `split`, a BEIR folder or corpus file, Parquet, or id<tab>text. With --kind query,
     queries: a BEIR folder or queries file, or id<tab>text."""
@@ -55,18 +55,12 @@ class EncodeConfig(PartsConfig):
     """Keep only the first dimensions of the vectors: smaller, for an encoder trained with 'finetune --dimensions'.
     Queries are cut alike in search. Default: all."""
 
-    precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
-    """Number format of the computation; auto is bf16 if the hardware supports it, else fp32."""
-
     title: TitleRule | None = None
     """The title of a passage: prepend it to the text, put it before the tokenizer's separator and the text (sep), or leave
     it out. Default: as the encoder was trained, else prepend."""
 
     storage: Literal["fp16", "fp32"] = "fp32"
     """Number format on disk; fp16 halves the size and changes scores in the fourth digit."""
-
-    device: Annotated[str, Machine()] = "auto"
-    """Device: auto, cpu, cuda, cuda:N or mps."""
 
     reuse: Annotated[str | None, Machine()] = None
     """Earlier vectors: those of unchanged texts are reused, if encoder and settings are the same."""

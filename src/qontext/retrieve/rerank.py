@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
 from qontext.data.passage import Passage, TitleRule
 from qontext.frame import artifacts
 from qontext.frame.artifacts import Workdir
-from qontext.frame.config import Input, Machine
+from qontext.frame.config import ComputeConfig, Input, Machine
 from qontext.frame.damage import read_array
 from qontext.frame.errors import QontextError
 from qontext.frame.parts import Outcome, Part, Parts, PartsConfig
@@ -26,7 +26,7 @@ from qontext.frame.stages import Stage
 RUN, BLOCK = "run.trec", 64
 
 
-class RerankConfig(PartsConfig):
+class RerankConfig(PartsConfig, ComputeConfig):
     run: Annotated[str, Input(positional=True)]
     """Run to rerank: a TREC file, or the output of a search; or training groups from 'qontext mine', of which
     all passages are scored, for distillation."""
@@ -61,12 +61,6 @@ class RerankConfig(PartsConfig):
     title: TitleRule | None = None
     """The title of a passage: prepend it to the text, put it before the tokenizer's separator and the text (sep), or leave
     it out. Default: as the cross-encoder was trained, else prepend."""
-
-    precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
-    """Number format of the computation; auto is bf16 if the hardware supports it, else fp32."""
-
-    device: Annotated[str, Machine()] = "auto"
-    """Device: auto, cpu, cuda, cuda:N or mps."""
 
     batch_tokens: Annotated[int | None, Machine()] = Field(None, ge=1)
     """Tokens per batch. Default: chosen for the device."""

@@ -6,14 +6,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from qontext.frame.config import Input, Machine, Seed
+from qontext.frame.config import DeviceConfig, Input, Seed
 from qontext.frame.parts import PartsConfig
 from qontext.retrieve.answers import PROMPT
 from qontext.retrieve.index.lexical import Bm25Options
 from qontext.retrieve.searcher import fingerprint_of, is_adapted
 
 
-class SearchConfig(PartsConfig, Bm25Options):
+class SearchConfig(PartsConfig, Bm25Options, DeviceConfig):
     index: Annotated[str | None, Input(positional=True, fingerprint=fingerprint_of)] = None
     """What to search: vectors (from `encode`, exact search), an index (from `index`), or a directory of
     `adapt`. Optional with --bm25: the passages are then indexed first."""
@@ -66,9 +66,6 @@ class SearchConfig(PartsConfig, Bm25Options):
 
     scoring: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Number format of the first pass of exact search; candidates from bf16 and fp16 are rescored in fp32."""
-
-    device: Annotated[str, Machine()] = "auto"
-    """Device: auto, cpu, cuda, cuda:N or mps."""
 
     @model_validator(mode="before")
     @classmethod

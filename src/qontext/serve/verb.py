@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
 from qontext.frame import log
-from qontext.frame.config import Input, Machine, StageConfig, existing
+from qontext.frame.config import ComputeConfig, Input, existing
 from qontext.frame.errors import QontextError, missing_extra
 from qontext.frame.stages import Server
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from qontext.serve.service import Labels, Service
 
 
-class ServeConfig(StageConfig):
+class ServeConfig(ComputeConfig):
     directories: Annotated[tuple[str, ...], Input(positional=True)] = Field(min_length=1)
     """One or several directories of adapt, encode or index. A directory is named after the last part of its
     path; NAME=DIR sets another name."""
@@ -64,12 +64,6 @@ class ServeConfig(StageConfig):
 
     log_queries: bool = False
     """Log the text of queries. By default it is not logged."""
-
-    precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
-    """Number format for encoding; auto is bf16 if the hardware supports it, else fp32."""
-
-    device: Annotated[str, Machine()] = "auto"
-    """Device: auto, cpu, cuda, cuda:N or mps."""
 
 
 def run(config: ServeConfig) -> dict[str, Any]:

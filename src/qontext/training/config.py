@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from qontext.frame.artifacts import Workdir
-from qontext.frame.config import Advanced, Machine, Seed, StageConfig
+from qontext.frame.config import Advanced, DeviceConfig, Machine, Seed
 from qontext.frame.errors import QontextError
 from qontext.frame.parts import Place
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from qontext.training.pace import Limit
 
 
-class TrainingConfig(StageConfig):
+class TrainingConfig(DeviceConfig):
     """Settings of all trainings that `training.loop` runs."""
 
     steps: int | None = Field(None, ge=1)
@@ -64,9 +64,6 @@ class TrainingConfig(StageConfig):
 
     micro_tokens: Annotated[int, Machine()] = Field(0, ge=0)
     """Token budget per micro-batch. Lower it if memory runs out. 0: 8,192 on a CPU, 65,536 on a GPU."""
-
-    device: Annotated[str, Machine()] = "auto"
-    """auto, cpu, cuda, cuda:1 or mps."""
 
     on: Annotated[Place, Advanced()] = "local"
     """Where the training runs: local (this process, or those of torchrun), ray (the Ray cluster that this machine belongs

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from qontext.frame.artifacts import Workdir
-from qontext.frame.config import Input, Machine, Options
+from qontext.frame.config import DeviceConfig, Input, Options
 from qontext.frame.errors import QontextError
 from qontext.frame.kinds import Kind, Kinds
 
@@ -99,15 +99,12 @@ class ByOverlap(Judge):
         return {"overlap": shares, "score": shares, "passed": (shares >= self.low) & (shares <= self.high)}
 
 
-class RerankerOptions(Options):
+class RerankerOptions(Options, DeviceConfig):
     reranker: Annotated[str | None, Input()] = None
     """Cross-encoder: a sequence classifier with one logit, as for `rerank`."""
 
     at_least: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Minimum probability to keep a query."""
-
-    device: Annotated[str, Machine()] = "auto"
-    """auto, cpu, cuda or cuda:N."""
 
     @model_validator(mode="after")
     def _names_a_reranker(self) -> Self:
@@ -137,7 +134,7 @@ class ByReranker(Judge):
         return {"rerank": chance, "score": chance, "passed": chance >= self.low}
 
 
-class RetrievalOptions(Options):
+class RetrievalOptions(Options, DeviceConfig):
     retriever: Annotated[str | None, Input()] = None
     """Dense retriever. Default: BM25."""
 
@@ -150,9 +147,6 @@ class RetrievalOptions(Options):
 
     depth: Annotated[int, Field(ge=1)] = 100
     """Maximum rank that is computed; beyond it, rank and score are 0."""
-
-    device: Annotated[str, Machine()] = "auto"
-    """auto, cpu, cuda or cuda:N."""
 
     @model_validator(mode="after")
     def _can_pass(self) -> Self:

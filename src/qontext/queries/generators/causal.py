@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
 from qontext.data.collection import Passage
-from qontext.frame.config import Input, Machine
+from qontext.frame.config import ComputeConfig, Input
 from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
 from qontext.queries.generators import Generator, Task
@@ -29,7 +29,7 @@ from qontext.queries.generators.t5 import (
 )
 
 
-class CausalOptions(SamplingOptions):
+class CausalOptions(SamplingOptions, ComputeConfig):
     """Read by the generator `causal`."""
 
     model: Annotated[str | None, Input()] = None
@@ -40,12 +40,8 @@ class CausalOptions(SamplingOptions):
     """Worked examples in the prompt, 0 to 3. Not used for a model from train-generator."""
     top_k: Annotated[int, Field(ge=0)] = 25
     """Draw from this many most likely tokens; 0 = all."""
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """auto is bf16 if the hardware supports it, else fp32."""
     batch_tokens: Annotated[int, Field(ge=1)] = 8192
     """Prompt tokens per batch, including padding."""
-    device: Annotated[str, Machine()] = "auto"
-    """auto, cpu, cuda or cuda:N."""
 
     @model_validator(mode="after")
     def _has_a_model(self) -> Self:

@@ -17,7 +17,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from qontext.data.collection import Passage
-from qontext.frame.config import Input, Machine, Options
+from qontext.frame.config import DeviceConfig, Input, Options
 from qontext.frame.damage import read_json
 from qontext.queries.generators import Generator, Task
 
@@ -40,7 +40,7 @@ class SamplingOptions(Options):
     """Maximum passage length in tokens; longer passages are truncated (llm: four characters count as a token)."""
 
 
-class T5Options(SamplingOptions):
+class T5Options(SamplingOptions, DeviceConfig):
     """Read by the generator `t5`."""
 
     model: Annotated[str, Input()] = DEFAULT_MODEL
@@ -53,8 +53,6 @@ class T5Options(SamplingOptions):
     """auto is bf16 if the hardware supports it, else fp32."""
     batch_tokens: Annotated[int, Field(ge=1)] = 8192
     """Passage tokens per batch, including padding."""
-    device: Annotated[str, Machine()] = "auto"
-    """auto, cpu, cuda or cuda:N."""
 
 
 class Trained(TypedDict):
