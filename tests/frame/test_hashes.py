@@ -9,7 +9,7 @@ import pytest
 
 from qontext.frame import hashes
 from qontext.frame.disk import file_hash
-from qontext.frame.hashes import cache_folder, known_hashes
+from qontext.frame.hashes import cache_folder, digest_of, hash64, json_digest, known_hashes
 
 
 @pytest.fixture
@@ -88,3 +88,11 @@ def test_directories_that_were_not_opened_for_long_are_forgotten(
         (folder / name / "file").write_text(name)
         known_hashes(folder / name, ("file",))
     assert len(list(cache_folder("hashes").iterdir())) == 2
+
+
+def test_hashes_in_files_are_those_of_earlier_versions() -> None:
+    assert digest_of("Mühle", 8).hex() == "169e0a701579f4f8" == digest_of("Mühle".encode(), 8).hex()
+    assert digest_of("\ud800", 8).hex() == "4208783e927d0d68"
+    assert hash64("Mühle") == 17939096348704546326
+    assert json_digest({"b": [1, "é"], "a": None}) == "94215e9219b30a5005f2265135d109ac"
+    assert json_digest({"a": None, "b": [1, "é"]}) == json_digest({"b": [1, "é"], "a": None})

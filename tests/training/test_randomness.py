@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qontext.training.randomness import below, hashed, permuted, uniform
+from qontext.training.randomness import below, generator, hashed, key_of, permuted, sample_names, uniform
 
 
 def test_numbers_depend_on_every_counter_and_on_nothing_else() -> None:
@@ -42,3 +42,9 @@ def test_streams_are_64_bits_wide() -> None:
     assert len(np.unique(hashed(0, "x", np.arange(100_000)))) == 100_000
     with pytest.raises(TypeError):
         hashed(0)  # type: ignore[call-arg]
+
+
+def test_what_is_drawn_for_a_name_is_what_earlier_versions_drew() -> None:
+    assert key_of("p-1") == 3661949847
+    assert generator(7, "random", "q1").permutation(6).tolist() == [3, 5, 2, 1, 0, 4]
+    assert sample_names((f"q{n}" for n in reversed(range(9))), 3, 42) == ["q2", "q3", "q8"]

@@ -5,7 +5,6 @@ At most a sample is read, from the beginning; totals of larger sources are extra
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import re
 import time
@@ -20,6 +19,7 @@ from qontext.corpus.split import problem_of
 from qontext.data.collection import Passage
 from qontext.data.records import Document
 from qontext.frame.errors import QontextError
+from qontext.frame.hashes import hash64
 
 SAMPLE_DOCUMENTS, SAMPLE_CHARACTERS = 5_000, 10_000_000
 WORDS = 80
@@ -131,9 +131,7 @@ def survey(source: str, *, labeled: bool = False, read_as: Iterable[str] = ()) -
     documents = _usable(documents, problems, keep=are_passages)
     texts = [document.content for document in documents]
     lengths = [len(text.split()) for text in texts]
-    hashes = Counter(
-        hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest() for text in texts
-    )
+    hashes = Counter(map(hash64, texts))
     records = _records(documents)
     count = len(records) if are_passages else len(documents)
     return Survey(

@@ -10,7 +10,6 @@ MS MARCO's files are read as they are downloaded.
 
 from __future__ import annotations
 
-import hashlib
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
@@ -21,6 +20,7 @@ from qontext.frame import log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, StageConfig
 from qontext.frame.errors import QontextError
+from qontext.frame.hashes import hash64
 from qontext.frame.stages import Stage
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def _triples(source: str, queries: Mapping[str, str], corpus: _Corpus, work: Wor
 
 
 def _hashed(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.strip().encode(), digest_size=8).digest(), "little")
+    return hash64(text.strip())
 
 
 STAGE = Stage(

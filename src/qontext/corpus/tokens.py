@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +14,7 @@ from qontext.data.passage import TitleRule
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, Machine
 from qontext.frame.errors import QontextError
+from qontext.frame.hashes import digest_of
 from qontext.frame.parts import Outcome, Part, Parts, PartsConfig, slices
 from qontext.frame.stages import Stage
 
@@ -136,7 +136,7 @@ class Tokens(Parts[TokensConfig]):
 def vocabulary_hash(tokenizer: Any) -> str:
     """A hash of the vocabulary of a `tokenizers.Tokenizer`."""
     words = json.dumps(sorted(tokenizer.get_vocab(with_added_tokens=True).items()))
-    return hashlib.blake2b(words.encode(), digest_size=8).hexdigest()
+    return digest_of(words, 8).hex()
 
 
 def _tokenize(texts: Texts, tokenizer: str, titled: bool, separator: int | None) -> dict[str, NDArray[Any]]:

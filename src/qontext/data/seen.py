@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
+from qontext.frame.hashes import hash64
 
 
 class SeenIds:
@@ -95,10 +96,4 @@ def _first_of(batches: Iterator[list[str]], suspects: NDArray[np.uint64]) -> str
 
 
 def _hashes(ids: list[str]) -> NDArray[np.uint64]:
-    return np.fromiter((_hash(id) for id in ids), np.uint64, len(ids))
-
-
-def _hash(value: str) -> int:
-    return int.from_bytes(
-        hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little"
-    )
+    return np.fromiter(map(hash64, ids), np.uint64, len(ids))

@@ -6,7 +6,6 @@ regardless of its name, so that the benchmark's measures, grades and published r
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import logging
 import os
@@ -17,6 +16,7 @@ from typing import Any
 
 from qontext.data.collection import Qrels, load_collection, read_qrels
 from qontext.frame.errors import QontextError, choose, missing_extra
+from qontext.frame.hashes import digest_of
 from qontext.models import hub
 
 WEB = ("MRR@10", "Success@50", "R@50", "Success@1000", "R@1000", "nDCG@10")
@@ -144,7 +144,7 @@ def judgments_digest(qrels: Qrels) -> str:
     lines = sorted(
         f"{query} {passage} {grade}" for query, judged in qrels.items() for passage, grade in judged.items()
     )
-    return hashlib.blake2b("\n".join(lines).encode(), digest_size=8).hexdigest()
+    return digest_of("\n".join(lines), 8).hex()
 
 
 def _remote(name: str) -> Judged:

@@ -10,7 +10,6 @@ others are split by document, too, if there are enough documents.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -267,9 +266,9 @@ def _write_corpus(path: Path, config: HoldoutConfig, judged_ids: set[str], total
 
 def _chance(seed: int, what: str, name: str) -> float:
     """A number in [0, 1) that belongs to a name."""
-    from qontext.training.randomness import uniform
+    from qontext.training.randomness import key_of, uniform
 
-    return float(uniform(seed, what, zlib.crc32(name.encode())))
+    return float(uniform(seed, what, key_of(name)))
 
 
 STAGE = Stage(

@@ -13,8 +13,6 @@ digest, so they notice a change upstream, but not a re-run that produced the sam
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 import sys
 import time
@@ -29,7 +27,7 @@ from qontext.frame.damage import META as META
 from qontext.frame.damage import damaged, misfit, read_json
 from qontext.frame.disk import file_hash, make_directory, raise_disk_error
 from qontext.frame.errors import QontextError
-from qontext.frame.hashes import known_hashes
+from qontext.frame.hashes import json_digest, known_hashes
 from qontext.frame.workdir import TEMPORARY as TEMPORARY
 from qontext.frame.workdir import Workdir as Workdir
 
@@ -229,7 +227,7 @@ def key_of(claim: dict[str, Any]) -> str:
         "config": claim["config"],
         "inputs": {name: entry["digest"] for name, entry in claim["inputs"].items()},
     }
-    return hashlib.blake2b(json.dumps(same, sort_keys=True).encode(), digest_size=16).hexdigest()
+    return json_digest(same)
 
 
 def open_root(path: Path) -> Workdir:
@@ -290,7 +288,7 @@ def finish(work: Workdir, claim: dict[str, Any], summary: dict[str, Any], second
         claim = {**claim, COMPUTED: recorded[COMPUTED]}
     meta = {
         **claim,
-        "digest": hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest(),
+        "digest": json_digest(content),
         "summary": summary,
         "parts": parts,
         "made": {

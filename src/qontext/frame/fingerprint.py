@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from qontext.frame.artifacts import CARD, CLAIM, META, TEMPORARY, is_artifact, o
 from qontext.frame.disk import file_hash, file_stamp
 from qontext.frame.errors import QontextError, printable
 from qontext.frame.folders import walk
+from qontext.frame.hashes import json_digest
 from qontext.frame.origins import places
 
 
@@ -27,8 +27,7 @@ def fingerprint(path: Path | str) -> str:
     if file.is_dir():
         if (file / CLAIM).is_file():
             open_artifact(file)  # says that it is not finished
-        tree = dict(_tree(file, file_hash))
-        return hashlib.blake2b(json.dumps(tree, sort_keys=True).encode(), digest_size=16).hexdigest()
+        return json_digest(dict(_tree(file, file_hash)))
     return file_hash(file)
 
 

@@ -1,4 +1,5 @@
-"""Hashes of files, remembered in the user's cache: a file that has not changed is not read again."""
+"""Hashes of what is in memory, and of files. The latter are remembered in the user's cache: a file that has not changed is
+not read again."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from qontext.frame.damage import read_json
 from qontext.frame.disk import file_hash, file_stamp
@@ -17,6 +19,22 @@ MOST_READ = 512 << 20
 """Bytes that are hashed when a directory is opened: about a second."""
 KEPT = 1000
 """The number of directories whose hashes are remembered."""
+
+
+def digest_of(content: str | bytes, size: int = 16) -> bytes:
+    """The BLAKE2b hash of so many bytes, of a text as UTF-8."""
+    data = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
+    return hashlib.blake2b(data, digest_size=size).digest()
+
+
+def json_digest(value: Any) -> str:
+    """The hash of a value as JSON, in hexadecimal digits, independent of the order of its keys."""
+    return digest_of(json.dumps(value, sort_keys=True)).hex()
+
+
+def hash64(text: str) -> int:
+    """A 64-bit hash of a text; for a hundred million texts the probability of a collision is 1 in 3,000."""
+    return int.from_bytes(digest_of(text, 8), "little")
 
 
 def cache_folder(kind: str) -> Path:
@@ -42,7 +60,7 @@ def known_hashes(folder: Path, names: Iterable[str], most: int = MOST_READ) -> d
 
 
 def _store(folder: Path) -> Path | None:
-    name = hashlib.blake2b(os.fsencode(folder.resolve()), digest_size=16).hexdigest()
+    name = digest_of(os.fsencode(folder.resolve())).hex()
     try:
         return cache_folder("hashes") / f"{name}.json"
     except RuntimeError:  # a user without a home

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing_extensions import TypedDict
 from qontext.frame.artifacts import CLAIM, META
 from qontext.frame.disk import file_hash
 from qontext.frame.errors import QontextError
+from qontext.frame.hashes import digest_of
 from qontext.frame.origins import places, relative
 from qontext.models import hub
 from qontext.models.locate import locate
@@ -67,7 +67,7 @@ def model_digest(folder: Path) -> str:
         for name in sorted(path.relative_to(folder) for path in folder.rglob("*"))
         if name.suffix in _FILES and not left_out & {*name.parts} and (folder / name).is_file()
     }
-    return hashlib.blake2b(json.dumps(files).encode(), digest_size=16).hexdigest()
+    return digest_of(json.dumps(files)).hex()
 
 
 def refer(name: str, directory: Path) -> Reference:

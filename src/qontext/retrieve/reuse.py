@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from qontext.data import records
 from qontext.frame import artifacts
+from qontext.frame.hashes import hash64
 from qontext.models.packed import Packed
 from qontext.retrieve.packed import open_packed
 from qontext.retrieve.vectors import Vectors, open_vectors, representation_of
@@ -32,10 +33,7 @@ _HASHES = pa.schema([pa.field("hash", pa.uint64(), nullable=False)])
 
 def text_hashes(texts: Sequence[str]) -> np.ndarray[Any, Any]:
     """[N] a 64-bit hash of each text; for a hundred million texts the probability of a collision is 1 in 3,000."""
-    digests = (
-        hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in texts
-    )
-    return np.frombuffer(b"".join(digests), np.uint64)
+    return np.fromiter(map(hash64, texts), np.uint64, len(texts))
 
 
 def weights_hash(model: Any) -> str:

@@ -3,8 +3,6 @@ in memory."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Iterable, Mapping
 from functools import cached_property
@@ -18,6 +16,7 @@ from qontext.data.places import Found, find_passages
 from qontext.frame.artifacts import is_artifact, open_artifact
 from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
+from qontext.frame.hashes import json_digest
 from qontext.frame.locks import Reading
 from qontext.frame.trust import trusting
 from qontext.models.reference import Reference, folder_of, model_digest, resolve
@@ -107,8 +106,7 @@ def fingerprint_of(path: str) -> str | None:
     }
     model = about["reference"]["digest"] if "reference" in about else model_digest(root / MODEL)
     system = {name: about.get(name) for name in ("system", "weights", "token_weight", "read_tokens")}
-    content = json.dumps([system, made, model], sort_keys=True)
-    return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+    return json_digest([system, made, model])
 
 
 def dense_index(index: Path) -> Path:

@@ -3,12 +3,12 @@
     number = mix(seed, stream, counter₁, counter₂, …)
 
 There is no state: the number for (passage 7, visit 3, token 12) is the same in any process, batch or order,
-and after any restart. `mix` is splitmix64's finalizer, applied once per counter, vectorized.
+and after any restart. `mix` is splitmix64's finalizer, applied once per counter, vectorized. What has a name instead of a
+number has its `key_of` as a counter; a `generator` of a name is for draws without replacement.
 """
 
 from __future__ import annotations
 
-import hashlib
 import zlib
 from collections.abc import Iterable
 from typing import Any
@@ -16,13 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from qontext.frame.hashes import digest_of
+
 U64 = NDArray[np.uint64]
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def hashed(seed: int, stream: str, *counters: Any) -> U64:
     """64 random bits for each combination of counters (arrays broadcast). `stream` names their purpose."""
-    state = np.asarray((seed & 0xFFFFFFFFFFFFFFFF) ^ (zlib.crc32(stream.encode()) << 32), dtype=np.uint64)
+    state = np.asarray((seed & 0xFFFFFFFFFFFFFFFF) ^ (key_of(stream) << 32), dtype=np.uint64)
     with np.errstate(over="ignore"):
         state = _mix(state + _GOLDEN)
         for counter in counters:
@@ -63,6 +65,11 @@ def torch_seed(seed: int, stream: str, *counters: int) -> int:
     return int(hashed(seed, stream, *counters)) & 0x7FFFFFFFFFFFFFFF
 
 
+def key_of(name: str) -> int:
+    """The counter of a name, such as a passage's id."""
+    return zlib.crc32(name.encode())
+
+
 def sample_names(names: Iterable[str], count: int, seed: int) -> list[str]:
     """At most `count` of the names, independent of their order."""
     ordered = sorted(names)
@@ -74,8 +81,8 @@ def sample_names(names: Iterable[str], count: int, seed: int) -> list[str]:
 
 def generator(seed: int, purpose: str, name: str) -> np.random.Generator:
     """A generator that only depends on the seed, the purpose and the name."""
-    digest = hashlib.blake2b(f"{seed}\0{purpose}\0{name}".encode(), digest_size=16).digest()
-    return np.random.Generator(np.random.PCG64(int.from_bytes(digest)))
+    bits = int.from_bytes(digest_of(f"{seed}\0{purpose}\0{name}"))
+    return np.random.Generator(np.random.PCG64(bits))
 
 
 def _mix(state: Any) -> U64:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from qontext.frame.damage import damaged, read_array
+from qontext.frame.hashes import digest_of
 from qontext.models.packing import FINE, Grid, Ints
 
 BLOCK = 16_384
@@ -76,7 +76,7 @@ def tokenize(texts: Iterable[tuple[int, str]], count: int, tokenizer: Any, limit
 
 def text_key(text: str) -> int:
     """A 63-bit hash of the text, ignoring surrounding spaces."""
-    return int.from_bytes(hashlib.blake2b(text.strip().encode(), digest_size=8).digest()) >> 1
+    return int.from_bytes(digest_of(text.strip(), 8)) >> 1
 
 
 def _blocks(texts: Iterable[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:

@@ -9,10 +9,8 @@ from __future__ import annotations
 import ast
 import difflib
 import gc
-import hashlib
 import inspect
 import itertools
-import json
 import os
 import re
 import sys
@@ -26,6 +24,7 @@ from qontext.corpus import parallel
 from qontext.corpus.sources.base import FieldNames, Problem, Source
 from qontext.data.records import Document
 from qontext.frame.errors import QontextError
+from qontext.frame.hashes import digest_of, json_digest
 
 _LARGEST_FILE = 2_000_000
 _FILES_PER_BLOCK = 64
@@ -72,7 +71,7 @@ class PyDocs(Source):
             passages: dict[str, str] = {}
             for name, text in objects:
                 id = f"{module.name}:{name}" if name else module.name
-                digest = hashlib.blake2b(text.encode(), digest_size=12).digest()
+                digest = digest_of(text, 12)
                 # If an object is defined twice (a property, an overload), the first docstring is used.
                 if digest not in digests and id not in passages:
                     digests.add(digest)
@@ -84,7 +83,7 @@ class PyDocs(Source):
 def fingerprint(uri: str, roots: list[Path] | None = None) -> str:
     """A hash of the files that `uri` covers: names, sizes and modification times."""
     files = [(module.name, module.size, module.mtime_ns) for module in _modules(uri, roots)]
-    return hashlib.blake2b(json.dumps([uri, sys.version, files]).encode(), digest_size=16).hexdigest()
+    return json_digest([uri, sys.version, files])
 
 
 def _read_block(block: list[Module]) -> list[list[tuple[str, str]] | None]:

@@ -4,7 +4,6 @@ of the first one's queries. Memory is a few bytes per passage; only the texts of
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,6 +12,7 @@ import numpy as np
 from qontext.data import records
 from qontext.data.collection import read_passages
 from qontext.frame.errors import QontextError
+from qontext.frame.hashes import hash64
 from qontext.queries.filtering.lookup import Lookup
 from qontext.queries.words import Array
 from qontext.training.randomness import hashed
@@ -66,7 +66,7 @@ def _count_queries(source: str, passages: Lookup) -> Array:
 def _documents(source: str, queries: Array) -> tuple[Array, Array]:
     """The passages' numbers, document by document, and from where to where each document's stand among them;
     of those documents that have two passages and a query, in their order."""
-    codes = np.fromiter((_code(passage.doc) for passage in read_passages(source)), np.uint64, len(queries))
+    codes = np.fromiter((hash64(passage.doc) for passage in read_passages(source)), np.uint64, len(queries))
     _, first, document, sizes = np.unique(codes, return_index=True, return_inverse=True, return_counts=True)
     has_queries = np.bincount(document, weights=queries) > 0
     ends = np.cumsum(sizes)
@@ -95,7 +95,3 @@ def _fill_in(queries_path: str, passages_path: str, pairs: list[Pair]) -> None:
 def _query_batches(source: str) -> Iterator[tuple[list[str], list[str]]]:
     for batch in records.read_table(source, records.QUERIES, columns=["passage", "query"]):
         yield batch["passage"].to_pylist(), batch["query"].to_pylist()
-
-
-def _code(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")

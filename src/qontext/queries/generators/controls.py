@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections import Counter
 from collections.abc import Iterator
 from typing import Annotated, Literal, Self
@@ -15,7 +14,7 @@ from qontext.frame.config import Options
 from qontext.frame.errors import QontextError
 from qontext.queries.generators import Generator, Task
 from qontext.queries.words import Tokens
-from qontext.training.randomness import below
+from qontext.training.randomness import below, key_of
 
 
 class Title(Generator):
@@ -99,7 +98,7 @@ class Span(Generator):
         numbers = np.arange(self.task.per_passage)
         for index, passage in enumerate(passages):
             words = passage.text.split()
-            key = zlib.crc32(passage.id.encode())
+            key = key_of(passage.id)
             choices = self.settings.longest - self.settings.shortest + 1
             sizes = self.settings.shortest + below(choices, self.task.seed, "span length", key, numbers)
             sizes = np.minimum(sizes, len(words))

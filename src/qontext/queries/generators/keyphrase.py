@@ -15,7 +15,6 @@ matters little in the middle; very common words and words of a single passage ar
 
 from __future__ import annotations
 
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -26,7 +25,7 @@ from qontext.frame.config import Options
 from qontext.queries.generators import Generator, Task
 from qontext.queries.generators.questions import RULES, ask, hints
 from qontext.queries.words import STOP_WORDS, Array, Rarity, Tokens
-from qontext.training.randomness import uniform
+from qontext.training.randomness import key_of, uniform
 
 KINDS = ("terms", "question", "focus", "sentence", "lead")
 _PRONOUNS = frozenset(("It", "He", "She", "They"))
@@ -80,7 +79,7 @@ class _View:
     def __init__(self, passages: Sequence[Passage], rarity: Rarity, seed: int, rounds: int) -> None:
         self.rounds, self.seed = rounds, seed
         self.titles = [" ".join(p.title.split()[:8]) for p in passages]
-        keys = np.array([zlib.crc32(p.id.encode()) for p in passages], dtype=np.uint64)
+        keys = np.array([key_of(p.id) for p in passages], dtype=np.uint64)
         # Titles and texts share one dictionary, so that a word has one code in both.
         tokens = Tokens.of([p.text for p in passages] + self.titles)
         self.tokens, P, V = tokens, len(passages), len(tokens.words)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import re
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -34,7 +33,7 @@ from qontext.queries.generators.chat import (
     read_key,
 )
 from qontext.queries.generators.t5 import SamplingOptions
-from qontext.training.randomness import torch_seed
+from qontext.training.randomness import key_of, torch_seed
 
 CHARACTERS_PER_TOKEN = 4
 _SECRET = re.compile(
@@ -206,7 +205,7 @@ class Llm(Generator):
             "temperature": settings.temperature,
             "top_p": settings.top_p,
             "max_tokens": settings.max_new_tokens * count + 64,
-            "seed": torch_seed(self.task.seed, "llm", zlib.crc32(passage.id.encode()), attempt) & 0x7FFFFFFF,
+            "seed": torch_seed(self.task.seed, "llm", key_of(passage.id), attempt) & 0x7FFFFFFF,
         }
         return {name: value for name, value in {**body, **self.more}.items() if value is not None}
 

@@ -12,7 +12,6 @@ Shapes: B passages, C samples of each, R = live rows (of B·C), L passage tokens
 from __future__ import annotations
 
 import copy
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -22,7 +21,7 @@ import torch
 from torch import Tensor
 
 from qontext.models.precision import autocast
-from qontext.training.randomness import uniform
+from qontext.training.randomness import key_of, uniform
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class Sampler:
 
     def dice(self, ids: Sequence[str]) -> np.ndarray[Any, Any]:
         """[B·C, steps] uniform numbers; row b·C + c belongs to sample c of passage b."""
-        keys = np.array([zlib.crc32(id.encode()) for id in ids], dtype=np.uint64)
+        keys = np.array([key_of(id) for id in ids], dtype=np.uint64)
         sample = np.arange(self.samples)[None, :, None]
         step = np.arange(self.max_new_tokens)[None, None, :]
         return uniform(self.seed, "sample", keys[:, None, None], sample, step).reshape(

@@ -13,7 +13,6 @@ first.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import cached_property
@@ -29,6 +28,7 @@ from qontext.frame import artifacts, trust
 from qontext.frame.artifacts import CLAIM, Artifact, Workdir, is_artifact, open_artifact
 from qontext.frame.damage import read_array, read_json
 from qontext.frame.errors import QontextError
+from qontext.frame.hashes import digest_of
 from qontext.retrieve.index import PARTIAL, Array, Backend
 from qontext.retrieve.index.servers import KEYS, Keys, Rows, Store, read_keys
 from qontext.retrieve.rows import PassageTexts, Row
@@ -232,5 +232,4 @@ def _hashes(vectors_ND: Array, texts: list[Row] | None) -> Array:
     rows = (row.tobytes() for row in vectors_ND)
     if texts is not None:
         rows = (row + "\0".join(text).encode() for row, text in zip(rows, texts))
-    digests = b"".join(hashlib.blake2b(row, digest_size=8).digest() for row in rows)
-    return np.frombuffer(digests, np.uint64)
+    return np.frombuffer(b"".join(digest_of(row, 8) for row in rows), np.uint64)
