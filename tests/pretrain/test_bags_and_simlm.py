@@ -30,13 +30,13 @@ def test_simlm(
     build: Callable[..., Both], encoder: Any, generator: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     objective, batch, micro = build(method="simlm", generator=generator)
-    real, drawn = objective.replaced, []
+    real, drawn = objective.read, []
 
     def recorded(text: Text) -> Tensor:
         drawn.append(real(text))
         return drawn[-1]
 
-    monkeypatch.setattr(objective, "replaced", recorded)
+    monkeypatch.setattr(objective, "read", recorded)
     computed = losses_of(objective, batch)
     own, other = [], []
     for one, encoded, decoded in zip(micro, drawn[::2], drawn[1::2], strict=True):

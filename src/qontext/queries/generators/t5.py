@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, NotRequired
 
 from pydantic import Field
 from typing_extensions import TypedDict
 
 from qontext.data.collection import Passage
-from qontext.frame.config import DeviceConfig, Input, Options
+from qontext.frame.config import ComputeConfig, Input, Options
 from qontext.frame.damage import read_json
 from qontext.queries.generators import Generator, Task
 
@@ -40,7 +40,7 @@ class SamplingOptions(Options):
     """Maximum passage length in tokens; longer passages are truncated (llm: four characters count as a token)."""
 
 
-class T5Options(SamplingOptions, DeviceConfig):
+class T5Options(SamplingOptions, ComputeConfig):
     """Read by the generator `t5`."""
 
     model: Annotated[str, Input()] = DEFAULT_MODEL
@@ -49,8 +49,6 @@ class T5Options(SamplingOptions, DeviceConfig):
     """Text before each passage. Default: the one that the model was trained with, or 'text2query: '."""
     top_k: Annotated[int, Field(ge=0)] = 25
     """Draw from this many most likely tokens; 0 = all."""
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """auto is bf16 if the hardware supports it, else fp32."""
     batch_tokens: Annotated[int, Field(ge=1)] = 8192
     """Passage tokens per batch, including padding."""
 
