@@ -30,9 +30,10 @@ from typing import Any
 import torch
 from isotropy import of_arm, of_words, recorded
 from steps import Places, recipe, start_recipe, teacher_recipe
-from study import ARMS, GENERATORS, SCALES, Cell, Scale
+from study import ARMS, GENERATORS, SCALES, TITLED, Cell, Scale
 
-from qontext.data.collection import read_qrels, read_queries
+from qontext.data.collection import load_collection, passage_row, read_qrels, read_queries
+from qontext.data.lines import write_jsonl
 from qontext.evaluation.gather import per_query
 from qontext.frame import artifacts, log, machine
 from qontext.workflow.recipe import Recipe
@@ -138,7 +139,7 @@ class Study:
         key, file = key_of(settings), self.cells / f"{cell.name}.json"
         if is_recorded(file, key):
             return
-        began, load, data = time.monotonic(), os.getloadavg()[0], self.data / (cell.target or cell.data)
+        began, load, data = time.monotonic(), os.getloadavg()[0], self.set_of(cell.target or cell.data)
         by_system = of_words(cell.arm.words, cell.seed, self.start, data, self.scale.split)
         self.record(file, cell, key, settings, by_system, {"words": round(time.monotonic() - began, 3)}, load)
 
@@ -172,7 +173,7 @@ class Study:
             "recipe": key,
             "settings": settings,
             "tokens": cell.arm.words or self.scale.tokens,
-            "title": self.scale.title,
+            "title": TITLED[self.scale.titles],
             "start": artifacts.open_artifact(self.start).digest
             if artifacts.is_artifact(self.start)
             else None,
@@ -187,13 +188,20 @@ class Study:
 
     def places(self, cell: Cell) -> Places:
         return Places(
-            data=str(self.data / cell.data),
+            data=str(self.set_of(cell.data)),
             start=self.start,
             gold=str(self.work / cell.data / "gold.tsv"),
-            target=str(self.data / cell.target) if cell.target else None,
+            target=str(self.set_of(cell.target)) if cell.target else None,
             question_model=self.question_model,
             teacher=str(self.work / f"teacher-{self.teacher_set}" / "reranker"),
         )
+
+    def set_of(self, name: str) -> Path:
+        """A labeled set; a copy of it without titles, where the scale says so."""
+        folder = self.data / name
+        if self.scale.titles == "none":
+            return without_titles(folder, self.work / "sets" / name)
+        return folder
 
     def teacher(self) -> Recipe:
         """How the cross-encoder learns from another set's labels."""
@@ -249,6 +257,17 @@ def scores(steps: Recipe, work: Path) -> dict[str, Any]:
             _, values = per_query(artifacts.open_artifact(work / step.name))
             by_system[step.name.rpartition("-")[2]] = recorded(values)
     return by_system
+
+
+def without_titles(data: Path, out: Path) -> Path:
+    """A copy of a labeled set without the titles of its passages."""
+    if not (out / "corpus.jsonl").exists():
+        (out / "qrels").mkdir(parents=True, exist_ok=True)
+        for file in [*data.glob("queries.jsonl*"), *data.glob("qrels/*")]:
+            shutil.copyfile(file, out / file.relative_to(data))
+        rows = (passage_row(passage._replace(title="")) for passage in load_collection(data).passages())
+        write_jsonl(out / "corpus.jsonl", rows)
+    return out
 
 
 def described(steps: Recipe, places: Mapping[str, str]) -> dict[str, Any]:

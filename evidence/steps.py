@@ -14,10 +14,11 @@ from qontext.workflow.recipe import Recipe, Step
 
 def start_recipe(scale: Scale, model: str, documents: str) -> Recipe:
     """The plain language model that arms start from: the given encoder, trained to predict masked words again."""
+    tokens = scale.start_tokens or scale.tokens
     return Recipe(
         "A language model to start from",
         (
-            Step.of("split", {"source": documents, "tokenizer": model, "max_tokens": scale.tokens}),
+            Step.of("split", {"source": documents, "tokenizer": model, "max_tokens": tokens}),
             Step.of(
                 "pretrain",
                 {
@@ -26,7 +27,7 @@ def start_recipe(scale: Scale, model: str, documents: str) -> Recipe:
                     "method": "mlm",
                     "steps": scale.start_steps,
                     "batch_size": scale.batch,
-                    "max_tokens": scale.tokens,
+                    "max_tokens": tokens,
                     "lr": scale.start_lr,
                 },
             ),
@@ -152,7 +153,7 @@ def _shared(arm: Arm, scale: Scale, places: Places) -> Iterator[Step]:
     generator = GENERATORS.get(arm.source or "")
     if generator == "causal":
         drawn |= {"per_passage": min(2, scale.queries_per_passage), "model": places.question_model}
-    if generator == "span":
+    if generator == "span" and scale.titles != "all":
         drawn |= {"title": "leave"}
     if generator:
         yield Step.of(f"queries-{generator}", {**drawn, "generator": generator}, verb="generate")
@@ -250,7 +251,7 @@ def _pretrain(arm: Arm, seed: int, scale: Scale, start: str) -> Step:
         "lr": scale.lr,
         "vector": scale.vector,
         "similarity": scale.similarity,
-        "title": "leave",
+        "title": "prepend" if scale.titles == "all" else "leave",
         "seed": seed,
     }
     if arm.settings["method"] == "cocondenser" or "contrastive_weight" in arm.settings:

@@ -7,10 +7,16 @@ data set with one seed: it is pre-trained, measured without labels, fine-tuned, 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 MEASURES = "MRR@10 nDCG@10 R@100"
 WITH_BM25 = "+bm25"
+TITLED = {
+    "search": "everywhere but in what pre-training reads",
+    "all": "in all texts",
+    "none": "in none",
+}
+"""The passages' titles, as a cell records them."""
 BM25 = "bm25"
 
 
@@ -149,7 +155,8 @@ class Scale:
     distill_steps: int = 128
     queries_per_passage: int = 5
     split: str = "test"
-    title: str = "everywhere but in what pre-training reads"
+    titles: Literal["search", "all", "none"] = "search"  # which texts have them, by the keys of `TITLED`
+    start_tokens: int | None = None  # of the texts of that training; as all others, if None
     isotropy: bool = False  # vectors without labels are measured centered and whitened, too
 
 
@@ -186,6 +193,14 @@ SCALES = {
     "controls": Scale(
         "all-MiniLM-L6-v2 trained back into a language model, measured without labels", start_steps=600, start_lr=3e-4,
         vector="mean", similarity="cosine", temperature=0.05, labels=(), isotropy=True,
+    ),
+    "titles-all": Scale(
+        "the same, with titles in all texts of 128 tokens", start_steps=600, start_lr=3e-4, start_tokens=64, vector="mean",
+        similarity="cosine", temperature=0.05, tokens=128, labels=(), titles="all", isotropy=True,
+    ),
+    "titles-none": Scale(
+        "the same, with titles in none, of 128 tokens", start_steps=600, start_lr=3e-4, start_tokens=64, vector="mean",
+        similarity="cosine", temperature=0.05, tokens=128, labels=(), titles="none", isotropy=True,
     ),
     "curve": Scale(
         "all-MiniLM-L6-v2 trained back into a language model, fine-tuned on few and on many labels", start_steps=600,

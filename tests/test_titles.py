@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from tests.finetune.conftest import write_groups
-from tests.tiny import write_collection
+from tests.tiny import save_bert, write_collection
 
 import qontext
 from qontext import Retriever, Searcher, api, load_passages
@@ -26,6 +26,7 @@ from qontext.frame.errors import QontextError
 from qontext.models.cross_encoder import CrossEncoder
 from qontext.models.encoder import Encoder, load_encoder
 from qontext.models.layout import read_layout
+from qontext.models.titles import Titles, record_title
 from qontext.pretrain.batches import BatchPlan, Layout
 from qontext.pretrain.masking import Vocabulary
 from qontext.retrieve.bm25 import Bm25
@@ -245,6 +246,44 @@ def test_reranker_reads_passages_as_it_was_trained(folder: Path, tmp_path: Path)
     passage = Passage("p", "A title", "a text", "d")
     as_text = model.score([("river", f"A title{model.tokenizer.sep_token}a text")])
     assert model.titles.rule == "sep" and model.score([("river", passage)]) == as_text
+
+
+@pytest.mark.parametrize("rule", ["sep", "leave"])
+def test_judges_of_queries_read_passages_as_their_models_were_trained(
+    folder: Path, tmp_path: Path, read: list[list[int]], rule: Rule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = shutil.copytree(folder / "start", tmp_path / "model")
+    record_title(model, rule)
+    passages = list(load_passages(folder / "data"))
+    rows = [{"passage": p.id, "query": p.text[:20], "number": 0} for p in passages]
+    records.write_table(tmp_path / "queries.parquet", records.table_of(rows, records.QUERIES))
+    judged: Any = {"queries": tmp_path / "queries.parquet", "passages": folder / "passages"}
+    tokenizer = Retriever(model).tokenizer
+    between = {"sep": tokenizer.sep_token, "leave": None}[rule]
+    expected = sorted(tokenizer(p.joined(between))["input_ids"] for p in passages)
+    for by in ("retrieval", "mutual"):
+        read.clear()
+        api.filter(**judged, by=by, retriever=model, out=tmp_path / by)
+        assert [ids for ids in read if ids in expected] == expected, by
+
+    pairs: list[tuple[str, str]] = []
+    scored = CrossEncoder.score
+    monkeypatch.setattr(CrossEncoder, "score", lambda self, some: pairs.extend(some) or scored(self, some))
+    cross = save_bert(tmp_path / "cross", folder / "start", num_labels=1, num_hidden_layers=1)
+    record_title(Path(cross), rule)
+    api.filter(**judged, by="reranker", reranker=cross, out=tmp_path / "reranker")
+    assert pairs == [(p.text[:20], p.joined(between)) for p in passages]
+
+
+def test_separator_of_a_tokenizer_that_pads() -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    backend = Tokenizer(models.WordLevel({"[PAD]": 0, "[SEP]": 1, "a": 2}, unk_token="[PAD]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.add_special_tokens(["[PAD]", "[SEP]"])
+    backend.enable_padding(length=8)  # as in all-MiniLM-L6-v2's tokenizer.json
+    tokenizer = SimpleNamespace(sep_token="[SEP]", sep_token_id=1, backend_tokenizer=backend)
+    assert Titles.of("sep", tokenizer, "model").between == "[SEP]"
 
 
 def test_words_and_spans(folder: Path, tmp_path: Path) -> None:

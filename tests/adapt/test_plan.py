@@ -12,6 +12,7 @@ import pytest
 from qontext.adapt.config import AdaptConfig
 from qontext.adapt.kept import with_kept
 from qontext.adapt.plan import FEWEST_SEARCHED, PASSES, QUESTIONS, USED_SHARE, Plan, make_plan
+from qontext.adapt.prepare import prepare
 from qontext.adapt.rates import STAGE_SECONDS, Rates
 from qontext.adapt.recipes import serving_recipe, training_recipe
 from qontext.adapt.request import Request, parse_budget
@@ -101,6 +102,27 @@ def test_a_slow_language_model_writes_fewer_questions() -> None:
     assert steps(training_recipe(REQUEST, slow))["holdout"]["questions"] == 90
     assert "questions" not in steps(training_recipe(REQUEST, plan(20_000, 30)))["holdout"]
     assert plan(20_000, 30).questions == QUESTIONS
+
+
+@pytest.mark.parametrize("rule", ["leave", "sep", None])
+def test_every_stage_of_a_plan_reads_titles_by_the_rule_that_is_set(
+    rule: Any, reports: Path, small_encoder: Path
+) -> None:
+    config = AdaptConfig(documents=str(reports), encoder=str(small_encoder), title=rule, out="out")
+    request = prepare(config)[0]
+    trained = plan(5_000, 30)
+    recipes = [
+        training_recipe(request, trained),
+        serving_recipe(request, "@pretrain", {}, None, tokens=True),
+    ]
+    read = {
+        (step.stage.verb, step.settings.get("title"))
+        for recipe in recipes
+        for step in recipe.steps
+        if step.stage.verb in ("pretrain", "encode") or step.settings.get("bm25") or step.name == "bm25"
+    }
+    words = "leave" if rule == "leave" else None
+    assert read == {("pretrain", rule), ("encode", rule), ("search", words), ("index", words)}
 
 
 def test_more_time_is_more_training_up_to_six_passes() -> None:

@@ -184,7 +184,9 @@ def test_the_reranker_is_the_one_that_reranks(few, queries, tmp_path, cross_enco
     done = api.filter(
         queries, passages=few, out=tmp_path / "f", by="reranker", reranker=cross_encoder, at_least=0.0
     )
-    contents = {id: entry.content for id, entry in Lookup(few).find(f"p{n}" for n in range(4)).items()}
+    contents = {
+        id: entry.passage.content for id, entry in Lookup(few).find(f"p{n}" for n in range(4)).items()
+    }
     logits = CrossEncoder(str(cross_encoder)).score(
         [(r["query"], contents[r["passage"]]) for r in table(done)]
     )

@@ -42,7 +42,9 @@ class Titles(NamedTuple):
         if rule != "sep":
             return cls(rule, " " if rule == "prepend" else None)
         token = tokenizer.sep_token
-        ids = tokenizer.backend_tokenizer.encode(token, add_special_tokens=False).ids if token else []
+        encoding = tokenizer.backend_tokenizer.encode(token or "", add_special_tokens=False)
+        # tokenizer.json may ask for padding, as that of all-MiniLM-L6-v2 does.
+        ids = [id for id, is_text in zip(encoding.ids, encoding.attention_mask) if is_text]
         if ids != [tokenizer.sep_token_id]:
             raise QontextError(
                 "the tokenizer has no separator token to put between title and text",

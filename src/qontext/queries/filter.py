@@ -88,7 +88,7 @@ class Filter(Parts[FilterConfig]):
 
         file = self.files[part.number]
         table = records.read_whole(file, records.QUERIES)
-        ids, rows = look_up(table, self.passages, str(file), part.first)
+        ids, rows = look_up(table, self.passages, str(file), part.first, self.judge.between)
         scores = self.judge(rows)
         with self.work.write(part.name) as path:
             records.write_table(path, _kept(table, scores, rows.owner, ids, self.config.keep_at_least))
@@ -102,7 +102,9 @@ class Filter(Parts[FilterConfig]):
         return _summarize(self.config, self.work, [part.name for part in outcome.parts])
 
 
-def look_up(table: pa.Table, passages: Lookup, place: str, first: int) -> tuple[list[str], Judged]:
+def look_up(
+    table: pa.Table, passages: Lookup, place: str, first: int, between: str | None
+) -> tuple[list[str], Judged]:
     """The passage ids of a part's queries, and the part as input of judges."""
     import numpy as np
 
@@ -119,7 +121,7 @@ def look_up(table: pa.Table, passages: Lookup, place: str, first: int) -> tuple[
     return ids, Judged(
         queries=table["query"].to_pylist(),
         owner=np.array([place_of[id] for id in names], np.int64),
-        contents=[entries[id].content for id in ids],
+        contents=[entries[id].passage.joined(between) for id in ids],
         numbers=np.array([entries[id].number for id in ids], np.int64),
         first=first,
     )

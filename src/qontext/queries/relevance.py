@@ -8,6 +8,7 @@ automatic signals judge pairs from your own corpus, with the query of another do
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,9 +17,10 @@ from pydantic import Field
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import DeviceConfig, Input, Seed
 from qontext.frame.stages import Stage
-from qontext.queries.filtering.judges import open_reranker, open_retriever, open_searcher
+from qontext.queries.filtering.judges import index_passages, open_reranker, open_retriever
 
 if TYPE_CHECKING:
+    from qontext.data.passage import Passage
     from qontext.queries.filtering.lookup import Lookup
     from qontext.queries.filtering.searchers import Searcher
     from qontext.queries.words import Array
@@ -60,15 +62,15 @@ def run(config: RelevanceConfig, work: Workdir) -> dict[str, Any]:
     import numpy as np
 
     from qontext.queries.filtering.draw import draw_pairs
-    from qontext.queries.filtering.lookup import Lookup
+    from qontext.queries.filtering.lookup import Lookup, joined
     from qontext.queries.filtering.searchers import remove_vectors
 
     passages = Lookup(config.passages)
     pairs = draw_pairs(config.queries, config.passages, passages, config.documents, config.seed)
     anchors = np.array([pair.passage for pair in pairs])
     own = [pair.query for pair in pairs]
-    contexts = {
-        "passage_passage": [pair.other_content for pair in pairs],
+    contexts: dict[str, Sequence[Passage | str]] = {
+        "passage_passage": [pair.other_text for pair in pairs],
         "passage_query": own,
         # The next pair's query is of another document, since every document is drawn once.
         "passage_other_query": own[1:] + own[:1],
@@ -79,9 +81,9 @@ def run(config: RelevanceConfig, work: Workdir) -> dict[str, Any]:
         retriever = open_retriever(config.retriever, config.device, work)
         searches.append(_Search("dense", retriever, work, passages))
     reranker = None if config.reranker is None else open_reranker(config.reranker, config.device, work)
-    contents = [pair.content for pair in pairs]
+    passages_of_pairs = [pair.own_text for pair in pairs]
     related = {
-        kind: _signals(config, contexts[kind], contents, anchors, searches, reranker, hide.get(kind))
+        kind: _signals(config, contexts[kind], passages_of_pairs, anchors, searches, reranker, hide.get(kind))
         for kind in KINDS
     }
     table = {
@@ -96,7 +98,8 @@ def run(config: RelevanceConfig, work: Workdir) -> dict[str, Any]:
     with work.write("relevance.png") as path:
         _plot(table, len(pairs), labels, path)
     work.write_json("pairs.json", [
-        {"passage": content, **{kind: contexts[kind][n] for kind in KINDS}} for n, content in enumerate(contents)
+        dict(zip(("passage", *KINDS), joined(row, " ")))
+        for row in zip(passages_of_pairs, *(contexts[kind] for kind in KINDS))
     ])  # fmt: skip
     return {"pairs": len(pairs), **{s: {k: _share(v) for k, v in row.items()} for s, row in table.items()}}
 
@@ -106,9 +109,7 @@ class _Search:
 
     def __init__(self, name: str, retriever: Any, work: Workdir, passages: Lookup) -> None:
         self.name, self.retriever, self.work = name, retriever, work
-        self.forward = open_searcher(
-            retriever, work, "passages", passages.contents(), passages.count, "passage", "query"
-        )
+        self.forward = index_passages(retriever, passages, work)
 
     def backward(self, contexts: list[str]) -> Searcher:
         from qontext.queries.filtering.searchers import Dense, Lexical, Rows
@@ -120,8 +121,8 @@ class _Search:
 
 def _signals(
     config: RelevanceConfig,
-    contexts: list[str],
-    passages: list[str],
+    contexts: Sequence[Passage | str],
+    passages: Sequence[Passage],
     anchors: Array,
     searches: list[_Search],
     reranker: Any,
@@ -131,12 +132,15 @@ def _signals(
     import numpy as np
 
     from qontext.queries.filtering import signals
+    from qontext.queries.filtering.lookup import joined
 
-    values = {"overlap": signals.overlap(contexts, passages) >= config.overlap}
+    shares = signals.overlap(joined(contexts, " "), joined(passages, " "))
+    values = {"overlap": shares >= config.overlap}
     for search in searches:
-        there = signals.rank(contexts, anchors, search.forward, config.top, hide=hide) > 0
-        backward = search.backward(contexts)
-        again = signals.rank(passages, np.arange(len(contexts)), backward, config.top) > 0
+        texts, own = (joined(some, search.forward.between) for some in (contexts, passages))
+        there = signals.rank(texts, anchors, search.forward, config.top, hide=hide) > 0
+        backward = search.backward(texts)
+        again = signals.rank(own, np.arange(len(texts)), backward, config.top) > 0
         values[f"{search.name}_round_trip"] = there
         values[f"{search.name}_both_ways"] = there & again
     if reranker is not None:

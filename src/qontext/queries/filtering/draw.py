@@ -10,23 +10,25 @@ from dataclasses import dataclass
 import numpy as np
 
 from qontext.data import records
-from qontext.data.collection import read_passages
+from qontext.data.collection import Passage, read_passages
 from qontext.frame.errors import QontextError
 from qontext.frame.hashes import hash64
 from qontext.queries.filtering.lookup import Lookup
 from qontext.queries.words import Array
 from qontext.training.randomness import hashed
 
+UNREAD = Passage("", "", "", "")
+
 
 @dataclass
 class Pair:
-    """A passage and another of its document, by number and text, and the `nth` of the passage's queries."""
+    """A passage and another of its document, each also by its number, and the `nth` of the passage's queries."""
 
     passage: int
     other: int
     nth: int
-    content: str = ""
-    other_content: str = ""
+    own_text: Passage = UNREAD
+    other_text: Passage = UNREAD
     query: str = ""
 
 
@@ -81,7 +83,7 @@ def _fill_in(queries_path: str, passages_path: str, pairs: list[Pair]) -> None:
     passages = {n: p for n, p in enumerate(read_passages(passages_path)) if n in numbers}
     waiting = {}
     for pair in pairs:
-        pair.content, pair.other_content = passages[pair.passage].content, passages[pair.other].content
+        pair.own_text, pair.other_text = passages[pair.passage], passages[pair.other]
         waiting[passages[pair.passage].id] = pair
     counts = dict.fromkeys(waiting, 0)
     for ids, texts in _query_batches(queries_path):

@@ -29,6 +29,7 @@ class Part(NamedTuple):
     owner: Array
     """[N] index among the U passages."""
     contents: list[str]
+    """[U] the passages, with their titles as the judge reads them."""
     numbers: Array
     """[U] the passages' numbers in the collection."""
     first: int
@@ -63,6 +64,9 @@ class Judge(ABC):
     """Columns for the queries of one part."""
 
     Options: ClassVar[type[Options]] = Options
+    between: str | None = " "
+    """Stands between the title and the text of a passage: of a model, by the rule of titles in its folder; None leaves out
+    the title."""
 
     @classmethod
     @abstractmethod
@@ -119,7 +123,7 @@ class ByReranker(Judge):
     Options = RerankerOptions
 
     def __init__(self, reranker: Any, low: float) -> None:
-        self.reranker, self.low = reranker, low
+        self.reranker, self.low, self.between = reranker, low, reranker.titles.between
 
     @classmethod
     def open(cls, options: RerankerOptions, collection: Collection, work: Workdir) -> Judge:
@@ -167,10 +171,13 @@ class ByRetrieval(Judge):
 
     def __init__(self, forward: Lexical | Dense, depth: int, ranks: tuple[int, int]) -> None:
         self.forward, self.depth, self.ranks = forward, depth, ranks
+        self.between = forward.between
 
     @classmethod
     def open(cls, options: RetrievalOptions, collection: Collection, work: Workdir) -> Judge:
-        forward = _forward(open_retriever(options.retriever, options.device, work), collection, work)
+        forward = index_passages(
+            open_retriever(options.retriever, options.device, work), collection.passages, work
+        )
         return cls(forward, max(options.depth, options.top), options.ranks)
 
     def __call__(self, part: Part) -> dict[str, Array]:
@@ -188,13 +195,14 @@ class Mutual(Judge):
         self, forward: Lexical | Dense, backward: Lexical | Dense, depth: int, ranks: tuple[int, int]
     ) -> None:
         self.forward, self.backward, self.depth, self.ranks = forward, backward, depth, ranks
+        self.between = forward.between
 
     @classmethod
     def open(cls, options: RetrievalOptions, collection: Collection, work: Workdir) -> Judge:
         from qontext.data import records
 
         retriever = open_retriever(options.retriever, options.device, work)
-        forward = _forward(retriever, collection, work)
+        forward = index_passages(retriever, collection.passages, work)
         texts, total = _queries(collection.queries), records.count_rows(collection.queries)
         backward = open_searcher(retriever, work, "queries", texts, total, "query", "passage")
         return cls(forward, backward, max(options.depth, options.top), options.ranks)
@@ -223,10 +231,10 @@ class Mutual(Judge):
         }  # fmt: skip
 
 
-def _forward(retriever: Any, collection: Collection, work: Workdir) -> Lexical | Dense:
-    """An index of the passages, to search with queries."""
-    passages = collection.passages
-    return open_searcher(retriever, work, "passages", passages.contents(), passages.count, "passage", "query")
+def index_passages(retriever: Any, passages: Lookup, work: Workdir) -> Lexical | Dense:
+    """An index of the passages, to search with queries; titles are read by the retriever's rule."""
+    contents = passages.contents(retriever.titles.between if retriever else " ")
+    return open_searcher(retriever, work, "passages", contents, passages.count, "passage", "query")
 
 
 def open_retriever(name: str | None, device: str, work: Workdir) -> Any:

@@ -14,11 +14,16 @@ from qontext.frame.errors import QontextError
 from qontext.queries.words import batches
 
 
+def joined(texts: Iterable[Passage | str], between: str | None) -> list[str]:
+    """The texts as a model reads them; of a passage, title and text with `between` between them."""
+    return [text if isinstance(text, str) else text.joined(between) for text in texts]
+
+
 class Entry(NamedTuple):
-    """A passage's number in the collection, and its title and text, joined."""
+    """A passage and its number in the collection."""
 
     number: int
-    content: str
+    passage: Passage
 
 
 class Lookup:
@@ -36,9 +41,9 @@ class Lookup:
         self._stream: Iterator[tuple[int, Passage]] = iter(())
         self._last: dict[str, Entry] = {}
 
-    def contents(self) -> Iterator[str]:
-        """Titles and texts, joined, in order."""
-        return (passage.content for passage in read_passages(self.source))
+    def contents(self, between: str | None = " ") -> Iterator[str]:
+        """Titles and texts in order, with `between` between them; None leaves out the titles."""
+        return (passage.joined(between) for passage in read_passages(self.source))
 
     def find(self, ids: Iterable[str]) -> dict[str, Entry]:
         """The passages with these ids, searching from where the last lookup ended."""
@@ -49,7 +54,7 @@ class Lookup:
                 break
             number, passage = self._next()
             if passage.id in requested:
-                entries[passage.id] = Entry(number, passage.content)
+                entries[passage.id] = Entry(number, passage)
         self._last = entries
         return entries
 

@@ -33,6 +33,8 @@ class Searcher(Protocol):
 class Lexical:
     """BM25 over texts."""
 
+    between: str | None = " "
+
     def __init__(self, texts: Iterable[str], count: int) -> None:
         self.index = Bm25.build(texts, [f"{n:012d}" for n in range(count)])
 
@@ -75,6 +77,7 @@ class Dense:
         from qontext.retrieve.index.exact import ExactIndex
 
         self.retriever, self.rows, self.kind = retriever, rows, kind
+        self.between: str | None = retriever.titles.between
         vectors: Any = rows  # it has all that exact search asks for
         self.index = ExactIndex(vectors, device=str(retriever.device))
 

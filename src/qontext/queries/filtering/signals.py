@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from qontext.data.collection import Passage
+from qontext.queries.filtering.lookup import joined
 from qontext.queries.filtering.searchers import Searcher
 from qontext.queries.words import READ_CHARACTERS, Array, content_words
 from qontext.retrieve.analysis import term_of
@@ -72,8 +74,9 @@ def back_ranks(queries: Any, owner: Array, first: int, backward: Searcher, most:
     return ranks
 
 
-def probabilities(reranker: Any, texts: Sequence[str], passages: Sequence[str]) -> Array:
-    """[N] the probabilities of the pairs by a `CrossEncoder`."""
+def probabilities(reranker: Any, texts: Sequence[Passage | str], passages: Sequence[Passage | str]) -> Array:
+    """[N] the probabilities of the pairs by a `CrossEncoder`, by whose rule titles are read."""
+    texts, passages = (joined(some, reranker.titles.between) for some in (texts, passages))
     scores = np.zeros(len(texts), np.float32)
     for start in range(0, len(texts), PAIRS):
         rows = slice(start, start + PAIRS)

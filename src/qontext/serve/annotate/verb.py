@@ -173,7 +173,7 @@ def _draw(config: AnnotateConfig) -> list[tuple[str, str, str, dict[Kind, dict[s
 
     from qontext.queries.filtering import signals
     from qontext.queries.filtering.draw import draw_pairs
-    from qontext.queries.filtering.lookup import Lookup
+    from qontext.queries.filtering.lookup import Lookup, joined
     from qontext.queries.filtering.searchers import Lexical
     from qontext.serve.annotate.study import KINDS
 
@@ -182,12 +182,14 @@ def _draw(config: AnnotateConfig) -> list[tuple[str, str, str, dict[Kind, dict[s
     if len(pairs) < config.documents:
         log.note(f"Only {len(pairs)} documents have two passages and a query.")
     anchors = np.array([pair.passage for pair in pairs])
-    contents = [pair.content for pair in pairs]
+    passages_of_pairs = [pair.own_text for pair in pairs]
+    contents = [passage.content for passage in passages_of_pairs]
     searcher = Lexical(passages.contents(), passages.count)
     signals_of: dict[Kind, dict[str, Any]] = {}
     for kind in KINDS:
         is_passage = kind == "passage-passage"
-        contexts = [pair.other_content if is_passage else pair.query for pair in pairs]
+        texts = [pair.other_text if is_passage else pair.query for pair in pairs]
+        contexts = joined(texts, " ")
         hide = np.array([pair.other for pair in pairs]) if is_passage else None
         signals_of[kind] = {
             f"overlap ≥ {RELATED_OVERLAP:g}": signals.overlap(contexts, contents) >= RELATED_OVERLAP,
@@ -199,13 +201,13 @@ def _draw(config: AnnotateConfig) -> list[tuple[str, str, str, dict[Kind, dict[s
             from qontext.models.cross_encoder import CrossEncoder
 
             chances = signals.probabilities(
-                CrossEncoder(config.reranker, device=config.device), contexts, contents
+                CrossEncoder(config.reranker, device=config.device), texts, passages_of_pairs
             )
             signals_of[kind][f"reranker ≥ {RELATED_RERANK:g}"] = chances >= RELATED_RERANK
     return [
         (
-            pair.content,
-            pair.other_content,
+            pair.own_text.content,
+            pair.other_text.content,
             pair.query,
             {kind: {name: bool(values[n]) for name, values in of.items()} for kind, of in signals_of.items()},
         )
