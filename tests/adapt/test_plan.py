@@ -12,7 +12,7 @@ import pytest
 from qontext.adapt.config import AdaptConfig
 from qontext.adapt.kept import with_kept
 from qontext.adapt.plan import FEWEST_SEARCHED, PASSES, QUESTIONS, USED_SHARE, Plan, make_plan
-from qontext.adapt.prepare import prepare
+from qontext.adapt.prepare import WINDOW, _window, prepare
 from qontext.adapt.rates import STAGE_SECONDS, Rates
 from qontext.adapt.recipes import serving_recipe, training_recipe
 from qontext.adapt.request import Request, parse_budget
@@ -123,6 +123,10 @@ def test_every_stage_of_a_plan_reads_titles_by_the_rule_that_is_set(
     }
     words = "leave" if rule == "leave" else None
     assert read == {("pretrain", rule), ("encode", rule), ("search", words), ("index", words)}
+
+
+def test_windows_are_no_longer_than_what_the_encoder_reads() -> None:
+    assert [_window("exact", survey(500), [200] * 10, read) for read in (256, 62)] == [WINDOW, 62]
 
 
 def test_more_time_is_more_training_up_to_six_passes() -> None:

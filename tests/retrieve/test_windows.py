@@ -191,6 +191,13 @@ def test_windows_fit_in_the_tokens_of_the_encoder(tiny_encoder: Path) -> None:
         assert len(windows) > 4 and all(len(window) <= 32 * 4 / 3 for window in windows)
 
 
+def test_a_window_is_no_longer_than_what_the_encoder_reads(tiny_encoder: Path) -> None:
+    retriever = Retriever(tiny_encoder, max_length=32)
+    assert WindowEncoder(retriever, 32).size == 32
+    with pytest.raises(QontextError, match="a window of 100,000 tokens is longer than the 32"):
+        WindowEncoder(retriever, 100_000)
+
+
 def test_a_text_is_cut_at_ends_of_sentences() -> None:
     sentences = [
         "The mill stands by the old river.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import resource
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,6 +110,25 @@ def test_double_submits_and_two_tabs_count_once(study: Running) -> None:
     text = study.http.get(f"/results/{study.service.organizer}/pairs.csv").text
     rows = list(csv.DictReader(text.splitlines()))
     assert [row["A1"] for row in rows if row["A1"]] == ["low"]
+
+
+def test_a_full_disk_loses_no_vote_and_accepts_none(study: Running) -> None:
+    """The limit on the size of files stands for a full disk."""
+    annotator = study.service.annotators[0]
+    link, root = f"/a/{annotator.key}", Path(study_folder(study))
+    first, second = (pair.number for pair in study.service.order(annotator)[:2])
+    assert study.http.post(link, data={"pair": first, "verdict": "high"}).status_code == 303
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((root / "votes.sqlite-wal").stat().st_size + 100, before[1]))
+    try:
+        refused = study.http.post(link, data={"pair": second, "verdict": "low"})
+        assert refused.status_code == 500 and str(root) not in refused.text
+        assert shown(study.http.get(link).text) == second
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert study.http.post(link, data={"pair": second, "verdict": "low"}).status_code == 303
+    votes = [(vote.pair, vote.verdict) for vote in Store(root).votes(annotator.name)]
+    assert sorted(votes) == sorted([(first, "high"), (second, "low")])
 
 
 def test_results_need_the_token_if_there_is_one(world: World, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def prepare(config: AdaptConfig) -> tuple[Request, Survey, list[str], int]:
     positions = min(LONGEST_READ, int(retriever.model.config.max_position_embeddings) - 2)
     lengths = _lengths(source, tokenizer)
     read = _read_tokens(lengths, positions, keep=source.keep)
-    window = _window(config.index, source, lengths)
+    window = _window(config.index, source, lengths, read)
     trained = min(TRAINED_IN_WINDOWS if window else LONGEST_TRAINED, read)
     if config.question_model is not None:
         model_folder(config.question_model)  # before anything is timed
@@ -162,13 +162,13 @@ def _read_tokens(lengths: list[int], positions: int, *, keep: bool) -> int:
     return min(positions, max(64, longest) if keep else 256)
 
 
-def _window(index: str | None, source: Survey, lengths: list[int]) -> int | None:
+def _window(index: str | None, source: Survey, lengths: list[int], read: int) -> int | None:
     """Tokens of the windows that get vectors of their own; None for one vector for each passage: for an index, where most
     passages are hardly longer than a window, and where there would be too many windows for exact search."""
     if index not in (None, "exact") or not lengths or lengths[len(lengths) // 2] < 1.25 * WINDOW:
         return None
     windows = source.passages(PASSAGE_TOKENS) * sum(lengths) / len(lengths) / (0.75 * WINDOW)
-    return WINDOW if windows <= MOST_WINDOWS else None
+    return min(WINDOW, read) if windows <= MOST_WINDOWS else None
 
 
 def _notes(source: Survey, tokenizer: Any) -> list[str]:

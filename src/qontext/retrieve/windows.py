@@ -16,6 +16,7 @@ import numpy as np
 from qontext.corpus.counting import Counter, count_words, counter
 from qontext.corpus.sentences import SPECIAL_TOKENS, by_rules, group, pieces, shortened
 from qontext.data.passage import Passage
+from qontext.frame.errors import QontextError
 from qontext.models.layout import Kind
 from qontext.models.packed import Packed
 from qontext.models.retriever import Retriever
@@ -41,6 +42,12 @@ class WindowEncoder:
     """A retriever of one vector that encodes passages by their windows of at most `size` tokens."""
 
     def __init__(self, retriever: Retriever, size: int) -> None:
+        if size > retriever.max_length:
+            raise QontextError(
+                f"a window of {size:,} tokens is longer than the {retriever.max_length:,} that the encoder reads",
+                place=retriever.layout.transformer,
+                remedy=f"Set --window to {retriever.max_length} or less.",
+            )
         self.retriever, self.size = retriever, size
         self.dimension = retriever.dimension
         self.count = counter(str(retriever.layout.transformer))

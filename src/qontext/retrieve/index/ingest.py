@@ -136,7 +136,7 @@ class Ingest:
             store.drop()
         try:
             store.create(self.build, encoder)
-        except Exception:
+        except Exception:  # whatever a client library raises: it is raised again
             self.work.remove(OWNED)  # nothing is claimed: a corrected command starts afresh
             raise
 

@@ -91,7 +91,7 @@ class Store:
         try:
             yield self._connection
             self._connection.execute("COMMIT")
-        except BaseException:
+        except BaseException:  # an interrupt, too, must not leave the connection in a transaction
             # SQLite ends the transaction itself after some errors, such as a full disk.
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
