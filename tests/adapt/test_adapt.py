@@ -286,7 +286,18 @@ def test_an_encoder_that_was_not_changed_is_copied_only_if_asked(
     assert result["model"] == str(out / "model") and "reference" not in result
     # Complete in itself: it is searched and updated where there is no such encoder.
     shutil.rmtree(kept)
+    api.show(out, verify=True)
     documents.append({"_id": "new", "title": "", "text": "Another document about a bell."})
+    weights = out / "model" / "model.safetensors"
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    for again in (
+        lambda: api.show(out, verify=True),
+        lambda: api.adapt(write_documents(documents), out=out, budget="90s"),
+    ):
+        with pytest.raises(QontextError, match="model: changed since it was written"):
+            again()
+    weights.write_bytes(content)
     result = api.adapt(write_documents(documents), out=out, budget="90s")
     assert result["updated"] and result["encoded_now"] == 1 and result["model"] == str(out / "model")
     assert Searcher(out).search("bell", 1)[0].document == "new"

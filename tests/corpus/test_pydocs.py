@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from qontext import api
 from qontext.corpus.sources import FieldNames, Problem, open_source, pydocs
 from qontext.corpus.sources.pydocs import PyDocs, fingerprint
 from qontext.data.records import Document
@@ -142,3 +143,19 @@ def test_many_files_are_read_in_parallel_to_the_same_result(monkeypatch: pytest.
     source = PyDocs(uri)
     assert len(source.modules) > 4 * 4
     assert documents_of(source) == at_once
+
+
+def test_packages_that_change_while_they_are_read(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(site))
+    read = pydocs._read_block
+
+    def read_and_change(block: list[pydocs.Module]) -> list[list[tuple[str, str]] | None]:
+        (site / "ant.py").write_text(f'"""{prose("Another ant")}"""')
+        return read(block)
+
+    api.split("pydocs:ant", keep=True, workers=1, out=tmp_path / "passages")
+    monkeypatch.setattr(pydocs, "_read_block", read_and_change)
+    with pytest.raises(QontextError, match="source changed while it was read"):
+        api.split("pydocs:ant", keep=True, workers=1, out=tmp_path / "changed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 from qontext import __version__
 from qontext.adapt.request import Request
@@ -32,6 +33,11 @@ def hand_over_again(
     """The same for a finished directory; `encoder` names it where it is now."""
     model = current(encoder, reference, work.path)
     return (model, None) if reference is None else hand_over(model, work, card, copied=copied)
+
+
+def recorded(root: Path, reference: Reference | None) -> dict[str, Any]:
+    """What `adapted.json` says about the encoder: the reference, or the hash of the folder `model`."""
+    return {"reference": reference} if reference else {"model_digest": model_digest(root / MODEL)}
 
 
 def current(encoder: str | None, reference: Reference | None, root: Path) -> str:

@@ -199,7 +199,7 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
         **_weights(steps, verdict),
         "read_tokens": request.read_tokens,
         "index": index.name,
-        **({"reference": reference} if reference else {}),
+        **hand_over.recorded(root, reference),
         **({"labels": labels} if labels else {}),
         "verdict": verdict.as_json(),
         "searching": searching,

@@ -22,7 +22,7 @@ from qontext.data.collection import read_passages
 from qontext.frame import artifacts, disk, log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
-from qontext.retrieve.searcher import index_of, is_adapted, read_adapted
+from qontext.retrieve.searcher import index_of, is_adapted, read_adapted, verify_model
 from qontext.retrieve.system import System
 
 RETRAIN_ABOVE, MENTION_ABOVE = 0.5, 0.1
@@ -66,6 +66,7 @@ def run(
                 place=root,
                 remedy="Choose another --out.",
             )
+        verify_model(root)
         card = hand_over.model_card(request, Verdict(**about["verdict"]), root)
         model, reference = hand_over.hand_over_again(
             config.encoder, about.pop("reference", None), work, card, copied=config.copy_model
@@ -74,7 +75,7 @@ def run(
         index, _ = serving.make_index(
             request, model, root, {}, nearest.Choice.of(config), config.on, tokens=tokens
         )
-        about |= {"reference": reference} if reference else {}
+        about |= hand_over.recorded(root, reference)
         about["searching"] = measured(root, index, model, request, about["verdict"]["split"], is_new=True)
         changes = changed_documents(earlier / "passages", index / "passages")
     except (QontextError, OSError) as error:

@@ -48,10 +48,12 @@ class Unchanged:
         """Refuse an input with another content than the claim says. What has the same stamp is not read again."""
         marks = type(self._settings).inputs()
         for name, now in _stamps(self._settings).items():
-            entry = claim["inputs"][name]
-            if now != self._stamps[name]:
+            entry, mark = claim["inputs"][name], marks[name.partition("[")[0]]
+            # What is neither a file nor a folder, such as pydocs:, has no stamp.
+            is_listed = not now and mark.fingerprint is not None and not entry["digest"].startswith("name:")
+            if is_listed or now != self._stamps[name]:
                 with contextlib.suppress(QontextError, OSError):
-                    if digest_of(entry["path"], name, marks[name.partition("[")[0]]) == entry["digest"]:
+                    if digest_of(entry["path"], name, mark) == entry["digest"]:
                         continue
                 raise QontextError(
                     f"{name} changed while it was read",

@@ -47,6 +47,8 @@ class Adapted(TypedDict):
     read_tokens: Annotated[int, Field(ge=3)]
     reference: NotRequired[Reference]
     """The encoder, if it is not in the folder `model`."""
+    model_digest: NotRequired[str]
+    """The hash of the folder `model`; not recorded by earlier versions."""
     index: NotRequired[Annotated[str, Field(pattern=r"^index(-[0-9]+)?$")]]
     """The folder of the index. An update builds another one beside it."""
 
@@ -75,6 +77,15 @@ def model_of(root: Path, encoder: str | None = None) -> str:
     if encoder is not None:
         return resolve({"path": str(folder), "digest": model_digest(folder)}, root, encoder)
     return str(folder)
+
+
+def verify_model(root: Path) -> None:
+    """Refuse another folder `model` than `adapt` wrote; reads all of it."""
+    recorded, folder = read_adapted(root).get("model_digest"), root / MODEL
+    if recorded is not None and model_digest(folder) != recorded:
+        raise QontextError(
+            "changed since it was written", place=folder, remedy="Restore it, or run adapt with --retrain."
+        )
 
 
 def index_of(root: Path) -> Path:

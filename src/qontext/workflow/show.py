@@ -9,7 +9,7 @@ from qontext.frame import artifacts, computed, log
 from qontext.frame.config import Input, StageConfig, existing
 from qontext.frame.errors import QontextError
 from qontext.frame.stages import Report
-from qontext.retrieve.searcher import is_adapted
+from qontext.retrieve.searcher import is_adapted, verify_model
 from qontext.workflow.adapted import show_adapted
 
 
@@ -61,6 +61,8 @@ def _verify_below(path: Path) -> None:
     found = [artifacts.open_artifact(meta.parent) for meta in sorted(path.rglob(artifacts.META))]
     for artifact in found:
         _verify(artifact)
+    if is_adapted(path):
+        verify_model(path)
     log.note(f"{path}: verified {len(found)} directories; no file has changed since it was written.")
 
 
