@@ -257,6 +257,7 @@ def test_a_recipe_sends_no_secret_to_its_host(
     (clone / "ours.toml").write_text(recipe + 'key_variable = "QONTEXT_KEY"\n')
     secrets = dict.fromkeys(("AWS_SECRET_ACCESS_KEY", "OPENAI_API_KEY", "QONTEXT_KEY"), "s3cret-s3cret")
     named = ["--set", "generate.key_variable=AWS_SECRET_ACCESS_KEY"]
+    assert "send the environment variable AWS_SECRET_ACCESS_KEY to" in command("recipes", "exfil.toml")[1]
     for words in (
         ["run", "exfil.toml"],
         ["run", "exfil.toml", "--trust"],

@@ -180,6 +180,9 @@ def test_words_of_real_questions_are_found(shared_data):
         "@ property def name",
         "If the Work includes a NOTICE text file",
         "Unless you agree to it",
+        "m.pm package Foo sub 1",
+        "package Foo sub run",
+        "def area return width height",
         "3 4 5 6 7",
         "====== -----",
         "it is so",
@@ -207,6 +210,9 @@ def test_what_is_no_question(query):
         "когда звонит колокол",
         "灯塔在哪里",
         "radar index errors",
+        "class method decorator python",
+        "function returns None",
+        "package.json scripts field",
     ],
 )
 def test_what_is_an_ordinary_question(query):

@@ -76,7 +76,9 @@ async def use(server: Any) -> None:
         ):
             wrong = await client.call_tool(name, arguments)
             assert wrong.is_error and texts(wrong), (name, arguments)
-            assert "Traceback" not in texts(wrong)
+            assert "Traceback" not in texts(wrong) and "pydantic" not in texts(wrong)
+        wrong = await client.call_tool("search", {"query": "boat", "k": 3})
+        assert texts(wrong) == "search has no argument 'query'. Its arguments: question, k, folder."
         assert "there is no document" in texts(await client.call_tool("read", {"document": "nothing"}))
         document = results[0]["document"]
         for near in (document + "x", document.upper()):

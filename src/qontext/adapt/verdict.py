@@ -75,13 +75,16 @@ class Measured:
         return self.means[b] - self.means[a], p
 
     def detectable(self, system: str) -> float:
-        """The difference from a system that the questions would show in four cases of five: 2.8 standard errors."""
+        """The difference from a system that the questions would show in four cases of five. The level is that of the first
+        of Holm's tests, as if all pairs were tested at once."""
         spans = (
             float(pair["difference"]["high"] - pair["difference"]["low"])
             for pair in self.pairs
             if system in (pair["a"], pair["b"])
         )
-        return 2.8 * statistics.median(spans) / (2 * 1.96)
+        normal = statistics.NormalDist()
+        errors = normal.inv_cdf(1 - LEVEL / 2 / len(self.pairs)) + normal.inv_cdf(0.8)
+        return errors * statistics.median(spans) / (2 * normal.inv_cdf(0.975))
 
 
 def judge(steps: Path, splits: list[str], systems: list[str]) -> Verdict:

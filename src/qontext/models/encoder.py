@@ -24,6 +24,7 @@ from qontext.models.locate import locate
 from qontext.models.precision import keep_fp32
 from qontext.models.prediction import weighted_cross_entropy
 from qontext.models.presets import PRESETS, preset_config
+from qontext.models.reference import shown_name
 from qontext.models.save import Pooling, Similarity, save_weights, vector_modules, write_modules
 from qontext.models.tokenizer import check_fit, check_tokenizer, load_tokenizer
 
@@ -216,7 +217,7 @@ def load_encoder(
         log.detail(f"{name_or_path}: {sum(p.numel() for p in model.parameters()):,} new parameters")
         return Encoder(model, words).eval()
     directory = locate(name_or_path)
-    model, pooler = read_model(directory, attention, seed, dropout)
+    model, pooler = read_model(directory, attention, seed, dropout, shown_name(name_or_path))
     words = _usable_tokenizer(str(directory))
     if tokenizer is not None and _usable_tokenizer(tokenizer).get_vocab() != words.get_vocab():
         raise QontextError(

@@ -31,10 +31,10 @@ def new_model(config: Any, attention: str, seed: int, dropout: float | None) -> 
 
 
 def read_model(
-    directory: Path, attention: str, seed: int, dropout: float | None
+    directory: Path, attention: str, seed: int, dropout: float | None, name: str
 ) -> tuple[Any, dict[str, Tensor]]:
     """The model in `directory`, in fp32, and its pooler, which is unused but saved again. A model without an
-    MLM head gets a new one, initialized from `seed` and tied to the word embeddings.
+    MLM head gets a new one, initialized from `seed` and tied to the word embeddings. `name` is the model's in messages.
     """
     auto: Any = _auto_model()
     options = _options(_read_config(directory), attention, dropout, str(directory))
@@ -63,7 +63,7 @@ def read_model(
             place=directory,
         )
     if report["missing_keys"]:
-        log.note(f"{directory} has no MLM head; a new one is initialized, tied to the word embeddings.")
+        log.note(f"{name} has no MLM head; a new one is initialized, tied to the word embeddings.")
         model.config.tie_word_embeddings = True
         model.tie_weights()
     return model, _pooler(directory, prefix)

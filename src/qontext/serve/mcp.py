@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
 from qontext import __version__
-from qontext.frame.errors import QontextError
+from qontext.frame.errors import QontextError, shorten
 from qontext.serve.passages import Filter, Passages
 from qontext.serve.schemas import LONGEST_QUERY
 from qontext.serve.service import Service
@@ -52,10 +53,23 @@ def build(service: Service) -> Any:
     from mcp.server.mcpserver import MCPServer
     from mcp.server.mcpserver.exceptions import ToolError
     from mcp_types import ToolAnnotations
+    from pydantic import ValidationError
+
+    class Server(MCPServer[Any]):
+        """Its tools answer wrong arguments with one sentence."""
+
+        async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+            try:
+                return await super().call_tool(name, arguments, context)
+            except ToolError as error:
+                if isinstance(error.__cause__, ValidationError):
+                    problem = error.__cause__.errors()[0]
+                    raise ToolError(_wrong_argument(name, arguments, tools[name], problem)) from None
+                raise
 
     about = describe(service.default.passages, service.about)
     with _untouched_logging():
-        server: Any = MCPServer("qontext", title="Qontext search", instructions=about, version=__version__)
+        server: Any = Server("qontext", title="Qontext search", instructions=about, version=__version__)
     hints = ToolAnnotations(
         read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
     )
@@ -84,6 +98,7 @@ def build(service: Service) -> Any:
         except QontextError as error:
             raise ToolError(str(error)) from None
 
+    tools = {"search": search, "read": read}
     server.tool(
         title="Search the collection",
         description=f"Find the passages that answer a question. {about} Returns the best passages with the ids of "
@@ -97,6 +112,15 @@ def build(service: Service) -> Any:
         annotations=hints,
     )(read)
     return server
+
+
+def _wrong_argument(tool: str, arguments: dict[str, Any], function: Callable[..., Any], problem: Any) -> str:
+    """The first problem with the arguments of a tool."""
+    names = inspect.signature(function).parameters
+    if unknown := [name for name in arguments if name not in names]:
+        return f"{tool} has no argument {shorten(unknown[0], 60)!r}. Its arguments: {', '.join(names)}."
+    name, message = problem["loc"][0], problem["msg"]
+    return f"{name}: {message[:1].lower()}{message[1:]}."
 
 
 def routes(server: Any) -> list[Any]:

@@ -28,6 +28,8 @@ from qontext.frame.trust import PREFIX, Demand, is_given, is_this_machine
 
 DEFAULT_ENDPOINT, DEFAULT_KEY_VARIABLE = "http://127.0.0.1:8000/v1", "OPENAI_API_KEY"
 _EXAMPLE = "Example: --endpoint http://127.0.0.1:8000/v1"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""A name of an environment variable."""
 _PIECE = 8
 """Minimum length of a part of a key to be hidden in messages: servers repeat keys in part."""
 
@@ -65,7 +67,9 @@ def demands(values: Mapping[str, Any]) -> Iterator[Demand]:
     host = () if is_default else (endpoint,)
     if not is_default and not _is_here(endpoint):
         yield Demand(f"send passages to {endpoint}", host)
-    if not os.environ.get(variable, "").strip():
+    # A variable that is named is told even where it is not set; what is no name may be the key, passed by mistake.
+    is_named = variable != DEFAULT_KEY_VARIABLE and _NAME.fullmatch(variable)
+    if not is_named and not os.environ.get(variable, "").strip():
         return
     if variable == DEFAULT_KEY_VARIABLE or variable.startswith(PREFIX):
         name = () if variable == DEFAULT_KEY_VARIABLE else (variable,)
@@ -91,7 +95,7 @@ def _is_here(endpoint: str) -> bool:
 def read_key(variable: str, *, needed: bool) -> str | None:
     """The key in an environment variable, without the line break that often ends a key file."""
     # The variable's name is not repeated: it may be the key, passed by mistake.
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):
+    if not _NAME.fullmatch(variable):
         raise QontextError(
             "--key-variable is not the name of an environment variable",
             remedy="Put the key into an environment variable and pass that variable's name.",

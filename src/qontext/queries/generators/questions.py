@@ -211,6 +211,9 @@ _CODE = re.compile(
     r"^(?:\.\.\.|[#$@|]) |(?:^|\s)(?:>>>|[-=]>|[!=<>+-]?=|[{}])(?:\s|$)|[{};]$|</?\w+>|^(?:from [\w.]+ )?import [\w.*]+"
 )
 """Markup, prompts, operators and imports: a line of code, not a question about it."""
+_DECLARES = "(?:package|sub|def|class|func|function|fn|struct|enum|interface|namespace|module|return|typedef)"
+_DECLARATIONS = re.compile(rf"(?:^|\s){_DECLARES} \S+ {_DECLARES}(?:\s|$)|^\S+\.\w{{1,4}} {_DECLARES}(?:\s|$)")
+"""Two declarations, or one after the name of a file: what is left of code without its signs."""
 _HEADINGS = frozenset(
     """references contents content table index introduction overview summary bibliography acknowledgments acknowledgements
     appendix abstract notes note license copyright changelog changes chapter section figure page see""".split()
@@ -231,6 +234,8 @@ def stands_alone(query: str) -> bool:
         return len(query) > 3
     with_letters = sum(any(character.isalpha() for character in word) for word in words)
     if with_letters < max(2, 0.6 * len(words)) or _CODE.search(query):
+        return False
+    if _DECLARATIONS.search(query) and "?" not in query:
         return False
     named = [word for word in content_words(query) if word not in _HEADINGS and not word.isdigit()]
     if len(named) < (1 if "?" in query else 2):
