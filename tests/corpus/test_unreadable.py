@@ -102,12 +102,15 @@ def test_files_of_formats_that_are_not_installed_are_counted_with_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(FORMATS, "pdf", FORMATS["pdf"]._replace(package="no_such_package"))
-    for name in ("a.pdf", "b.pdf", "c.png", "d.txt"):
+    for name in ("a.pdf", "b.pdf", "b.pdf.gz", "c.png", "d.txt"):
         write(tmp_path / name, b"Some text.")
     passages = api.split(tmp_path, out=tmp_path.with_name(f"{tmp_path.name}-out"))
-    assert passages.summary["not_read"] == {".pdf": 2, ".png": 1}
+    assert passages.summary["not_read"] == {".pdf": 2, ".pdf.gz": 1, ".png": 1}
     messages = capsys.readouterr().err
-    assert "3 files are not read (2 .pdf, 1 .png); for .pdf: pip install 'qontext[docs]'" in messages
+    assert (
+        "4 files are not read (2 .pdf, 1 .pdf.gz, 1 .png); for .pdf, .pdf.gz: pip install 'qontext[docs]'"
+        in messages
+    )
     with pytest.raises(QontextError, match=r"pip install 'qontext\[docs\]'"):
         open_source(str(tmp_path / "a.pdf"), fields=FieldNames())
 

@@ -491,3 +491,75 @@ def test_inputs_are_opened_as_their_step_will_open_them(
     assert dry_run()["steps"]
     with pytest.raises(QontextError, match=message):
         dry_run(**{name: place.parent if "/" in file else place})
+
+
+MORE_FAULTS = """
+[inputs]
+documents = ""
+tokenizer = ""
+corpus = ""
+vectors = ""
+index = ""
+groups = ""
+questions = ""
+[split]
+source = "$documents"
+tokenizer = "$tokenizer"
+[bm25]
+verb = "index"
+source = "$corpus"
+backend = "bm25"
+[dense]
+verb = "index"
+source = "$vectors"
+backend = "int8"
+[search]
+index = "$index"
+queries = "$questions"
+[finetune]
+groups = "$groups"
+passages = "$corpus"
+encoder = "someone/model"
+"""
+DPR = (
+    '[{"question": "q", "answers": ["a"], "positive_ctxs": [{"passage_id": "1"}], "hard_negative_ctxs": []}]'
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "text", "message"),
+    [
+        ("documents", "docs.jsonl", '{"_id": 1}\n', "split .*: .*docs.jsonl:1"),
+        ("documents", "docs.parquet", "no Parquet", "split .*: .*docs.parquet"),
+        ("documents", "docs.xyz", "\0", "split .*docs.xyz"),
+        ("tokenizer", "tokenizer.json", "no json", "split .*: .*tokenizer.json"),
+        ("tokenizer", "words/notes.txt", "", "split .*: contains no readable tokenizer"),
+        ("corpus", "corpus.parquet", "no Parquet", "index .*: .*corpus.parquet"),
+        ("corpus", "corpus.jsonl", "no json\n", "index .*: is not JSON"),
+        ("vectors", "vectors/notes.txt", "", "index .*: not a Qontext directory"),
+        ("index", "index/notes.txt", "", "search .*: not a Qontext directory"),
+        ("groups", "nq-train.json", '[{"question": 1}]', "finetune .*: expected a question"),
+        ("groups", "nq-train.json", DPR.replace("passage_id", "id"), "finetune .*: .*passage_id"),
+        ("questions", "nq-test.qa.csv", "question\n", "search .*: .*nq-test.qa.csv:1"),
+    ],
+)
+def test_other_inputs_are_opened_as_their_step_will_open_them(
+    labeled: Path, tmp_path: Path, name: str, file: str, text: str, message: str
+) -> None:
+    (tmp_path / "good.json").write_text(DPR)
+    good: dict[str, Any] = {
+        "documents": labeled, "tokenizer": "words", "corpus": labeled, "vectors": "@encode", "index": "@encode",
+        "groups": tmp_path / "good.json", "questions": labeled / "queries.jsonl",
+    }  # fmt: skip
+    place = tmp_path / file
+    place.parent.mkdir(exist_ok=True)
+    place.write_text(text)
+    (tmp_path / "r.toml").write_text(MORE_FAULTS + '[encode]\ntexts = "$corpus"\nencoder = "someone/model"\n')
+
+    def dry_run(**inputs: object) -> Any:
+        settings = tuple(f"inputs.{key}={value}" for key, value in {**good, **inputs}.items())
+        return api.run(tmp_path / "r.toml", set=settings, out=str(tmp_path / "out"), dry_run=True)
+
+    assert dry_run()["steps"]
+    with pytest.raises(QontextError, match=message):
+        dry_run(**{name: place.parent if "/" in file else place})

@@ -118,6 +118,21 @@ class SplitConfig(PartsConfig):
         return without_empty(super().identity(), "read_as")
 
 
+def open_documents(config: SplitConfig) -> Source:
+    """The documents that the settings name."""
+    names = FieldNames(
+        config.id_field, config.title_field, config.text_field, config.paragraphs_field, config.doc_field
+    )
+    source = open_source(config.source, fields=names, encoding=config.encoding, read_as=config.read_as)
+    if config.keep and not source.has_ids:
+        raise QontextError(
+            f"{source.name} has documents, not passages, so there is nothing to keep",
+            place=config.source,
+            remedy="Remove --keep.",
+        )
+    return source
+
+
 class Split(Parts[SplitConfig]):
     """A part is what 4,096 records become. One process alone does not count them first: it makes all parts as one."""
 
@@ -125,22 +140,12 @@ class Split(Parts[SplitConfig]):
 
     @cached_property
     def source(self) -> Source:
-        config = self.config
-        names = FieldNames(
-            config.id_field, config.title_field, config.text_field, config.paragraphs_field, config.doc_field
-        )
-        return open_source(config.source, fields=names, encoding=config.encoding, read_as=config.read_as)
+        return open_documents(self.config)
 
     def plan(self) -> list[Part]:
         from qontext.corpus.sources.files import announce
 
         source = self.source
-        if self.config.keep and not source.has_ids:
-            raise QontextError(
-                f"{source.name} has documents, not passages, so there is nothing to keep",
-                place=self.config.source,
-                remedy="Remove --keep.",
-            )
         announce(source, self.config.source)
         if self.config.on == "local" and self.work.world == 1:
             self.unit = "bytes"

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from qontext.frame.damage import damaged
+from qontext.frame.damage import damaged, read_json
 from qontext.frame.disk import require_regular
 from qontext.frame.errors import QontextError, first_line, raise_if_out_of_memory
 from qontext.models.layout import Kind, Layout
@@ -38,6 +38,18 @@ _TRACES = ("name_or_path", "is_local", "local_files_only", "max_length", "stride
 """Settings that a tokenizer keeps from its origin and last use."""
 
 
+def check_tokenizer_files(path: Path) -> None:
+    """Refuse what cannot be a tokenizer, without loading it: a file that is not JSON, or a folder without a vocabulary."""
+    if path.is_file():
+        read_json(path, dict[str, Any])
+    elif not any((path / name).is_file() for name in _VOCABULARIES):
+        raise QontextError(
+            "contains no readable tokenizer",
+            place=path,
+            remedy="Expected tokenizer.json and tokenizer_config.json there.",
+        )
+
+
 def load_tokenizer(path: Path) -> Any:
     """The fast tokenizer of a model folder, or of a separate tokenizer.json."""
     from transformers import AutoTokenizer
@@ -45,14 +57,7 @@ def load_tokenizer(path: Path) -> Any:
     alone = path / "tokenizer.json" if path.is_dir() else path
     if path.is_file() or (alone.is_file() and not (path / "tokenizer_config.json").is_file()):
         return _from_file(alone)
-    if not any(
-        (path / name).is_file() for name in _VOCABULARIES
-    ):  # the library would create one with 5 words
-        raise QontextError(
-            "contains no readable tokenizer",
-            place=path,
-            remedy="Expected tokenizer.json and tokenizer_config.json there.",
-        )
+    check_tokenizer_files(path)  # without a vocabulary, the library would create one with 5 words
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(path), use_fast=True, trust_remote_code=False)
     except Exception as error:  # the library raises whatever its parsers raise

@@ -8,7 +8,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from qontext.data import dpr
+from qontext.corpus.sources import Problem
+from qontext.corpus.split import SplitConfig, open_documents
+from qontext.data import dpr, records
 from qontext.data.collection import load_collection, read_passages, read_qrels, read_queries
 from qontext.data.compression import plain_name
 from qontext.data.lines import read_lines
@@ -23,6 +25,9 @@ from qontext.frame.config import StageConfig, existing
 from qontext.frame.errors import QontextError, choose
 from qontext.frame.inputs import check_input, named_inputs
 from qontext.models.locate import locate
+from qontext.models.tokenizer import check_tokenizer_files
+from qontext.retrieve.index.build import IndexConfig
+from qontext.retrieve.searcher import is_adapted
 
 FILES = {
     "data", "queries", "passages", "groups", "run", "also", "index", "texts", "dev", "probe", "teacher", "scores",
@@ -63,6 +68,14 @@ def _look(settings: StageConfig, field: str, value: str) -> None:
             choose(value, BENCHMARKS, "benchmark")
     elif field in MODELS:
         _look_at_model(path, value)
+    elif field == "tokenizer":
+        check_tokenizer_files(path)
+    elif isinstance(settings, SplitConfig):
+        _look_at_documents(settings, path)
+    elif isinstance(settings, IndexConfig) and settings.backend != "bm25":
+        artifacts.open_artifact(path, verb="encode")
+    elif field == "index" and not is_adapted(path):
+        artifacts.open_artifact(path)
     elif any(path.glob("corpus.jsonl*")) or field in ("data", "probe"):
         splits = load_collection(path).splits
         takes_split = field in SPLITS and not (field == "data" and "qrels" in type(settings).model_fields)
@@ -79,15 +92,32 @@ def _look_at_model(path: Path, value: str) -> None:
         raise QontextError("is a file, expected the folder of a model", place=path)
 
 
+def _look_at_documents(settings: SplitConfig, path: Path) -> None:
+    """Open the documents, and read the first ones of a file of records."""
+
+    def read(start: Path) -> None:
+        first = next(open_documents(settings.model_copy(update={"source": str(start)})).documents(), None)
+        if isinstance(first, Problem) and settings.on_error == "stop":
+            raise QontextError(first.message, place=first.place)
+
+    if path.is_file() and plain_name(path).endswith((".jsonl", ".tsv", ".parquet")):
+        _read_start(path, read)
+    else:
+        open_documents(settings)
+
+
 def _reader(settings: StageConfig, field: str) -> Callable[[Path], Any] | None:
     """How the step reads this input, of inputs that are files of texts, judgments, groups or runs."""
     is_mine = isinstance(settings, MineConfig)
+    if field == "source" and not isinstance(settings, IndexConfig):
+        return None
     if is_mine and field == "qrels" and settings.model_dump().get("positives_share"):
         field = "scores"
     candidates = read_candidates if is_mine else read_run
     readers: dict[str, Callable[[Path], Any]] = {
         "passages": lambda path: next(read_passages(path), None),
         "texts": lambda path: next(read_passages(path), None),
+        "source": lambda path: next(read_passages(path), None),
         "queries": read_queries,
         "qrels": read_qrels,
         "groups": lambda path: next(read_groups(path), None),
@@ -98,7 +128,7 @@ def _reader(settings: StageConfig, field: str) -> Callable[[Path], Any] | None:
 
 
 def _read_start(path: Path, read: Callable[[Path], Any]) -> None:
-    """Read the first lines of a file. Outputs of stages, and JSON in one piece, are left to the step."""
+    """Read the first lines or rows of a file. Outputs of stages are left to the step."""
     name = plain_name(path)
     if path.is_dir():
         if (
@@ -108,11 +138,17 @@ def _read_start(path: Path, read: Callable[[Path], Any]) -> None:
         ):
             raise QontextError("is a folder without anything that this step reads", place=path)
         return
-    if name.endswith(".parquet") or dpr.is_training_file(path) or dpr.is_questions(path):
+    if dpr.is_training_file(path):  # a list in one piece, whose questions are read one by one
+        next(dpr.questions(path), None)
+        next(dpr.labeled(path), None)
         return
     with tempfile.TemporaryDirectory() as folder:
         start = Path(folder) / Path(name).name
-        start.write_text("".join(f"{line}\n" for line in islice(read_lines(path), LINES)), encoding="utf-8")
+        if name.endswith(".parquet"):
+            records.write_table(start, records.first_rows(path, LINES))
+        else:
+            lines = islice(read_lines(path), LINES)
+            start.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         try:
             read(start)
         except QontextError as error:

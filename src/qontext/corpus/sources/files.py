@@ -101,9 +101,10 @@ def unread(counts: Mapping[str, int]) -> str:
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in list(counts.items())[:6])
     more = ", …" if len(counts) > 6 else ""
     endings = {suffix for kind in FORMATS.values() if kind.package for suffix in kind.endings}
-    remedy = "; for " + ", ".join(sorted(endings & {*counts})) + ": pip install 'qontext[docs]'"
+    needing = sorted(kind for kind in counts if ending(Path(f"x{kind}")) in endings)  # also .pdf.gz
+    remedy = f"; for {', '.join(needing)}: pip install 'qontext[docs]'" if needing else ""
     files = "1 file is" if total == 1 else f"{total:,} files are"
-    return f"{files} not read ({kinds}{more}){remedy if endings & {*counts} else ''}"
+    return f"{files} not read ({kinds}{more}){remedy}"
 
 
 def read_as_text(counts: Mapping[str, int]) -> str:

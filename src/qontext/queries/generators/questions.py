@@ -212,7 +212,9 @@ _CODE = re.compile(
 )
 """Markup, prompts, operators and imports: a line of code, not a question about it."""
 _DECLARES = "(?:package|sub|def|class|func|function|fn|struct|enum|interface|namespace|module|return|typedef)"
-_DECLARATIONS = re.compile(rf"(?:^|\s){_DECLARES} \S+ {_DECLARES}(?:\s|$)|^\S+\.\w{{1,4}} {_DECLARES}(?:\s|$)")
+_DECLARATIONS = re.compile(
+    rf"(?:^|\s){_DECLARES} \S+ {_DECLARES}(?:\s|$)|^\S+\.\w{{1,4}} {_DECLARES}(?:\s|$)"
+)
 """Two declarations, or one after the name of a file: what is left of code without its signs."""
 _HEADINGS = frozenset(
     """references contents content table index introduction overview summary bibliography acknowledgments acknowledgements
