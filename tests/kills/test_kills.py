@@ -27,17 +27,27 @@ def moment(name: str, number: int) -> float:
     return (number + random.Random(seed).random()) / KILLS
 
 
-def kill(world: World, name: str, out: Path, seconds: float, *more: str, start: Path | None = None) -> None:
-    """Start the command, in a copy of the directory `start`, and kill it after so long; earlier, if it was over before."""
+def kill(
+    world: World,
+    name: str,
+    out: Path,
+    seconds: float,
+    *more: str,
+    start: Path | None = None,
+    by: signal.Signals = signal.SIGKILL,
+) -> None:
+    """Start the command, in a copy of the directory `start`, and end it after so long by a signal; earlier, if it was over
+    before."""
     while True:
         if start:
             shutil.copytree(start, out)
         running = world.disturbed.start(name, out, *more)
         time.sleep(max(0.0, running.since + seconds - time.monotonic()))
-        running.send(signal.SIGKILL)
+        running.send(by)
         statuses = running.wait()
-        assert statuses <= {0, -signal.SIGKILL}, running.text()
-        if -signal.SIGKILL in statuses:
+        ended = {-signal.SIGKILL} if by == signal.SIGKILL else {130, -by}
+        assert statuses <= {0, *ended} and "Traceback" not in running.text(), running.text()
+        if statuses & ended:
             return
         shutil.rmtree(out)
         seconds *= 0.7
@@ -60,10 +70,15 @@ def made_by_adapt(out: Path) -> dict[str, str]:
     return {name: recorded for name, recorded in results(out).items() if not name.startswith("report/")}
 
 
+@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("number", range(KILLS))
-def test_adapt_killed_ends_in_the_same_bytes(world: World, tmp_path: Path, number: int) -> None:
+def test_adapt_that_ended_by_a_signal_ends_in_the_same_bytes(
+    world: World, tmp_path: Path, number: int, by: signal.Signals
+) -> None:
     whole, out = world.whole("adapt"), tmp_path / "adapt"
-    kill(world, "adapt", out, moment("adapt", number) * world.seconds["adapt"], start=world.planned())
+    name = "adapt" if by == signal.SIGKILL else f"adapt {by}"
+    seconds = moment(name, number) * world.seconds["adapt"]
+    kill(world, "adapt", out, seconds, start=world.planned(), by=by)
     resumed = world.disturbed.start("adapt", out)
     assert resumed.wait() == {0}, resumed.text()
     assert made_by_adapt(out) == made_by_adapt(whole)

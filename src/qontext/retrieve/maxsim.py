@@ -40,7 +40,7 @@ class TokenScorer:
         self, path: str, ids: Array, needed: Array, *, run: str, device: str, precision: Any
     ) -> None:
         artifact = open_artifact(path, verb="encode")
-        if (stored := stored_as(artifact)) not in ("tokens", TOKEN_BITS):
+        if (layout := stored_as(artifact)) not in ("tokens", TOKEN_BITS):
             raise QontextError(
                 f"holds the representation {representation_of(artifact)!r}, not vectors of tokens",
                 place=path,
@@ -63,7 +63,7 @@ class TokenScorer:
         name = find(self.encoded.encoder, Path(path), "the encoder of the passages", remedy=remedy)
         title = artifact.summary.get("title")
         form: dict[str, Any] = {"device": device, "precision": precision, "title": title}
-        model = Retriever(name, **form) if stored == TOKEN_BITS else Representer(name, **form)
+        model = Retriever(name, **form) if layout == TOKEN_BITS else Representer(name, **form)
         self._score = _by_bits(model) if isinstance(model, Retriever) else _by_vectors(model)
         self._between = model.titles.between
         self.max_length = artifact.summary["max_length"]
