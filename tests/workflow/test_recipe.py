@@ -509,6 +509,9 @@ tokenizer = "$tokenizer"
 verb = "index"
 source = "$corpus"
 backend = "bm25"
+[encode]
+texts = "$corpus"
+encoder = "someone/model"
 [dense]
 verb = "index"
 source = "$vectors"
@@ -554,7 +557,7 @@ def test_other_inputs_are_opened_as_their_step_will_open_them(
     place = tmp_path / file
     place.parent.mkdir(exist_ok=True)
     place.write_text(text)
-    (tmp_path / "r.toml").write_text(MORE_FAULTS + '[encode]\ntexts = "$corpus"\nencoder = "someone/model"\n')
+    (tmp_path / "r.toml").write_text(MORE_FAULTS)
 
     def dry_run(**inputs: object) -> Any:
         settings = tuple(f"inputs.{key}={value}" for key, value in {**good, **inputs}.items())
