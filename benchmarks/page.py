@@ -240,6 +240,22 @@ def _p(value: float) -> str:
     return "< .001" if value < 0.001 else f"{value:.3f}".removeprefix("0")
 
 
+def titles(content: dict[str, Any]) -> Rows:
+    rows = [["set", "trained with", "searched with", "nDCG@10", "against `prepend` in both", "95 %", "p"]]
+    for row in content["rows"]:
+        other = row.get("against prepend")
+        p = "< .001" if other and other["p"] < 0.001 else f"{other['p']:.3f}"[1:] if other else "–"
+        spread = f"{other['low']:+.3f} … {other['high']:+.3f}" if other else "–"
+        trained = "not trained" if row["trained"] == "none" else f"`{row['trained']}`"
+        rows.append(
+            [
+                row["set"], trained, f"`{row['searched']}`", f"{row['scores']['nDCG@10']:.3f}"[1:],
+                f"{other['mean']:+.3f}" if other else "–", spread, p,
+            ]
+        )  # fmt: skip
+    return rows
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], Rows]] = {
     "pretrain": pretrain,
     "contexts": contexts,
@@ -253,6 +269,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], Rows]] = {
     "expansion": expansion,
     "judges": judges,
     "growth": growth,
+    "titles": titles,
 }
 
 if __name__ == "__main__":

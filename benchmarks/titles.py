@@ -67,7 +67,7 @@ def main() -> None:
                 for row in measured(Path(folder), name, trained, searched, options):
                     done["rows"].append({"set": Path(name).name, "trained": trained, **row})
             done["machine"] = machine.describe()
-            OUT.write_text(json.dumps(compared(done), indent=1) + "\n")
+            OUT.write_text(dumped(compared(done)), "utf-8")
             print(done["rows"][-1]["scores"], flush=True)
 
 
@@ -129,6 +129,13 @@ def compared(done: dict[str, Any]) -> dict[str, Any]:
                     field: round(getattr(d, field), 4) for field in ("mean", "low", "high", "p")
                 }
     return done
+
+
+def dumped(done: dict[str, Any]) -> str:
+    """As JSON, with a line for each row."""
+    head = json.dumps({name: value for name, value in done.items() if name != "rows"}, indent=1)
+    rows = ",\n".join(f"  {json.dumps(row)}" for row in done["rows"])
+    return f'{head[:-2]},\n "rows": [\n{rows}\n ]\n}}\n'
 
 
 def write_sample(out: Path, name: str, options: Any) -> dict[str, int]:

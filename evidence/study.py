@@ -191,8 +191,9 @@ SCALES = {
         similarity="cosine", temperature=0.05,
     ),
     "controls": Scale(
-        "all-MiniLM-L6-v2 trained back into a language model, measured without labels", start_steps=600, start_lr=3e-4,
-        vector="mean", similarity="cosine", temperature=0.05, labels=(), isotropy=True,
+        "all-MiniLM-L6-v2 trained back into a language model, measured without labels, in a third of the steps",
+        start_steps=200, start_lr=3e-4, steps=50, vector="mean", similarity="cosine", temperature=0.05, labels=(),
+        isotropy=True,
     ),
     "titles-all": Scale(
         "the same, with titles in all texts of 128 tokens", start_steps=600, start_lr=3e-4, start_tokens=64, vector="mean",
