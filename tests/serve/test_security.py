@@ -312,6 +312,18 @@ def test_idle_connections_leave_room_for_others(serve: Serve, monkeypatch: pytes
         assert idle[-1].recv(12) == b"HTTP/1.1 200"
 
 
+def test_slow_senders_leave_room_for_others(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests whose bodies never end: nothing is computed for them, and they make place."""
+    monkeypatch.setattr(listen, "most_connections", lambda: 8)
+    address = httpx.URL(serve("bm25").url)
+    begun = b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
+    with contextlib.ExitStack() as stack:
+        for _ in range(24):
+            slow = stack.enter_context(socket.create_connection((address.host, address.port or 80)))
+            slow.sendall(begun)
+        assert httpx.get(address.join("/healthz")).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("soft", "hard", "most"), [(64, 64, 10), (1_024, 1 << 20, 1_000), (-1, -1, 1_000), (8, 8, 4)]
 )

@@ -98,7 +98,7 @@ def _connections(most: int) -> Any:
     waiting: dict[Any, None] = {}  # the connections, from the one that has been quiet for longest
 
     class Connection(H11Protocol):
-        """Closed if no request begins in time, or if others need its place, so that idle clients cannot hold all
+        """Closed if no request begins in time, or if others need its place, so that idle and slow clients cannot hold all
         connections."""
 
         def connection_made(self, transport: Any) -> None:
@@ -106,9 +106,9 @@ def _connections(most: int) -> Any:
             self.limit = self.loop.call_later(HEADER_SECONDS, self.give_up)
             waiting[self] = None
             if len(waiting) > most:
-                quiet = next((other for other in waiting if other.is_quiet()), self)
-                del waiting[quiet]
-                quiet.transport.close()
+                slow = next((other for other in waiting if other.is_quiet() or other.is_sending()), self)
+                del waiting[slow]
+                slow.transport.close()
 
         def on_response_complete(self) -> None:
             super().on_response_complete()
@@ -125,6 +125,10 @@ def _connections(most: int) -> Any:
         def is_quiet(self) -> bool:
             """True if no request is being answered."""
             return self.cycle is None or bool(self.cycle.response_complete)
+
+        def is_sending(self) -> bool:
+            """True if the client has not sent its whole request, for which nothing is computed yet."""
+            return self.cycle is not None and bool(self.cycle.more_body)
 
         def give_up(self) -> None:
             if self.is_quiet():
