@@ -55,7 +55,8 @@ def epub(path: Path, chapters: dict[str, str]) -> Path:
 def pdf(
     path: Path, pages: list[list[str]], *, outline: dict[int, str] | None = None, password: str = ""
 ) -> Path:
-    """A page for each list of lines; `outline` has the bookmark of a page, counted from 0."""
+    """A page for each list of lines, those that begin with ``#`` in larger letters; `outline` has the bookmark of a page,
+    counted from 0."""
     from reportlab.lib.pdfencrypt import StandardEncryption
     from reportlab.pdfgen.canvas import Canvas
 
@@ -68,7 +69,8 @@ def pdf(
             canvas.bookmarkPage(title)
             canvas.addOutlineEntry(title, title)
         for row, line in enumerate(lines):
-            canvas.drawString(72, 760 - 20 * row, line)
+            canvas.setFont("Helvetica", 18 if line.startswith("#") else 12)
+            canvas.drawString(72, 760 - 20 * row, line.removeprefix("#").strip())
         if not lines:
             canvas.rect(100, 100, 300, 300, fill=1)
         canvas.showPage()

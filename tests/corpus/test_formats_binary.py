@@ -77,3 +77,38 @@ def test_a_readme_is_titled_by_its_folder(tmp_path: Path) -> None:
         write(tmp_path / "docs" / name, b"Words.")
     items = open_source(str(tmp_path / "docs"), fields=FieldNames()).documents()
     assert {d.id: d.title for d in items if isinstance(d, Document)} == expected
+
+
+def test_pdf_without_outline_has_the_headings_of_its_large_lines(tmp_path: Path) -> None:
+    pages = [
+        [
+            "# A long name",
+            "# of a part",
+            "First the parts are",
+            "put together",
+            "with a hammer.",
+            "Then it is done.",
+            "Well.",
+        ],
+        [
+            "and with a nail.",
+            "# Use",
+            "It is used like this.",
+            "Or else like this.",
+            "Or so.",
+            "Often.",
+            "Or not.",
+        ],
+    ]
+    document = read(make.pdf(tmp_path / "r.pdf", pages))
+    assert [(block.page, *section) for block, section in zip(document.blocks, sections(document))] == [
+        (
+            1,
+            ("A long name of a part",),
+            "First the parts are\nput together\nwith a hammer.\nThen it is done.\nWell.",
+        ),
+        (2, ("A long name of a part",), "and with a nail."),
+        (2, ("Use",), "It is used like this.\nOr else like this.\nOr so.\nOften.\nOr not."),
+    ]
+    alike = [[f"# Line {n}" for n in range(9)], [f"Small {n}" for n in range(9)]]
+    assert {headings for headings, _ in sections(read(make.pdf(tmp_path / "s.pdf", alike)))} == {()}

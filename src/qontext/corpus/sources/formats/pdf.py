@@ -1,5 +1,5 @@
-"""PDF, read by PDFium: the text of each page; sections by the document's outline, if any. Lines that many
-pages share, such as running heads and page numbers, and tables of contents are removed.
+"""PDF, read by PDFium: the text of each page; sections by the document's outline or, without one, by lines in larger
+letters. Lines that many pages share, such as running heads and page numbers, and tables of contents are removed.
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ _LEAST_TEXT = 16
 """Characters per page below which a document is considered a scan."""
 _CONTENTS = re.compile(r"\.(?: ?\.){4,} *[\divxlc]+ *$")
 """A line of a table of contents, with dot leaders."""
+_LARGER = 1.15
+"""Size of a heading's letters, as a multiple of that of most letters."""
+_LONGEST_HEADING, _MOST_HEADINGS = 120, 0.2
+"""Characters of a heading; the share of lines above which large letters are no headings."""
 _HYPHEN = re.compile("(?<=[a-zà-ÿ])[-\\u00ad\\u0002\\ufffe]\r?\n(?=[a-zà-ÿ])")
 
 
@@ -40,7 +44,7 @@ def read(path: Path, encoding: str) -> Iterator[Text]:
             raise Unreadable(
                 "no text layer", "has no text layer: it is a scan and needs text recognition (OCR) first"
             )
-        outline = _outline(document)
+        outline = _outline(document) or _large_lines(document)
         title, metadata = _metadata(document)
     except pypdfium2.PdfiumError as error:
         raise Unreadable("damaged document", f"is not a readable PDF file ({error})") from None
@@ -105,6 +109,54 @@ def _outline(document: Any) -> list[tuple[int, int, str]]:
         if len(entries) >= 10_000:
             break
     return entries
+
+
+def _large_lines(document: Any) -> list[tuple[int, int, str]]:
+    """(page from 0, level from 0, text) of lines in larger letters than most, in order, as an outline; neighbors of one
+    size are one. Empty if they are not as rare as headings are."""
+    lines: list[tuple[int, float, str]] = []
+    for number in range(len(document)):
+        page = document[number]
+        text_page = page.get_textpage()
+        lines += [(number, size, line) for size, line in _sized(text_page) if not _CONTENTS.search(line)]
+        text_page.close()
+        page.close()
+    letters: Counter[float] = Counter()
+    for _, size, line in lines:
+        letters[size] += len(line)
+    if not letters:
+        return []
+    most = letters.most_common(1)[0][0]
+    entries: list[tuple[int, float, str]] = []
+    follows = False
+    for number, size, line in lines:
+        is_large = size >= _LARGER * most and any(map(str.isalpha, line))
+        if is_large and follows and entries[-1][:2] == (number, size):
+            entries[-1] = (number, size, f"{entries[-1][2]} {line}")
+        elif is_large:
+            entries.append((number, size, line))
+        follows = is_large
+    pages = Counter(text for _, _, text in entries)
+    entries = [entry for entry in entries if len(entry[2]) <= _LONGEST_HEADING and pages[entry[2]] <= 2]
+    if not 2 <= len(entries) <= max(2, _MOST_HEADINGS * len(lines)):
+        return []
+    levels = sorted({size for _, size, _ in entries}, reverse=True)
+    if len(levels) > 1 and [number for number, size, _ in entries if size == levels[0]] == [0]:
+        entries = [entry for entry in entries if entry[1] != levels[0]]  # the title of the whole
+        levels = levels[1:]
+    return [(number, levels.index(size), text) for number, size, text in entries]
+
+
+def _sized(text_page: Any) -> Iterator[tuple[float, str]]:
+    """The size of the first letter, and the text, of each line of a page."""
+    from pypdfium2 import raw
+
+    at = 0
+    for line in text_page.get_text_range().splitlines(keepends=True):
+        if text := line.strip():
+            begin = at + len(line) - len(line.lstrip())
+            yield round(raw.FPDFText_GetFontSize(text_page.raw, begin), 1), collapse(text)
+        at += len(line)
 
 
 def _metadata(document: Any) -> tuple[str, dict[str, Any]]:
