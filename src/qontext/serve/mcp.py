@@ -98,7 +98,7 @@ def build(service: Service) -> Any:
         except QontextError as error:
             raise ToolError(str(error)) from None
 
-    tools = {"search": search, "read": read}
+    tools: dict[str, Callable[..., Any]] = {"search": search, "read": read}
     server.tool(
         title="Search the collection",
         description=f"Find the passages that answer a question. {about} Returns the best passages with the ids of "
