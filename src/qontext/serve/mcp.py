@@ -50,26 +50,10 @@ class Reading(BaseModel):
 
 def build(service: Service) -> Any:
     """The MCP server with its two tools, whose descriptions mention the collection's content."""
-    from mcp.server.mcpserver import MCPServer
     from mcp.server.mcpserver.exceptions import ToolError
     from mcp_types import ToolAnnotations
-    from pydantic import ValidationError
-
-    class Server(MCPServer[Any]):
-        """Its tools answer wrong arguments with one sentence."""
-
-        async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
-            try:
-                return await super().call_tool(name, arguments, context)
-            except ToolError as error:
-                if isinstance(error.__cause__, ValidationError):
-                    problem = error.__cause__.errors()[0]
-                    raise ToolError(_wrong_argument(name, arguments, tools[name], problem)) from None
-                raise
 
     about = describe(service.default.passages, service.about)
-    with _untouched_logging():
-        server: Any = Server("qontext", title="Qontext search", instructions=about, version=__version__)
     hints = ToolAnnotations(
         read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
     )
@@ -98,7 +82,7 @@ def build(service: Service) -> Any:
         except QontextError as error:
             raise ToolError(str(error)) from None
 
-    tools: dict[str, Callable[..., Any]] = {"search": search, "read": read}
+    server = _server(about, {"search": search, "read": read})
     server.tool(
         title="Search the collection",
         description=f"Find the passages that answer a question. {about} Returns the best passages with the ids of "
@@ -112,6 +96,26 @@ def build(service: Service) -> Any:
         annotations=hints,
     )(read)
     return server
+
+
+def _server(about: str, tools: dict[str, Callable[..., Any]]) -> Any:
+    """The library's server, which answers wrong arguments of these tools with one sentence."""
+    from mcp.server.mcpserver import MCPServer
+    from mcp.server.mcpserver.exceptions import ToolError
+    from pydantic import ValidationError
+
+    class Server(MCPServer[Any]):
+        async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+            try:
+                return await super().call_tool(name, arguments, context)
+            except ToolError as error:
+                if isinstance(error.__cause__, ValidationError):
+                    problem = error.__cause__.errors()[0]
+                    raise ToolError(_wrong_argument(name, arguments, tools[name], problem)) from None
+                raise
+
+    with _untouched_logging():
+        return Server("qontext", title="Qontext search", instructions=about, version=__version__)
 
 
 def _wrong_argument(tool: str, arguments: dict[str, Any], function: Callable[..., Any], problem: Any) -> str:
