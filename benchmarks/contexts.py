@@ -25,8 +25,8 @@ from pretrain import read
 from qontext.contexts import Context
 from qontext.contexts.base import Sources
 from qontext.frame import log, machine
+from qontext.models.batching import grid_for
 from qontext.models.encoder import load_encoder
-from qontext.models.packing import grid_for
 from qontext.models.precision import has_bf16
 from qontext.pretrain.batches import BatchPlan
 from qontext.pretrain.config import PretrainConfig

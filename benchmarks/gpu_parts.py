@@ -16,7 +16,7 @@ from gpu_training import MAX_TOKENS, VOCABULARY, Setting
 from torch import Tensor, nn
 
 from qontext.models import attention
-from qontext.models.packing import grid_for, pack_by_tokens
+from qontext.models.batching import grid_for, pack_by_tokens
 from qontext.models.precision import autocast
 from qontext.retrieve.index.exact import ExactIndex
 

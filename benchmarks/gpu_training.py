@@ -15,8 +15,8 @@ import torch
 from qontext.contexts import Context
 from qontext.contexts.base import Sources
 from qontext.corpus.store import TokenStore
+from qontext.models.batching import grid_for
 from qontext.models.encoder import Encoder
-from qontext.models.packing import grid_for
 from qontext.pretrain.batches import BatchPlan
 from qontext.pretrain.config import PretrainConfig
 from qontext.pretrain.masking import Vocabulary

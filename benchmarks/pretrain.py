@@ -29,8 +29,8 @@ from qontext.corpus.store import open_store
 from qontext.data import records
 from qontext.data.collection import load_collection
 from qontext.frame import log, machine
+from qontext.models.batching import grid_for
 from qontext.models.encoder import load_encoder
-from qontext.models.packing import grid_for
 from qontext.models.precision import autocast, has_bf16
 from qontext.pretrain.batches import BatchPlan
 from qontext.pretrain.config import PretrainConfig

@@ -28,7 +28,7 @@ from qontext.data.collection import load_collection
 from qontext.data.runs import write_run
 from qontext.finetune.negatives.groups import candidates_of
 from qontext.frame import log, machine
-from qontext.models.representer import open_retriever
+from qontext.models.retriever import Retriever
 from qontext.retrieve.index import How
 from qontext.retrieve.index.load import open_index
 from qontext.training.metrics import read
@@ -159,7 +159,7 @@ def costs(folder: Path, name: str, trained: Any, data: Path, options: argparse.N
         file.stat().st_size for kind in ("vectors", "rows") for file in vectors.path.glob(f"{kind}-*.npy")
     )
     questions = list(load_collection(data).queries("test").values())
-    retriever = open_retriever(str(trained.path), device="cpu", precision=options.precision)
+    retriever = Retriever(str(trained.path), device="cpu", precision=options.precision, packed=True)
     texts, (index, _) = retriever.encode(questions, "query"), open_index(vectors.path, How("cpu"))
     seconds = []
     for _ in range(4):

@@ -1,5 +1,5 @@
-"""A method, a generator, a loss, an index and a source from outside the package: the files of docs/extending.md, through the
-real command line, by ``module:Class`` and by the entry points of an installed package."""
+"""Kinds from outside the package: the files of docs/extending.md, through the real command line, by ``module:Class`` and by
+the entry points of an installed package."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from tests.tiny import save_bert, write_collection
 from typer.testing import CliRunner
 
 from qontext import cli
@@ -20,18 +22,30 @@ from qontext.frame import stages
 from qontext.frame.artifacts import open_artifact
 from qontext.frame.config import Options
 from qontext.frame.kinds import Kinds
+from qontext.frame.trust import trusting
+from qontext.models.retriever import Retriever
 from qontext.pretrain.objectives import METHODS
 
 DOCS = Path(__file__).parents[1] / "docs" / "extending.md"
-KINDS = ("bag", "openings", "triplet", "brute", "verses")
-GROUPS = ("qontext.objectives", "qontext.generators", "qontext.losses", "qontext.indexes", "qontext.sources")
-CLASSES = ("bag:Bag", "openings:Openings", "triplet:Triplet", "brute:Brute", "verses:Verses")
+KINDS = ("bag", "openings", "triplet", "brute", "attentive", "verses")
+GROUPS = tuple(
+    f"qontext.{name}"
+    for name in ("objectives", "generators", "losses", "indexes", "representations", "sources")
+)
+CLASSES = tuple(f"{name}:{name.title()}" for name in KINDS)
 POEM = [
     f"The {n}th verse speaks of {a} and {b}. It ends with {c}."
     for n, (a, b, c) in enumerate(
         [("rivers", "stones", "boats"), ("winter", "bread", "mills"), ("lamps", "stairs", "bells")] * 4
     )
 ]
+
+
+def write_labels(folder: Path) -> None:
+    """The poem in BEIR's layout, with a question about each verse."""
+    verses = [{"_id": f"v{n}", "title": "", "text": verse} for n, verse in enumerate(POEM)]
+    questions = [{"_id": f"q{n}", "text": " ".join(verse.split()[4:7])} for n, verse in enumerate(POEM)]
+    write_collection(folder, verses, questions, {"train": {f"q{n}": f"v{n}" for n in range(len(POEM))}})
 
 
 def write_modules(folder: Path) -> None:
@@ -87,10 +101,10 @@ def test_every_kind_from_outside_the_package(tmp_path: Path, way: str) -> None:
     if way == "entry points":
         (tmp_path / "site").mkdir()
         install(tmp_path / "site")
-        paths, (method, generator, loss, index, source) = [tmp_path / "site"], KINDS
+        paths, (method, generator, loss, index, _, source) = [tmp_path / "site"], KINDS
     else:
         write_modules(work)
-        paths, (method, generator, loss, index, source) = [], CLASSES
+        paths, (method, generator, loss, index, _, source) = [], CLASSES
     output = run_commands(
         [
             f"split {source}:poem.txt --out passages -q",
@@ -133,6 +147,55 @@ def test_every_kind_from_outside_the_package(tmp_path: Path, way: str) -> None:
     (work / "poem.txt").write_text("\n".join(POEM[:-1]))
     with pytest.raises(AssertionError, match="the content of source"):
         run_commands([f"split {source}:poem.txt --out passages -q"], work, *paths)
+
+
+@pytest.mark.parametrize("way", ["module:Class", "entry points"])
+def test_a_representation_from_outside_the_package(
+    tmp_path: Path, minilm: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work, site = tmp_path / "work", tmp_path / "site"
+    write_labels(work / "labeled")
+    save_bert(work / "encoder", minilm)
+    site.mkdir()
+    if way == "entry points":
+        install(site)
+    else:
+        write_modules(site)
+    names = KINDS if way == "entry points" else CLASSES
+    name, trust, on = names[4], "--trust" if way == "module:Class" else "", "--device cpu --precision fp32"
+    train = (
+        f"finetune labeled --representation {name} --sharpness 2 --steps 2 --batch-size 4 "
+        f"--query-length 8 --passage-length 24 {on} -q --out"
+    )
+    run_commands([f"{train} retriever --encoder encoder"], work, site)
+    encode = f"encode labeled --encoder retriever {on} --out vectors -q"
+    if trust:  # a folder may come from anyone
+        with pytest.raises(AssertionError, match=f"run the code of the representation '{name}'.*--trust"):
+            run_commands([encode], work, site)
+    search = f"--data labeled --split train --k 3 {on} --trust -q"
+    commands = [
+        f"{encode} {trust}",
+        f"index vectors --backend {names[3]} --out index -q",
+        f"search index {search} --out own",
+        f"search vectors {search} --out exact",
+        f"{train} again --encoder retriever --lr 1e-12",
+    ]
+    run_commands(commands, work, site)
+    own, exact = (read_run(work / run / "run.trec") for run in ("own", "exact"))
+    assert len(own) == 3 * len(POEM) and own == pytest.approx(exact, rel=1e-5)
+    assert open_artifact(work / "vectors").summary["pooling"] == name
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.delitem(sys.modules, "attentive", raising=False)
+    with trusting():
+        retriever, again = (
+            Retriever(work / n, device="cpu", precision="fp32") for n in ("retriever", "again")
+        )
+    assert isinstance(retriever.representation, sys.modules["attentive"].Attentive)
+    assert retriever.representation.sharpness == 2
+    torch.testing.assert_close(again.representation.state_dict(), retriever.representation.state_dict())
+    similar = retriever.encode_queries(["of rivers and"]) @ retriever.encode_passages(POEM).T
+    best = read_run(work / "exact" / "run.trec")[:3]
+    assert best == pytest.approx(sorted(similar[0].tolist(), reverse=True)[:3], rel=1e-4)
 
 
 BROKEN = {

@@ -17,11 +17,11 @@ from tests.tiny import Server
 from qontext.finetune.batch_teacher import BatchTeacher, TaughtInBatch
 from qontext.finetune.batches import Padded, Texts
 from qontext.frame.errors import QontextError
+from qontext.models.batching import FINE
 from qontext.models.layout import Kind
-from qontext.models.packing import FINE
 from qontext.models.representations.tokens import max_similarity
 from qontext.models.representations.vector import Vector
-from qontext.models.representer import Representer
+from qontext.models.retriever import Retriever
 from qontext.retrieve.index.tokens import rectangle
 from qontext.training.metrics import read
 from qontext.training.texts import tokenize
@@ -82,7 +82,7 @@ def colbert(finetune: Finetune, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def test_the_teacher_scores_texts_as_its_search_does(colbert: Path) -> None:
-    model = Representer(colbert, device="cpu", precision="fp32")
+    model = Retriever(colbert, device="cpu", precision="fp32", packed=True)
     texts: dict[Kind, list[str]] = {
         "query": ["a river", "mill"],
         "passage": ["River stone. " * 30, "bread", "a"],

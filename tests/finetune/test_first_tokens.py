@@ -15,7 +15,7 @@ from qontext.models.encoder import load_encoder
 from qontext.models.layout import read_layout
 from qontext.models.representations.base import Lengths
 from qontext.models.representations.first_tokens import FirstTokens
-from qontext.models.representer import Representer
+from qontext.models.retriever import Retriever
 
 Finetune = Callable[..., Any]
 
@@ -44,7 +44,7 @@ def test_a_folder_says_how_many_vectors_a_passage_has(start: Path, tmp_path: Pat
     encoder = load_encoder(str(start))
     FirstTokens(2).save(encoder, tmp_path, Lengths(8, 16), max_length=16)
     assert read_layout(tmp_path).representation == "first-tokens"
-    model = Representer(tmp_path, device="cpu", precision="fp32")
+    model = Retriever(tmp_path, device="cpu", precision="fp32", packed=True)
     assert model.encode(["a river of bread"], "passage").lengths.tolist() == [2]
 
 

@@ -17,7 +17,7 @@ from qontext.models.packed import Packed
 from qontext.models.representations import matches
 from qontext.models.representations.base import Lengths
 from qontext.models.representations.matches import Matches, MatchesOptions
-from qontext.models.representer import Representer
+from qontext.models.retriever import Retriever
 from qontext.retrieve.index.matches import MatchIndex
 
 Finetune = Callable[..., Any]
@@ -120,4 +120,4 @@ def test_training_continues_with_the_same_sizes(finetune: Finetune, tmp_path: Pa
     weights = first.path / "1_Matches" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-8])
     with pytest.raises(QontextError, match=r"1_Matches.*damaged: it has"):
-        Representer(first.path, device="cpu")
+        Retriever(first.path, device="cpu", packed=True)

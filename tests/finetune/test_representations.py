@@ -18,7 +18,7 @@ from qontext.data.runs import read_run
 from qontext.frame.errors import QontextError
 from qontext.models.layout import read_layout
 from qontext.models.representations import REPRESENTATIONS
-from qontext.models.representer import Representer
+from qontext.models.retriever import Retriever
 from qontext.models.tokenizer import token_ids
 from qontext.retrieve.searcher import Searcher
 from qontext.serve.systems import Opener
@@ -125,18 +125,18 @@ def test_search_finds_what_the_similarity_says(
 
 def similarities(retriever: Path, queries: list[str], passages: list[str]) -> torch.Tensor:
     """[Q, P] as in training: all texts filled up."""
-    model = Representer(retriever, device="cpu", precision="fp32")
+    model = Retriever(retriever, device="cpu", precision="fp32", packed=True)
     model.representation.fill_up()
     sides = []
     for kind, texts in (("query", queries), ("passage", passages)):
         rows = []
         for text in texts:
             longest = model.representation.longest(kind) or model.max_length  # type: ignore[arg-type]
-            (ids,) = token_ids(model.encoder.tokenizer, model.layout, [text], kind, longest)  # type: ignore[arg-type]
+            (ids,) = token_ids(model.tokenizer, model.layout, [text], kind, longest)  # type: ignore[arg-type]
             ids_1T = torch.from_numpy(ids).long()[None]
             with torch.inference_mode():
                 rows.append(
-                    model.representation(model.encoder, ids_1T, torch.ones_like(ids_1T) > 0, kind == "query")
+                    model.representation(model.model, ids_1T, torch.ones_like(ids_1T) > 0, kind == "query")
                 )
         sides.append(torch.cat(rows))
     return model.representation.similarity(*sides)  # type: ignore[no-any-return]

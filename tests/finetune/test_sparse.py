@@ -19,7 +19,6 @@ from qontext.models.encoder import load_encoder
 from qontext.models.packed import Packed
 from qontext.models.representations import sparse
 from qontext.models.representations.sparse import Sparse, SparseOptions
-from qontext.models.representer import Representer
 from qontext.models.retriever import Retriever
 from qontext.retrieve.index.sparse import SparseIndex
 from qontext.retrieve.searcher import Searcher
@@ -135,7 +134,7 @@ def test_from_weights_to_a_run_that_others_read(
         weights, data=beir, split="dev", k=20, precision="fp32", device="cpu", out=tmp_path / "run"
     )
     run = read_run(tmp_path / "run")
-    collection, model = load_collection(beir), Representer(trained, device="cpu", precision="fp32")
+    collection, model = load_collection(beir), Retriever(trained, device="cpu", precision="fp32", packed=True)
     passages = list(collection.passages())
     dense = [_dense(model.encode([p.content for p in passages], "passage"), model.dimension)]
     dense += [_dense(model.encode(list(collection.queries("dev").values()), "query"), model.dimension)]
@@ -171,7 +170,7 @@ def test_sentence_transformers_gives_the_same_weights(trained: Path) -> None:
     library = pytest.importorskip("sentence_transformers", minversion="5.0")
     texts = ["river stone bridge", "the bread of the mill " * 9]
     theirs = library.SparseEncoder(str(trained), device="cpu").encode_document(texts).to_dense().numpy()
-    ours = Representer(trained, device="cpu", precision="fp32")
+    ours = Retriever(trained, device="cpu", precision="fp32", packed=True)
     np.testing.assert_allclose(_dense(ours.encode(texts, "passage"), ours.dimension), theirs, atol=1e-5)
 
 

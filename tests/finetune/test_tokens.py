@@ -22,7 +22,7 @@ from qontext.models.packed import Packed
 from qontext.models.representations import tokens
 from qontext.models.representations.base import Lengths
 from qontext.models.representations.tokens import Tokens, TokensOptions, max_similarity
-from qontext.models.representer import Representer
+from qontext.models.retriever import Retriever
 from qontext.retrieve.index.tokens import TokenIndex
 from qontext.training.metrics import read
 
@@ -96,7 +96,7 @@ def marked(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_queries_are_filled_up_and_punctuation_is_left_out(marked: Path) -> None:
-    model = Representer(marked, device="cpu", precision="fp32")
+    model = Retriever(marked, device="cpu", precision="fp32", packed=True)
     asked, read_ = model.encode(TEXTS, "query"), model.encode(TEXTS, "passage")
     assert asked.lengths.tolist() == [12, 12, 12]
     # [CLS], marker, words, [SEP]; the comma is left out.
@@ -110,7 +110,7 @@ def test_queries_are_filled_up_and_punctuation_is_left_out(marked: Path) -> None
 def test_sentence_transformers_gives_the_same_vectors_and_scores(marked: Path) -> None:
     library = pytest.importorskip("sentence_transformers", minversion="6.0")
     theirs = library.MultiVectorEncoder(str(marked), device="cpu")
-    ours = Representer(marked, device="cpu", precision="fp32")
+    ours = Retriever(marked, device="cpu", precision="fp32", packed=True)
     vectors = []
     for kind, encode in (("query", theirs.encode_query), ("passage", theirs.encode_document)):
         expected = [np.asarray(text) for text in encode(TEXTS)]
@@ -160,7 +160,7 @@ def test_search_and_reranking_agree(vectors: Path, trained: Path, beir: Path, tm
     whole = read_run(api.search(vectors, split="dev", k=60, **settings, out=tmp_path / "run").path)
     bm25 = api.search(bm25=True, data=beir, split="dev", k=20, out=tmp_path / "bm25")
     reranked = read_run(api.rerank(bm25.path, tokens=vectors, **settings, out=tmp_path / "reranked").path)
-    model, collection = Representer(trained, device="cpu", precision="fp32"), load_collection(beir)
+    model, collection = Retriever(trained, device="cpu", precision="fp32", packed=True), load_collection(beir)
     passages = {p.id: p.content for p in collection.passages()}
     for query, text in collection.queries("dev").items():
         scores = {hit.passage: hit.score for hit in whole[query]}

@@ -10,8 +10,8 @@ import pytest
 import torch
 from tests.tiny import Server
 
+from qontext.models.batching import FINE, Grid
 from qontext.models.encoder import load_encoder
-from qontext.models.packing import FINE, Grid
 from qontext.training import gradient_cache
 from qontext.training.batch import prepare
 from qontext.training.distributed import Group

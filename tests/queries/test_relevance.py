@@ -273,11 +273,11 @@ def test_a_killed_filter_goes_on_after_its_last_vectors(passages, tmp_path, tiny
     whole = api.filter(generated, out=tmp_path / "whole", **settings)
     real, sizes = Retriever.encode_tokens, []
 
-    def dies(self, tokens, **more):
+    def dies(self, tokens, *kind, **more):
         sizes.append(len(tokens))
         if len(sizes) == 3:
             raise KeyboardInterrupt
-        return real(self, tokens, **more)
+        return real(self, tokens, *kind, **more)
 
     monkeypatch.setattr(Retriever, "encode_tokens", dies)
     with pytest.raises(KeyboardInterrupt):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from qontext.frame.errors import QontextError
+from qontext.models.batching import batches_by_length
 from qontext.models.layout import read_layout
-from qontext.models.packing import batches_by_length
 from qontext.models.retriever import Retriever
 from qontext.serve.models import Encoder
 

@@ -29,7 +29,7 @@ from qontext.frame.errors import QontextError
 from qontext.models.layout import Kind, read_layout
 from qontext.models.locate import locate
 from qontext.models.representations.base import Lengths
-from qontext.models.representer import Representer
+from qontext.models.retriever import Retriever
 
 if TYPE_CHECKING:
     from qontext.finetune.config import FinetuneConfig
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 class BatchTeacher:
     """A frozen retriever, and the weight λ of what it teaches."""
 
-    def __init__(self, model: Representer, weight: float) -> None:
+    def __init__(self, model: Retriever, weight: float) -> None:
+        assert model.representation is not None
         self.model, self.weight = model, weight
         self.representation = model.representation
         self.representation.fill_up()
@@ -49,13 +50,13 @@ class BatchTeacher:
         prompts = {kind: layout.prompt(kind) for kind in kinds}
         longest = (self.representation.longest(kind) or self.model.max_length for kind in kinds)
         lengths = Lengths(*(min(length, self.model.max_length) for length in longest))
-        return Reader(self.model.encoder.tokenizer, prompts, lengths, self.model.titles, layout.lower)
+        return Reader(self.model.tokenizer, prompts, lengths, self.model.titles, layout.lower)
 
     @torch.no_grad()
     def represent(self, rows: Texts) -> Tensor:
         assert rows.teacher is not None
         texts: Tensor = self.representation(
-            self.model.encoder, rows.teacher.ids, rows.teacher.mask, rows.are_queries
+            self.model.model, rows.teacher.ids, rows.teacher.mask, rows.are_queries
         )
         return texts
 
@@ -107,5 +108,6 @@ def open_batch_teacher(config: FinetuneConfig, group: Any) -> BatchTeacher | Non
             place=loss.batch_teacher,
             remedy="Train one with 'qontext finetune --representation tokens'.",
         )
-    model = Representer(loss.batch_teacher, device=str(group.device), precision=config.precision)
+    settings: dict[str, Any] = {"device": str(group.device), "precision": config.precision}
+    model = Retriever(loss.batch_teacher, **settings, packed=True)
     return BatchTeacher(model, loss.batch_teacher_weight)

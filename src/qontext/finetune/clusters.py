@@ -22,7 +22,7 @@ from qontext.frame import log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.damage import read_array
 from qontext.frame.errors import QontextError
-from qontext.models.packing import Ints
+from qontext.models.batching import Ints
 from qontext.training.randomness import hashed, permuted
 from qontext.training.sampler import EpochSampler
 

@@ -20,7 +20,7 @@ from qontext.data.runs import Run
 from qontext.finetune.negatives.groups import Group, read_groups
 from qontext.frame import log
 from qontext.frame.errors import QontextError
-from qontext.models.packing import Ints
+from qontext.models.batching import Ints
 from qontext.training.randomness import below, hashed
 from qontext.training.texts import text_key
 

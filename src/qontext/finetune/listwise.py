@@ -13,11 +13,11 @@ from torch import Tensor
 
 from qontext.finetune.examples import Examples
 from qontext.frame.errors import QontextError, first_line
+from qontext.models.batching import pack_by_tokens
 from qontext.models.cross_encoder import encode_pairs, pad_pairs
 from qontext.models.first_token import compute_first_token_alone
 from qontext.models.load import quiet, seeded
 from qontext.models.locate import locate
-from qontext.models.packing import pack_by_tokens
 from qontext.models.precision import keep_fp32
 from qontext.models.tokenizer import check_tokenizer, check_vocabulary, load_tokenizer
 from qontext.training.batch import Batch, Output, Rows, TrainableModel

@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from typing import Any
 
 import numpy as np
 import torch
 
 from qontext.data.passage import Passage, TitleRule
-from qontext.frame.errors import QontextError, first_line, raise_if_out_of_memory
+from qontext.frame.errors import QontextError
+from qontext.models.batching import grid_for, pad, run_batches
 from qontext.models.first_token import compute_first_token_alone
-from qontext.models.lanes import each, lanes_for
-from qontext.models.load import quiet
+from qontext.models.load import load
 from qontext.models.locate import locate
-from qontext.models.packing import batches_by_length, grid_for, pad
 from qontext.models.precision import Precision, autocast, keep_fp32, resolve_device, resolve_precision
 from qontext.models.products import use_where_faster
 from qontext.models.titles import Titles, recorded_title
@@ -51,29 +49,14 @@ class CrossEncoder:
         batch_tokens: int | None = None,
         title: TitleRule | None = None,
     ) -> None:
-        from transformers import AutoModelForSequenceClassification
-
         name = os.fspath(name)
         directory = locate(name)
         self.device = resolve_device(device)
         self.dtype = resolve_precision(precision, self.device)
-        try:
-            with quiet():
-                model, report = AutoModelForSequenceClassification.from_pretrained(
-                    str(directory),
-                    use_safetensors=True,
-                    trust_remote_code=False,
-                    dtype=torch.float32,
-                    output_loading_info=True,
-                )
-        except Exception as error:  # the library raises whatever its parsers raise
-            raise_if_out_of_memory(error)
+        model, missing = load("AutoModelForSequenceClassification", directory, "cross-encoder")
+        if missing:
             raise QontextError(
-                f"cannot load the cross-encoder: {first_line(error)}", place=directory
-            ) from None
-        if report["missing_keys"]:
-            raise QontextError(
-                f"is not a cross-encoder: it has no weights for {min(report['missing_keys'])}",
+                f"is not a cross-encoder: it has no weights for {min(missing)}",
                 place=name,
                 remedy="Name a model that was trained to score pairs.",
             )
@@ -106,18 +89,21 @@ class CrossEncoder:
         queries only if they do not fit."""
         texts = [(q, p if isinstance(p, str) else p.joined(self.titles.between)) for q, p in pairs]
         encodings = encode_pairs(self.tokenizer, texts, self.max_length)
-        lengths = np.array([len(e.ids) for e in encodings])
         scores = np.empty(len(pairs), np.float32)
-        batches = list(batches_by_length(lengths, self.batch_tokens, self.grid))
-        most = lanes_for(lengths, batches, self.model.config)
-        outputs = each(
-            lambda rows: self._forward([encodings[row] for row in rows]), batches, self.device, most
+
+        def store(rows: Any, logits_N: torch.Tensor) -> None:
+            scores[rows] = logits_N.cpu().numpy()
+
+        run_batches(
+            lambda rows: self._forward([encodings[row] for row in rows]),
+            store,
+            np.array([len(e.ids) for e in encodings]),
+            tokens=self.batch_tokens,
+            device=self.device,
+            grid=self.grid,
+            config=self.model.config,
+            advance=advance,
         )
-        with closing(outputs):
-            for rows, logits_N in zip(batches, outputs):
-                scores[rows] = logits_N.cpu().numpy()
-                if advance:
-                    advance(len(rows))
         if not np.isfinite(scores).all():
             raise QontextError("the cross-encoder returns scores that are not finite")
         return scores

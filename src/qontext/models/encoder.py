@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from qontext.frame import log
 from qontext.frame.errors import QontextError
 from qontext.models.families import Family, Shared, family_of
-from qontext.models.load import new_model, read_model, seeded
+from qontext.models.load import load_mlm, new_model, seeded
 from qontext.models.locate import locate
 from qontext.models.precision import keep_fp32
 from qontext.models.prediction import weighted_cross_entropy
@@ -217,7 +217,7 @@ def load_encoder(
         log.detail(f"{name_or_path}: {sum(p.numel() for p in model.parameters()):,} new parameters")
         return Encoder(model, words).eval()
     directory = locate(name_or_path)
-    model, pooler = read_model(directory, attention, seed, dropout, shown_name(name_or_path))
+    model, pooler = load_mlm(directory, attention, seed, dropout, shown_name(name_or_path))
     words = _usable_tokenizer(str(directory))
     if tokenizer is not None and _usable_tokenizer(tokenizer).get_vocab() != words.get_vocab():
         raise QontextError(

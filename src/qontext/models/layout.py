@@ -162,14 +162,9 @@ def _representation(modules: dict[str, Path], root: Path) -> tuple[str, Path | N
     return names[others[0]], modules[others[0]]
 
 
-def require_vector(layout: Layout, name: str) -> None:
-    """Refuse an encoder whose texts do not become one vector."""
-    if layout.representation != "vector":
-        raise QontextError(
-            f"is an encoder of the representation {layout.representation!r}, not of one vector",
-            place=name,
-            remedy="'qontext encode' and 'qontext search' use it; name an encoder of one vector here.",
-        )
+def representation_in(layout: Layout) -> Any:
+    """The class of the representation that a folder names; one from user code needs the user's word."""
+    return REPRESENTATIONS.load(layout.representation, place=layout.transformer)
 
 
 def _pooling(path: Path | None) -> str:

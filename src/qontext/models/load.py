@@ -1,4 +1,4 @@
-"""A transformers model with its MLM head, from a directory or newly initialized.
+"""Loading transformers models: every model of a folder is read by `load`, and code that comes with it is never executed.
 
 Only safetensors are read: pickled weights can run code, and current models come with safetensors.
 """
@@ -6,6 +6,7 @@ Only safetensors are read: pickled weights can run code, and current models come
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,65 @@ from qontext.frame import log
 from qontext.frame.errors import QontextError, choose, first_line, raise_if_out_of_memory
 from qontext.models.families import family_of
 from qontext.models.folder import WEIGHTS
+from qontext.models.precision import keep_fp32
 
 ATTENTIONS = ("sdpa", "eager", "flash_attention_2", "flex_attention")
+
+
+def load(
+    auto: str,
+    folder: Path,
+    what: str,
+    *,
+    place: Path | None = None,
+    remedy: str | None = None,
+    **settings: Any,
+) -> tuple[Any, set[str]]:
+    """The model in `folder`, read by one of transformers' auto classes in fp32, and the names of its weights that are
+    missing there. `what` names it in messages; `settings` are those of `from_pretrained`.
+    """
+    import transformers
+
+    kind: Any = getattr(transformers, auto)
+    settings = {"use_safetensors": True, "dtype": torch.float32, **settings}
+    try:
+        with quiet():
+            model, report = kind.from_pretrained(
+                str(folder),
+                local_files_only=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+                **settings,
+            )
+    except Exception as error:  # the library raises whatever its parsers raise
+        raise_if_out_of_memory(error)
+        message = f"cannot load the {what}: {first_line(error)}"
+        raise QontextError(message, place=place or folder, remedy=remedy) from None
+    return model, {*report["missing_keys"]}
+
+
+def require_weights(missing: set[str], folder: Path) -> None:
+    """Refuse a model whose weights were missing."""
+    if missing:
+        raise QontextError(
+            f"the weights do not belong to this config.json: {len(missing)} are missing, such as {min(missing)}",
+            place=folder,
+        )
+
+
+def load_backbone(folder: Path) -> Any:
+    """The backbone in fp32, without a pooler: no vector depends on it, and many folders have no weights for it, so that
+    the library would initialize them at random."""
+    model, missing = load(
+        "AutoModel", folder, "encoder", remedy="Expected config.json and model.safetensors."
+    )
+    prefix = "encoder." if model.config.is_encoder_decoder else ""
+    model = model.get_encoder() if model.config.is_encoder_decoder else model
+    if "add_pooling_layer" in inspect.signature(type(model).__init__).parameters:
+        model.pooler = None
+    require_weights(missing & {prefix + name for name in model.state_dict()}, folder)
+    keep_fp32(model)
+    return model.eval()
 
 
 def new_model(config: Any, attention: str, seed: int, dropout: float | None) -> Any:
@@ -30,14 +88,13 @@ def new_model(config: Any, attention: str, seed: int, dropout: float | None) -> 
         return auto.from_config(**options)
 
 
-def read_model(
+def load_mlm(
     directory: Path, attention: str, seed: int, dropout: float | None, name: str
 ) -> tuple[Any, dict[str, Tensor]]:
-    """The model in `directory`, in fp32, and its pooler, which is unused but saved again. A model without an
+    """The masked language model in `directory`, in fp32, and its pooler, which is unused but saved again. A model without an
     MLM head gets a new one, initialized from `seed` and tied to the word embeddings. `name` is the model's in messages.
     """
-    auto: Any = _auto_model()
-    options = _options(_read_config(directory), attention, dropout, str(directory))
+    options = _options(read_config(directory), attention, dropout, str(directory))
     if not any(directory.glob(WEIGHTS)):
         pickled = any(directory.glob("*.bin"))
         raise QontextError(
@@ -47,22 +104,11 @@ def read_model(
             place=directory,
             remedy="Expected model.safetensors, as written by transformers' save_pretrained.",
         )
-    try:
-        with seeded(seed), quiet():
-            model, report = auto.from_pretrained(
-                str(directory), **options, use_safetensors=True, output_loading_info=True
-            )
-    except Exception as error:  # the library raises whatever its parsers raise
-        raise_if_out_of_memory(error)
-        raise QontextError(f"cannot load the model: {first_line(error)}", place=directory) from None
+    with seeded(seed):
+        model, missing = load("AutoModelForMaskedLM", directory, "model", **options)
     prefix = f"{model.base_model_prefix}."
-    missing = sorted(key for key in report["missing_keys"] if key.startswith(prefix))
+    require_weights({key for key in missing if key.startswith(prefix)}, directory)
     if missing:
-        raise QontextError(
-            f"the weights do not belong to this config.json: {len(missing)} are missing, such as {missing[0]}",
-            place=directory,
-        )
-    if report["missing_keys"]:
         log.note(f"{name} has no MLM head; a new one is initialized, tied to the word embeddings.")
         model.config.tie_word_embeddings = True
         model.tie_weights()
@@ -103,11 +149,12 @@ def _auto_model() -> Any:
     return AutoModelForMaskedLM
 
 
-def _read_config(directory: Path) -> Any:
+def read_config(directory: Path, **settings: Any) -> Any:
+    """The configuration of the model in a folder."""
     from transformers import AutoConfig
 
     try:
-        return AutoConfig.from_pretrained(str(directory), trust_remote_code=False)
+        return AutoConfig.from_pretrained(str(directory), trust_remote_code=False, **settings)
     except Exception as error:  # ValueError, KeyError, a JSON error: whatever it is, this file is wrong
         raise_if_out_of_memory(error)
         place = directory / "config.json"

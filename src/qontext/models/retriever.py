@@ -1,4 +1,5 @@
-"""A retriever: any directory that sentence-transformers or transformers saved, as text → vector.
+"""A retriever: any directory that sentence-transformers or transformers saved, as text → vector, or as text → what its
+representation says.
 
 Pooling, dense layers, normalization, prompts and length limit are those of the folder, so that the vectors
 equal those of sentence-transformers. Encoding is faster: texts are sorted by their exact length in tokens and
@@ -9,13 +10,10 @@ Shapes: N texts, T tokens, H hidden size, D dimensions of the vector.
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from functools import cached_property
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -23,20 +21,25 @@ from torch import Tensor, nn
 
 from qontext.data.collection import Passage
 from qontext.data.passage import TitleRule
-from qontext.frame.errors import QontextError, first_line, raise_if_out_of_memory
+from qontext.frame.errors import QontextError
+from qontext.models.batching import Ints, grid_for, pad, run_batches
 from qontext.models.dense import read_dense
+from qontext.models.encoder import load_encoder
 from qontext.models.first_token import compute_first_token_alone
-from qontext.models.lanes import each, lanes_for
-from qontext.models.layout import QUERY_FOLDER, Kind, read_layout, require_vector
-from qontext.models.load import quiet
+from qontext.models.layout import QUERY_FOLDER, Kind, read_layout, representation_in
+from qontext.models.load import load_backbone
 from qontext.models.locate import locate
 from qontext.models.packed import Packed
-from qontext.models.packing import batches_by_length, grid_for, pad
 from qontext.models.pooling import POOLINGS
-from qontext.models.precision import Precision, autocast, keep_fp32, resolve_device, resolve_precision
+from qontext.models.precision import Precision, autocast, resolve_device, resolve_precision
 from qontext.models.products import use_where_faster
 from qontext.models.titles import Titles
 from qontext.models.tokenizer import check_vocabulary, load_tokenizer, token_ids
+
+if TYPE_CHECKING:
+    from qontext.models.representations.base import Representation
+
+R = TypeVar("R")
 
 
 class Retriever:
@@ -55,8 +58,20 @@ class Retriever:
         Maximum tokens of a text; longer texts are truncated. Default: the encoder's limit. batch_tokens:
         Tokens per batch, including padding. dimensions: Cut vectors to their first dimensions, as an encoder trained
         with 'finetune --dimensions' allows. Default: all. title: prepend, sep or leave: what is done with the titles of
-        passages. Default: as the folder says, else prepend.
+        passages. Default: as the folder says, else prepend. packed: Accept an encoder whose texts do not become one vector
+        each (SPLADE, ColBERT). `encode` then returns `Packed` representations.
     """
+
+    model: Any
+    """The backbone; with a `representation`, the `Encoder` that it reads."""
+    representation: Representation | None = None
+    """What the folder's texts become, unless it is their pooled vector."""
+    dense: Sequence[Any] = ()
+    """The dense layers after the pooling."""
+    width: int
+    """Dimensions of a token's vector."""
+    dimension: int
+    """D, or of packed representations the size of what is compared."""
 
     def __init__(
         self,
@@ -69,6 +84,7 @@ class Retriever:
         batch_tokens: int | None = None,
         dimensions: int | None = None,
         title: TitleRule | None = None,
+        packed: bool = False,
     ) -> None:
         name = os.fspath(name)
         self._settings: dict[str, Any] = {"device": device, "precision": precision, "pooling": pooling}
@@ -78,7 +94,22 @@ class Retriever:
         self.dtype = resolve_precision(precision, self.device)
         self.grid = grid_for(self.device, self.dtype, inference=True)
         self.layout = read_layout(locate(name), pooling=pooling)
-        require_vector(self.layout, name)
+        if self.layout.module is None:
+            positions = self._open_pooled(name)
+        else:
+            positions = self._open_representation(name, accepts_packed=packed)
+        self.titles = Titles.of(title or self.layout.title or "prepend", self.tokenizer, name)
+        if max_length and positions and max_length > positions:
+            raise QontextError(f"the encoder's limit is {positions:,} tokens, got {max_length:,}", place=name)
+        limits = (self.layout.max_length, self.tokenizer.model_max_length, positions)
+        self.max_length = int(max_length or min(limit for limit in limits if limit))
+        # A GPU needs large batches; a CPU is fastest while those of all its threads fit its caches.
+        self.batch_tokens = batch_tokens or (65_536 if self.device.type != "cpu" else 1_024)
+        if dimensions is not None:
+            self.cut(dimensions)
+
+    def _open_pooled(self, name: str) -> int | None:
+        """Load the model, its pooling and its dense layers; returns the maximum tokens of a text, if there is one."""
         if self.layout.pooling not in POOLINGS:
             raise QontextError(
                 f"the encoder's pooling {self.layout.pooling!r} is not supported",
@@ -86,21 +117,42 @@ class Retriever:
                 remedy=f"Supported: {', '.join(POOLINGS)}.",
             )
         self.tokenizer = load_tokenizer(self.layout.transformer)
-        self.titles = Titles.of(title or self.layout.title or "prepend", self.tokenizer, name)
-        self.model = _read_model(self.layout.transformer).to(self.device)
-        use_where_faster(self.model, self.device, self.dtype)
+        model = load_backbone(self.layout.transformer).to(self.device)
+        use_where_faster(model, self.device, self.dtype)
         if self.layout.pooling == "cls":
-            compute_first_token_alone(self.model)
-        check_vocabulary(self.tokenizer, self.model.get_input_embeddings().num_embeddings, name)
+            compute_first_token_alone(model)
+        check_vocabulary(self.tokenizer, model.get_input_embeddings().num_embeddings, name)
+        self.model, self.config = model, model.config
         self.dense = [read_dense(path).to(self.device) for path in self.layout.dense]
-        self.max_length = self._longest(max_length, name)
-        # A GPU needs large batches; a CPU is fastest while those of all its threads fit its caches.
-        self.batch_tokens = batch_tokens or (65_536 if self.device.type != "cpu" else 1_024)
-        self.width = int(self.model.config.hidden_size)
-        """Dimensions of a token's vector."""
+        self.width = int(model.config.hidden_size)
         self.dimension = self.dense[-1].dimension if self.dense else self.width
-        if dimensions is not None:
-            self.cut(dimensions)
+        return getattr(model.config, "max_position_embeddings", None)
+
+    def _open_representation(self, name: str, *, accepts_packed: bool) -> int:
+        """Load the encoder and the representation, whose forward pass is that of training."""
+        kind = representation_in(self.layout)
+        if kind.stored != "vector" and not accepts_packed:
+            raise QontextError(
+                f"is an encoder of the representation {self.layout.representation!r}, not of one vector",
+                place=name,
+                remedy="'qontext encode' and 'qontext search' use it; name an encoder of one vector here.",
+            )
+        encoder = load_encoder(str(self.layout.transformer))
+        self.representation = kind.load(encoder, self.layout).to(self.device).eval()
+        self.model, self.config, self.tokenizer = encoder.to(self.device), encoder.config, encoder.tokenizer
+        use_where_faster(self.model, self.device, self.dtype)
+        self.width, self.dimension = encoder.hidden_size, self.representation.width(encoder)
+        return encoder.max_length
+
+    def modules(self) -> nn.ModuleList:
+        """All that has weights."""
+        after = self.dense if self.representation is None else (self.representation,)
+        return nn.ModuleList([self.model, *after])
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether texts become `Packed` representations, not one vector each."""
+        return self.representation is not None and self.representation.stored != "vector"
 
     def cut(self, dimensions: int) -> None:
         """Return only the first dimensions of vectors from now on."""
@@ -115,21 +167,27 @@ class Retriever:
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray[Any, Any]:
         """Encode queries, with the query prompt if the model has one: [N, D]."""
-        return self.encode(queries, "query")
+        vectors: np.ndarray[Any, Any] = self.encode(queries, "query")
+        return vectors
 
     def encode_passages(self, passages: Sequence[Passage | str]) -> np.ndarray[Any, Any]:
         """Encode passages (title and text, joined) or plain texts, with the passage prompt if the model has
         one: [N, D]."""
-        return self.encode(
-            [p if isinstance(p, str) else p.joined(self.titles.between) for p in passages], "passage"
-        )
+        texts = [p if isinstance(p, str) else p.joined(self.titles.between) for p in passages]
+        vectors: np.ndarray[Any, Any] = self.encode(texts, "passage")
+        return vectors
 
     def encode(
-        self, texts: Sequence[str], kind: Kind, *, advance: Callable[[int], None] | None = None
-    ) -> np.ndarray[Any, Any]:
-        """[N, D] vectors of the texts, in their order."""
+        self,
+        texts: Sequence[str],
+        kind: Kind,
+        *,
+        max_length: int | None = None,
+        advance: Callable[[int], None] | None = None,
+    ) -> Any:
+        """[N, D] vectors of the texts, in their order, or their packed representations."""
         half = self.of(kind)
-        return half.encode_tokens(half.tokenize(texts, kind), advance=advance)
+        return half.encode_tokens(half.tokenize(texts, kind, max_length), kind, advance=advance)
 
     def of(self, kind: Kind) -> Retriever:
         """The encoder for texts of this kind: this one, or the query encoder of an untied pair."""
@@ -147,29 +205,28 @@ class Retriever:
 
     def tokenize(self, texts: Sequence[str], kind: Kind, max_length: int | None = None) -> list[Any]:
         """Token ids of each text, with prompt and special tokens, truncated at `max_length` (default: the encoder's)."""
-        return token_ids(self.tokenizer, self.layout, texts, kind, max_length or self.max_length)
+        longest = max_length or self.max_length
+        if self.representation is not None:
+            longest = min(self.representation.longest(kind) or longest, longest)
+        return token_ids(self.tokenizer, self.layout, texts, kind, longest)
 
     def encode_tokens(
-        self, tokens: Sequence[Any], *, advance: Callable[[int], None] | None = None
-    ) -> np.ndarray[Any, Any]:
+        self,
+        tokens: Sequence[Any],
+        kind: Kind = "passage",
+        *,
+        advance: Callable[[int], None] | None = None,
+    ) -> Any:
+        """[N, D] vectors of tokenized texts, or their packed representations."""
+        if self.is_packed:
+            return self._packed(tokens, lambda rows: self._pack(rows, kind), advance)
         vectors = np.empty((len(tokens), self.dimension), np.float32)
-        lengths = np.array([len(ids) for ids in tokens])
-        waiting: list[tuple[Any, Tensor]] = []
-        batches = list(batches_by_length(lengths, self.batch_tokens, self.grid))
-        most = lanes_for(lengths, batches, self.model.config)
-        outputs = each(lambda rows: self._forward([tokens[row] for row in rows]), batches, self.device, most)
-        with closing(outputs):
-            for batch in zip(batches, outputs):
-                waiting.append(batch)
-                if len(waiting) > 1:  # the device computes one batch while the other is copied
-                    _store(vectors, *waiting.pop(0))
-                if advance:
-                    advance(len(batch[0]))
-        for rows, out_ND in waiting:
-            _store(vectors, rows, out_ND)
-        if not np.isfinite(vectors).all():
-            raise self._not_finite()
-        return vectors
+
+        def store(rows: Ints, out_ND: Tensor) -> None:
+            vectors[rows] = out_ND.cpu().numpy()
+
+        self._run(lambda rows: self._forward(rows, kind), store, tokens, advance)
+        return self._finite(vectors, vectors)
 
     def encode_each_token(
         self,
@@ -183,25 +240,39 @@ class Retriever:
             return self._of_all_tokens.encode_each_token(tokens, form, advance=advance)
         if not len(tokens):
             return Packed(np.zeros(1, np.int64), form(np.zeros((0, self.width), np.float32)))
-        lengths = np.array([len(ids) for ids in tokens])
-        batches = list(batches_by_length(lengths, self.batch_tokens, self.grid))
-        most = lanes_for(lengths, batches, self.model.config)
-        parts = []
-        outputs = each(
-            lambda rows: self._each_token([tokens[row] for row in rows], form), batches, self.device, most
-        )
-        with closing(outputs):
-            for rows, part in zip(batches, outputs):
-                parts.append(part)
-                if advance:
-                    advance(len(rows))
-        return Packed.join(parts).take(np.argsort(np.concatenate(batches)))
+        return self._packed(tokens, lambda rows: self._each_token(rows, form), advance)
 
     def encode_tokens_of_queries(self, queries: Sequence[str]) -> list[np.ndarray[Any, Any]]:
         """[T, H] for each query."""
         half = self.of("query")
         packed = half.encode_each_token(half.tokenize(queries, "query"))
         return np.split(packed.values, packed.starts[1:-1])
+
+    def _packed(self, tokens: Sequence[Any], compute: Callable[[list[Any]], Packed], advance: Any) -> Packed:
+        """The packed representations of all texts, in their order."""
+        parts: list[Packed] = []
+        order: list[Ints] = []
+
+        def store(rows: Ints, part: Packed) -> None:
+            parts.append(part)
+            order.append(rows)
+
+        self._run(compute, store, tokens, advance)
+        return Packed.join(parts).take(np.argsort(np.concatenate(order)))
+
+    def _run(
+        self, compute: Callable[[list[Any]], Any], store: Any, tokens: Sequence[Any], advance: Any
+    ) -> None:
+        run_batches(
+            lambda rows: compute([tokens[row] for row in rows]),
+            store,
+            np.array([len(ids) for ids in tokens]),
+            tokens=self.batch_tokens,
+            device=self.device,
+            grid=self.grid,
+            config=self.config,
+            advance=advance,
+        )
 
     @cached_property
     def _of_all_tokens(self) -> Retriever:
@@ -220,11 +291,16 @@ class Retriever:
             vectors[: len(own)][own] if len(own) else nothing for vectors, own in zip(vectors_NTH, are_own)
         ]
         starts, own = np.cumsum([0, *map(len, parts)]), np.concatenate(parts)
-        if not np.isfinite(own).all():
-            raise self._not_finite()
-        return Packed(starts, form(own))
+        return Packed(starts, form(self._finite(own, own)))
 
-    def _forward(self, tokens: list[Any]) -> Tensor:
+    def _pack(self, tokens: list[Any], kind: Kind) -> Packed:
+        assert self.representation is not None
+        packed = self.representation.pack(self._represent(tokens, kind))
+        return self._finite(packed, packed.values)
+
+    def _forward(self, tokens: list[Any], kind: Kind) -> Tensor:
+        if self.representation is not None:
+            return self._represent(tokens, kind)[:, : self.dimension]
         hidden_NTH, mask_NT = self._hidden(tokens)
         out_ND = POOLINGS[self.layout.pooling](hidden_NTH, mask_NT)
         for layer in self.dense:
@@ -232,67 +308,45 @@ class Retriever:
         out_ND = out_ND[:, : self.dimension]
         return nn.functional.normalize(out_ND, dim=1) if self.layout.normalize else out_ND
 
+    def _represent(self, tokens: list[Any], kind: Kind) -> Tensor:
+        """[N, …] the representation, as in training."""
+        assert self.representation is not None
+        limit: int = self.model.max_length
+        ids_NT, mask_NT, _ = self._inputs(tokens, self._padded(tokens, limit))
+        with autocast(self.device, self.dtype):
+            texts: Tensor = self.representation(self.model, ids_NT, mask_NT, kind == "query")
+        return texts
+
     def _hidden(self, tokens: list[Any]) -> tuple[Tensor, Tensor]:
         """[N, T, H] the model's output, and [N, T] which tokens are no padding."""
-        longest = max(len(ids) for ids in tokens)
-        width = None if self.grid.rows == 1 else min(self.grid.padded(longest), max(self.max_length, longest))
+        width = None if self.grid.rows == 1 else self._padded(tokens, self.max_length)
+        ids_NT, mask_NT, is_full = self._inputs(tokens, width)
+        with autocast(self.device, self.dtype):
+            if self.representation is not None:
+                (hidden_NTH,) = self.model(ids_NT, mask_NT)
+            else:
+                attention = None if is_full else mask_NT.long()
+                hidden_NTH = self.model(input_ids=ids_NT, attention_mask=attention).last_hidden_state
+        return hidden_NTH.float(), mask_NT
+
+    def _inputs(self, tokens: list[Any], width: int | None) -> tuple[Tensor, Tensor, bool]:
+        """[N, T] the token ids, [N, T] which of them are no padding, and whether all are."""
         padded, mask = pad(tokens, self.tokenizer.pad_token_id or 0, width)
         ids_NT = torch.from_numpy(padded).to(self.device, non_blocking=True)
         mask_NT = torch.from_numpy(mask).to(self.device, non_blocking=True)
-        attention = None if mask.all() else mask_NT.long()
-        with autocast(self.device, self.dtype):
-            hidden_NTH = self.model(input_ids=ids_NT, attention_mask=attention).last_hidden_state
-        return hidden_NTH.float(), mask_NT
+        return ids_NT, mask_NT, bool(mask.all())
 
-    def _not_finite(self) -> QontextError:
-        return QontextError(
-            "the encoder returns vectors that are not finite",
-            place=self.layout.transformer,
-            remedy="Encode with --precision fp32 or bf16; if that does not help, the weights are damaged.",
-        )
+    def _padded(self, tokens: list[Any], limit: int) -> int:
+        """The width to which these texts are padded."""
+        longest = max(len(ids) for ids in tokens)
+        return min(self.grid.padded(longest), max(limit, longest))
 
-    def _longest(self, length: int | None, name: str) -> int:
-        positions = getattr(self.model.config, "max_position_embeddings", None)
-        if length and positions and length > positions:
-            raise QontextError(f"the encoder's limit is {positions:,} tokens, got {length:,}", place=name)
-        limits = [self.layout.max_length, self.tokenizer.model_max_length, positions]
-        return int(length or min(limit for limit in limits if limit))
-
-
-def _store(vectors: np.ndarray[Any, Any], rows: Any, out_ND: Tensor) -> None:
-    vectors[rows] = out_ND.cpu().numpy()
-
-
-def _read_model(directory: Path) -> Any:
-    """The backbone in fp32, without a pooler: no vector depends on it, and many folders have no weights for it, so that
-    the library would initialize them at random."""
-    from transformers import AutoModel
-
-    try:
-        with quiet():
-            model, report = AutoModel.from_pretrained(
-                str(directory),
-                use_safetensors=True,
-                trust_remote_code=False,
-                dtype=torch.float32,
-                output_loading_info=True,
+    def _finite(self, result: R, values: np.ndarray[Any, Any]) -> R:
+        """The result, refused if its values are not finite."""
+        if not np.isfinite(values).all():
+            raise QontextError(
+                "the encoder returns vectors that are not finite",
+                place=self.layout.transformer,
+                remedy="Encode with --precision fp32 or bf16; if that does not help, the weights are damaged.",
             )
-    except Exception as error:  # the library raises whatever its parsers raise
-        raise_if_out_of_memory(error)
-        raise QontextError(
-            f"cannot load the encoder: {first_line(error)}",
-            place=directory,
-            remedy="Expected config.json and model.safetensors.",
-        ) from None
-    prefix = "encoder." if model.config.is_encoder_decoder else ""
-    model = model.get_encoder() if model.config.is_encoder_decoder else model
-    if "add_pooling_layer" in inspect.signature(type(model).__init__).parameters:
-        model.pooler = None
-    missing = {*report["missing_keys"]} & {prefix + name for name in model.state_dict()}
-    if missing:
-        raise QontextError(
-            f"the weights do not belong to this config.json: {len(missing)} are missing, such as {min(missing)}",
-            place=directory,
-        )
-    keep_fp32(model)
-    return model.eval()
+        return result

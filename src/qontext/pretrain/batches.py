@@ -20,7 +20,7 @@ from torch import Tensor
 from qontext.contexts import Context
 from qontext.contexts.base import Ints, Slices, Sources
 from qontext.frame.errors import QontextError
-from qontext.models.packing import FINE, Grid, pack_by_tokens
+from qontext.models.batching import FINE, Grid, pack_by_tokens
 from qontext.pretrain.masking import Vocabulary
 from qontext.pretrain.texts import Bag, Bags, FlatTexts, Prepared, Text
 from qontext.training.batch import Batch, Rows, Tensors

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from qontext.contexts.base import Ints
-from qontext.models.packing import Grid
+from qontext.models.batching import Grid
 from qontext.pretrain.masking import Vocabulary, choose_words, corrupt
 from qontext.training.batch import Tensors
 from qontext.training.randomness import U64, hashed

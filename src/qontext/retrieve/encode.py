@@ -87,7 +87,7 @@ class Encode(Parts[EncodeConfig]):
     def open(self) -> None:
         import numpy as np
 
-        from qontext.models.layout import read_layout
+        from qontext.models.layout import read_layout, representation_in
         from qontext.models.locate import locate
         from qontext.models.precision import own_device, resolve_device, settle_precision
         from qontext.models.retriever import Retriever
@@ -110,16 +110,16 @@ class Encode(Parts[EncodeConfig]):
         }
         layout = read_layout(locate(config.encoder))
         settle_title(config.title, layout.title, config.encoder, says=self.work.rank == 0)
-        if (kind := layout.representation) != "vector":
-            self.packed = _open_representer(config, kind, settings)
-            self.between = self.packed.titles.between
+        if layout.module is not None:
+            _check_representation(config, layout.representation, representation_in(layout).stored)
+        settings |= {"pooling": config.pooling, "dimensions": config.dimensions, "packed": True}
+        self.retriever = Retriever(config.encoder, **settings).of(config.kind)
+        self.between = self.retriever.titles.between
+        if self.retriever.is_packed:
+            self.packed = self.retriever
             self.properties = packed_properties(self.packed, config.storage)
             self.earlier = Earlier(None, config.kind, self.properties)
             return
-        self.retriever = Retriever(
-            config.encoder, pooling=config.pooling, dimensions=config.dimensions, **settings
-        ).of(config.kind)
-        self.between = self.retriever.titles.between
         if config.tokens:
             self.packed, self.dtype = TokenBitsEncoder(self.retriever), np.dtype("uint8")
         if config.window is not None:
@@ -251,17 +251,17 @@ def _check_tokens(config: EncodeConfig) -> None:
         raise QontextError("bits of tokens have no number format", remedy="Remove --storage or --tokens.")
 
 
-def _open_representer(config: EncodeConfig, kind: str, settings: dict[str, Any]) -> Any:
-    from qontext.models.representer import Representer
-
-    for name in ("pooling", "window", "tokens", "dimensions", "reuse"):
+def _check_representation(config: EncodeConfig, representation: str, stored: str) -> None:
+    """Refuse what is not for a representation with a module of its own."""
+    for name in (
+        ("pooling",) if stored == "vector" else ("pooling", "window", "tokens", "dimensions", "reuse")
+    ):
         if getattr(config, name):
             raise QontextError(
-                f"{name} is only for encoders of one vector, not of the representation {kind!r}",
+                f"{name} is only for encoders of one vector, not of the representation {representation!r}",
                 place=config.encoder,
                 remedy=f"Remove --{name}.",
             )
-    return Representer(config.encoder, **settings)
 
 
 def _write(work: Workdir, number: int, ids: list[str], hashes: Any, vectors: Any, source: str) -> None:

@@ -24,7 +24,7 @@ class InMemory(BaseSearcher):
     def __init__(
         self, passages: Iterable[Passage | str], encoder: str | os.PathLike[str] | None, device: str
     ) -> None:
-        from qontext.models.representer import Representer, open_retriever
+        from qontext.models.retriever import Retriever
         from qontext.retrieve.bm25 import Bm25
         from qontext.retrieve.index.load import packed_index
 
@@ -34,12 +34,12 @@ class InMemory(BaseSearcher):
         self.system, self.weights = System(words=True), (1.0, 0.0)
         if encoder is not None:
             self.system, self.weights = System("adapted", words=True), (0.5, 0.5)
-            self._retriever = open_retriever(encoder, device=device)
+            self._retriever = Retriever(encoder, device=device, packed=True)
             ordered = sorted(self._by_id)
             ids = np.array(ordered, dtype=object)
             encoded: Any = self._retriever.encode_passages([self._by_id[id] for id in ordered])
             self._index: Any = None
-            if isinstance(self._retriever, Representer):
+            if self._retriever.is_packed:
                 kind = packed_index(self._retriever.layout.representation)
                 self._index = kind.of(ids, encoded, self._retriever.dimension)
             else:

@@ -18,7 +18,6 @@ from qontext.frame.errors import QontextError
 from qontext.frame.inputs import find
 from qontext.models.packed import Packed
 from qontext.models.representations.tokens import max_similarity
-from qontext.models.representer import Representer
 from qontext.models.retriever import Retriever
 from qontext.retrieve.index.tokens import rectangle
 from qontext.retrieve.packed import open_packed, take
@@ -63,8 +62,8 @@ class TokenScorer:
         name = find(self.encoded.encoder, Path(path), "the encoder of the passages", remedy=remedy)
         title = artifact.summary.get("title")
         form: dict[str, Any] = {"device": device, "precision": precision, "title": title}
-        model = Retriever(name, **form) if layout == TOKEN_BITS else Representer(name, **form)
-        self._score = _by_bits(model) if isinstance(model, Retriever) else _by_vectors(model)
+        model = Retriever(name, **form, packed=layout != TOKEN_BITS)
+        self._score = _by_bits(model) if layout == TOKEN_BITS else _by_vectors(model)
         self._between = model.titles.between
         self.max_length = artifact.summary["max_length"]
 
@@ -98,7 +97,7 @@ class TokenScorer:
         return np.concatenate(scores)
 
 
-def _by_vectors(model: Representer) -> Any:
+def _by_vectors(model: Retriever) -> Any:
     def scores(queries: Sequence[str], found: Iterator[Packed]) -> Iterator[Array]:
         for row, packed in zip(rectangle(model.encode(queries, "query")), found, strict=True):
             passages_PJD = rectangle(packed).to(model.device)

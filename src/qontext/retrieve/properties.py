@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from qontext.retrieve.reuse import weights_hash
 from qontext.retrieve.vectors import TOKEN_BITS
 
@@ -16,12 +14,14 @@ def properties_of(retriever: Any, storage: str, window: int | None = None) -> di
         **({} if window is None else {"representation": "windows", "window": window}),
         "dimension": retriever.dimension,
         "similarity": retriever.layout.similarity,
-        "pooling": retriever.layout.pooling,
+        "pooling": retriever.layout.pooling
+        if retriever.representation is None
+        else retriever.layout.representation,
         "normalized": retriever.layout.normalize,
         "max_length": retriever.max_length,
         "title": retriever.titles.rule,
         "computed_in": str(retriever.dtype).removeprefix("torch."),
-        "weights": weights_hash(torch.nn.ModuleList([retriever.model, *retriever.dense])),
+        "weights": weights_hash(retriever.modules()),
         "storage": storage,
     }
 
@@ -34,14 +34,14 @@ def token_properties(retriever: Any) -> dict[str, Any]:
     return {"representation": TOKEN_BITS, **properties, "dimension": retriever.width}
 
 
-def packed_properties(representer: Any, storage: str) -> dict[str, Any]:
+def packed_properties(retriever: Any, storage: str) -> dict[str, Any]:
     """The settings that determine representations other than one vector, for the summary."""
     return {
-        **representer.representation.about(),
-        "dimension": representer.dimension,
-        "max_length": representer.max_length,
-        "title": representer.titles.rule,
-        "computed_in": str(representer.dtype).removeprefix("torch."),
-        "weights": weights_hash(torch.nn.ModuleList([representer.encoder, representer.representation])),
+        **retriever.representation.about(),
+        "dimension": retriever.dimension,
+        "max_length": retriever.max_length,
+        "title": retriever.titles.rule,
+        "computed_in": str(retriever.dtype).removeprefix("torch."),
+        "weights": weights_hash(retriever.modules()),
         "storage": storage,
     }

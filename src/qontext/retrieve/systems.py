@@ -133,14 +133,15 @@ def _words(config: SearchConfig, work: Workdir) -> Index:
 def _retriever(config: SearchConfig, index: Index, encoder: dict[str, str] | None, work: Workdir) -> Any:
     """The encoder of the queries."""
     from qontext.models.precision import own_device, resolve_device, settle_precision
-    from qontext.models.representer import open_retriever
+    from qontext.models.retriever import Retriever
     from qontext.retrieve.index.load import reads
 
     assert encoder is not None
     device = own_device(config.device)
     name = _query_encoder(config, encoder)
     precision = settle_precision(work, config.precision, resolve_device(device))
-    retriever: Any = open_retriever(name, device=device, precision=precision, max_length=config.max_length)
+    settings: dict[str, Any] = {"device": device, "precision": precision, "max_length": config.max_length}
+    retriever = Retriever(name, **settings, packed=True)
     searched = index.tag if index.reads == "packed" else "vector"
     if not reads(index, retriever.layout.representation):
         raise QontextError(

@@ -51,14 +51,14 @@ class PackedEncoder:
     """Texts → representations other than one vector, which the API for embeddings does not serve."""
 
     def __init__(self, path: str, *, device: str, precision: Any, passage: int | None) -> None:
-        from qontext.models.representer import Representer
+        from qontext.models.retriever import Retriever
 
-        self._representer = Representer(path, device=device, precision=precision, max_length=passage)
+        self._retriever = Retriever(path, device=device, precision=precision, max_length=passage, packed=True)
 
     def encode(self, texts: Sequence[str], kind: Kind) -> tuple[Any, list[int]]:
         """(the packed representations, the tokens read of each text)."""
-        tokens = self._representer.tokenize(texts, kind)
-        return self._representer.encode_tokens(tokens, kind), [len(ids) for ids in tokens]
+        tokens = self._retriever.tokenize(texts, kind)
+        return self._retriever.encode_tokens(tokens, kind), [len(ids) for ids in tokens]
 
 
 class Reranker:

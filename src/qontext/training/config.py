@@ -13,7 +13,7 @@ from qontext.frame.errors import QontextError
 from qontext.frame.parts import Place
 
 if TYPE_CHECKING:
-    from qontext.models.packing import Grid
+    from qontext.models.batching import Grid
     from qontext.training.pace import Limit
 
 
@@ -115,7 +115,7 @@ class TrainingConfig(DeviceConfig):
 
     def grid(self, device: Any) -> Grid:
         """The shapes of micro-batches in these settings' format."""
-        from qontext.models.packing import grid_for
+        from qontext.models.batching import grid_for
         from qontext.models.precision import resolve_precision
 
         return grid_for(device, resolve_precision(self.precision, device))

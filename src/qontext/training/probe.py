@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from qontext.data.collection import load_collection
 from qontext.frame.errors import QontextError
-from qontext.models.packing import batches_by_length, pad
+from qontext.models.batching import Ints, pad, run_batches
 
 OTHERS = 2000
 Vectors = Callable[[Tensor, Tensor], Tensor]
@@ -72,9 +72,8 @@ class Probe:
         """
         training = model.training
         model.eval()
-        with torch.inference_mode():
-            queries = self._encode(of_queries or vectors, self.queries, device)
-            passages = self._encode(vectors, self.passages, device)
+        queries = self._encode(of_queries or vectors, self.queries, device)
+        passages = self._encode(vectors, self.passages, device)
         model.train(training)
         order = np.argsort(-similarity(queries, passages).numpy(), axis=1, kind="stable")[:, :100]
         reciprocal, recall = [], []
@@ -89,11 +88,19 @@ class Probe:
         self, vectors: Vectors, texts: list[list[int]], device: torch.device, tokens: int = 16_384
     ) -> Tensor:
         """[texts, H] vectors, in the order of the texts."""
-        parts, places = [], []
-        for rows in batches_by_length(np.array([len(text) for text in texts]), tokens):
+        parts: list[Tensor] = []
+        places: list[Ints] = []
+
+        def compute(rows: Ints) -> Tensor:
             ids, mask = (torch.from_numpy(a).to(device) for a in pad([texts[n] for n in rows], self.pad_id))
-            parts.append(vectors(ids, mask).float().cpu())
+            return vectors(ids, mask).float()
+
+        def store(rows: Ints, vectors: Tensor) -> None:
+            parts.append(vectors.cpu())
             places.append(rows)
+
+        lengths = np.array([len(text) for text in texts])
+        run_batches(compute, store, lengths, tokens=tokens, device=device, most=1)
         return torch.cat(parts)[np.concatenate(places).argsort()]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qontext.frame.errors import QontextError
-from qontext.models.packing import Ints
+from qontext.models.batching import Ints
 from qontext.training.randomness import permuted
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from qontext.frame.damage import damaged, read_array
 from qontext.frame.hashes import digest_of
-from qontext.models.packing import FINE, Grid, Ints
+from qontext.models.batching import FINE, Grid, Ints
 
 BLOCK = 16_384
 _ARRAYS = ("ids", "begin", "length", "key")

@@ -5,15 +5,39 @@ Shapes: N texts, T tokens, Q queries, P passages, M texts of the whole batch; â€
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from qontext.frame import config
+from qontext.frame.damage import opening, read_json
 from qontext.models.encoder import Encoder
 from qontext.models.layout import Kind, Layout
+from qontext.models.load import seeded
 from qontext.models.packed import Packed
+from qontext.models.representations import REPRESENTATIONS
+from qontext.models.save import Module, write_modules
+
+SEED = 42
+"""Of new parameters."""
+WEIGHTS = "model.safetensors"
+"""The parameters, in the folder of the module."""
+CARD = """---
+library_name: transformers
+pipeline_tag: feature-extraction
+tags: [retrieval, qontext]
+---
+
+# Retriever
+
+Queries and passages in a representation of its own. Fine-tuned on labeled queries{how}.
+
+`qontext encode` and `qontext search` load it where its class can be imported. `transformers.AutoModel` loads the encoder
+alone.
+{history}"""
 
 Stored = Literal["vector", "sparse", "tokens", "matches"]
 """One vector [D]; or, of any number each, weights of terms, vectors [D], or vectors [D] of terms."""
@@ -29,7 +53,7 @@ class Lengths(NamedTuple):
 class Representation(nn.Module):
     """Texts â†’ representations, and their similarity. What is trained besides the encoder are its parameters."""
 
-    REQUIRED: ClassVar[tuple[str, ...]] = ("new", "forward", "similarity", "save")
+    REQUIRED: ClassVar[tuple[str, ...]] = ("forward", "similarity")
     """What a representation must define."""
     Options: ClassVar[type[config.Options]] = config.Options
     module: ClassVar[str] = ""
@@ -38,8 +62,10 @@ class Representation(nn.Module):
     """What `encode` stores of a text."""
     index: ClassVar[str] = "qontext.retrieve.index.exact:ExactIndex"
     """The exact index over what is stored, as ``module:Class``."""
-    card: ClassVar[str] = ""
+    card: ClassVar[str] = CARD
     """The text of its model card; empty for the card of a dense retriever."""
+    options: Any
+    """What it was created with, if `save` is to record it."""
     temperature = 1.0
     """Default temperature of the loss."""
     reads_first_token = False
@@ -47,13 +73,48 @@ class Representation(nn.Module):
 
     @classmethod
     def new(cls, encoder: Encoder, layout: Layout, options: config.Options, lengths: Lengths) -> Self:
-        """For a training that starts from the encoder of a folder with this layout."""
-        raise NotImplementedError
+        """For a training that starts from the encoder of a folder with this layout. Default: ``cls(encoder, options)``, with
+        the parameters of a folder of the same representation."""
+        representation = cls._created(encoder, options)
+        if layout.representation == cls.name():
+            representation.load_parameters(layout)
+        return representation
 
     @classmethod
     def load(cls, encoder: Encoder, layout: Layout) -> Self:
-        """From a folder that `save` wrote. Only what `encode` packs needs it."""
-        raise NotImplementedError
+        """From a folder that `save` wrote. Default: ``cls(encoder, options)`` with the recorded options and parameters."""
+        assert layout.module is not None
+        file = layout.module / "config.json"
+        recorded = read_json(file, dict[str, Any])
+        with opening(file, f"options of {cls.__qualname__}"):
+            options = cls.Options(**recorded)
+        representation = cls._created(encoder, options)
+        representation.load_parameters(layout)
+        return representation
+
+    @classmethod
+    def _created(cls, encoder: Encoder, options: config.Options) -> Self:
+        create: Any = cls
+        with seeded(SEED):
+            representation: Self = create(encoder, options)
+        representation.options = options
+        return representation
+
+    @classmethod
+    def name(cls) -> str:
+        """The name under which it is chosen."""
+        return REPRESENTATIONS.name_of(cls._class())
+
+    @classmethod
+    def _class(cls) -> str:
+        return f"{cls.__module__}:{cls.__qualname__}"
+
+    def load_parameters(self, layout: Layout) -> None:
+        """Read what `save_module` wrote."""
+        if self.state_dict():
+            assert layout.module is not None
+            with opening(layout.module / WEIGHTS, "the weights of the layers after the encoder"):
+                self.load_state_dict(load_file(layout.module / WEIGHTS))
 
     def fill_up(self) -> None:
         """From now on, `forward` returns the same shape for all texts, as training needs."""
@@ -81,8 +142,8 @@ class Representation(nn.Module):
         raise NotImplementedError
 
     def width(self, encoder: Encoder) -> int:
-        """D of a packed representation: the size of what is compared."""
-        raise NotImplementedError
+        """D: the size of what is compared."""
+        return encoder.hidden_size
 
     def longest(self, kind: Kind) -> int | None:
         """Maximum tokens of a text of this kind, if the folder says so."""
@@ -94,8 +155,27 @@ class Representation(nn.Module):
 
     def about(self) -> dict[str, str]:
         """For the summary."""
-        return {}
+        return {"representation": self.name()}
 
     def save(self, encoder: Encoder, folder: Path, lengths: Lengths, *, max_length: int) -> None:
         """Write the encoder into an existing folder, such that its layout names this representation."""
-        raise NotImplementedError
+        self.save_module(encoder, folder, self.options.model_dump(mode="json"), max_length=max_length)
+
+    def save_module(
+        self,
+        encoder: Encoder,
+        folder: Path,
+        settings: Mapping[str, Any],
+        *,
+        max_length: int,
+        similarity: str = "dot",
+    ) -> None:
+        """Write the encoder, and a module with these settings and the parameters."""
+        encoder.save_weights(folder, max_length=max_length, mlm_head=False)
+        path = f"1_{type(self).__name__}"
+        own = Module(self.module or self._class(), path, settings, "qontext")
+        modules = [Module("models.Transformer", ""), own]
+        write_modules(folder, "MultiVectorEncoder", modules, max_length=max_length, similarity=similarity)
+        weights = {name: weight.detach().cpu().contiguous() for name, weight in self.state_dict().items()}
+        if weights:
+            save_file(weights, folder / path / WEIGHTS)

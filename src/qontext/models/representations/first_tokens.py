@@ -26,7 +26,6 @@ from qontext.models.layout import Layout
 from qontext.models.packed import Packed
 from qontext.models.representations.base import Lengths, Representation
 from qontext.models.representations.tokens import max_similarity, present
-from qontext.models.save import Module, write_modules
 
 CARD = """---
 library_name: transformers
@@ -88,16 +87,6 @@ class FirstTokens(Representation):
     def pack(self, texts_NMH: Tensor) -> Packed:
         return present(texts_NMH)
 
-    def width(self, encoder: Encoder) -> int:
-        return encoder.hidden_size
-
-    def about(self) -> dict[str, str]:
-        return {"representation": "first-tokens"}
-
     def save(self, encoder: Encoder, folder: Path, lengths: Lengths, *, max_length: int) -> None:
-        encoder.save_weights(folder, max_length=max_length, mlm_head=False)
-        modules = [
-            Module("models.Transformer", ""),
-            Module("FirstTokens", "1_FirstTokens", {"vectors": self.count}, "qontext"),
-        ]
-        write_modules(folder, "MultiVectorEncoder", modules, max_length=max_length, similarity="maxsim")
+        settings = {"vectors": self.count}
+        self.save_module(encoder, folder, settings, max_length=max_length, similarity="maxsim")

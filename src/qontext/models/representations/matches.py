@@ -24,24 +24,21 @@ from typing import Annotated, Any, Self
 import numpy as np
 import torch
 from pydantic import Field
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import pad
 from typing_extensions import TypedDict
 
 from qontext.frame.config import Options
-from qontext.frame.damage import opening, read_json
+from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
 from qontext.models.encoder import Encoder
 from qontext.models.layout import Layout
 from qontext.models.load import seeded
 from qontext.models.packed import Packed
 from qontext.models.precision import Fp32Linear
-from qontext.models.representations.base import Lengths, Representation
-from qontext.models.representations.tokens import PRODUCTS_PER_BLOCK, SEED
-from qontext.models.save import Module, write_modules
+from qontext.models.representations.base import SEED, Lengths, Representation
+from qontext.models.representations.tokens import PRODUCTS_PER_BLOCK
 
-FOLDER = "1_Matches"
 CARD = """---
 library_name: transformers
 pipeline_tag: feature-extraction
@@ -108,7 +105,7 @@ class Matches(Representation):
                 raise QontextError(
                     f"the encoder was trained with {trained}, got {options}", place=layout.module
                 )
-            representation._read(layout.module)
+            representation.load_parameters(layout)
         representation.fill_up()
         return representation
 
@@ -116,13 +113,8 @@ class Matches(Representation):
     def load(cls, encoder: Encoder, layout: Layout) -> Self:
         assert layout.module is not None
         representation = cls(encoder, MatchesOptions(**read_json(layout.module / "config.json", _Settings)))
-        representation._read(layout.module)
+        representation.load_parameters(layout)
         return representation
-
-    def _read(self, folder: Path) -> None:
-        file = folder / "model.safetensors"
-        with opening(file, "the weights of the layers after the encoder"):
-            self.load_state_dict(load_file(file))
 
     def fill_up(self) -> None:
         self.even = True
@@ -162,18 +154,8 @@ class Matches(Representation):
     def width(self, encoder: Encoder) -> int:
         return self.vocabulary + self.pieces
 
-    def about(self) -> dict[str, str]:
-        return {"representation": "matches"}
-
     def save(self, encoder: Encoder, folder: Path, lengths: Lengths, *, max_length: int) -> None:
-        encoder.save_weights(folder, max_length=max_length, mlm_head=False)
-        modules = [
-            Module("models.Transformer", ""),
-            Module("Matches", FOLDER, self.options.model_dump(), "qontext"),
-        ]
-        write_modules(folder, "MultiVectorEncoder", modules, max_length=max_length, similarity="dot")
-        weights = {name: weight.detach().cpu().contiguous() for name, weight in self.state_dict().items()}
-        save_file(weights, folder / FOLDER / "model.safetensors")
+        self.save_module(encoder, folder, self.options.model_dump(), max_length=max_length)
 
 
 def matches(queries_QIX: Tensor, passages_PJX: Tensor) -> Tensor:

@@ -122,9 +122,6 @@ class Sparse(Representation):
     def width(self, encoder: Encoder) -> int:
         return encoder.vocab_size
 
-    def about(self) -> dict[str, str]:
-        return {"representation": "sparse"}
-
     def save(self, encoder: Encoder, folder: Path, lengths: Lengths, *, max_length: int) -> None:
         encoder.save_weights(folder, max_length=max_length, mlm_head=True)
         modules = [

@@ -37,13 +37,11 @@ from qontext.models.layout import Kind, Layout
 from qontext.models.load import seeded
 from qontext.models.packed import Packed
 from qontext.models.precision import Fp32Linear
-from qontext.models.representations.base import Lengths, Representation
+from qontext.models.representations.base import SEED, Lengths, Representation
 from qontext.models.save import Module, write_modules
 
 PRODUCTS_PER_BLOCK = 1 << 24
 """Products of token vectors that are computed at once: 64 MiB."""
-SEED = 42
-"""Of a new projection."""
 MARKERS: dict[Kind, str] = {"query": "[unused0]", "passage": "[unused1]"}
 CARD = """---
 library_name: sentence-transformers
@@ -183,9 +181,6 @@ class Tokens(Representation):
 
     def prompts(self) -> dict[Kind, str]:
         return MARKERS if self.has_markers else {}
-
-    def about(self) -> dict[str, str]:
-        return {"representation": "tokens"}
 
     def save(self, encoder: Encoder, folder: Path, lengths: Lengths, *, max_length: int) -> None:
         encoder.save_weights(folder, max_length=max_length, mlm_head=False)

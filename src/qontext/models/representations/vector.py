@@ -46,6 +46,7 @@ class VectorOptions(Options):
 class Vector(Representation):
     Options = VectorOptions
     module = "Pooling"
+    card = ""
 
     def __init__(
         self, pooling: Pooling = "cls", similarity: Similarity = "dot", dimensions: tuple[int, ...] = ()

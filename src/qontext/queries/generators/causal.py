@@ -101,7 +101,7 @@ class Causal(Generator):
     def __call__(self, passages: list[Passage]) -> Iterator[tuple[int, list[str]]]:
         import numpy as np
 
-        from qontext.models.packing import batches_by_length
+        from qontext.models.batching import batches_by_length
         from qontext.queries.generators.sampling import CausalDecoder, draw
 
         longest = self.settings.max_passage_tokens

@@ -130,7 +130,7 @@ class T5(Generator):
         import numpy as np
         import torch
 
-        from qontext.models.packing import batches_by_length
+        from qontext.models.batching import batches_by_length
         from qontext.queries.generators.sampling import sample
 
         ids = self.source.encode(self.tokenizer, passages, self.settings.max_passage_tokens)

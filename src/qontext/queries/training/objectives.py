@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from qontext.models.packing import Ints, pack_by_tokens
+from qontext.models.batching import Ints, pack_by_tokens
 from qontext.models.precision import autocast
 from qontext.queries.training.pairs import PairPlan, PairRows
 from qontext.training.batch import Output, TrainableModel

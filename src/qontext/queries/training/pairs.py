@@ -16,7 +16,7 @@ from torch import Tensor
 
 from qontext.data import collection
 from qontext.frame.errors import QontextError
-from qontext.models.packing import Ints, pack_by_tokens
+from qontext.models.batching import Ints, pack_by_tokens
 from qontext.training.batch import Batch, Rows
 from qontext.training.randomness import U64, hashed
 from qontext.training.sampler import EpochSampler

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from qontext.frame import log
+from qontext.models.batching import batches_by_length
 from qontext.models.packed import Packed
-from qontext.models.packing import batches_by_length
 from qontext.models.precision import own_device, resolve_device
 from qontext.models.representations.tokens import max_similarity
 from qontext.retrieve.index import Array, How, Index

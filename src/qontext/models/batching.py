@@ -1,10 +1,18 @@
-"""Packing texts of different lengths into rectangular batches, and padding them. Training minimizes padding.
-Inference processes the longest first, and texts of one length together.
+"""Texts of different lengths in rectangular batches. Training minimizes padding; inference processes the longest first,
+and texts of one length together.
+
+On a CPU, inference computes several batches at a time, each on one thread. A batch that all threads share makes them wait
+for each other after every operation. A batch for each thread does not, and its result does not depend on the number of
+threads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -15,8 +23,15 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int64]
 T = TypeVar("T", int, Ints)
+B = TypeVar("B")
+R = TypeVar("R")
 MOST_OVER = 4
 _TOO_LARGE = 1 << 40
+MOST_THREADS = 16
+"""Maximum batches at a time: Python itself runs in one thread at a time."""
+ATTENTION, NUMBER = 4 << 30, 6
+"""Bytes of the attention matrices of all threads together, and of each of their numbers: three copies in bf16."""
+_SETTING = threading.Lock()
 
 
 class Grid(NamedTuple):
@@ -109,3 +124,81 @@ def batches_by_length(lengths: Ints, tokens: int, grid: Grid = FINE) -> Iterator
                 stop = same
         yield order[start : min(stop, len(order))]
         start = stop
+
+
+def run_batches(
+    compute: Callable[[Ints], R],
+    store: Callable[[Ints, R], None],
+    lengths: Ints,
+    *,
+    tokens: int,
+    device: torch.device,
+    grid: Grid = FINE,
+    config: Any = None,
+    most: int = MOST_THREADS,
+    advance: Callable[[int], None] | None = None,
+) -> None:
+    """``store(rows, compute(rows))`` for batches of at most `tokens` tokens of the texts of these lengths, in inference
+    mode. `config` is that of the transformers model; `advance` is called with the number of texts that are done.
+    """
+    batches = list(batches_by_length(lengths, tokens, grid))
+    most = min(most, threads_for(lengths, batches, config))
+    waiting: deque[tuple[Ints, R]] = deque()
+    with closing(thread_batches(compute, batches, device, most)) as outputs:
+        for batch in zip(batches, outputs):
+            waiting.append(batch)
+            if len(waiting) > 1:  # the device computes one batch while the other is copied
+                store(*waiting.popleft())
+            if advance:
+                advance(len(batch[0]))
+    for batch in waiting:
+        store(*batch)
+
+
+def thread_batches(
+    compute: Callable[[B], R], batches: Sequence[B], device: torch.device, most: int = MOST_THREADS
+) -> Generator[R]:
+    """``compute(batch)`` of every batch, in inference mode and in their order, in at most `most` threads.
+
+    Close it if it is not read to its end, or batches go on in the background.
+    """
+    import torch
+
+    def infer(batch: B) -> R:
+        with torch.inference_mode():
+            return compute(batch)
+
+    threads = torch.get_num_threads()
+    workers = min(threads, len(batches), most, MOST_THREADS) if device.type == "cpu" else 1
+    if workers <= 1:
+        yield from map(infer, batches)
+        return
+    shares = iter([threads // workers + (worker < threads % workers) for worker in range(workers)])
+    with ThreadPoolExecutor(workers, "batch", initializer=lambda: _use(next(shares))) as pool:
+        coming = deque(pool.submit(infer, batch) for batch in batches)
+        try:
+            while coming:
+                result = coming.popleft().result()  # and let go of it
+                _use(threads)
+                yield result
+                del result
+        finally:  # after an error, what has not begun is not computed
+            pool.shutdown(wait=False, cancel_futures=True)
+            _use(threads)
+
+
+def _use(threads: int) -> None:
+    """Give this thread a number of threads to compute with. A thread takes what was set last, in whatever thread, when it
+    first asks: this one asks at once, and the main thread restores the number for those that begin later."""
+    import torch
+
+    with _SETTING:
+        torch.set_num_threads(threads)
+        torch.get_num_threads()
+
+
+def threads_for(lengths: Ints, batches: Sequence[Ints], config: Any) -> int:
+    """The maximum number of batches of texts of these lengths at a time: their attention matrices are in memory."""
+    largest = max((len(rows) * int(lengths[rows].max()) ** 2 for rows in batches), default=1)
+    heads = getattr(config, "num_attention_heads", 12)
+    return max(1, ATTENTION // (largest * heads * NUMBER))
