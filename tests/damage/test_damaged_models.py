@@ -17,15 +17,14 @@ from qontext.frame.errors import QontextError
 from qontext.models.cross_encoder import CrossEncoder
 from qontext.models.encoder import load_encoder
 from qontext.models.folder import check_model
+from qontext.models.language_models import load_seq2seq, seq2seq_folder
 from qontext.models.light import open_light
 from qontext.models.retriever import Retriever
-from qontext.models.seq2seq import load_model, load_tokenizer, model_folder
 from qontext.queries.training.new_model import Preset, from_model, from_scratch
 
 
 def read_seq2seq(name: str) -> None:
-    folder = model_folder(name)
-    load_model(folder, load_tokenizer(folder))
+    load_seq2seq(seq2seq_folder(name))
 
 
 LOADERS: dict[str, Callable[[str], Any]] = {

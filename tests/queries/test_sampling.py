@@ -36,12 +36,10 @@ def test_another_seed_gives_others(passages, tmp_path, tiny_t5, rows_of):
 
 def test_cache_masks_and_leaving_rows_change_nothing(tiny_t5):
     """Every token is the one that is drawn from the model's plain output for the passage alone, without a cache."""
-    from qontext.models.seq2seq import load_model, load_tokenizer, model_folder
+    from qontext.models.language_models import load_seq2seq, seq2seq_folder
     from qontext.queries.generators.sampling import sample, start_token
 
-    folder = model_folder(tiny_t5)
-    tokenizer = load_tokenizer(folder)
-    model = load_model(folder, tokenizer)
+    model, tokenizer = load_seq2seq(seq2seq_folder(tiny_t5))
     texts = ["bees dance", "a glacier is a slow river of ice and carries stones", "bread"]
     tokens = tokenizer(texts, return_tensors="pt", padding=True)
     sampler = Sampler(samples=8, max_new_tokens=12, temperature=2.5)

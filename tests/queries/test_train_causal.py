@@ -50,15 +50,13 @@ def trainable(tiny_llama):
     """The model with pairs of many lengths, and a plan by token budget and rank."""
     from pathlib import Path
 
-    from qontext.models.causal import load_model, load_tokenizer
+    from qontext.models.language_models import load_causal
     from qontext.queries.generators.t5 import Source
     from qontext.queries.training.pairs import Pair
     from qontext.queries.training.trainable import Shape, TrainableCausal
     from qontext.training.sampler import EpochSampler
 
-    folder = Path(tiny_llama)
-    tokenizer = load_tokenizer(folder)
-    model = load_model(folder, tokenizer)
+    model, tokenizer = load_causal(Path(tiny_llama))
     generator = TrainableCausal(model, tokenizer, Shape(Source("", True), 30, 12))
     pairs = [
         Pair("Bees" * (n % 2), "bees dance " * (1 + 3 * n % 7), "where do bees dance " * (1 + n % 3))

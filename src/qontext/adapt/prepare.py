@@ -8,7 +8,7 @@ from qontext.adapt.request import Request, parse_budget
 from qontext.adapt.survey import Survey, fertility, spread, survey
 from qontext.data.labels import measured_sizes, read_labels
 from qontext.frame.errors import QontextError
-from qontext.models.causal import model_folder
+from qontext.models.language_models import causal_folder
 from qontext.models.locate import locate
 from qontext.models.tokenizer import load_tokenizer
 from qontext.queries.generators import GENERATORS
@@ -45,7 +45,7 @@ def prepare(config: AdaptConfig) -> tuple[Request, Survey, list[str], int]:
     window = _window(config.index, source, lengths, read)
     trained = min(TRAINED_IN_WINDOWS if window else LONGEST_TRAINED, read)
     if config.question_model is not None:
-        model_folder(config.question_model)  # before anything is timed
+        causal_folder(config.question_model)  # before anything is timed
     splits, labeled, judged, divided = _splits(config.labels, config.max_labels)
     if config.max_labels is not None and not labeled:
         notes.append("there are no labeled questions to train on; --max-labels has no effect.")

@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qontext.finetune.examples import Examples
-from qontext.frame.errors import QontextError, first_line
+from qontext.frame.errors import QontextError
 from qontext.models.batching import pack_by_tokens
 from qontext.models.cross_encoder import encode_pairs, pad_pairs
 from qontext.models.first_token import compute_first_token_alone
-from qontext.models.load import quiet, seeded
+from qontext.models.load import load, read_config, seeded
 from qontext.models.locate import locate
 from qontext.models.precision import keep_fp32
 from qontext.models.tokenizer import check_tokenizer, check_vocabulary, load_tokenizer
@@ -119,28 +119,15 @@ def load_classifier(name: str, seed: int, dropout: float | None) -> tuple[Any, A
     """A sequence classifier with one logit on the encoder, its tokenizer, and its maximum length. A missing
     head is initialized from `seed`.
     """
-    from transformers import AutoConfig, AutoModelForSequenceClassification
-
     directory = locate(name)
-    try:
-        settings = AutoConfig.from_pretrained(str(directory), trust_remote_code=False, num_labels=1)
-        rates, reserved = _classifier(settings, str(directory))
-        if dropout is not None:
-            for rate in rates:
-                setattr(settings, rate, dropout)
-        with seeded(seed), quiet():
-            model = AutoModelForSequenceClassification.from_pretrained(
-                str(directory),
-                config=settings,
-                use_safetensors=True,
-                trust_remote_code=False,
-                dtype=torch.float32,
-                ignore_mismatched_sizes=True,
-            )
-    except QontextError:
-        raise
-    except Exception as error:  # the library raises whatever its parsers raise
-        raise QontextError(f"cannot load the encoder: {first_line(error)}", place=directory) from None
+    settings = read_config(directory, num_labels=1)
+    rates, reserved = _classifier(settings, str(directory))
+    if dropout is not None:
+        for rate in rates:
+            setattr(settings, rate, dropout)
+    more: dict[str, Any] = {"config": settings, "ignore_mismatched_sizes": True}
+    with seeded(seed):
+        model, _ = load("AutoModelForSequenceClassification", directory, "encoder", **more)
     keep_fp32(model)
     tokenizer = load_tokenizer(directory)
     check_tokenizer(tokenizer, directory)

@@ -8,16 +8,20 @@ far below that of the four to eight bits from which they are unpacked.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib.util
 import io
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
-from qontext.frame.disk import require_regular
-from qontext.frame.errors import QontextError, first_line, missing_extra, raise_if_out_of_memory
+from qontext.frame import log
+from qontext.frame.disk import raise_disk_error, require_regular
+from qontext.frame.errors import QontextError, missing_extra
 from qontext.frame.hashes import cache_folder
-from qontext.models.converted import converted, mark
-from qontext.models.load import quiet
+from qontext.models.load import load, quiet
+from qontext.models.tokenizer import read_tokenizer
 
 FORMAT = 1
 """Raise it when the folder is written in another way."""
@@ -32,27 +36,49 @@ def unpacked(file: Path) -> Path:
     with file.open("rb") as stream:
         if stream.read(4) != b"GGUF":
             raise QontextError("not a GGUF file", place=file)
-    target = cache_folder("gguf") / f"{file.stem}-{mark([file])}-{FORMAT}"
-    return converted(file, target, "config.json", lambda folder: _unpack(file, folder))
+    target = cache_folder("gguf") / f"{file.stem}-{_mark(file)}-{FORMAT}"
+    if (target / "config.json").is_file():
+        return target
+    log.note(f"Converting {file}, once, into {target}.")
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        temporary.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(temporary, ignore_errors=True)
+        _unpack(file, temporary)
+        if not target.exists():  # another process may have been faster
+            temporary.rename(target)
+    except OSError as error:
+        if not (target / "config.json").is_file():
+            raise_disk_error(error, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return target
+
+
+def _mark(file: Path) -> str:
+    """Identifies a file without reading it."""
+    # Resolved names of the hub's cache are content hashes; size and time stand for local files.
+    real = file.resolve()
+    name = f"{file.name} {real.name} {real.stat().st_size} {real.stat().st_mtime_ns}\n"
+    return hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
 
 
 def _unpack(file: Path, folder: Path) -> None:
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils.quantization_config import GgufConfig
 
-    where: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True}
+    where: dict[str, Any] = {"gguf_file": file.name, "place": file}
     packed: Any = GgufConfig
-    try:
-        # The library's progress bar ignores its own settings.
-        with quiet(), contextlib.redirect_stderr(io.StringIO()):
-            tokenizer = AutoTokenizer.from_pretrained(str(file.parent), **where)
-            model: Any = AutoModelForCausalLM.from_pretrained(
-                str(file.parent), **where, dtype=torch.bfloat16, quantization_config=packed(dequantize=True)
-            )
-    except Exception as error:  # the library raises whatever its parsers raise
-        raise_if_out_of_memory(error)
-        raise QontextError(f"cannot be loaded as a language model: {first_line(error)}", place=file) from None
+    settings = {
+        "dtype": torch.bfloat16,
+        "quantization_config": packed(dequantize=True),
+        "use_safetensors": None,
+    }
+    # The library's progress bar ignores its own settings.
+    with contextlib.redirect_stderr(io.StringIO()):
+        with quiet():
+            tokenizer = read_tokenizer(file.parent, **where)
+        model, _ = load("AutoModelForCausalLM", file.parent, "language model", **where, **settings)
     # It is an ordinary model from here on, but the library still takes it for a packed one and would not save it.
     model.hf_quantizer = None
     if hasattr(model.config, "quantization_config"):

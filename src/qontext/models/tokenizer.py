@@ -52,21 +52,11 @@ def check_tokenizer_files(path: Path) -> None:
 
 def load_tokenizer(path: Path) -> Any:
     """The fast tokenizer of a model folder, or of a separate tokenizer.json."""
-    from transformers import AutoTokenizer
-
     alone = path / "tokenizer.json" if path.is_dir() else path
     if path.is_file() or (alone.is_file() and not (path / "tokenizer_config.json").is_file()):
         return _from_file(alone)
     check_tokenizer_files(path)  # without a vocabulary, the library would create one with 5 words
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(str(path), use_fast=True, trust_remote_code=False)
-    except Exception as error:  # the library raises whatever its parsers raise
-        raise_if_out_of_memory(error)
-        raise QontextError(
-            f"contains no readable tokenizer: {first_line(error)}",
-            place=path,
-            remedy="Expected tokenizer.json and tokenizer_config.json there.",
-        ) from None
+    tokenizer = read_tokenizer(path, use_fast=True)
     longest = tokenizer.model_max_length
     if type(longest) not in (int, float) or not longest >= 1:
         raise damaged(path / "tokenizer_config.json", f"model_max_length is {str(longest)[:40]!r}")
@@ -77,6 +67,23 @@ def load_tokenizer(path: Path) -> Any:
             remedy="Convert it to a tokenizer.json with transformers.",
         )
     return tokenizer
+
+
+def read_tokenizer(folder: Path, *, place: Path | None = None, **settings: Any) -> Any:
+    """The tokenizer of a model folder, as the library reads it. Code that comes with it is never executed."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False, **settings
+        )
+    except Exception as error:  # the library raises whatever its parsers raise
+        raise_if_out_of_memory(error)
+        raise QontextError(
+            f"contains no readable tokenizer: {first_line(error)}",
+            place=place or folder,
+            remedy="Expected tokenizer.json and tokenizer_config.json there.",
+        ) from None
 
 
 def token_ids(

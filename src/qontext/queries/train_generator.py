@@ -118,7 +118,7 @@ def run(config: TrainGeneratorConfig, work: Workdir) -> dict[str, Any]:
 
 def _generator(config: TrainGeneratorConfig, pairs: list[Any]) -> Any:
     """The model to train, as its architecture is trained."""
-    from qontext.models import causal
+    from qontext.models.language_models import find_causal, load_causal
     from qontext.queries.generators.t5 import Source
     from qontext.queries.training.new_model import from_model, from_scratch
     from qontext.queries.training.trainable import Shape, TrainableCausal, TrainableSeq2Seq
@@ -130,9 +130,8 @@ def _generator(config: TrainGeneratorConfig, pairs: list[Any]) -> Any:
         return TrainableSeq2Seq(
             *from_scratch(config.preset, texts, config.vocabulary, config.seed), shape=shape
         )
-    if folder := causal.find(config.model):
-        tokenizer = causal.load_tokenizer(folder)
-        return TrainableCausal(causal.load_model(folder, tokenizer), tokenizer, shape)
+    if folder := find_causal(config.model):
+        return TrainableCausal(*load_causal(folder), shape)
     return TrainableSeq2Seq(*from_model(config.model, config.seed), shape=shape)
 
 

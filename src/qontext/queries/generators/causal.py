@@ -62,17 +62,17 @@ class Causal(Generator):
     def __init__(self, settings: CausalOptions, task: Task) -> None:
         import torch
 
-        from qontext.models.causal import load_model, load_tokenizer, model_folder
+        from qontext.models.language_models import causal_folder, load_causal
         from qontext.models.precision import own_device, resolve_device, resolve_precision
         from qontext.models.products import use_where_faster
         from qontext.queries.generators.sampling import Head, Sampler, end_tokens
 
         assert settings.model is not None, "checked by the options"
-        folder = model_folder(settings.model)
+        folder = causal_folder(settings.model)
         device = resolve_device(own_device(settings.device))
-        self.settings, self.tokenizer = settings, load_tokenizer(folder)
         dtype = resolve_precision(settings.precision, device)
-        self.model = load_model(folder, self.tokenizer, dtype).to(device)
+        model, self.tokenizer = load_causal(folder, dtype)
+        self.settings, self.model = settings, model.to(device)
         use_where_faster(self.model, device, dtype, keep=False)
         self.kind, self.source, self.prompt = read_prompt(folder, self.tokenizer, settings)
         self._check_length()

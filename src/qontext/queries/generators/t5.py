@@ -97,16 +97,16 @@ class T5(Generator):
     model_option = "model"
 
     def __init__(self, settings: T5Options, task: Task) -> None:
+        from qontext.models.language_models import load_seq2seq, seq2seq_folder
         from qontext.models.precision import own_device, resolve_device, resolve_precision
         from qontext.models.products import use_where_faster
-        from qontext.models.seq2seq import load_model, load_tokenizer, model_folder
         from qontext.queries.generators.sampling import Sampler
 
-        folder = model_folder(settings.model)
+        folder = seq2seq_folder(settings.model)
         self.device = resolve_device(own_device(settings.device))
         self.dtype = resolve_precision(settings.precision, self.device)
-        self.tokenizer = load_tokenizer(folder)
-        self.model = load_model(folder, self.tokenizer).to(self.device)
+        model, self.tokenizer = load_seq2seq(folder)
+        self.model = model.to(self.device)
         use_where_faster(self.model, self.device, self.dtype, keep=False)
         self.source, self.settings = Source.of(settings, folder), settings
         self.sampler = Sampler(

@@ -10,8 +10,8 @@ from qontext.frame.damage import opening
 from qontext.frame.errors import QontextError
 from qontext.models import hub
 from qontext.models.folder import check_model
+from qontext.models.language_models import load_seq2seq, load_seq2seq_tokenizer, seq2seq_folder
 from qontext.models.load import quiet, seeded
-from qontext.models.seq2seq import load_model, load_tokenizer, model_folder
 
 
 class Preset(NamedTuple):
@@ -69,8 +69,7 @@ def from_model(name: str, seed: int) -> tuple[Any, Any]:
     folder = hub.locate(name, "model", weights=True)
     config = check_model(folder)
     if config.get("is_encoder_decoder"):
-        tokenizer = load_tokenizer(model_folder(name))
-        return load_model(model_folder(name), tokenizer), tokenizer
+        return load_seq2seq(seq2seq_folder(name))
     if config.get("model_type") != "bert":
         raise QontextError(
             f"is a {config.get('model_type')!r} model, not a sequence-to-sequence model or BERT encoder",
@@ -80,7 +79,7 @@ def from_model(name: str, seed: int) -> tuple[Any, Any]:
 
     # About checkpoints of 2021; emitted at every use of the class.
     warnings.filterwarnings("ignore", message="Version v4.12.0 introduces", category=FutureWarning)
-    tokenizer = load_tokenizer(folder)
+    tokenizer = load_seq2seq_tokenizer(folder)
     with opening(folder, "a loadable BERT encoder"), seeded(seed), quiet():
         model = EncoderDecoderModel.from_encoder_decoder_pretrained(str(folder), str(folder))
     for settings in (model.config, model.generation_config):
