@@ -25,7 +25,7 @@ from qontext.frame.artifacts import open_artifact
 from qontext.frame.errors import QontextError
 from qontext.models.cross_encoder import CrossEncoder
 from qontext.models.encoder import Encoder, load_encoder
-from qontext.models.layout import read_layout
+from qontext.models.folder import read_layout
 from qontext.models.titles import Titles, record_title
 from qontext.pretrain.batches import BatchPlan, Layout
 from qontext.pretrain.masking import Vocabulary

@@ -18,7 +18,7 @@ from qontext.finetune.batch_teacher import BatchTeacher, TaughtInBatch
 from qontext.finetune.batches import Padded, Texts
 from qontext.frame.errors import QontextError
 from qontext.models.batching import FINE
-from qontext.models.layout import Kind
+from qontext.models.folder import Kind
 from qontext.models.representations.tokens import max_similarity
 from qontext.models.representations.vector import Vector
 from qontext.models.retriever import Retriever

@@ -12,7 +12,7 @@ import torch
 from qontext import api
 from qontext.data.runs import read_run
 from qontext.models.encoder import load_encoder
-from qontext.models.layout import read_layout
+from qontext.models.folder import read_layout
 from qontext.models.representations.base import Lengths
 from qontext.models.representations.first_tokens import FirstTokens
 from qontext.models.retriever import Retriever

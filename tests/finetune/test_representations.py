@@ -16,7 +16,7 @@ from qontext import api
 from qontext.data.collection import load_collection
 from qontext.data.runs import read_run
 from qontext.frame.errors import QontextError
-from qontext.models.layout import read_layout
+from qontext.models.folder import read_layout
 from qontext.models.representations import REPRESENTATIONS
 from qontext.models.retriever import Retriever
 from qontext.models.tokenizer import token_ids

@@ -17,7 +17,7 @@ from qontext.data.collection import load_collection
 from qontext.data.runs import read_run
 from qontext.frame.errors import QontextError
 from qontext.models.encoder import load_encoder
-from qontext.models.layout import read_layout
+from qontext.models.folder import read_layout
 from qontext.models.packed import Packed
 from qontext.models.representations import tokens
 from qontext.models.representations.base import Lengths

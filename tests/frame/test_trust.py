@@ -25,7 +25,7 @@ from qontext.frame import fingerprint, trust
 from qontext.frame.artifacts import META
 from qontext.frame.config import StageConfig
 from qontext.frame.errors import QontextError
-from qontext.models.layout import read_layout
+from qontext.models.folder import read_layout
 from qontext.queries.generate import GenerateConfig
 from qontext.retrieve.index.milvus import MilvusOptions
 from qontext.retrieve.index.postgres import PostgresOptions

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.tiny import save_bert
 
-from qontext.models.layout import read_layout
+from qontext.models.folder import read_layout
 from qontext.models.light import LightRetriever, is_light
 from qontext.models.retriever import Retriever
 

@@ -10,7 +10,7 @@ import pytest
 
 from qontext.frame.errors import QontextError
 from qontext.models.batching import batches_by_length
-from qontext.models.layout import read_layout
+from qontext.models.folder import read_layout
 from qontext.models.retriever import Retriever
 from qontext.serve.models import Encoder
 

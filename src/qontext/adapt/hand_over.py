@@ -10,7 +10,8 @@ from qontext import __version__
 from qontext.adapt.request import Request
 from qontext.adapt.verdict import Verdict
 from qontext.frame.artifacts import CARD, Workdir
-from qontext.models.reference import TRAINING_ONLY, Reference, folder_of, model_digest, refer, resolve
+from qontext.models.folder import locate
+from qontext.models.reference import TRAINING_ONLY, Reference, model_digest, refer, resolve
 from qontext.retrieve.searcher import MODEL
 from qontext.retrieve.system import label_of
 
@@ -51,7 +52,7 @@ def current(encoder: str | None, reference: Reference | None, root: Path) -> str
 def is_copied(source: str, root: Path) -> bool:
     """Whether the folder `model` is a copy of this encoder."""
     folder = root / MODEL
-    return folder.is_dir() and model_digest(folder) == model_digest(folder_of(source))
+    return folder.is_dir() and model_digest(folder) == model_digest(locate(source).root)
 
 
 def remove_copy(root: Path, reference: Reference | None) -> None:
@@ -65,7 +66,7 @@ def copy_model(source: str, work: Workdir, card: str) -> None:
     card; atomic."""
     with work.write_folder(MODEL) as folder:
         shutil.copytree(
-            folder_of(source),
+            locate(source).root,
             folder,
             ignore=lambda folder, names: [name for name in names if name in TRAINING_ONLY],
             dirs_exist_ok=True,

@@ -8,8 +8,8 @@ from qontext.adapt.request import Request, parse_budget
 from qontext.adapt.survey import Survey, fertility, spread, survey
 from qontext.data.labels import measured_sizes, read_labels
 from qontext.frame.errors import QontextError
+from qontext.models.folder import locate
 from qontext.models.language_models import causal_folder
-from qontext.models.locate import locate
 from qontext.models.tokenizer import load_tokenizer
 from qontext.queries.generators import GENERATORS
 
@@ -28,7 +28,6 @@ def prepare(config: AdaptConfig) -> tuple[Request, Survey, list[str], int]:
     """The request, the survey, notes for the plan, and the vectors' dimension."""
     import torch
 
-    from qontext.models.layout import read_layout
     from qontext.models.precision import resolve_device
     from qontext.models.retriever import Retriever
 
@@ -36,7 +35,7 @@ def prepare(config: AdaptConfig) -> tuple[Request, Survey, list[str], int]:
     budget = parse_budget(config.budget)
     source = survey(config.documents, labeled=config.labels is not None, read_as=config.read_as)
     folder = locate(config.encoder)
-    tokenizer = load_tokenizer(folder)
+    tokenizer = load_tokenizer(folder.transformer)
     retriever = Retriever(config.encoder, device="cpu", title=config.title)
     notes = _notes(source, tokenizer)
     positions = min(LONGEST_READ, int(retriever.model.config.max_position_embeddings) - 2)
@@ -61,7 +60,7 @@ def prepare(config: AdaptConfig) -> tuple[Request, Survey, list[str], int]:
             generate=_generator(
                 config.generator, config.generator_model, config.endpoint, config.seed, device
             ),
-            pretrain=_objective(config.encoder, read_layout(folder), trained, config.seed)
+            pretrain=_objective(config.encoder, folder.layout, trained, config.seed)
             | ({"title": config.title} if config.title else {}),
             max_tokens=PASSAGE_TOKENS if not source.keep else min(LONGEST_TRAINED, read),
             read_tokens=read,
@@ -75,7 +74,7 @@ def prepare(config: AdaptConfig) -> tuple[Request, Survey, list[str], int]:
             divided=divided,
             window=window,
             question_model=config.question_model,
-            title=config.title or read_layout(folder).title,
+            title=config.title or folder.title,
             read_as=config.read_as,
         ),
         source,

@@ -111,12 +111,12 @@ class Tokens(Parts[TokensConfig]):
         """The id of the separator after titles, if there is one."""
         if not self._reads_titles or self.config.title != "sep":
             return None
-        from qontext.models.locate import locate
+        from qontext.models.folder import locate
         from qontext.models.titles import Titles
         from qontext.models.tokenizer import load_tokenizer
 
         path = Path(self.config.tokenizer).expanduser()
-        tokenizer = load_tokenizer(path if path.exists() else locate(self.config.tokenizer))
+        tokenizer = load_tokenizer(path if path.exists() else locate(self.config.tokenizer).transformer)
         Titles.of("sep", tokenizer, self.config.tokenizer)
         return int(tokenizer.sep_token_id)
 

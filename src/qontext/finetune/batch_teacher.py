@@ -26,8 +26,7 @@ from qontext.finetune.losses.base import WithBatchTeacher
 from qontext.finetune.losses.margin_mse import margin_mse
 from qontext.finetune.objective import BiEncoder, sides
 from qontext.frame.errors import QontextError
-from qontext.models.layout import Kind, read_layout
-from qontext.models.locate import locate
+from qontext.models.folder import Kind, locate
 from qontext.models.representations.base import Lengths
 from qontext.models.retriever import Retriever
 
@@ -102,7 +101,7 @@ def open_batch_teacher(config: FinetuneConfig, group: Any) -> BatchTeacher | Non
     loss = config.options("loss")
     if not isinstance(loss, WithBatchTeacher) or loss.batch_teacher is None:
         return None
-    if read_layout(locate(loss.batch_teacher)).representation == "vector":
+    if locate(loss.batch_teacher).layout.representation == "vector":
         raise QontextError(
             "a second teacher of one vector is not supported",
             place=loss.batch_teacher,

@@ -75,10 +75,10 @@ class LabeledConfig(TrainingConfig):
 
     def titles(self, tokenizer: Any, *, says: bool) -> Titles:
         """The rule for passages' titles."""
-        from qontext.models.locate import locate
-        from qontext.models.titles import Titles, recorded_title, settle_title
+        from qontext.models.folder import locate
+        from qontext.models.titles import Titles, settle_title
 
-        rule = settle_title(self.title, recorded_title(locate(self.encoder)), self.encoder, says=says)
+        rule = settle_title(self.title, locate(self.encoder).title, self.encoder, says=says)
         return Titles.of(rule, tokenizer, self.encoder)
 
     def evaluation_schedule(self, steps: int) -> Schedule:

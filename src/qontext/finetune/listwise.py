@@ -16,8 +16,8 @@ from qontext.frame.errors import QontextError
 from qontext.models.batching import pack_by_tokens
 from qontext.models.cross_encoder import encode_pairs, pad_pairs
 from qontext.models.first_token import compute_first_token_alone
+from qontext.models.folder import locate
 from qontext.models.load import load, read_config, seeded
-from qontext.models.locate import locate
 from qontext.models.precision import keep_fp32
 from qontext.models.tokenizer import check_tokenizer, check_vocabulary, load_tokenizer
 from qontext.training.batch import Batch, Output, Rows, TrainableModel
@@ -119,7 +119,7 @@ def load_classifier(name: str, seed: int, dropout: float | None) -> tuple[Any, A
     """A sequence classifier with one logit on the encoder, its tokenizer, and its maximum length. A missing
     head is initialized from `seed`.
     """
-    directory = locate(name)
+    directory = locate(name).transformer
     settings = read_config(directory, num_labels=1)
     rates, reserved = _classifier(settings, str(directory))
     if dropout is not None:

@@ -74,7 +74,7 @@ def run(config: FinetuneConfig, work: Workdir) -> dict[str, Any]:
 
 def _save(config: FinetuneConfig, model: Any, titles: Any, summary: dict[str, Any], work: Workdir) -> None:
     from qontext.finetune.card import retriever_card
-    from qontext.models.layout import QUERY_FOLDER
+    from qontext.models.folder import QUERY_FOLDER
     from qontext.models.representations.base import Lengths
     from qontext.models.titles import record_title
     from qontext.training import checkpoint, metrics
@@ -100,8 +100,8 @@ def _query_encoder(config: FinetuneConfig) -> Any:
     """The query encoder of an untied pair: that of earlier training, or else a copy of the initial encoder. None if both
     share one."""
     from qontext.models.encoder import load_encoder
-    from qontext.models.layout import QUERY_FOLDER
-    from qontext.models.locate import locate
+    from qontext.models.folder import QUERY_FOLDER
+    from qontext.models.folder import locate
 
     trained = locate(config.encoder) / QUERY_FOLDER
     is_pair = (trained / "config.json").is_file()
@@ -117,11 +117,10 @@ def _query_encoder(config: FinetuneConfig) -> Any:
 
 def open_representation(config: FinetuneConfig, encoder: Any) -> Any:
     """The representation to train, from the settings and the encoder's folder."""
-    from qontext.models.layout import read_layout
-    from qontext.models.locate import locate
+    from qontext.models.folder import locate
     from qontext.models.representations.base import Lengths
 
-    layout = read_layout(locate(config.encoder))
+    layout = locate(config.encoder).layout
     kind, options = REPRESENTATIONS.load(config.representation), config.options("representation")
     return kind.new(encoder, layout, options, Lengths(config.query_length, config.passage_length))
 

@@ -16,11 +16,11 @@ from qontext.data.passage import Passage, TitleRule
 from qontext.frame.errors import QontextError
 from qontext.models.batching import grid_for, pad, run_batches
 from qontext.models.first_token import compute_first_token_alone
+from qontext.models.folder import locate
 from qontext.models.load import load
-from qontext.models.locate import locate
 from qontext.models.precision import Precision, autocast, keep_fp32, resolve_device, resolve_precision
 from qontext.models.products import use_where_faster
-from qontext.models.titles import Titles, recorded_title
+from qontext.models.titles import Titles
 from qontext.models.tokenizer import check_vocabulary, load_tokenizer
 
 
@@ -50,7 +50,8 @@ class CrossEncoder:
         title: TitleRule | None = None,
     ) -> None:
         name = os.fspath(name)
-        directory = locate(name)
+        folder = locate(name)
+        directory = folder.transformer
         self.device = resolve_device(device)
         self.dtype = resolve_precision(precision, self.device)
         model, missing = load("AutoModelForSequenceClassification", directory, "cross-encoder")
@@ -70,7 +71,7 @@ class CrossEncoder:
         use_where_faster(self.model, self.device, self.dtype, keep=False)
         compute_first_token_alone(self.model.base_model)
         self.tokenizer = load_tokenizer(directory)
-        self.titles = Titles.of(title or recorded_title(directory) or "prepend", self.tokenizer, name)
+        self.titles = Titles.of(title or folder.title or "prepend", self.tokenizer, name)
         check_vocabulary(self.tokenizer, model.get_input_embeddings().num_embeddings, name)
         limits = (self.tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None))
         possible = int(min(limit for limit in limits if limit))

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from qontext.frame import log
 from qontext.frame.errors import QontextError
 from qontext.models.families import Family, Shared, family_of
+from qontext.models.folder import locate
 from qontext.models.load import load_mlm, new_model, seeded
-from qontext.models.locate import locate
 from qontext.models.precision import keep_fp32
 from qontext.models.prediction import weighted_cross_entropy
 from qontext.models.presets import PRESETS, preset_config
@@ -216,7 +216,7 @@ def load_encoder(
         model = new_model(preset_config(name_or_path, words), attention, seed, dropout)
         log.detail(f"{name_or_path}: {sum(p.numel() for p in model.parameters()):,} new parameters")
         return Encoder(model, words).eval()
-    directory = locate(name_or_path)
+    directory = locate(name_or_path).transformer
     model, pooler = load_mlm(directory, attention, seed, dropout, shown_name(name_or_path))
     words = _usable_tokenizer(str(directory))
     if tokenizer is not None and _usable_tokenizer(tokenizer).get_vocab() != words.get_vocab():
@@ -232,6 +232,6 @@ def load_encoder(
 
 def _usable_tokenizer(name: str) -> Any:
     path = Path(name).expanduser()
-    tokenizer = load_tokenizer(path if path.exists() else locate(name))
+    tokenizer = load_tokenizer(path if path.exists() else locate(name).transformer)
     check_tokenizer(tokenizer, name)
     return tokenizer

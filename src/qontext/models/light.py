@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from typing_extensions import TypedDict
 
 from qontext.frame.damage import opening, read_json
-from qontext.models.folder import check_model
-from qontext.models.layout import QUERY_FOLDER, Kind, Layout, read_layout
+from qontext.models.folder import QUERY_FOLDER, Kind, Layout, check_model, read_layout
 
 Floats = NDArray[np.float32]
 

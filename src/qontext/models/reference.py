@@ -14,8 +14,7 @@ from qontext.frame.disk import file_hash
 from qontext.frame.errors import QontextError
 from qontext.frame.hashes import digest_of
 from qontext.frame.origins import places, relative
-from qontext.models import hub
-from qontext.models.locate import locate
+from qontext.models.folder import locate
 
 HUB_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
 TRAINING_ONLY = (META, CLAIM, "logs", "checkpoints", "cache", "head.safetensors")
@@ -52,13 +51,6 @@ def shown_name(name: str) -> str:
     return name if len(name) <= LONGEST_SHOWN else "…/" + "/".join(Path(name).parts[-2:])
 
 
-def folder_of(name: str) -> Path:
-    """The folder with all files of a model; `locate` returns that of its transformer."""
-    locate(name)  # checks it
-    path = Path(name).expanduser()
-    return path if path.is_dir() else hub.locate(name, "model", weights=True)
-
-
 def model_digest(folder: Path) -> str:
     """A hash of the files that determine a model's vectors, wherever the folder is."""
     left_out = {*TRAINING_ONLY, *_OTHER}
@@ -74,14 +66,14 @@ def refer(name: str, directory: Path) -> Reference:
     """The reference to a model from a directory."""
     beside = relative(name, directory)
     path = str(Path(name).expanduser().absolute()) if beside else name
-    return {"path": path, "digest": model_digest(folder_of(name)), **beside}  # type: ignore[typeddict-item]
+    return {"path": path, "digest": model_digest(locate(name).root), **beside}  # type: ignore[typeddict-item]
 
 
 def resolve(reference: Reference, directory: Path, model: str | None = None) -> str:
     """The name of the unchanged model: where it was, where it is beside the moved directory, `model`, or the
     default encoder of this machine."""
     if model is not None:
-        if model_digest(folder_of(model)) != reference["digest"]:
+        if model_digest(locate(model).root) != reference["digest"]:
             raise QontextError(
                 f"is not the encoder of {directory}: the content differs from that of {reference['path']}",
                 place=model,
@@ -93,7 +85,7 @@ def resolve(reference: Reference, directory: Path, model: str | None = None) -> 
     candidates = [str(place) for place in places(entry, directory)] if is_path else [reference["path"]]
     there = [name for name in candidates if not is_path or Path(name).exists()]
     for name in there:
-        if model_digest(folder_of(name)) == reference["digest"]:
+        if model_digest(locate(name).root) == reference["digest"]:
             return name
     default = Path(default_encoder())
     if default.is_dir() and model_digest(default) == reference["digest"]:

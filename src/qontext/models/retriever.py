@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,9 +27,8 @@ from qontext.models.batching import Ints, grid_for, pad, run_batches
 from qontext.models.dense import read_dense
 from qontext.models.encoder import load_encoder
 from qontext.models.first_token import compute_first_token_alone
-from qontext.models.layout import QUERY_FOLDER, Kind, read_layout, representation_in
+from qontext.models.folder import QUERY_FOLDER, Kind, locate
 from qontext.models.load import load_backbone
-from qontext.models.locate import locate
 from qontext.models.packed import Packed
 from qontext.models.pooling import POOLINGS
 from qontext.models.precision import Precision, autocast, resolve_device, resolve_precision
@@ -93,7 +93,9 @@ class Retriever:
         self.device = resolve_device(device)
         self.dtype = resolve_precision(precision, self.device)
         self.grid = grid_for(self.device, self.dtype, inference=True)
-        self.layout = read_layout(locate(name), pooling=pooling)
+        self.layout = locate(name).layout
+        if pooling is not None:
+            self.layout = replace(self.layout, pooling=pooling)
         if self.layout.module is None:
             positions = self._open_pooled(name)
         else:
@@ -130,7 +132,7 @@ class Retriever:
 
     def _open_representation(self, name: str, *, accepts_packed: bool) -> int:
         """Load the encoder and the representation, whose forward pass is that of training."""
-        kind = representation_in(self.layout)
+        kind = self.layout.representation_class()
         if kind.stored != "vector" and not accepts_packed:
             raise QontextError(
                 f"is an encoder of the representation {self.layout.representation!r}, not of one vector",

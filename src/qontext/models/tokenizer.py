@@ -13,7 +13,7 @@ import numpy as np
 from qontext.frame.damage import damaged, read_json
 from qontext.frame.disk import require_regular
 from qontext.frame.errors import QontextError, first_line, raise_if_out_of_memory
-from qontext.models.layout import Kind, Layout
+from qontext.models.folder import Kind, Layout
 
 _SPECIAL = {
     "unk_token": ("[UNK]", "<unk>"),

@@ -17,9 +17,9 @@ from qontext.frame import artifacts, execution, log
 from qontext.frame.artifacts import Artifact, Workdir
 from qontext.frame.errors import QontextError
 from qontext.models.encoder import Encoder
-from qontext.models.locate import locate
+from qontext.models.folder import locate
 from qontext.models.presets import PRESETS
-from qontext.models.titles import recorded_title, settle_title
+from qontext.models.titles import settle_title
 from qontext.training.distributed import Group
 
 CACHE = "cache"
@@ -88,7 +88,7 @@ def stored_tokens(source: str) -> Artifact | None:
 
 def title_rule(chosen: TitleRule | None, passages: str, encoder: str, *, says: bool) -> TitleRule:
     """What is done with titles; of a token store, what was done with them."""
-    recorded = None if encoder in PRESETS else recorded_title(locate(encoder))
+    recorded = None if encoder in PRESETS else locate(encoder).title
     if (tokens := stored_tokens(passages)) is None:
         return settle_title(chosen, recorded, encoder, says=says)
     stored: TitleRule = tokens.config["title"]

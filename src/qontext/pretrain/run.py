@@ -106,14 +106,13 @@ def check_layout(layout: Any, method: str, context: str | None, remedy: str = "R
 
 def _take_head(config: PretrainConfig, objective: Any, *, is_first: bool) -> None:
     """Load the head beside the encoder, if any; warn about missing or ignored parts."""
-    from qontext.models.layout import QUERY_FOLDER
-    from qontext.models.locate import locate
+    from qontext.models.folder import QUERY_FOLDER, locate
     from qontext.models.presets import PRESETS
     from qontext.pretrain.folder import load_head
 
     if config.encoder in PRESETS:
         return
-    folder = locate(config.encoder)
+    folder = locate(config.encoder).transformer
     if (folder / QUERY_FOLDER / "config.json").is_file() and is_first:
         log.warn(f"{config.encoder} has a separate encoder for queries, which is ignored.")
     warning = None if load_head(objective, folder) else objective.missing_head()

@@ -87,8 +87,7 @@ class Encode(Parts[EncodeConfig]):
     def open(self) -> None:
         import numpy as np
 
-        from qontext.models.layout import read_layout, representation_in
-        from qontext.models.locate import locate
+        from qontext.models.folder import locate
         from qontext.models.precision import own_device, resolve_device, settle_precision
         from qontext.models.retriever import Retriever
         from qontext.models.titles import settle_title
@@ -108,10 +107,10 @@ class Encode(Parts[EncodeConfig]):
             "batch_tokens": config.batch_tokens,
             "title": config.title,
         }
-        layout = read_layout(locate(config.encoder))
+        layout = locate(config.encoder).layout
         settle_title(config.title, layout.title, config.encoder, says=self.work.rank == 0)
         if layout.module is not None:
-            _check_representation(config, layout.representation, representation_in(layout).stored)
+            _check_representation(config, layout.representation, layout.representation_class().stored)
         settings |= {"pooling": config.pooling, "dimensions": config.dimensions, "packed": True}
         self.retriever = Retriever(config.encoder, **settings).of(config.kind)
         self.between = self.retriever.titles.between

@@ -99,9 +99,9 @@ class Rerank(Parts[RerankConfig]):
         import numpy as np
 
         from qontext.models.cross_encoder import CrossEncoder
-        from qontext.models.locate import locate
+        from qontext.models.folder import locate
         from qontext.models.precision import own_device, resolve_device, settle_precision
-        from qontext.models.titles import recorded_title, settle_title
+        from qontext.models.titles import settle_title
 
         config, top = self.config, self.candidates[0]
         self.queries = _queries(config, top)
@@ -134,7 +134,7 @@ class Rerank(Parts[RerankConfig]):
             for name in config.reranker
         ]
         for name in config.reranker:
-            settle_title(config.title, recorded_title(locate(name)), name, says=self.work.rank == 0)
+            settle_title(config.title, locate(name).title, name, says=self.work.rank == 0)
 
     def make(self, part: Part, content: None) -> dict[str, int]:
         import numpy as np

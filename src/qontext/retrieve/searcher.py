@@ -19,7 +19,8 @@ from qontext.frame.errors import QontextError
 from qontext.frame.hashes import json_digest
 from qontext.frame.locks import Reading
 from qontext.frame.trust import trusting
-from qontext.models.reference import Reference, folder_of, model_digest, resolve
+from qontext.models.folder import locate
+from qontext.models.reference import Reference, model_digest, resolve
 from qontext.retrieve.base import Answer as Answer
 from qontext.retrieve.base import BaseSearcher
 from qontext.retrieve.system import System, SystemName
@@ -277,7 +278,9 @@ class Searcher(BaseSearcher):
         """The encoder in NumPy; None if it needs torch."""
         from qontext.models.light import open_light
 
-        return open_light(folder_of(self.model), self.read_tokens) if self.device in ("auto", "cpu") else None
+        return (
+            open_light(locate(self.model).root, self.read_tokens) if self.device in ("auto", "cpu") else None
+        )
 
     @cached_property
     def _retriever(self) -> Any:

@@ -23,7 +23,7 @@ from qontext.retrieve.packed import open_packed, take
 
 if TYPE_CHECKING:
     from qontext.data.runs import Run
-    from qontext.models.layout import Kind
+    from qontext.models.folder import Kind
     from qontext.models.retriever import Retriever
 
 Array = np.ndarray[Any, Any]

@@ -17,7 +17,7 @@ from qontext.corpus.counting import Counter, count_words, counter
 from qontext.corpus.sentences import SPECIAL_TOKENS, by_rules, group, pieces, shortened
 from qontext.data.passage import Passage
 from qontext.frame.errors import QontextError
-from qontext.models.layout import Kind
+from qontext.models.folder import Kind
 from qontext.models.packed import Packed
 from qontext.models.retriever import Retriever
 

@@ -24,7 +24,7 @@ from qontext.frame import artifacts
 from qontext.frame.config import StageConfig, existing
 from qontext.frame.errors import QontextError, choose
 from qontext.frame.inputs import check_input, named_inputs
-from qontext.models.locate import locate
+from qontext.models.folder import locate
 from qontext.models.tokenizer import check_tokenizer_files
 from qontext.retrieve.index.build import IndexConfig
 from qontext.retrieve.searcher import is_adapted

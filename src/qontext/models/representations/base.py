@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from qontext.frame import config
 from qontext.frame.damage import opening, read_json
 from qontext.models.encoder import Encoder
-from qontext.models.layout import Kind, Layout
+from qontext.models.folder import Kind, Layout
 from qontext.models.load import seeded
 from qontext.models.packed import Packed
 from qontext.models.representations import REPRESENTATIONS

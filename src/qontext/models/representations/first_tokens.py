@@ -22,7 +22,7 @@ from typing_extensions import TypedDict
 from qontext.frame.config import Options
 from qontext.frame.damage import read_json
 from qontext.models.encoder import Encoder
-from qontext.models.layout import Layout
+from qontext.models.folder import Layout
 from qontext.models.packed import Packed
 from qontext.models.representations.base import Lengths, Representation
 from qontext.models.representations.tokens import max_similarity, present

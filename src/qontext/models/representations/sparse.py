@@ -29,7 +29,7 @@ from qontext.frame.config import Options
 from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
 from qontext.models.encoder import Encoder
-from qontext.models.layout import Layout
+from qontext.models.folder import Layout
 from qontext.models.packed import Packed
 from qontext.models.representations.base import Lengths, Representation
 from qontext.models.save import Module, write_modules

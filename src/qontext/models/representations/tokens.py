@@ -33,7 +33,7 @@ from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
 from qontext.models.dense import read_dense
 from qontext.models.encoder import Encoder
-from qontext.models.layout import Kind, Layout
+from qontext.models.folder import Kind, Layout
 from qontext.models.load import seeded
 from qontext.models.packed import Packed
 from qontext.models.precision import Fp32Linear

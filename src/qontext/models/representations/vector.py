@@ -18,7 +18,7 @@ from qontext.frame import log
 from qontext.frame.config import Options
 from qontext.frame.errors import QontextError
 from qontext.models.encoder import Encoder
-from qontext.models.layout import Layout
+from qontext.models.folder import Layout
 from qontext.models.pooling import POOLINGS
 from qontext.models.representations.base import Lengths, Representation
 from qontext.models.save import Pooling, Similarity
