@@ -21,8 +21,8 @@ from qontext.pretrain.batches import BatchPlan
 from qontext.pretrain.config import PretrainConfig
 from qontext.pretrain.masking import Vocabulary
 from qontext.training.distributed import Group
+from qontext.training.loop import Prefetched
 from qontext.training.optimizer import Optimizer
-from qontext.training.prefetch import Prefetched
 from qontext.training.step import Stepper
 
 VOCABULARY, MAX_TOKENS = 30_522, 144

@@ -23,7 +23,7 @@ from qontext.evaluation.question_model import Asking
 from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
 from qontext.frame.execution import claim_of
-from qontext.training.pace import Limit, Pace
+from qontext.training.time_limit import StepEstimate, TimeLimit
 from qontext.workflow.recipe import Recipe, read_recipe
 
 RATES = Rates(trained=20, encoded=100, generated=2_000, scored=50)
@@ -216,12 +216,12 @@ def seconds_taken(adaptation: Plan, speed: Callable[[float], float]) -> tuple[fl
     vectors = STAGE_SECONDS + adaptation.pool / RATES.encoded
     work(sum(adaptation.seconds[part] for part in ("split", "generate", "hold_out", "filter")) + vectors)
     most, after = adaptation.limits["pretrain"]["most_steps"], adaptation.limits["pretrain"]["steps_after"]
-    limit = Limit(60 * adaptation.limits["pretrain"]["minutes"], int(most), now, int(after))
-    pace, done = Pace(adaptation.steps, limit, clock=lambda: now), 0
-    while done < pace.last:
+    limit = TimeLimit(60 * adaptation.limits["pretrain"]["minutes"], int(most), now, int(after))
+    estimate, done = StepEstimate(adaptation.steps, limit, clock=lambda: now), 0
+    while done < estimate.last:
         now += adaptation.batch / RATES.trained / speed(now)
         done += 1
-        pace.revise(done)
+        estimate.revise(done)
     work(
         adaptation.seconds["measure"]
         - vectors

@@ -104,7 +104,7 @@ def test_two_processes_and_small_micro_batches_train_the_encoder_of_one_with_dro
 def test_the_best_weights_are_kept_and_patience_ends_the_run(
     finetune: Finetune, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from qontext.training.probe import Probe
+    from qontext.training.evaluation import Probe
 
     course = iter([0.1, 0.5, 0.3, 0.5, 0.2, 0.9])
 
@@ -260,7 +260,7 @@ def test_vectors_in_training_are_those_after_it(finetune: Finetune, start: Path)
 def test_measurements_after_the_step_that_a_run_resumes_from_are_made_anew(tmp_path: Path) -> None:
     from qontext.frame.artifacts import Workdir
     from qontext.training.distributed import Group
-    from qontext.training.early_stop import Evaluations, Schedule
+    from qontext.training.evaluation import Evaluations, Schedule
 
     course = {2: 0.5, 4: 0.4, 6: 0.3}
     step = 0

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from qontext.models.encoder import Encoder, load_encoder
-from qontext.models.first_token import LAYERS, compute_first_token_alone
+from qontext.models.attention import LAYERS, compute_first_token_alone
 from qontext.training.dropout import drawn_for, use_cheap_dropout
 
 from .conftest import KINDS, save_checkpoint

@@ -120,7 +120,7 @@ def test_trackio_gets_the_losses(tmp_path: Path, start: Callable[..., Running]) 
 def test_the_weights_with_the_best_probe_are_kept(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from qontext.training.probe import Probe
+    from qontext.training.evaluation import Probe
 
     folder, course = tmp_path / "labeled", iter([0.1, 0.5, 0.3, 0.4, 0.2])
     (folder / "qrels").mkdir(parents=True)

@@ -153,7 +153,7 @@ def test_steps_that_a_time_limit_revised_are_the_same_after_a_kill(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed between a revision and the next checkpoint, and resumed on a machine of another speed."""
-    from qontext.training.pace import Pace
+    from qontext.training.time_limit import StepEstimate
 
     settings: dict[str, Any] = {
         "method": "mlm",
@@ -164,11 +164,11 @@ def test_steps_that_a_time_limit_revised_are_the_same_after_a_kill(
     }
     revised = {3: 10}
 
-    def revise(self: Pace, done: int) -> bool:
+    def revise(self: StepEstimate, done: int) -> bool:
         self.last = revised.get(done, self.last)
         return done in revised
 
-    monkeypatch.setattr(Pace, "revise", revise)
+    monkeypatch.setattr(StepEstimate, "revise", revise)
     whole = train(corpus, tmp_path / "whole", **settings)
     assert whole.summary["steps"] == 10 and whole.config["minutes"] == 5
 

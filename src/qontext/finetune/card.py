@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from qontext.finetune.config import FinetuneConfig, LabeledConfig
-from qontext.models.card import how_it_was_made
 from qontext.models.representations.base import Representation
+from qontext.models.save import how_it_was_made
 from qontext.models.titles import Titles
 
 _RETRIEVER = """---

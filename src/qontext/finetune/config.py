@@ -16,7 +16,7 @@ from qontext.training.config import TrainingConfig
 if TYPE_CHECKING:
     from qontext.finetune.losses.base import Loss
     from qontext.models.titles import Titles
-    from qontext.training.early_stop import Schedule
+    from qontext.training.evaluation import Schedule
 
 
 class LabeledConfig(TrainingConfig):
@@ -83,7 +83,7 @@ class LabeledConfig(TrainingConfig):
 
     def evaluation_schedule(self, steps: int) -> Schedule:
         """The evaluation schedule of a training with this number of steps."""
-        from qontext.training.early_stop import Schedule
+        from qontext.training.evaluation import Schedule
 
         return Schedule(self.dev_every or max(1, steps // 10), steps, self.keep, self.patience)
 

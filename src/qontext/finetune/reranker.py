@@ -102,7 +102,7 @@ def _evaluations(
     """Evaluation of the ranks of positives in the lists of `dev`."""
     from qontext.finetune.listwise import mean_reciprocal_rank
     from qontext.training.distributed import Group
-    from qontext.training.early_stop import Evaluations
+    from qontext.training.evaluation import Evaluations
 
     alone = Group(0, 1, group.device)
     settings = {"batch_size": 1, "candidates": plan.candidates}

@@ -20,7 +20,7 @@ def run(config: FinetuneConfig, work: Workdir) -> dict[str, Any]:
     from qontext.finetune.examples import read_examples
     from qontext.finetune.objective import BiEncoder
     from qontext.models.encoder import load_encoder
-    from qontext.models.first_token import compute_first_token_alone
+    from qontext.models.attention import compute_first_token_alone
     from qontext.training.distributed import join
     from qontext.training.loop import train
 
@@ -103,7 +103,7 @@ def _query_encoder(config: FinetuneConfig) -> Any:
     from qontext.models.folder import QUERY_FOLDER
     from qontext.models.folder import locate
 
-    trained = locate(config.encoder) / QUERY_FOLDER
+    trained = locate(config.encoder).transformer / QUERY_FOLDER
     is_pair = (trained / "config.json").is_file()
     if config.untied:
         start = str(trained) if is_pair else config.encoder
@@ -143,8 +143,7 @@ def _evaluations(
     config: FinetuneConfig, model: Any, reader: Any, group: Any, work: Workdir, steps: int
 ) -> Any:
     """Evaluation of retrieval on the labeled set `dev`."""
-    from qontext.training.early_stop import Evaluations
-    from qontext.training.probe import Probe
+    from qontext.training.evaluation import Evaluations, Probe
 
     settings: dict[str, Any] = {"queries": config.dev_queries, "query_tokens": config.query_length}
     prompts = reader.prompts

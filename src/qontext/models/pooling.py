@@ -1,4 +1,4 @@
-"""A text's hidden states → its vector, for training and for search.
+"""A text's hidden states → its vector: pooling, for training and for search, and the dense layers of a folder after it.
 
 Shapes: N texts, T tokens, H hidden size.
 """
@@ -6,9 +6,17 @@ Shapes: N texts, T tokens, H hidden size.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import NotRequired
 
 import torch
-from torch import Tensor
+from pydantic import PositiveInt
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from typing_extensions import TypedDict
+
+from qontext.frame.damage import opening, read_json
+from qontext.frame.errors import QontextError
 
 
 def _mean(hidden_NTH: Tensor, mask_NT: Tensor) -> Tensor:
@@ -30,3 +38,45 @@ POOLINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "max": _max,
     "lasttoken": _last,
 }
+
+
+class Dense(TypedDict):
+    """The fields read from a dense layer's config.json."""
+
+    in_features: PositiveInt
+    out_features: PositiveInt
+    bias: NotRequired[bool]
+    activation_function: NotRequired[str]
+
+
+class DenseLayer(nn.Sequential):
+    """A linear layer with its activation; `dimension` is its output dimension."""
+
+    def __init__(self, linear: nn.Linear, activation: nn.Module) -> None:
+        super().__init__(linear, activation)
+        self.dimension = linear.out_features
+
+
+def read_dense(path: Path) -> DenseLayer:
+    config, file = read_json(path / "config.json", Dense), path / "model.safetensors"
+    if not file.is_file():
+        pickled = (path / "pytorch_model.bin").is_file()
+        raise QontextError(
+            "the weights of the encoder's dense layer are "
+            + ("pickled, which are not read: a pickle can run code" if pickled else "missing"),
+            place=path,
+            remedy="Expected model.safetensors: load and save the model with sentence-transformers.",
+        )
+    with opening(file, "the weights of the encoder's dense layer"):
+        weights = {name.removeprefix("linear."): value for name, value in load_file(file).items()}
+        shape = config["out_features"], config["in_features"]
+        if weights["weight"].shape != shape:
+            raise ValueError(f"they have the shape {tuple(weights['weight'].shape)}, expected {shape}")
+        linear = nn.Linear(config["in_features"], config["out_features"], bias=config.get("bias", True))
+        linear.load_state_dict(weights)
+    activation = str(config.get("activation_function", "torch.nn.modules.activation.Tanh")).rpartition(".")[2]
+    if activation not in ("Tanh", "Identity", "GELU", "ReLU"):
+        raise QontextError(
+            f"the encoder's dense layer has the unsupported activation {activation}", place=path
+        )
+    return DenseLayer(linear, getattr(nn, activation)()).eval()

@@ -24,13 +24,12 @@ from qontext.data.collection import Passage
 from qontext.data.passage import TitleRule
 from qontext.frame.errors import QontextError
 from qontext.models.batching import Ints, grid_for, pad, run_batches
-from qontext.models.dense import read_dense
 from qontext.models.encoder import load_encoder
-from qontext.models.first_token import compute_first_token_alone
+from qontext.models.attention import compute_first_token_alone
 from qontext.models.folder import QUERY_FOLDER, Kind, locate
 from qontext.models.load import load_backbone
 from qontext.models.packed import Packed
-from qontext.models.pooling import POOLINGS
+from qontext.models.pooling import POOLINGS, read_dense
 from qontext.models.precision import Precision, autocast, resolve_device, resolve_precision
 from qontext.models.products import use_where_faster
 from qontext.models.titles import Titles

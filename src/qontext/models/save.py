@@ -1,10 +1,11 @@
-"""An encoder's directory, as transformers and sentence-transformers (ST) expect it.
+"""Writing an encoder's directory, as transformers and sentence-transformers (ST) expect it.
 
 | file | read by |
 |---|---|
 | config.json, model.safetensors | transformers, ST |
 | tokenizer.json, tokenizer_config.json | transformers, ST |
 | modules.json, sentence_bert_config.json, config_sentence_transformers.json, 1_Pooling/ | ST |
+| README.md | people: the model card |
 
 The same encoder produces the same bytes.
 """
@@ -19,11 +20,26 @@ from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
+import qontext
+from qontext.frame.config import StageConfig
 from qontext.models.load import quiet
 from qontext.models.tokenizer import save_tokenizer
 
 Pooling = Literal["cls", "mean"]
 Similarity = Literal["dot", "cosine"]
+_MADE = """
+## How it was made
+
+| setting | value |
+|---|---|
+{settings}
+
+| result | value |
+|---|---|
+{results}
+
+Made with qontext {version}.
+"""
 
 
 class Module(NamedTuple):
@@ -96,3 +112,20 @@ def vector_modules(hidden_size: int, pooling: Pooling, *, normalize: bool) -> li
 def _write(path: Path, value: Any) -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+def how_it_was_made(config: StageConfig, summary: dict[str, Any], *inputs: str) -> str:
+    """The shared part of all model cards, in Markdown: training settings and results. `inputs` names the fields whose paths are listed with the settings."""
+    settings = {**{name: getattr(config, name) for name in inputs}, **config.identity()}
+    return _MADE.format(settings=_rows(settings), results=_rows(summary), version=qontext.__version__)
+
+
+def _rows(values: dict[str, Any], prefix: str = "") -> str:
+    """Lines of a table; nested values have joined names, and times are omitted, so that the card is reproducible."""
+    lines = []
+    for name, value in values.items():
+        if isinstance(value, dict):
+            lines.append(_rows(value, f"{prefix}{name} "))
+        elif value is not None and "second" not in name:
+            lines.append(f"| {prefix}{name} | {value} |")
+    return "\n".join(line for line in lines if line)

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from qontext.frame import log
 from qontext.frame.damage import opening
 from qontext.frame.errors import QontextError
-from qontext.models.card import how_it_was_made
+from qontext.models.save import how_it_was_made
 from qontext.models.encoder import Encoder
 from qontext.models.titles import Titles, record_title
 from qontext.pretrain.config import PretrainConfig

@@ -224,8 +224,7 @@ def _evaluations(
     phase: str,
 ) -> Any:
     """Evaluation of retrieval without fine-tuning on the labeled set `probe`."""
-    from qontext.training.early_stop import Evaluations, Schedule
-    from qontext.training.probe import Probe
+    from qontext.training.evaluation import Evaluations, Probe, Schedule
 
     read = objective.encoder.tokenizer, config.max_tokens
     probe = Probe(str(config.probe), config.probe_split, *read, between=titles.between)

@@ -159,7 +159,7 @@ def _evaluations(
 ) -> Any:
     """The loss on the dev pairs, and a few samples."""
     from qontext.models.precision import resolve_precision, settle_precision
-    from qontext.training.early_stop import Evaluations, Schedule
+    from qontext.training.evaluation import Evaluations, Schedule
     from qontext.training.sampler import EpochSampler
 
     dtype = resolve_precision(settle_precision(work, config.precision, group.device), group.device)

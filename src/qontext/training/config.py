@@ -14,7 +14,7 @@ from qontext.frame.parts import Place
 
 if TYPE_CHECKING:
     from qontext.models.batching import Grid
-    from qontext.training.pace import Limit
+    from qontext.training.time_limit import TimeLimit
 
 
 class TrainingConfig(DeviceConfig):
@@ -94,14 +94,14 @@ class TrainingConfig(DeviceConfig):
         omitted = ("minutes", "most_steps", "steps_after") if self.minutes is None else ()
         return {name: value for name, value in super().identity().items() if name not in omitted}
 
-    def limit(self, steps: int) -> Limit | None:
+    def limit(self, steps: int) -> TimeLimit | None:
         """The time limit of a training of so many steps."""
-        from qontext.training.pace import Limit
+        from qontext.training.time_limit import TimeLimit
 
         if self.minutes is None:
             return None
         before, most = 60 * self.minutes_before, self.most_steps or steps
-        return Limit(60 * self.minutes, most, before, self.steps_after or 0)
+        return TimeLimit(60 * self.minutes, most, before, self.steps_after or 0)
 
     def token_budget(self, device: Any) -> int:
         """The token budget per micro-batch on this device."""

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Generic, TypeVar
 
 from qontext.frame import log
 from qontext.frame.artifacts import Workdir
@@ -21,16 +22,16 @@ from qontext.training import checkpoint
 from qontext.training.batch import Batch, TrainableModel
 from qontext.training.config import TrainingConfig
 from qontext.training.distributed import Group
-from qontext.training.early_stop import Evaluations
+from qontext.training.evaluation import Evaluations
 from qontext.training.memory import return_freed_memory
 from qontext.training.metrics import Metrics
 from qontext.training.optimizer import Optimizer
-from qontext.training.pace import Pace, Paced
-from qontext.training.prefetch import Prefetched
 from qontext.training.step import FRESH, Cache, Stepper
+from qontext.training.time_limit import RevisedSteps, StepEstimate
 
 Plan = Callable[[int], Batch]
 """A step → this rank's part of its batch."""
+B = TypeVar("B")
 
 
 def train(
@@ -53,12 +54,12 @@ def train(
     """
     run, state = _resume(model, config, group, work, steps, phase, cache)
     done = int(state["step"])
-    pace = _pace(config, steps, group, work, phase, state)
-    run.optimizer.steps = pace.last
+    revised = _revised_steps(config, steps, group, work, phase, state)
+    run.optimizer.steps = revised.last
     metrics = Metrics(work, done, config.track, phase) if group.is_first else None
     saved = time.monotonic()
     # A run that stopped early and was killed before it finished remains stopped.
-    end = done if state.get("stopped") else pace.end(done)
+    end = done if state.get("stopped") else revised.end(done)
 
     model.train()
     with (
@@ -69,28 +70,28 @@ def train(
         for step, batch in batches:
             run.step(step, batch)
             done = step + 1
-            if pace.after(done):
-                run.optimizer.steps = pace.last
-            if done % config.log_every == 0 or done == pace.last:
+            if revised.after(done):
+                run.optimizer.steps = revised.last
+            if done % config.log_every == 0 or done == revised.last:
                 advance(0, _reported(run, done, metrics))
-            advance(1, total=pace.last)
+            advance(1, total=revised.last)
             after_step(done)
-            stopped = evaluations.after(done, metrics, pace.last) if evaluations else False
+            stopped = evaluations.after(done, metrics, revised.last) if evaluations else False
             interrupted = group.any(stop.requested)
             due = time.monotonic() - saved > 60 * config.checkpoint_minutes
-            if done == pace.last or stopped or interrupted or group.any(due):
-                _save(run, work, phase, {**run.state(done), "stopped": stopped, **pace.state()})
+            if done == revised.last or stopped or interrupted or group.any(due):
+                _save(run, work, phase, {**run.state(done), "stopped": stopped, **revised.state()})
                 saved = time.monotonic()
             if interrupted:
                 log.note(f"{phase}: saved at step {done:,}; run the same command again to resume.")
                 raise KeyboardInterrupt
-            if stopped or done == pace.last:
+            if stopped or done == revised.last:
                 break
     model.eval()
     return_freed_memory()
     if metrics is not None:
         metrics.close()
-    return run.summary() | pace.summary() | (evaluations.finish() if evaluations else {})
+    return run.summary() | revised.summary() | (evaluations.finish() if evaluations else {})
 
 
 def _reported(run: Stepper, done: int, metrics: Metrics | None) -> str:
@@ -119,12 +120,14 @@ def _resume(
     return Stepper(model, optimizer, group, dtype, cache=cache, state=state), state
 
 
-def _pace(
+def _revised_steps(
     config: TrainingConfig, steps: int, group: Group, work: Workdir, phase: str, state: Mapping[str, Any]
-) -> Paced:
+) -> RevisedSteps:
     """The number of steps, and the time limit, if any."""
     earlier = float(state.get("elapsed", 0.0)) + time.monotonic() - work.opened
-    return Paced(Pace(steps, config.limit(steps), elapsed=earlier), group, work, phase, int(state["step"]))
+    return RevisedSteps(
+        StepEstimate(steps, config.limit(steps), elapsed=earlier), group, work, phase, int(state["step"])
+    )
 
 
 def _save(run: Stepper, work: Workdir, phase: str, state: dict[str, Any]) -> None:
@@ -151,3 +154,28 @@ def _progress(
 def _in_words(values: dict[str, Any]) -> str:
     losses = "  ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in values["losses"].items())
     return f"{losses}  {values['passages_per_second']:,.0f} passages/s"
+
+
+class Prefetched(Generic[B]):
+    """(step, batch) pairs, each prepared in a thread while the previous one is computed."""
+
+    def __init__(self, batch_of: Callable[[int], B], first: int, last: int) -> None:
+        self.batch_of, self.first, self.last = batch_of, first, last
+
+    def __enter__(self) -> Iterator[tuple[int, B]]:
+        self.pool = ThreadPoolExecutor(1, thread_name_prefix="batches")
+        return self._batches()
+
+    def _batches(self) -> Iterator[tuple[int, B]]:
+        coming = [
+            self.pool.submit(self.batch_of, step)
+            for step in range(self.first, min(self.first + 2, self.last))
+        ]
+        for step in range(self.first, self.last):
+            batch = coming.pop(0).result()
+            if step + 2 < self.last:
+                coming.append(self.pool.submit(self.batch_of, step + 2))
+            yield step, batch
+
+    def __exit__(self, *error: object) -> None:
+        self.pool.shutdown(wait=True, cancel_futures=True)

@@ -31,11 +31,11 @@ from typing_extensions import TypedDict
 from qontext.frame.config import Options
 from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
-from qontext.models.dense import read_dense
 from qontext.models.encoder import Encoder
 from qontext.models.folder import Kind, Layout
 from qontext.models.load import seeded
 from qontext.models.packed import Packed
+from qontext.models.pooling import read_dense
 from qontext.models.precision import Fp32Linear
 from qontext.models.representations.base import SEED, Lengths, Representation
 from qontext.models.save import Module, write_modules

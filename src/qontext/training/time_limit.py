@@ -26,10 +26,10 @@ from qontext.frame.damage import read_json
 from qontext.training.distributed import Group
 
 MEASURED, FEWEST_MEASURED = 9, 5
-"""How many steps are timed at most, and at least."""
+"""The maximum and minimum number of steps that are timed."""
 TOLERANCE = 0.03
 """Share of the limit by which a training may miss it before its steps are revised."""
-WORTH_TELLING = 0.1
+WORTH_ANNOUNCING = 0.1
 """Share of the steps that a revision, or several, must add or remove to be announced."""
 
 
@@ -41,7 +41,7 @@ class Revision(TypedDict):
 
 
 @dataclass(frozen=True)
-class Limit:
+class TimeLimit:
     """Seconds for all work, of which `before` were spent before the training; `after` is what follows, in steps of the
     training. `most` is the largest number of steps."""
 
@@ -51,13 +51,13 @@ class Limit:
     after: int = 0
 
 
-class Pace:
+class StepEstimate:
     """The number of steps: `last`, which `revise` changes. Without a limit it stays."""
 
     def __init__(
         self,
         steps: int,
-        limit: Limit | None,
+        limit: TimeLimit | None,
         *,
         elapsed: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
@@ -92,62 +92,63 @@ class Pace:
         return self.last != earlier
 
 
-class Paced:
-    """The pace of a training in a directory: the first rank revises, all ranks follow, and a resumed run repeats."""
+class RevisedSteps:
+    """The number of steps of a training in a directory: the first rank revises it, all ranks follow, and a resumed run
+    repeats the revisions."""
 
-    def __init__(self, pace: Pace, group: Group, work: Workdir, phase: str, done: int) -> None:
-        self.pace, self.group, self.work, self.phase = pace, group, work, phase
+    def __init__(self, estimate: StepEstimate, group: Group, work: Workdir, phase: str, done: int) -> None:
+        self.estimate, self.group, self.work, self.phase = estimate, group, work, phase
         self.file = f"checkpoints/{phase}/revisions.json"
         path = work.path / self.file
         self.revisions: list[Revision] = read_json(path, list[Revision]) if path.exists() else []
         for revision in self.revisions:
             if revision["step"] <= done:
-                pace.last = revision["steps"]
-        self.told = pace.last
+                estimate.last = revision["steps"]
+        self.announced = estimate.last
 
     @property
     def last(self) -> int:
         """The number of steps, as far as is known."""
-        return self.pace.last
+        return self.estimate.last
 
     def end(self, done: int) -> int:
         """The step up to which batches may be needed."""
-        return self.pace.most if done < self.last else done
+        return self.estimate.most if done < self.last else done
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint needs."""
-        return {"elapsed": round(self.pace.elapsed, 3)} if self.pace.limit else {}
+        """The state for a checkpoint."""
+        return {"elapsed": round(self.estimate.elapsed, 3)} if self.estimate.limit else {}
 
     def summary(self) -> dict[str, Any]:
         return {"steps": self.last} if self.revisions else {}
 
     def after(self, done: int) -> bool:
         """Called on all ranks after each step. Whether the number of steps has changed."""
-        if self.pace.limit is None:
+        if self.estimate.limit is None:
             return False
         if self.group.device.type == "cuda":
             torch.cuda.synchronize(self.group.device)
         earlier = self.last
-        revised = self.pace.revise(done)
+        revised = self.estimate.revise(done)
         if self.revisions and done <= self.revisions[-1]["step"]:  # a repeated part of an interrupted run
             recorded = [revision["steps"] for revision in self.revisions if revision["step"] == done]
-            self.pace.last = recorded[0] if recorded else earlier
+            self.estimate.last = recorded[0] if recorded else earlier
             return bool(recorded)
         if not self.group.any(revised and self.group.is_first):
-            self.pace.last = earlier
+            self.estimate.last = earlier
             return False
-        self.pace.last = self.group.of_first(self.pace.last)
+        self.estimate.last = self.group.of_first(self.estimate.last)
         self.revisions.append({"step": done, "steps": self.last})
         if self.group.is_first:
             self.work.write_json(self.file, self.revisions)
-            self._tell()
+            self._announce()
         return True
 
-    def _tell(self) -> None:
+    def _announce(self) -> None:
         """Say how many steps there are now, where it makes a difference to a person."""
-        if abs(self.last - self.told) > WORTH_TELLING * self.told:
+        if abs(self.last - self.announced) > WORTH_ANNOUNCING * self.announced:
             log.note(
-                f"{self.phase}: {self.last:,} steps instead of {self.told:,}, to end on time. "
-                f"A step takes {self.pace.step:.2g} s."
+                f"{self.phase}: {self.last:,} steps instead of {self.announced:,}, to end on time. "
+                f"A step takes {self.estimate.step:.2g} s."
             )
-            self.told = self.last
+            self.announced = self.last
