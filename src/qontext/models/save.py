@@ -115,7 +115,8 @@ def _write(path: Path, value: Any) -> None:
 
 
 def how_it_was_made(config: StageConfig, summary: dict[str, Any], *inputs: str) -> str:
-    """The shared part of all model cards, in Markdown: training settings and results. `inputs` names the fields whose paths are listed with the settings."""
+    """The shared part of all model cards, in Markdown: training settings and results. `inputs` names the fields whose paths
+    are listed with the settings."""
     settings = {**{name: getattr(config, name) for name in inputs}, **config.identity()}
     return _MADE.format(settings=_rows(settings), results=_rows(summary), version=qontext.__version__)
 
