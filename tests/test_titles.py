@@ -89,9 +89,9 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     ids: list[list[int]] = []
     inner = Retriever.encode_tokens
 
-    def encode_tokens(self: Retriever, tokens: Any, **settings: Any) -> Any:
+    def encode_tokens(self: Retriever, tokens: Any, *kind: Any, **settings: Any) -> Any:
         ids.extend(sorted(row.tolist() for row in tokens))
-        return inner(self, tokens, **settings)
+        return inner(self, tokens, *kind, **settings)
 
     monkeypatch.setattr(Retriever, "encode_tokens", encode_tokens)
     return ids

@@ -47,8 +47,8 @@ class TokenScorer:
             )
         self.encoded = open_packed(path)
         artifact.check_content()
-        stored = pa.chunked_array(self.encoded.part_ids, pa.string())
-        place = pc.index_in(pa.array(ids, pa.string()), stored)
+        own = pa.chunked_array(self.encoded.part_ids, pa.string())
+        place = pc.index_in(pa.array(ids, pa.string()), own)
         is_missing = place.take(pa.array(needed)).is_null().to_numpy(zero_copy_only=False)
         if is_missing.any():
             missing = ids[needed[is_missing.argmax()]]
