@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from qontext.models.encoder import Encoder, load_encoder
 from qontext.models.attention import LAYERS, compute_first_token_alone
+from qontext.models.encoder import Encoder, load_encoder
 from qontext.training.dropout import drawn_for, use_cheap_dropout
 
 from .conftest import KINDS, save_checkpoint

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from qontext.finetune.examples import Examples
 from qontext.frame.artifacts import Workdir
-from qontext.models.folder import Kind
 from qontext.models.batching import FINE, Grid, Ints, pack_by_tokens
+from qontext.models.folder import Kind
 from qontext.models.representations.base import Lengths
 from qontext.models.titles import Titles
 from qontext.models.tokenizer import lowered

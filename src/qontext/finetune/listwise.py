@@ -13,9 +13,9 @@ from torch import Tensor
 
 from qontext.finetune.examples import Examples
 from qontext.frame.errors import QontextError
+from qontext.models.attention import compute_first_token_alone
 from qontext.models.batching import pack_by_tokens
 from qontext.models.cross_encoder import encode_pairs, pad_pairs
-from qontext.models.attention import compute_first_token_alone
 from qontext.models.folder import locate
 from qontext.models.load import load, read_config, seeded
 from qontext.models.precision import keep_fp32

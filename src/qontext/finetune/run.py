@@ -19,8 +19,8 @@ def run(config: FinetuneConfig, work: Workdir) -> dict[str, Any]:
     from qontext.finetune.batch_teacher import TaughtInBatch, open_batch_teacher
     from qontext.finetune.examples import read_examples
     from qontext.finetune.objective import BiEncoder
-    from qontext.models.encoder import load_encoder
     from qontext.models.attention import compute_first_token_alone
+    from qontext.models.encoder import load_encoder
     from qontext.training.distributed import join
     from qontext.training.loop import train
 
@@ -100,8 +100,7 @@ def _query_encoder(config: FinetuneConfig) -> Any:
     """The query encoder of an untied pair: that of earlier training, or else a copy of the initial encoder. None if both
     share one."""
     from qontext.models.encoder import load_encoder
-    from qontext.models.folder import QUERY_FOLDER
-    from qontext.models.folder import locate
+    from qontext.models.folder import QUERY_FOLDER, locate
 
     trained = locate(config.encoder).transformer / QUERY_FOLDER
     is_pair = (trained / "config.json").is_file()

@@ -14,8 +14,8 @@ import torch
 
 from qontext.data.passage import Passage, TitleRule
 from qontext.frame.errors import QontextError
-from qontext.models.batching import grid_for, pad, run_batches
 from qontext.models.attention import compute_first_token_alone
+from qontext.models.batching import grid_for, pad, run_batches
 from qontext.models.folder import locate
 from qontext.models.load import load
 from qontext.models.precision import Precision, autocast, keep_fp32, resolve_device, resolve_precision

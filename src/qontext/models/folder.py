@@ -173,12 +173,12 @@ class Layout:
         return self.prompts.get(name, "") if name else ""
 
 
-def read_layout(directory: Path, *, pooling: str | None = None) -> Layout:
-    """The layout of a transformer's directory. Without modules.json it is only `pooling` (default: CLS)."""
+def read_layout(directory: Path) -> Layout:
+    """The layout of a transformer's directory. Without modules.json, a text's vector is that of [CLS]."""
     root = next((d for d in (directory, directory.parent) if (d / "modules.json").is_file()), None)
     if root is None:
         title = recorded_title(directory)
-        return Layout(directory, pooling or "cls", (), False, {}, None, False, None, "dot", title=title)
+        return Layout(directory, "cls", (), False, {}, None, False, None, "dot", title=title)
     listed = read_json(root / "modules.json", list[Module])
     if any(m["type"].startswith("pylate.") for m in listed):
         raise QontextError(
@@ -199,7 +199,7 @@ def read_layout(directory: Path, *, pooling: str | None = None) -> Layout:
     representation, module = _representation(paths, root)
     return Layout(
         transformer=directory,
-        pooling=pooling or _pooling(paths.get("Pooling")),
+        pooling=_pooling(paths.get("Pooling")),
         dense=tuple(path for kind, path in modules if kind == "Dense"),
         normalize="Normalize" in paths or settings.get("similarity_fn_name") == "cosine",
         prompts={name: text for name, text in (settings.get("prompts") or {}).items() if text},

@@ -11,6 +11,7 @@ Shapes: T tokens, H hidden size, A heads, D size of a head.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from typing_extensions import TypedDict
 
 from qontext.frame.damage import opening, read_json
-from qontext.models.folder import QUERY_FOLDER, Kind, Layout, check_model, read_layout
+from qontext.models.folder import QUERY_FOLDER, Kind, Layout, locate
 
 Floats = NDArray[np.float32]
 
@@ -127,14 +128,15 @@ class LightRetriever:
         return result
 
 
-def open_light(folder: Path, max_length: int | None = None) -> LightRetriever | None:
-    """The query encoder in a model folder; None if it is not supported here."""
-    half = folder / QUERY_FOLDER
-    folder = half if (half / "config.json").is_file() else folder
-    if not (folder / "config.json").is_file():
+def open_light(name: str | os.PathLike[str], max_length: int | None = None) -> LightRetriever | None:
+    """The query encoder of a model folder; None if it is not supported here."""
+    folder = locate(os.fspath(name))
+    half = folder.transformer / QUERY_FOLDER
+    if (half / "config.json").is_file():
+        folder = locate(str(half))
+    if not is_light(folder.layout, folder.config):
         return None
-    layout, config = read_layout(folder), check_model(folder)
-    return LightRetriever(layout, config, max_length=max_length) if is_light(layout, config) else None
+    return LightRetriever(folder.layout, folder.config, max_length=max_length)
 
 
 def is_light(layout: Layout, config: Mapping[str, Any]) -> bool:

@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from qontext.data.collection import Passage
 from qontext.data.passage import TitleRule
 from qontext.frame.errors import QontextError
+from qontext.models.attention import compute_first_token_alone
 from qontext.models.batching import Ints, grid_for, pad, run_batches
 from qontext.models.encoder import load_encoder
-from qontext.models.attention import compute_first_token_alone
 from qontext.models.folder import QUERY_FOLDER, Kind, locate
 from qontext.models.load import load_backbone
 from qontext.models.packed import Packed

@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 from qontext.frame import log
 from qontext.frame.damage import opening
 from qontext.frame.errors import QontextError
-from qontext.models.save import how_it_was_made
 from qontext.models.encoder import Encoder
+from qontext.models.save import how_it_was_made
 from qontext.models.titles import Titles, record_title
 from qontext.pretrain.config import PretrainConfig
 from qontext.pretrain.objectives.base import Objective

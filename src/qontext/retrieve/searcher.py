@@ -19,7 +19,6 @@ from qontext.frame.errors import QontextError
 from qontext.frame.hashes import json_digest
 from qontext.frame.locks import Reading
 from qontext.frame.trust import trusting
-from qontext.models.folder import locate
 from qontext.models.reference import Reference, model_digest, resolve
 from qontext.retrieve.base import Answer as Answer
 from qontext.retrieve.base import BaseSearcher
@@ -278,9 +277,7 @@ class Searcher(BaseSearcher):
         """The encoder in NumPy; None if it needs torch."""
         from qontext.models.light import open_light
 
-        return (
-            open_light(locate(self.model).root, self.read_tokens) if self.device in ("auto", "cpu") else None
-        )
+        return open_light(self.model, self.read_tokens) if self.device in ("auto", "cpu") else None
 
     @cached_property
     def _retriever(self) -> Any:
