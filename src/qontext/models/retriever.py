@@ -183,12 +183,11 @@ class Retriever:
         texts: Sequence[str],
         kind: Kind,
         *,
-        max_length: int | None = None,
         advance: Callable[[int], None] | None = None,
     ) -> Any:
         """[N, D] vectors of the texts, in their order, or their packed representations."""
         half = self.of(kind)
-        return half.encode_tokens(half.tokenize(texts, kind, max_length), kind, advance=advance)
+        return half.encode_tokens(half.tokenize(texts, kind), kind, advance=advance)
 
     def of(self, kind: Kind) -> Retriever:
         """The encoder for texts of this kind: this one, or the query encoder of an untied pair."""
@@ -214,7 +213,7 @@ class Retriever:
     def encode_tokens(
         self,
         tokens: Sequence[Any],
-        kind: Kind = "passage",
+        kind: Kind,
         *,
         advance: Callable[[int], None] | None = None,
     ) -> Any:

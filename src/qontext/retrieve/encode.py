@@ -149,7 +149,7 @@ class Encode(Parts[EncodeConfig]):
         if self.packed is not None:
             return self._make_packed(part, content)
         vectors = np.empty((len(content.ids), self.retriever.dimension), self.dtype)
-        encoded = self.retriever.encode_tokens(content.tokens, advance=self.advance)
+        encoded = self.retriever.encode_tokens(content.tokens, self.config.kind, advance=self.advance)
         vectors[~content.known] = encoded.astype(self.dtype)
         if content.known.any():
             vectors[content.known] = content.vectors.astype(self.dtype)

@@ -71,6 +71,7 @@ class WindowEncoder:
         share = len(tokens) / max(1, int(starts[-1]))  # a passage advances by the shares of its windows
         vectors = self.retriever.encode_tokens(
             [window for windows in tokens for window in windows],
+            kind,
             advance=advance and (lambda windows: advance(windows * share)),
         )
         return Packed(starts, vectors)

@@ -38,7 +38,7 @@ class Encoder:
         """([N, D] vectors in fp32, [N] tokens read of each text)."""
         half = self._retriever.of(kind)
         tokens = half.tokenize(texts, kind, self._lengths[kind])
-        return half.encode_tokens(tokens), [len(ids) for ids in tokens]
+        return half.encode_tokens(tokens, kind), [len(ids) for ids in tokens]
 
     def encode_each_token(self, texts: Sequence[str], kind: Kind) -> list[Array]:
         """[T, H] for each text: the vectors of its tokens."""

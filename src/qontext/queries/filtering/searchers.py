@@ -104,7 +104,7 @@ def encode_into(
     with log.progress(f"encode {name}", total, "texts") as advance:
         for part, tokens in ahead(missing()):
             with work.write(part) as path, path.open("wb") as file:
-                np.save(file, retriever.encode_tokens(tokens, advance=advance), allow_pickle=False)
+                np.save(file, retriever.encode_tokens(tokens, kind, advance=advance), allow_pickle=False)
     return Rows([read_array(work.path / part, "f", shape=(None, retriever.dimension)) for part in parts])
 
 
