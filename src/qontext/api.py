@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Callable[..., Any]:
-    from qontext.frame import calls, stages
+    from qontext.frame import execution, stages
 
     if name.startswith("_") or name not in stages.names():
         raise AttributeError(f"module 'qontext.api' has no function {name!r}")
-    return calls.function(name)
+    return execution.function(name)
 
 
 def __dir__() -> list[str]:

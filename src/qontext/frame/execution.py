@@ -1,4 +1,5 @@
-"""Run a stage: claim its directory, resume it, skip finished work, refuse foreign directories."""
+"""Run a verb: as a Python function, and a stage in its directory, which is claimed, resumed, skipped if it is finished, and
+refused if it is another's."""
 
 from __future__ import annotations
 
@@ -6,10 +7,11 @@ import contextlib
 import importlib
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from qontext.frame import artifacts, computed, interrupts, launch, locks, log, origins
+from qontext.frame import artifacts, computed, disk, interrupts, launch, locks, log, origins, trust
 from qontext.frame.artifacts import Artifact, Workdir
 from qontext.frame.config import StageConfig, problem_of_name
 from qontext.frame.errors import QontextError
@@ -21,10 +23,51 @@ from qontext.frame.inputs import (
     refuse_output_within,
 )
 from qontext.frame.parts import Parts, PartsConfig, finish_all, make_share, missing
-from qontext.frame.stages import C, Command, Pipeline, Stage
+from qontext.frame.stages import VERBS, C, Command, Pipeline, Stage, load
 
 RANKS = "qontext.cluster.ranks"
 """The module that runs a training on a cluster."""
+
+
+def function(name: str) -> Callable[..., Any]:
+    """The verb as a Python function: `split(source, out=..., max_tokens=128)`."""
+    verb = name.replace("_", "-")
+    loaded = load(verb)
+    arguments = [field for field, mark in loaded.config.inputs().items() if mark.positional]
+
+    def call(*values: Any, **settings: Any) -> Any:
+        if len(values) > len(arguments):
+            raise QontextError(f"{verb} takes {len(arguments)} positional arguments, got {len(values)}")
+        settings = {**dict(zip(arguments, map(_text, values))), **{k: _text(v) for k, v in settings.items()}}
+        trust.give(settings)
+        with interrupts.in_call(), trust.trusting(bool(settings.pop("trust", False))):
+            return run(settings)
+
+    def run(settings: dict[str, Any]) -> Any:
+        out, overwrite = None, False
+        if isinstance(loaded, Stage):
+            out, overwrite = settings.pop("out", None), bool(settings.pop("overwrite", False))
+        config = loaded.config.make(settings, where=verb)
+        with disk.explained():
+            if out is not None:
+                assert isinstance(loaded, Stage)
+                return execute(loaded, config, directory(out), overwrite=overwrite)
+            report = report_of(loaded, config, "out=")
+            result = report.run(config)
+        return result if report.returned is None else report.returned(result)
+
+    call.__name__ = name
+    call.__doc__ = VERBS[verb].help
+    return call
+
+
+def _text(value: Any) -> Any:
+    """Convert paths and artifacts to a path string, so that Python calls can pass either."""
+    if isinstance(value, Artifact):
+        return str(value.path)
+    if isinstance(value, list | tuple):
+        return [_text(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
 
 
 def directory(text: str) -> Path:
