@@ -25,9 +25,8 @@ from qontext.adapt.recipes import training_recipe
 from qontext.adapt.request import Request
 from qontext.adapt.survey import Survey
 from qontext.frame import artifacts
-from qontext.frame.artifacts import Workdir
+from qontext.frame.artifacts import ClaimShape, Workdir
 from qontext.frame.damage import read_json
-from qontext.frame.descriptions import ClaimShape
 from qontext.frame.errors import QontextError
 from qontext.retrieve.searcher import index_of, is_adapted
 from qontext.workflow.recipe import read_recipe

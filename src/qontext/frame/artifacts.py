@@ -18,7 +18,10 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired
+
+from annotated_types import Ge
+from typing_extensions import TypedDict
 
 import qontext
 from qontext.frame import launch, machine
@@ -40,6 +43,47 @@ CARD = "README.md"
 COMPUTED = "computed"
 """The key in claim and description for the number format in which the directory is computed."""
 REMADE = "Remove the directory and run its command again."
+
+
+class InputEntry(TypedDict):
+    """An input: its path or name as passed, its fingerprint, and its path relative to the artifact."""
+
+    path: str
+    digest: str
+    beside: NotRequired[str]
+
+
+class PartEntry(TypedDict):
+    bytes: Annotated[int, Ge(0)]
+    hash: str
+
+
+class MachineEntry(TypedDict):
+    gpus: NotRequired[list[str]]
+    versions: NotRequired[dict[str, str]]
+
+
+class MadeEntry(TypedDict):
+    by: str
+    python: str
+    finished: str
+    seconds: Annotated[float, Ge(0)]
+    machine: NotRequired[MachineEntry]
+
+
+class ClaimShape(TypedDict):
+    verb: str
+    key: str
+    config: dict[str, Any]
+    inputs: dict[str, InputEntry]
+    launch: NotRequired[str | None]
+
+
+class MetaShape(ClaimShape):
+    digest: str
+    summary: dict[str, Any]
+    parts: dict[str, PartEntry]
+    made: MadeEntry
 
 
 class Values(dict[str, Any]):
@@ -316,8 +360,6 @@ def clear(path: Path) -> None:
 
 def read_description(path: Path) -> dict[str, Any]:
     """Read and validate a `meta.json` or `claim.json`."""
-    from qontext.frame.descriptions import ClaimShape, MetaShape  # listing the verbs does not need pydantic
-
     try:
         value: dict[str, Any] = read_json(path, MetaShape if path.name == META else ClaimShape)
     except QontextError as error:

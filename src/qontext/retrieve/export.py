@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from qontext.frame import artifacts, log
-from qontext.frame.artifacts import Artifact, Workdir
+from qontext.frame.artifacts import Artifact, InputEntry, Workdir
 from qontext.frame.config import Input, StageConfig
-from qontext.frame.descriptions import InputEntry
 from qontext.frame.errors import QontextError
 from qontext.frame.inputs import find
 from qontext.frame.stages import Stage

@@ -22,8 +22,7 @@ import pyarrow.compute as pc
 
 from qontext.data.collection import read_metadata
 from qontext.data.places import is_table, parsed, read_columns
-from qontext.frame.artifacts import Artifact, is_artifact, open_artifact
-from qontext.frame.descriptions import InputEntry
+from qontext.frame.artifacts import Artifact, InputEntry, is_artifact, open_artifact
 from qontext.frame.errors import QontextError
 from qontext.frame.inputs import find
 

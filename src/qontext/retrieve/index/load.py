@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from qontext.frame.artifacts import CLAIM, META, Artifact, open_artifact
-from qontext.frame.descriptions import InputEntry
+from qontext.frame.artifacts import CLAIM, META, Artifact, InputEntry, open_artifact
 from qontext.frame.errors import QontextError
 from qontext.frame.kinds import resolve
 from qontext.models.representations import REPRESENTATIONS
