@@ -16,7 +16,7 @@ from qontext.data.collection import Passage, passage_row
 from qontext.data.lines import write_jsonl
 from qontext.evaluation.question_model import Asking, time_questions
 from qontext.frame import log, machine
-from qontext.frame.scratch import scratch
+from qontext.frame.workdir import scratch
 from qontext.queries.generators import GENERATORS
 
 TRAINED, ENCODED, STEPS, BATCH = 64, 192, 3, 32

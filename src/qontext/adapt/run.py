@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from qontext.adapt.config import AdaptConfig
-from qontext.frame import artifacts, disk, execution, locks, log, scratch
+from qontext.frame import artifacts, disk, execution, locks, log, workdir
 from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
 from qontext.frame.inputs import refuse_output_within
@@ -67,7 +67,7 @@ def _run(config: AdaptConfig, root: Path) -> dict[str, Any]:
 def _refuse_foreign(root: Path) -> None:
     from qontext.adapt import state
 
-    is_free = not root.exists() or scratch.is_free(root)
+    is_free = not root.exists() or workdir.has_only_scratch(root)
     if not is_free and not any((root / name).exists() for name in (state.PLAN, "documents")):
         raise QontextError(
             "is not empty and was not written by adapt", place=root, remedy="Choose another --out."

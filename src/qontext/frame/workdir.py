@@ -1,4 +1,5 @@
-"""The directory that a stage is writing: atomic parts, and the processes that write them together."""
+"""The directory that a stage is writing: atomic parts, the processes that write them together, and temporary folders beside
+the result instead of in the system's temporary folder."""
 
 from __future__ import annotations
 
@@ -7,18 +8,20 @@ import functools
 import json
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from qontext.frame import launch
+from qontext.frame import launch, locks
 from qontext.frame.damage import CLAIM, META
 from qontext.frame.disk import raise_disk_error, sync
-from qontext.frame.errors import printable
+from qontext.frame.errors import QontextError, printable
 
-TEMPORARY = ".tmp-"
+TEMPORARY, SCRATCH = ".tmp-", ".scratch-"
+"""Beginnings of the names of temporary files and folders."""
 
 
 @dataclass
@@ -142,3 +145,49 @@ def as_json(value: Any, indent: int | None = None) -> str:
 def _discard(path: Path) -> None:
     """Remove a file or a folder, if it exists."""
     shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def scratch(parent: Path) -> Iterator[Path]:
+    """An empty hidden folder under `parent`, removed afterwards. Leftovers of killed processes are removed
+    first. A folder in use is locked and stays. A `parent` that is empty afterwards is removed, too.
+    """
+    is_new = not parent.exists()
+    _sweep_scratch(parent)
+    with contextlib.ExitStack() as stack:
+        folder = _locked_folder(parent, stack)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            if is_new:
+                with contextlib.suppress(OSError):  # not empty
+                    parent.rmdir()
+
+
+def _sweep_scratch(parent: Path) -> None:
+    """Remove the folders of processes that no longer run."""
+    for folder in parent.glob(f"{SCRATCH}*"):
+        with contextlib.suppress(QontextError):  # in use
+            with locks.lock(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def has_only_scratch(parent: Path) -> bool:
+    """True if the directory contains only scratch folders and locks."""
+    return all(path.name.startswith((SCRATCH, ".lock")) for path in parent.iterdir())
+
+
+def _locked_folder(parent: Path, stack: contextlib.ExitStack) -> Path:
+    while True:
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            folder = Path(tempfile.mkdtemp(prefix=SCRATCH, dir=parent))
+        except OSError as error:
+            raise_disk_error(error, parent, anyway=True)
+        with contextlib.ExitStack() as attempt:
+            attempt.enter_context(locks.lock(folder, wait=True))
+            # Otherwise another process removed the folder before it was locked.
+            if (folder / ".lock").exists():
+                stack.push(attempt.pop_all())
+                return folder

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from qontext.frame.scratch import is_free, scratch
+from qontext.frame.workdir import has_only_scratch, scratch
 
 HOLD = """
 import sys
 from pathlib import Path
-from qontext.frame.scratch import scratch
+from qontext.frame.workdir import scratch
 
 with scratch(Path("out")) as folder:
     (folder / "large").write_text("x")
@@ -36,7 +36,7 @@ def test_a_killed_process_leaves_a_folder_that_the_next_one_removes(tmp_path: Pa
     process, folder = hold(tmp_path)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert (folder / "large").exists() and is_free(tmp_path / "out")
+    assert (folder / "large").exists() and has_only_scratch(tmp_path / "out")
     with scratch(tmp_path / "out") as mine:
         assert not folder.exists() and mine.is_dir()
     assert not mine.exists()
@@ -57,4 +57,4 @@ def test_a_directory_that_was_made_for_it_goes_with_it(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
     with scratch(tmp_path / "new"):
         (tmp_path / "new" / "result").touch()
-    assert (tmp_path / "new" / "result").exists() and not is_free(tmp_path / "new")
+    assert (tmp_path / "new" / "result").exists() and not has_only_scratch(tmp_path / "new")
