@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from qontext import api
-from qontext.frame import artifacts, origins
+from qontext.frame import artifacts
 from qontext.frame.errors import QontextError
-from qontext.frame.fingerprint import fingerprint
+from qontext.frame.fingerprint import fingerprint, places, relative
 from qontext.retrieve.searcher import Searcher
 
 ASKED: dict[str, Any] = {"split": "test", "k": 3, "precision": "fp32", "device": "cpu"}
@@ -96,10 +96,10 @@ def test_where_an_input_is_does_not_decide_what_is_made(copy: Path) -> None:
 def test_links_on_the_way_are_followed_and_the_input_may_be_one(copy: Path, tmp_path: Path) -> None:
     (copy / "link").symlink_to("encoder")
     (tmp_path / "door").symlink_to(copy)
-    entry = {"path": "link", "digest": "d", **origins.relative("link", tmp_path / "door" / "vectors")}
+    entry = {"path": "link", "digest": "d", **relative("link", tmp_path / "door" / "vectors")}
     assert entry["beside"] == "../link"
-    assert origins.places(entry, copy / "vectors")[0] == copy / "link"
-    assert origins.relative("nobody/some-model", copy) == {} == origins.relative("x" * 5000, copy)
+    assert places(entry, copy / "vectors")[0] == copy / "link"
+    assert relative("nobody/some-model", copy) == {} == relative("x" * 5000, copy)
 
 
 def test_a_report_inside_a_moved_folder_is_still_no_part_of_it(

@@ -17,13 +17,13 @@ from typer.testing import CliRunner
 
 from qontext import api
 from qontext.cli import app
-from qontext.frame import folders
+from qontext.frame import disk
 from qontext.frame.errors import QontextError
 from qontext.frame.fingerprint import fingerprint
 
 
 def names(root: Path) -> list[str]:
-    entries = [entry for entry in folders.walk(root) if not isinstance(entry, OSError)]
+    entries = [entry for entry in disk.walk(root) if not isinstance(entry, OSError)]
     return [str(Path(entry.path).relative_to(root)) for entry in entries]
 
 

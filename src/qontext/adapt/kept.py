@@ -11,8 +11,8 @@ from qontext.adapt.state import ADAPTED, Planned
 from qontext.corpus.docset import is_documentation
 from qontext.frame import log
 from qontext.frame.errors import QontextError
+from qontext.frame.fingerprint import places
 from qontext.frame.inputs import digest_of
-from qontext.frame.origins import places
 from qontext.models.reference import default_encoder
 
 Entry = Mapping[str, str]

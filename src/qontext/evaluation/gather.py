@@ -19,11 +19,12 @@ from qontext.evaluation.compare import system_names
 from qontext.evaluation.comparison import System
 from qontext.evaluation.datasets import BENCHMARKS, Benchmark
 from qontext.evaluation.kernels import Floats
-from qontext.frame import artifacts, origins
+from qontext.frame import artifacts
 from qontext.frame.artifacts import CLAIM, META, Artifact
 from qontext.frame.config import parse_toml
 from qontext.frame.damage import damaged, read_json
 from qontext.frame.errors import QontextError
+from qontext.frame.fingerprint import places
 from qontext.training import metrics
 
 _SEED = re.compile(r"--(?:[\w-]+\.)?seed=\d+|[-_./]?seed[-_]?\d+", re.IGNORECASE)
@@ -266,7 +267,7 @@ def _searched(run: str) -> int | None:
 
 def _place(artifact: Artifact, name: str) -> str:
     """The current path of the artifact's input; its recorded path, if it is missing."""
-    there = [place for place in origins.places(artifact.inputs[name], artifact.path) if place.exists()]
+    there = [place for place in places(artifact.inputs[name], artifact.path) if place.exists()]
     original = str(artifact.inputs[name]["path"])
     return original if not there or Path(original) in there else str(there[0])
 

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from qontext.frame import artifacts, computed, disk, interrupts, launch, locks, log, origins, trust
+from qontext.frame import artifacts, computed, disk, interrupts, launch, locks, log, trust
 from qontext.frame.artifacts import Artifact, Workdir
 from qontext.frame.config import StageConfig, problem_of_name
 from qontext.frame.errors import QontextError
+from qontext.frame.fingerprint import relative
 from qontext.frame.inputs import (
     Unchanged,
     digest_of,
@@ -91,7 +92,7 @@ def claim_of(
         inputs[name] = {
             "path": item,
             "digest": digest_of(item, name, mark),
-            **(origins.relative(item, out) if out is not None and mark.by_content else {}),
+            **(relative(item, out) if out is not None and mark.by_content else {}),
         }
     claim: dict[str, Any] = {
         "verb": verb.verb,

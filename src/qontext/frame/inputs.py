@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qontext.frame.errors import QontextError
-from qontext.frame.fingerprint import fingerprint, stamp
-from qontext.frame.origins import Entry, places
+from qontext.frame.fingerprint import Entry, fingerprint, places, stamp
 
 if TYPE_CHECKING:  # listing the verbs does not need pydantic
     from qontext.frame.config import Input, StageConfig

@@ -12,8 +12,8 @@ from typing_extensions import TypedDict
 from qontext.frame.artifacts import CLAIM, META
 from qontext.frame.disk import file_hash
 from qontext.frame.errors import QontextError
+from qontext.frame.fingerprint import places, relative
 from qontext.frame.hashes import digest_of
-from qontext.frame.origins import places, relative
 from qontext.models.folder import locate
 
 HUB_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"

@@ -117,7 +117,7 @@ class Build(Parts[IndexConfig]):
         return self.backend.build(self.vectors, self.work, self.options, self.advance)
 
     def finish(self, outcome: Outcome) -> dict[str, Any]:
-        from qontext.frame.origins import rebased
+        from qontext.frame.fingerprint import rebased
         from qontext.retrieve.vectors import write_ids
 
         if self.ingest is None:
