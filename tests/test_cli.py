@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from qontext import __version__, api, cli
-from qontext.frame import disk, interrupts, stages
+from qontext.frame import disk, stages
 from qontext.frame.config import StageConfig
 from qontext.frame.damage import opening
 from qontext.frame.errors import QontextError
@@ -305,7 +305,7 @@ def test_an_interrupt_exits_with_130_and_says_that_it_resumes(tmp_path: Path) ->
     os.killpg(process.pid, signal.SIGINT)
     text = process.stderr.read()
     assert process.wait() == 130
-    assert text == f"{interrupts.SENTENCE}\n"
+    assert text == f"{process.SENTENCE}\n"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -10,8 +10,9 @@ import time
 
 import pytest
 
-from qontext.frame import artifacts, launch
+from qontext.frame import artifacts
 from qontext.frame.errors import QontextError
+from qontext.frame.process import share
 
 # A stage of ten parts. A part named in $SLOW takes until the process is killed.
 STAGE = textwrap.dedent("""
@@ -151,10 +152,10 @@ def test_ranks_share_and_each_returns_the_finished_artifact(start, tmp_path):
 @pytest.mark.parametrize("shard", ["4/4", "1", "a/b", "-1/3", "1/0"])
 def test_a_shard_that_does_not_exist_is_refused(shard):
     with pytest.raises(QontextError, match="i/n"):
-        launch.share(shard)
+        share(shard)
 
 
 def test_ranks_divide_the_share_of_their_machine(monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert launch.share("2/4") == (5, 8)
+    assert share("2/4") == (5, 8)

@@ -9,13 +9,13 @@ import sys
 if __name__ == "__main__" and sys.path[:1] == [os.getcwd()] and not os.environ.get("PYTHONPATH"):  # noqa: PTH109
     del sys.path[0]
 
-from qontext.frame import interrupts
+from qontext.frame import process
 
 
 def main() -> None:
     if sys.platform == "win32":
         sys.exit("error: Qontext runs on Linux and macOS. On Windows, run it in WSL.")
-    interrupts.command(_run)
+    process.run_command(_run)
 
 
 def _run() -> None:

@@ -19,7 +19,7 @@ import typer
 from typer.core import TyperCommand
 
 from qontext import __version__
-from qontext.frame import disk, interrupts, kinds, launch, log, stages, trust
+from qontext.frame import disk, kinds, log, process, stages, trust
 from qontext.frame.errors import QontextError, shorten
 from qontext.frame.help import ADVANCED, GENERAL, HELP_ALL, MACHINE, HelpCommand, HelpGroup
 from qontext.frame.stages import VERBS
@@ -146,7 +146,7 @@ def make_command(verb: str, kinds: Mapping[str, str] = MappingProxyType({}), *, 
         trust.give(values)
         del values["help_all"]
         # Only rank 0 prints.
-        log.show(_level(verbose, quiet or as_json) if launch.speaks() else log.SILENT)
+        log.show(_level(verbose, quiet or as_json) if process.speaks() else log.SILENT)
         with trust.trusting(is_trusted, asks=True):
             run_guarded(lambda: _call(loaded, values, as_json), debug=debug)
 
@@ -178,7 +178,7 @@ def _level(verbose: bool, quiet: bool) -> int:
 def _call(loaded: Any, values: dict[str, Any], as_json: bool) -> None:
     from qontext.frame import execution  # listing the verbs does not need pydantic
 
-    launch.rank()  # which refuses a broken environment before any work, as the next line does
+    process.rank()  # which refuses a broken environment before any work, as the next line does
     hub.check_environment()
     config = configure(loaded, values)
     if isinstance(loaded, stages.Stage) and values["out"] is not None:
@@ -215,15 +215,15 @@ def run_guarded(action: Callable[[], None], *, debug: bool) -> None:
             with disk.explained():
                 action()
         finally:
-            interrupts.check()
+            process.check_interrupt()
     except QontextError as error:
         if debug:
             traceback.print_exc()
         log.say(f"error: {error}")
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
-        interrupts.tell()
-        raise typer.Exit(interrupts.EXIT_CODE) from None
+        process.tell_interrupt()
+        raise typer.Exit(process.EXIT_CODE) from None
     except BrokenPipeError:
         raise typer.Exit(141) from None
     except Exception as error:
@@ -312,7 +312,7 @@ def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empt
 
 def main() -> None:
     """Run the command line. The installed command starts in `qontext.__main__`, which handles interrupts earlier."""
-    interrupts.command(run_app)
+    process.run_command(run_app)
 
 
 def run_app() -> None:

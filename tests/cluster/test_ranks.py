@@ -156,7 +156,7 @@ def test_an_interrupt_lets_the_ranks_save_their_step(
         if metrics.exists() and metrics.read_text():
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(ranks.interrupts, "check", interrupt_after_a_step)
+    monkeypatch.setattr(ranks.process, "check_interrupt", interrupt_after_a_step)
     with pytest.raises(KeyboardInterrupt):
         pretrain("out", steps=2_000, on="ray", ranks=2)
     assert list((tmp_path / "out").glob("checkpoints/*/*"))

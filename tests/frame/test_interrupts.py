@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from qontext.frame import interrupts
-from qontext.frame.interrupts import StopRequests
+from qontext.frame.process import SENTENCE, SENTENCE_OF_CALL, StopRequests
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
 
@@ -78,7 +77,7 @@ def test_while_libraries_are_imported(
     )
     assert process.stderr is not None
     for line in process.stderr:
-        if line.endswith(" qontext.frame.interrupts\n"):
+        if line.endswith(" qontext.frame.process\n"):
             break
     said = []
     for _ in range(after + 1):  # the next import happens with the handler in place
@@ -87,17 +86,17 @@ def test_while_libraries_are_imported(
     process.send_signal(signal.SIGINT)
     lines = [line for line in process.stderr if not line.startswith("import time:")]
     assert process.wait() == 130
-    assert lines == [f"{interrupts.SENTENCE}\n"]
+    assert lines == [f"{SENTENCE}\n"]
 
 
 SCRIPT = textwrap.dedent("""
     import os, signal, sys
-    from qontext.frame import interrupts
+    from qontext.frame import process
 
     def action():
         {action}
 
-    interrupts.command(action)
+    process.run_command(action)
 """)
 
 
@@ -156,7 +155,7 @@ def run_script(action: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
 def test_wherever_it_strikes(action: str, tmp_path: Path) -> None:
     done = run_script(action, tmp_path)
     assert done.returncode == 130, done
-    assert done.stderr == f"{interrupts.SENTENCE}\n"
+    assert done.stderr == f"{SENTENCE}\n"
     assert "lives on" not in done.stdout
 
 
@@ -167,7 +166,7 @@ def test_output_that_was_printed_before_is_not_lost(tmp_path: Path) -> None:
 def test_an_ignored_interrupt_stays_ignored(tmp_path: Path) -> None:
     """As for a command that a script started in the background."""
     action = """
-        from qontext.frame.interrupts import StopRequests
+        from qontext.frame.process import StopRequests
         with StopRequests() as stop:
             os.kill(os.getpid(), signal.SIGINT)
         print("done", stop.requested)
@@ -198,7 +197,7 @@ import os, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from qontext import api
 from qontext.corpus.split import Split
-from qontext.frame.interrupts import StopRequests
+from qontext.frame.process import StopRequests
 
 def plan(self):
     with StopRequests():
@@ -221,9 +220,9 @@ def test_a_script_that_is_interrupted_ends_with_a_line(folder: Path, tmp_path: P
         [sys.executable, "-c", code], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True
     )
     if is_caught:
-        assert ended.stdout.strip() == interrupts.SENTENCE_OF_CALL
+        assert ended.stdout.strip() == SENTENCE_OF_CALL
         assert ended.returncode == 1 and "ValueError: own" in ended.stderr
     else:
         assert ended.returncode == -signal.SIGINT, ended.stderr
-        assert ended.stderr.splitlines()[-1] == interrupts.SENTENCE_OF_CALL
+        assert ended.stderr.splitlines()[-1] == SENTENCE_OF_CALL
         assert "Traceback" not in ended.stderr

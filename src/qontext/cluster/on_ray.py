@@ -18,7 +18,7 @@ from typing import Any
 
 from qontext.cluster.connect import Head, connected
 from qontext.cluster.worker import Failure, Order, Worker
-from qontext.frame import interrupts, log
+from qontext.frame import log, process
 from qontext.frame.errors import QontextError
 from qontext.frame.parts import Outcome, Part, Parts
 
@@ -82,7 +82,7 @@ class _Job:
                 ready, _ = self.ray.wait(list(references), num_returns=1, timeout=1.0)
             else:  # all workers are gone, and so is the head, without which none is started
                 time.sleep(1.0)
-            interrupts.check()
+            process.check_interrupt()
             for ref in ready:
                 self._take(references[ref], ref)
             self._give_up()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from qontext.cluster.worker import Failure, check_node
-from qontext.frame import interrupts, log
+from qontext.frame import log, process
 from qontext.frame.errors import QontextError
 
 LOCK = ".ranks"
@@ -78,7 +78,7 @@ class Rank:
 
     def stop(self) -> None:
         """Finish the current step, save it, and end."""
-        interrupts.stop()
+        process.request_stop()
 
     def run(self, environment: dict[str, str]) -> tuple[Any, ...]:
         os.environ.update(environment)

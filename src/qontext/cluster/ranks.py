@@ -17,7 +17,7 @@ import qontext
 from qontext.cluster.connect import Head, connected
 from qontext.cluster.rank import LOCK, Ended, Place, Rank, Training, environment_of
 from qontext.cluster.worker import Failure
-from qontext.frame import interrupts, locks, log, trust
+from qontext.frame import locks, log, process, trust
 from qontext.frame.errors import QontextError
 
 BEAT, SILENCE = 5.0, 60.0
@@ -77,7 +77,7 @@ def _placement(ray: Any, count: int, uses_gpu: bool) -> Any:
     group = ray.util.placement_group([bundle] * count, strategy="PACK" if uses_gpu else "SPREAD")
     started = time.monotonic()
     while not group.wait(timeout_seconds=1):
-        interrupts.check()
+        process.check_interrupt()
         if time.monotonic() - started > PATIENCE:
             ray.util.remove_placement_group(group)
             raise QontextError(
@@ -130,7 +130,7 @@ class _Ranks:
             while self.running:
                 self._beat()
                 self._take(1.0)
-                interrupts.check()
+                process.check_interrupt()
                 self._look()
         except KeyboardInterrupt:
             self._stop(FAREWELL)

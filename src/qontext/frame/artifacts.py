@@ -24,7 +24,7 @@ from annotated_types import Ge
 from typing_extensions import TypedDict
 
 import qontext
-from qontext.frame import launch, machine
+from qontext.frame import machine, process
 from qontext.frame.damage import CLAIM as CLAIM
 from qontext.frame.damage import META as META
 from qontext.frame.damage import damaged, misfit, read_json
@@ -281,7 +281,7 @@ def open_root(path: Path) -> Workdir:
     pipeline.
     """
     make_directory(path)
-    work = Workdir(path, rank=launch.rank(), world=launch.world())
+    work = Workdir(path, rank=process.rank(), world=process.world())
     try:
         is_single = any((path / name).is_file() for name in (META, CLAIM))
         if not work.rank:

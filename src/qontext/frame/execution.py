@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from qontext.frame import artifacts, computed, disk, interrupts, launch, locks, log, trust
+from qontext.frame import artifacts, computed, disk, locks, log, process, trust
 from qontext.frame.artifacts import Artifact, Workdir
 from qontext.frame.config import StageConfig, problem_of_name
 from qontext.frame.errors import QontextError
@@ -41,7 +41,7 @@ def function(name: str) -> Callable[..., Any]:
             raise QontextError(f"{verb} takes {len(arguments)} positional arguments, got {len(values)}")
         settings = {**dict(zip(arguments, map(_text, values))), **{k: _text(v) for k, v in settings.items()}}
         trust.give(settings)
-        with interrupts.in_call(), trust.trusting(bool(settings.pop("trust", False))):
+        with process.in_call(), trust.trusting(bool(settings.pop("trust", False))):
             return run(settings)
 
     def run(settings: dict[str, Any]) -> Any:
@@ -123,7 +123,7 @@ def execute(stage: Stage[C], settings: C, out: Path, *, overwrite: bool = False)
         importlib.import_module(RANKS).run(stage.verb, settings, out, overwrite)
         return artifacts.open_artifact(out)
     place = _place(stage, settings)
-    if launch.rank() != 0 and place.shards is None:
+    if process.rank() != 0 and place.shards is None:
         return _follow(stage, settings, out, claim)
     with contextlib.ExitStack() as stack:
         # One process at a time checks and claims; then each holds its own lock while it works.
@@ -136,9 +136,9 @@ def execute(stage: Stage[C], settings: C, out: Path, *, overwrite: bool = False)
             if state == "interrupted":
                 assert earlier is not None
                 settings, claim = computed.resumed(settings, claim, earlier.meta)
-                if launch.rank() == 0:
+                if process.rank() == 0:
                     log.note(f"{'Joining' if place.is_shard else 'Resuming'} {out}.")
-            claimed = {**claim, "launch": launch.start()}
+            claimed = {**claim, "launch": process.launch_id()}
             work = artifacts.begin(out, claimed, place.writer, rank=place.rank, world=place.world)
         return _work(stage, settings, work, claim, place, unchanged)
 
@@ -159,7 +159,7 @@ def _is_for_ranks_elsewhere(stage: Stage[C], settings: C) -> bool:
     """Whether the stage is a training that a cluster runs."""
     if not stage.distributed or getattr(settings, "on", "local") == "local":
         return False
-    if launch.world() > 1:
+    if process.world() > 1:
         raise QontextError("--on starts the ranks itself", remedy="Start the command without torchrun.")
     return True
 
@@ -183,13 +183,13 @@ class _Place(NamedTuple):
 
 def _place(stage: Stage[C], settings: C) -> _Place:
     if isinstance(settings, PartsConfig):
-        if settings.on != "local" and launch.world() > 1:  # rank 0 connects to the cluster, the others wait
+        if settings.on != "local" and process.world() > 1:  # rank 0 connects to the cluster, the others wait
             if settings.shard is not None:
                 raise QontextError("--shard and --on divide the work twice", remedy="Leave one of them out.")
             return _Place(0, 1)
-        index, count = launch.share(settings.shard)
+        index, count = process.share(settings.shard)
         return _Place(index, count, count)
-    return _Place(launch.rank(), launch.world()) if stage.distributed else _Place(0, 1)
+    return _Place(process.rank(), process.world()) if stage.distributed else _Place(0, 1)
 
 
 def _prepare(out: Path, claim: dict[str, Any], *, overwrite: bool) -> tuple[str, Artifact | None]:
@@ -235,7 +235,7 @@ def _work(
         if isinstance(stage.run, type):
             return _make_parts(stage.run, settings, work, claim, place, unchanged)
         summary = stage.run(settings, work)
-        interrupts.check()
+        process.check_interrupt()
         _require_same(unchanged, claim, work)
     except (QontextError, OSError):
         if not place.is_shard:
@@ -266,7 +266,7 @@ def _make_parts(
     """Make this process' share of the parts; whoever finds all of them there finishes the directory."""
     out, started = work.path, time.monotonic()
     parts, outcome = make_share(claim["verb"], kind, settings, work)
-    interrupts.check()
+    process.check_interrupt()
     with _finishing(out, place):
         if computed.state(out, claim)[0] == "done":  # another process found all parts first
             return artifacts.open_artifact(out)
@@ -274,7 +274,7 @@ def _make_parts(
         waiting = missing(parts, outcome)
         if not waiting:
             summary = finish_all(parts, outcome)
-            interrupts.check()
+            process.check_interrupt()
             with locks.lock(out, "-claim", wait=True):
                 return artifacts.finish(work, claim, summary, time.monotonic() - started)
     if settings.shard is None:
@@ -298,7 +298,7 @@ def _execute_file(stage: Stage[C], settings: C, out: Path, part: str, *, overwri
             place=out,
             remedy="Choose another --out, or replace it with --overwrite.",
         )
-    if _place(stage, settings).is_shard or launch.world() > 1:
+    if _place(stage, settings).is_shard or process.world() > 1:
         raise QontextError(
             "several processes can only write a directory, not a file",
             place=out,
@@ -319,9 +319,9 @@ def _follow(stage: Stage[C], settings: C, out: Path, claim: dict[str, Any]) -> A
         return computed.state(out, claim)[0] == "done"
 
     def is_claimed() -> bool:
-        return stage.distributed and artifacts.claimed_by(out) == launch.start()
+        return stage.distributed and artifacts.claimed_by(out) == process.launch_id()
 
-    launch.wait_until(lambda: is_done() or is_claimed())
+    process.wait_until(lambda: is_done() or is_claimed())
     if not is_done():
         place = _place(stage, settings)
         assert not isinstance(stage.run, type), stage.verb
@@ -331,5 +331,5 @@ def _follow(stage: Stage[C], settings: C, out: Path, claim: dict[str, Any]) -> A
 
 def _await(out: Path, claim: dict[str, Any]) -> Artifact:
     """The finished artifact, once rank 0 has described it."""
-    launch.wait_until(lambda: computed.state(out, claim)[0] == "done")
+    process.wait_until(lambda: computed.state(out, claim)[0] == "done")
     return artifacts.open_artifact(out)

@@ -22,7 +22,7 @@ from typing import Annotated, Any, Generic, NamedTuple, Protocol, Self, TypeVar,
 
 from pydantic import AfterValidator, model_validator
 
-from qontext.frame import launch, log
+from qontext.frame import log, process
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Asks, Machine, StageConfig
 from qontext.frame.errors import QontextError
@@ -71,7 +71,7 @@ class PartsConfig(StageConfig):
 
     @model_validator(mode="after")
     def _valid_shard(self) -> Self:
-        launch.share(self.shard)
+        process.share(self.shard)
         return self
 
 

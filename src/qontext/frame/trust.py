@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qontext.frame import launch, log
+from qontext.frame import log, process
 from qontext.frame.errors import QontextError
 
 VARIABLE = "QONTEXT_TRUSTED"
@@ -175,7 +175,7 @@ def is_this_machine(host: str) -> bool:
 
 
 def _can_ask() -> bool:
-    return decided.asks and launch.world() == 1 and sys.stdin.isatty() and sys.stderr.isatty()
+    return decided.asks and process.world() == 1 and sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def _agreed(what: str, place: Path | str | None) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from qontext.frame import launch, locks
+from qontext.frame import locks, process
 from qontext.frame.damage import CLAIM, META
 from qontext.frame.disk import raise_disk_error, sync
 from qontext.frame.errors import QontextError, printable
@@ -45,7 +45,7 @@ class Workdir:
     def wait_for(self, names: Iterable[str]) -> None:
         """Wait until these parts exist, which other processes are writing."""
         for name in names:
-            launch.wait_until(functools.partial(self.has, name))
+            process.wait_until(functools.partial(self.has, name))
 
     @contextlib.contextmanager
     def write(self, name: str) -> Iterator[Path]:

@@ -13,7 +13,7 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
-from qontext.frame import computed, launch
+from qontext.frame import computed, process
 from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError, choose
 
@@ -52,7 +52,7 @@ def resolve_device(name: str = "auto") -> torch.device:
 
 def own_device(name: str) -> str:
     """Under torchrun, `auto` and `cuda` are this process's own GPU."""
-    local = launch.local_rank()
+    local = process.local_rank()
     is_free = local is not None and name in ("auto", "cuda") and torch.cuda.is_available()
     return f"cuda:{local}" if is_free else name
 

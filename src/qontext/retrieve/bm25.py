@@ -29,7 +29,7 @@ from typing_extensions import TypedDict
 from qontext.data.collection import Passage
 from qontext.data.load import as_passages
 from qontext.data.runs import Run
-from qontext.frame import launch
+from qontext.frame import process
 from qontext.frame.damage import damaged, opening, read_json
 from qontext.frame.disk import require_regular
 from qontext.frame.errors import QontextError, choose
@@ -222,7 +222,7 @@ class Bm25:
         index = self._searched()
         if len(rows) * len(self.ids) > _NUMBA_PAYS_FROM and _numba_is_ready():
             index.backend = "numba"
-        threads = launch.threads() or os.cpu_count() or 1
+        threads = process.threads() or os.cpu_count() or 1
         size = -(-len(rows) // threads)
         chunks = [rows[start : start + size] for start in range(0, len(rows), size)]
         with ThreadPoolExecutor(threads) as pool:

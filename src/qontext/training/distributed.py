@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from qontext.frame import launch
+from qontext.frame import process
 from qontext.models.precision import resolve_device
 
 BUCKET_BYTES = 64 << 20
@@ -84,14 +84,14 @@ class Group:
 
 def join(device: str = "auto") -> Group:
     """Join the group in torchrun's environment variables; without them, a group of one process."""
-    world, rank = launch.world(), launch.rank()
+    world, rank = process.world(), process.rank()
     own_device = resolve_device(device)
     if world == 1:
         return Group(0, 1, own_device)
     if own_device.type == "cuda":
-        own_device = resolve_device(f"cuda:{launch.local_rank() or 0}")
+        own_device = resolve_device(f"cuda:{process.local_rank() or 0}")
         torch.cuda.set_device(own_device)
     if not dist.is_initialized():
-        launch.check_meeting_point()
+        process.check_meeting_point()
         dist.init_process_group("cpu:gloo,cuda:nccl" if own_device.type == "cuda" else "gloo")
     return Group(rank, world, own_device)

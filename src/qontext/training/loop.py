@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from qontext.frame import log
 from qontext.frame.artifacts import Workdir
-from qontext.frame.interrupts import StopRequests
+from qontext.frame.process import StopRequests
 from qontext.models.precision import resolve_precision, settle_precision
 from qontext.training import checkpoint
 from qontext.training.batch import Batch, TrainableModel

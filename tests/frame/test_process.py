@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from qontext.frame import launch
+from qontext.frame import process
 from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
 from qontext.models import hub
@@ -37,11 +37,11 @@ READS = re.compile(r"os\.(environ|getenv)[^\n]*(RANK|WORLD_SIZE|MASTER_)")
 
 
 def test_the_environment_of_a_launch_is_read_in_one_place_and_nobody_polls_but_there():
-    root = Path(launch.__file__).parents[1]
+    root = Path(process.__file__).parents[1]
     sources = {str(path.relative_to(root)): path.read_text() for path in root.rglob("*.py")}
-    assert {name for name, text in sources.items() if READS.search(text)} - {"frame/launch.py"} == set()
+    assert {name for name, text in sources.items() if READS.search(text)} - {"frame/process.py"} == set()
     assert {name for name, text in sources.items() if "time.sleep(" in text} == {
-        "frame/launch.py",
+        "frame/process.py",
         "cluster/on_ray.py",  # until a head that is gone is given up
         "queries/chat.py",  # the pause before another attempt
         "retrieve/index/milvus.py",  # until the server has built its index
@@ -50,7 +50,7 @@ def test_the_environment_of_a_launch_is_read_in_one_place_and_nobody_polls_but_t
 
 
 def test_a_part_of_another_process_is_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(launch, "PAUSE", 0.01)
+    monkeypatch.setattr(process, "PAUSE", 0.01)
     other = Workdir(tmp_path, "1", 1, 2)
     threading.Timer(0.2, lambda: other.write_text("b", "text")).start()
     work = Workdir(tmp_path, "0", 0, 2)
@@ -61,14 +61,14 @@ def test_a_part_of_another_process_is_waited_for(tmp_path, monkeypatch):
 
 def test_a_single_process_is_the_first_of_one(environment):
     environment()
-    assert (launch.rank(), launch.world(), launch.local_rank(), launch.speaks()) == (0, 1, None, True)
+    assert (process.rank(), process.world(), process.local_rank(), process.speaks()) == (0, 1, None, True)
     environment(RANK="", WORLD_SIZE="", LOCAL_RANK="")
-    assert (launch.rank(), launch.world(), launch.local_rank(), launch.speaks()) == (0, 1, None, True)
+    assert (process.rank(), process.world(), process.local_rank(), process.speaks()) == (0, 1, None, True)
 
 
 def test_one_of_several(environment):
     environment(RANK="2", WORLD_SIZE="3", LOCAL_RANK="0")
-    assert (launch.rank(), launch.world(), launch.local_rank(), launch.speaks()) == (2, 3, 0, False)
+    assert (process.rank(), process.world(), process.local_rank(), process.speaks()) == (2, 3, 0, False)
 
 
 @pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "LOCAL_RANK"])
@@ -76,7 +76,7 @@ def test_one_of_several(environment):
 def test_what_is_no_number_is_refused(environment, name, value):
     environment(**{name: value})
     with pytest.raises(QontextError, match=name) as error:
-        launch.rank(), launch.local_rank()
+        process.rank(), process.local_rank()
     assert len(str(error.value)) < 2000
 
 
@@ -84,7 +84,7 @@ def test_what_is_no_number_is_refused(environment, name, value):
 def test_a_rank_that_is_not_in_the_group_is_refused(environment, values):
     environment(**values)
     with pytest.raises(QontextError, match="WORLD_SIZE is"):
-        launch.share("0/1")
+        process.share("0/1")
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_a_group_without_a_meeting_point_is_refused(environment, values, says):
 )
 def test_threads(environment, value, threads):
     environment(OMP_NUM_THREADS=value)
-    assert launch.threads() == threads
+    assert process.threads() == threads
 
 
 @pytest.mark.parametrize(
