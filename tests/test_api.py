@@ -10,7 +10,8 @@ import pytest
 
 import qontext
 from qontext import api
-from qontext.frame import stages, stubs
+from qontext.cli import stubs
+from qontext.frame import stages
 from qontext.frame.artifacts import Artifact
 from qontext.frame.errors import QontextError
 
@@ -63,7 +64,7 @@ def test_errors_are_value_errors_too() -> None:
 
 
 def test_the_stub_is_fresh() -> None:
-    assert stubs.STUB.read_text() == stubs.stub(), "write it again: python -m qontext.frame.stubs"
+    assert stubs.STUB.read_text() == stubs.stub(), "write it again: python -m qontext.cli.stubs"
 
 
 def test_artifacts_in_lists_stand_for_their_paths(docs: Path, tmp_path: Path) -> None:

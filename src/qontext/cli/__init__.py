@@ -19,9 +19,9 @@ import typer
 from typer.core import TyperCommand
 
 from qontext import __version__
+from qontext.cli.help import ADVANCED, GENERAL, HELP_ALL, MACHINE, HelpCommand, HelpGroup
 from qontext.frame import disk, kinds, log, process, stages, trust
 from qontext.frame.errors import QontextError, shorten
-from qontext.frame.help import ADVANCED, GENERAL, HELP_ALL, MACHINE, HelpCommand, HelpGroup
 from qontext.frame.stages import VERBS
 from qontext.frame.workdir import as_json
 from qontext.models import hub
