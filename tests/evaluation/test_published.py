@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from qontext.evaluation import published
-from qontext.evaluation.published import ABLATIONS, COCONDENSER, COT_MAE, LEADERBOARDS, QAC, ROWS
+from qontext.evaluation.published import ABLATIONS, LEADERBOARDS, PAPERS, ROWS
 
 DEV = "msmarco-passage/dev"
+QAC, COCONDENSER, COT_MAE = (PAPERS[name] for name in ("query-as-context", "cocondenser", "cot-mae"))
 
 
 def test_a_name_and_a_benchmark_have_one_row() -> None:

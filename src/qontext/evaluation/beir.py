@@ -118,7 +118,7 @@ def folders_of(settings: BeirConfig) -> dict[str, dict[str, Path | Benchmark]]:
 
 def _folders(settings: BeirConfig, name: str) -> Iterator[tuple[str, Path | Benchmark]]:
     """The parts of a set, each with its folder, or with the benchmark to download."""
-    from qontext.evaluation.datasets import BENCHMARKS, FORUMS
+    from qontext.evaluation.datasets import BENCHMARKS
 
     sets = [n.removeprefix("beir/") for n in BENCHMARKS if n.startswith("beir/")]
     if name not in sets and (Path(name).name != name or not settings.data_root) and Path(name).is_dir():
@@ -127,7 +127,9 @@ def _folders(settings: BeirConfig, name: str) -> Iterator[tuple[str, Path | Benc
     local = Path(settings.data_root).expanduser() / name if settings.data_root else None
     if settings.data_root:
         existing(settings.data_root, "the folder of the sets")
-    forums = [local / forum for forum in FORUMS if (local / forum).is_dir()] if local else []
+    parts = BENCHMARKS["beir/cqadupstack"].parts
+    names = [part.removeprefix("beir/cqadupstack-") for part in parts]
+    forums = [local / forum for forum in names if (local / forum).is_dir()] if local else []
     if forums and local:  # the layout of the official archive
         yield from ((f"{name}-{folder.name}", folder) for folder in forums)
     elif local and local.is_dir():

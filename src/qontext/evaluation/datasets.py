@@ -9,6 +9,7 @@ import contextlib
 import io
 import logging
 import os
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,81 +20,40 @@ from qontext.frame.errors import QontextError, choose, missing_extra
 from qontext.frame.hashes import digest_of
 from qontext.models import hub
 
-WEB = ("MRR@10", "Success@50", "R@50", "Success@1000", "R@1000", "nDCG@10")
-GRADED = ("nDCG@10", "MRR@10", "R@100", "R@1000", "MAP", "Judged@10")
-DOCUMENTS = ("MRR@100", "Success@100", "R@100", "nDCG@10")
-ZERO_SHOT = ("nDCG@10", "R@100", "Judged@10")
-
 
 @dataclass(frozen=True)
 class Benchmark:
     """A published test set. `relevant` is the minimum grade that counts for MRR and recall."""
 
     name: str
-    source: str
     measures: tuple[str, ...]
     queries: int
     judgments: int
     passages: int
+    source: str = ""
+    """Its name in ir_datasets, or a URL."""
     relevant: int = 1
     digest: str = ""
-    parts: tuple[str, ...] = ()  # sets whose mean it is
-    drops_self: bool = False  # queries are passages of the collection, and must not be their own results
+    parts: tuple[str, ...] = ()
+    """The sets whose mean it is."""
+    drops_self: bool = False
+    """Queries are passages of the collection, and must not be their own results."""
 
 
-FORUMS = {
-    "android": (699, 1_696, 22_998), "english": (1_570, 3_765, 40_221), "gaming": (1_595, 2_263, 45_301),
-    "gis": (885, 1_114, 37_637), "mathematica": (804, 1_358, 16_705), "physics": (1_039, 1_933, 38_316),
-    "programmers": (876, 1_675, 32_176), "stats": (652, 913, 42_269), "tex": (2_906, 5_154, 68_184),
-    "unix": (1_072, 1_693, 47_382), "webmasters": (506, 1_395, 17_405), "wordpress": (541, 744, 48_605),
-}  # fmt: skip
-"""The twelve parts of CQADupStack with queries, judgments, passages; its result is the mean of theirs."""
+def _read(path: Path) -> dict[str, Benchmark]:
+    content = tomllib.loads(path.read_text(encoding="utf-8"))
+    lists = {name: tuple(measures) for name, measures in content["measures"].items()}
+    return {
+        name: Benchmark(
+            name,
+            **{**row, "measures": lists.get(row.get("measures"), ()), "parts": tuple(row.get("parts", ()))},
+        )
+        for name, row in content["benchmarks"].items()
+    }
 
 
-def _beir(
-    name: str,
-    source: str,
-    queries: int,
-    judgments: int,
-    passages: int,
-    *,
-    digest: str = "",
-    parts: tuple[str, ...] = (),
-) -> Benchmark:
-    drops_self = name in ("arguana", "quora")
-    return Benchmark(
-        f"beir/{name}", source, ZERO_SHOT, queries, judgments, passages, 1, digest, parts, drops_self
-    )
-
-
-_MS, _WEB, _DOC = "msmarco-passage", 8_841_823, "msmarco-document/dev"
-_WIKIPEDIA = 21_015_324
-_DPR = "https://dl.fbaipublicfiles.com/dpr/data/retriever"
-_ALL = (
-    Benchmark("msmarco-passage/dev", f"{_MS}/dev/small", WEB, 6_980, 7_437, _WEB, 1, "69001bc4dabaae9a"),
-    Benchmark("trec-dl-2019", f"{_MS}/trec-dl-2019/judged", GRADED, 43, 9_260, _WEB, 2, "cb2d3776c4450089"),
-    Benchmark("trec-dl-2020", f"{_MS}/trec-dl-2020/judged", GRADED, 54, 11_386, _WEB, 2, "757ca92044ddd9c6"),
-    Benchmark("msmarco-document/dev", _DOC, DOCUMENTS, 5_193, 5_193, 3_213_835, digest="eefb3f98ee39fcfe"),
-    Benchmark("nq", f"{_DPR}/nq-test.qa.csv", (), 3_610, 0, _WIKIPEDIA),
-    Benchmark("triviaqa", f"{_DPR}/trivia-test.qa.csv.gz", (), 11_313, 0, _WIKIPEDIA),
-    _beir("trec-covid", "beir/trec-covid", 50, 66_336, 171_332),
-    _beir("nfcorpus", "beir/nfcorpus/test", 323, 12_334, 3_633, digest="6f10c28ee7df9546"),
-    _beir("nq", "beir/nq", 3_452, 4_201, 2_681_468, digest="8eae1686d9dbf5ae"),
-    _beir("hotpotqa", "beir/hotpotqa/test", 7_405, 14_810, 5_233_329),
-    _beir("fiqa", "beir/fiqa/test", 648, 1_706, 57_638, digest="6d6681dc0aa13f4f"),
-    _beir("arguana", "beir/arguana", 1_406, 1_406, 8_674, digest="e92ad15ccdf4275d"),
-    _beir("webis-touche2020", "beir/webis-touche2020/v2", 49, 2_214, 382_545),
-    _beir("cqadupstack", "", 13_145, 23_703, 457_199, parts=tuple(f"beir/cqadupstack-{f}" for f in FORUMS)),
-    _beir("quora", "beir/quora/test", 10_000, 15_675, 522_931),
-    _beir("dbpedia-entity", "beir/dbpedia-entity/test", 400, 43_515, 4_635_922),
-    _beir("scidocs", "beir/scidocs", 1_000, 29_928, 25_657),
-    _beir("fever", "beir/fever/test", 6_666, 7_937, 5_416_568),
-    _beir("climate-fever", "beir/climate-fever", 1_535, 4_681, 5_416_593),
-    _beir("scifact", "beir/scifact/test", 300, 339, 5_183, digest="9b5447d96a1f6b35"),
-    *(_beir(f"cqadupstack-{f}", f"beir/cqadupstack/{f}", *counts) for f, counts in FORUMS.items()),
-)  # fmt: skip
-
-BENCHMARKS: dict[str, Benchmark] = {entry.name: entry for entry in _ALL}
+BENCHMARKS = _read(Path(__file__).with_suffix(".toml"))
+"""The published test sets by name; `datasets.toml` has them."""
 
 
 class Unavailable(QontextError):

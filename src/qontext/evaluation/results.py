@@ -63,7 +63,7 @@ def marked(name: str, recommended: str | None) -> str:
     return f"{name} (recommended)" if name == recommended else name
 
 
-def _published(section: Section) -> list[published.Row]:
+def _published(section: Section) -> list[published.Published]:
     """Published systems with results for this benchmark and our measures; none for a subset of the collection."""
     if section.benchmark is None or _is_partial(section):
         return []
@@ -88,7 +88,7 @@ def _p_between(name: str, reference: str, section: Section, pairs: Sequence[Pair
     return next((format_p(p) for p in values), "–")
 
 
-def _notes(section: Section, others: Sequence[published.Row], reference: str) -> list[str]:
+def _notes(section: Section, others: Sequence[published.Published], reference: str) -> list[str]:
     notes = [f"{len(section.queries):,} queries; a query without results scores 0."]
     missing = {name: count for name, count in section.without_results.items() if count}
     if missing:
