@@ -165,8 +165,8 @@ def test_health_models_and_metrics(site: Running) -> None:
     assert site.http.get("/v1/models/mine%2Fbm25").json()["id"] == "mine/bm25"
     search(site, query="boat")
     text = site.http.get("/metrics").text
-    assert 'qontext_requests_total{route="/v1/search",method="POST",status="200"}' in text
-    assert 'qontext_request_seconds_bucket{route="/v1/search",le="+Inf"}' in text
+    assert 'qontext_requests_total{method="POST",route="/v1/search",status="200"}' in text
+    assert 'qontext_request_seconds_bucket{le="+Inf",route="/v1/search"}' in text
     for line in text.splitlines():
         assert line.startswith("# ") or (line.rpartition(" ")[2] and float(line.rpartition(" ")[2]) >= 0), (
             line
