@@ -17,7 +17,6 @@ from tests.cluster.conftest import IMPATIENT, Inputs
 from tests.tiny import Server
 
 from qontext import api
-from qontext.cluster import ranks
 from qontext.cluster.rank import interface_of
 from qontext.frame import artifacts
 from qontext.frame.artifacts import Artifact
@@ -148,15 +147,17 @@ def test_the_head_is_killed(
     assert list((tmp_path / "out").glob("checkpoints/*/*"))
 
 
-def test_an_interrupt_lets_the_ranks_save_their_step(
-    cluster: Any, pretrain: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_lets_the_ranks_save_their_step(
+    cluster: Any, pretrain: Train, tmp_path: Path, number: signal.Signals
 ) -> None:
     def interrupt_after_a_step() -> None:
         metrics = tmp_path / "out" / "logs" / "metrics.jsonl"
-        if metrics.exists() and metrics.read_text():
-            raise KeyboardInterrupt
+        while not (metrics.exists() and metrics.read_text()):
+            time.sleep(0.05)
+        os.kill(os.getpid(), number)
 
-    monkeypatch.setattr(ranks.process, "check_interrupt", interrupt_after_a_step)
+    threading.Thread(target=interrupt_after_a_step, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
         pretrain("out", steps=2_000, on="ray", ranks=2)
     assert list((tmp_path / "out").glob("checkpoints/*/*"))

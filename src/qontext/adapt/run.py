@@ -170,7 +170,8 @@ def _plan(
 
 def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) -> dict[str, Any]:
     """Run the remaining steps of the recipe, evaluate, write the result."""
-    from qontext.adapt import hand_over, nearest, recipes, serving, show, state, together, update
+    from qontext.adapt import hand_over, nearest, recipes, serving, show, state, update
+    from qontext.adapt.processes import run_steps, shared_by
     from qontext.adapt.verdict import judge
     from qontext.retrieve.system import System
     from qontext.workflow.recipe import read_recipe
@@ -180,8 +181,8 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
     recipe = read_recipe(str(root / state.RECIPE))
     steps, work = root / state.STEPS, Workdir(root)
     earlier = _done_seconds(recipe, steps)
-    processes = together.shared_by(config.processes or plan.processes, recipe)
-    together.run_together(root / state.RECIPE, steps, processes, config.on)
+    processes = shared_by(config.processes or plan.processes, recipe)
+    run_steps(root / state.RECIPE, steps, processes, config.on)
     run_recipe(recipe, steps, on=config.on)
     verdict = judge(steps, [s for s in request.splits if s != "dev"], recipes.systems(plan))
     is_adapted = verdict.encoder == "adapted"

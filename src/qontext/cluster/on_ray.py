@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from qontext.cluster.connect import Head, connected
+from qontext.cluster.launcher import Group, watch
 from qontext.cluster.worker import Failure, Order, Worker
-from qontext.frame import log, process
+from qontext.frame import log
 from qontext.frame.errors import QontextError
 from qontext.frame.parts import Outcome, Part, Parts
 
@@ -33,9 +34,8 @@ def run(verb: str, parts: Parts[Any], waiting: list[Part], advance: Callable[...
     with connected(parts.config.on) as ray:
         job = _Job(ray, verb, parts, waiting, advance)
         try:
-            job.run()
+            watch(job)
         finally:
-            job.end()
             parts.work.sweep()
     return job.outcome
 
@@ -59,7 +59,9 @@ class _Hand:
         return [part for part in (self.part, self.following) if part is not None]
 
 
-class _Job:
+class _Job(Group):
+    message = "Stopping …"
+
     def __init__(
         self, ray: Any, verb: str, parts: Parts[Any], waiting: list[Part], advance: Callable[..., None]
     ) -> None:
@@ -71,21 +73,23 @@ class _Job:
         self.outcome, self.head, self.room = Outcome(), Head(ray, parts.config.on), 0
         self.resource = "GPU" if parts.uses_gpu and ray.cluster_resources().get("GPU") else "CPU"
 
-    def run(self) -> None:
-        while self.undone:
-            self._hire()
-            self._lease()
-            self._beat()
-            references = {ref: hand for hand in self.hands for ref in hand.calls}
-            ready: list[Any] = []
-            if references:
-                ready, _ = self.ray.wait(list(references), num_returns=1, timeout=1.0)
-            else:  # all workers are gone, and so is the head, without which none is started
-                time.sleep(1.0)
-            process.check_interrupt()
-            for ref in ready:
-                self._take(references[ref], ref)
-            self._give_up()
+    def wait(self, seconds: float) -> bool:
+        self._hire()
+        self._lease()
+        self._beat()
+        references = {ref: hand for hand in self.hands for ref in hand.calls}
+        ready: list[Any] = []
+        if references:
+            ready, _ = self.ray.wait(list(references), num_returns=1, timeout=seconds)
+        else:  # all workers are gone, and so is the head, without which none is started
+            time.sleep(seconds)
+        for ref in ready:
+            self._take(references[ref], ref)
+        self._give_up()
+        return bool(self.undone)
+
+    def stop(self) -> None:
+        """Nothing is to be saved: a part is whole or absent."""
 
     def end(self) -> None:
         for hand in self.hands:

@@ -15,6 +15,7 @@ from typing import Any
 
 import qontext
 from qontext.cluster.connect import Head, connected
+from qontext.cluster.launcher import Group, watch
 from qontext.cluster.rank import LOCK, Ended, Place, Rank, Training, environment_of
 from qontext.cluster.worker import Failure
 from qontext.frame import locks, log, process, trust
@@ -40,8 +41,8 @@ def run(verb: str, settings: Any, out: Path, overwrite: bool) -> None:
         group = _placement(ray, count, uses_gpu)
         ranks = _Ranks(ray, settings.on)
         try:
-            ranks.start(group, count, uses_gpu, training)
-            ranks.watch()
+            ranks.hire(group, count, uses_gpu, training)
+            watch(ranks)
         finally:
             ranks.end()
             if not ranks.head.is_gone():
@@ -87,7 +88,7 @@ def _placement(ray: Any, count: int, uses_gpu: bool) -> Any:
     return group
 
 
-class _Ranks:
+class _Ranks(Group):
     """The ranks of a training, as the command sees them."""
 
     def __init__(self, ray: Any, on: str) -> None:
@@ -99,7 +100,7 @@ class _Ranks:
         self.heard: list[float] = []
         self.beaten = 0.0
 
-    def start(self, group: Any, count: int, uses_gpu: bool, training: Training) -> None:
+    def hire(self, group: Any, count: int, uses_gpu: bool, training: Training) -> None:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         needs = {"num_cpus": 1, **({"num_gpus": 1} if uses_gpu else {})}
@@ -124,21 +125,19 @@ class _Ranks:
             self.running[actor.run.remote(environment)] = rank
         self.heard = [time.monotonic()] * count
 
-    def watch(self) -> None:
-        """Until all ranks have ended, or one with an error."""
+    def wait(self, seconds: float) -> bool:
         try:
-            while self.running:
-                self._beat()
-                self._take(1.0)
-                process.check_interrupt()
-                self._look()
-        except KeyboardInterrupt:
-            self._stop(FAREWELL)
-            raise
+            self._beat()
+            self._take(seconds)
+            self._look()
         except QontextError:
             if self.head.is_gone():  # which would end the ranks
                 self._stop(FAREWELL / 2)
             raise
+        return bool(self.running)
+
+    def stop(self) -> None:
+        self._stop(FAREWELL)
 
     def end(self) -> None:
         for actor in self.actors:
@@ -168,6 +167,7 @@ class _Ranks:
                 continue
             ended = Ended(*answer)
             if ended.interrupted:
+                self.stop()
                 raise KeyboardInterrupt
             if ended.failure is not None:
                 raise self._cause(rank, ended)
@@ -205,7 +205,6 @@ class _Ranks:
 
     def _stop(self, seconds: float) -> None:
         """Let the ranks finish and save their step."""
-        log.note("Stopping after this step …")
         with contextlib.suppress(Exception):
             for actor in self.actors:
                 actor.stop.remote()

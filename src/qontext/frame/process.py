@@ -198,7 +198,13 @@ def request_stop() -> None:
 
 class StopRequests:
     """Inside this context, SIGINT and SIGTERM set a flag, so that the current step is finished and saved
-    first. A second signal takes effect at once. On exit, a pending request raises KeyboardInterrupt."""
+    first. A second signal takes effect at once. On exit, a pending request raises KeyboardInterrupt.
+
+    `also` are further signals that do so, and `message` is shown at the first one.
+    """
+
+    def __init__(self, *also: signal.Signals, message: str = "Stopping after this step …") -> None:
+        self.numbers, self.message = (signal.SIGINT, signal.SIGTERM, *also), message
 
     def __enter__(self) -> StopFlag:
         import threading
@@ -213,10 +219,10 @@ class StopRequests:
             if self.flag.requested:
                 raise KeyboardInterrupt
             self.flag.requested = True
-            log.note("Stopping after this step …")
+            log.note(self.message)
 
         if threading.current_thread() is threading.main_thread():  # other threads receive no signals
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in self.numbers:
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     self.before[number] = signal.signal(number, request)
         return self.flag

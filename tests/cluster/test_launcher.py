@@ -1,0 +1,96 @@
+"""Processes of a job: ended, failed, stopped by a signal, and never left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from qontext.cluster.launcher import Group, Torchrun, watch
+from qontext.frame.errors import QontextError
+
+
+class Countdown(Group):
+    """Has ended after three looks; at the second one, `at_second` happens."""
+
+    def __init__(self, at_second=lambda: None):
+        self.left, self.calls, self.at_second = 3, [], at_second
+
+    def wait(self, seconds):
+        self.calls.append("wait")
+        self.left -= 1
+        if self.left == 1:
+            self.at_second()
+        return self.left > 0
+
+    def stop(self):
+        self.calls.append("stop")
+
+    def end(self):
+        self.calls.append("end")
+
+
+def test_a_group_is_watched_until_it_has_ended():
+    group = Countdown()
+    watch(group)
+    assert group.calls == ["wait", "wait", "wait", "end"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_stops_a_group(number):
+    before = signal.getsignal(number)
+    group = Countdown(lambda: os.kill(os.getpid(), number))
+    with pytest.raises(KeyboardInterrupt):
+        watch(group)
+    assert group.calls == ["wait", "wait", "stop", "end"] and signal.getsignal(number) == before
+
+
+def test_an_error_ends_a_group():
+    def fail():
+        raise QontextError("a rank failed")
+
+    group = Countdown(fail)
+    with pytest.raises(QontextError, match="a rank failed"):
+        watch(group)
+    assert group.calls == ["wait", "wait", "end"]
+
+
+def test_ranks_that_fail_are_the_error_of_the_command(capfd, monkeypatch):
+    monkeypatch.setattr(Torchrun, "_start", lambda self: _child("raise SystemExit(3)"))
+    with pytest.raises(QontextError, match="stopped"):
+        watch(Torchrun(2, ["run"], QontextError("stopped")))
+
+
+def test_ranks_get_the_signal_and_may_take_their_time(monkeypatch, tmp_path):
+    script = f"""
+import signal, time, pathlib
+def stop(*_):
+    time.sleep(0.3)
+    pathlib.Path({str(tmp_path / "saved")!r}).touch()
+    raise SystemExit(1)
+signal.signal(signal.SIGTERM, stop)
+pathlib.Path({str(tmp_path / "ready")!r}).touch()
+time.sleep(600)
+"""
+    group = Torchrun(2, ["run"], QontextError("stopped"))
+    monkeypatch.setattr(Torchrun, "_start", lambda self: _child(script))
+    wait = group.wait
+
+    def interrupted(seconds):
+        if (tmp_path / "ready").exists():
+            os.kill(os.getpid(), signal.SIGTERM)
+        return wait(0.1)
+
+    monkeypatch.setattr(group, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        watch(group)
+    assert (tmp_path / "saved").exists()
+    assert group.child is not None and group.child.returncode == 1
+
+
+def _child(script):
+    import subprocess
+    import sys
+
+    return subprocess.Popen([sys.executable, "-c", script])
