@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from qontext import api
+from qontext.evaluation.comparison import randomization_test
 from qontext.evaluation.gather import per_query
-from qontext.evaluation.significance import randomization_test
 from qontext.frame import artifacts, log, machine
 
 MEASURE = "nDCG@10"

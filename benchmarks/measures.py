@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from qontext.data.runs import Run, read_run, write_run
+from qontext.evaluation.comparison import difference
 from qontext.evaluation.measures import measure, parse, recall_by_depth
-from qontext.evaluation.significance import difference
 from qontext.frame import machine
 
 MEASURES = "MRR@10 Success@50 R@1000 nDCG@10 MAP"

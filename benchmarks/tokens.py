@@ -24,8 +24,8 @@ import torch
 from windows import MEASURE, sample
 
 from qontext import api
+from qontext.evaluation.comparison import randomization_test
 from qontext.evaluation.gather import per_query
-from qontext.evaluation.significance import randomization_test
 from qontext.frame import artifacts, log, machine
 
 

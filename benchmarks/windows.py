@@ -23,8 +23,8 @@ import torch
 
 from qontext import api
 from qontext.data.collection import read_passages, read_qrels, read_queries
+from qontext.evaluation.comparison import randomization_test
 from qontext.evaluation.gather import per_query
-from qontext.evaluation.significance import randomization_test
 from qontext.frame import artifacts, log, machine
 
 MEASURE = "nDCG@10"

@@ -23,11 +23,10 @@ from study import ARMS, CLAIMS, LONG, MEASURES, SCALES, Claim
 
 from qontext.evaluation import plots
 from qontext.evaluation.compare import format_p, with_spread
-from qontext.evaluation.comparison import System
+from qontext.evaluation.comparison import Difference, System, difference, holm, randomization_test
 from qontext.evaluation.contents import Block, Plot
-from qontext.evaluation.kernels import Floats
-from qontext.evaluation.page import to_page
-from qontext.evaluation.significance import Difference, difference, holm, randomization_test
+from qontext.evaluation.measures import Floats
+from qontext.evaluation.report import to_page
 from qontext.evaluation.tables import Cell, Row, Table, to_markdown
 
 if TYPE_CHECKING:

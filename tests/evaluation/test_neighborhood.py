@@ -4,7 +4,7 @@ import pytest
 
 from qontext.data.records import Hit
 from qontext.data.runs import Run
-from qontext.evaluation.neighborhood import neighborhood_recall
+from qontext.evaluation.measures import neighborhood_recall
 from qontext.frame.errors import QontextError
 
 

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from qontext.evaluation.significance import (
+from qontext.evaluation.comparison import (
     bootstrap_interval,
     difference,
     holm,

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from tests.tiny import save_bert, save_llama, write_inputs
 
-from qontext.evaluation.significance import Difference
+from qontext.evaluation.comparison import Difference
 
 HERE = Path(__file__).resolve().parents[2] / "evidence"
 

@@ -23,7 +23,7 @@ from qontext.data.ids import id_of
 from qontext.data.lines import read_jsonl
 from qontext.data.runs import Run
 from qontext.evaluation.datasets import BENCHMARKS, Benchmark
-from qontext.evaluation.kernels import Floats
+from qontext.evaluation.measures import Floats
 from qontext.frame import log
 from qontext.frame.config import existing
 from qontext.frame.errors import QontextError, shorten

@@ -21,8 +21,7 @@ from qontext.frame.stages import Report, Stage
 if TYPE_CHECKING:
     from qontext.data.runs import Run
     from qontext.evaluation.datasets import Benchmark, Judged
-    from qontext.evaluation.kernels import Floats
-    from qontext.evaluation.measures import Scores
+    from qontext.evaluation.measures import Floats, Scores
 
 NEIGHBORS = (50, 100)  # the n of nb-recall^n@k, as published
 
@@ -170,14 +169,14 @@ def _answer_cutoff(name: str) -> int:
 def _foreseen(first: Run, second: Run, scores: Scores) -> dict[str, list[float]]:
     import numpy as np
 
-    from qontext.evaluation import neighborhood
+    from qontext.evaluation import measures
     from qontext.evaluation.measures import DEPTHS
 
     judged = set(scores.queries)
     is_judged = [query in judged for query in second.queries]
     curves = {}
     for n in NEIGHBORS:
-        values = neighborhood.neighborhood_recall(first, second, n=n, depths=DEPTHS)
+        values = measures.neighborhood_recall(first, second, n=n, depths=DEPTHS)
         curves[f"nb-recall^{n}"] = [float(np.mean(values[k][is_judged])) for k in DEPTHS]
     return curves
 

@@ -18,7 +18,7 @@ from qontext.data import records
 from qontext.evaluation.compare import system_names
 from qontext.evaluation.comparison import System
 from qontext.evaluation.datasets import BENCHMARKS, Benchmark
-from qontext.evaluation.kernels import Floats
+from qontext.evaluation.measures import Floats
 from qontext.frame import artifacts
 from qontext.frame.artifacts import CLAIM, META, Artifact
 from qontext.frame.config import parse_toml

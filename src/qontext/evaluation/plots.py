@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 
 import numpy as np
 
-from qontext.evaluation.kernels import Floats
+from qontext.evaluation.measures import Floats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

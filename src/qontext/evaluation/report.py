@@ -1,17 +1,24 @@
-"""`qontext report`: experiments and results as a page, tables and figures."""
+"""`qontext report`: experiments and results as a self-contained HTML page, as Markdown, tables and figures."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import html
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
 from qontext import __version__
-from qontext.evaluation.tables import to_csv, to_latex
+from qontext.evaluation.tables import Table, to_csv, to_latex, to_markdown
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, StageConfig
 from qontext.frame.errors import QontextError
 from qontext.frame.stages import Stage
+
+if TYPE_CHECKING:
+    from qontext.evaluation.contents import Block
 
 _PREAMBLE = "% \\usepackage{booktabs,graphicx}; names in other scripts than Latin and Greek need LuaLaTeX or XeLaTeX\n"
 
@@ -49,7 +56,6 @@ def run(settings: ReportConfig, work: Workdir) -> dict[str, Any]:
     from qontext.data.collection import load_collection
     from qontext.evaluation.contents import DIFFERENCE_COLUMNS, RESULT_COLUMNS, contents
     from qontext.evaluation.gather import gather
-    from qontext.evaluation.page import to_markdown_page, to_page
     from qontext.evaluation.plots import png_bytes
 
     if settings.data is not None:
@@ -96,6 +102,71 @@ def _label(text: str) -> tuple[str, str]:
     if not sign or not name or not label:
         raise QontextError(f"cannot read the label {text!r}", remedy="Write NAME=LABEL.")
     return name, label
+
+
+@cache
+def _templates() -> Any:
+    """The templates beside this module. They escape all data."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    return Environment(
+        loader=PackageLoader("qontext.evaluation", "."), autoescape=True, undefined=StrictUndefined
+    )
+
+
+def to_page(title: str, subtitle: str, blocks: Sequence[Block]) -> str:
+    """The complete page, without scripts and requests."""
+    from markupsafe import Markup
+
+    from qontext.evaluation import plots
+
+    page: str = (
+        _templates()
+        .get_template("report.html")
+        .render(
+            title=title,
+            subtitle=subtitle,
+            blocks=blocks,
+            css=Markup(files("qontext.evaluation").joinpath("page.css").read_text(encoding="utf-8")),
+            show_table=lambda table: Markup(to_html(table)),
+            inline_svg=lambda svg, caption: Markup(plots.inline_svg(svg, html.escape(caption))),
+        )
+    )
+    return page
+
+
+def to_html(table: Table) -> str:
+    """The table as an HTML figure."""
+    first = next((row for row in table.rows if row.cells), None)
+    text: str = _templates().get_template("table.html").render(table=table, first=first)
+    return text
+
+
+def to_markdown_page(title: str, subtitle: str, blocks: Sequence[Block]) -> str:
+    """The same in Markdown; figures are the PNG files beside it."""
+    lines = [f"# {_h(title)}", "", _h(subtitle), ""]
+    for block in blocks:
+        lines += [f"## {_h(block.heading)}", ""]
+        for number, text in enumerate(block.text):
+            lines += [f"**{_h(text)}**" if block.is_lead and number == 0 else _h(text), ""]
+        lines += [to_markdown(table) for table in block.tables]
+        for plot in block.plots:
+            lines += [f"![{_h(plot.caption)}](plots/{plot.name}.png)", "", f"*{_h(plot.caption)}*", ""]
+        for summary, text in block.details:
+            # Four spaces make code of any text, whatever fences it holds.
+            lines += [
+                "",
+                f"<details><summary>{_h(summary)}</summary>",
+                "",
+                *(f"    {x}" for x in text.splitlines()),
+            ]
+            lines += ["", "</details>"]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _h(text: str) -> str:
+    return html.escape(text, quote=True)
 
 
 STAGE = Stage(

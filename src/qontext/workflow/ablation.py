@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from qontext.evaluation.compare import format_p, with_spread
-from qontext.evaluation.comparison import System
+from qontext.evaluation.comparison import Difference, System, difference, holm
 from qontext.evaluation.gather import per_query
-from qontext.evaluation.kernels import Floats
-from qontext.evaluation.significance import Difference, difference, holm
+from qontext.evaluation.measures import Floats
 from qontext.evaluation.tables import Cell, Row, Table
 from qontext.frame.artifacts import Artifact, is_artifact, open_artifact
 

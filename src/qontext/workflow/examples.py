@@ -12,7 +12,7 @@ from qontext.evaluation.comparison import First, Tops, largest_changes, side_by_
 from qontext.evaluation.datasets import load_judgments
 from qontext.evaluation.evaluate import threshold
 from qontext.evaluation.gather import per_query
-from qontext.evaluation.kernels import Floats
+from qontext.evaluation.measures import Floats
 from qontext.evaluation.tables import Cell, Row, Table, to_markdown
 from qontext.frame import log
 from qontext.frame.artifacts import Workdir, open_artifact
