@@ -12,7 +12,7 @@ import pytest
 from qontext.evaluation.published import named
 from qontext.pretrain.config import PretrainConfig
 from qontext.workflow import recipe
-from qontext.workflow.cost import estimated_hours
+from qontext.workflow.listing import estimated_hours
 from qontext.workflow.scores import published_rows
 from qontext.workflow.tables import find_recipe, missing_inputs, read_tables, shipped
 

@@ -18,7 +18,7 @@ from qontext.frame import log
 from qontext.frame.errors import QontextError
 from qontext.models.reference import shown_name
 from qontext.retrieve.system import label_of
-from qontext.workflow.adapted import show_scores, shown_labels
+from qontext.workflow.show import show_scores, shown_labels
 
 SAMPLES = 3
 PARTS = {

@@ -93,7 +93,7 @@ def _evaluate(settings: EvaluateConfig) -> tuple[Scores, dict[str, list[float]],
     else:
         scores, curves, benchmark = _by_judgments(settings, results)
     if settings.next_run is not None:
-        curves |= _foreseen(results, read_run(settings.next_run), scores)
+        curves |= _neighborhood_recall(results, read_run(settings.next_run), scores)
     name = benchmark.name if benchmark else None
     return scores, curves, {"measures": scores.means, **scores.counts(), "benchmark": name}
 
@@ -166,7 +166,7 @@ def _answer_cutoff(name: str) -> int:
     return int(depth)
 
 
-def _foreseen(first: Run, second: Run, scores: Scores) -> dict[str, list[float]]:
+def _neighborhood_recall(first: Run, second: Run, scores: Scores) -> dict[str, list[float]]:
     import numpy as np
 
     from qontext.evaluation import measures

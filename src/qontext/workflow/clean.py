@@ -13,7 +13,7 @@ from qontext.frame.errors import QontextError
 from qontext.frame.stages import Cleaner
 from qontext.frame.workdir import TEMPORARY
 from qontext.retrieve.searcher import index_of, is_adapted
-from qontext.workflow.adapted import shown_size, size_of
+from qontext.workflow.show import shown_size, size_of
 
 REMOVED = {
     "steps": "the steps of training: without them, --retrain or another plan starts from scratch, and an update cannot "

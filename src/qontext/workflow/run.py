@@ -43,7 +43,7 @@ def check(recipe: Recipe, root: Path, until: str | None = None) -> None:
 
 def _problems(step: Step, root: Path) -> Iterator[str]:
     """The problems in a step's settings and inputs that can be detected before earlier steps have run."""
-    from qontext.workflow.look import problems_of
+    from qontext.workflow.preflight import problems_of
 
     try:
         configured = step.configure(root)

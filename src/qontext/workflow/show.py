@@ -1,16 +1,31 @@
-"""`qontext show`: describe a directory: command, inputs, settings, and integrity."""
+"""`qontext show`: describe a directory: command, inputs, settings, and integrity; of a directory of `adapt`, verdict, results,
+contents and next steps."""
 
 from __future__ import annotations
 
+import os
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
+from qontext.evaluation.compare import format_p
 from qontext.frame import artifacts, computed, log
+from qontext.frame.artifacts import open_artifact
 from qontext.frame.config import Input, StageConfig, existing
 from qontext.frame.errors import QontextError
 from qontext.frame.stages import Report
-from qontext.retrieve.searcher import is_adapted, verify_model
-from qontext.workflow.adapted import show_adapted
+from qontext.models.reference import shown_name
+from qontext.retrieve.searcher import (
+    ADAPTED,
+    INDEX,
+    index_of,
+    is_adapted,
+    model_of,
+    read_adapted,
+    verify_model,
+)
+from qontext.retrieve.system import label_of
 
 
 class ShowConfig(StageConfig):
@@ -85,6 +100,125 @@ def _show_many(path: Path) -> dict[str, Any]:
         )
     log.show_rows(str(path), rows)
     return {"path": str(path), "directories": rows}
+
+
+FOLDERS = {
+    "model": "a copy of the encoder; needed for search and updates",
+    "index": "passages, vectors and BM25; needed for search and updates",
+    "report": "the results as a page; can be deleted",
+    "steps": "the steps of training; only needed to train again; can be deleted ('qontext clean')",
+    "documents": "passages and questions from package documentation; can be deleted: an update creates them again",
+}
+"""Folder → its purpose."""
+
+
+def show_adapted(root: Path) -> dict[str, Any]:
+    """Show the directory, and return its description."""
+    about = read_adapted(root)
+    verdict = about.get("verdict", {})
+    index = index_of(root)
+    passages = open_artifact(index / "passages", verb="split").summary
+    places = {name: index if name == INDEX else root / name for name in FOLDERS}
+    folders = {name: size_of(place) for name, place in places.items() if place.is_dir()}
+    age = max(0.0, time.time() - (root / ADAPTED).stat().st_mtime)  # a clock may have been set back
+    sentences = [str(sentence) for sentence in verdict.get("sentences", ())]
+    sentences += map(str, about.get("searching", {}).get("sentences", ()))
+    recommendation, *reasons = sentences or [f"Recommended: {label_of(about['system'])}."]
+    log.show_line(recommendation)
+    rows: dict[str, Any] = {
+        "system": label_of(about["system"]),
+        "encoder": f"{_model(root, about)}, up to {about['read_tokens']} tokens",
+        "passages": f"{passages['passages']:,} of {passages['documents']:,} documents",
+        "labels": shown_labels(about.get("labels", {})),
+        "not_read": passages.get("not_read"),
+        "skipped": passages.get("skipped"),
+        "age": _age(age),
+    }
+    log.show_table(str(root), {name: value for name, value in rows.items() if value})
+    show_scores(verdict)
+    for reason in reasons:
+        log.note(reason)
+    sizes = [
+        {"folder": places[name].name, "size": shown_size(size), "use": FOLDERS[name]}
+        for name, size in folders.items()
+    ]
+    log.show_rows("Folders", sizes)
+    log.note(
+        "\nNext steps:\n"
+        f'  qontext search {root} "a question"   or without a question for a prompt\n'
+        "  the same 'qontext adapt' again after documents changed: updates the index"
+    )
+    return {
+        "path": str(root),
+        **about,
+        "passages": passages["passages"],
+        "documents": passages["documents"],
+        "age_seconds": round(age),
+        "bytes": folders,
+    }
+
+
+def _model(root: Path, about: Mapping[str, Any]) -> str:
+    """Where the encoder is, or why it cannot be used."""
+    try:
+        return shown_name(model_of(root)) + (" (not changed, so not copied)" if "reference" in about else "")
+    except QontextError as error:
+        return f"{error.message} ({error.remedy})" if error.remedy else error.message
+
+
+def shown_labels(judged: Mapping[str, int]) -> str:
+    """The use of labeled questions, by split."""
+    uses = {"train": "for training", "dev": "for choosing weights", "test": "for evaluation"}
+    return ", ".join(f"{judged[split]:,} {use}" for split, use in uses.items() if judged.get(split))
+
+
+def show_scores(verdict: Mapping[str, Any]) -> None:
+    """A table of all systems for every split, real questions first, with n and p."""
+    by_split = verdict.get("scores", {})
+    for split in sorted(by_split, key=lambda split: split == "generated"):
+        kind = "generated questions" if split == "generated" else f"real questions ({split})"
+        count = verdict.get("queries", {}).get(split)
+        rows = []
+        for name, values in by_split[split].items():
+            p = _p_from(verdict, split, name)
+            label = label_of(name) + (" (recommended)" if name == verdict.get("system") else "")
+            rows.append({"system": label, **values, "p": "–" if p is None else format_p(p)})
+        log.show_rows(f"On {kind}" + (f", n = {count:,}" if count else ""), rows)
+    if by_split:
+        log.note(
+            "p: nDCG@10 against the recommended system (paired randomization test, Holm-corrected over the pairs)."
+        )
+
+
+def _p_from(verdict: Mapping[str, Any], split: str, name: str) -> float | None:
+    """The p of the difference between a system and the recommended one."""
+    both = {name, verdict.get("system")}
+    pairs = (pair for pair in verdict.get("differences", ()) if pair.get("split") == split)
+    return next((float(pair["p"]) for pair in pairs if {pair["a"], pair["b"]} == both), None)
+
+
+def size_of(folder: Path) -> int:
+    """The bytes of all files below a folder."""
+    total = 0
+    for place, _, files in os.walk(folder):
+        total += sum(os.lstat(Path(place) / name).st_size for name in files)
+    return total
+
+
+def shown_size(count: int) -> str:
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} bytes"
+
+
+def _age(seconds: float) -> str:
+    """90,000 → '1 day'."""
+    for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
+        if seconds >= length:
+            count = int(seconds // length)
+            return f"{count} {unit}{'s' if count > 1 else ''}"
+    return "less than a minute"
 
 
 SHOW = Report(

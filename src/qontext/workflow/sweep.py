@@ -99,9 +99,14 @@ def _results(
     sweep: Sweep, axes: Sequence[Axis], root: Path, work: Workdir, *, beside: bool
 ) -> dict[str, Any]:
     """Write and show the table, the published figures and the examples."""
-    from qontext.workflow.ablation import ablation_tables, arms_of, compare_arms, read_scores
+    from qontext.workflow.ablation import (
+        ablation_tables,
+        arms_of,
+        compare_arms,
+        read_scores,
+        show_neighborhood_recall,
+    )
     from qontext.workflow.examples import show_examples
-    from qontext.workflow.foreseen import show_foreseen
 
     cells = read_scores(sweep.labels, root)
     arms = arms_of(cells)
@@ -126,7 +131,7 @@ def _results(
         ],
         "comparisons": [row.as_json() for row in comparisons],
         "published": published,
-        "foreseen": show_foreseen(sweep.labels, root, work),
+        "foreseen": show_neighborhood_recall(sweep.labels, root, work),
         "examples": show_examples(sweep.recipe.examples, sweep.labels, root, work),
     }
 
