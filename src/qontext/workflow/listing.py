@@ -136,7 +136,7 @@ OF_DOCUMENTS, OF_COLLECTION = 32_000_000, 8_800_000
 
 
 def estimated_hours(recipe: Recipe) -> dict[str, float]:
-    """Step → hours on one H100, of pre-trainings with a number of steps and of generation by T5: estimates from stated rates.
+    """Step → hours on one H100, of pre-trainings with a number of steps and of generation by T5, from stated rates.
 
     FLOPs per token  = 2 · P + 4 · L · T · H         forward, of BERT-base and T5-base: P = 12 · L · H², L = 12, H = 768
     pre-training     = 3 · steps · tokens per step   forward and backward of the encoder; 4 with the gradient cache

@@ -1,5 +1,5 @@
-"""`qontext show`: describe a directory: command, inputs, settings, and integrity; of a directory of `adapt`, verdict, results,
-contents and next steps."""
+"""`qontext show`: describe a directory: command, inputs, settings, and integrity; of a directory of `adapt`, verdict,
+results, contents and next steps."""
 
 from __future__ import annotations
 
