@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from qontext.evaluation.significance import difference
 
 from qontext import api
 from qontext.data.collection import load_collection, passage_row
 from qontext.data.lines import write_jsonl
 from qontext.evaluation.gather import per_query
-from qontext.evaluation.significance import difference
 from qontext.frame import artifacts, log, machine
 
 OUT = Path(__file__).with_suffix(".json")
