@@ -6,7 +6,7 @@ import argparse
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from qontext.models import attention
 from qontext.models.batching import grid_for, pack_by_tokens
 from qontext.models.precision import autocast
+from qontext.retrieve.encoded.vectors import ArrayVectors
 from qontext.retrieve.index.exact import ExactIndex
 
 REPEATS = 5
@@ -151,19 +152,6 @@ def encoding(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-@dataclass
-class InMemory:
-    """Vectors [P, D] in the form that exact search reads."""
-
-    vectors: Any
-
-    def __len__(self) -> int:
-        return len(self.vectors)
-
-    def blocks(self, *, rank: int = 0, world: int = 1) -> Iterator[tuple[Any, Any]]:
-        yield np.arange(len(self.vectors)), self.vectors
-
-
 def searching(
     count: int, device: torch.device, queries: int = 1_024, dimensions: int = 384, k: int = 100
 ) -> dict[str, Any]:
@@ -172,7 +160,7 @@ def searching(
     vectors, questions = (dice.standard_normal((n, dimensions), np.float32) for n in (count, queries))
     formats = {"fp32": torch.float32, "bf16": torch.bfloat16}
     indexes = {
-        name: ExactIndex(InMemory(vectors), device=str(device), scoring=form)  # type: ignore[arg-type]
+        name: ExactIndex(ArrayVectors([vectors]), device=str(device), scoring=form)
         for name, form in formats.items()
     }
     seconds = {

@@ -27,8 +27,8 @@ from tests.retrieve.servers import TOKEN, running_milvus, running_postgres
 
 from qontext import api
 from qontext.frame import machine
+from qontext.retrieve.index.flat import ScanIndex
 from qontext.retrieve.index.load import open_index
-from qontext.retrieve.index.scan import ScanIndex
 
 K = 10
 

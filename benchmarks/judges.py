@@ -140,7 +140,7 @@ class Bench:
 
     def runs(self, queries: Mapping[str, str]) -> dict[str, Run]:
         """What every system finds."""
-        from qontext.retrieve.fuse import Rows
+        from qontext.retrieve.fuse import hybrid
 
         found = {"BM25": self.bm25.search(queries, 100)}
         for name, retriever in self.retrievers.items():
@@ -149,8 +149,8 @@ class Bench:
             rows = np.repeat(np.arange(len(queries)), best.shape[1])
             dense = Run.from_codes(rows, list(queries), best.ravel(), self.ids, scores[rows, best.ravel()])
             found[name] = dense
-            both = Rows([found["BM25"], dense], "zscore", 60)
-            found[f"BM25 + {name}"] = both.fused([1 - DENSE_WEIGHT, DENSE_WEIGHT], 100)
+            weights = [1 - DENSE_WEIGHT, DENSE_WEIGHT]
+            found[f"BM25 + {name}"] = hybrid([found["BM25"], dense], weights, 100)
         return found
 
     def measured(self, runs: Mapping[str, Run], qrels: Any) -> dict[str, Any]:

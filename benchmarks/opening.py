@@ -31,8 +31,8 @@ import pyarrow as pa
 from qontext.data import records
 from qontext.frame import artifacts, machine
 from qontext.retrieve.encode import BLOCK
+from qontext.retrieve.encoded.vectors import open_vectors, write_numbers
 from qontext.retrieve.index.exact import ExactIndex
-from qontext.retrieve.vectors import open_vectors, write_numbers
 
 RESULTS, QUERIES, DIMENSIONS = 100, 1_024, 8
 

@@ -26,8 +26,8 @@ import torch
 from qontext.data import records
 from qontext.frame import artifacts, machine
 from qontext.models.precision import has_bf16, resolve_device
+from qontext.retrieve.encoded.vectors import Vectors, open_vectors
 from qontext.retrieve.index.exact import ExactIndex
-from qontext.retrieve.vectors import Vectors, open_vectors
 
 
 def main() -> None:

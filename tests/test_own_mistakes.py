@@ -12,14 +12,13 @@ import pytest
 from tests.tiny import Server
 
 from qontext import api
-from qontext.adapt import nearest
+from qontext.adapt import vector_index
 from qontext.data.collection import Passage
 from qontext.frame.errors import QontextError
-from qontext.retrieve.base import BaseSearcher
 from qontext.retrieve.index import Index
-from qontext.retrieve.system import System
-from qontext.serve import systems
+from qontext.retrieve.rankers import IndexRanker
 from qontext.serve.passages import Passages
+from qontext.serve.systems import ServedSystem
 
 HEAD = """
 import numpy as np, torch
@@ -134,24 +133,14 @@ class Encoder:
         return np.zeros((len(texts), 4), np.float32)
 
 
-class OneIndex(BaseSearcher):
-    system = System("adapted")
-
-    def _dense_parts(self, queries: int) -> Any:
-        return Encoder(), Half()
-
-    def _rows(self, where: Any, index: Any) -> Any:
-        return None
-
-
 def served(question: str) -> Any:
     passages = Passages([Passage("p0", "", "a", "d"), Passage("p1", "", "b", "d")], "passages")
-    return systems._rank(Half(), passages)([question], 2, "query", None)
+    return ServedSystem("mine", "mine", passages, IndexRanker(Half(), Encoder()), {}).search([question], 2)
 
 
 SEARCHES: dict[str, Callable[[str], Any]] = {
-    "the searcher of what adapt wrote": lambda question: OneIndex().run({"q": question}, 2),
-    "its comparison with exact search": lambda question: nearest._timed(
+    "a ranker": lambda question: IndexRanker(Half(), Encoder()).rank({"q": question}, 2),
+    "its comparison with exact search": lambda question: vector_index._timed(
         Half(), Encoder().encode([question], "")
     ),
     "the server": served,

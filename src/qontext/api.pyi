@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 from qontext.frame.artifacts import Artifact
-from qontext.retrieve.base import Answer
+from qontext.retrieve.searcher import Answer
 
 def split(
     source: str | Path | Artifact,

@@ -11,11 +11,13 @@ import pytest
 from tests.retrieve.servers import running_postgres
 
 from qontext import Retriever, api
-from qontext.adapt import nearest
+from qontext.adapt import vector_index
 from qontext.data.collection import read_passages
 from qontext.frame.artifacts import open_artifact
 from qontext.frame.errors import QontextError
-from qontext.retrieve.searcher import Searcher, index_of
+from qontext.retrieve.adapted import index_of
+from qontext.retrieve.searcher import Searcher
+from qontext.retrieve.system import System
 
 QUESTION = "Which year was the bell of Corrie 12 repaired?"
 
@@ -30,7 +32,7 @@ def adapt(documents: Path, out: Path, encoder: Path, **settings: Any) -> dict[st
 def dense(out: Path) -> Searcher:
     """Searches by vectors alone, whatever measured best."""
     searcher = Searcher(out)
-    searcher.system = "start"
+    searcher.collection.system = System("start")
     return searcher
 
 
@@ -49,7 +51,7 @@ def test_an_index_is_added_measured_updated_and_removed_without_training(
     assert open_artifact(out / "steps" / "pretrain").meta == trained
     assert open_artifact(index_of(out) / "dense").config["neighbors"] == 8
     assert "representation" not in vectors_of(out), "an index has one vector of each passage"
-    retriever = Retriever(small_encoder, max_length=Searcher(out).read_tokens)
+    retriever = Retriever(small_encoder, max_length=Searcher(out).collection.read_tokens)
     passages = list(read_passages(index_of(out) / "passages"))
     scores = retriever.encode_passages(passages) @ retriever.encode_queries([QUESTION])[0]
     exact = [passages[n].id for n in (-scores).argsort(kind="stable")[:10]]
@@ -135,9 +137,9 @@ def open_ids(out: Path) -> list[str]:
 
 def test_an_index_is_recommended_where_exact_search_is_slow() -> None:
     about = {"backend": "exact", "vectors": 2_000_000, "questions": 100, "exact_seconds": 0.4}
-    (sentence,) = nearest._sentences(about)
+    (sentence,) = vector_index._sentences(about)
     assert "2,000,000 vectors takes 400.0 ms for a question: for an index, add --index" in sentence
-    assert nearest._sentences({**about, "exact_seconds": 0.01}) == []
+    assert vector_index._sentences({**about, "exact_seconds": 0.01}) == []
 
 
 def test_settings_that_adapt_makes_itself_are_refused(

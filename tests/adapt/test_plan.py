@@ -9,15 +9,13 @@ from typing import Any
 
 import pytest
 
-from qontext.adapt.config import AdaptConfig
-from qontext.adapt.kept import with_kept
+from qontext.adapt.config import AdaptConfig, Request, parse_budget
 from qontext.adapt.plan import FEWEST_SEARCHED, PASSES, QUESTIONS, USED_SHARE, Plan, make_plan
 from qontext.adapt.prepare import WINDOW, _window, prepare
 from qontext.adapt.rates import STAGE_SECONDS, Rates
 from qontext.adapt.recipes import serving_recipe, training_recipe
-from qontext.adapt.request import Request, parse_budget
 from qontext.adapt.run import ADAPT
-from qontext.adapt.state import ADAPTED, Planned, read_planned
+from qontext.adapt.state import ADAPTED, Planned, read_planned, with_recorded_settings
 from qontext.adapt.survey import Survey
 from qontext.evaluation.question_model import Asking
 from qontext.frame.artifacts import Workdir
@@ -371,5 +369,5 @@ def test_what_is_read_as_what_is_in_the_plan_and_kept_by_updates(tmp_path: Path)
     work.write_json(ADAPTED, {})
     before = read_planned(tmp_path)
     assert before is not None and before.request == request
-    again, _ = with_kept(AdaptConfig(documents=made.documents), tmp_path, before)
+    again, _ = with_recorded_settings(AdaptConfig(documents=made.documents), tmp_path, before)
     assert again.read_as == request.read_as and again.identity() == made.identity()

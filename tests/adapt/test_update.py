@@ -14,10 +14,11 @@ import pytest
 from tests.adapt.calls import adapt
 
 from qontext import api
-from qontext.adapt import serving
+from qontext.adapt import publish
 from qontext.frame import locks
 from qontext.frame.errors import QontextError
-from qontext.retrieve.searcher import Searcher, index_of
+from qontext.retrieve.adapted import index_of
+from qontext.retrieve.searcher import Searcher
 from qontext.serve.systems import Opener
 
 QUESTION = "Which year was the bell of Corrie 12 repaired?"
@@ -63,8 +64,8 @@ def test_the_index_answers_while_it_is_updated(
         asked.append(answers(out))
         return rows
 
-    original = serving.run_recipe
-    monkeypatch.setattr(serving, "run_recipe", run_recipe)
+    original = publish.run_recipe
+    monkeypatch.setattr(publish, "run_recipe", run_recipe)
     result = adapt(changed, out, small_encoder)
     assert asked == [before, before]
     assert result["documents"] == {"new": 1, "changed": 1, "unchanged": 27, "removed": 2}

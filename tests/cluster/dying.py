@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from qontext.frame.artifacts import Workdir
-from qontext.retrieve.index import milvus, postgres
-from qontext.retrieve.index.servers import Store
+from qontext.retrieve.index.servers import milvus, postgres
+from qontext.retrieve.index.servers.base import Store
 
 
 def die(folder: Path) -> None:

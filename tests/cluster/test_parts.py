@@ -20,7 +20,7 @@ from qontext.frame import artifacts
 from qontext.frame.artifacts import Artifact, Workdir
 from qontext.frame.errors import QontextError
 from qontext.frame.stages import load
-from qontext.retrieve import vectors
+from qontext.retrieve.encoded import vectors
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -22,7 +22,7 @@ from qontext.models.folder import Kind
 from qontext.models.representations.tokens import max_similarity
 from qontext.models.representations.vector import Vector
 from qontext.models.retriever import Retriever
-from qontext.retrieve.index.tokens import rectangle
+from qontext.retrieve.index.exact import rectangle
 from qontext.training.metrics import read
 from qontext.training.texts import tokenize
 

@@ -18,7 +18,7 @@ from qontext.models.representations import matches
 from qontext.models.representations.base import Lengths
 from qontext.models.representations.matches import Matches, MatchesOptions
 from qontext.models.retriever import Retriever
-from qontext.retrieve.index.matches import MatchIndex
+from qontext.retrieve.index.sparse import MatchIndex
 
 Finetune = Callable[..., Any]
 LENGTHS = (7, 5, 3, 2)

@@ -23,7 +23,7 @@ from qontext.models.representations import tokens
 from qontext.models.representations.base import Lengths
 from qontext.models.representations.tokens import Tokens, TokensOptions, max_similarity
 from qontext.models.retriever import Retriever
-from qontext.retrieve.index.tokens import TokenIndex
+from qontext.retrieve.index.exact import TokenIndex
 from qontext.training.metrics import read
 
 Finetune = Callable[..., Any]
@@ -56,7 +56,7 @@ def test_max_similarity_is_that_of_the_equation(block: int, monkeypatch: pytest.
 
 
 def test_search_finds_what_all_scores_find(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qontext.retrieve.index.tokens.TOKENS_PER_BLOCK", 12)
+    monkeypatch.setattr("qontext.retrieve.index.exact.TOKENS_PER_BLOCK", 12)
     queries, passages = drawn(3, 2, 4), drawn(*(1 + n % 5 for n in range(30)))
     scores = np.array([[by_hand(query, passage) for passage in passages] for query in queries])
     ids = np.array([f"p{n:02d}" for n in range(30)], object)
@@ -76,7 +76,7 @@ def pack(texts: list[Tensor]) -> Packed:
 def test_a_search_of_many_passages_names_the_faster_way(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("qontext.retrieve.index.tokens.MANY", 2)
+    monkeypatch.setattr("qontext.retrieve.index.exact.MANY", 2)
     TokenIndex.of(np.array(["a", "b", "c"], object), pack(drawn(1, 1, 1)), 4)
     assert "rerank RUN --tokens" in capsys.readouterr().err
 

@@ -27,8 +27,8 @@ from qontext.frame.config import StageConfig
 from qontext.frame.errors import QontextError
 from qontext.models.folder import read_layout
 from qontext.queries.generate import GenerateConfig
-from qontext.retrieve.index.milvus import MilvusOptions
-from qontext.retrieve.index.postgres import PostgresOptions
+from qontext.retrieve.index.servers.milvus import MilvusOptions
+from qontext.retrieve.index.servers.postgres import PostgresOptions
 
 HELPER = """
 from pathlib import Path

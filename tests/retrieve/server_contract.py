@@ -20,8 +20,8 @@ from qontext import api
 from qontext.frame.artifacts import Artifact
 from qontext.frame.errors import QontextError
 from qontext.frame.fingerprint import fingerprint
+from qontext.retrieve.encoded.vectors import open_vectors
 from qontext.retrieve.index.load import open_index
-from qontext.retrieve.vectors import open_vectors
 from qontext.retrieve.where import mask, parse
 
 DIMENSIONS = 8
@@ -153,7 +153,7 @@ def test_an_unfinished_build_with_other_settings_is_replaced(server: Server, tmp
 def test_only_rows_that_changed_are_written(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from qontext.retrieve.index import milvus, postgres
+    from qontext.retrieve.index.servers import milvus, postgres
 
     counts: list[int] = []
     for store in (milvus.Collection, postgres.Table):

@@ -242,11 +242,11 @@ def test_an_encoder_elsewhere_is_found_after_a_move(adapted: Path, referring: Pa
     expected = Searcher(adapted).search("who grinds flour?")
     assert Searcher(referring).search("who grinds flour?") == expected
     alone = Path(shutil.copytree(referring, tmp_path / "alone"))
-    assert Searcher(alone).model == str(referring.parent / "encoder")
+    assert Searcher(alone).collection.model == str(referring.parent / "encoder")
     (tmp_path / "tree").rename(tmp_path / "moved")
     moved = tmp_path / "moved" / "runs"
     assert Searcher(moved).search("who grinds flour?") == expected
-    assert Searcher(moved).model == str(tmp_path / "moved" / "encoder")
+    assert Searcher(moved).collection.model == str(tmp_path / "moved" / "encoder")
 
 
 def test_an_encoder_that_is_gone_is_named_again(
@@ -259,7 +259,7 @@ def test_an_encoder_that_is_gone_is_named_again(
     assert call(referring, "who grinds flour?", "--encoder", encoder)[0] == 0
     assert Searcher(referring, encoder=str(encoder)).search("who grinds flour?")
     monkeypatch.setattr(reference, "default_encoder", lambda: str(encoder))  # the package on another machine
-    assert Searcher(referring).model == str(encoder)
+    assert Searcher(referring).collection.model == str(encoder)
 
 
 @pytest.mark.parametrize("is_given", [False, True])

@@ -15,7 +15,7 @@ from qontext import api
 from qontext.frame.artifacts import Artifact
 from qontext.frame.errors import QontextError
 from qontext.retrieve import encode
-from qontext.retrieve.vectors import open_vectors
+from qontext.retrieve.encoded.vectors import open_vectors
 
 pytestmark = pytest.mark.numeric
 

@@ -11,9 +11,9 @@ import torch
 
 from qontext.frame.artifacts import Artifact
 from qontext.frame.errors import QontextError
+from qontext.retrieve.encoded.vectors import open_vectors
 from qontext.retrieve.index.exact import Best, ExactIndex
-from qontext.retrieve.index.scan import ScanIndex
-from qontext.retrieve.vectors import open_vectors
+from qontext.retrieve.index.flat import ScanIndex
 
 ROWS, DIMENSIONS, QUERIES = 5_000, 24, 300
 

@@ -14,10 +14,10 @@ from tests.retrieve.conftest import write_vectors
 from qontext import api
 from qontext.frame.artifacts import Artifact
 from qontext.frame.errors import QontextError
+from qontext.retrieve.encoded.vectors import open_vectors
 from qontext.retrieve.index import BACKENDS
+from qontext.retrieve.index.flat import ScanIndex
 from qontext.retrieve.index.load import open_index
-from qontext.retrieve.index.scan import ScanIndex
-from qontext.retrieve.vectors import open_vectors
 
 OF_VECTORS = [name for name in BACKENDS.own if BACKENDS.load(name).reads == "vectors"]
 CASES: dict[str, tuple[str, dict[str, Any]]] = {

@@ -31,12 +31,12 @@ from tests.retrieve.servers import PostgresServer
 
 from qontext import api
 from qontext.frame.errors import QontextError
+from qontext.retrieve.encoded.vectors import open_vectors
 from qontext.retrieve.index.load import open_index
-from qontext.retrieve.vectors import open_vectors
 
 DIES = """
     import os, signal
-    from qontext.retrieve.index.postgres import Table
+    from qontext.retrieve.index.servers.postgres import Table
     copy, calls = Table._copy, []
     def copy_and_die(self, rows):
         copy(self, rows)
@@ -98,7 +98,7 @@ def test_a_server_that_is_killed_in_the_middle_of_a_part(
     postgres: PostgresServer, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its finished parts are there as a whole, nothing else is, and the same command resumes."""
-    from qontext.retrieve.index.postgres import Table
+    from qontext.retrieve.index.servers.postgres import Table
 
     texts, copy = texts_of(100), Table._copy
     calls: list[int] = []
@@ -127,8 +127,8 @@ def test_a_part_that_two_processes_write_is_there_once(
     postgres: PostgresServer, server: Server, tmp_path: Path
 ) -> None:
     """The second waits until the first has written it, and writes nothing; where the first dies, it writes all."""
-    from qontext.retrieve.index import postgres as module
-    from qontext.retrieve.index.servers import Rows
+    from qontext.retrieve.index.servers import postgres as module
+    from qontext.retrieve.index.servers.base import Rows
 
     texts = texts_of(80)
     vectors = open_vectors(written(tmp_path / "vectors", texts).path)
@@ -195,7 +195,7 @@ def test_a_password_is_used_and_nowhere_recorded(
         api.index(vectors, backend="postgres", uri=uri, table=f"secret{number}", out=out)
         files = "".join(path.read_text(errors="ignore") for path in out.rglob("*.json"))
         assert "guarded@" in files and "s/s" not in files and "s%2Fs" not in files
-    monkeypatch.setattr("qontext.retrieve.index.addresses._PASSWORDS", {})
+    monkeypatch.setattr("qontext.retrieve.index.servers.addresses._PASSWORDS", {})
     with pytest.raises(QontextError, match=r"PostgreSQL: .*no password supplied.*Set PGPASSWORD"):
         open_index(out)
     monkeypatch.setenv("PGPASSWORD", "pa:s/s@w")

@@ -13,7 +13,7 @@ import pytest
 
 from qontext import api
 from qontext.frame import log
-from qontext.retrieve.vectors import open_vectors
+from qontext.retrieve.encoded.vectors import open_vectors
 
 
 def corpus(path: Path, texts: dict[str, str]) -> Path:

@@ -10,8 +10,8 @@ from qontext import api
 from qontext.data.runs import read_run
 from qontext.frame.errors import QontextError
 from qontext.retrieve import search
-from qontext.retrieve.systems import WORDS
-from qontext.retrieve.vectors import open_vectors
+from qontext.retrieve.encoded.vectors import open_vectors
+from qontext.retrieve.search import WORDS
 
 
 def test_bm25_writes_a_run_as_file_or_directory(beir: Path, tmp_path: Path) -> None:

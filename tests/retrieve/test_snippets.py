@@ -16,8 +16,7 @@ from typer.testing import CliRunner
 from qontext import api, cli
 from qontext.data.places import Place, Span
 from qontext.retrieve.answers import captions
-from qontext.retrieve.base import Answer
-from qontext.retrieve.searcher import Searcher
+from qontext.retrieve.searcher import Answer, Searcher
 from qontext.retrieve.snippets import snippet
 
 PUMP = [

@@ -18,10 +18,10 @@ from qontext.data.runs import Run, read_run
 from qontext.frame.errors import QontextError
 from qontext.models.light import open_light
 from qontext.models.packed import Packed
-from qontext.retrieve import token_bits
+from qontext.retrieve.encoded import token_bits
+from qontext.retrieve.encoded.packed import open_packed
+from qontext.retrieve.encoded.token_bits import TokenBits, bits_of, similarities
 from qontext.retrieve.index.load import open_index
-from qontext.retrieve.packed import open_packed
-from qontext.retrieve.token_bits import TokenBits, bits_of, similarities
 
 QUESTIONS = {"q0": "the mill grinds flour", "q1": "bread from the oven", "q2": "a boat on the river"}
 

@@ -17,10 +17,10 @@ from qontext.corpus.counting import counter
 from qontext.data.passage import Passage
 from qontext.frame.errors import QontextError
 from qontext.models.packed import Packed
+from qontext.retrieve.encoded.packed import Windows, open_stored
+from qontext.retrieve.encoded.windows import WindowEncoder, windows_of
+from qontext.retrieve.index.flat import ScanIndex
 from qontext.retrieve.index.load import open_index
-from qontext.retrieve.index.scan import ScanIndex
-from qontext.retrieve.packed import Windows, open_stored
-from qontext.retrieve.windows import WindowEncoder, windows_of
 
 SIZE = 16
 
@@ -96,8 +96,8 @@ def test_blocks_do_not_change_results(
     index, _ = open_index(encode(corpus, tiny_encoder, tmp_path / "vectors").path)
     queries = np.random.default_rng(1).standard_normal((5, 16)).astype(np.float32)
     whole = index.search(queries, 20)
-    monkeypatch.setattr("qontext.retrieve.index.windows._BLOCK", 3)
-    monkeypatch.setattr("qontext.retrieve.index.windows._QUERIES", 2)
+    monkeypatch.setattr("qontext.retrieve.index.exact._BLOCK", 3)
+    monkeypatch.setattr("qontext.retrieve.index.exact.WindowIndex.width", 2)
     parts = index.search(queries, 20)
     assert np.array_equal(whole[0], parts[0])
     np.testing.assert_allclose(whole[1], parts[1], atol=1e-6)

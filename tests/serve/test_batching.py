@@ -12,6 +12,8 @@ import httpx
 import pytest
 from tests.serve.conftest import Serve
 
+from qontext.data.runs import Run
+from qontext.retrieve.rankers import Ranker
 from qontext.serve.batching import LARGEST, Batcher, Overloaded, TimedOut
 
 
@@ -129,15 +131,22 @@ def test_a_full_queue_refuses_and_a_slow_job_is_given_up() -> None:
     asyncio.run(main())
 
 
+class Gated(Ranker):
+    """Finds nothing, after it went through the gate."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.gate = gate
+
+    def rank(self, queries: Any, k: int, **how: Any) -> Run:
+        self.gate(list(queries.values()))
+        return Run.of([])
+
+
 def test_the_server_answers_429_beyond_the_queue_and_503_when_it_is_late(serve: Serve) -> None:
     running = serve("bm25", queue=1, timeout=1)
     gate = Gate()
 
-    def rank(texts: Any, k: int, kind: str, accepted: Any) -> list[Any]:
-        gate(list(texts))
-        return [[] for _ in texts]
-
-    running.service.systems["bm25"] = replace(running.service.default, rank=rank)
+    running.service.systems["bm25"] = replace(running.service.default, ranker=Gated(gate))
     statuses: list[tuple[int, str | None]] = []
 
     def ask() -> None:
@@ -160,11 +169,7 @@ def test_a_request_under_way_is_answered_before_the_server_ends(serve: Serve) ->
     running = serve("bm25")
     gate, statuses = Gate(), []
 
-    def rank(texts: Any, k: int, kind: str, accepted: Any) -> list[Any]:
-        gate(list(texts))
-        return [[] for _ in texts]
-
-    running.service.systems["bm25"] = replace(running.service.default, rank=rank)
+    running.service.systems["bm25"] = replace(running.service.default, ranker=Gated(gate))
 
     def ask() -> None:
         answer = httpx.post(f"{running.url}/v1/search", json={"query": "boat"}, timeout=30)

@@ -14,6 +14,7 @@ from tests.serve.conftest import Running, Serve, World
 
 from qontext.frame import log
 from qontext.frame.errors import QontextError
+from qontext.retrieve.rankers import Ranker
 from qontext.serve import listen
 from qontext.serve.listen import is_loopback, policy_of
 from qontext.serve.security import WRONG, WRONG_SECONDS, Guard, Policy, host_name
@@ -272,10 +273,11 @@ def test_an_index_that_fails_is_an_error_of_the_server(
     log.show(log.NOTE)
     running = serve("bm25")
 
-    def rank(*arguments: Any) -> Any:
-        raise QontextError("search of Mine returned no pair of arrays", place="/a/secret/place")
+    class Broken(Ranker):
+        def rank(self, *arguments: Any, **how: Any) -> Any:
+            raise QontextError("search of Mine returned no pair of arrays", place="/a/secret/place")
 
-    running.service.systems["bm25"] = replace(running.service.default, rank=rank)
+    running.service.systems["bm25"] = replace(running.service.default, ranker=Broken())
     for answer in (
         running.http.post("/v1/search", json={"query": "boat"}),
         running.http.get("/", params={"q": "boat"}),

@@ -8,6 +8,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
+
+from qontext.adapt.config import Request
 from qontext.adapt.rates import (
     BM25_PASSAGES,
     FEWEST,
@@ -16,7 +19,6 @@ from qontext.adapt.rates import (
     Rates,
     searching_by_words,
 )
-from qontext.adapt.request import Request
 from qontext.adapt.survey import Survey
 from qontext.queries.generators import GENERATORS
 from qontext.retrieve.encode import BLOCK as ENCODED_AT_A_TIME
@@ -48,23 +50,23 @@ MEASURED_SHARE = 0.3
 class Plan:
     """Amounts of work, and estimates: seconds by part, bytes on disk."""
 
-    passages: int
-    pool: int
-    batch: int
-    steps: int
-    finetune_steps: int
-    finetune_batch: int
-    processes: int
-    seconds: dict[str, float]
-    disk: int
+    passages: PositiveInt
+    pool: PositiveInt
+    batch: PositiveInt
+    steps: NonNegativeInt
+    finetune_steps: NonNegativeInt
+    finetune_batch: NonNegativeInt
+    processes: PositiveInt
+    seconds: dict[str, NonNegativeFloat]
+    disk: NonNegativeInt
     notes: list[str] = field(default_factory=list)
-    limits: dict[str, dict[str, float]] = field(default_factory=dict)
+    limits: dict[str, dict[str, NonNegativeFloat]] = field(default_factory=dict)
     """The settings with which the trainings end on time, by the steps of the recipe."""
     tokens: bool = False
     """Whether the best passages are compared with the question token by token."""
-    questions: int = QUESTIONS
+    questions: PositiveInt = QUESTIONS
     """Maximum number of questions about held-out passages."""
-    load: float = 0.0
+    load: NonNegativeFloat = 0.0
     """The load of the machine when its speed was measured, if it was busy."""
 
     @property

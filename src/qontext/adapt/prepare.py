@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from qontext.adapt.request import Request, parse_budget
+from qontext.adapt.config import Request, parse_budget
 from qontext.adapt.survey import Survey, fertility, spread, survey
 from qontext.data.labels import measured_sizes, read_labels
 from qontext.frame.errors import QontextError

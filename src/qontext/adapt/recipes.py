@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from qontext.adapt.config import Request
 from qontext.adapt.plan import FINETUNED_PASSAGES, QUESTIONS, Plan
-from qontext.adapt.request import Request
-from qontext.retrieve.base import CANDIDATES as RERANKED
-from qontext.retrieve.searcher import DENSE, TOKEN_WEIGHT, TOKENS
+from qontext.retrieve.adapted import DENSE, TOKEN_WEIGHT, TOKENS
+from qontext.retrieve.rankers import CANDIDATES as RERANKED
 from qontext.retrieve.system import SYSTEMS, EncoderName, System
 from qontext.workflow.recipe import Recipe, Step
 

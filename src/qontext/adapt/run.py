@@ -36,7 +36,7 @@ def run(config: AdaptConfig) -> dict[str, Any]:
 
 def _run(config: AdaptConfig, root: Path) -> dict[str, Any]:
     from qontext.adapt import state
-    from qontext.adapt.kept import with_kept
+    from qontext.adapt.state import with_recorded_settings
 
     started = time.monotonic()
     disk.require_no_file(root)
@@ -51,7 +51,7 @@ def _run(config: AdaptConfig, root: Path) -> dict[str, Any]:
         if aside is None:
             stack.enter_context(_writing(root))
         before = state.read_planned(root)
-        config, absent = with_kept(config, root, before)
+        config, absent = with_recorded_settings(config, root, before)
         config = _with_documents(config, aside or root)
         claim = _claim(config, root, absent)
         if not config.dry_run:
@@ -61,7 +61,7 @@ def _run(config: AdaptConfig, root: Path) -> dict[str, Any]:
                 differences = artifacts.differences(before.claim, claim)
                 log.note(f"{root} has a plan for another request: {differences}.")
             return _plan(config, root, claim, started, aside)
-        return _go_on(config, root, claim, before, started, aside, list(absent))
+        return _resume(config, root, claim, before, started, aside, list(absent))
 
 
 def _refuse_foreign(root: Path) -> None:
@@ -87,7 +87,7 @@ def _writing(root: Path) -> Iterator[None]:
                     root.rmdir()
 
 
-def _go_on(
+def _resume(
     config: AdaptConfig,
     root: Path,
     claim: dict[str, Any],
@@ -98,16 +98,16 @@ def _go_on(
 ) -> dict[str, Any]:
     """The same request again: resume its plan, update the index, or show what either would do. Without the `absent`
     inputs, nothing is trained."""
-    from qontext.adapt import preview, show, state, update
+    from qontext.adapt import show, state, update
 
     is_finished = (root / state.ADAPTED).is_file()
     documents = claim["inputs"]["documents"]["digest"]
     action = update.next_action(root, before, documents, is_complete=not absent)
     result = None
     if aside and is_finished:
-        result = preview.preview_update(config, root, before, aside, absent)
+        result = update.preview_update(config, root, before, aside, absent)
     elif aside and action == "resume":
-        result = preview.preview_steps(root)
+        result = update.preview_steps(root)
     elif (
         action == "resume"
         and not (root / state.STEPS).exists()
@@ -170,7 +170,7 @@ def _plan(
 
 def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) -> dict[str, Any]:
     """Run the remaining steps of the recipe, evaluate, write the result."""
-    from qontext.adapt import hand_over, nearest, recipes, serving, show, state, update
+    from qontext.adapt import publish, recipes, show, state, update, vector_index
     from qontext.adapt.processes import run_steps, shared_by
     from qontext.adapt.verdict import judge
     from qontext.retrieve.system import System
@@ -187,11 +187,11 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
     verdict = judge(steps, [s for s in request.splits if s != "dev"], recipes.systems(plan))
     is_adapted = verdict.encoder == "adapted"
     source = _trained(steps, plan) if is_adapted else request.encoder
-    card = hand_over.model_card(request, verdict, root)
-    model, reference = hand_over.hand_over(source, work, card, copied=is_adapted or config.copy_model)
+    card = publish.model_card(request, verdict, root)
+    model, reference = publish.publish_model(source, work, card, copied=is_adapted or config.copy_model)
     reuse = {name: str(steps / f"{verdict.encoder}-{name}") for name in ("vectors", "tokens")}
-    choice, tokens = nearest.Choice.of(config), System.parse(verdict.system).tokens
-    index, index_rows = serving.make_index(request, model, root, reuse, choice, config.on, tokens=tokens)
+    choice, tokens = vector_index.Choice.of(config), System.parse(verdict.system).tokens
+    index, index_rows = publish.make_index(request, model, root, reuse, choice, config.on, tokens=tokens)
     searching = update.measured(root, index, model, request, verdict.split, is_new=bool(index_rows))
     labels = artifacts.open_artifact(steps / "holdout").summary.get("labeled_queries")
     about: dict[str, Any] = {
@@ -200,7 +200,7 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
         **_weights(steps, verdict),
         "read_tokens": request.read_tokens,
         "index": index.name,
-        **hand_over.recorded(root, reference),
+        **publish.recorded(root, reference),
         **({"labels": labels} if labels else {}),
         "verdict": verdict.as_json(),
         "searching": searching,
@@ -208,8 +208,8 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
     }
     about["seconds"] = round(earlier + time.monotonic() - started, 1)
     work.write_json(state.ADAPTED, about)
-    hand_over.remove_copy(root, reference)
-    serving.remove_others(root)
+    publish.remove_copy(root, reference)
+    publish.remove_others(root)
     opening = [*verdict.sentences, *searching.get("sentences", ())]
     report = _report(root, recipe.title, verdict.system, opening)
     split = artifacts.open_artifact(index / "passages").summary
@@ -283,7 +283,7 @@ def _with_documents(config: AdaptConfig, under: Path) -> AdaptConfig:
     """Docstring summaries are real questions: they are removed from their passages, and used for evaluation. The result
     is written `under` a folder."""
     from qontext import api
-    from qontext.adapt.request import parse_budget
+    from qontext.adapt.config import parse_budget
     from qontext.corpus.docset import is_documentation
 
     if not is_documentation(config.documents):

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from qontext.adapt.config import Request
 from qontext.adapt.plan import QUERIES_PER_PASSAGE, USED_SHARE, Plan
-from qontext.adapt.request import Request
 from qontext.adapt.state import STEPS
 from qontext.adapt.survey import Survey
 from qontext.adapt.verdict import LEVEL, MEASURE, Verdict

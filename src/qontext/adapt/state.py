@@ -17,39 +17,26 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, NotRequired
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic import Field
 from typing_extensions import TypedDict
 
+from qontext.adapt.config import AdaptConfig, Request
 from qontext.adapt.plan import Plan
 from qontext.adapt.recipes import training_recipe
-from qontext.adapt.request import Request
 from qontext.adapt.survey import Survey
-from qontext.frame import artifacts
+from qontext.corpus.docset import is_documentation
+from qontext.frame import artifacts, log
 from qontext.frame.artifacts import ClaimShape, Workdir
 from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
-from qontext.retrieve.searcher import index_of, is_adapted
+from qontext.frame.fingerprint import places
+from qontext.frame.inputs import digest_of
+from qontext.models.reference import default_encoder
+from qontext.retrieve.adapted import index_of, is_adapted
 from qontext.workflow.recipe import read_recipe
 
 PLAN, RECIPE, ADAPTED = "plan.json", "recipe.toml", "adapted.json"
 STEPS = "steps"
-
-
-class PlanShape(TypedDict):
-    passages: PositiveInt
-    pool: PositiveInt
-    batch: PositiveInt
-    steps: NonNegativeInt
-    finetune_steps: NonNegativeInt
-    finetune_batch: NonNegativeInt
-    processes: PositiveInt
-    seconds: dict[str, NonNegativeFloat]
-    disk: NonNegativeInt
-    notes: list[str]
-    limits: NotRequired[dict[str, dict[str, NonNegativeFloat]]]
-    tokens: NotRequired[bool]
-    questions: NotRequired[PositiveInt]
-    load: NotRequired[NonNegativeFloat]
 
 
 class PlannedShape(TypedDict):
@@ -57,7 +44,7 @@ class PlannedShape(TypedDict):
 
     claim: ClaimShape
     request: Request
-    plan: PlanShape
+    plan: Plan
     survey: NotRequired[dict[str, Any]]
     earlier: NotRequired[Annotated[str, Field(pattern=r"^index(-[0-9]+)?$")]]
 
@@ -165,3 +152,87 @@ def renamed(before: Planned, claim: dict[str, Any], now: Mapping[str, str | None
 def _key_without_documents(claim: dict[str, Any]) -> str:
     inputs = {name: entry for name, entry in claim["inputs"].items() if name != "documents"}
     return artifacts.key_of({**claim, "format": claim.get("format"), "inputs": inputs})
+
+
+Entry = Mapping[str, str]
+
+
+def with_recorded_settings(
+    config: AdaptConfig, root: Path, before: Planned | None
+) -> tuple[AdaptConfig, dict[str, Entry]]:
+    """The configuration with the recorded settings, or with the default encoder; and the recorded inputs that
+    are no longer there: a directory is updated without those that it does not need."""
+    if before is None or not (root / ADAPTED).is_file():
+        return config.model_copy(update={"encoder": config.encoder or default_encoder()}), {}
+    _refuse_another_source(config, root, before.claim["inputs"]["documents"])
+    settings: dict[str, Any] = {
+        name: value
+        for name, entry in before.claim["config"].items()
+        for value in [tuple(entry) if isinstance(entry, list) else entry]
+        if name in type(config).model_fields
+        and name not in config.model_fields_set
+        and getattr(config, name) != value
+    }
+    inputs, absent = _inputs(config, root, before.claim["inputs"])
+    unchanged = {**inputs, **settings}
+    unchanged.pop("encoder", None)
+    if unchanged:
+        flags = ", ".join(
+            f"--{name.replace('_', '-')} {value}"
+            for name, values in unchanged.items()
+            for value in (values if isinstance(values, tuple) else (values,))
+        )
+        log.note(f"{root} keeps what it was made with: {flags}.")
+    encoder = inputs.get("encoder") or config.encoder or default_encoder()
+    return config.model_copy(update={**inputs, **settings, "encoder": encoder}), absent
+
+
+def _refuse_another_source(config: AdaptConfig, root: Path, recorded: Entry) -> None:
+    """Documents change, but those of Python packages do not become a folder."""
+    was_documentation = recorded.get("beside") == "documents"
+    is_same = (
+        is_documentation(config.documents)
+        or Path(config.documents).resolve() == (root / "documents").resolve()
+    )
+    if was_documentation != is_same:
+        other = root.with_name(Path(config.documents.strip(":")).stem)
+        raise QontextError(
+            f"was made from {'pydocs:' if was_documentation else recorded['path']}, not from {config.documents}",
+            place=root,
+            remedy=f"Choose another --out, such as {other}."
+            if not other.exists()
+            else "Choose another --out.",
+        )
+
+
+def _inputs(
+    config: AdaptConfig, root: Path, recorded: Mapping[str, Entry]
+) -> tuple[dict[str, str], dict[str, Entry]]:
+    """The inputs that are not given where they are now, and those that are not there."""
+    names = [
+        "encoder",
+        "reranker",
+        "question_model",
+        *([] if is_documentation(config.documents) else ["labels"]),
+    ]
+    inputs: dict[str, str] = {}
+    absent: dict[str, Entry] = {}
+    for name in names:
+        is_set = name in config.model_fields_set and (name != "encoder" or config.encoder is not None)
+        if is_set or name not in recorded:
+            continue
+        entry = recorded[name]
+        there = [str(place) for place in places(entry, root) if place.exists()]
+        if entry["digest"].startswith("name:") or there:
+            inputs[name] = there[0] if there else entry["path"]
+        elif name == "encoder" and _is_default(entry):
+            inputs[name] = default_encoder()
+        else:
+            inputs[name], absent[name] = entry["path"], entry
+    return inputs, absent
+
+
+def _is_default(entry: Entry) -> bool:
+    """Whether it is the default encoder, which may be installed elsewhere now."""
+    default = default_encoder()
+    return Path(default).is_dir() and digest_of(default, "encoder") == entry["digest"]

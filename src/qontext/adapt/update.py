@@ -1,4 +1,7 @@
-"""A finished directory whose documents changed: its index is updated with the encoder that it has."""
+"""A finished directory whose documents changed: its index is updated with the encoder that it has.
+
+With `--dry-run`, what the same command would do is shown, and nothing is written into the directory.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,24 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from qontext.adapt import hand_over, nearest, serving
-from qontext.adapt.config import AdaptConfig
-from qontext.adapt.request import Request
-from qontext.adapt.show import show_updated
-from qontext.adapt.state import ADAPTED, STEPS, Planned
+from qontext.adapt import publish, vector_index
+from qontext.adapt.config import AdaptConfig, Request
+from qontext.adapt.show import show_updated, shown_changes
+from qontext.adapt.state import ADAPTED, RECIPE, STEPS, Planned
+from qontext.adapt.vector_index import Choice
 from qontext.adapt.verdict import Verdict
 from qontext.corpus.sources import FieldNames, open_source
 from qontext.data.collection import read_passages
-from qontext.frame import artifacts, disk, log
+from qontext.frame import artifacts, disk, execution, log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
-from qontext.retrieve.searcher import index_of, is_adapted, read_adapted, verify_model
+from qontext.frame.stages import Stage
+from qontext.retrieve.adapted import index_of, is_adapted, read_adapted, verify_model
 from qontext.retrieve.system import System
+from qontext.workflow.recipe import read_recipe
+from qontext.workflow.run import plan
 
 RETRAIN_ABOVE, MENTION_ABOVE = 0.5, 0.1
 """Shares of new passages above which adapt trains again, or suggests --retrain."""
@@ -67,15 +73,15 @@ def run(
                 remedy="Choose another --out.",
             )
         verify_model(root)
-        card = hand_over.model_card(request, Verdict(**about["verdict"]), root)
-        model, reference = hand_over.hand_over_again(
+        card = publish.model_card(request, Verdict(**about["verdict"]), root)
+        model, reference = publish.republish_model(
             config.encoder, about.pop("reference", None), work, card, copied=config.copy_model
         )
         tokens = System.parse(about["system"]).tokens
-        index, _ = serving.make_index(
-            request, model, root, {}, nearest.Choice.of(config), config.on, tokens=tokens
+        index, _ = publish.make_index(
+            request, model, root, {}, vector_index.Choice.of(config), config.on, tokens=tokens
         )
-        about |= hand_over.recorded(root, reference)
+        about |= publish.recorded(root, reference)
         about["searching"] = measured(root, index, model, request, about["verdict"]["split"], is_new=True)
         changes = changed_documents(earlier / "passages", index / "passages")
     except (QontextError, OSError) as error:
@@ -83,13 +89,13 @@ def run(
     for sentence in about["searching"].get("sentences", ()):
         log.note(sentence)
     work.write_json(ADAPTED, {**about, "index": index.name})
-    share = serving.new_share(root, index / "passages")
+    share = publish.new_share(root, index / "passages")
     for sentence in about_share(share, absent, trained=before.plan.trains):
         log.note(sentence)
     if trains_again(share, absent):
         return None
     replace(before, claim=claim).write(work)
-    serving.remove_others(root)
+    publish.remove_others(root)
     vectors = artifacts.open_artifact(index / "vectors").summary
     split = artifacts.open_artifact(index / "passages").summary
     row: dict[str, Any] = {
@@ -166,7 +172,8 @@ def about_share(share: float | None, absent: list[str], *, trained: bool) -> lis
 def measured(
     root: Path, index: Path, model: str, request: Request, split: str, *, is_new: bool
 ) -> dict[str, Any]:
-    """What searching costs; empty where the held-out questions are gone. What was measured of the same index is kept."""
+    """Search latency and index recall, measured on the held-out questions if they still exist; those of an unchanged index
+    are not measured again."""
     from qontext.data.collection import load_collection
 
     if not is_new and is_adapted(root) and "searching" in (about := read_adapted(root)):
@@ -175,4 +182,125 @@ def measured(
     if not held_out.is_dir():
         return {}
     questions = list(load_collection(held_out).queries(split).values())
-    return nearest.measure(index, model, questions, request.read_tokens, request.device)
+    return vector_index.measure(index, model, questions, request.read_tokens, request.device)
+
+
+def preview_steps(root: Path) -> dict[str, Any]:
+    """Show the steps of an unfinished run that are left."""
+    recipe = read_recipe(str(root / RECIPE))
+    rows = [
+        {"step": step.name, "state": state, "why": why} for step, state, why in plan(recipe, root / STEPS)
+    ]
+    waiting = [row for row in rows if row["state"] != "done"]
+    log.show_rows(f"{root}: {len(waiting)} of {len(rows)} steps are left (dry run)", waiting)
+    return {"out": str(root), "steps_left": [row["step"] for row in waiting]}
+
+
+class Changes(NamedTuple):
+    """The documents by kind of change; the passages now, those that have to be encoded, and those that are gone."""
+
+    documents: dict[str, int]
+    passages: int
+    to_encode: int
+    removed: int
+
+
+def preview_update(
+    config: AdaptConfig, root: Path, before: Planned, aside: Path, absent: list[str]
+) -> dict[str, Any] | None:
+    """Show what an update would do; None if it would train again, which takes a plan. Files are written to `aside`."""
+    about, index = read_adapted(root), index_of(root)
+    request = replace(before.request, documents=config.documents)
+    model = publish.published_model(config.encoder, about.get("reference"), root)
+    was = publish.chosen(root)
+    choice = Choice.of(config) or was
+    request = request if choice.is_exact else replace(request, window=None)
+    file = aside / publish.FILE
+    file.write_text(
+        publish.recipe_of(
+            request, model, root, {}, choice, tokens=System.parse(about["system"]).tokens
+        ).dump(),
+        encoding="utf-8",
+    )
+    states = {step.name: (step, state) for step, state, _ in plan(read_recipe(str(file)), index)}
+    passages = index / "passages"
+    splitting, state = states["passages"]
+    if state != "done":
+        assert isinstance(splitting.stage, Stage)
+        with log.warnings_only():
+            passages = execution.execute(splitting.stage, splitting.configure(aside), aside / "passages").path
+    changes = _changes(index, passages, model, request, is_encoded=states["vectors"][1] == "done")
+    share = publish.new_share(root, passages)
+    is_again = trains_again(share, absent)
+    is_copied = config.copy_model and "reference" in about
+    is_current = all(state == "done" for _, state in states.values()) and choice.backend == was.backend
+    _show(
+        root,
+        changes,
+        "again" if is_again else "none",
+        _index(choice, was, is_current=is_current),
+        model,
+        is_copied,
+    )
+    for sentence in about_share(share, absent, trained=before.plan.trains):
+        log.note(sentence)
+    if is_again:
+        return None
+    return {
+        "out": str(root),
+        **changes._asdict(),
+        "reused": changes.passages - changes.to_encode,
+        "new_share": None if share is None else round(share, 4),
+        "training": False,
+        "index": choice.backend,
+        "model": model,
+        "is_current": is_current and not is_copied,
+    }
+
+
+def _changes(index: Path, passages: Path, model: str, request: Request, *, is_encoded: bool) -> Changes:
+    """Compare the passages with those of the index."""
+    documents = changed_documents(index / "passages", passages)
+    ids, earlier_ids = ({passage.id for passage in read_passages(p)} for p in (passages, index / "passages"))
+    to_encode = 0 if is_encoded else _to_encode(index, passages, model, request)
+    return Changes(documents, len(ids), to_encode, len(earlier_ids - ids))
+
+
+def _to_encode(index: Path, passages: Path, model: str, request: Request) -> int:
+    """How many passages have no vectors that an update could reuse; see `qontext encode --reuse`."""
+    from qontext.models.retriever import Retriever
+    from qontext.retrieve.encoded.reuse import Earlier, properties_of, text_hashes
+
+    settings: Any = {"max_length": request.read_tokens, "title": request.title}
+    retriever = Retriever(model, **settings).of("passage")
+    earlier = Earlier(str(index / "vectors"), "passage", properties_of(retriever, "fp32", request.window))
+    hashes = text_hashes([p.joined(retriever.titles.between) for p in read_passages(passages)])
+    return len(hashes) - int(earlier.knows(hashes).sum())
+
+
+def _index(choice: Choice, was: Choice, *, is_current: bool) -> str:
+    """What happens to the index of the vectors."""
+    if is_current:
+        return f"{_named(choice)}, unchanged"
+    return (
+        _named(choice)
+        + (f" instead of {_named(was)}" if choice.backend != was.backend else "")
+        + ", written again"
+    )
+
+
+def _named(choice: Choice) -> str:
+    return "exact search" if choice.is_exact else choice.backend
+
+
+def _show(root: Path, changes: Changes, training: str, index: str, model: str, is_copied: bool) -> None:
+    reused = changes.passages - changes.to_encode
+    rows = {
+        "documents": shown_changes(changes.documents),
+        "passages": f"{changes.passages:,}: {changes.to_encode:,} to encode, {reused:,} with the vectors that they have"
+        + (f"; {changes.removed:,} are removed" if changes.removed else ""),
+        "training": training,
+        "index": f"BM25 and vectors ({index})",
+        "encoder": f"{model}, copied to {root / 'model'}" if is_copied else model,
+    }
+    log.show_table(f"What an update of {root} does (dry run)", rows)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 from qontext.frame.artifacts import Artifact
-from qontext.retrieve.base import Answer
+from qontext.retrieve.searcher import Answer
 '''
 _SOURCE = "str | Path | Artifact"
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from qontext.frame.errors import QontextError
 from qontext.serve.passages import Filter
-from qontext.serve.systems import Opener, System
+from qontext.serve.systems import Opener, ServedSystem
 
 
 class Result(NamedTuple):
@@ -25,7 +25,7 @@ class Source:
         systems = {one.name: one for one in Opener(device).open_all([directory])}
         if system is not None and system not in systems:
             raise QontextError(f"unknown system {system!r}", remedy=f"Choose from: {', '.join(systems)}.")
-        self.system: System = systems[system] if system else next(iter(systems.values()))
+        self.system: ServedSystem = systems[system] if system else next(iter(systems.values()))
 
     def results(self, question: str, k: int, folder: str | None = None) -> list[Result]:
         """The best k passages, best first."""

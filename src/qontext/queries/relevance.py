@@ -112,11 +112,13 @@ class _Search:
         self.forward = index_passages(retriever, passages, work)
 
     def backward(self, contexts: list[str]) -> Searcher:
-        from qontext.queries.filtering.searchers import Dense, Lexical, Rows
+        from qontext.queries.filtering.searchers import Searcher
+        from qontext.retrieve.encoded.vectors import ArrayVectors
 
         if self.retriever is None:
-            return Lexical(contexts, len(contexts))
-        return Dense(self.retriever, Rows([self.retriever.encode(contexts, "query")]), "passage")
+            return Searcher.lexical(contexts, len(contexts))
+        vectors = ArrayVectors([self.retriever.encode(contexts, "query")])
+        return Searcher.dense(self.retriever, vectors, "passage")
 
 
 def _signals(

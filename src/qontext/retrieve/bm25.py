@@ -34,8 +34,8 @@ from qontext.frame.damage import damaged, opening, read_json
 from qontext.frame.disk import require_regular
 from qontext.frame.errors import QontextError, choose
 from qontext.retrieve.analysis import Analyzer, analyzers
-from qontext.retrieve.postings import DATA, ROWS, STARTS, VOCABULARY, Inverter, Postings
-from qontext.retrieve.vectors import as_objects, numbers_of, read_ids, write_ids
+from qontext.retrieve.encoded.postings import DATA, ROWS, STARTS, VOCABULARY, Inverter, Postings
+from qontext.retrieve.encoded.vectors import as_objects, numbers_of, read_ids, write_ids
 
 _ANALYZER, _PARAMETERS = "analyzer.json", "params.index.json"
 _FEW = 16

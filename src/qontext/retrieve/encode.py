@@ -91,10 +91,9 @@ class Encode(Parts[EncodeConfig]):
         from qontext.models.precision import own_device, resolve_device, settle_precision
         from qontext.models.retriever import Retriever
         from qontext.models.titles import settle_title
-        from qontext.retrieve.properties import packed_properties, properties_of, token_properties
-        from qontext.retrieve.reuse import Earlier
-        from qontext.retrieve.token_bits import TokenBitsEncoder
-        from qontext.retrieve.windows import WindowEncoder
+        from qontext.retrieve.encoded.reuse import Earlier, packed_properties, properties_of, token_properties
+        from qontext.retrieve.encoded.token_bits import TokenBitsEncoder
+        from qontext.retrieve.encoded.windows import WindowEncoder
 
         config = self.config
         device = own_device(config.device)
@@ -131,7 +130,7 @@ class Encode(Parts[EncodeConfig]):
         self.earlier = Earlier(config.reuse, config.kind, self.properties)
 
     def read(self, part: Part) -> _Block:
-        from qontext.retrieve.reuse import text_hashes
+        from qontext.retrieve.encoded.reuse import text_hashes
 
         rows = self.rows.read(part.first, part.last)
         hashes = text_hashes([text.joined(self.between) for text in rows])
@@ -169,7 +168,7 @@ class Encode(Parts[EncodeConfig]):
         import numpy as np
 
         from qontext.models.packed import Packed
-        from qontext.retrieve.packed import write_part
+        from qontext.retrieve.encoded.packed import write_part
 
         texts = self.packed.encode_tokens(content.tokens, self.config.kind, advance=self.advance)
         if reused := int(content.known.sum()):
@@ -184,7 +183,7 @@ class Encode(Parts[EncodeConfig]):
         return self.properties
 
     def finish(self, outcome: Outcome) -> dict[str, Any]:
-        from qontext.retrieve.vectors import write_numbers
+        from qontext.retrieve.encoded.vectors import write_numbers
 
         write_numbers(self.work, [_ids_name(part.number) for part in outcome.parts], self.config.texts)
         encoded = outcome.counts["encoded"]
@@ -230,7 +229,7 @@ class _Queries:
 
 
 def _count(config: EncodeConfig, *, check: bool) -> int:
-    """How many texts there are; with `check`, after it is known that no id occurs twice."""
+    """The number of texts. With `check`, duplicate ids are refused first."""
     from qontext.data.collection import read_queries
     from qontext.data.rows import PassageRows, refuse_repeated_ids
 

@@ -33,8 +33,8 @@ def run(config: ExportConfig, work: Workdir) -> dict[str, Any]:
     import pyarrow as pa
 
     from qontext.data import records
-    from qontext.retrieve.packed import open_stored
-    from qontext.retrieve.rows import PassageTexts, Row
+    from qontext.retrieve.encoded.packed import open_stored
+    from qontext.retrieve.encoded.passage_texts import PassageTexts, Row
     from qontext.retrieve.where import passages_of
 
     vectors = open_stored(_vectors(Path(config.source)))
@@ -74,7 +74,7 @@ def _column(part: Any, dimension: int) -> dict[str, Any]:
 
 def _vectors(source: Path) -> Path:
     """The vectors of what is exported."""
-    from qontext.retrieve.searcher import index_of, is_adapted
+    from qontext.retrieve.adapted import index_of, is_adapted
 
     if is_adapted(source):
         return index_of(source) / "vectors"

@@ -109,6 +109,11 @@ class Rows:
         return Run.from_codes(queries, self.queries, passages, self.ids, total).top(k)
 
 
+def hybrid(runs: Sequence[Run], weights: Sequence[float], k: int) -> Run:
+    """The runs of different systems for the same queries, fused by standardized scores."""
+    return Rows(runs, "zscore", 60).fused(weights, k)
+
+
 def tuned(rows: Rows, config: FuseConfig) -> tuple[tuple[float, ...], dict[str, Any]]:
     """The weights on the grid, with sum one, that maximize the measure; of equal ones, the most even."""
     import numpy as np

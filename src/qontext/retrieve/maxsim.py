@@ -19,11 +19,11 @@ from qontext.frame.inputs import find
 from qontext.models.packed import Packed
 from qontext.models.representations.tokens import max_similarity
 from qontext.models.retriever import Retriever
-from qontext.retrieve.index.tokens import rectangle
-from qontext.retrieve.packed import open_packed, take
-from qontext.retrieve.reuse import text_hashes
-from qontext.retrieve.token_bits import similarities
-from qontext.retrieve.vectors import TOKEN_BITS, representation_of, stored_as
+from qontext.retrieve.encoded.packed import open_packed, take
+from qontext.retrieve.encoded.reuse import text_hashes
+from qontext.retrieve.encoded.token_bits import similarities
+from qontext.retrieve.encoded.vectors import TOKEN_BITS, representation_of, stored_as
+from qontext.retrieve.index.exact import rectangle
 
 Array = np.ndarray[Any, Any]
 TEXTS = pa.schema(
@@ -47,8 +47,8 @@ class TokenScorer:
             )
         self.encoded = open_packed(path)
         artifact.check_content()
-        own = pa.chunked_array(self.encoded.part_ids, pa.string())
-        place = pc.index_in(pa.array(ids, pa.string()), own)
+        own_ids = pa.chunked_array(self.encoded.part_ids, pa.string())
+        place = pc.index_in(pa.array(ids, pa.string()), own_ids)
         is_missing = place.take(pa.array(needed)).is_null().to_numpy(zero_copy_only=False)
         if is_missing.any():
             missing = ids[needed[is_missing.argmax()]]

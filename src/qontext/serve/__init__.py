@@ -1,6 +1,6 @@
 """Serving: search page, HTTP API, MCP for agents, annotation studies.
 
-systems directories → searchable systems; the only module that knows how search works
+systems      directories → searchable systems: rankers, with passages and models that they share
 batching     concurrent requests → batches for one thread that computes
 schemas      what the HTTP API reads and writes
 security     checks on every request: host, origin, token, size

@@ -34,7 +34,7 @@ from qontext.serve.schemas import (
     Usage,
 )
 from qontext.serve.service import Service, TimedHits
-from qontext.serve.systems import Hit, System
+from qontext.serve.systems import Hit, ServedSystem
 
 AT_ONCE = 100
 """Hits that are put together without a thread; meanwhile no other request is read."""
@@ -134,7 +134,7 @@ async def metrics(request: Request) -> PlainTextResponse:
     return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _searched(system: System, queries: list[str], outcome: TimedHits) -> Response:
+def _searched(system: ServedSystem, queries: list[str], outcome: TimedHits) -> Response:
     results = [
         SearchResult(query=query, hits=[_hit(system, query, rank, hit) for rank, hit in enumerate(hits, 1)])
         for query, hits in zip(queries, outcome.hits)
@@ -143,7 +143,7 @@ def _searched(system: System, queries: list[str], outcome: TimedHits) -> Respons
     return Response(answer.model_dump_json(), media_type="application/json")
 
 
-def _hit(system: System, query: str, rank: int, hit: Hit) -> SearchHit:
+def _hit(system: ServedSystem, query: str, rank: int, hit: Hit) -> SearchHit:
     passage = system.passages[hit.number]
     position, count = system.passages.position(hit.number)
     snippet, place = system.matched(hit, query)

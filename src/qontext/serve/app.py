@@ -32,7 +32,8 @@ ABOUT = "Search in a collection, and its models."
 
 def create_app(service: Service, policy: Policy, *, runs: Any = None, mcp: Any = None) -> Any:
     """The application of `qontext serve`; `runs` are the artifacts to browse, `mcp` the MCP server to include."""
-    from qontext.serve import pages, run_pages
+    from qontext.serve import pages
+    from qontext.serve import runs as run_pages
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -15,7 +15,7 @@ from qontext.frame.errors import QontextError, shorten
 from qontext.serve.passages import Filter, Passages
 from qontext.serve.schemas import LONGEST_QUERY
 from qontext.serve.service import Service
-from qontext.serve.systems import System
+from qontext.serve.systems import ServedSystem
 
 TEXT_CHARACTERS, ANSWER_CHARACTERS, MOST_RESULTS = 2_000, 20_000, 20
 
@@ -179,7 +179,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def _results(system: System, question: str, hits: list[Any]) -> list[SearchResult]:
+def _results(system: ServedSystem, question: str, hits: list[Any]) -> list[SearchResult]:
     """The hits, with a limited amount of text."""
     results, left = [], ANSWER_CHARACTERS
     for rank, hit in enumerate(hits, 1):

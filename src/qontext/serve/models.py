@@ -14,51 +14,33 @@ Array = np.ndarray[Any, Any]
 
 
 class Encoder:
-    """Texts → vectors and token counts. Passages are truncated at the same length as those of the index, vectors to its
-    dimensions."""
+    """Texts → vectors. Passages are truncated at the same length as those of the index."""
 
-    def __init__(
-        self,
-        path: str,
-        *,
-        device: str,
-        precision: Any,
-        lengths: dict[Kind, int | None],
-        dimensions: int | None = None,
-    ) -> None:
+    def __init__(self, path: str, *, device: str, precision: Any, lengths: dict[Kind, int | None]) -> None:
         from qontext.models.retriever import Retriever
 
-        self._retriever = Retriever(path, device=device, precision=precision)
-        if dimensions is not None and dimensions < self._retriever.dimension:
-            self._retriever.cut(dimensions)
-        self.dimension = self._retriever.dimension
-        self._lengths = {kind: lengths[kind] or self._retriever.of(kind).max_length for kind in lengths}
+        self.retriever = Retriever(path, device=device, precision=precision)
+        self._lengths = {kind: lengths[kind] or self.retriever.of(kind).max_length for kind in lengths}
 
-    def encode(self, texts: Sequence[str], kind: Kind) -> tuple[Array, list[int]]:
+    @property
+    def dimension(self) -> int:
+        return self.retriever.dimension
+
+    def encode(self, texts: Sequence[str], kind: Kind) -> Array:
+        """[N, D] vectors in fp32."""
+        return self.embed(texts, kind)[0]
+
+    def embed(self, texts: Sequence[str], kind: Kind) -> tuple[Array, list[int]]:
         """([N, D] vectors in fp32, [N] tokens read of each text)."""
-        half = self._retriever.of(kind)
+        half = self.retriever.of(kind)
         tokens = half.tokenize(texts, kind, self._lengths[kind])
         return half.encode_tokens(tokens, kind), [len(ids) for ids in tokens]
 
-    def encode_each_token(self, texts: Sequence[str], kind: Kind) -> list[Array]:
+    def token_vectors(self, texts: Sequence[str], kind: Kind) -> list[Array]:
         """[T, H] for each text: the vectors of its tokens."""
-        half = self._retriever.of(kind)
+        half = self.retriever.of(kind)
         packed = half.encode_each_token(half.tokenize(texts, kind, self._lengths[kind]))
         return np.split(packed.values, packed.starts[1:-1])
-
-
-class PackedEncoder:
-    """Texts → representations other than one vector, which the API for embeddings does not serve."""
-
-    def __init__(self, path: str, *, device: str, precision: Any, passage: int | None) -> None:
-        from qontext.models.retriever import Retriever
-
-        self._retriever = Retriever(path, device=device, precision=precision, max_length=passage, packed=True)
-
-    def encode(self, texts: Sequence[str], kind: Kind) -> tuple[Any, list[int]]:
-        """(the packed representations, the tokens read of each text)."""
-        tokens = self._retriever.tokenize(texts, kind)
-        return self._retriever.encode_tokens(tokens, kind), [len(ids) for ids in tokens]
 
 
 class Reranker:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Request
@@ -13,16 +16,16 @@ from fastapi.responses import RedirectResponse, Response
 
 from qontext.data.collection import Passage
 from qontext.frame.errors import QontextError
+from qontext.retrieve.analysis import term_of
 from qontext.retrieve.snippets import unwrapped
 from qontext.serve.api import service_of
 from qontext.serve.errors import ServeError, Unknown
-from qontext.serve.highlight import SNIPPET, Stretch, highlight
 from qontext.serve.models import Kind
 from qontext.serve.passages import Filter
 from qontext.serve.schemas import LONGEST_CONDITION, LONGEST_QUERY, MOST_CONDITIONS
 from qontext.serve.security import COOKIE, TOO_MANY, client_of
 from qontext.serve.service import Service, TimedHits
-from qontext.serve.systems import Hit, System
+from qontext.serve.systems import Hit, ServedSystem
 from qontext.serve.web import page, safe_target, static, url
 
 router = APIRouter(include_in_schema=False)
@@ -50,7 +53,7 @@ class Result:
 class Column:
     """The results of one system."""
 
-    system: System
+    system: ServedSystem
     results: list[Result]
     milliseconds: float
     missed: list[tuple[str, int]]
@@ -199,7 +202,7 @@ def _parameters(request: Request) -> dict[str, Any]:
     return {**form, "link": link}
 
 
-def _text(service: Service, system: System, form: dict[str, Any]) -> tuple[str, str | None]:
+def _text(service: Service, system: ServedSystem, form: dict[str, Any]) -> tuple[str, str | None]:
     """The text to search for, and the id of its passage, if it is one."""
     if form["like"]:
         number = system.passages.number(form["like"])
@@ -220,7 +223,12 @@ def _text(service: Service, system: System, form: dict[str, Any]) -> tuple[str, 
 
 
 def _columns(
-    systems: list[System], results_of: list[TimedHits], text: str, own: str | None, k: int, relevant: set[str]
+    systems: list[ServedSystem],
+    results_of: list[TimedHits],
+    text: str,
+    own: str | None,
+    k: int,
+    relevant: set[str],
 ) -> list[Column]:
     columns: list[Column] = []
     first: dict[str, int] = {}
@@ -243,7 +251,7 @@ def _columns(
 
 
 def _result(
-    system: System, rank: int, hit: Hit, text: str, first: dict[str, int] | None, relevant: set[str]
+    system: ServedSystem, rank: int, hit: Hit, text: str, first: dict[str, int] | None, relevant: set[str]
 ) -> Result:
     passage = system.passages[hit.number]
     position, count = system.passages.position(hit.number)
@@ -265,7 +273,7 @@ def _result(
     )
 
 
-def _first(system: System, hits: list[Hit], text: str, relevant: set[str]) -> dict[str, Any]:
+def _first(system: ServedSystem, hits: list[Hit], text: str, relevant: set[str]) -> dict[str, Any]:
     """The first result, its relevance, and the rank of the first relevant one in the top ten."""
     ids = [system.passages[hit.number].id for hit in hits]
     rank = next((rank for rank, id in enumerate(ids, 1) if id in relevant), None)
@@ -291,3 +299,41 @@ def _whole(text: str | None, default: int, least: int, most: int) -> int:
     if not text or not text.isascii() or not text.isdigit() or len(text) > 9:
         return default
     return min(max(int(text), least), most)
+
+
+_WORD = re.compile(r"\w+(?:['’]\w+)*")
+SNIPPET = 900
+"""Maximum characters of a passage in a result."""
+
+
+class Stretch(NamedTuple):
+    text: str
+    is_marked: bool
+
+
+def highlight(text: str, query: str, analyzer: str = "english") -> list[Stretch]:
+    """The text in segments; words with the stem of a query word are marked."""
+    term = _term_of(analyzer)
+    stems = _stems(query, analyzer)
+    stretches: list[Stretch] = []
+    end = 0
+    for match in _WORD.finditer(text):
+        if term(match[0].lower()) in stems:
+            stretches += [Stretch(text[end : match.start()], False), Stretch(match[0], True)]
+            end = match.end()
+    stretches.append(Stretch(text[end:], False))
+    return [stretch for stretch in stretches if stretch.text]
+
+
+def _term_of(analyzer: str) -> Callable[[str], str]:
+    try:
+        return term_of(analyzer)
+    except QontextError:
+        return term_of("plain")
+
+
+@lru_cache(maxsize=8)
+def _stems(query: str, analyzer: str) -> frozenset[str]:
+    """The stems of a query's words; a page has many texts and one query."""
+    term = _term_of(analyzer)
+    return frozenset(stem for word in _WORD.findall(query.lower()) if (stem := term(word)))

@@ -87,6 +87,15 @@ class Passages:
         """The number of the passage with this id, if any."""
         return self._by_id.find(id)
 
+    def number_of(self, id: str) -> int:
+        """The number of the passage with this id, which must exist."""
+        number = self.number(id)
+        if number is None:
+            raise QontextError(
+                f"an index contains the passage {id!r}, which is not in the passages", place=self.name
+            )
+        return number
+
     def __getitem__(self, number: int) -> Passage:
         document = self._documents[int(self._codes[number])].as_py()
         title, text = self._titles[number].as_py(), self._texts[number].as_py()

@@ -17,7 +17,7 @@ from qontext.serve.errors import Unknown
 from qontext.serve.metrics import Metrics
 from qontext.serve.models import Encoder, Kind, Reranker
 from qontext.serve.passages import Filter
-from qontext.serve.systems import Hit, System, reranked
+from qontext.serve.systems import Hit, ServedSystem, reranked
 
 Array = np.ndarray[Any, Any]
 
@@ -46,7 +46,7 @@ class Service:
 
     def __init__(
         self,
-        systems: Sequence[System],
+        systems: Sequence[ServedSystem],
         rerankers: Sequence[Reranker] = (),
         *,
         labels: Labels | None = None,
@@ -67,11 +67,11 @@ class Service:
         self.batcher = Batcher(capacity, seconds, self.metrics.batch)
 
     @property
-    def default(self) -> System:
+    def default(self) -> ServedSystem:
         """The first system."""
         return next(iter(self.systems.values()))
 
-    def system(self, name: str | None) -> System:
+    def system(self, name: str | None) -> ServedSystem:
         return self.default if name is None else _get(self.systems, name, "system")
 
     def warm_up(self) -> None:
@@ -80,12 +80,12 @@ class Service:
             text = system.passages[0].content[:200] or "a"
             system.search([text], min(10, len(system.passages)))
         for encoder in self.encoders.values():
-            encoder.encode(["a"], "passage")
+            encoder.embed(["a"], "passage")
         for reranker in self.rerankers.values():
             reranker.scores([("a", "a")])
 
     async def search(
-        self, system: System, texts: list[str], k: int, only: Filter, kind: Kind = "query"
+        self, system: ServedSystem, texts: list[str], k: int, only: Filter, kind: Kind = "query"
     ) -> TimedHits:
         """The best k passages for each text."""
         started = time.perf_counter()
@@ -103,7 +103,7 @@ class Service:
         """([N, D] vectors, tokens read)."""
 
         def encode(items: list[str]) -> list[tuple[Array, int]]:
-            vectors, lengths = encoder.encode(items, kind)
+            vectors, lengths = encoder.embed(items, kind)
             return list(zip(vectors, lengths))
 
         rows = await self.batcher.run(("embed", id(encoder), kind), encode, texts)
@@ -140,7 +140,7 @@ class Service:
         self.batcher.close()
 
 
-def _reranked(systems: Sequence[System], rerankers: Sequence[Reranker]) -> Iterable[System]:
+def _reranked(systems: Sequence[ServedSystem], rerankers: Sequence[Reranker]) -> Iterable[ServedSystem]:
     """Each directory's first system, reranked by each reranker."""
     for system in systems:
         if "/" not in system.name:

@@ -12,7 +12,7 @@ from qontext.frame.config import Action, Input, StageConfig, existing
 from qontext.frame.errors import QontextError
 from qontext.frame.stages import Cleaner
 from qontext.frame.workdir import TEMPORARY
-from qontext.retrieve.searcher import index_of, is_adapted
+from qontext.retrieve.adapted import index_of, is_adapted
 from qontext.workflow.show import shown_size, size_of
 
 REMOVED = {

@@ -26,8 +26,8 @@ from qontext.frame.errors import QontextError, choose
 from qontext.frame.inputs import check_input, named_inputs
 from qontext.models.folder import locate
 from qontext.models.tokenizer import check_tokenizer_files
+from qontext.retrieve.adapted import is_adapted
 from qontext.retrieve.index.build import IndexConfig
-from qontext.retrieve.searcher import is_adapted
 
 FILES = {
     "data", "queries", "passages", "groups", "run", "also", "index", "texts", "dev", "probe", "teacher", "scores",

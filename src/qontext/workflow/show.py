@@ -16,7 +16,7 @@ from qontext.frame.config import Input, StageConfig, existing
 from qontext.frame.errors import QontextError
 from qontext.frame.stages import Report
 from qontext.models.reference import shown_name
-from qontext.retrieve.searcher import (
+from qontext.retrieve.adapted import (
     ADAPTED,
     INDEX,
     index_of,

@@ -58,7 +58,7 @@ class FirstTokens(Representation):
     Options = FirstTokensOptions
     module = "FirstTokens"
     stored = "tokens"
-    index = "qontext.retrieve.index.tokens:TokenIndex"
+    index = "qontext.retrieve.index.exact:TokenIndex"
     card = CARD
 
     def __init__(self, count: int) -> None:

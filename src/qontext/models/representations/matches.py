@@ -77,7 +77,7 @@ class Matches(Representation):
     Options = MatchesOptions
     module = "Matches"
     stored = "matches"
-    index = "qontext.retrieve.index.matches:MatchIndex"
+    index = "qontext.retrieve.index.sparse:MatchIndex"
     card = CARD
     is_special_V: Tensor
 

@@ -97,7 +97,7 @@ class Tokens(Representation):
     Options = TokensOptions
     module = "MultiVectorMask"
     stored = "tokens"
-    index = "qontext.retrieve.index.tokens:TokenIndex"
+    index = "qontext.retrieve.index.exact:TokenIndex"
     card = CARD
     is_skipped_V: Tensor
 

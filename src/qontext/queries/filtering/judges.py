@@ -17,8 +17,9 @@ from qontext.frame.errors import QontextError
 from qontext.frame.kinds import Kind, Kinds
 
 if TYPE_CHECKING:
+    from qontext.models.folder import Kind as TextKind
     from qontext.queries.filtering.lookup import Lookup
-    from qontext.queries.filtering.searchers import Dense, Lexical
+    from qontext.queries.filtering.searchers import Searcher
     from qontext.queries.words import Array
 
 
@@ -169,7 +170,7 @@ class RetrievalOptions(Options, DeviceConfig):
 class ByRetrieval(Judge):
     Options = RetrievalOptions
 
-    def __init__(self, forward: Lexical | Dense, depth: int, ranks: tuple[int, int]) -> None:
+    def __init__(self, forward: Searcher, depth: int, ranks: tuple[int, int]) -> None:
         self.forward, self.depth, self.ranks = forward, depth, ranks
         self.between = forward.between
 
@@ -191,9 +192,7 @@ class ByRetrieval(Judge):
 class Mutual(Judge):
     Options = RetrievalOptions
 
-    def __init__(
-        self, forward: Lexical | Dense, backward: Lexical | Dense, depth: int, ranks: tuple[int, int]
-    ) -> None:
+    def __init__(self, forward: Searcher, backward: Searcher, depth: int, ranks: tuple[int, int]) -> None:
         self.forward, self.backward, self.depth, self.ranks = forward, backward, depth, ranks
         self.between = forward.between
 
@@ -231,7 +230,7 @@ class Mutual(Judge):
         }  # fmt: skip
 
 
-def index_passages(retriever: Any, passages: Lookup, work: Workdir) -> Lexical | Dense:
+def index_passages(retriever: Any, passages: Lookup, work: Workdir) -> Searcher:
     """An index of the passages, to search with queries; titles are read by the retriever's rule."""
     contents = passages.contents(retriever.titles.between if retriever else " ")
     return open_searcher(retriever, work, "passages", contents, passages.count, "passage", "query")
@@ -256,20 +255,25 @@ def open_reranker(name: str, device: str, work: Workdir) -> Any:
 
 
 def open_searcher(
-    retriever: Any, work: Workdir, name: str, texts: Iterable[str], count: int, kind: str, queries_kind: str
-) -> Lexical | Dense:
+    retriever: Any,
+    work: Workdir,
+    name: str,
+    texts: Iterable[str],
+    count: int,
+    kind: TextKind,
+    queries_kind: TextKind,
+) -> Searcher:
     """BM25 over the texts, or their vectors encoded as `kind`, to search with texts encoded as `queries_kind`."""
-    from qontext.queries.filtering.searchers import Dense, Lexical, encode_into
+    from qontext.queries.filtering.searchers import Searcher, encode_into
 
     if retriever is None:
-        return Lexical(texts, count)
-    return Dense(retriever, encode_into(work, name, retriever, texts, kind, count), queries_kind)
+        return Searcher.lexical(texts, count)
+    return Searcher.dense(retriever, encode_into(work, name, retriever, texts, kind, count), queries_kind)
 
 
-def known(collection: Lexical | Dense, texts: list[str], numbers: Array) -> Any:
+def known(collection: Searcher, texts: list[str], numbers: Array) -> Any:
     """The search input: texts, or their vectors if their collection has been encoded."""
-    rows = getattr(collection, "rows", None)
-    return texts if rows is None else rows.take(numbers)
+    return texts if collection.vectors is None else collection.vectors.take(numbers)
 
 
 def reciprocal(ranks: Array) -> Array:

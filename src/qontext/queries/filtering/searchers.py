@@ -8,87 +8,62 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from qontext.frame import log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.damage import read_array
+from qontext.models.folder import Kind
 from qontext.queries.words import Array, batches
 from qontext.retrieve.bm25 import Bm25
+from qontext.retrieve.encoded.vectors import ArrayVectors
+from qontext.retrieve.index.lexical import LexicalIndex
+from qontext.retrieve.rankers import IndexRanker
 
 VECTORS = "vectors-"
 """File names of vectors, which are removed at the end of a stage."""
 
 
-class Searcher(Protocol):
-    """A collection of texts that can be searched."""
-
-    def top(self, queries: Any, k: int) -> Array:
-        """[N, k] numbers of the best texts, best first; -1 where there are no more."""
-        ...
-
-
-class Lexical:
-    """BM25 over texts."""
-
-    between: str | None = " "
-
-    def __init__(self, texts: Iterable[str], count: int) -> None:
-        self.index = Bm25.build(texts, [f"{n:012d}" for n in range(count)])
-
-    def top(self, queries: Sequence[str], k: int) -> Array:
-        numbers, scores = self.index.top(queries, k)
-        return np.where(scores > 0, numbers, -1)
-
-
 @dataclass(frozen=True)
-class Rows:
-    """Vectors in order, as exact search reads them; parts may be mapped."""
+class Searcher:
+    """An index of texts by number. Search inputs are texts, encoded as `kind`, or their vectors."""
 
-    parts: list[Array]
+    ranker: IndexRanker
+    kind: Kind = "query"
+    between: str | None = " "
+    """Stands between the title and the text of a passage; None leaves out the title."""
 
-    def __len__(self) -> int:
-        return sum(map(len, self.parts))
+    @classmethod
+    def lexical(cls, texts: Iterable[str], count: int) -> Searcher:
+        """BM25 over so many texts."""
+        return cls(IndexRanker(LexicalIndex(Bm25.build(texts, [f"{n:012d}" for n in range(count)]))))
 
-    @property
-    def dimension(self) -> int:
-        return int(self.parts[0].shape[1])
-
-    def blocks(self) -> Iterator[tuple[Array, Array]]:
-        """(numbers, vectors) of each part."""
-        starts = np.cumsum([0, *map(len, self.parts)]).tolist()
-        yield from ((np.arange(start, start + len(part)), part) for start, part in zip(starts, self.parts))
-
-    def take(self, numbers: Array) -> Array:
-        """[N, D] the vectors of these numbers."""
-        rows = np.empty((len(numbers), self.dimension), np.float32)
-        for numbers_held, part in self.blocks():
-            here = (numbers >= numbers_held[0]) & (numbers <= numbers_held[-1])
-            rows[here] = part[numbers[here] - numbers_held[0]]
-        return rows
-
-
-class Dense:
-    """Inner products of a retriever's vectors; search inputs are texts or vectors."""
-
-    def __init__(self, retriever: Any, rows: Rows, kind: str) -> None:
+    @classmethod
+    def dense(cls, retriever: Any, vectors: ArrayVectors, kind: Kind) -> Searcher:
+        """Inner products of a retriever's vectors."""
         from qontext.retrieve.index.exact import ExactIndex
 
-        self.retriever, self.rows, self.kind = retriever, rows, kind
-        self.between: str | None = retriever.titles.between
-        vectors: Any = rows  # it has all that exact search asks for
-        self.index = ExactIndex(vectors, device=str(retriever.device))
+        return cls(
+            IndexRanker(ExactIndex(vectors, device=str(retriever.device)), retriever),
+            kind,
+            retriever.titles.between,
+        )
+
+    @property
+    def vectors(self) -> ArrayVectors | None:
+        """The vectors of the texts, if they have any."""
+        return getattr(self.ranker.index, "vectors", None)
 
     def top(self, queries: Sequence[str] | Array, k: int) -> Array:
-        vectors = queries if isinstance(queries, np.ndarray) else self.retriever.encode(queries, self.kind)
-        return self.index.search(vectors, k)[0]
+        """[N, k] numbers of the best texts, best first; -1 where there are no more."""
+        return self.ranker.top(queries, k, kind=self.kind)[0]
 
 
 def encode_into(
-    work: Workdir, name: str, retriever: Any, texts: Iterable[str], kind: str, total: int
-) -> Rows:
+    work: Workdir, name: str, retriever: Any, texts: Iterable[str], kind: Kind, total: int
+) -> ArrayVectors:
     """Vectors of the texts, one file per block as in `encode`; a killed run resumes after the last complete one."""
     from qontext.retrieve.encode import BLOCK, ahead
 
@@ -105,7 +80,9 @@ def encode_into(
         for part, tokens in ahead(missing()):
             with work.write(part) as path, path.open("wb") as file:
                 np.save(file, retriever.encode_tokens(tokens, kind, advance=advance), allow_pickle=False)
-    return Rows([read_array(work.path / part, "f", shape=(None, retriever.dimension)) for part in parts])
+    return ArrayVectors(
+        [read_array(work.path / part, "f", shape=(None, retriever.dimension)) for part in parts]
+    )
 
 
 def remove_vectors(work: Workdir) -> None:

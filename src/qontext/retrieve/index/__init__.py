@@ -19,8 +19,8 @@ from qontext.frame.kinds import Kind, Kinds
 if TYPE_CHECKING:
     import numpy as np
 
-    from qontext.retrieve.packed import Windows
-    from qontext.retrieve.vectors import Vectors
+    from qontext.retrieve.encoded.packed import Windows
+    from qontext.retrieve.encoded.vectors import ArrayVectors, Vectors
     from qontext.retrieve.where import Condition
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -35,8 +35,8 @@ BACKENDS = Kinds(
         "faiss-ivfpq": Kind("qontext.retrieve.index.faiss:IvfPq", "compressed vectors: small, less exact"),
         "int8": Kind("qontext.retrieve.index.quantized:Int8", "8-bit codes, the best scored again: a quarter of the memory"),
         "binary": Kind("qontext.retrieve.index.quantized:Binary", "1-bit codes, the best scored again: 3 % of the memory"),
-        "milvus": Kind("qontext.retrieve.index.milvus:Milvus", "a local file or a server, for what outgrows one machine"),
-        "postgres": Kind("qontext.retrieve.index.postgres:Postgres", "a table in PostgreSQL with pgvector"),
+        "milvus": Kind("qontext.retrieve.index.servers.milvus:Milvus", "a local file or a server, beyond one machine"),
+        "postgres": Kind("qontext.retrieve.index.servers.postgres:Postgres", "a table in PostgreSQL with pgvector"),
     },
 )  # fmt: skip
 
@@ -51,6 +51,10 @@ class How:
 
     device: str = "auto"
     scoring: Literal["fp32", "bf16", "fp16"] = "fp32"
+    few: int = 0
+    """Number of queries up to which the vectors are scanned in NumPy, without torch."""
+    in_memory: bool = False
+    """Read vectors into memory in fp32, on a CPU and if they are not too large: for a server, which converts them once."""
 
 
 class Index(ABC):
@@ -99,7 +103,7 @@ class Index(ABC):
 class StoredVectors(Index):
     """Base of indexes that search the vectors of `encode` as they are."""
 
-    vectors: Vectors | Windows
+    vectors: Vectors | Windows | ArrayVectors
 
     @property
     def dimension(self) -> int:
@@ -142,7 +146,7 @@ class Backend(ABC):
     def build(cls, source: Any, work: Workdir, options: Any, advance: Callable[[int], None]) -> int:
         """Write the index into `work`; returns the number of passages.
 
-        `source` is a `qontext.retrieve.vectors.Vectors`, or where the backend reads texts, an iterator of passages.
+        `source` is a `qontext.retrieve.encoded.vectors.Vectors`, or where the backend reads texts, an iterator of passages.
         `advance` is called with the number of vectors that are done.
         """
 

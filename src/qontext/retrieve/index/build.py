@@ -19,11 +19,11 @@ from qontext.frame.errors import QontextError
 from qontext.frame.parts import Outcome, Part, Parts, PartsConfig
 from qontext.frame.stages import Stage
 from qontext.retrieve.index import BACKENDS, PARTIAL
-from qontext.retrieve.index.addresses import password_of
+from qontext.retrieve.index.servers.addresses import password_of
 
 if TYPE_CHECKING:
-    from qontext.retrieve.index.ingest import Content, Ingest
-    from qontext.retrieve.vectors import Vectors
+    from qontext.retrieve.encoded.vectors import Vectors
+    from qontext.retrieve.index.servers.ingest import Content, Ingest
 
 BUILT = f"{PARTIAL}/built.json"
 """Stands for an index that was built in one go."""
@@ -62,7 +62,7 @@ class Build(Parts[IndexConfig]):
 
     @cached_property
     def vectors(self) -> Vectors:
-        from qontext.retrieve.vectors import open_vectors
+        from qontext.retrieve.encoded.vectors import open_vectors
 
         vectors = open_vectors(self.config.source)
         if vectors.artifact.config["kind"] != "passage":
@@ -72,13 +72,13 @@ class Build(Parts[IndexConfig]):
     @cached_property
     def ingest(self) -> Ingest | None:
         """The rows of a collection on a server; None for what is built in one go."""
-        from qontext.retrieve.index.ingest import Ingest
+        from qontext.retrieve.index.servers.ingest import Ingest
 
         return Ingest(self.vectors, self.work, self.options) if self.config.is_divisible else None
 
     def plan(self) -> list[Part]:
         """The first process claims the collection."""
-        from qontext.retrieve.index.ingest import OWNED, marker
+        from qontext.retrieve.index.servers.ingest import OWNED, marker
 
         if self.ingest is None:
             return [Part(0, BUILT, 0, 1, 0 if self.reads_texts else len(self.vectors))]
@@ -118,7 +118,7 @@ class Build(Parts[IndexConfig]):
 
     def finish(self, outcome: Outcome) -> dict[str, Any]:
         from qontext.frame.fingerprint import rebased
-        from qontext.retrieve.vectors import write_ids
+        from qontext.retrieve.encoded.vectors import write_ids
 
         if self.ingest is None:
             passages = read_json(self.work.path / BUILT, dict[str, int])["passages"]

@@ -1,26 +1,38 @@
-"""Exact search: a blocked matrix product with the best k of each block kept.
+"""Exact search: the scores of all queries with a block of passages at a time, of which the best k are kept.
 
-Vectors stay on disk; a block of them at a time is multiplied with all queries, so a corpus larger than memory
+Vectors stay on disk; a block of them at a time is compared with all queries, so a corpus larger than memory
 works, on CPU and GPU alike. With bf16 or fp16 scoring more than k are kept, and these survivors are scored
 again in fp32.
 
-Shapes: Q queries, B passages of a block, D dimensions, C candidates.
+    one vector     s(q, p) = <q, p>
+    windows        s(q, p) = max_w <q, w>
+    tokens         s(q, p) = Σ_i max_j <q_i, p_j>                  (MaxSim)
+
+Shapes: Q queries, B passages of a block, W windows of a block, I and J tokens, D dimensions, C candidates.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from qontext.frame import log
+from qontext.models.batching import batches_by_length
+from qontext.models.packed import Packed
 from qontext.models.precision import own_device, resolve_device
 from qontext.models.products import scores
-from qontext.retrieve.index import Array, How, StoredVectors
-from qontext.retrieve.vectors import Vectors
+from qontext.models.representations.tokens import max_similarity
+from qontext.retrieve.encoded.packed import Windows
+from qontext.retrieve.encoded.vectors import ArrayVectors, Encoded, Vectors
+from qontext.retrieve.index import Array, How, Index, StoredVectors
 
 _MULTIPLE = 64
 """Blocks are padded to multiples of this, so that every score comes from the same inner loop of the matrix
@@ -31,53 +43,89 @@ _GROUP = 16
 """Scores of which only the greatest is looked at first."""
 _BLOCK = 16_384
 
+Score: TypeAlias = Callable[[Tensor], Tensor]
+"""Some of the queries → their scores with a block, [Q, B]; valid until the next call."""
 
-class ExactIndex(StoredVectors):
-    """Search over an `encode` artifact."""
+
+class BlockIndex(Index):
+    """Search in blocks of passages."""
+
+    device: torch.device
+    width: int | None = 1_024
+    """Queries that are compared at a time; None for all."""
+
+    def search(self, queries: Any, k: int, rows: Array | None = None) -> tuple[Array, Array]:
+        k = min(k, self.count if rows is None else int(rows.sum()))
+        if not k or not len(queries):
+            return np.empty((len(queries), k), np.int64), np.empty((len(queries), k), np.float32)
+        with torch.inference_mode():
+            return self._search(self._tensor(queries), k, rows)
+
+    def _search(self, queries: Tensor, k: int, rows: Array | None) -> tuple[Array, Array]:
+        return self._best(queries, k, k, rows).ranked()
+
+    def _tensor(self, queries: Any) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(queries, np.float32)).to(self.device)
+
+    def _best(self, queries: Tensor, size: int, needed: int, rows: Array | None) -> Best:
+        """The `size` best passages of each query, of which the first `needed` are in order."""
+        best = Best(len(queries), size, needed, self.device)
+        width = self.width or len(queries)
+        for numbers_B, score in self._blocks(rows):
+            for start in range(0, len(queries), width):
+                some = queries[start : start + width]
+                best.offer(slice(start, start + len(some)), score(some), numbers_B)
+        return best
+
+    @abstractmethod
+    def _blocks(self, rows: Array | None) -> Iterator[tuple[Tensor, Score]]:
+        """([B] numbers of passages, their scores) of each block. The number -1 stands for none."""
+
+
+class ExactIndex(BlockIndex, StoredVectors):
+    """Search over one vector of each passage."""
 
     def __init__(
         self,
-        vectors: Vectors,
+        vectors: Vectors | ArrayVectors,
         *,
         device: str = "auto",
         scoring: torch.dtype = torch.float32,
     ) -> None:
-        self.vectors, self.scoring = vectors, scoring
-        self.device = resolve_device(device)
+        self.vectors: Vectors | ArrayVectors = vectors
+        self.scoring, self.device = scoring, resolve_device(device)
+        self.width = 4_096 if self.device.type != "cpu" else 1_024
 
     @classmethod
-    def open(cls, vectors: Vectors, how: How) -> ExactIndex:
+    def open(cls, vectors: Vectors | ArrayVectors, how: How) -> ExactIndex:
         scoring = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[how.scoring]
         return cls(vectors, device=own_device(how.device), scoring=scoring)
 
-    def search(self, queries_QD: Array, k: int, rows: Array | None = None) -> tuple[Array, Array]:
+    def _search(self, queries: Tensor, k: int, rows: Array | None) -> tuple[Array, Array]:
+        if self.scoring == torch.float32:
+            return super()._search(queries, k, rows)
         count = len(self.vectors) if rows is None else int(rows.sum())
-        k = min(k, count)
-        if not k or not len(queries_QD):
-            return np.empty((len(queries_QD), k), np.int64), np.empty((len(queries_QD), k), np.float32)
-        size = k if self.scoring == torch.float32 else min(3 * k + 100, count)
-        queries = torch.from_numpy(np.ascontiguousarray(queries_QD, np.float32)).to(self.device)
-        best = Best(len(queries), size, k, self.device)
-        width = 4_096 if self.device.type != "cpu" else 1_024
-        room = torch.empty(width * _BLOCK, dtype=self.scoring, device=self.device)
-        with torch.inference_mode():
-            for numbers_B, block_BD in self._blocks(rows):
-                block = padded(block_BD.to(self.scoring))
-                numbers = pad(numbers_B, (0, len(block) - len(numbers_B)), value=-1)
-                for start in range(0, len(queries), width):
-                    some = queries[start : start + width].to(self.scoring)
-                    some = padded(some, _FEW if len(some) < _MULTIPLE else _MULTIPLE)
-                    product = room[: len(some) * len(block)].view(len(some), len(block))
-                    scores(some, block, product)
-                    scores_QB = product[: min(width, len(queries) - start)]
-                    scores_QB[:, len(numbers_B) :] = -torch.inf
-                    best.offer(slice(start, start + len(scores_QB)), scores_QB, numbers)
-                self.advance(len(numbers_B))
-            if self.scoring == torch.float32:
-                return best.ranked()
-            return ranked(best.numbers.cpu().numpy(), self._rescored(queries, best, rows), k)
+        best = self._best(queries, min(3 * k + 100, count), k, rows)
+        return ranked(best.numbers.cpu().numpy(), self._rescored(queries, best, rows), k)
 
-    def _blocks(self, rows: Array | None) -> Iterator[tuple[Tensor, Tensor]]:
+    def _blocks(self, rows: Array | None) -> Iterator[tuple[Tensor, Score]]:
+        assert self.width is not None
+        room = torch.empty(self.width * _BLOCK, dtype=self.scoring, device=self.device)
+        for numbers_B, block_BD in self._vectors(rows):
+            count, block = len(numbers_B), padded(block_BD.to(self.scoring))
+
+            def score(queries: Tensor, block: Tensor = block, count: int = count) -> Tensor:
+                some = padded(queries.to(self.scoring), _FEW if len(queries) < _MULTIPLE else _MULTIPLE)
+                product = room[: len(some) * len(block)].view(len(some), len(block))
+                scores(some, block, product)
+                scores_QB = product[: len(queries)]
+                scores_QB[:, count:] = -torch.inf
+                return scores_QB
+
+            yield pad(numbers_B, (0, len(block) - count), value=-1), score
+            self.advance(count)
+
+    def _vectors(self, rows: Array | None) -> Iterator[tuple[Tensor, Tensor]]:
         for numbers, part in self.vectors.blocks():
             for start in range(0, len(part), _BLOCK):
                 these, vectors = numbers[start : start + _BLOCK], part[start : start + _BLOCK]
@@ -94,7 +142,7 @@ class ExactIndex(StoredVectors):
         """[Q, C] the survivors' scores in fp32. The number -1 stands for none."""
         numbers, entries = coarse.numbers.flatten().sort()
         exact = torch.full_like(coarse.scores, -torch.inf)
-        for numbers_B, block_BD in self._blocks(rows):
+        for numbers_B, block_BD in self._vectors(rows):
             first = torch.searchsorted(numbers, numbers_B)
             count = torch.searchsorted(numbers, numbers_B, right=True) - first
             passage = torch.repeat_interleave(count)  # of each entry whose passage is in the block
@@ -104,8 +152,61 @@ class ExactIndex(StoredVectors):
             here, order = entries[place].sort()
             query = here // exact.shape[1]
             exact.view(-1)[here] = _dots(queries_QD, block_BD, query, passage[order])
-        scores: Array = exact.cpu().numpy()
-        return scores
+        rescored: Array = exact.cpu().numpy()
+        return rescored
+
+
+class WindowIndex(BlockIndex, StoredVectors):
+    """Search over the windows that `encode --window` wrote: a passage's score is that of its best window."""
+
+    def __init__(self, windows: Windows, *, device: str = "auto") -> None:
+        self.vectors: Windows = windows
+        self.device = resolve_device(device)
+
+    @classmethod
+    def open(cls, windows: Windows, how: How) -> WindowIndex:
+        return cls(windows, device=own_device(how.device))
+
+    def _blocks(self, rows: Array | None) -> Iterator[tuple[Tensor, Score]]:
+        for numbers, packed in self._windows(rows):
+            block_WD = tensor_over(packed.values).to(self.device).float()
+            lengths = torch.from_numpy(packed.lengths).to(self.device)
+
+            def score(
+                queries: Tensor,
+                block_WD: Tensor = block_WD,
+                lengths: Tensor = lengths,
+                numbers: Array = numbers,
+                packed: Packed = packed,
+            ) -> Tensor:
+                scores_QB = _greatest(queries, block_WD, lengths)
+                if not scores_QB.sum().isfinite():
+                    self.vectors.check_windows(numbers, packed)
+                return scores_QB
+
+            yield torch.from_numpy(numbers).to(self.device), score
+            self.advance(len(numbers))
+
+    def _windows(self, rows: Array | None) -> Iterator[tuple[Array, Packed]]:
+        """(numbers [B], their windows), of about a block's size."""
+        for numbers, packed in self.vectors.blocks():
+            first = 0
+            while first < len(packed):
+                end = np.searchsorted(packed.starts, packed.starts[first] + _BLOCK, side="right") - 1
+                last = max(first + 1, int(end))
+                these, windows = numbers[first:last], packed[first:last]
+                first = last
+                if rows is not None:
+                    these, windows = these[rows[these]], windows.take(np.flatnonzero(rows[these]))
+                if len(these):
+                    yield these, windows
+
+
+def _greatest(queries_QD: Tensor, block_WD: Tensor, lengths_B: Tensor) -> Tensor:
+    """[Q, B] the score of each passage's best window. Both sides are padded, so that equal windows get equal scores."""
+    scores_WQ = (padded(block_WD) @ padded(queries_QD, 8).T)[: len(block_WD), : len(queries_QD)]
+    greatest_BQ = torch.segment_reduce(scores_WQ.contiguous(), "max", lengths=lengths_B, axis=0)
+    return greatest_BQ.T.contiguous()
 
 
 class Best:
@@ -210,3 +311,63 @@ def tensor_over(rows: Array) -> Tensor:
 def padded(rows_ND: Tensor, multiple: int = _MULTIPLE) -> Tensor:
     missing = -len(rows_ND) % multiple
     return pad(rows_ND, (0, 0, 0, missing)) if missing else rows_ND
+
+
+MANY = 10_000_000
+"""Vectors from which a search is slow: with 128 dimensions, one query of 32 tokens takes 80 billion operations."""
+TOKENS_PER_BLOCK = 16_384
+
+
+class TokenIndex(BlockIndex):
+    """Packed vectors in parts; `numbers` are where each part's passages stand in `ids`."""
+
+    reads = "packed"
+    tag = "tokens"
+    width = None
+
+    def __init__(self, ids: Array, parts: Sequence[tuple[Array, Packed]], device: str = "auto") -> None:
+        self._ids, self.parts, self.device = ids, parts, resolve_device(device)
+        if sum(len(packed.values) for _, packed in parts) > MANY:
+            log.warn(
+                f"Exact search over the tokens of {len(ids):,} passages is slow: rerank the results of another search "
+                "with 'qontext rerank RUN --tokens VECTORS' instead."
+            )
+
+    @classmethod
+    def open(cls, encoded: Encoded, how: How) -> TokenIndex:
+        return cls(encoded.ids, list(encoded.blocks()), own_device(how.device))
+
+    @classmethod
+    def of(cls, ids: Array, packed: Packed, dimension: int) -> TokenIndex:
+        """An index in memory; ids ascend."""
+        return cls(ids, [(np.arange(len(ids)), packed)])
+
+    @property
+    def ids(self) -> Array:
+        return self._ids
+
+    @property
+    def dimension(self) -> int:
+        return int(self.parts[0][1].values.shape[1])
+
+    def _tensor(self, queries: Packed) -> Tensor:
+        return rectangle(queries).to(self.device)
+
+    def _blocks(self, rows: Array | None) -> Iterator[tuple[Tensor, Score]]:
+        """Passages of similar lengths."""
+        for numbers, packed in self.parts:
+            allowed = np.arange(len(packed)) if rows is None else np.flatnonzero(rows[numbers])
+            for some in batches_by_length(packed.lengths[allowed], TOKENS_PER_BLOCK):
+                these = allowed[some]
+                passages_BJD = rectangle(packed.take(these)).to(self.device)
+                numbers_B = torch.from_numpy(numbers[these]).to(self.device)
+                yield numbers_B, partial(max_similarity, passages_PJD=passages_BJD)
+                self.advance(len(these))
+
+
+def rectangle(packed: Packed) -> Tensor:
+    """[N, T, D] in fp32, filled up with zeros."""
+    lengths = packed.lengths
+    filled = np.zeros((len(packed), int(lengths.max()), packed.values.shape[1]), np.float32)
+    filled[np.arange(filled.shape[1]) < lengths[:, None]] = packed.values
+    return torch.from_numpy(filled)

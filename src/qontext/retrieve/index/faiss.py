@@ -17,8 +17,8 @@ from qontext.frame.config import Options
 from qontext.frame.damage import damaged, opening, read_array
 from qontext.frame.disk import require_regular
 from qontext.frame.errors import QontextError, missing_extra
+from qontext.retrieve.encoded.vectors import Vectors, read_ids
 from qontext.retrieve.index import Array, Backend, Index
-from qontext.retrieve.vectors import Vectors, read_ids
 
 FILE, NUMBERS = "index.faiss", "numbers.npy"
 _TRAINING_PER_LIST = 64

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from qontext.frame.artifacts import CLAIM, META, Artifact, InputEntry, open_artifact
 from qontext.frame.errors import QontextError
+from qontext.frame.inputs import digest_of, find
 from qontext.frame.kinds import resolve
+from qontext.models.packed import Packed
 from qontext.models.representations import REPRESENTATIONS
-from qontext.retrieve.index import BACKENDS, Backend, How, Index
-from qontext.retrieve.packed import Windows, open_packed, open_stored
-from qontext.retrieve.vectors import TOKEN_BITS, Vectors, representation_of
+from qontext.retrieve.encoded.packed import open_packed, open_stored
+from qontext.retrieve.encoded.vectors import TOKEN_BITS, ArrayVectors, representation_of
+from qontext.retrieve.index import BACKENDS, Array, Backend, How, Index
+from qontext.retrieve.index.flat import ScanIndex, exact_index
 
 
 def open_searchable(path: Path | str) -> Artifact:
@@ -37,14 +41,12 @@ def reads(index: Index, representation: str) -> bool:
     return type(index) is resolve(kind.index) if index.reads == "packed" else kind.stored == "vector"
 
 
-def exact_index(vectors: Vectors | Windows, how: How) -> Index:
-    """The index over vectors of passages, or of their windows."""
-    from qontext.retrieve.index.exact import ExactIndex
-    from qontext.retrieve.index.windows import WindowIndex
-
-    if isinstance(vectors, Windows):
-        return WindowIndex.open(vectors, how)
-    return ExactIndex.open(vectors, how)
+def index_of_arrays(ids: Array, encoded: Array | Packed, representation: str, dimension: int) -> Index:
+    """The index over representations in memory; ids ascend."""
+    if isinstance(encoded, Packed):
+        index: Index = packed_index(representation).of(ids, encoded, dimension)
+        return index
+    return ScanIndex(ArrayVectors([encoded], ids))
 
 
 def open_index(path: Path | str, how: How | None = None) -> tuple[Index, dict[str, str] | None]:
@@ -83,6 +85,44 @@ def _open(artifact: Artifact, how: How) -> tuple[Index, dict[str, str] | None]:
         artifact.parts()
     encoder = None if backend.reads == "texts" else artifact.summary.take("encoder", InputEntry)
     return backend.load(artifact), encoder
+
+
+def encoder_of(
+    entry: Mapping[str, str], path: Path | str, encoder: str | None = None, *, untied: bool = False
+) -> str:
+    """The encoder of an opened index: where its description has it, or `encoder`. Only an `untied` one may be another than
+    that of the passages."""
+    if encoder is None:
+        remedy = "Name it with --encoder, or encode the passages again."
+        return find(entry, Path(path), "the encoder of the passages", remedy=remedy)
+    if not untied and digest_of(encoder, "encoder") != entry["digest"]:
+        raise QontextError(
+            f"is not the encoder that encoded the passages ({entry['path']})",
+            place=encoder,
+            remedy="Encode the passages with it first, or pass --untied if the two were trained as a pair.",
+        )
+    return encoder
+
+
+def fit(retriever: Any, index: Index, name: str, *, untied: bool = False) -> None:
+    """Cut the vectors of a retriever to the dimensions of an index; refuse one whose queries the index cannot search."""
+    remedy = "Search with the encoder that encoded the passages."
+    searched = index.tag if index.reads == "packed" else "vector"
+    representation = retriever.layout.representation
+    if not reads(index, representation):
+        raise QontextError(
+            f"is an encoder of the representation {representation!r}, the index is of {searched!r}",
+            place=name,
+            remedy=remedy,
+        )
+    if index.dimension < retriever.dimension and searched == "vector" and not untied:
+        retriever.cut(index.dimension)  # as the passages, whose encoder it is
+    if retriever.dimension != index.dimension:
+        raise QontextError(
+            f"the encoder has {retriever.dimension} dimensions, the index has {index.dimension}",
+            place=name,
+            remedy=remedy,
+        )
 
 
 def is_for_one_process(path: Path | str) -> bool:

@@ -12,23 +12,24 @@ Shapes: P passages, Q queries, D dimensions, B passages of a block, C candidates
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from qontext.frame.artifacts import Artifact, Workdir
 from qontext.frame.config import Options
 from qontext.frame.damage import read_array
 from qontext.frame.errors import QontextError
-from qontext.retrieve.index import Array, Backend, Index
-from qontext.retrieve.index.exact import Best, padded, ranked
-from qontext.retrieve.vectors import Vectors, read_ids
+from qontext.retrieve.encoded.vectors import Vectors, read_ids
+from qontext.retrieve.index import Array, Backend
+from qontext.retrieve.index.exact import BlockIndex, Score, padded, ranked
 
 CODES, STEPS, VECTORS = "codes.npy", "steps.npy", "vectors.npy"
-_BLOCK, _QUERIES, _VALUES = 16_384, 1_024, 1 << 24
+_BLOCK, _VALUES = 16_384, 1 << 24
 
 
 class QuantizedOptions(Options):
@@ -39,7 +40,7 @@ class QuantizedOptions(Options):
     """Number format of the vectors on disk; none keeps codes alone, whose scores are then final."""
 
 
-class QuantizedIndex(Index):
+class QuantizedIndex(BlockIndex):
     """Codes [P, K] in the order of the ids, each decoded to a row of [B, D]; and the vectors [P, D], if they were kept."""
 
     def __init__(
@@ -53,6 +54,7 @@ class QuantizedIndex(Index):
     ) -> None:
         self.codes, self.decode, self.steps = codes_PK, decode, steps_D
         self.vectors, self._ids, self.oversample = vectors_PD, ids, oversample
+        self.device = torch.device("cpu")
 
     @property
     def dimension(self) -> int:
@@ -62,37 +64,28 @@ class QuantizedIndex(Index):
     def ids(self) -> Array:
         return self._ids
 
-    def search(self, queries_QD: Array, k: int, rows: Array | None = None) -> tuple[Array, Array]:
-        chosen = None if rows is None else np.flatnonzero(rows)
-        k = min(k, len(self.codes) if chosen is None else len(chosen))
-        if not k:
-            return np.empty((len(queries_QD), 0), np.int64), np.empty((len(queries_QD), 0), np.float32)
-        queries = np.ascontiguousarray(queries_QD, np.float32)
-        parts = [
-            self._search(queries[start : start + _QUERIES], k, chosen)
-            for start in range(0, len(queries), _QUERIES)
-        ]
-        return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
-
-    def _search(self, queries_QD: Array, k: int, chosen: Array | None) -> tuple[Array, Array]:
-        """The best k of the passages `chosen`, or of all."""
-        count = len(self.codes) if chosen is None else len(chosen)
-        size = k if self.vectors is None else min(self.oversample * k, count)
-        best = Best(len(queries_QD), size, size, torch.device("cpu"))
-        scaled, every = torch.from_numpy(queries_QD * self.steps), slice(0, len(queries_QD))
-        with torch.inference_mode():
-            for start in range(0, count, _BLOCK):
-                some = slice(start, min(start + _BLOCK, count))
-                numbers = np.arange(some.start, some.stop) if chosen is None else chosen[some]
-                codes = self.codes[some] if chosen is None else self.codes[numbers]
-                block_BD = padded(torch.from_numpy(self.decode(codes)))
-                scores_QB = (scaled @ block_BD.T)[:, : len(numbers)]
-                best.offer(every, scores_QB, torch.from_numpy(numbers))
-                self.advance(len(numbers))
+    def _search(self, queries: Tensor, k: int, rows: Array | None) -> tuple[Array, Array]:
         if self.vectors is None:
-            return best.ranked()
-        numbers_QC = best.numbers.numpy()
-        return ranked(numbers_QC, self._rescored(queries_QD, numbers_QC), k)
+            return super()._search(queries, k, rows)
+        count = len(self.codes) if rows is None else int(rows.sum())
+        size = min(self.oversample * k, count)
+        numbers_QC = self._best(queries, size, size, rows).numbers.numpy()
+        return ranked(numbers_QC, self._rescored(queries.numpy(), numbers_QC), k)
+
+    def _blocks(self, rows: Array | None) -> Iterator[tuple[Tensor, Score]]:
+        chosen = None if rows is None else np.flatnonzero(rows)
+        count, steps_D = len(self.codes) if chosen is None else len(chosen), torch.from_numpy(self.steps)
+        for start in range(0, count, _BLOCK):
+            some = slice(start, min(start + _BLOCK, count))
+            numbers = np.arange(some.start, some.stop) if chosen is None else chosen[some]
+            codes = self.codes[some] if chosen is None else self.codes[numbers]
+            block_BD = padded(torch.from_numpy(self.decode(codes)))
+
+            def score(queries: Tensor, block_BD: Tensor = block_BD, count: int = len(numbers)) -> Tensor:
+                return ((queries * steps_D) @ block_BD.T)[:, :count]
+
+            yield torch.from_numpy(numbers), score
+            self.advance(len(numbers))
 
     def _rescored(self, queries_QD: Array, numbers_QC: Array) -> Array:
         """[Q, C] the candidates' scores in fp32."""

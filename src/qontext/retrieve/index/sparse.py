@@ -1,4 +1,8 @@
-"""Exact search over learned weights of words: the postings of a query's words are added up, part by part."""
+"""Exact search over postings, part by part: those of a query's terms are added up.
+
+sparse     s(q, p) = Σ_t  w_qt · w_pt                       learned weights of words
+matches    s(q, p) = Σ_t  max_{j: p_j = t} <q_t, p_j>       vectors of tokens, where tokens are equal
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,12 @@ import numpy as np
 import torch
 
 from qontext.models.packed import Packed
+from qontext.retrieve.encoded.packed import postings_of
+from qontext.retrieve.encoded.postings import Postings
+from qontext.retrieve.encoded.vectors import Encoded
 from qontext.retrieve.index import Array, How, Index
 from qontext.retrieve.index.exact import tensor_over
-from qontext.retrieve.index.scan import first
-from qontext.retrieve.packed import postings_of
-from qontext.retrieve.postings import Postings
-from qontext.retrieve.vectors import Encoded
+from qontext.retrieve.index.flat import first
 
 
 class SparseIndex(Index):
@@ -81,4 +85,26 @@ class SparseIndex(Index):
             rows, data = tensor_over(postings.rows[places]), tensor_over(postings.data[places])
             total.index_add_(0, rows.int(), data.float(), alpha=weight)  # a term names a passage once
         scores: Array = total.numpy()
+        return scores
+
+
+class MatchIndex(SparseIndex):
+    """Postings of vectors. Passages without a token of the query are no results; scores may be negative."""
+
+    tag = "matches"
+    none = -torch.inf
+
+    @staticmethod
+    def scores(postings: Postings, terms: list[int], vectors: Array) -> Array:
+        """[P] Σ over the query's terms of the greatest dot product with the term's vectors in the passage."""
+        total, has_match = torch.zeros(len(postings)), torch.zeros(len(postings), dtype=torch.bool)
+        for term, vector_D in zip(terms, torch.from_numpy(vectors).float()):
+            places = slice(int(postings.starts[term]), int(postings.starts[term + 1]))
+            rows = tensor_over(postings.rows[places]).long()
+            products = tensor_over(postings.data[places]).float() @ vector_D
+            best = torch.full((len(postings),), -torch.inf).scatter_reduce_(0, rows, products, "amax")
+            is_here = best > -torch.inf
+            total += best.where(is_here, torch.zeros(()))
+            has_match |= is_here
+        scores: Array = total.masked_fill(~has_match, -torch.inf).numpy()
         return scores

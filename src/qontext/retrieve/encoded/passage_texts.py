@@ -15,7 +15,7 @@ from qontext.data.passage import Passage
 from qontext.data.places import is_table, place_of
 from qontext.data.rows import TableRows
 from qontext.frame.errors import QontextError
-from qontext.retrieve.vectors import Encoded
+from qontext.retrieve.encoded.vectors import Encoded
 
 
 class Row(NamedTuple):

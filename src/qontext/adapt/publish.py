@@ -1,4 +1,7 @@
-"""The index of all documents. When documents change, another one is built beside it, with the vectors of unchanged ones."""
+"""What a finished directory answers with: the encoder that `adapt` recommends, as a model folder with its card or as a
+reference to a model that was not changed, and the index of all documents. When documents change, another index is built
+beside it, with the vectors of unchanged ones.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from qontext.adapt.nearest import Choice
+from qontext import __version__
+from qontext.adapt.config import Request
 from qontext.adapt.recipes import serving_recipe
-from qontext.adapt.request import Request
 from qontext.adapt.state import STEPS, current_index
+from qontext.adapt.vector_index import Choice
+from qontext.adapt.verdict import Verdict
 from qontext.frame import artifacts, locks, trust
-from qontext.frame.artifacts import TEMPORARY, Workdir
+from qontext.frame.artifacts import CARD, TEMPORARY, Workdir
 from qontext.frame.disk import make_directory
 from qontext.frame.errors import QontextError
-from qontext.retrieve.searcher import DENSE, INDEX, TOKENS
+from qontext.models.folder import locate
+from qontext.models.reference import TRAINING_ONLY, Reference, model_digest, refer, resolve
+from qontext.retrieve.adapted import DENSE, INDEX, MODEL, TOKENS
+from qontext.retrieve.system import label_of
 from qontext.workflow.recipe import Recipe, read_recipe
 from qontext.workflow.run import plan, run_recipe
 
@@ -140,10 +148,114 @@ def new_share(root: Path, passages: Path) -> float | None:
     import numpy as np
 
     from qontext.data.collection import read_passages
-    from qontext.retrieve.reuse import text_hashes
+    from qontext.retrieve.encoded.reuse import text_hashes
 
     def hashes(folder: Path) -> Any:
         return np.unique(text_hashes([p.content for p in read_passages(folder)]))
 
     now = hashes(passages)
     return float(1 - np.isin(now, hashes(root / STEPS / "split")).mean())
+
+
+def publish_model(source: str, work: Workdir, card: str, *, copied: bool) -> tuple[str, Reference | None]:
+    """Copy the encoder to the folder `model`, or refer to it: its name from now on, and the reference. A copy that is
+    already there is kept up to date."""
+    if is_copied(source, work.path):
+        work.write_text(f"{MODEL}/{CARD}", card)
+    elif copied:
+        copy_model(source, work, card)
+    else:
+        return source, refer(source, work.path)
+    return str(work.path / MODEL), None
+
+
+def republish_model(
+    encoder: str | None, reference: Reference | None, work: Workdir, card: str, *, copied: bool
+) -> tuple[str, Reference | None]:
+    """The same for a finished directory; `encoder` names it where it is now."""
+    model = published_model(encoder, reference, work.path)
+    return (model, None) if reference is None else publish_model(model, work, card, copied=copied)
+
+
+def recorded(root: Path, reference: Reference | None) -> dict[str, Any]:
+    """What `adapted.json` says about the encoder: the reference, or the hash of the folder `model`."""
+    return {"reference": reference} if reference else {"model_digest": model_digest(root / MODEL)}
+
+
+def published_model(encoder: str | None, reference: Reference | None, root: Path) -> str:
+    """The encoder of a finished directory."""
+    if reference is None:
+        return str(root / MODEL)
+    is_there = encoder is not None and ("beside" not in reference or Path(encoder).exists())
+    return resolve(reference, root, encoder if is_there else None)
+
+
+def is_copied(source: str, root: Path) -> bool:
+    """Whether the folder `model` is a copy of this encoder."""
+    folder = root / MODEL
+    return folder.is_dir() and model_digest(folder) == model_digest(locate(source).root)
+
+
+def remove_copy(root: Path, reference: Reference | None) -> None:
+    """Remove the folder of an earlier encoder, once the directory refers to another one."""
+    if reference is not None:
+        shutil.rmtree(root / MODEL, ignore_errors=True)
+
+
+def copy_model(source: str, work: Workdir, card: str) -> None:
+    """Copy the encoder's folder, without files only needed for training, to the folder `model`, with this
+    card; atomic."""
+    with work.write_folder(MODEL) as folder:
+        shutil.copytree(
+            locate(source).root,
+            folder,
+            ignore=lambda folder, names: [name for name in names if name in TRAINING_ONLY],
+            dirs_exist_ok=True,
+        )
+        (folder / CARD).write_text(card, encoding="utf-8")
+
+
+def model_card(request: Request, verdict: Verdict, root: Path) -> str:
+    """README.md of the model folder."""
+    rows = [
+        f"| {_marked(name, verdict.system)} | " + " | ".join(f"{scores[m]:.3f}" for m in scores) + " |"
+        for name, scores in verdict.scores[verdict.split].items()
+    ]
+    recommendation, *reasons = verdict.sentences
+    measures = list(next(iter(verdict.scores[verdict.split].values())))
+    is_hub_name = "/" in request.encoder and not Path(request.encoder).exists()
+    base = [f"base_model: {request.encoder}"] if is_hub_name else []
+    kind = "adapted to" if verdict.encoder == "adapted" else "not changed, for"
+    return "\n".join(
+        [
+            "---",
+            "library_name: sentence-transformers",
+            "pipeline_tag: sentence-similarity",
+            *base,
+            "---",
+            f"# A retriever {kind} {Path(request.documents).name or request.documents}",
+            "",
+            f"**{recommendation}**",
+            "",
+            *(f"- {reason}" for reason in reasons),
+            "",
+            f"Evaluated on {'real' if verdict.split != 'generated' else 'generated'} questions:",
+            "",
+            "| system | " + " | ".join(measures) + " |",
+            "|---" * (len(measures) + 1) + "|",
+            *rows,
+            "",
+            f"Created by `qontext adapt` {__version__}. The recipe is beside this folder, in `recipe.toml`.",
+            "",
+            "```python",
+            "from sentence_transformers import SentenceTransformer",
+            "",
+            f'model = SentenceTransformer("{root.name}/model")',
+            "```",
+            "",
+        ]
+    )
+
+
+def _marked(name: str, recommended: str) -> str:
+    return f"**{label_of(name)} (recommended)**" if name == recommended else label_of(name)

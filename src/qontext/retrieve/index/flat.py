@@ -1,23 +1,28 @@
-"""Exact search for a few queries in NumPy: one pass over the vectors, without importing torch."""
+"""Exact search, whatever the vectors: in NumPy for few queries, in one pass over the vectors and without importing torch
+(`ScanIndex`); for more in blocked products on a CPU or GPU (`ExactIndex`, `WindowIndex`)."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from qontext.models.packed import Packed
-from qontext.retrieve.index import Array, StoredVectors
-from qontext.retrieve.packed import Windows
-from qontext.retrieve.vectors import Vectors
+from qontext.retrieve.encoded.packed import Windows
+from qontext.retrieve.encoded.vectors import ArrayVectors, Vectors
+from qontext.retrieve.index import Array, How, Index, StoredVectors
 
+if TYPE_CHECKING:
+    from qontext.retrieve.index.exact import ExactIndex, WindowIndex
 _BLOCK = 65_536
 
 
 class ScanIndex(StoredVectors):
     """Search over an `encode` artifact; the same results as `ExactIndex` and `WindowIndex`, up to rounding."""
 
-    def __init__(self, vectors: Vectors | Windows) -> None:
+    def __init__(self, vectors: Vectors | Windows | ArrayVectors) -> None:
         self.vectors = vectors
 
     def search(self, queries_QD: Array, k: int, rows: Array | None = None) -> tuple[Array, Array]:
@@ -59,3 +64,51 @@ def first(numbers: Array, scores: Array, k: int) -> tuple[Array, Array]:
         numbers, scores = numbers[keep], scores[keep]
     order = np.lexsort((numbers, -scores))[:k]
     return numbers[order], scores[order]
+
+
+LARGEST_IN_MEMORY = 1 << 30
+"""Bytes of vectors that are read into memory."""
+
+
+def exact_index(vectors: Vectors | Windows, how: How) -> Index:
+    """The index over vectors of passages, or of their windows."""
+    if not how.in_memory:
+        return FlatIndex(vectors, how) if how.few else blocked_index(vectors, how)
+    blocked = blocked_index(vectors, how)
+    numbers = sum(_values(part).size for part in vectors.parts)
+    if blocked.device.type != "cpu" or numbers * np.dtype(np.float32).itemsize > LARGEST_IN_MEMORY:
+        return blocked
+    return FlatIndex(replace(vectors, parts=[_in_fp32(part) for part in vectors.parts]), how)
+
+
+def blocked_index(vectors: Vectors | Windows | ArrayVectors, how: How) -> ExactIndex | WindowIndex:
+    """Exact search in blocks."""
+    from qontext.retrieve.index.exact import ExactIndex, WindowIndex
+
+    if isinstance(vectors, Windows):
+        return WindowIndex.open(vectors, how)
+    return ExactIndex.open(vectors, how)
+
+
+class FlatIndex(StoredVectors):
+    """Exact search that scans the vectors for up to `how.few` queries. Both ways have the same results, up to rounding."""
+
+    def __init__(self, vectors: Vectors | Windows | ArrayVectors, how: How) -> None:
+        self.vectors, self._how, self._scan = vectors, how, ScanIndex(vectors)
+
+    def search(self, queries_QD: Array, k: int, rows: Array | None = None) -> tuple[Array, Array]:
+        index = self._scan if len(queries_QD) <= self._how.few else self._blocked
+        return index.search(queries_QD, k, rows)
+
+    @cached_property
+    def _blocked(self) -> Index:
+        return blocked_index(self.vectors, self._how)
+
+
+def _in_fp32(part: Array | Packed) -> Array | Packed:
+    values = np.array(_values(part), np.float32)
+    return replace(part, values=values) if isinstance(part, Packed) else values
+
+
+def _values(part: Array | Packed) -> Array:
+    return part.values if isinstance(part, Packed) else part

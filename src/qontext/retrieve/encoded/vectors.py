@@ -84,7 +84,7 @@ class Encoded:
         for part, (first, last) in enumerate(pairwise([0, *ends.tolist()])):
             if first < last:
                 here = order[first:last]
-                names[here] = as_objects(self._recent_ids(part).take(pa.array(places[here] - starts[part])))
+                names[here] = as_objects(self._recent_ids(part).take(_indices(places[here] - starts[part])))
         return names
 
     def places(self, numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -146,6 +146,47 @@ class Vectors(Encoded):
                 rows = np.asarray(part[start : start + _ROWS], np.float32)
                 is_finite: Any = np.isfinite(rows).all(axis=1)
                 self.check_rows(numbers[start : start + _ROWS], is_finite)
+
+
+class ArrayVectors:
+    """Vectors that are not an artifact, one of each text, as exact search reads them. The texts are numbered in the order of
+    the parts, which may be memory-mapped; their `ids`, if they have any, ascend."""
+
+    def __init__(self, parts: list[np.ndarray[Any, Any]], ids: np.ndarray[Any, Any] | None = None) -> None:
+        self.parts = parts
+        self._starts = np.cumsum([0, *map(len, parts)])
+        self.ids = np.arange(len(self)) if ids is None else ids
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    @property
+    def dimension(self) -> int:
+        return int(self.parts[0].shape[1])
+
+    def blocks(self) -> Iterator[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
+        """(numbers, vectors) of each part."""
+        for start, part in zip(self._starts.tolist(), self.parts):
+            yield np.arange(start, start + len(part)), part
+
+    def names(self, numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """[N] the ids of these texts."""
+        names: np.ndarray[Any, Any] = self.ids[numbers]
+        return names
+
+    def take(self, numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """[N, D] the vectors of these texts."""
+        rows = np.empty((len(numbers), self.dimension), np.float32)
+        for start, part in zip(self._starts.tolist(), self.parts):
+            here = (numbers >= start) & (numbers < start + len(part))
+            rows[here] = part[numbers[here] - start]
+        return rows
+
+    def check_rows(self, numbers: np.ndarray[Any, Any], is_finite: np.ndarray[Any, Any]) -> None:
+        """Refuse the first of the texts `numbers` [N] whose vector is not finite."""
+        if not is_finite.all():
+            name = self.ids[numbers[is_finite.argmin()]]
+            raise QontextError(f"the vector of {name!r} is not finite (NaN or infinity)")
 
 
 def numbers_of(part_ids: list[pa.Array]) -> tuple[np.ndarray[Any, Any], str | None]:
@@ -227,6 +268,13 @@ def write_ids(path: Path, ids: np.ndarray[Any, Any] | pa.ChunkedArray) -> None:
 def read_ids(folder: Path) -> np.ndarray[Any, Any]:
     """[P] the ids of an index, in order of their numbers."""
     return as_objects(_ids(folder / "ids.parquet"))
+
+
+def _indices(numbers: np.ndarray[Any, Any]) -> pa.Array:
+    """The numbers as PyArrow reads them. (`pyarrow.array` imports pandas where it is installed.)"""
+    return pa.Array.from_buffers(
+        pa.int64(), len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers, np.int64))]
+    )
 
 
 def as_objects(texts: pa.Array | pa.ChunkedArray) -> np.ndarray[Any, Any]:

@@ -19,7 +19,7 @@ import numpy as np
 
 from qontext.frame.errors import QontextError
 from qontext.models.packed import Packed
-from qontext.retrieve.packed import open_packed, take
+from qontext.retrieve.encoded.packed import open_packed, take
 
 if TYPE_CHECKING:
     from qontext.data.runs import Run
@@ -85,7 +85,7 @@ class TokenBits:
     def reranked(self, found: Run, queries: Sequence[Array], weight: float) -> Run:
         """The run with its scores and those by tokens fused. `queries` are the vectors [I, D] of the run's queries."""
         from qontext.data.runs import Run
-        from qontext.retrieve.fuse import Rows
+        from qontext.retrieve.fuse import hybrid
 
         places = self._places(found.ids)
         ends = zip(queries, found.starts, found.starts[1:])
@@ -94,7 +94,7 @@ class TokenBits:
             return found
         rows = (found.row_queries(), found.queries, found.codes, found.ids)
         by_tokens = Run.from_codes(*rows, np.concatenate(scores).astype(np.float64))
-        return Rows([found, by_tokens], "zscore", 60).fused((1 - weight, weight), found.size)
+        return hybrid([found, by_tokens], (1 - weight, weight), found.size)
 
     def _places(self, ids: Array) -> Array:
         """[P] where the passages with these ids stand."""

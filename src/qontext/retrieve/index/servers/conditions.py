@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from qontext.retrieve.index.servers import runs
+from qontext.retrieve.index.servers.base import runs
 from qontext.retrieve.where import COLUMNS, Condition, number_in
 
 _EXACT = 2**53

@@ -22,8 +22,15 @@ from qontext.frame.artifacts import Workdir, open_artifact
 from qontext.frame.damage import damaged, read_array
 from qontext.frame.disk import allow_open_files
 from qontext.models.packed import Packed
-from qontext.retrieve.postings import Postings
-from qontext.retrieve.vectors import TOKEN_BITS, Encoded, Vectors, open_vectors, representation_of, stored_as
+from qontext.retrieve.encoded.postings import Postings
+from qontext.retrieve.encoded.vectors import (
+    TOKEN_BITS,
+    Encoded,
+    Vectors,
+    open_vectors,
+    representation_of,
+    stored_as,
+)
 
 
 class Windows(Encoded):

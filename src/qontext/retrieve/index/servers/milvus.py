@@ -25,13 +25,11 @@ from qontext.frame.config import Asks
 from qontext.frame.damage import damaged
 from qontext.frame.disk import raise_disk_error
 from qontext.frame.errors import QontextError, missing_extra
+from qontext.retrieve.encoded.vectors import Vectors, read_ids
 from qontext.retrieve.index import Array
-from qontext.retrieve.index.addresses import milvus as demands
-from qontext.retrieve.index.addresses import password_of, token
-from qontext.retrieve.index.conditions import milvus as translate
-from qontext.retrieve.index.conditions import milvus_keys as conditions_of
-from qontext.retrieve.index.ingest import ServerBackend
-from qontext.retrieve.index.servers import (
+from qontext.retrieve.index.servers.addresses import milvus as demands
+from qontext.retrieve.index.servers.addresses import password_of, token
+from qontext.retrieve.index.servers.base import (
     Rows,
     ServerIndex,
     ServerOptions,
@@ -41,7 +39,9 @@ from qontext.retrieve.index.servers import (
     read_keys,
     taken,
 )
-from qontext.retrieve.vectors import Vectors, read_ids
+from qontext.retrieve.index.servers.conditions import milvus as translate
+from qontext.retrieve.index.servers.conditions import milvus_keys as conditions_of
+from qontext.retrieve.index.servers.ingest import ServerBackend
 
 if TYPE_CHECKING:
     from qontext.retrieve.where import Condition

@@ -20,9 +20,9 @@ from qontext.frame.artifacts import Artifact
 from qontext.frame.config import Input, Machine, Options
 from qontext.frame.damage import damaged
 from qontext.frame.errors import QontextError
+from qontext.retrieve.encoded.passage_texts import Row
 from qontext.retrieve.index import Array, Index
-from qontext.retrieve.index.addresses import clean_settings
-from qontext.retrieve.rows import Row
+from qontext.retrieve.index.servers.addresses import clean_settings
 
 KEYS = "keys.parquet"
 _KEYS = pa.schema(

@@ -10,8 +10,8 @@ from qontext.frame import artifacts
 from qontext.frame.config import Options
 from qontext.frame.errors import QontextError
 from qontext.frame.kinds import Kind, Kinds
+from qontext.retrieve.adapted import DENSE
 from qontext.retrieve.index import BACKENDS, check_found
-from qontext.retrieve.searcher import DENSE
 
 SLOW = 0.1
 """Seconds for a question above which an index is recommended. Exact search takes that long for 300,000 vectors of 384
@@ -31,7 +31,7 @@ CHOICES = Kinds(
     BACKENDS.group,
     BACKENDS.base,
     {
-        "exact": Kind("qontext.adapt.nearest:Exact", "the vectors themselves"),
+        "exact": Kind("qontext.adapt.vector_index:Exact", "the vectors themselves"),
         **{name: kind for name, kind in BACKENDS.own.items() if name != "bm25"},
     },
 )
@@ -78,9 +78,9 @@ def measure(folder: Path, model: str, questions: list[str], read_tokens: int, de
     import numpy as np
 
     from qontext.models.retriever import Retriever
+    from qontext.retrieve.encoded.packed import open_stored
+    from qontext.retrieve.index.flat import ScanIndex
     from qontext.retrieve.index.load import open_index
-    from qontext.retrieve.index.scan import ScanIndex
-    from qontext.retrieve.packed import open_stored
 
     questions = questions[:: max(1, len(questions) // QUESTIONS)][:QUESTIONS]
     exact = ScanIndex(open_stored(folder / "vectors"))

@@ -24,13 +24,11 @@ from qontext.frame import trust
 from qontext.frame.artifacts import META, Artifact, Workdir
 from qontext.frame.config import Asks, Machine
 from qontext.frame.errors import QontextError, first_line, missing_extra
+from qontext.retrieve.encoded.vectors import Vectors, read_ids
 from qontext.retrieve.index import Array
-from qontext.retrieve.index.addresses import password_of
-from qontext.retrieve.index.addresses import postgres as demands
-from qontext.retrieve.index.conditions import postgres as translate
-from qontext.retrieve.index.conditions import postgres_keys as condition_of
-from qontext.retrieve.index.ingest import ServerBackend
-from qontext.retrieve.index.servers import (
+from qontext.retrieve.index.servers.addresses import password_of
+from qontext.retrieve.index.servers.addresses import postgres as demands
+from qontext.retrieve.index.servers.base import (
     Rows,
     ServerIndex,
     ServerOptions,
@@ -40,7 +38,9 @@ from qontext.retrieve.index.servers import (
     read_keys,
     taken,
 )
-from qontext.retrieve.vectors import Vectors, read_ids
+from qontext.retrieve.index.servers.conditions import postgres as translate
+from qontext.retrieve.index.servers.conditions import postgres_keys as condition_of
+from qontext.retrieve.index.servers.ingest import ServerBackend
 
 if TYPE_CHECKING:
     from qontext.retrieve.where import Condition

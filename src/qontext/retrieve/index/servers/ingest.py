@@ -29,10 +29,10 @@ from qontext.frame.artifacts import CLAIM, Artifact, Workdir, is_artifact, open_
 from qontext.frame.damage import read_array, read_json
 from qontext.frame.errors import QontextError
 from qontext.frame.hashes import digest_of
+from qontext.retrieve.encoded.passage_texts import PassageTexts, Row
+from qontext.retrieve.encoded.vectors import Vectors, read_ids
 from qontext.retrieve.index import PARTIAL, Array, Backend
-from qontext.retrieve.index.servers import KEYS, Keys, Rows, Store, read_keys
-from qontext.retrieve.rows import PassageTexts, Row
-from qontext.retrieve.vectors import Vectors, read_ids
+from qontext.retrieve.index.servers.base import KEYS, Keys, Rows, Store, read_keys
 from qontext.retrieve.where import passages_of
 
 OWNED = "logs/collection.json"

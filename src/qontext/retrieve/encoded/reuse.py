@@ -1,4 +1,4 @@
-"""Reusing vectors of texts that an earlier run encoded with the same weights."""
+"""Reusing vectors of texts that an earlier run encoded with the same weights and settings."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from qontext.data import records
 from qontext.frame import artifacts
 from qontext.frame.hashes import hash64
 from qontext.models.packed import Packed
-from qontext.retrieve.packed import open_packed
-from qontext.retrieve.vectors import Vectors, open_vectors, representation_of
+from qontext.retrieve.encoded.packed import open_packed
+from qontext.retrieve.encoded.vectors import TOKEN_BITS, Vectors, open_vectors, representation_of
 
 SAME = (
     "representation",
@@ -77,7 +77,7 @@ class Earlier:
         return is_known
 
     def rows(self, hashes: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], Any]:
-        """Which texts are known, [N] bool, and their vectors, or what is packed of them."""
+        """A mask [N] of the texts with cached representations, and these representations."""
         is_known = self.knows(hashes)
         if self.vectors is None:
             return is_known, np.zeros((0, 0), np.float32)
@@ -87,3 +87,42 @@ class Earlier:
             return is_known, Packed.join([self.vectors.parts[part][row : row + 1] for part, row in places])
         vectors = [self.vectors.parts[part][row] for part, row in places]
         return is_known, np.stack(vectors).astype(np.float32) if vectors else np.zeros((0, 0), np.float32)
+
+
+def properties_of(retriever: Any, storage: str, window: int | None = None) -> dict[str, Any]:
+    """The settings that determine vectors, for the summary and for reuse."""
+    return {
+        **({} if window is None else {"representation": "windows", "window": window}),
+        "dimension": retriever.dimension,
+        "similarity": retriever.layout.similarity,
+        "pooling": retriever.layout.pooling
+        if retriever.representation is None
+        else retriever.layout.representation,
+        "normalized": retriever.layout.normalize,
+        "max_length": retriever.max_length,
+        "title": retriever.titles.rule,
+        "computed_in": str(retriever.dtype).removeprefix("torch."),
+        "weights": weights_hash(retriever.modules()),
+        "storage": storage,
+    }
+
+
+def token_properties(retriever: Any) -> dict[str, Any]:
+    """The settings that determine bits of tokens, for the summary and for reuse."""
+    properties = properties_of(retriever, "bits")
+    for name in ("similarity", "pooling", "normalized"):
+        del properties[name]
+    return {"representation": TOKEN_BITS, **properties, "dimension": retriever.width}
+
+
+def packed_properties(retriever: Any, storage: str) -> dict[str, Any]:
+    """The settings that determine representations other than one vector, for the summary."""
+    return {
+        **retriever.representation.about(),
+        "dimension": retriever.dimension,
+        "max_length": retriever.max_length,
+        "title": retriever.titles.rule,
+        "computed_in": str(retriever.dtype).removeprefix("torch."),
+        "weights": weights_hash(retriever.modules()),
+        "storage": storage,
+    }

@@ -1,0 +1,276 @@
+"""A directory of `adapt`: what `adapted.json` says, where its parts are, and the rankers that they make.
+
+adapted.json     the recommended system, and how to search
+model/           the encoder, unless it was not changed and is referred to
+index/           passages, bm25, vectors, tokens, and dense if the vectors have an index
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired, cast
+
+from pydantic import Field, NonNegativeFloat
+from typing_extensions import TypedDict
+
+from qontext.data.places import Found, find_passages
+from qontext.frame.artifacts import is_artifact, open_artifact
+from qontext.frame.damage import read_json
+from qontext.frame.errors import QontextError
+from qontext.frame.hashes import json_digest
+from qontext.frame.locks import Reading
+from qontext.frame.trust import trusting
+from qontext.models.reference import Reference, model_digest, resolve
+from qontext.retrieve.index import How, Index
+from qontext.retrieve.rankers import Among, Fused, IndexRanker, Ranker, TokenReranked, everything
+from qontext.retrieve.system import System, SystemName
+
+if TYPE_CHECKING:
+    from qontext.models.folder import Kind
+    from qontext.retrieve.encoded.token_bits import TokenBits
+    from qontext.retrieve.index.lexical import LexicalIndex
+    from qontext.retrieve.where import Mask
+
+ADAPTED, INDEX, DENSE, TOKENS, MODEL = "adapted.json", "index", "dense", "tokens", "model"
+TOKEN_WEIGHT = 0.5
+"""Weight of the comparison by tokens beside BM25 and the vectors, without labels to tune it."""
+FEW = 16
+"""Maximum number of queries to encode and search without torch, which takes seconds to import."""
+REPEAT = "Remove it, and run the same 'qontext adapt' again: finished steps are kept."
+
+
+class Description(TypedDict):
+    """The fields read from `adapted.json`."""
+
+    system: SystemName
+    weights: tuple[NonNegativeFloat, NonNegativeFloat]
+    token_weight: NotRequired[Annotated[float, Field(ge=0, le=1)]]
+    """The weight of the comparison by tokens beside both."""
+    read_tokens: Annotated[int, Field(ge=3)]
+    reference: NotRequired[Reference]
+    """The encoder, if it is not in the folder `model`."""
+    model_digest: NotRequired[str]
+    """The hash of the folder `model`; not recorded by earlier versions."""
+    index: NotRequired[Annotated[str, Field(pattern=r"^index(-[0-9]+)?$")]]
+    """The folder of the index. An update builds another one beside it."""
+
+
+def is_adapted(path: str | os.PathLike[str]) -> bool:
+    """Whether this is a finished directory of `adapt`."""
+    return (Path(path) / ADAPTED).is_file()
+
+
+def read_adapted(root: Path) -> dict[str, Any]:
+    """The content of `adapted.json`."""
+    try:
+        about: dict[str, Any] = read_json(root / ADAPTED, Description)
+    except QontextError as error:
+        raise QontextError(error.message, place=error.place, remedy=REPEAT) from None
+    return about
+
+
+def model_of(root: Path, encoder: str | None = None) -> str:
+    """The encoder of a directory of `adapt`: its folder `model`, or the model that it refers to, unchanged. `encoder`
+    names a copy of it elsewhere."""
+    about = read_adapted(root)
+    if "reference" in about:
+        return resolve(about["reference"], root, encoder)
+    folder = root / MODEL
+    if not folder.is_dir():
+        raise QontextError(
+            "the folder of the encoder is missing",
+            place=folder,
+            remedy="Restore it, or run the same 'qontext adapt' again.",
+        )
+    if encoder is not None:
+        return resolve({"path": str(folder), "digest": model_digest(folder)}, root, encoder)
+    return str(folder)
+
+
+def verify_model(root: Path) -> None:
+    """Refuse another folder `model` than `adapt` wrote; reads all of it."""
+    recorded, folder = read_adapted(root).get("model_digest"), root / MODEL
+    if recorded is not None and model_digest(folder) != recorded:
+        raise QontextError(
+            "changed since it was written", place=folder, remedy="Restore it, or run adapt with --retrain."
+        )
+
+
+def index_of(root: Path) -> Path:
+    """The folder of the index of a directory of `adapt`."""
+    return root / str(read_adapted(root).get("index", INDEX))
+
+
+def dense_index(index: Path) -> Path:
+    """What is searched by vectors in the index of a directory of `adapt`: an index, or else the vectors."""
+    return index / DENSE if is_artifact(index / DENSE) else index / "vectors"
+
+
+def _read(root: Path) -> tuple[dict[str, Any], Reading | None, Path]:
+    """What `adapted.json` says, and the folder of the index, which an update leaves alone as long as the second value is
+    kept."""
+    while True:
+        about, folder = read_adapted(root), index_of(root)
+        try:
+            reading = Reading(folder)
+        except OSError:
+            reading = None
+        if index_of(root) == folder:  # otherwise an update has just finished, and may have removed it
+            return about, reading, folder
+
+
+def fingerprint_of(path: str) -> str | None:
+    """The hash of what a directory of `adapt` answers with; None for other directories."""
+    root = Path(path).expanduser()
+    if not is_adapted(root):
+        return None
+    about, _reading, folder = _read(root)
+    made = {
+        child.name: open_artifact(child).digest for child in sorted(folder.iterdir()) if is_artifact(child)
+    }
+    model = about["reference"]["digest"] if "reference" in about else model_digest(root / MODEL)
+    system = {name: about.get(name) for name in ("system", "weights", "token_weight", "read_tokens")}
+    return json_digest([system, made, model])
+
+
+class Adapted:
+    """A finished directory of `adapt`. Its parts are opened on first use; an update leaves them alone as long as this
+    object exists.
+
+    Args:
+        root: The directory.
+        device: Device of the encoder and of exact search.
+        encoder: A copy of the encoder, if it is no longer where `adapt` found it.
+        trust: Allow the code or the server that the directory names for its index.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        device: str = "auto",
+        encoder: str | None = None,
+        trust: bool = False,
+    ) -> None:
+        self.root, self.device, self._copy, self._is_trusted = Path(root), device, encoder, trust
+        if not is_adapted(self.root):
+            raise QontextError(
+                f"not a finished 'qontext adapt' directory: it has no {ADAPTED}",
+                place=self.root,
+                remedy="Finish 'qontext adapt DOCUMENTS --out DIR' first.",
+            )
+        self.about, self._reading, self.folder = _read(self.root)
+        self.system, self.read_tokens = System.parse(self.about["system"]), self.about["read_tokens"]
+        self._where: tuple[str, ...] = ()
+        self._masks: dict[int, Mask] = {}
+
+    def ranker(self, system: System | None = None) -> Ranker:
+        """The ranker of a system; by default, of the recommended one."""
+        system = system or self.system
+        if system.tokens:
+            weight = self.about.get("token_weight", TOKEN_WEIGHT)
+            return TokenReranked(self.ranker(system.first_stage), self.tokens, self.encoder, weight)
+        if system.words and system.encoder is not None:
+            return Fused((self.words, self.dense), self.about["weights"])
+        return self.words if system.words else self.dense
+
+    @cached_property
+    def words(self) -> IndexRanker:
+        return IndexRanker(self.lexical)
+
+    @cached_property
+    def dense(self) -> IndexRanker:
+        return IndexRanker(self.index, self.encoder)
+
+    @cached_property
+    def lexical(self) -> LexicalIndex:
+        """The index of BM25."""
+        from qontext.retrieve.index.load import open_index
+
+        index = open_index(self.folder / "bm25")[0]
+        return cast("LexicalIndex", index)
+
+    @cached_property
+    def index(self) -> Index:
+        """The index of the vectors."""
+        from qontext.retrieve.index.load import open_index
+
+        few = FEW if self.encoder.is_light else 0
+        with trusting(self._is_trusted):
+            return open_index(dense_index(self.folder), How(self.device, few=few))[0]
+
+    @cached_property
+    def tokens(self) -> TokenBits:
+        """The bits of the passages' tokens."""
+        from qontext.retrieve.encoded.token_bits import TokenBits
+
+        open_artifact(self.folder / TOKENS).check_content()
+        return TokenBits(self.folder / TOKENS)
+
+    @cached_property
+    def encoder(self) -> Any:
+        """The encoder of the queries."""
+        return QueryEncoder(self.model, self.read_tokens, self.device)
+
+    @cached_property
+    def model(self) -> str:
+        """The encoder: a folder or a Hub name."""
+        return model_of(self.root, self._copy)
+
+    def among(self, where: tuple[str, ...]) -> Among:
+        """The passages that meet conditions; the masks of the last conditions are kept."""
+        from qontext.retrieve.where import mask
+
+        if not where:
+            return everything
+        if self._where != where:
+            self._masks, self._where = {}, where
+
+        def rows(index: Index) -> Mask:
+            if id(index) not in self._masks:
+                self._masks[id(index)] = mask(where, index.ids, self.folder / "passages")
+            return self._masks[id(index)]
+
+        return rows
+
+    def find(self, ids: set[str]) -> Mapping[str, Found]:
+        """The passages with these ids."""
+        return find_passages(self.folder / "passages", ids)
+
+
+class QueryEncoder:
+    """An encoder of one vector that is loaded on first use. A few texts are encoded in NumPy where it can, since torch takes
+    seconds to import."""
+
+    def __init__(self, model: str, max_length: int, device: str) -> None:
+        self.model, self.max_length, self.device = model, max_length, device
+
+    @property
+    def is_light(self) -> bool:
+        """Whether a few texts are encoded without torch."""
+        return self._light is not None
+
+    def encode(self, texts: Sequence[str], kind: Kind) -> Any:
+        return self._for(len(texts)).encode(texts, kind)
+
+    def token_vectors(self, texts: Sequence[str], kind: Kind) -> list[Any]:
+        vectors: list[Any] = self._for(len(texts)).encode_tokens_of_queries(texts)
+        return vectors
+
+    def _for(self, count: int) -> Any:
+        return self._light if count <= FEW and self.is_light else self._retriever
+
+    @cached_property
+    def _light(self) -> Any:
+        from qontext.models.light import open_light
+
+        return open_light(self.model, self.max_length) if self.device in ("auto", "cpu") else None
+
+    @cached_property
+    def _retriever(self) -> Any:
+        from qontext.models.retriever import Retriever
+
+        return Retriever(self.model, device=self.device, max_length=self.max_length)
