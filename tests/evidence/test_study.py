@@ -52,12 +52,35 @@ def test_a_cell_is_recorded_with_scores_settings_and_times(begun: Any, modules: 
     (file,) = cells_of(begun, modules, "cocondenser-gold")
     record = json.loads(file.read_text())
     assert set(record["scores"]) == {"0", "16", "0+bm25", "16+bm25", "0+centered", "0+whitened"}
-    assert record["tokens"] == 32 and record["title"] and record["start"] and record["machine"]["processor"]
+    assert record["title"] == modules["study"].TITLED["search"]
+    assert record["tokens"] == 32 and record["start"] and record["machine"]["processor"]
     values = record["scores"]["0"]["values"]["MRR@10"]
     assert len(values) == record["scores"]["0"]["queries"] == 10
     assert np.isclose(record["scores"]["0"]["mean"]["MRR@10"], np.mean(values), atol=1e-4)
     assert record["seconds"]["pretrain-cocondenser-gold-1"] > 0
     assert str(begun.work) not in file.read_text() and str(begun.data) not in file.read_text()
+
+
+def test_titles_are_in_all_texts_or_in_none(begun: Any, modules: Any) -> None:
+    """Without them, a copy of the set is read; its queries and judgments are the same."""
+    study, load = modules["study"], modules["run"].load_collection
+    cell = study.Cell("small", "stories", study.named("cocondenser-span"), 1)
+    rules = {}
+    for titles in ("search", "all", "none"):
+        variant = replace(begun, scale=replace(begun.scale, titles=titles))
+        data = variant.set_of("stories")
+        titled = {bool(passage.title) for passage in load(data).passages()}
+        assert titled == {titles != "none"} and load(data).qrels("test") == load(
+            begun.data / "stories"
+        ).qrels("test")
+        steps = {
+            step.name: step
+            for step in modules["steps"].recipe(cell, variant.scale, variant.places(cell)).steps
+        }
+        rules[titles] = [
+            steps[name].settings.get("title") for name in ("pretrain-cocondenser-span-1", "queries-span")
+        ]
+    assert rules == {"search": ["leave", "leave"], "all": ["prepend", None], "none": ["leave", "leave"]}
 
 
 def test_a_recorded_cell_is_not_run_again_unless_its_settings_changed(begun: Any, modules: Any) -> None:
