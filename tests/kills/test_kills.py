@@ -102,18 +102,36 @@ def test_adapt_killed_while_it_plans_leaves_nothing(world: World, tmp_path: Path
 def test_a_killed_update_still_answers(
     world: World, tmp_path: Path, number: int, signal_: signal.Signals
 ) -> None:
-    """Before and after, and it ends in the same index as one that was left alone."""
-    whole, out = world.updated(), tmp_path / "adapt"
-    shutil.copytree(world.whole("adapt"), out)
+    whole = world.updated()
     seconds = moment(f"update {signal_}", number) * world.seconds["updated"]
-    running = world.disturbed.launch({"argv": [*UPDATE.split(), "--out", str(out)]}, tmp_path / "said")
+    end_an_update(world, UPDATE.split(), tmp_path, seconds, signal_, whole)
+
+
+@pytest.mark.skipif(KILLS == 1, reason="a part of 'make kills'")
+@pytest.mark.parametrize("number", range(KILLS))
+def test_a_killed_update_with_milvus_lite_still_answers(world: World, tmp_path: Path, number: int) -> None:
+    update, whole = [*UPDATE.split(), "--index", "milvus"], tmp_path / "whole"
+    shutil.copytree(world.whole("adapt"), whole)
+    started = time.monotonic()
+    world.reference.run([*update, "--out", str(whole)], tmp_path / "said")
+    seconds = moment("milvus", number) * (time.monotonic() - started)
+    end_an_update(world, update, tmp_path, seconds, signal.SIGKILL, whole)
+
+
+def end_an_update(
+    world: World, update: list[str], tmp_path: Path, seconds: float, signal_: signal.Signals, whole: Path
+) -> None:
+    """The directory answers before and after, and ends in the same index as one that was left alone."""
+    out = tmp_path / "adapt"
+    shutil.copytree(world.whole("adapt"), out)
+    running = world.disturbed.launch({"argv": [*update, "--out", str(out)]}, tmp_path / "said")
     time.sleep(seconds)
     running.send(signal_)
     assert running.wait() <= {0, 130, -signal_}, running.text()
     assert "Traceback" not in running.text()
     assert list(Searcher(out).search("chapter 3 river", k=3))
     gc.collect()  # it does not hold the index any longer
-    world.disturbed.run([*UPDATE.split(), "--out", str(out)], tmp_path / "said")
+    world.disturbed.run([*update, "--out", str(out)], tmp_path / "said")
     assert made_by_adapt(out) == made_by_adapt(whole)
     assert files(out) == files(whole)
     assert files(world.disturbed.temporary) == []
