@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 from qontext.frame.damage import opening
 from qontext.frame.errors import QontextError
-from qontext.models import hub
-from qontext.models.folder import check_model
+from qontext.models.folder import locate
 from qontext.models.language_models import load_seq2seq, load_seq2seq_tokenizer, seq2seq_folder
 from qontext.models.load import quiet, seeded
 
@@ -66,8 +65,8 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Any:
 
 def from_model(name: str, seed: int) -> tuple[Any, Any]:
     """A sequence-to-sequence model unchanged; a BERT encoder as encoder and decoder, with new cross-attention."""
-    folder = hub.locate(name, "model", weights=True)
-    config = check_model(folder)
+    model_folder = locate(name)
+    folder, config = model_folder.transformer, model_folder.config
     if config.get("is_encoder_decoder"):
         return load_seq2seq(seq2seq_folder(name))
     if config.get("model_type") != "bert":
