@@ -170,7 +170,10 @@ def test_a_representation_from_outside_the_package(
     run_commands([f"{train} retriever --encoder encoder"], work, site)
     encode = f"encode labeled --encoder retriever {on} --out vectors -q"
     if trust:  # a folder may come from anyone
-        with pytest.raises(AssertionError, match=f"run the code of the representation '{name}'.*--trust"):
+        with pytest.raises(
+            AssertionError,
+            match=rf"modules\.json: it asks to run the code of the representation '{name}'.*--trust",
+        ):
             run_commands([encode], work, site)
     search = f"--data labeled --split train --k 3 {on} --trust -q"
     commands = [

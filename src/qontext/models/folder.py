@@ -165,7 +165,8 @@ class Layout:
 
     def representation_class(self) -> Any:
         """The class of the representation; one from user code needs the user's word."""
-        return REPRESENTATIONS.load(self.representation, place=self.transformer)
+        root = _root(self.transformer)
+        return REPRESENTATIONS.load(self.representation, place=root and root / "modules.json")
 
     def prompt(self, kind: Kind) -> str:
         """The prompt before each text of this kind."""
@@ -175,7 +176,7 @@ class Layout:
 
 def read_layout(directory: Path) -> Layout:
     """The layout of a transformer's directory. Without modules.json, a text's vector is that of [CLS]."""
-    root = next((d for d in (directory, directory.parent) if (d / "modules.json").is_file()), None)
+    root = _root(directory)
     if root is None:
         title = recorded_title(directory)
         return Layout(directory, "cls", (), False, {}, None, False, None, "dot", title=title)
@@ -211,6 +212,11 @@ def read_layout(directory: Path) -> Layout:
         module=module,
         title=recorded_title(root),
     )
+
+
+def _root(transformer: Path) -> Path | None:
+    """The folder that lists the modules, if there is one."""
+    return next((d for d in (transformer, transformer.parent) if (d / "modules.json").is_file()), None)
 
 
 def _kind(type: str) -> str:
