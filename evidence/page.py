@@ -22,8 +22,15 @@ import numpy as np
 from study import ARMS, CLAIMS, LONG, MEASURES, SCALES, Claim
 
 from qontext.evaluation import plots
-from qontext.evaluation.compare import format_p, with_spread
-from qontext.evaluation.comparison import Difference, System, difference, holm, randomization_test
+from qontext.evaluation.comparison import (
+    Difference,
+    System,
+    difference,
+    format_p,
+    holm,
+    randomization_test,
+    with_spread,
+)  # fmt: skip
 from qontext.evaluation.contents import Block, Plot
 from qontext.evaluation.measures import Floats
 from qontext.evaluation.report import to_page

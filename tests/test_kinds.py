@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 from tests.hostile.commands import COMMANDS, LONG, MADE, write_inputs
 
-from qontext import api
-from qontext.frame import artifacts, stages
+from qontext.frame import artifacts, execution, stages
 from qontext.frame.errors import QontextError
 from qontext.frame.stages import Cleaner, Pipeline, Report, Server, Stage
 
@@ -44,7 +43,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def call(verb: str, settings: dict[str, Any], inputs: Path, out: Path) -> Any:
-    """The verb, as a Python function, with `@name` in the settings replaced by the input of that name."""
+    """The verb as a function of its settings, with `@name` in the settings replaced by the input of that name."""
 
     def filled(value: Any) -> Any:
         if isinstance(value, list):
@@ -56,7 +55,7 @@ def call(verb: str, settings: dict[str, Any], inputs: Path, out: Path) -> Any:
     arguments = {name: filled(value) for name, value in settings.items()}
     if isinstance(stages.load(verb), Stage):
         arguments["out"] = out
-    return getattr(api, verb.replace("-", "_"))(**arguments)
+    return execution.command(verb)(**arguments)
 
 
 def listing(*folders: Path) -> Listing:

@@ -12,7 +12,17 @@ import numpy as np
 import pytest
 
 import qontext
-from qontext import Bm25, Hit, Passage, QontextError, Run, Searcher, compare, evaluate, load_qrels
+from qontext import (
+    Bm25,
+    Hit,
+    Passage,
+    QontextError,
+    Run,
+    Searcher,
+    compare,
+    evaluate,
+    load_qrels,
+)
 
 TEXTS = ["The mill grinds flour.", "The boat crosses the river.", "The baker bakes bread of flour."]
 
@@ -35,8 +45,8 @@ def test_every_name_is_public_documented_and_has_an_example() -> None:
 
 
 def test_functions_stay_functions_after_their_modules_are_imported() -> None:
-    code = "import qontext.evaluation.compare, qontext; print(qontext.evaluate, qontext.compare)"
-    assert subprocess.check_output([sys.executable, "-c", code], text=True).count("<function ") == 2
+    code = "import qontext.evaluation.compare, qontext.retrieve.fuse, qontext as q; print(q.evaluate, q.compare, q.fuse)"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).count("<function ") == 3
 
 
 def test_a_searcher_in_memory() -> None:
@@ -100,8 +110,35 @@ def test_compare_tests_every_pair() -> None:
     assert [(pair.a, pair.b) for pair in pairs] == [("none", "some"), ("none", "much"), ("some", "much")]
     assert {pair.measure for pair in pairs} == {"MRR@10"}
     assert pairs[1].difference.mean > 0 and pairs[1].is_significant()
+    assert pairs.means["none"].keys() == {"MRR@10", "Judged@10"} and len(pairs.examples) == 9
     with pytest.raises(QontextError, match="at least two systems"):
         compare({"one": runs["none"]}, qrels)
+
+
+def test_runs_of_several_seeds_are_one_system() -> None:
+    qrels = {f"q{n}": {"p": 1} for n in range(5)}
+    best, worst = (
+        Run.of([Hit(q, p, s) for q in qrels for p, s in (("p", score), ("x", 1.0))]) for score in (2.0, 0.0)
+    )
+    compared = compare({"one": best, "two": [best, worst]}, qrels, "MRR@10")
+    assert compared.means == {"one": {"MRR@10": 1.0}, "two": {"MRR@10": 0.75}}
+    assert compared.as_json()["systems"][1]["spread"]["MRR@10"] == pytest.approx(np.std([1, 0.5], ddof=1))
+
+
+def test_results_are_tables_in_a_notebook_and_their_names_are_escaped() -> None:
+    qrels = {f"q{n}": {"p": 1} for n in range(8)}
+    best = Run.of([Hit(q, "p", 1.0) for q in qrels])
+    worse = Run.of([Hit(q, id, s) for q in qrels for id, s in (("other", 2.0), ("p", 1.0))])
+    pairs = compare({"<b>worse": worse, "best": best}, qrels, "MRR@10")
+    assert repr(pairs[0]) == "Pair(MRR@10: <b>worse → best +0.5000, p .008)"
+    assert repr(pairs) == f"Comparison of 2 systems on 8 queries: [{pairs[0]!r}]"
+    for page in (pairs[0]._repr_html_(), pairs._repr_html_()):
+        assert "<b>" not in page and "<td>&lt;b&gt;worse → best</td><td>+0.5000</td>" in page
+    assert "<caption>Means</caption>" in pairs._repr_html_()
+    scores = evaluate(best, qrels, "MRR@10")
+    assert scores._repr_html_().endswith(
+        "<th>MRR@10</th></tr></thead><tbody><tr><td>1.0000</td></tr></tbody></table>"
+    )
 
 
 @pytest.mark.parametrize(

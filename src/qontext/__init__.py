@@ -24,11 +24,14 @@ if TYPE_CHECKING:
     from qontext.data.load import load_passages, load_qrels, load_queries
     from qontext.data.records import Hit
     from qontext.data.runs import Run
-    from qontext.evaluation.functions import compare, evaluate
+    from qontext.evaluation.compare import compare
+    from qontext.evaluation.evaluate import evaluate
     from qontext.frame.errors import QontextError
     from qontext.models.cross_encoder import CrossEncoder
     from qontext.models.retriever import Retriever
     from qontext.retrieve.bm25 import Bm25
+    from qontext.retrieve.fuse import fuse
+    from qontext.retrieve.rerank import rerank
     from qontext.retrieve.searcher import Answer, Searcher
 
 __version__ = "0.1.0"
@@ -45,9 +48,11 @@ __all__ = [
     "Searcher",
     "compare",
     "evaluate",
+    "fuse",
     "load_passages",
     "load_qrels",
     "load_queries",
+    "rerank",
 ]
 
 _MODULES = {
@@ -60,11 +65,13 @@ _MODULES = {
     "Retriever": "models.retriever",
     "Run": "data.runs",
     "Searcher": "retrieve.searcher",
-    "compare": "evaluation.functions",
-    "evaluate": "evaluation.functions",
+    "compare": "evaluation.compare",
+    "evaluate": "evaluation.evaluate",
+    "fuse": "retrieve.fuse",
     "load_passages": "data.load",
     "load_qrels": "data.load",
     "load_queries": "data.load",
+    "rerank": "retrieve.rerank",
 }
 """Public name → the module that defines it."""
 

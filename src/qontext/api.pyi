@@ -639,36 +639,9 @@ def rerank(
 ) -> Artifact:
     """Rerank the top of a run with a cross-encoder."""
 
-def evaluate(
-    run: str | Path | Artifact,
-    qrels: str | Path | Artifact,
-    *,
-    out: str | Path | None = None,
-    split: str = 'test',
-    measures: str = '',
-    relevant: int | None = None,
-    passages: str | Path | Artifact | None = None,
-    patterns: bool = False,
-    next_run: str | Path | Artifact | None = None,
-    trust: bool = False,
-    overwrite: bool = False,
-) -> Artifact:
-    """Score a run against judgments."""
+from qontext.evaluation.evaluate import evaluate as evaluate
 
-def compare(
-    runs: Sequence[str | Path | Artifact],
-    *,
-    qrels: str | Path | Artifact,
-    split: str = 'test',
-    measures: str = '',
-    relevant: int | None = None,
-    data: str | Path | Artifact | None = None,
-    examples: int = 5,
-    permutations: int = 10000,
-    seed: int = 42,
-    trust: bool = False,
-) -> dict[str, Any]:
-    """Compare systems: differences and their significance."""
+from qontext.evaluation.compare import compare as compare
 
 def beir(
     retriever: str | Path | Artifact,

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qontext import api
 from qontext.evaluation.compare import find_runs, system_names
 from qontext.evaluation.comparison import System, compare_systems, marks
+from qontext.frame import execution
 from qontext.frame.errors import QontextError
 
 
@@ -49,7 +49,8 @@ def ranks(of: int, but: dict[str, int] | None = None) -> dict[str, int]:
 
 
 def compare(*runs: Any, **settings: Any) -> dict[str, Any]:
-    return api.compare(tuple(map(str, runs)), **settings)  # type: ignore[no-any-return]
+    """The result of the command, which also prints it."""
+    return execution.command("compare")(tuple(map(str, runs)), **settings)  # type: ignore[no-any-return]
 
 
 def test_two_systems(collection: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

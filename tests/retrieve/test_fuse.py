@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from qontext import api
+from qontext import Run, api, fuse
 from qontext.data.runs import read_run
 from qontext.frame.errors import QontextError
 
@@ -66,3 +67,17 @@ def test_bad_weights_are_told(
     Path("qrels").write_text("q\ta\t1\n")
     with pytest.raises(QontextError, match=message):
         api.fuse([str(r) for r in runs], **settings, out="out")
+
+
+@pytest.mark.parametrize("settings", [{}, {"method": "zscore", "weights": (0.7, 0.3), "k": 2}])
+def test_runs_in_memory_are_fused_as_by_the_command(
+    runs: list[Path], tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    fused = api.fuse(runs, out=tmp_path / "fused.trec", **settings)
+    assert dict(fuse([Run.read(runs[0]), runs[1]], **settings)) == dict(Run.read(tmp_path / "fused.trec")), (
+        fused
+    )
+    with pytest.raises(QontextError, match="got 1 weights for 2 runs"):
+        fuse(runs, [1.0])
+    with pytest.raises(QontextError, match="at least two runs"):
+        fuse(runs[:1])

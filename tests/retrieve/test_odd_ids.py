@@ -97,7 +97,7 @@ def test_every_verb_takes_them(
     assert {id for group in mined for id in group.negatives} <= set(texts)
     for name in ("words", "dense"):
         api.evaluate(tmp_path / name, labeled, out=tmp_path / f"scores-{name}")
-    compared = api.compare(runs, qrels=str(labeled))
+    compared = api.compare(runs, labeled).as_json()
     assert compared["examples"] and {example["query"] for example in compared["examples"]} <= queries
     api.report([str(tmp_path)], out=tmp_path / "report")
     assert (tmp_path / "report" / "report.html").is_file()

@@ -2,13 +2,15 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from tests.tiny import Server
 
-from qontext import api
+import qontext
+from qontext import Passage, Run, api
 from qontext.data.collection import load_collection
 from qontext.data.runs import read_run
 from qontext.frame import artifacts
@@ -112,3 +114,33 @@ def test_what_does_not_fit_is_told(
     (tmp_path / "run").write_text("q99 Q0 p01 1 1 x\n")
     with pytest.raises(QontextError, match="names the query 'q99'"):
         api.rerank(tmp_path / "run", reranker=[str(tiny_rerankers[0])], data=beir, out=tmp_path / "o")
+
+
+@pytest.mark.parametrize("settings", [{"k": 2}, {"k": 2, "keep_rest": True}])
+def test_a_run_in_memory_is_reranked_as_by_the_command(
+    beir: Path, tmp_path: Path, tiny_rerankers: list[Path], settings: dict[str, Any]
+) -> None:
+    run = qontext.Bm25.build(qontext.load_passages(beir)).search(qontext.load_queries(beir), 3)
+    run.write(tmp_path / "run.trec")
+    api.rerank(
+        tmp_path / "run.trec", reranker=tiny_rerankers, data=beir, precision="fp32", out=tmp_path / "again.trec",
+        **settings,
+    )  # fmt: skip
+    models = [CrossEncoder(name, precision="fp32") for name in tiny_rerankers]
+    again = qontext.rerank(run, qontext.load_queries(beir), qontext.load_passages(beir), models, **settings)
+    assert dict(again) == dict(Run.read(tmp_path / "again.trec"))
+
+
+def test_a_cross_encoder_reranks_a_run(tiny_rerankers: list[Path]) -> None:
+    model = CrossEncoder(tiny_rerankers[0], precision="fp32")
+    run = Run.from_columns(["q", "q"], ["a", "b"], [2.0, 1.0])
+    passages = [Passage("a", "", "stone bridge", "a"), Passage("b", "", "mill flour", "b")]
+    scores = model.score([("water", passages[0]), ("water", passages[1])])
+    reranked = model.rerank(run, {"q": "water"}, passages)
+    assert {hit.passage: hit.score for hit in reranked["q"]} == dict(zip("ab", map(float, scores)))
+    with pytest.raises(QontextError, match="names the query 'q', which is not in the queries"):
+        model.rerank(run, {}, passages)
+    with pytest.raises(QontextError, match="names the passage 'b', which is not in the passages"):
+        model.rerank(run, {"q": "water"}, passages[:1])
+    with pytest.raises(QontextError, match="needs a cross-encoder"):
+        qontext.rerank(run, {"q": "water"}, passages, [])

@@ -113,14 +113,8 @@ def judge(steps: Path, splits: list[str], systems: list[str]) -> Verdict:
 def _compared(steps: Path, split: str, systems: list[str]) -> dict[str, Any]:
     """The paired tests of all systems on one split."""
     with log.warnings_only():
-        result: dict[str, Any] = api.compare(
-            tuple(f"{name}={steps / f'{name}-{split}'}" for name in systems),
-            qrels=str(steps / "holdout" / "measured"),
-            split=split,
-            measures=MEASURE,
-            examples=0,
-        )
-    return result
+        runs = {name: steps / f"{name}-{split}" for name in systems}
+        return api.compare(runs, steps / "holdout" / "measured", MEASURE, split=split, examples=0).as_json()
 
 
 def choose(measured: Measured) -> str:

@@ -35,6 +35,8 @@ def stub() -> str:
 
 
 def _function(verb: str) -> str:
+    if stages.VERBS[verb].takes_objects:
+        return f"from {stages.VERBS[verb].module} import {verb} as {verb}\n"
     loaded = stages.load(verb)
     inputs = loaded.config.inputs()
     positional = [name for name, mark in inputs.items() if mark.positional]

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
+import os
 import re
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from qontext.evaluation.evaluate import score, threshold
+from qontext.evaluation.evaluate import Source, judgments, scored_run, threshold
 from qontext.frame import log
 from qontext.frame.config import Input, Seed, StageConfig
 from qontext.frame.errors import QontextError
 from qontext.frame.stages import Report
 
 if TYPE_CHECKING:
-    from qontext.evaluation.comparison import Change, First, Pair, System
+    from qontext.data.collection import Qrels
+    from qontext.data.runs import Run
+    from qontext.evaluation.side_by_side import Comparison
 
 _ENDING = re.compile(r"(\.(trec|run|txt|tsv|res))?(\.(gz|zst|xz))?$")
-_SHOWN = 160  # characters of a passage in the table of examples
 
 
 class CompareConfig(StageConfig):
@@ -59,63 +59,104 @@ class CompareConfig(StageConfig):
 
 
 def run(settings: CompareConfig) -> dict[str, Any]:
-    from qontext.data.runs import read_run
-    from qontext.evaluation import checks
-    from qontext.evaluation.answers import is_questions
-    from qontext.evaluation.comparison import System, compare_systems, largest_changes, side_by_side, tops
-    from qontext.evaluation.datasets import load_judgments
+    comparison = compare(
+        settings.runs, settings.qrels, settings.measures, split=settings.split, relevant=settings.relevant,
+        data=settings.data, examples=settings.examples, permutations=settings.permutations, seed=settings.seed,
+    )  # fmt: skip
+    _show(comparison)
+    return comparison.as_json()
 
-    groups = [find_runs(text) for text in settings.runs]
-    names = system_names([name for name, _ in groups], [paths for _, paths in groups])
+
+def compare(
+    runs: Mapping[str, Run | Source | Sequence[Run | Source]] | Sequence[Source],
+    qrels: Qrels | Source,
+    measures: str | Sequence[str] = (),
+    *,
+    split: str = "test",
+    relevant: int | None = None,
+    data: Source | None = None,
+    examples: int = 5,
+    permutations: int = 10_000,
+    seed: int = 42,
+) -> Comparison:
+    """Test the difference of every two systems on every measure.
+
+    Each `Pair` has the mean difference, its bootstrap interval and the p value of a paired randomization test,
+    corrected by Holm's procedure for all pairs of systems, for each measure by itself.
+
+    Args:
+        runs: System name → run, or a list of runs, one for each training seed. Or a list of paths, as on the command line:
+            run files or output directories of a search, ``NAME=PATH`` to name one.
+        qrels, measures, split, relevant: As for `evaluate`.
+        data: A folder in BEIR's layout with the texts of the examples. Default: the folder of `qrels`.
+        examples: Number of queries with the largest gains and losses between the first two systems.
+        permutations: Draws of the randomization test and of the bootstrap.
+        seed: Seed of the draws.
+
+    >>> qrels = {f"q{n}": {"p": 1} for n in range(8)}
+    >>> best = Run.of([Hit(query, "p", 1.0) for query in qrels])
+    >>> worse = Run.of([Hit(query, id, score) for query in qrels for id, score in (("other", 2.0), ("p", 1.0))])
+    >>> (pair,) = compare({"worse": worse, "best": best}, qrels, "MRR@10")
+    >>> pair
+    Pair(MRR@10: worse → best +0.5000, p .008)
+    >>> pair.a, pair.b, pair.difference.mean, pair.is_significant()
+    ('worse', 'best', 0.5, True)
+    """
+    from qontext.evaluation import checks
+    from qontext.evaluation.comparison import System
+    from qontext.evaluation.side_by_side import Comparison, tops
+
+    groups = _groups(runs)
+    _refuse_questions(qrels)
+    judged = judgments(qrels, split)
+    checks.note_grades(judged, relevant)
+    systems, firsts, queries = [], [], []
+    for name, own in groups.items():
+        scored = [scored_run(one, name, qrels, judged, measures, relevant) for one in own]
+        systems.append(System(name, [scores.values for scores, _ in scored]))
+        firsts.append(tops(scored[0][1], judged.qrels, threshold(judged, relevant)))
+        queries = scored[0][0].queries
+    folder = data or (qrels if isinstance(qrels, str | os.PathLike) and Path(qrels).is_dir() else None)
+    return Comparison.of(
+        systems, firsts, queries, examples=examples, permutations=permutations, seed=seed,
+        benchmark=judged.benchmark.name if judged.benchmark else None,
+        data=None if folder is None else os.fspath(folder),
+    )  # fmt: skip
+
+
+def _groups(
+    runs: Mapping[str, Run | Source | Sequence[Run | Source]] | Sequence[Source],
+) -> dict[str, list[Run | str]]:
+    """System → its runs, one for each training seed."""
+    from qontext.data.runs import Run
+
+    groups: dict[str, list[Run | str]]
+    if isinstance(runs, Mapping):
+        several = {
+            name: [one] if isinstance(one, Run | str | os.PathLike) else one for name, one in runs.items()
+        }
+        groups = {
+            name: [one if isinstance(one, Run) else os.fspath(one) for one in own]
+            for name, own in several.items()
+        }
+    else:
+        found = [find_runs(os.fspath(text)) for text in runs]
+        names = system_names([name for name, _ in found], [paths for _, paths in found]) if found else []
+        groups = {name: [*paths] for name, (_, paths) in zip(names, found)}
     if len(groups) < 2:
         raise QontextError("a comparison needs at least two systems", remedy="Add another run.")
-    if Path(settings.qrels).is_file() and is_questions(Path(settings.qrels)):
+    return groups
+
+
+def _refuse_questions(qrels: Qrels | Source) -> None:
+    from qontext.evaluation.answers import is_questions
+
+    if isinstance(qrels, str | os.PathLike) and Path(qrels).is_file() and is_questions(Path(qrels)):
         raise QontextError(
             "contains questions with answers; compare needs judgments",
-            place=settings.qrels,
+            place=os.fspath(qrels),
             remedy="Evaluate each run with --out and pass the directories to qontext report, which compares them.",
         )
-    judged = load_judgments(settings.qrels, split=settings.split)
-    checks.note_grades(judged, settings.relevant)
-    systems, first_runs, queries = [], [], []
-    for name, (_, paths) in zip(names, groups):
-        seeds = []
-        for path in paths:
-            checks.check_kinds(path, settings.qrels)
-            results = read_run(path)
-            checks.check_ids(results, judged.qrels, path, judged.place)
-            scores, results = score(results, judged, settings.measures, settings.relevant)
-            seeds.append(scores.values)
-            queries = scores.queries
-            if len(seeds) == 1:
-                first_runs.append(results)
-        systems.append(System(name, seeds))
-    measures = list(systems[0].seeds[0])
-    # The share of judged results is not a quality measure, so it is shown but not tested.
-    tested = [measure for measure in measures if not measure.startswith("Judged")]
-    pairs = compare_systems(systems, tested, permutations=settings.permutations, seed=settings.seed)
-    firsts = [tops(results, judged.qrels, threshold(judged, settings.relevant)) for results in first_runs]
-    values = [system.per_query(measures[0]) for system in systems]
-    changes = largest_changes(queries, values[0], values[1], firsts[0], firsts[1], count=settings.examples)
-    by_name = dict(zip(names, zip(values, firsts)))
-    examples = side_by_side([change.query for change in changes], queries, by_name)
-    folder = settings.data or (settings.qrels if Path(settings.qrels).is_dir() else None)
-    texts = texts_of(folder, examples)
-    _show(systems, measures, pairs)
-    if examples:
-        log.show_rows("The largest gains and losses", example_rows(examples, measures[0], texts))
-    return {
-        "queries": len(queries),
-        "benchmark": judged.benchmark.name if judged.benchmark else None,
-        "systems": [_system_row(system, measures) for system in systems],
-        "pairs": [dataclasses.asdict(pair) for pair in pairs],
-        "examples": [
-            dataclasses.asdict(change)
-            | _example_texts(change, texts)
-            | {"first": examples_as_json(examples[change.query], texts)}
-            for change in changes
-        ],
-    }
 
 
 def find_runs(text: str) -> tuple[str, list[str]]:
@@ -147,97 +188,15 @@ def system_names(own_names: Sequence[str], paths: Sequence[Sequence[str]]) -> li
     raise QontextError("two of the systems have the same name", remedy="Use NAME=PATH to distinguish them.")
 
 
-Texts = tuple[dict[str, str], dict[str, str]]
-"""The texts of queries and of passages."""
-
-
-def texts_of(data: str | None, examples: Mapping[str, Sequence[First]]) -> Texts:
-    """The texts of the examples' queries and passages, from a labeled folder."""
-    from qontext.data.collection import read_passages, read_queries
-
-    if data is None or not examples:
-        return {}, {}
-    ids = {first.passage for row in examples.values() for first in row}
-    passages = {p.id: " — ".join(filter(None, (p.title, p.text))) for p in read_passages(data) if p.id in ids}
-    return read_queries(data), passages
-
-
-def examples_as_json(row: Sequence[First], texts: Texts) -> list[dict[str, Any]]:
-    """The first passages of all systems for a query, with their texts."""
-    return [dataclasses.asdict(first) | {"text": texts[1].get(first.passage or "")} for first in row]
-
-
-def _example_texts(change: Change, texts: Texts) -> dict[str, str | None]:
-    queries, passages = texts
-    return {
-        "query_text": queries.get(change.query),
-        "text_a": passages.get(change.top_a or ""),
-        "text_b": passages.get(change.top_b or ""),
-    }
-
-
-def _system_row(system: System, measures: Sequence[str]) -> dict[str, Any]:
-    means = {measure: system.mean(measure) for measure in measures}
-    return {
-        "system": system.name,
-        "seeds": len(system.seeds),
-        "measures": {measure: mean for measure, (mean, _) in means.items()},
-        "spread": {measure: sd for measure, (_, sd) in means.items() if sd is not None},
-    }
-
-
-def _show(
-    systems: Sequence[System],
-    measures: Sequence[str],
-    pairs: Sequence[Pair],
-) -> None:
-    log.show_rows(
-        "Means" + (" ± standard deviation over seeds" if any(len(s.seeds) > 1 for s in systems) else ""),
-        [{"system": s.name} | {m: with_spread(*s.mean(m)) for m in measures} for s in systems],
-    )
+def _show(comparison: Comparison) -> None:
+    several = any(len(system.seeds) > 1 for system in comparison.systems)
+    log.show_rows("Means" + (" ± standard deviation over seeds" if several else ""), comparison.mean_rows())
     log.show_rows(
         "Differences (p of the paired randomization test, Holm-corrected for the rows of a measure)",
-        [
-            {
-                "measure": pair.measure,
-                "from → to": f"{pair.a} → {pair.b}",
-                "difference": f"{pair.difference.mean:+.4f}",
-                "95 % interval": f"{pair.difference.low:+.4f} … {pair.difference.high:+.4f}",
-                "p": format_p(pair.p) + (" *" if pair.is_significant() else ""),
-                "wins/losses/ties": f"{pair.difference.wins}/{pair.difference.losses}/{pair.difference.ties}",
-            }
-            for pair in pairs
-        ],
+        [pair.row() for pair in comparison],
     )
-
-
-def example_rows(examples: Mapping[str, Sequence[First]], measure: str, texts: Texts) -> list[dict[str, Any]]:
-    """A row for each query and system: its value, and its first passage, marked if relevant."""
-    queries, passages = texts
-    rows = []
-    for query, row in examples.items():
-        heading = queries.get(query, query)
-        for first in row:
-            text = "no results" if first.passage is None else passages.get(first.passage, first.passage)
-            rows.append(
-                {
-                    "query": heading,
-                    "system": first.system,
-                    measure: f"{first.value:.3f}",
-                    "": "✓" if first.right else "✗",
-                    "first_passage": textwrap.shorten(text, _SHOWN, placeholder=" …"),
-                }
-            )
-            heading = ""
-    return rows
-
-
-def with_spread(mean: float, spread: float | None) -> str:
-    return f"{mean:.4f}" if spread is None else f"{mean:.4f} ± {spread:.4f}"
-
-
-def format_p(p: float) -> str:
-    return "< .001" if p < 0.001 else f"{p:.3f}".lstrip("0") if p < 1 else "1"
+    if comparison.examples:
+        log.show_rows("The largest gains and losses", comparison.example_rows())
 
 
 COMPARE = Report(

@@ -8,14 +8,14 @@ distribution of scores. Intervals are those of the bootstrap; p values of severa
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from qontext.data.collection import Qrels
-from qontext.data.runs import Run
 from qontext.evaluation.measures import Floats
+from qontext.frame import html
 
 _BLOCK_CELLS = 4_000_000  # random numbers in memory at a time
 
@@ -108,6 +108,14 @@ def _blocks(total: int, width: int) -> list[int]:
     return [min(size, total - start) for start in range(0, total, size)]
 
 
+def with_spread(mean: float, spread: float | None) -> str:
+    return f"{mean:.4f}" if spread is None else f"{mean:.4f} ± {spread:.4f}"
+
+
+def format_p(p: float) -> str:
+    return "< .001" if p < 0.001 else f"{p:.3f}".lstrip("0") if p < 1 else "1"
+
+
 @dataclass(frozen=True, eq=False)
 class System:
     """A system's values, one dictionary (measure → [Q]) per training seed."""
@@ -123,10 +131,20 @@ class System:
         """The mean and, with several seeds, its standard deviation over them."""
         return mean_and_spread([float(seed[measure].mean()) for seed in self.seeds])
 
+    def as_json(self, measures: Sequence[str]) -> dict[str, Any]:
+        """Means and standard deviations over seeds."""
+        means = {measure: self.mean(measure) for measure in measures}
+        return {
+            "system": self.name,
+            "seeds": len(self.seeds),
+            "measures": {measure: mean for measure, (mean, _) in means.items()},
+            "spread": {measure: sd for measure, (_, sd) in means.items() if sd is not None},
+        }
+
 
 @dataclass(frozen=True)
 class Pair:
-    """How system `b` differs from `a` on a measure; `p` is corrected for all pairs compared on it."""
+    """The difference of system `b` from `a` on a measure; `p` is corrected for all pairs compared on it."""
 
     measure: str
     a: str
@@ -136,6 +154,24 @@ class Pair:
 
     def is_significant(self, level: float = 0.05) -> bool:
         return self.p < level
+
+    def row(self) -> dict[str, str]:
+        """The pair as a row of a table."""
+        change = self.difference
+        return {
+            "measure": self.measure,
+            "from → to": f"{self.a} → {self.b}",
+            "difference": f"{change.mean:+.4f}",
+            "95 % interval": f"{change.low:+.4f} … {change.high:+.4f}",
+            "p": format_p(self.p) + (" *" if self.is_significant() else ""),
+            "wins/losses/ties": f"{change.wins}/{change.losses}/{change.ties}",
+        }
+
+    def __repr__(self) -> str:
+        return f"Pair({self.measure}: {self.a} → {self.b} {self.difference.mean:+.4f}, p {format_p(self.p)})"
+
+    def _repr_html_(self) -> str:
+        return html.table([self.row()])
 
 
 def compare_systems(
@@ -163,74 +199,3 @@ def marks(systems: Sequence[System], pairs: Sequence[Pair], measure: str) -> dic
             winner, loser = (pair.b, pair.a) if pair.difference.mean > 0 else (pair.a, pair.b)
             beaten[winner].append(letters[loser])
     return {name: "".join(sorted(losers)) for name, losers in beaten.items()}
-
-
-@dataclass(frozen=True)
-class Change:
-    """A query on which two systems differ, with the first result of each and its relevance."""
-
-    query: str
-    a: float
-    b: float
-    top_a: str | None
-    top_b: str | None
-    right_a: bool
-    right_b: bool
-
-
-@dataclass(frozen=True)
-class First:
-    """A system's value for a query, its first passage and the relevance of that."""
-
-    system: str
-    value: float
-    passage: str | None
-    right: bool
-
-
-Tops = Mapping[str, tuple[str, bool]]
-"""query → its first passage, and whether that is judged relevant."""
-
-
-def side_by_side(
-    examples: Sequence[str], queries: Sequence[str], systems: Mapping[str, tuple[Floats, Tops]]
-) -> dict[str, list[First]]:
-    """query → the first passage of every system, for the wanted ones of the queries; `systems` are their values and
-    their first passages."""
-    place = {query: i for i, query in enumerate(queries)}
-    return {
-        query: [
-            First(name, float(values[place[query]]), *tops.get(query, (None, False)))
-            for name, (values, tops) in systems.items()
-        ]
-        for query in examples
-    }
-
-
-def tops(run: Run, qrels: Qrels, relevant: int) -> dict[str, tuple[str, bool]]:
-    """query → its first passage, and whether that is judged relevant."""
-    first = {query: run.rows(q)[0][0] for q, query in enumerate(run.queries)}
-    return {q: (top, qrels.get(q, {}).get(top, 0) >= relevant) for q, top in first.items()}
-
-
-def largest_changes(
-    queries: Sequence[str],
-    a: Floats,
-    b: Floats,
-    tops_a: Tops,
-    tops_b: Tops,
-    *,
-    count: int,
-) -> list[Change]:
-    """The `count` queries that gain most from A to B, then the `count` that lose most; ties by query id."""
-    delta = b - a
-    order = sorted(range(len(queries)), key=lambda i: (-abs(delta[i]), queries[i]))
-    gains = [i for i in order if delta[i] > 0][:count]
-    losses = [i for i in order if delta[i] < 0][:count]
-    changes = []
-    for i in (*gains, *losses):
-        (top_a, right_a), (top_b, right_b) = (
-            tops.get(queries[i], (None, False)) for tops in (tops_a, tops_b)
-        )
-        changes.append(Change(queries[i], float(a[i]), float(b[i]), top_a, top_b, right_a, right_b))
-    return changes

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 from qontext.data.collection import Passage, read_passages, read_queries
 from qontext.data.runs import read_run
 from qontext.evaluation import plots
-from qontext.evaluation.comparison import Pair, bootstrap_interval, compare_systems, largest_changes, tops
+from qontext.evaluation.comparison import Pair, bootstrap_interval, compare_systems
 from qontext.evaluation.datasets import load_judgments
 from qontext.evaluation.gather import GENERATED, Facts, Section, Training, without_seed
 from qontext.evaluation.results import differences_table, marked, results_table
+from qontext.evaluation.side_by_side import largest_changes, tops
 from qontext.evaluation.tables import Cell, Row, Table
 from qontext.frame import log
 from qontext.frame.artifacts import Artifact

@@ -6,9 +6,11 @@ and ``curves.json`` (recall by depth), which `report` reads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, overload
 
 from pydantic import Field
 
@@ -16,11 +18,13 @@ from qontext.frame import log
 from qontext.frame.artifacts import Artifact, Workdir
 from qontext.frame.config import Input, StageConfig
 from qontext.frame.errors import QontextError
+from qontext.frame.execution import command
 from qontext.frame.stages import Report, Stage
 
 if TYPE_CHECKING:
+    from qontext.data.collection import Qrels
     from qontext.data.runs import Run
-    from qontext.evaluation.datasets import Benchmark, Judged
+    from qontext.evaluation.datasets import Judged
     from qontext.evaluation.measures import Floats, Scores
 
 NEIGHBORS = (50, 100)  # the n of nb-recall^n@k, as published
@@ -54,48 +58,160 @@ class EvaluateConfig(StageConfig):
     """Run of the next stage's retriever: adds nb-recall, the share of its top results that this run contains."""
 
 
+Source = str | os.PathLike[str]
+
+
 def run(settings: EvaluateConfig, work: Workdir) -> dict[str, Any]:
     import pyarrow as pa
 
     from qontext.data.records import write_table
+    from qontext.data.runs import read_run
+    from qontext.evaluation import checks
     from qontext.evaluation.measures import DEPTHS
 
-    scores, curves, summary = _evaluate(settings)
+    checks.check_kinds(settings.run, settings.qrels)
+    results = read_run(settings.run)
+    scores, curves = _evaluated(results, settings)
+    if settings.next_run is not None:
+        curves |= _neighborhood_recall(results, read_run(settings.next_run), scores)
     columns = {"query": pa.array(scores.queries, pa.string())}
     with work.write("queries.parquet") as path:
         write_table(path, pa.table(columns | {name: pa.array(v) for name, v in scores.values.items()}))
     work.write_json("curves.json", {"depths": list(DEPTHS), "curves": curves})
-    work.write_json("scores.json", summary)
-    return summary
+    work.write_json("scores.json", scores.summary)
+    return scores.summary
 
 
 def show(settings: EvaluateConfig) -> dict[str, Any]:
     """Print the scores."""
-    summary = _evaluate(settings)[2]
-    log.show_table("evaluate", summary)
-    return summary
+    scores = evaluate(
+        settings.run, settings.qrels, settings.measures, split=settings.split, relevant=settings.relevant,
+        passages=settings.passages, patterns=settings.patterns,
+    )  # fmt: skip
+    log.show_table("evaluate", scores.summary)
+    return scores.summary
 
 
-def _returned(summary: Mapping[str, Any]) -> Artifact:
-    """The scores as a finished directory would have them."""
-    return Artifact(Path(), {"verb": "evaluate", "summary": dict(summary)})
+@overload
+def evaluate(
+    run: Run | Source,
+    qrels: Qrels | Source,
+    measures: str | Sequence[str] = (),
+    *,
+    split: str = "test",
+    relevant: int | None = None,
+    passages: Source | None = None,
+    patterns: bool = False,
+    next_run: Source | None = None,
+    out: None = None,
+    overwrite: bool = False,
+) -> Scores: ...
+@overload
+def evaluate(
+    run: Source,
+    qrels: Source,
+    measures: str | Sequence[str] = (),
+    *,
+    split: str = "test",
+    relevant: int | None = None,
+    passages: Source | None = None,
+    patterns: bool = False,
+    next_run: Source | None = None,
+    out: Source,
+    overwrite: bool = False,
+) -> Artifact: ...
+def evaluate(
+    run: Run | Source,
+    qrels: Qrels | Source,
+    measures: str | Sequence[str] = (),
+    *,
+    split: str = "test",
+    relevant: int | None = None,
+    passages: Source | None = None,
+    patterns: bool = False,
+    next_run: Source | None = None,
+    out: Source | None = None,
+    overwrite: bool = False,
+) -> Scores | Artifact:
+    """Score a run by judgments, or by answer strings.
+
+    Args:
+        run: A `Run`, a TREC run file, or the output directory of a search.
+        qrels: Query → passage → grade, a qrels file, a folder in BEIR's layout, the name of a benchmark, or a file of
+            questions with answers.
+        measures: Measures in the notation of ir_measures, such as ``"MRR@10 nDCG@10 R@100"``, or ``"Answer@20"`` for
+            answers. Default: the usual ones.
+        split: Split of the judgments of a folder in BEIR's layout.
+        relevant: Minimum relevant grade for all measures except nDCG. Default: the benchmark's, else 1.
+        passages: Passages, needed to find answers in their texts.
+        patterns: Answers are regular expressions rather than strings.
+        out: Write the scores of all queries, and curves, into this directory, and return it; run and judgments are then
+            paths.
+        next_run: With `out`: run of the next stage's retriever; adds nb-recall, the share of its top results that the run
+            contains.
+        overwrite: Replace a directory of other settings.
+
+    >>> run = Run.of([Hit("q1", "p1", 2.0), Hit("q1", "p2", 1.0), Hit("q2", "p3", 1.0)])
+    >>> scores = evaluate(run, {"q1": {"p2": 1}, "q2": {"p3": 1}}, "MRR@10 R@100")
+    >>> scores.means
+    {'MRR@10': 0.75, 'R@100': 1.0}
+    >>> dict(zip(scores.queries, scores.values["MRR@10"].tolist()))
+    {'q1': 0.5, 'q2': 1.0}
+    """
+    from qontext.data.runs import Run, read_run
+    from qontext.evaluation import checks
+
+    if out is not None:
+        artifact: Artifact = command("evaluate")(
+            run, qrels, measures=_joined(measures), split=split, relevant=relevant, passages=passages, patterns=patterns,
+            next_run=next_run, out=out, overwrite=overwrite,
+        )  # fmt: skip
+        return artifact
+    if isinstance(run, str | os.PathLike) and isinstance(qrels, str | os.PathLike):
+        checks.check_kinds(os.fspath(run), os.fspath(qrels))
+    if isinstance(qrels, str | os.PathLike) and _is_questions(qrels):
+        results = run if isinstance(run, Run) else read_run(os.fspath(run))
+        place = "run" if isinstance(run, Run) else os.fspath(run)
+        return _by_answers(results, place, os.fspath(qrels), measures, passages, patterns)[0]
+    judged = judgments(qrels, split)
+    checks.note_grades(judged, relevant)
+    return scored_run(run, "run", qrels, judged, measures, relevant)[0]
 
 
-def _evaluate(settings: EvaluateConfig) -> tuple[Scores, dict[str, list[float]], dict[str, Any]]:
-    """The scores, the curves by depth, and the summary."""
-    from qontext.data.runs import read_run
-    from qontext.evaluation import answers, checks
+def judgments(qrels: Qrels | Source, split: str) -> Judged:
+    """The judgments of a file, folder or benchmark, or in memory."""
+    from qontext.evaluation.datasets import Judged, load_judgments, recognize
 
-    checks.check_kinds(settings.run, settings.qrels)
-    results = read_run(settings.run)
-    if Path(settings.qrels).is_file() and answers.is_questions(Path(settings.qrels)):
-        scores, curves, benchmark = _by_answers(settings, results)
-    else:
-        scores, curves, benchmark = _by_judgments(settings, results)
-    if settings.next_run is not None:
-        curves |= _neighborhood_recall(results, read_run(settings.next_run), scores)
-    name = benchmark.name if benchmark else None
-    return scores, curves, {"measures": scores.means, **scores.counts(), "benchmark": name}
+    if isinstance(qrels, str | os.PathLike):
+        return load_judgments(os.fspath(qrels), split=split)
+    if not qrels:
+        raise QontextError("no judgments are specified")
+    return Judged(qrels, "the judgments", recognize(qrels))
+
+
+def scored_run(
+    run: Run | Source,
+    name: str,
+    qrels: Qrels | Source,
+    judged: Judged,
+    measures: str | Sequence[str],
+    relevant: int | None,
+) -> tuple[Scores, Run]:
+    """Score a run by judgments after checking that they belong together; `name` is that of a run in memory."""
+    from qontext.data.runs import Run, read_run
+    from qontext.evaluation import checks
+
+    place = name if isinstance(run, Run) else os.fspath(run)
+    if not isinstance(run, Run):
+        if isinstance(qrels, str | os.PathLike):
+            checks.check_kinds(place, os.fspath(qrels))
+        run = read_run(place)
+    checks.check_ids(run, judged.qrels, place, judged.place)
+    return score(run, judged, _joined(measures), relevant)
+
+
+def _joined(measures: str | Sequence[str]) -> str:
+    return measures if isinstance(measures, str) else " ".join(measures)
 
 
 def score(run: Run, judged: Judged, names: str = "", relevant: int | None = None) -> tuple[Scores, Run]:
@@ -107,7 +223,8 @@ def score(run: Run, judged: Judged, names: str = "", relevant: int | None = None
     if benchmark and benchmark.drops_self:
         run = _without_self(run)
     parsed = measures.parse(names or (benchmark.measures if benchmark else measures.DEFAULT), relevant=lowest)
-    return measures.measure(run, judged.qrels, parsed, relevant=lowest), run
+    scores = measures.measure(run, judged.qrels, parsed, relevant=lowest)
+    return replace(scores, benchmark=benchmark.name if benchmark else None), run
 
 
 def threshold(judged: Judged, relevant: int | None) -> int:
@@ -115,44 +232,64 @@ def threshold(judged: Judged, relevant: int | None) -> int:
     return relevant or (judged.benchmark.relevant if judged.benchmark else 1)
 
 
-def _by_judgments(
-    settings: EvaluateConfig, results: Run
-) -> tuple[Scores, dict[str, list[float]], Benchmark | None]:
+def _evaluated(results: Run, settings: EvaluateConfig) -> tuple[Scores, dict[str, list[float]]]:
+    """The scores of a run, and its curves of recall by depth."""
     from qontext.evaluation import checks, measures
-    from qontext.evaluation.datasets import load_judgments
 
-    judged = load_judgments(settings.qrels, split=settings.split)
+    if _is_questions(settings.qrels):
+        return _by_answers(
+            results, settings.run, settings.qrels, settings.measures, settings.passages, settings.patterns
+        )
+    judged = judgments(settings.qrels, settings.split)
     checks.check_ids(results, judged.qrels, settings.run, judged.place)
     checks.note_grades(judged, settings.relevant)
     scores, results = score(results, judged, settings.measures, settings.relevant)
-    curves = measures.recall_by_depth(results, judged.qrels, threshold(judged, settings.relevant))
-    return scores, curves, judged.benchmark
+    return scores, measures.recall_by_depth(results, judged.qrels, threshold(judged, settings.relevant))
+
+
+def _is_questions(qrels: Source) -> bool:
+    from qontext.evaluation.answers import is_questions
+
+    return Path(qrels).is_file() and is_questions(Path(qrels))
 
 
 def _by_answers(
-    settings: EvaluateConfig, results: Run
-) -> tuple[Scores, dict[str, list[float]], Benchmark | None]:
+    results: Run,
+    place: str,
+    qrels: str,
+    measures: str | Sequence[str],
+    passages: Source | None,
+    patterns: bool,
+) -> tuple[Scores, dict[str, list[float]]]:
     import numpy as np
 
     from qontext.data.collection import read_passages
     from qontext.evaluation import answers, checks
     from qontext.evaluation.measures import DEPTHS, Scores
 
-    if settings.passages is None:
+    if passages is None:
         raise QontextError("finding answers needs --passages", remedy="Add --passages.")
-    questions = answers.read_questions(settings.qrels)
-    names = settings.measures.replace(",", " ").split() or ["Answer@5", "Answer@20", "Answer@100"]
-    cutoffs = {name: _answer_cutoff(name) for name in names}
-    checks.check_ids(results, {id: {} for id in questions}, settings.run, settings.qrels)
+    questions = answers.read_questions(qrels)
+    names = _joined(measures).replace(",", " ").split()
+    cutoffs = {name: _answer_cutoff(name) for name in names or ["Answer@5", "Answer@20", "Answer@100"]}
+    checks.check_ids(results, {id: {} for id in questions}, place, qrels)
     ids = set(results.top(max(*cutoffs.values(), *DEPTHS)).ids.tolist())
-    texts = {p.id: p.text for p in read_passages(settings.passages) if p.id in ids}
-    ranks = answers.answer_ranks(results, questions, texts, depth=max(DEPTHS), patterns=settings.patterns)
+    texts = {p.id: p.text for p in read_passages(os.fspath(passages)) if p.id in ids}
+    ranks = answers.answer_ranks(results, questions, texts, depth=max(DEPTHS), patterns=patterns)
     in_run = sum(query in questions for query in results.queries)
     values: dict[str, Floats] = {name: (ranks <= k).astype(float) for name, k in cutoffs.items()}
     unjudged, timed_out = len(results.queries) - in_run, int(np.isnan(ranks).sum())
-    scores = Scores(list(questions), values, len(questions) - in_run, 0, unjudged, timed_out)
-    curves = {"Answer": [float((ranks <= k).mean()) for k in DEPTHS]}
-    return scores, curves, answers.recognize(Path(settings.qrels), len(questions))
+    benchmark = answers.recognize(Path(qrels), len(questions))
+    scores = Scores(
+        list(questions),
+        values,
+        len(questions) - in_run,
+        0,
+        unjudged,
+        timed_out,
+        benchmark.name if benchmark else None,
+    )
+    return scores, {"Answer": [float((ranks <= k).mean()) for k in DEPTHS]}
 
 
 def _answer_cutoff(name: str) -> int:
@@ -205,5 +342,5 @@ STAGE = Stage(
     EvaluateConfig,
     run,
     EXAMPLES,
-    without_out=Report("evaluate", EvaluateConfig, show, EXAMPLES, returned=_returned),
+    without_out=Report("evaluate", EvaluateConfig, show, EXAMPLES),
 )

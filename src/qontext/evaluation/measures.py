@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from qontext.data.collection import Qrels
 from qontext.data.runs import Run
+from qontext.frame import html
 from qontext.frame.errors import QontextError
 
 Floats = npt.NDArray[np.float64]
@@ -183,6 +184,7 @@ class Scores:
     without_relevant: int
     unjudged: int  # queries of the run without judgments
     timed_out: int = 0  # queries whose patterns took too long; they count as not answered
+    benchmark: str | None = None  # the name of a known benchmark with these judgments
 
     def __repr__(self) -> str:
         means = ", ".join(f"{name} {mean:.4f}" for name, mean in self.means.items())
@@ -191,6 +193,15 @@ class Scores:
     @cached_property
     def means(self) -> dict[str, float]:
         return {name: float(column.mean()) for name, column in self.values.items()}
+
+    def _repr_html_(self) -> str:
+        means = {name: f"{mean:.4f}" for name, mean in self.means.items()}
+        return html.table([means], f"Scores of {len(self.queries):,} queries")
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Means, counts and benchmark, as in `scores.json`."""
+        return {"measures": self.means, **self.counts(), "benchmark": self.benchmark}
 
     def counts(self) -> dict[str, int]:
         """Counts of queries and missing results, for reports."""

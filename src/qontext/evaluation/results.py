@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qontext.evaluation import published
-from qontext.evaluation.compare import format_p
-from qontext.evaluation.comparison import Pair, marks
+from qontext.evaluation.comparison import Pair, format_p, marks
 from qontext.evaluation.gather import Section
 from qontext.evaluation.tables import Cell, Row, Table
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -32,6 +33,15 @@ RANKS = "qontext.cluster.ranks"
 
 def function(name: str) -> Callable[..., Any]:
     """The verb as a Python function: `split(source, out=..., max_tokens=128)`."""
+    about = VERBS[name.replace("_", "-")]
+    if about.takes_objects:
+        own: Callable[..., Any] = getattr(importlib.import_module(about.module), name)
+        return own
+    return command(name)
+
+
+def command(name: str) -> Callable[..., Any]:
+    """The verb as a function of its settings, which are those of the command line."""
     verb = name.replace("_", "-")
     loaded = load(verb)
     arguments = [field for field, mark in loaded.config.inputs().items() if mark.positional]
@@ -64,11 +74,9 @@ def function(name: str) -> Callable[..., Any]:
 
 def _text(value: Any) -> Any:
     """Convert paths and artifacts to a path string, so that Python calls can pass either."""
-    if isinstance(value, Artifact):
-        return str(value.path)
     if isinstance(value, list | tuple):
         return [_text(item) for item in value]
-    return str(value) if isinstance(value, Path) else value
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def directory(text: str) -> Path:

@@ -36,6 +36,8 @@ class Verb:
     module: str
     panel: str
     help: str
+    takes_objects: bool = False
+    """True if the verb's Python function is the one of its name in the module, which takes objects as well as paths."""
 
 
 @dataclass(frozen=True)
@@ -121,8 +123,10 @@ VERBS: Mapping[str, Verb] = {
     "search": Verb("qontext.retrieve.search", "Search", "Search vectors, an index, or passages (BM25)."),
     "fuse": Verb("qontext.retrieve.fuse", "Search", "Fuse several runs into one."),
     "rerank": Verb("qontext.retrieve.rerank", "Search", "Rerank the top of a run with a cross-encoder."),
-    "evaluate": Verb("qontext.evaluation.evaluate", "Evaluation", "Score a run against judgments."),
-    "compare": Verb("qontext.evaluation.compare", "Evaluation", "Compare systems: differences and their significance."),
+    "evaluate": Verb("qontext.evaluation.evaluate", "Evaluation", "Score a run against judgments.", True),
+    "compare": Verb(
+        "qontext.evaluation.compare", "Evaluation", "Compare systems: differences and their significance.", True
+    ),
     "beir": Verb("qontext.evaluation.beir", "Evaluation", "Evaluate a retriever on the BEIR data sets."),
     "sweep": Verb("qontext.workflow.sweep", "Evaluation", "Run a recipe over settings, or a shipped sweep."),
     "report": Verb("qontext.evaluation.report", "Evaluation", "Write a page with the tables and figures of experiments."),

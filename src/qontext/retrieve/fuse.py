@@ -11,6 +11,7 @@ run's last result; results of a run with equal scores all get 1.
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -74,6 +75,36 @@ def run(config: FuseConfig, work: Workdir) -> dict[str, Any]:
     with work.write(RUN) as path:
         write_run(fused, path, tag=config.method)
     return {"queries": len(fused), "results": fused.size, "weights": [round(w, 6) for w in weights], **tuning}
+
+
+def fuse(
+    runs: Sequence[Run | str | os.PathLike[str]],
+    weights: Sequence[float] = (),
+    *,
+    method: Method = "rrf",
+    rank_constant: float = 60,
+    k: int = 1_000,
+) -> Run:
+    """Fuse several runs into one.
+
+    Args:
+        runs: Runs, TREC run files, or output directories of a search.
+        weights: Weight of each run. Default: equal weights.
+        method: ``rrf``, reciprocal rank fusion, or fusion of scores with ``minmax`` or ``zscore`` normalization.
+        rank_constant: Constant added to ranks by rrf.
+        k: Passages per query.
+
+    >>> bm25 = Run.of([Hit("q", "p1", 9.0), Hit("q", "p2", 8.0)])
+    >>> dense = Run.of([Hit("q", "p2", 0.7), Hit("q", "p3", 0.6)])
+    >>> [hit.passage for hit in fuse([bm25, dense])["q"]]
+    ['p2', 'p1', 'p3']
+    """
+    from qontext.data.runs import Run
+
+    opened = [one if isinstance(one, Run) else Run.read(one) for one in runs]
+    if len(opened) < 2:
+        raise QontextError("fusion needs at least two runs", remedy="Add another run.")
+    return Rows(opened, method, rank_constant).fused(_checked(tuple(weights), len(opened)), k)
 
 
 class Rows:
@@ -146,9 +177,14 @@ def _given_weights(config: FuseConfig) -> tuple[float, ...]:
             raise QontextError(
                 f"its weights are for --method {fusion.config['method']}", place=config.weights_from
             )
-    weights = weights or (1.0,) * len(config.runs)
-    if len(weights) != len(config.runs):
-        raise QontextError(f"got {len(weights)} weights for {len(config.runs)} runs")
+    return _checked(weights, len(config.runs))
+
+
+def _checked(weights: tuple[float, ...], runs: int) -> tuple[float, ...]:
+    """The weights, by default equal ones; refused if they do not fit the number of runs."""
+    weights = weights or (1.0,) * runs
+    if len(weights) != runs:
+        raise QontextError(f"got {len(weights)} weights for {runs} runs")
     if min(weights) < 0 or max(weights) == 0:
         raise QontextError("weights must not be negative, and not all 0")
     return weights

@@ -6,11 +6,12 @@ processes can share the work.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
@@ -22,6 +23,10 @@ from qontext.frame.damage import read_array
 from qontext.frame.errors import QontextError
 from qontext.frame.parts import Outcome, Part, Parts, PartsConfig
 from qontext.frame.stages import Stage
+
+if TYPE_CHECKING:
+    from qontext.data.runs import Run
+    from qontext.models.cross_encoder import CrossEncoder
 
 RUN, BLOCK = "run.trec", 64
 
@@ -74,6 +79,43 @@ class RerankConfig(PartsConfig, ComputeConfig):
         if self.tokens and self.title:
             raise QontextError("title needs --reranker: the passages' vectors are stored")
         return self
+
+
+def rerank(
+    run: Run | str | os.PathLike[str],
+    queries: Mapping[str, str],
+    passages: Iterable[Passage | str],
+    reranker: CrossEncoder | str | os.PathLike[str] | Sequence[CrossEncoder | str | os.PathLike[str]],
+    *,
+    k: int = 100,
+    keep_rest: bool = False,
+    device: str = "auto",
+) -> Run:
+    """Rescore the top of a run with a cross-encoder, or with the mean of several.
+
+    Args:
+        run: A `Run`, a TREC run file, or the output directory of a search.
+        queries: Query id → text.
+        passages: The passages, or texts, whose ids are their numbers from 0.
+        reranker: A `CrossEncoder`, a model folder or Hub name, or several of them.
+        k: Number of results to rerank per query.
+        keep_rest: Append the run's other results after the reranked ones, in their order.
+        device: Device of models that are opened: auto, cpu, cuda, cuda:N or mps.
+
+    >>> run = Run.of([Hit("q", "0", 2.0), Hit("q", "1", 1.0)])
+    >>> rerank(run, {"q": "who grinds flour?"}, ["The mill grinds flour.", "A boat."], "reranker")
+    Run of 1 queries and 2 hits
+    """
+    from qontext.data.runs import Run
+    from qontext.models.cross_encoder import CrossEncoder, reranked
+
+    opened = run if isinstance(run, Run) else Run.read(run)
+    several = [reranker] if isinstance(reranker, CrossEncoder | str | os.PathLike) else reranker
+    models = [one if isinstance(one, CrossEncoder) else CrossEncoder(one, device=device) for one in several]
+    if not models:
+        raise QontextError("reranking needs a cross-encoder")
+    result = reranked(models, opened.top(k), queries, passages)
+    return _with_rest(result, opened, k) if keep_rest else result
 
 
 class Rerank(Parts[RerankConfig]):
@@ -139,6 +181,8 @@ class Rerank(Parts[RerankConfig]):
     def make(self, part: Part, content: None) -> dict[str, int]:
         import numpy as np
 
+        from qontext.models.cross_encoder import score_rows
+
         top, rows = self.candidates[0], slice(part.first, part.last)
         if self.scorer is not None:
             places = np.arange(part.number * BLOCK, min((part.number + 1) * BLOCK, len(top)))
@@ -146,12 +190,8 @@ class Rerank(Parts[RerankConfig]):
             codes = [top.codes[top.starts[q] : top.starts[q + 1]] for q in places]
             self._write(part, self.scorer.score(texts, codes, self.advance))
             return {}
-        pairs = [
-            (self.queries[top.queries[q]], self.passages[top.ids[code]])
-            for q, code in zip(top.row_queries()[rows], top.codes[rows])
-        ]
-        each = [model.score(pairs, advance=self.advance) for model in self.models]
-        self._write(part, np.mean(each, axis=0, dtype=np.float64))
+        scores = score_rows(self.models, top, rows, self.queries, self.passages, self.advance)
+        self._write(part, scores)
         return {}
 
     def _write(self, part: Part, scores: Any) -> None:

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from qontext.evaluation.compare import format_p, with_spread
-from qontext.evaluation.comparison import Difference, System, difference, holm
+from qontext.evaluation.comparison import Difference, System, difference, format_p, holm, with_spread
 from qontext.evaluation.gather import Curves, per_query
 from qontext.evaluation.measures import Floats
 from qontext.evaluation.tables import Cell, Row, Table, to_csv

@@ -7,12 +7,20 @@ from pathlib import Path
 from typing import Any
 
 from qontext.data.runs import read_run
-from qontext.evaluation.compare import example_rows, examples_as_json, texts_of
-from qontext.evaluation.comparison import First, Tops, largest_changes, side_by_side, tops
 from qontext.evaluation.datasets import load_judgments
 from qontext.evaluation.evaluate import threshold
 from qontext.evaluation.gather import per_query
 from qontext.evaluation.measures import Floats
+from qontext.evaluation.side_by_side import (
+    First,
+    Tops,
+    example_rows,
+    examples_as_json,
+    largest_changes,
+    side_by_side,
+    texts_of,
+    tops,
+)
 from qontext.evaluation.tables import Cell, Row, Table, to_markdown
 from qontext.frame import log
 from qontext.frame.artifacts import Workdir, open_artifact

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from qontext.evaluation.compare import format_p
+from qontext.evaluation.comparison import format_p
 from qontext.frame import artifacts, computed, log
 from qontext.frame.artifacts import open_artifact
 from qontext.frame.config import Input, StageConfig, existing
