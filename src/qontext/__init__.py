@@ -26,9 +26,12 @@ if TYPE_CHECKING:
     from qontext.data.runs import Run
     from qontext.evaluation.compare import compare
     from qontext.evaluation.evaluate import evaluate
+    from qontext.finetune.negatives.selection import mine
     from qontext.frame.errors import QontextError
     from qontext.models.cross_encoder import CrossEncoder
+    from qontext.models.encoder import load_encoder
     from qontext.models.retriever import Retriever
+    from qontext.pretrain.step import load_method, training_step
     from qontext.retrieve.bm25 import Bm25
     from qontext.retrieve.fuse import fuse
     from qontext.retrieve.rerank import rerank
@@ -49,10 +52,14 @@ __all__ = [
     "compare",
     "evaluate",
     "fuse",
+    "load_encoder",
+    "load_method",
     "load_passages",
     "load_qrels",
     "load_queries",
+    "mine",
     "rerank",
+    "training_step",
 ]
 
 _MODULES = {
@@ -68,10 +75,14 @@ _MODULES = {
     "compare": "evaluation.compare",
     "evaluate": "evaluation.evaluate",
     "fuse": "retrieve.fuse",
+    "load_encoder": "models.encoder",
+    "load_method": "pretrain.step",
     "load_passages": "data.load",
     "load_qrels": "data.load",
     "load_queries": "data.load",
+    "mine": "finetune.negatives.selection",
     "rerank": "retrieve.rerank",
+    "training_step": "pretrain.step",
 }
 """Public name → the module that defines it."""
 

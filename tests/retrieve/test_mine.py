@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from qontext import api
+import qontext
+from qontext import Run, api
 from qontext.data.collection import read_passages
 from qontext.finetune.negatives import mine
 from qontext.finetune.negatives.groups import Group, read_groups
@@ -214,3 +215,51 @@ def test_a_fruitless_search_for_negatives_leaves_nothing_behind(
     with pytest.raises(QontextError, match="no query got a negative"):
         mined(run, beir, tmp_path / "g", max_score=-1.0)
     assert not (tmp_path / "g").exists()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"depth": 10, "per_query": 3},
+        {"skip": 3, "depth": 8, "sample": "top", "per_query": 4},
+        {"margin": 2.5, "max_score": 14.0, "seed": 1},
+        {"per_query": 5, "random": 3, "in_document": 2},
+    ],
+)
+def test_negatives_of_a_run_in_memory_are_those_of_the_command(
+    run: Path, beir: Path, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    expected, _ = mined(run, beir, tmp_path / "g", **settings)
+    passages, queries = qontext.load_passages(beir), qontext.load_queries(beir)
+    groups = qontext.mine(
+        Run.read(run), qontext.load_qrels(beir, split="train"), queries, passages, **settings
+    )
+    assert {group.query: group for group in groups} == expected
+    assert qontext.mine(run, beir, passages=passages, **settings) == groups, "the folder has the queries, too"
+    groups.write(tmp_path / "groups.parquet")
+    assert list(read_groups(tmp_path / "groups.parquet")) == groups
+
+
+def test_groups_are_a_table_in_a_notebook(run: Path) -> None:
+    groups = qontext.mine([run, run], {"q0": {"p00": 1}}, {"q0": "<i>mill"}, depth=4)
+    assert (
+        repr(groups) == "1 groups with 3 negatives"
+        and "<td>&lt;i&gt;mill</td><td>1</td><td>3</td>" in groups._repr_html_()
+    )
+
+
+def test_mistakes_in_memory_are_told(run: Path, tmp_path: Path) -> None:
+    qrels = {"q0": {"p00": 1}}
+    bare = qontext.mine(run, qrels)
+    with pytest.raises(QontextError, match=r"'q0' has no text.*Pass queries="):
+        bare.write(tmp_path / "groups.parquet")
+    for message, arguments in {
+        "no query has a positive": {"qrels": {"q0": {"p00": 0}}},
+        "no query got a negative": {"qrels": {"q9": {"p00": 1}}},
+        "unknown setting of mine 'dept': choose from depth": {"dept": 3},
+        "need passages": {"random": 2},
+        "names the query 'q0', which is not in the queries|name the query 'q0'": {"queries": {"q1": "mill"}},
+        "name the passage 'p00', which is not": {"passages": [qontext.Passage("x", "", "mill", "x")]},
+    }.items():
+        with pytest.raises(QontextError, match=message):
+            qontext.mine(run, **{"qrels": qrels, **arguments})

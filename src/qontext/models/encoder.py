@@ -11,6 +11,7 @@ Shapes: N sequences, T tokens, H hidden size, K gathered positions, V vocabulary
 from __future__ import annotations
 
 import copy
+import os
 from pathlib import Path
 from typing import Any
 
@@ -195,7 +196,7 @@ def _fresh_like(module: nn.Module, config: Any) -> nn.Module:
 
 
 def load_encoder(
-    name_or_path: str,
+    name_or_path: str | os.PathLike[str],
     *,
     tokenizer: str | None = None,
     attention: str = "sdpa",
@@ -205,7 +206,12 @@ def load_encoder(
     """Load an encoder by preset, directory or Hub name, in fp32 on the CPU, in evaluation mode. A preset is
     initialized from `seed` and needs `tokenizer`: a folder, a tokenizer.json or a Hub name. Other encoders
     have their own. `dropout` replaces every dropout rate of the backbone.
+
+    >>> encoder = load_encoder("encoder")
+    >>> encoder.training, next(encoder.parameters()).dtype
+    (False, torch.float32)
     """
+    name_or_path = os.fspath(name_or_path)
     if name_or_path in PRESETS:
         if tokenizer is None:
             raise QontextError(

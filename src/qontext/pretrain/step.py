@@ -77,6 +77,7 @@ def training_step(
     Examples:
         >>> encoder = load_encoder("encoder")
         >>> method = load_method("cot-mae", encoder)
+        >>> import torch
         >>> optimizer = torch.optim.AdamW(method.parameters(), lr=1e-4)
         >>> loss = training_step(method, encoder, ["The mill grinds."], ["The baker bakes."])
         >>> loss.backward()

@@ -16,9 +16,12 @@ from qontext.data.compression import plain_name
 from qontext.data.ids import id_of, unescape
 from qontext.data.lines import read_jsonl, read_lines
 from qontext.data.runs import Run, is_unranked, read_run
+from qontext.frame import html
 from qontext.frame.errors import QontextError
 
 Ints = np.ndarray[Any, Any]
+SHOWN = 10
+"""Groups in the table of a notebook."""
 _BATCH = 1 << 20
 """Pairs that are looked at together."""
 
@@ -40,6 +43,35 @@ class Group(NamedTuple):
     text: str
     positives: list[str]
     negatives: list[str]
+
+
+class Groups(list[Group]):
+    """Training groups; a table in a notebook, and a file for `finetune`."""
+
+    def write(self, path: Path | str) -> None:
+        """Write a Parquet file, which `finetune` reads."""
+        if bare := next((group.query for group in self if not group.text), None):
+            raise QontextError(f"the query {bare!r} has no text", remedy="Pass queries= to mine.")
+        records.write_table(Path(path), self.table())
+
+    def table(self) -> pa.Table:
+        """The groups as rows."""
+        return pa.Table.from_pylist([group._asdict() for group in self], schema=GROUPS)
+
+    def __repr__(self) -> str:
+        return f"{len(self):,} groups with {sum(len(group.negatives) for group in self):,} negatives"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            {
+                "query": group.query,
+                "text": group.text,
+                "positives": len(group.positives),
+                "negatives": len(group.negatives),
+            }
+            for group in self[:SHOWN]
+        ]
+        return html.table(rows, repr(self))
 
 
 def read_groups(source: Path | str) -> Iterator[Group]:

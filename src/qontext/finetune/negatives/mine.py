@@ -7,8 +7,8 @@ results from rank `skip` to rank `depth` without the query's positives, optional
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Container, Mapping
+from dataclasses import asdict
 from functools import cached_property
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -25,14 +25,11 @@ from qontext.frame.stages import Stage
 
 if TYPE_CHECKING:
     from qontext.data.collection import Qrels
-    from qontext.data.runs import Run
-    from qontext.finetune.negatives.groups import Group
+    from qontext.finetune.negatives.selection import Selection
     from qontext.finetune.negatives.sources import Sources
 
 PART = 65_536
 """Queries of a part."""
-NAMED = 10
-"""Maximum number of queries without negatives to name."""
 
 
 class MineConfig(PartsConfig):
@@ -106,48 +103,11 @@ class MineConfig(PartsConfig):
     seed: Seed = 42
     """Random seed, combined with the query's id."""
 
+    def selection(self) -> Selection:
+        """The rules by which negatives are selected."""
+        from qontext.finetune.negatives.selection import Selection
 
-@dataclass
-class Report:
-    """Counts of the queries of a part, or of all."""
-
-    queries: int = 0
-    negatives: int = 0
-    not_in_run: int = 0
-    positives_removed: int = 0
-    filtered: int = 0
-    with_answers: int = 0
-    unscored_positive: int = 0
-    fewer_than_asked: int = 0
-    lacking: int = 0
-    such_as: list[str] = field(default_factory=list)
-    """The first queries without negatives."""
-
-    @classmethod
-    def total(cls, parts: Sequence[Report]) -> Report:
-        """The sum of the reports, in order."""
-        total = cls()
-        for part in parts:
-            for name, value in asdict(part).items():
-                setattr(total, name, getattr(total, name) + value)
-        total.such_as = total.such_as[:NAMED]
-        return total
-
-    def summary(self, no_positive: int) -> dict[str, Any]:
-        return {
-            "queries": self.queries,
-            "negatives": self.negatives,
-            "negatives_per_query": round(self.negatives / self.queries, 2),
-            "queries_without_negatives": self.lacking,
-            "such_as": self.such_as,
-            "queries_with_fewer_than_asked": self.fewer_than_asked,
-            "queries_without_positives": no_positive,
-            "queries_not_in_a_run": self.not_in_run,
-            "positives_removed": self.positives_removed,
-            "removed_by_score": self.filtered,
-            **({"removed_by_answer": self.with_answers} if self.with_answers else {}),
-            "queries_whose_positive_has_no_score": self.unscored_positive,
-        }
+        return Selection(**{name: getattr(self, name) for name in Selection.__dataclass_fields__})
 
 
 class Mine(Parts[MineConfig]):
@@ -169,13 +129,9 @@ class Mine(Parts[MineConfig]):
 
     @cached_property
     def positives(self) -> dict[str, list[str]]:
-        """The positives of each query that has some."""
-        least = self.config.min_grade
-        positives = {
-            query: [passage for passage, grade in grades.items() if grade >= least]
-            for query, grades in self.judged.items()
-        }
-        return {query: passages for query, passages in positives.items() if passages}
+        from qontext.finetune.negatives.selection import positives_of
+
+        return positives_of(self.judged, self.config.min_grade)
 
     def plan(self) -> list[Part]:
         if not self.positives:
@@ -192,35 +148,31 @@ class Mine(Parts[MineConfig]):
         self.sources = _sources(self.config, queries, self.qrels)
 
     def make(self, part: Part, content: None) -> dict[str, int]:
-        import pyarrow as pa
-
         from qontext.data import records
-        from qontext.finetune.negatives.groups import GROUPS
+        from qontext.finetune.negatives.groups import Groups
+        from qontext.finetune.negatives.selection import Report, group_of
 
-        report, groups = Report(), []
+        report, groups, how = Report(), Groups(), self.config.selection()
         positives = dict(islice(self.positives.items(), part.first, part.last))
         places = self.sources.places(positives.values())
         for query, own in positives.items():
-            groups.append(_group(query, own, places, self.sources, self.config, report))
+            groups.append(group_of(query, own, places, self.sources, how, report))
             self.advance(1)
         self.sources.check(groups, self.config.run)
         self.work.write_json(_report_name(part), asdict(report))
         with self.work.write(part.name) as path:
-            records.write_table(
-                path, pa.Table.from_pylist([group._asdict() for group in groups], schema=GROUPS)
-            )
+            records.write_table(path, groups.table())
         return {}
 
     def finish(self, outcome: Outcome) -> dict[str, Any]:
+        from qontext.finetune.negatives.selection import NOTHING, Report
+
         reports = [read_json(self.work.path / _report_name(part), Report) for part in outcome.parts]
         report = Report.total([Report(**values) for values in reports])
         if report.lacking == report.queries:
             for name in self.work.names():  # a corrected command starts afresh
                 self.work.remove(name)
-            raise QontextError(
-                "no query got a negative: the run and the judgments have no query in common, or filters are too strict",
-                place=self.config.run,
-            )
+            raise QontextError(NOTHING, place=self.config.run)
         if report.lacking:
             log.warn(f"{report.lacking:,} of {report.queries:,} queries lack hard negatives.")
         return report.summary(len(self.judged) - len(self.positives))
@@ -236,6 +188,8 @@ def _judgments(config: MineConfig) -> Qrels:
 
     if config.positives_share is None:
         return judgments(config.qrels, config.split)
+    from qontext.finetune.negatives.selection import confident
+
     return confident(read_run(config.qrels), config.positives_share)
 
 
@@ -249,7 +203,7 @@ def _sources(config: MineConfig, queries: Mapping[str, str], qrels: Qrels) -> So
 
     corpus = None
     if config.passages or config.data:
-        corpus = Corpus(select_passages(config.data, config.passages), config.seed)
+        corpus = Corpus.read(select_passages(config.data, config.passages), config.seed)
         named = {*chain.from_iterable(qrels.values()), *(qrels.keys() - queries.keys())}
         known = {id for id, row in zip(named, corpus.rows(list(named)).tolist()) if row >= 0}
         check_qrels(qrels, queries, known, config.qrels)
@@ -263,102 +217,6 @@ def _sources(config: MineConfig, queries: Mapping[str, str], qrels: Qrels) -> So
         passages = select_passages(config.data, config.passages)
         answering = passages_with_answers(runs, config.depth, config.answers, queries, passages)
     return Sources(queries, runs, corpus, read_run(config.scores) if config.scores else None, answering)
-
-
-def _group(
-    query: str,
-    positives: list[str],
-    places: Mapping[str, int],
-    sources: Sources,
-    config: MineConfig,
-    report: Report,
-) -> Group:
-    """The query with its positives and negatives."""
-    from qontext.finetune.negatives.groups import Group
-
-    negatives: dict[str, None] = {}
-    answering, corpus = sources.answering.get(query, ()), sources.drawn
-    for number, one in enumerate(sources.runs):
-        hard = _from_run(one, number, query, positives, answering, sources.scores, config, report)
-        negatives.update(dict.fromkeys(hard))
-    if corpus:
-        own = {id: places[id] for id in positives}
-        negatives.update(dict.fromkeys(corpus.near(query, own, config.in_document)))
-        negatives.update(dict.fromkeys(corpus.anywhere(query, own, config.random)))
-    if not negatives:
-        report.lacking += 1
-        report.such_as = [*report.such_as, query][:NAMED]
-    report.queries += 1
-    report.negatives += len(negatives)
-    report.fewer_than_asked += len(negatives) < config.per_query
-    return Group(query, sources.queries[query], positives, list(negatives))
-
-
-def confident(scored: Run, share: float) -> Qrels:
-    """Each query's passages that have at least this share of the softmax over its scores."""
-    import numpy as np
-
-    qrels: Qrels = {}
-    for query in scored:
-        passages, scores = scored.results(query)
-        shares = np.exp(scores - scores.max())
-        shares /= shares.sum()
-        qrels[query] = {passage: 1 for passage, own in zip(passages, shares.tolist()) if own >= share}
-    return qrels
-
-
-def _from_run(
-    one: Run,
-    number: int,
-    query: str,
-    positives: list[str],
-    answering: Container[str],
-    scores: Run | None,
-    config: MineConfig,
-    report: Report,
-) -> list[str]:
-    from qontext.training.randomness import generator
-
-    if query not in one:
-        report.not_in_run += 1
-        return []
-    passages, own = one.results(query)
-    candidates = passages[config.skip : config.depth]
-    hard = [passage for passage in candidates if passage not in positives]
-    report.positives_removed += len(candidates) - len(hard)
-    without = [passage for passage in hard if passage not in answering]
-    report.with_answers += len(hard) - len(without)
-    remaining = hard = without
-    if config.margin is not None or config.max_score is not None:
-        score_of = dict(zip(passages, own.tolist()))
-        if scores is not None:
-            score_of = dict(zip(*scores.results(query))) if query in scores else {}
-        remaining = _filtered(hard, score_of, positives, config, report)
-    if config.sample == "top" or len(remaining) <= config.per_query:
-        return remaining[: config.per_query]
-    numbers = generator(config.seed, f"run {number}", query).choice(
-        len(remaining), config.per_query, replace=False
-    )
-    return [remaining[i] for i in sorted(numbers)]
-
-
-def _filtered(
-    hard: list[str], score_of: dict[str, float], positives: list[str], config: MineConfig, report: Report
-) -> list[str]:
-    import numpy as np
-
-    limit = np.inf if config.max_score is None else config.max_score
-    if config.margin is not None:
-        best = max((score_of[p] for p in positives if p in score_of), default=None)
-        if best is None:
-            report.unscored_positive += 1
-        else:
-            limit = min(limit, best - config.margin)
-    if limit == np.inf:  # there is a margin, but no scored positive
-        return hard
-    remaining = [passage for passage in hard if score_of.get(passage, np.inf) <= limit]
-    report.filtered += len(hard) - len(remaining)
-    return remaining
 
 
 STAGE = Stage(

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from qontext.data.collection import read_passages
+from qontext.data.collection import Passage, read_passages
 from qontext.data.rows import ids_and_documents
 from qontext.data.runs import Run
 from qontext.evaluation.answers import Question, read_questions, token_matcher, tokens
@@ -50,13 +50,24 @@ class Corpus:
     Ids are looked up many at a time, which costs a pass over all ids.
     """
 
-    def __init__(self, passages: str, seed: int) -> None:
+    def __init__(self, columns: Iterable[tuple[pa.Array, pa.Array]], seed: int) -> None:
         self.seed = seed
-        columns = list(ids_and_documents(passages))
+        columns = list(columns)
         self.ids = _whole([ids for ids, _ in columns])
         documents = _whole([documents for _, documents in columns]).dictionary_encode()
         self._documents: np.ndarray[Any, Any] = documents.indices.to_numpy()
         self._names = documents.dictionary
+
+    @classmethod
+    def read(cls, passages: str, seed: int) -> Corpus:
+        """The passages of a file or folder."""
+        return cls(ids_and_documents(passages), seed)
+
+    @classmethod
+    def of(cls, passages: Iterable[Passage], seed: int) -> Corpus:
+        """Passages in memory."""
+        ids, documents = zip(*((passage.id, passage.doc) for passage in passages))
+        return cls([(pa.array(ids, pa.string()), pa.array(documents, pa.string()))], seed)
 
     def rows(self, ids: Sequence[str]) -> np.ndarray[Any, Any]:
         """The number of each passage, -1 if there is none with this id."""
