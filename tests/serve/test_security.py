@@ -12,12 +12,18 @@ import httpx
 import pytest
 from tests.serve.conftest import Running, Serve, World
 
+from qontext.data.collection import Passage
+from qontext.data.records import Hit
+from qontext.data.runs import Run
 from qontext.frame import log
 from qontext.frame.errors import QontextError
 from qontext.retrieve.rankers import Ranker
 from qontext.serve import listen
+from qontext.serve.errors import Failed
 from qontext.serve.listen import is_loopback, policy_of
+from qontext.serve.passages import Passages
 from qontext.serve.security import WRONG, WRONG_SECONDS, Guard, Policy, host_name
+from qontext.serve.systems import ServedSystem, reranked
 from qontext.serve.web import safe_target
 
 TOKEN = "a-token-of-many-characters"
@@ -284,6 +290,24 @@ def test_an_index_that_fails_is_an_error_of_the_server(
     ):
         assert answer.status_code == 500 and "secret" not in answer.text
     assert "/a/secret/place: search of Mine returned no pair" in capsys.readouterr().err
+
+
+def test_a_reranker_that_fails_is_an_error_of_the_server() -> None:
+    class Found(Ranker):
+        def rank(self, queries: Any, k: int, **how: Any) -> Run:
+            return Run.of([Hit(query, "p0", 1.0) for query in queries])
+
+    class Broken:
+        name = "broken"
+
+        def scores(self, pairs: Any) -> Any:
+            raise QontextError("returns numbers that are not finite")
+
+    reranker: Any = Broken()
+    passages = Passages([Passage("p0", "", "a", "d")], "passages")
+    system = reranked(ServedSystem("mine", "mine", passages, Found(), {}), reranker, "mine/reranked")
+    with pytest.raises(Failed, match="not finite"):
+        system.search(["a"], 1)
 
 
 def test_wrong_tokens_are_limited_for_their_address_alone(serve: Serve) -> None:

@@ -90,9 +90,9 @@ class ServedSystem:
             if self.reranker is None:
                 return self._rankings(texts, k, kind, accepted)
             rankings = self._rankings(texts, max(k, RERANK_DEPTH), kind, accepted)
+            return _reranked(texts, rankings, k, self.reranker, self.passages)
         except QontextError as error:  # not a mistake of the client: conditions were checked above
             raise Failed(error.message, place=error.place, remedy=error.remedy) from error
-        return _reranked(texts, rankings, k, self.reranker, self.passages)
 
     def _rankings(self, texts: Sequence[str], k: int, kind: Kind, accepted: Mask | None) -> list[Ranking]:
         def among(index: Index) -> Mask | None:
