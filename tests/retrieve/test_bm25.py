@@ -13,7 +13,7 @@ from qontext.data.collection import load_collection
 from qontext.evaluation.measures import measure, parse
 from qontext.frame.errors import QontextError
 from qontext.retrieve import bm25
-from qontext.retrieve.analysis import Analyzer
+from qontext.retrieve.analyzer import Analyzer
 from qontext.retrieve.bm25 import Bm25
 from qontext.retrieve.encoded import postings
 

@@ -16,7 +16,7 @@ from qontext.frame.errors import QontextError
 from qontext.frame.parts import Place
 from qontext.queries.generators import GENERATORS
 from qontext.queries.generators.chat import check_endpoint
-from qontext.retrieve.analysis import LANGUAGES
+from qontext.retrieve.analyzer import LANGUAGES
 
 
 class AdaptConfig(StageConfig):

@@ -28,7 +28,7 @@ from qontext.frame.config import Input
 from qontext.frame.errors import QontextError
 from qontext.frame.parts import Outcome, Part, Parts, PartsConfig, slices
 from qontext.frame.stages import Stage
-from qontext.retrieve.analysis import WORD, term_of
+from qontext.retrieve.analyzer import WORD, term_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -100,7 +100,7 @@ class ExpandConfig(PartsConfig):
     @field_validator("analyzer")
     @classmethod
     def _known(cls, name: str | None) -> str | None:
-        from qontext.retrieve.analysis import term_of
+        from qontext.retrieve.analyzer import term_of
 
         if name is not None:
             term_of(name)

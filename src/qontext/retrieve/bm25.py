@@ -33,7 +33,7 @@ from qontext.frame import process
 from qontext.frame.damage import damaged, opening, read_json
 from qontext.frame.disk import require_regular
 from qontext.frame.errors import QontextError, choose
-from qontext.retrieve.analysis import Analyzer, analyzers
+from qontext.retrieve.analyzer import Analyzer, analyzers
 from qontext.retrieve.encoded.postings import DATA, ROWS, STARTS, VOCABULARY, Inverter, Postings
 from qontext.retrieve.encoded.vectors import as_objects, numbers_of, read_ids, write_ids
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from qontext.frame.errors import QontextError
-from qontext.retrieve.analysis import WORD, term_of
+from qontext.retrieve.analyzer import WORD, term_of
 
 SNIPPET = 320
 """Maximum characters of a snippet."""

@@ -16,7 +16,7 @@ from fastapi.responses import RedirectResponse, Response
 
 from qontext.data.collection import Passage
 from qontext.frame.errors import QontextError
-from qontext.retrieve.analysis import term_of
+from qontext.retrieve.analyzer import term_of
 from qontext.retrieve.snippets import unwrapped
 from qontext.serve.api import service_of
 from qontext.serve.errors import ServeError, Unknown

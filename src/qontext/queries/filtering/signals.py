@@ -20,7 +20,7 @@ from qontext.data.collection import Passage
 from qontext.queries.filtering.lookup import joined
 from qontext.queries.filtering.searchers import Searcher
 from qontext.queries.words import READ_CHARACTERS, Array, content_words
-from qontext.retrieve.analysis import term_of
+from qontext.retrieve.analyzer import term_of
 
 PAIRS = 4096
 RANKED = 4_000_000
