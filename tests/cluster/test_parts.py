@@ -14,8 +14,8 @@ from tests.tiny import Server
 from qontext import api
 from qontext.data import records
 from qontext.data.collection import read_passages
+from qontext.data.ids import first_repeated
 from qontext.data.rows import PassageRows, refuse_repeated_ids
-from qontext.data.seen import first_repeated
 from qontext.frame import artifacts
 from qontext.frame.artifacts import Artifact, Workdir
 from qontext.frame.errors import QontextError
@@ -100,7 +100,7 @@ def test_files_before_a_part_are_not_read(inputs: Inputs, tmp_path: Path) -> Non
 
 
 def test_repeated_ids_are_found_in_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qontext.data.seen._BUFFER", 1000)
+    monkeypatch.setattr("qontext.data.ids._BUFFER", 1000)
     ids = [f"p{n}" for n in range(10_000)]
 
     def batches_of(all_ids: list[str]):
@@ -108,7 +108,7 @@ def test_repeated_ids_are_found_in_partitions(monkeypatch: pytest.MonkeyPatch) -
 
     assert first_repeated(batches_of(ids)) == (10_000, None)
     assert first_repeated(batches_of([*ids, "p7", "p3"])) == (10_002, "p7")
-    monkeypatch.setattr("qontext.data.seen._hash", lambda value: len(value))  # different ids, equal hashes
+    monkeypatch.setattr("qontext.data.ids._hash", lambda value: len(value))  # different ids, equal hashes
     assert first_repeated(batches_of(ids)) == (10_000, None)
 
 

@@ -15,7 +15,7 @@ import zstandard
 
 from qontext import api
 from qontext.corpus.sources import lines
-from qontext.data import compression
+from qontext.data import lines as files
 from qontext.data.lines import read_lines
 from qontext.data.runs import read_run
 from qontext.frame.errors import QontextError
@@ -89,7 +89,7 @@ def test_a_labeled_set_of_empty_lines_is_refused(tmp_path: Path, ending: str, en
 def test_a_line_without_end_is_refused_once_it_is_too_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
-    monkeypatch.setattr(compression, "LONGEST_LINE", 3 << 20)
+    monkeypatch.setattr(files, "LONGEST_LINE", 3 << 20)
     path = write(tmp_path / f"queries.tsv{ending}", (b"q\tx\n", 1), (b"x" * (1 << 20), 20))
     reader = read_lines(path)
     assert next(reader) == "q\tx"
@@ -101,8 +101,8 @@ def test_a_line_without_end_is_refused_once_it_is_too_long(
 def test_lines_within_the_limits_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
-    monkeypatch.setattr(compression, "LONGEST_LINE", 1 << 20)
-    monkeypatch.setattr(compression, "MOST_BLANKS", 1 << 19)
+    monkeypatch.setattr(files, "LONGEST_LINE", 1 << 20)
+    monkeypatch.setattr(files, "MOST_BLANKS", 1 << 19)
     long = json.dumps("x" * 1_000_000).encode() + b"\n"
     path = write(
         tmp_path / f"x.jsonl{ending}", (long, 5), (b"\n", 300_000), (long, 1), (b"\n", 300_000), (b"y", 1)

@@ -41,8 +41,8 @@ from qontext.frame.stages import Stage
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from qontext.data.ids import SeenIds
     from qontext.data.records import Document
-    from qontext.data.seen import SeenIds
 
 RECORDS_PER_BLOCK, BLOCKS_PER_PART = 128, 32
 _COUNTS = b"qontext.counts"
@@ -261,7 +261,7 @@ def split_block(block: Batch, config: SplitConfig) -> tuple[pa.Table, Counter[st
 
 def _blocks(source: Source, config: SplitConfig, advance: Callable[[float], None]) -> Iterator[Batch]:
     """The source's records in blocks of fixed size, without unusable ones."""
-    from qontext.data.seen import SeenIds
+    from qontext.data.ids import SeenIds
 
     seen_ids, left_out, items, read = SeenIds(), itertools.count(), source.documents(), 0
     while batch := list(itertools.islice(items, RECORDS_PER_BLOCK)):

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from qontext.data import dpr, records
-from qontext.data.compression import SUFFIXES
 from qontext.data.ids import escape, id_of, unescape
-from qontext.data.lines import read_jsonl, read_lines
+from qontext.data.lines import SUFFIXES, read_jsonl, read_lines
 from qontext.data.metadata import as_json
 from qontext.data.passage import PASSAGE_COLUMNS, passages_of
 from qontext.data.passage import Passage as Passage

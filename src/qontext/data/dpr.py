@@ -16,9 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from qontext.data.compression import plain_name
 from qontext.data.ids import id_of
-from qontext.data.lines import check_characters, read_lines
+from qontext.data.lines import check_characters, plain_name, read_lines
 from qontext.frame.errors import QontextError
 
 _HEADER = ["id", "text", "title"]

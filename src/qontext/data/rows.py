@@ -93,7 +93,7 @@ class PassageRows:
 def refuse_repeated_ids(source: Path | str, what: str = "id") -> int:
     """How many passages there are, once each is known to have an id of its own. Reads the ids of all, unless `split`,
     which keeps them apart, wrote the passages."""
-    from qontext.data.seen import first_repeated
+    from qontext.data.ids import first_repeated
 
     if artifacts.is_artifact(source) and artifacts.open_artifact(source).verb == "split":
         return records.count_rows(source)

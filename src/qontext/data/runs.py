@@ -19,9 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from qontext.data.compression import compression, open_bytes
 from qontext.data.ids import escape_all, unescape, unescape_all
-from qontext.data.lines import read_lines
+from qontext.data.lines import compression, open_bytes, read_lines
 from qontext.data.numbering import ascending, by_occurrence, first_with_space
 from qontext.data.ranks import check_ranks
 from qontext.data.records import Hit

@@ -18,9 +18,8 @@ import numpy as np
 import regex  # type: ignore[import-untyped]  # a dependency of transformers
 
 from qontext.data import dpr
-from qontext.data.compression import plain_name
 from qontext.data.ids import id_of
-from qontext.data.lines import read_jsonl
+from qontext.data.lines import plain_name, read_jsonl
 from qontext.data.runs import Run
 from qontext.evaluation.datasets import BENCHMARKS, Benchmark
 from qontext.evaluation.measures import Floats

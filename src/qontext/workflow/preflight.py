@@ -12,8 +12,7 @@ from qontext.corpus.sources import Problem
 from qontext.corpus.split import SplitConfig, open_documents
 from qontext.data import dpr, records
 from qontext.data.collection import load_collection, read_passages, read_qrels, read_queries
-from qontext.data.compression import plain_name
-from qontext.data.lines import read_lines
+from qontext.data.lines import plain_name, read_lines
 from qontext.data.runs import read_run
 from qontext.evaluation.beir import BeirConfig, folders_of
 from qontext.evaluation.datasets import BENCHMARKS

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator
 
 from qontext.corpus.sources.base import FieldNames, Problem, Source
-from qontext.data.compression import SUFFIXES
+from qontext.data.lines import SUFFIXES
 from qontext.frame.disk import explained, require_regular
 from qontext.frame.errors import QontextError, missing_extra, printable
 from qontext.frame.kinds import Kind, Kinds

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from qontext.corpus.sources.base import Problem
-from qontext.data.compression import compression, plain_name
+from qontext.data.lines import compression, plain_name
 from qontext.frame.errors import QontextError
 
 LONGEST = 64 << 20

@@ -12,9 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from qontext.data import dpr, records
-from qontext.data.compression import plain_name
 from qontext.data.ids import id_of, unescape
-from qontext.data.lines import read_jsonl, read_lines
+from qontext.data.lines import plain_name, read_jsonl, read_lines
 from qontext.data.runs import Run, is_unranked, read_run
 from qontext.frame import html
 from qontext.frame.errors import QontextError

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from qontext.data.collection import Passage, read_passages
-from qontext.data.seen import SeenIds
+from qontext.data.ids import SeenIds
 from qontext.frame.errors import QontextError
 from qontext.queries.words import batches
 

@@ -20,9 +20,8 @@ from pydantic import model_validator
 
 from qontext.data import records
 from qontext.data.collection import Passage, read_passages
-from qontext.data.compression import plain_name
 from qontext.data.ids import id_of, unescape
-from qontext.data.lines import read_jsonl, read_lines
+from qontext.data.lines import plain_name, read_jsonl, read_lines
 from qontext.frame import log
 from qontext.frame.config import Input, Options, existing
 from qontext.frame.errors import QontextError

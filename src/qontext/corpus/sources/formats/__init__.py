@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from qontext.corpus.sources.formats.base import Reader
 from qontext.corpus.sources.lines import ending, read_blocks
-from qontext.data.compression import plain_name
+from qontext.data.lines import plain_name
 from qontext.frame.errors import QontextError
 
 

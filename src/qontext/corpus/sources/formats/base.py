@@ -17,7 +17,7 @@ from typing import Any
 
 from qontext.corpus.sources.base import Kind
 from qontext.corpus.sources.lines import LONGEST, read_blocks, wrong_encoding
-from qontext.data.compression import plain_name
+from qontext.data.lines import plain_name
 from qontext.data.records import Block
 from qontext.frame.errors import printable
 

@@ -21,7 +21,7 @@ from qontext.corpus.sources.formats.base import (
     read_bytes,
 )
 from qontext.corpus.sources.lines import ending
-from qontext.data.compression import open_bytes
+from qontext.data.lines import open_bytes
 from qontext.data.records import Block
 
 _QUOTED = re.compile(r"^(>.*|On .{4,120} wrote:|-{2,} ?Original Message ?-{2,})$", re.MULTILINE)
