@@ -24,14 +24,14 @@ from study import ARMS, CLAIMS, LONG, MEASURES, SCALES, Claim
 from qontext.evaluation import plots
 from qontext.evaluation.comparison import (
     Difference,
-    System,
+    SystemScores,
     difference,
     format_p,
     holm,
     randomization_test,
     with_spread,
 )  # fmt: skip
-from qontext.evaluation.contents import Block, Plot
+from qontext.evaluation.contents import Plot, ReportBlock
 from qontext.evaluation.measures import Floats
 from qontext.evaluation.report import to_page
 from qontext.evaluation.tables import Cell, Row, Table, to_markdown
@@ -117,9 +117,11 @@ def values_of(cells: Sequence[dict[str, Any]]) -> dict[Key, dict[int, dict[str, 
     return values
 
 
-def systems_of(cells: Sequence[dict[str, Any]]) -> dict[Key, System]:
+def systems_of(cells: Sequence[dict[str, Any]]) -> dict[Key, SystemScores]:
     """What each arm reached, with all its seeds."""
-    return {key: System(TITLES[key[2]], list(seeds.values())) for key, seeds in values_of(cells).items()}
+    return {
+        key: SystemScores(TITLES[key[2]], list(seeds.values())) for key, seeds in values_of(cells).items()
+    }
 
 
 def tests_of(cells: Sequence[dict[str, Any]]) -> list[Test]:
@@ -255,7 +257,7 @@ def differences_table(tests: Sequence[Test]) -> Table:
     return table
 
 
-def arms_table(systems: dict[Key, System], cells: Sequence[dict[str, Any]], data: str) -> Table:
+def arms_table(systems: dict[Key, SystemScores], cells: Sequence[dict[str, Any]], data: str) -> Table:
     """A row per arm of a data set."""
     amounts = amounts_of(systems, data)
     columns = ["pre-training", "seeds", "minutes"]
@@ -295,7 +297,7 @@ SHORT_ARMS = (
 """What the README shows."""
 
 
-def short_table(systems: dict[Key, System]) -> Table:
+def short_table(systems: dict[Key, SystemScores]) -> Table:
     """The means of the arms that decide, on all sets, without labels and with the most."""
     columns = [(name, place, labels) for name, place in SHORT.items() for labels in ("0", "1000")]
     table = Table(["pre-training", *(f"{name}, {labeled(labels)}" for name, _, labels in columns)])
@@ -312,7 +314,7 @@ def short_table(systems: dict[Key, System]) -> Table:
     return table
 
 
-def amounts_of(systems: dict[Key, System], data: str) -> list[str]:
+def amounts_of(systems: dict[Key, SystemScores], data: str) -> list[str]:
     """The numbers of labels on a data set, without and with BM25."""
     amounts = {labels for name, labels, _ in systems if name == data}
     return sorted(amounts, key=lambda labels: (int(labels.partition("+")[0]), labels))
@@ -360,19 +362,21 @@ def html(
     drawn: Mapping[str, Figure],
     curves: Sequence[str],
 ) -> str:
-    blocks = [Block("Claims", tables=[tables["claims"]])]
+    blocks = [ReportBlock("Claims", tables=[tables["claims"]])]
     systems = systems_of(cells)
     for data in sorted({key[0] for key in systems}):
         names = [f"{data}-{labels}" for labels in amounts_of(systems, data)]
         seen = [Plot(slug(name), drawn[slug(name)], name.replace("-", ", ")) for name in names]
-        blocks.append(Block(data, tables=[tables[re.sub(r"\W", "_", data)]], plots=seen))
+        blocks.append(ReportBlock(data, tables=[tables[re.sub(r"\W", "_", data)]], plots=seen))
     if curves:
-        blocks.append(Block("Learning curves", plots=[Plot(name, drawn[name], name) for name in curves]))
-    blocks.append(Block("All differences", tables=[tables["differences"]]))
+        blocks.append(
+            ReportBlock("Learning curves", plots=[Plot(name, drawn[name], name) for name in curves])
+        )
+    blocks.append(ReportBlock("All differences", tables=[tables["differences"]]))
     return to_page("Evidence", "The claims of the papers, tested with Qontext on public data", blocks)
 
 
-def figures(systems: dict[Key, System]) -> dict[str, Figure]:
+def figures(systems: dict[Key, SystemScores]) -> dict[str, Figure]:
     """Each arm's mean and its interval, by start, data set and number of labels."""
     drawn = {}
     for data in sorted({key[0] for key in systems}):
@@ -387,7 +391,7 @@ def figures(systems: dict[Key, System]) -> dict[str, Figure]:
     return drawn
 
 
-def label_curves(systems: dict[Key, System]) -> dict[str, Lines]:
+def label_curves(systems: dict[Key, SystemScores]) -> dict[str, Lines]:
     """What an arm reaches by the number of labels, on every set where cells with few and with many are recorded."""
     drawn: dict[str, Lines] = {}
     for place, name in places_with(systems, lambda key: key[0].startswith("curve/")):
@@ -401,7 +405,7 @@ def label_curves(systems: dict[Key, System]) -> dict[str, Lines]:
     return drawn
 
 
-def step_curves(systems: dict[Key, System]) -> dict[str, Lines]:
+def step_curves(systems: dict[Key, SystemScores]) -> dict[str, Lines]:
     """What an arm reaches without labels by the number of steps of pre-training; none is the start."""
     drawn: dict[str, Lines] = {}
     for place, name in places_with(systems, lambda key: key[2].endswith("-long")):
@@ -417,12 +421,12 @@ def step_curves(systems: dict[Key, System]) -> dict[str, Lines]:
     return drawn
 
 
-def places_with(systems: dict[Key, System], wanted: Callable[[Key], bool]) -> list[tuple[str, str]]:
+def places_with(systems: dict[Key, SystemScores], wanted: Callable[[Key], bool]) -> list[tuple[str, str]]:
     """Starts and sets of which a system is wanted, and the names of the sets alone."""
     return [(place, place.partition("/")[2]) for place in sorted({key[0] for key in systems if wanted(key)})]
 
 
-def learning(systems: dict[Key, System]) -> dict[str, Figure]:
+def learning(systems: dict[Key, SystemScores]) -> dict[str, Figure]:
     """Learning curves, over labels and over steps."""
     labels = {name: plots.learning(of, "labels", MAIN) for name, of in label_curves(systems).items()}
     steps = {

@@ -365,9 +365,9 @@ MEMORY = [
 
 @pytest.mark.parametrize("error", MEMORY, ids=lambda error: type(error).__name__)
 def test_memory_that_ran_out_is_not_blamed_on_a_file_or_the_program(error: Exception, tmp_path: Path) -> None:
-    with pytest.raises(QontextError, match=r"^out of memory\."), disk.explained():
+    with pytest.raises(QontextError, match=r"^out of memory\."), disk.readable_errors():
         raise error
     with pytest.raises(QontextError, match=r"^out of memory\."), opening(tmp_path, "JSON"):
         raise error
-    with pytest.raises(RuntimeError, match="of another kind"), disk.explained():
+    with pytest.raises(RuntimeError, match="of another kind"), disk.readable_errors():
         raise RuntimeError("of another kind")

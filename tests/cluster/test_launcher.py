@@ -7,11 +7,11 @@ import signal
 
 import pytest
 
-from qontext.cluster.launcher import Group, Torchrun, watch
+from qontext.cluster.launcher import Processes, Torchrun, watch
 from qontext.frame.errors import QontextError
 
 
-class Countdown(Group):
+class Countdown(Processes):
     """Has ended after three looks; at the second one, `at_second` happens."""
 
     def __init__(self, at_second=lambda: None):

@@ -203,7 +203,7 @@ def test_the_head_is_killed(
 def test_a_head_that_does_not_answer_is_not_waited_for() -> None:
     """Ray would end this process in the middle of the call, without a sentence."""
     ended = threading.Event()
-    job = on_ray._Job.__new__(on_ray._Job)
+    job = on_ray._PartsJob.__new__(on_ray._PartsJob)
     job.ray, job.resource, job.room = SimpleNamespace(cluster_resources=ended.wait), "CPU", 3
     assert job._room() == 3
     ended.set()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from qontext.evaluation.compare import find_runs, system_names
-from qontext.evaluation.comparison import System, compare_systems, marks
+from qontext.evaluation.comparison import SystemScores, compare_systems, marks
 from qontext.frame import execution
 from qontext.frame.errors import QontextError
 
@@ -103,7 +103,7 @@ def test_the_correction_covers_all_pairs_of_a_measure() -> None:
     base = rng.random(40)
     shifts = {"a": 0, "b": 0.3, "c": 0.02}
     systems = [
-        System(name, [{"x": base + shift * rng.random(40), "y": rng.random(40)}])
+        SystemScores(name, [{"x": base + shift * rng.random(40), "y": rng.random(40)}])
         for name, shift in shifts.items()
     ]
     pairs = compare_systems(systems, ["x", "y"], permutations=500)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from qontext import api
 from qontext.cli import app
 from qontext.frame.errors import QontextError
-from qontext.workflow.ablation import Scores, ablation_table, arms_of, compare_arms
+from qontext.workflow.ablation import ArmScores, ablation_table, arms_of, compare_arms
 from qontext.workflow.recipe import read_recipe
 from qontext.workflow.sweep import expand, parse_axis
 
@@ -102,9 +102,9 @@ def test_runs_resumes_and_makes_the_table(
     assert len(again.steps) == 4
 
 
-def scored(values: list[float]) -> Scores:
+def scored(values: list[float]) -> ArmScores:
     queries = [f"q{i}" for i in range(len(values))]
-    return Scores({"m": np.array(values)}, {"m": queries}, ["m"])
+    return ArmScores({"m": np.array(values)}, {"m": queries}, ["m"])
 
 
 def test_seeds_are_averaged_and_arms_tested() -> None:

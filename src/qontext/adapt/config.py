@@ -13,7 +13,7 @@ from qontext.corpus.sources import ReadAs, fingerprint, reads_below
 from qontext.data.passage import TitleRule
 from qontext.frame.config import Action, Input, Machine, Seed, StageConfig, without_empty
 from qontext.frame.errors import QontextError
-from qontext.frame.parts import Place
+from qontext.frame.parts import RunsOn
 from qontext.queries.generators import GENERATORS
 from qontext.queries.generators.chat import check_endpoint
 from qontext.retrieve.analyzer import LANGUAGES
@@ -79,7 +79,7 @@ class AdaptConfig(StageConfig):
     index: Annotated[str | None, Machine()] = None
     """What searches the vectors. Default: what it was before, else exact search. Its recall is measured."""
 
-    on: Place = "local"
+    on: RunsOn = "local"
     """Where passages are tokenized, encoded and given queries: local, ray, HOST:PORT or ray://HOST:PORT; see
     'qontext encode'."""
 

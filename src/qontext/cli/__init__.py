@@ -212,7 +212,7 @@ def run_guarded(action: Callable[[], None], *, debug: bool) -> None:
     """Run; user errors exit with one sentence and code 2, interrupts with 130."""
     try:
         try:
-            with disk.explained():
+            with disk.readable_errors():
                 action()
         finally:
             process.check_interrupt()
@@ -229,7 +229,7 @@ def run_guarded(action: Callable[[], None], *, debug: bool) -> None:
     except Exception as error:
         if debug:
             raise
-        if (foreign := kinds.explained(error)) is not None:
+        if (foreign := kinds.error_in_foreign_code(error)) is not None:
             log.say(f"error: {foreign}")
             raise typer.Exit(2) from None
         log.say(

@@ -87,7 +87,7 @@ def _init(ray: Any, address: str, **settings: Any) -> None:
         ray.init(address=address, logging_level="ERROR", log_to_driver=False, **settings)
 
 
-class Head:
+class ClusterHead:
     """The head of a cluster, as seen from here. Where it is gone, many calls wait for it until Ray ends this process."""
 
     def __init__(self, ray: Any, on: str) -> None:

@@ -1,7 +1,7 @@
 """Processes that work on one job: started, watched until they have ended, and stopped at a signal.
 
-A `Group` says how: ranks on this machine (`Torchrun`), ranks of a training on a Ray cluster (`ranks`), or workers there that
-make parts (`on_ray`). Ctrl-C, SIGTERM and SIGHUP stop all of them in the same way.
+`Processes` says how: ranks on this machine (`Torchrun`), ranks of a training on a Ray cluster (`ranks`), or workers there
+that make parts (`on_ray`). Ctrl-C, SIGTERM and SIGHUP stop all of them in the same way.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from qontext.frame.process import StopRequests
 _PR_SET_PDEATHSIG = 1
 
 
-class Group(ABC):
+class Processes(ABC):
     """The processes of a job, as the command that started it sees them."""
 
     message = "Stopping after this step …"
@@ -40,7 +40,7 @@ class Group(ABC):
         """End what still runs."""
 
 
-def watch(group: Group) -> None:
+def watch(group: Processes) -> None:
     """Until all processes have ended. A signal stops them and raises KeyboardInterrupt; a second one does so at once."""
     try:
         with StopRequests(signal.SIGHUP, message=group.message) as request:
@@ -52,7 +52,7 @@ def watch(group: Group) -> None:
         group.end()
 
 
-class Torchrun(Group):
+class Torchrun(Processes):
     """Ranks on this machine that run a command of qontext. They end with this process, on Linux even if it is killed.
 
     torchrun gives them half a minute to finish and save their step after a signal.

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from qontext.cluster.connect import Head, connected
-from qontext.cluster.launcher import Group, watch
+from qontext.cluster.connect import ClusterHead, connected
+from qontext.cluster.launcher import Processes, watch
 from qontext.cluster.worker import Failure, Order, Worker
 from qontext.frame import log
 from qontext.frame.errors import QontextError
@@ -32,7 +32,7 @@ ATTEMPTS, DEATHS = 3, 10
 
 def run(verb: str, parts: Parts[Any], waiting: list[Part], advance: Callable[..., None]) -> Outcome:
     with connected(parts.config.on) as ray:
-        job = _Job(ray, verb, parts, waiting, advance)
+        job = _PartsJob(ray, verb, parts, waiting, advance)
         try:
             watch(job)
         finally:
@@ -59,7 +59,7 @@ class _Hand:
         return [part for part in (self.part, self.following) if part is not None]
 
 
-class _Job(Group):
+class _PartsJob(Processes):
     message = "Stopping …"
 
     def __init__(
@@ -70,7 +70,7 @@ class _Job(Group):
         self.hands: list[_Hand] = []
         self.failures, self.deaths = Counter[int](), Counter[int]()
         self.slowest, self.hired = 0.0, 0
-        self.outcome, self.head, self.room = Outcome(), Head(ray, parts.config.on), 0
+        self.outcome, self.head, self.room = Outcome(), ClusterHead(ray, parts.config.on), 0
         self.resource = "GPU" if parts.uses_gpu and ray.cluster_resources().get("GPU") else "CPU"
 
     def wait(self, seconds: float) -> bool:

@@ -22,7 +22,7 @@ LOCK = ".ranks"
 _SIOCGIFADDR = 0x8915
 
 
-class Training(NamedTuple):
+class TrainingOrder(NamedTuple):
     """What the ranks run."""
 
     verb: str
@@ -36,7 +36,7 @@ class Training(NamedTuple):
     """The user's permissions for the command (see `frame.trust`)."""
 
 
-class Place(NamedTuple):
+class RankAddress(NamedTuple):
     """Where a rank runs."""
 
     address: str
@@ -57,18 +57,20 @@ class Ended(NamedTuple):
 class Rank:
     """One process of a training."""
 
-    def __init__(self, training: Training) -> None:
-        self.training = Training(*training)
+    def __init__(self, training: TrainingOrder) -> None:
+        self.training = TrainingOrder(*training)
         self.lines: list[str] = []
         self.address = ""
 
-    def place(self) -> Place:
+    def place(self) -> RankAddress:
         import ray
 
         self.address = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
         with socket.create_server((self.address, 0)) as free:
             port = int(free.getsockname()[1])
-        return Place(self.address, port, str(ray.get_runtime_context().get_node_id()), socket.gethostname())
+        return RankAddress(
+            self.address, port, str(ray.get_runtime_context().get_node_id()), socket.gethostname()
+        )
 
     def beat(self) -> list[str]:
         """What was logged since the last call. An answer is a sign of life."""
@@ -130,7 +132,7 @@ def interface_of(address: str) -> str | None:
     return None
 
 
-def environment_of(rank: int, places: list[Place], threads: int, launch: str) -> dict[str, str]:
+def environment_of(rank: int, places: list[RankAddress], threads: int, launch: str) -> dict[str, str]:
     """What torchrun sets for this rank. A GPU that Ray assigns is the only one that the process sees: number 0."""
     shared = {"OMP_NUM_THREADS": str(threads)}
     if len(places) == 1:

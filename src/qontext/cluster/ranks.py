@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import qontext
-from qontext.cluster.connect import Head, connected
-from qontext.cluster.launcher import Group, watch
-from qontext.cluster.rank import LOCK, Ended, Place, Rank, Training, environment_of
+from qontext.cluster.connect import ClusterHead, connected
+from qontext.cluster.launcher import Processes, watch
+from qontext.cluster.rank import LOCK, Ended, Rank, RankAddress, TrainingOrder, environment_of
 from qontext.cluster.worker import Failure
 from qontext.frame import locks, log, process, trust
 from qontext.frame.errors import QontextError
@@ -32,7 +32,7 @@ GRACE, FAREWELL = 10.0, 30.0
 def run(verb: str, settings: Any, out: Path, overwrite: bool) -> None:
     """Run the training into `out`."""
     values = settings.model_dump(mode="json", exclude_unset=True, exclude={"on", "ranks"})
-    training = Training(
+    training = TrainingOrder(
         verb, values, str(out.resolve()), overwrite, str(Path.cwd()), qontext.__version__, trust.decision()
     )
     with locks.lock(out, LOCK), connected(settings.on) as ray:
@@ -88,19 +88,19 @@ def _placement(ray: Any, count: int, uses_gpu: bool) -> Any:
     return group
 
 
-class _Ranks(Group):
+class _Ranks(Processes):
     """The ranks of a training, as the command sees them."""
 
     def __init__(self, ray: Any, on: str) -> None:
-        self.ray, self.head = ray, Head(ray, on)
+        self.ray, self.head = ray, ClusterHead(ray, on)
         self.actors: list[Any] = []
-        self.places: list[Place] = []
+        self.places: list[RankAddress] = []
         self.running: dict[Any, int] = {}
         self.beats: dict[Any, int] = {}
         self.heard: list[float] = []
         self.beaten = 0.0
 
-    def hire(self, group: Any, count: int, uses_gpu: bool, training: Training) -> None:
+    def hire(self, group: Any, count: int, uses_gpu: bool, training: TrainingOrder) -> None:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         needs = {"num_cpus": 1, **({"num_gpus": 1} if uses_gpu else {})}
@@ -112,7 +112,7 @@ class _Ranks(Group):
             self.actors.append(kind.remote(tuple(training)))
         for rank, actor in enumerate(self.actors):
             try:
-                self.places.append(Place(*self.ray.get(actor.place.remote(), timeout=PATIENCE)))
+                self.places.append(RankAddress(*self.ray.get(actor.place.remote(), timeout=PATIENCE)))
             except self.ray.exceptions.RayError as error:
                 raise self._lost(rank, error) from None
         names = ", ".join(f"{name} ({n})" for name, n in Counter(place.name for place in self.places).items())

@@ -103,7 +103,7 @@ def compare(
     ('worse', 'best', 0.5, True)
     """
     from qontext.evaluation import checks
-    from qontext.evaluation.comparison import System
+    from qontext.evaluation.comparison import SystemScores
     from qontext.evaluation.side_by_side import Comparison, tops
 
     groups = _groups(runs)
@@ -113,7 +113,7 @@ def compare(
     systems, firsts, queries = [], [], []
     for name, own in groups.items():
         scored = [scored_run(one, name, qrels, judged, measures, relevant) for one in own]
-        systems.append(System(name, [scores.values for scores, _ in scored]))
+        systems.append(SystemScores(name, [scores.values for scores, _ in scored]))
         firsts.append(tops(scored[0][1], judged.qrels, threshold(judged, relevant)))
         queries = scored[0][0].queries
     folder = data or (qrels if isinstance(qrels, str | os.PathLike) and Path(qrels).is_dir() else None)

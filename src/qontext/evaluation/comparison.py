@@ -117,7 +117,7 @@ def format_p(p: float) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class System:
+class SystemScores:
     """A system's values, one dictionary (measure → [Q]) per training seed."""
 
     name: str
@@ -175,7 +175,7 @@ class Pair:
 
 
 def compare_systems(
-    systems: Sequence[System], measures: Sequence[str], *, permutations: int = 10_000, seed: int = 42
+    systems: Sequence[SystemScores], measures: Sequence[str], *, permutations: int = 10_000, seed: int = 42
 ) -> list[Pair]:
     """Every pair of systems on every measure. The p values of a measure are corrected together by Holm's procedure, so
     they do not depend on which other measures are shown."""
@@ -190,7 +190,7 @@ def compare_systems(
     return pairs
 
 
-def marks(systems: Sequence[System], pairs: Sequence[Pair], measure: str) -> dict[str, str]:
+def marks(systems: Sequence[SystemScores], pairs: Sequence[Pair], measure: str) -> dict[str, str]:
     """For each system, the letters of the systems that it beats significantly, as in tables of papers."""
     letters = {system.name: chr(ord("a") + i % 26) for i, system in enumerate(systems)}
     beaten: dict[str, list[str]] = {system.name: [] for system in systems}

@@ -16,7 +16,7 @@ from qontext.data.runs import read_run
 from qontext.evaluation import plots
 from qontext.evaluation.comparison import Pair, bootstrap_interval, compare_systems
 from qontext.evaluation.datasets import load_judgments
-from qontext.evaluation.gather import GENERATED, Facts, Section, Training, without_seed
+from qontext.evaluation.gather import GENERATED, Facts, Section, TrainingLosses, without_seed
 from qontext.evaluation.results import differences_table, marked, results_table
 from qontext.evaluation.side_by_side import largest_changes, tops
 from qontext.evaluation.tables import Cell, Row, Table
@@ -48,7 +48,7 @@ class Plot:
 
 
 @dataclass
-class Block:
+class ReportBlock:
     """A piece of the report under one heading."""
 
     heading: str
@@ -63,7 +63,7 @@ class Block:
 class Contents:
     """The complete report, and its raw numbers for the CSV files."""
 
-    blocks: list[Block] = field(default_factory=list)
+    blocks: list[ReportBlock] = field(default_factory=list)
     results: list[list[Any]] = field(default_factory=list)
     differences: list[list[Any]] = field(default_factory=list)
 
@@ -96,7 +96,7 @@ def contents(
     """Build the report; `data` has the texts of queries and passages for examples, `recommended` is the name of a system."""
     report = Contents()
     if opening:
-        report.blocks.append(Block("Verdict", text=list(opening), is_lead=True))
+        report.blocks.append(ReportBlock("Verdict", text=list(opening), is_lead=True))
     for number, section in enumerate(facts.sections, start=1):
         tested = [m for m in section.measures if not m.startswith("Judged")]
         pairs = compare_systems(section.systems, tested)
@@ -107,7 +107,7 @@ def contents(
         if section.curves:
             report.blocks.append(_depth(section, f"s{number}"))
     report.blocks += _trainings(_by_arm(facts.trainings))
-    provenance = Block(
+    provenance = ReportBlock(
         "How the results were produced", text=list(machines(facts)), tables=[steps_table(facts, price)]
     )
     provenance.details += [(f"Recipe of {root}", text) for root, text in facts.recipes.items()]
@@ -154,9 +154,9 @@ def _add_numbers(report: Contents, section: Section, pairs: Sequence[Pair]) -> N
         )
 
 
-def _trainings(trainings: Sequence[Training]) -> list[Block]:
+def _trainings(trainings: Sequence[TrainingLosses]) -> list[ReportBlock]:
     """The losses by step; of a loss that was logged once, its value."""
-    block = Block("Training")
+    block = ReportBlock("Training")
     for number, training in enumerate(trainings, start=1):
         lines = {name: points for name, points in training.losses.items() if len(points) > 1}
         once = [(name, *points[0]) for name, points in training.losses.items() if len(points) == 1]
@@ -168,9 +168,9 @@ def _trainings(trainings: Sequence[Training]) -> list[Block]:
     return [block] if block.plots or block.text else []
 
 
-def _by_arm(trainings: Sequence[Training]) -> list[Training]:
+def _by_arm(trainings: Sequence[TrainingLosses]) -> list[TrainingLosses]:
     """Merge trainings that differ only in a seed: the mean of their losses at every step."""
-    arms: dict[str, list[Training]] = {}
+    arms: dict[str, list[TrainingLosses]] = {}
     for training in trainings:
         name = without_seed(training.name) or training.name
         arms.setdefault(name.replace("--", ", ") if "=" in name else name, []).append(training)
@@ -185,11 +185,15 @@ def _by_arm(trainings: Sequence[Training]) -> list[Training]:
             loss: [(step, sum(values) / len(values)) for step, values in sorted(steps.items())]
             for loss, steps in losses.items()
         }
-        merged.append(Training(name if len(seeds) == 1 else f"{name} (mean of {len(seeds)} seeds)", means))
+        merged.append(
+            TrainingLosses(name if len(seeds) == 1 else f"{name} (mean of {len(seeds)} seeds)", means)
+        )
     return merged
 
 
-def _results(section: Section, pairs: Sequence[Pair], prefix: str, recommended: str | None) -> list[Block]:
+def _results(
+    section: Section, pairs: Sequence[Pair], prefix: str, recommended: str | None
+) -> list[ReportBlock]:
     """The means of all systems, and the differences between them."""
     main = section.measures[0]
     columns = {system.name: system.per_query(main) for system in section.systems}
@@ -197,7 +201,7 @@ def _results(section: Section, pairs: Sequence[Pair], prefix: str, recommended: 
     caption = f"Mean {main} of each system with its confidence interval"
     means = Plot(f"{prefix}-means", plots.intervals(spans, main), caption)
     heading = section.title[0].upper() + section.title[1:] if section.is_held_out else section.title
-    blocks = [Block(heading, tables=[results_table(section, pairs, recommended)], plots=[means])]
+    blocks = [ReportBlock(heading, tables=[results_table(section, pairs, recommended)], plots=[means])]
     if section.is_held_out and section.split == GENERATED:
         blocks[0].text.append(CAVEAT)
     if len(section.systems) > 1:
@@ -209,7 +213,7 @@ def _results(section: Section, pairs: Sequence[Pair], prefix: str, recommended: 
             Plot(f"{prefix}-differences", plots.waterfall(a, b, main), f"From {names[0]} to {names[1]}"),
         ]
         tables = [differences_table(section, pairs)]
-        blocks.append(Block(f"Differences on {section.title}", tables=tables, plots=charts))
+        blocks.append(ReportBlock(f"Differences on {section.title}", tables=tables, plots=charts))
     return blocks
 
 
@@ -223,7 +227,7 @@ def _first_and_best(section: Section, recommended: str | None) -> tuple[str, str
     return first.name, recommended if recommended in {s.name for s in others} and recommended else best
 
 
-def _examples(section: Section, data: str, recommended: str | None) -> list[Block]:
+def _examples(section: Section, data: str, recommended: str | None) -> list[ReportBlock]:
     queries = read_queries(data)
     if not any(query in queries for query in section.queries):
         return []
@@ -258,7 +262,7 @@ def _examples(section: Section, data: str, recommended: str | None) -> list[Bloc
                 Cell("✓" if is_right else "✗"), Cell(text, is_text=True),
             )  # fmt: skip
             table.rows.append(Row(cells, is_new=name == names[0]))
-    return [Block(f"Examples from {section.title}", tables=[table])] if changes else []
+    return [ReportBlock(f"Examples from {section.title}", tables=[table])] if changes else []
 
 
 def _shown(passage: Passage) -> str:
@@ -266,7 +270,7 @@ def _shown(passage: Passage) -> str:
     return textwrap.shorten(text, _SHOWN, placeholder=" …")
 
 
-def _depth(section: Section, prefix: str) -> Block:
+def _depth(section: Section, prefix: str) -> ReportBlock:
     captions = {
         "R": "Recall at depth k: relevant passages found",
         "Success": "Queries with a relevant passage in the top k",
@@ -280,7 +284,7 @@ def _depth(section: Section, prefix: str) -> Block:
         )
         for curve, lines in section.curves.items()
     ]
-    return Block(f"By depth, on {section.title}", plots=charts)
+    return ReportBlock(f"By depth, on {section.title}", plots=charts)
 
 
 def steps_table(facts: Facts, price: float | None) -> Table:

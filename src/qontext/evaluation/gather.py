@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 
 from qontext.data import records
 from qontext.evaluation.compare import system_names
-from qontext.evaluation.comparison import System
+from qontext.evaluation.comparison import SystemScores
 from qontext.evaluation.datasets import BENCHMARKS, Benchmark
 from qontext.evaluation.measures import Floats
 from qontext.frame import artifacts
@@ -48,7 +48,7 @@ class Section:
     split: str  # which judgments, where the place is a folder
     benchmark: Benchmark | None
     queries: list[str]
-    systems: list[System]
+    systems: list[SystemScores]
     curves: dict[str, dict[str, list[float]]]  # curve → system → value per depth
     depths: list[int]
     without_results: dict[str, int]
@@ -79,7 +79,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingLosses:
     """The logged losses of a training: name → (step, value) pairs."""
 
     name: str
@@ -92,7 +92,7 @@ class Facts:
 
     title: str = ""
     sections: list[Section] = field(default_factory=list)
-    trainings: list[Training] = field(default_factory=list)
+    trainings: list[TrainingLosses] = field(default_factory=list)
     stages: list[tuple[str, Artifact]] = field(default_factory=list)
     unfinished: list[str] = field(default_factory=list)
     recipes: dict[str, str] = field(default_factory=dict)
@@ -213,7 +213,7 @@ def _section(group: Sequence[Artifact], labels: Mapping[str, str]) -> Section:
         split=split,
         benchmark=BENCHMARKS.get(benchmark) if benchmark else None,
         queries=queries,
-        systems=[System(name, seeds) for name, seeds in by_name.items()],
+        systems=[SystemScores(name, seeds) for name, seeds in by_name.items()],
         curves={
             c: {s: np.mean(v, axis=0).tolist() for s, v in systems.items()} for c, systems in curves.items()
         },
@@ -282,7 +282,7 @@ def _plain(name: str) -> str:
     return "/".join(telling) or name
 
 
-def _training(path: Path) -> list[Training]:
+def _training(path: Path) -> list[TrainingLosses]:
     """The logged losses of a training, one entry per phase."""
     phases: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for row in metrics.read(path / metrics.FILE):
@@ -292,6 +292,6 @@ def _training(path: Path) -> list[Training]:
                 losses = phases.setdefault(row.get("phase", ""), {})
                 losses.setdefault(name.replace("_", " "), []).append((float(row["step"]), float(value)))
     return [
-        Training(f"{path.name}, {phase}" if phase else path.name, history)
+        TrainingLosses(f"{path.name}, {phase}" if phase else path.name, history)
         for phase, history in phases.items()
     ]

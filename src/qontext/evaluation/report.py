@@ -18,7 +18,7 @@ from qontext.frame.errors import QontextError
 from qontext.frame.stages import Stage
 
 if TYPE_CHECKING:
-    from qontext.evaluation.contents import Block
+    from qontext.evaluation.contents import ReportBlock
 
 _PREAMBLE = "% \\usepackage{booktabs,graphicx}; names in other scripts than Latin and Greek need LuaLaTeX or XeLaTeX\n"
 
@@ -114,7 +114,7 @@ def _templates() -> Any:
     )
 
 
-def to_page(title: str, subtitle: str, blocks: Sequence[Block]) -> str:
+def to_page(title: str, subtitle: str, blocks: Sequence[ReportBlock]) -> str:
     """The complete page, without scripts and requests."""
     from markupsafe import Markup
 
@@ -142,7 +142,7 @@ def to_html(table: Table) -> str:
     return text
 
 
-def to_markdown_page(title: str, subtitle: str, blocks: Sequence[Block]) -> str:
+def to_markdown_page(title: str, subtitle: str, blocks: Sequence[ReportBlock]) -> str:
     """The same in Markdown; figures are the PNG files beside it."""
     lines = [f"# {_h(title)}", "", _h(subtitle), ""]
     for block in blocks:

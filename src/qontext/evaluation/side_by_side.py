@@ -11,7 +11,7 @@ from typing import Any, overload
 
 from qontext.data.collection import Qrels
 from qontext.data.runs import Run
-from qontext.evaluation.comparison import Pair, System, compare_systems, with_spread
+from qontext.evaluation.comparison import Pair, SystemScores, compare_systems, with_spread
 from qontext.evaluation.measures import Floats
 from qontext.frame import html
 
@@ -146,7 +146,7 @@ class Comparison(Sequence[Pair]):
     The largest gains and losses between the first two systems are examples: each has the first passage of every system.
     """
 
-    systems: Sequence[System]
+    systems: Sequence[SystemScores]
     pairs: Sequence[Pair]
     queries: Sequence[str]
     changes: Sequence[Change] = ()
@@ -159,7 +159,7 @@ class Comparison(Sequence[Pair]):
     @classmethod
     def of(
         cls,
-        systems: Sequence[System],
+        systems: Sequence[SystemScores],
         firsts: Sequence[Tops],
         queries: Sequence[str],
         *,

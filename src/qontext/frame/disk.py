@@ -51,7 +51,7 @@ def require_regular(path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def explained() -> Iterator[None]:
+def readable_errors() -> Iterator[None]:
     """Convert OS errors about files, such as a missing permission, into sentences with the file's name; and a lack of
     memory into one. Wraps a whole verb: neither is a bug of the program.
     """

@@ -59,7 +59,7 @@ def command(name: str) -> Callable[..., Any]:
         if isinstance(loaded, Stage):
             out, overwrite = settings.pop("out", None), bool(settings.pop("overwrite", False))
         config = loaded.config.make(settings, where=verb)
-        with disk.explained():
+        with disk.readable_errors():
             if out is not None:
                 assert isinstance(loaded, Stage)
                 return execute(loaded, config, directory(out), overwrite=overwrite)
@@ -130,25 +130,25 @@ def execute(stage: Stage[C], settings: C, out: Path, *, overwrite: bool = False)
     if _is_for_ranks_elsewhere(stage, settings) and computed.state(out, claim)[0] != "done":
         importlib.import_module(RANKS).run(stage.verb, settings, out, overwrite)
         return artifacts.open_artifact(out)
-    place = _place(stage, settings)
-    if process.rank() != 0 and place.shards is None:
+    share = _share(stage, settings)
+    if process.rank() != 0 and share.shards is None:
         return _follow(stage, settings, out, claim)
     with contextlib.ExitStack() as stack:
         # One process at a time checks and claims; then each holds its own lock while it works.
-        with _finishing(out, place), locks.lock(out, "-claim", wait=True):
+        with _finishing(out, share), locks.lock(out, "-claim", wait=True):
             state, earlier = _prepare(out, claim, overwrite=overwrite)
             if state == "done":
                 assert earlier is not None
                 return earlier
-            stack.enter_context(locks.lock(out, f"-{place.writer}"))
+            stack.enter_context(locks.lock(out, f"-{share.writer}"))
             if state == "interrupted":
                 assert earlier is not None
                 settings, claim = computed.resumed(settings, claim, earlier.meta)
                 if process.rank() == 0:
-                    log.note(f"{'Joining' if place.is_shard else 'Resuming'} {out}.")
+                    log.note(f"{'Joining' if share.is_shard else 'Resuming'} {out}.")
             claimed = {**claim, "launch": process.launch_id()}
-            work = artifacts.begin(out, claimed, place.writer, rank=place.rank, world=place.world)
-        return _work(stage, settings, work, claim, place, unchanged)
+            work = artifacts.begin(out, claimed, share.writer, rank=share.rank, world=share.world)
+        return _work(stage, settings, work, claim, share, unchanged)
 
 
 def report_of(verb: Stage[C] | Command[C], settings: C, option: str) -> Command[C]:
@@ -172,7 +172,7 @@ def _is_for_ranks_elsewhere(stage: Stage[C], settings: C) -> bool:
     return True
 
 
-class _Place(NamedTuple):
+class _Share(NamedTuple):
     """This process among those that write the directory: `rank` of `world`, and its `shard`, if any."""
 
     rank: int
@@ -189,15 +189,15 @@ class _Place(NamedTuple):
         return f"{self.rank}-of-{self.world}" if self.is_shard else "0"
 
 
-def _place(stage: Stage[C], settings: C) -> _Place:
+def _share(stage: Stage[C], settings: C) -> _Share:
     if isinstance(settings, PartsConfig):
         if settings.on != "local" and process.world() > 1:  # rank 0 connects to the cluster, the others wait
             if settings.shard is not None:
                 raise QontextError("--shard and --on divide the work twice", remedy="Leave one of them out.")
-            return _Place(0, 1)
+            return _Share(0, 1)
         index, count = process.share(settings.shard)
-        return _Place(index, count, count)
-    return _Place(process.rank(), process.world()) if stage.distributed else _Place(0, 1)
+        return _Share(index, count, count)
+    return _Share(process.rank(), process.world()) if stage.distributed else _Share(0, 1)
 
 
 def _prepare(out: Path, claim: dict[str, Any], *, overwrite: bool) -> tuple[str, Artifact | None]:
@@ -234,19 +234,19 @@ def _work(
     settings: C,
     work: Workdir,
     claim: dict[str, Any],
-    place: _Place,
+    share: _Share,
     unchanged: Unchanged,
 ) -> Artifact:
     """Run the stage in its claimed directory, and finish it once all parts exist."""
     out, started = work.path, time.monotonic()
     try:
         if isinstance(stage.run, type):
-            return _make_parts(stage.run, settings, work, claim, place, unchanged)
+            return _make_parts(stage.run, settings, work, claim, share, unchanged)
         summary = stage.run(settings, work)
         process.check_interrupt()
         _require_same(unchanged, claim, work)
     except (QontextError, OSError):
-        if not place.is_shard:
+        if not share.is_shard:
             artifacts.abandon(work)
         raise
     with locks.lock(out, "-claim", wait=True):
@@ -268,14 +268,14 @@ def _make_parts(
     settings: Any,
     work: Workdir,
     claim: dict[str, Any],
-    place: _Place,
+    share: _Share,
     unchanged: Unchanged,
 ) -> Artifact:
     """Make this process' share of the parts; whoever finds all of them there finishes the directory."""
     out, started = work.path, time.monotonic()
     parts, outcome = make_share(claim["verb"], kind, settings, work)
     process.check_interrupt()
-    with _finishing(out, place):
+    with _finishing(out, share):
         if computed.state(out, claim)[0] == "done":  # another process found all parts first
             return artifacts.open_artifact(out)
         _require_same(unchanged, claim, work)
@@ -293,9 +293,9 @@ def _make_parts(
     return Artifact(out, {**claim, "digest": "", "summary": {}, "parts": {}})
 
 
-def _finishing(out: Path, place: _Place) -> contextlib.AbstractContextManager[None]:
+def _finishing(out: Path, share: _Share) -> contextlib.AbstractContextManager[None]:
     """Of several processes that make parts, one at a time finishes the directory, and none begins meanwhile."""
-    return locks.lock(out, "-finish", wait=True) if place.is_shard else contextlib.nullcontext()
+    return locks.lock(out, "-finish", wait=True) if share.is_shard else contextlib.nullcontext()
 
 
 def _execute_file(stage: Stage[C], settings: C, out: Path, part: str, *, overwrite: bool) -> Artifact:
@@ -306,7 +306,7 @@ def _execute_file(stage: Stage[C], settings: C, out: Path, part: str, *, overwri
             place=out,
             remedy="Choose another --out, or replace it with --overwrite.",
         )
-    if _place(stage, settings).is_shard or process.world() > 1:
+    if _share(stage, settings).is_shard or process.world() > 1:
         raise QontextError(
             "several processes can only write a directory, not a file",
             place=out,
@@ -331,9 +331,9 @@ def _follow(stage: Stage[C], settings: C, out: Path, claim: dict[str, Any]) -> A
 
     process.wait_until(lambda: is_done() or is_claimed())
     if not is_done():
-        place = _place(stage, settings)
+        share = _share(stage, settings)
         assert not isinstance(stage.run, type), stage.verb
-        stage.run(settings, Workdir(out, str(place.rank), place.rank, place.world))
+        stage.run(settings, Workdir(out, str(share.rank), share.rank, share.world))
     return _await(out, claim)
 
 

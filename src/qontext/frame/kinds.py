@@ -164,7 +164,7 @@ def _missing(kind: type, base: type) -> str | None:
     )
 
 
-def explained(error: Exception) -> QontextError | None:
+def error_in_foreign_code(error: Exception) -> QontextError | None:
     """An error in the code of a class from outside the package, or beside one, as a sentence; None if there is no such
     class."""
     if not _FOREIGN:

@@ -34,7 +34,7 @@ RUNNERS = {"local": "qontext.cluster.local", "ray": "qontext.cluster.on_ray"}
 _ADDRESS = re.compile(r"(ray://)?([\w.-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}", re.ASCII)
 
 
-def check_place(on: str) -> str:
+def check_runs_on(on: str) -> str:
     """Refuse what is neither the name of a runner nor the address of a cluster."""
     if on not in RUNNERS and not _ADDRESS.fullmatch(on):
         raise QontextError(
@@ -50,14 +50,14 @@ def cluster(values: Mapping[str, Any]) -> Iterator[Demand]:
         yield Demand(f"join the cluster at {on}, which can run code here", (str(on),))
 
 
-Place = Annotated[str, Machine(), Asks(cluster), AfterValidator(check_place)]
+RunsOn = Annotated[str, Machine(), Asks(cluster), AfterValidator(check_runs_on)]
 """The type of the setting `on`."""
 
 
 class PartsConfig(StageConfig):
     """Base of the configuration of a stage that is made of parts."""
 
-    on: Place = "local"
+    on: RunsOn = "local"
     """Where the parts are made: local (this process), ray (a Ray cluster that this machine belongs to, or a new one on
     this machine alone), or the address of a cluster, HOST:PORT or ray://HOST:PORT."""
 

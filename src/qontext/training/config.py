@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Advanced, DeviceConfig, Machine, Seed
 from qontext.frame.errors import QontextError
-from qontext.frame.parts import Place
+from qontext.frame.parts import RunsOn
 
 if TYPE_CHECKING:
     from qontext.models.batching import Grid
@@ -65,7 +65,7 @@ class TrainingConfig(DeviceConfig):
     micro_tokens: Annotated[int, Machine()] = Field(0, ge=0)
     """Token budget per micro-batch. Lower it if memory runs out. 0: 8,192 on a CPU, 65,536 on a GPU."""
 
-    on: Annotated[Place, Advanced()] = "local"
+    on: Annotated[RunsOn, Advanced()] = "local"
     """Where the training runs: local (this process, or those of torchrun), ray (the Ray cluster that this machine belongs
     to, or a new one on this machine alone), or the address of a cluster, HOST:PORT or ray://HOST:PORT."""
 

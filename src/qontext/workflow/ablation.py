@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from qontext.evaluation.comparison import Difference, System, difference, format_p, holm, with_spread
+from qontext.evaluation.comparison import Difference, SystemScores, difference, format_p, holm, with_spread
 from qontext.evaluation.gather import Curves, per_query
 from qontext.evaluation.measures import Floats
 from qontext.evaluation.tables import Cell, Row, Table, to_csv
@@ -21,7 +21,7 @@ Combination = tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
+class ArmScores:
     """The scores of a combination: measure → [Q] a value per query, and the queries of each."""
 
     values: Mapping[str, Floats]
@@ -34,7 +34,7 @@ class Scores:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ArmDifference:
     """The difference of an arm from the first one on a measure; `p` is Holm-corrected over all of them."""
 
     arm: Combination
@@ -58,7 +58,7 @@ class Comparison:
 
 def read_scores(
     labels: Mapping[Combination, Mapping[str, str]], root: Path
-) -> list[tuple[Combination, Scores]]:
+) -> list[tuple[Combination, ArmScores]]:
     """The scores of every combination. If one has several evaluations, measures are prefixed with the step."""
     evaluations_of = {
         combination: {
@@ -74,7 +74,7 @@ def read_scores(
     ]
 
 
-def _scores(evaluations: Mapping[str, Artifact], several: bool) -> Scores:
+def _scores(evaluations: Mapping[str, Artifact], several: bool) -> ArmScores:
     values: dict[str, Floats] = {}
     queries: dict[str, Sequence[str]] = {}
     main = []
@@ -84,12 +84,12 @@ def _scores(evaluations: Mapping[str, Artifact], several: bool) -> Scores:
         values |= {prefix + measure: column for measure, column in columns.items()}
         queries |= {prefix + measure: own for measure in columns}
         main.append(prefix + next(iter(columns)))
-    return Scores(values, queries, main)
+    return ArmScores(values, queries, main)
 
 
-def arms_of(cells: Sequence[tuple[Combination, Scores]]) -> dict[Combination, list[Scores]]:
+def arms_of(cells: Sequence[tuple[Combination, ArmScores]]) -> dict[Combination, list[ArmScores]]:
     """Combination without its seeds → the scores of every seed."""
-    arms: dict[Combination, list[Scores]] = {}
+    arms: dict[Combination, list[ArmScores]] = {}
     for combination, scores in cells:
         key = tuple(part for part in combination if not is_seed(part.partition("=")[0]))
         arms.setdefault(key, []).append(scores)
@@ -100,7 +100,7 @@ def is_seed(setting: str) -> bool:
     return setting.rpartition(".")[2] == "seed"
 
 
-def compare_arms(arms: Mapping[Combination, Sequence[Scores]]) -> list[Comparison]:
+def compare_arms(arms: Mapping[Combination, Sequence[ArmScores]]) -> list[ArmDifference]:
     """Every arm against the first on the main measures, by each query's mean over seeds.
 
     Arms scored on different queries than the first are skipped.
@@ -114,17 +114,17 @@ def compare_arms(arms: Mapping[Combination, Sequence[Scores]]) -> list[Compariso
                 a, b = (_system(s, measure).per_query(measure) for s in (first, seeds))
                 rows.append((key, measure, len(queries), difference(a, b)))
     corrected = holm([row[3].p for row in rows])
-    return [Comparison(*row, p) for row, p in zip(rows, corrected)]
+    return [ArmDifference(*row, p) for row, p in zip(rows, corrected)]
 
 
-def _system(seeds: Sequence[Scores], measure: str) -> System:
-    return System("", [{measure: scores.values[measure]} for scores in seeds])
+def _system(seeds: Sequence[ArmScores], measure: str) -> SystemScores:
+    return SystemScores("", [{measure: scores.values[measure]} for scores in seeds])
 
 
 def ablation_tables(
     axes: Sequence[str],
-    arms: Mapping[Combination, Sequence[Scores]],
-    comparisons: Sequence[Comparison],
+    arms: Mapping[Combination, Sequence[ArmScores]],
+    comparisons: Sequence[ArmDifference],
 ) -> list[Table]:
     """A table for each evaluation, with the arms that have it."""
     evaluations = dict.fromkeys(_evaluation(m) for seeds in arms.values() for m in seeds[0].values)
@@ -149,9 +149,9 @@ def _measure(measure: str) -> str:
     return measure.rpartition(": ")[2]
 
 
-def _only(scores: Scores, evaluation: str) -> Scores:
+def _only(scores: ArmScores, evaluation: str) -> ArmScores:
     """The scores of one evaluation, without its name."""
-    return Scores(
+    return ArmScores(
         {_measure(m): values for m, values in scores.values.items() if _evaluation(m) == evaluation},
         {_measure(m): queries for m, queries in scores.queries.items() if _evaluation(m) == evaluation},
         [_measure(m) for m in scores.main if _evaluation(m) == evaluation],
@@ -160,8 +160,8 @@ def _only(scores: Scores, evaluation: str) -> Scores:
 
 def ablation_table(
     axes: Sequence[str],
-    arms: Mapping[Combination, Sequence[Scores]],
-    comparisons: Sequence[Comparison],
+    arms: Mapping[Combination, Sequence[ArmScores]],
+    comparisons: Sequence[ArmDifference],
 ) -> Table:
     """A row per arm. The best is bold where it differs significantly from the first arm; the first, from all others."""
     columns = [name for name in axes if not is_seed(name)]
@@ -191,14 +191,14 @@ def ablation_table(
     return table
 
 
-def _difference_cells(row: Comparison | None) -> list[Cell]:
+def _difference_cells(row: ArmDifference | None) -> list[Cell]:
     if row is None:
         return [Cell("–"), Cell("–")]
     return [Cell(f"{row.difference.mean:+.4f}"), Cell(format_p(row.p))]
 
 
 def _best(
-    arms: Mapping[Combination, Sequence[Scores]], comparisons: Sequence[Comparison], measure: str
+    arms: Mapping[Combination, Sequence[ArmScores]], comparisons: Sequence[ArmDifference], measure: str
 ) -> Combination | None:
     """The arm with the highest mean, if significant."""
     compared = [key for key, seeds in arms.items() if measure in seeds[0].values]

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from qontext.frame import artifacts, computed, execution, log, trust
 from qontext.frame.config import Action, Input, StageConfig
 from qontext.frame.errors import QontextError, choose
-from qontext.frame.parts import PartsConfig, Place
+from qontext.frame.parts import PartsConfig, RunsOn
 from qontext.frame.stages import Pipeline, Stage
 from qontext.training.config import TrainingConfig
 from qontext.workflow.recipe import Recipe, Step, read_recipe
@@ -143,7 +143,7 @@ class RunConfig(StageConfig):
     """Run the recipe's small profile: every step, on any labeled set in BEIR's layout, in minutes on two CPU
     cores. Its results are not meaningful."""
 
-    on: Place = "local"
+    on: RunsOn = "local"
     """Where steps are made that are made of parts: local, ray, HOST:PORT or ray://HOST:PORT; see 'qontext encode'."""
 
     until: Annotated[str | None, Action()] = None

@@ -21,7 +21,7 @@ from qontext.frame import artifacts, log, trust
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Action, Input, StageConfig, parse_assignment
 from qontext.frame.errors import QontextError, choose
-from qontext.frame.parts import Place
+from qontext.frame.parts import RunsOn
 from qontext.frame.stages import Pipeline
 from qontext.workflow.recipe import Recipe, Step, read_recipe
 from qontext.workflow.run import check, plan, run_folder, run_recipe
@@ -52,7 +52,7 @@ class SweepConfig(StageConfig):
     small: bool = False
     """Run the small profile, on any labeled set in BEIR's layout. Its results are not meaningful."""
 
-    on: Place = "local"
+    on: RunsOn = "local"
     """Where steps are made that are made of parts: local, ray, HOST:PORT or ray://HOST:PORT; see 'qontext encode'."""
 
     dry_run: Annotated[bool, Action()] = False

@@ -15,7 +15,7 @@ from pydantic import AfterValidator
 
 from qontext.corpus.sources.base import FieldNames, Problem, Source
 from qontext.data.lines import SUFFIXES
-from qontext.frame.disk import explained, require_regular
+from qontext.frame.disk import readable_errors, require_regular
 from qontext.frame.errors import QontextError, missing_extra, printable
 from qontext.frame.kinds import Kind, Kinds
 from qontext.frame.trust import Demand
@@ -74,7 +74,7 @@ def open_source(
         return _open_folder(path, fields, encoding, chosen)
     if not uri or not path.exists():
         raise QontextError("no such file or folder", place=uri or "(empty name)", remedy=UNDERSTOOD)
-    with explained(), require_regular(path).open("rb"):
+    with readable_errors(), require_regular(path).open("rb"):
         pass  # an input that cannot be opened is an error, not a skipped document
     if ending(path) in chosen or (ending(path) == ".txt" and not _is_table(path, encoding)):
         return _open_document(str(path), path, encoding, chosen)
