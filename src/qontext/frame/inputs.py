@@ -48,7 +48,7 @@ class Unchanged:
         marks = type(self._settings).inputs()
         for name, now in _stamps(self._settings).items():
             entry, mark = claim["inputs"][name], marks[name.partition("[")[0]]
-            # What is neither a file nor a folder, such as pydocs:, has no stamp.
+            # What is neither a file nor a folder, such as a list of packages, has no stamp.
             is_listed = not now and mark.fingerprint is not None and not entry["digest"].startswith("name:")
             if is_listed or now != self._stamps[name]:
                 with contextlib.suppress(QontextError, OSError):
