@@ -90,7 +90,7 @@ class Pooling(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """What `locate` found."""
+    """A model folder, as `locate` finds it."""
 
     root: Path
     """The whole folder."""
@@ -101,12 +101,12 @@ class ModelFolder:
 
     @cached_property
     def layout(self) -> Layout:
-        """How vectors are computed."""
+        """The pooling, prompts and limits of its vectors."""
         return read_layout(self.transformer)
 
     @property
     def title(self) -> TitleRule | None:
-        """What is done with passages' titles; None without a record."""
+        """The rule for the titles of passages; None without a record."""
         return recorded_title(self.transformer)
 
 
@@ -144,7 +144,7 @@ def _transformer_of(directory: Path) -> Path:
 
 @dataclass(frozen=True)
 class Layout:
-    """How the vectors of a directory are computed."""
+    """The settings by which the vectors of a directory are computed."""
 
     transformer: Path
     pooling: str
@@ -157,11 +157,11 @@ class Layout:
     similarity: str
     """dot or cosine."""
     representation: str = "vector"
-    """What a text becomes: the name of a representation."""
+    """The name of the representation of texts."""
     module: Path | None = None
     """The folder of the module by which the representation is known; None for one vector."""
     title: TitleRule | None = None
-    """What is done with passages' titles; None if the folder does not say it."""
+    """The rule for the titles of passages; None without a record."""
 
     def representation_class(self) -> Any:
         """The class of the representation; one from user code needs the user's word."""

@@ -64,7 +64,7 @@ class Retriever:
     model: Any
     """The backbone; with a `representation`, the `Encoder` that it reads."""
     representation: Representation | None = None
-    """What the folder's texts become, unless it is their pooled vector."""
+    """The representation of texts; None for the pooled vector."""
     dense: Sequence[Any] = ()
     """The dense layers after the pooling."""
     width: int
@@ -152,7 +152,7 @@ class Retriever:
 
     @property
     def is_packed(self) -> bool:
-        """Whether texts become `Packed` representations, not one vector each."""
+        """True if texts become `Packed` representations, not one vector each."""
         return self.representation is not None and self.representation.stored != "vector"
 
     def cut(self, dimensions: int) -> None:

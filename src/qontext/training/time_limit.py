@@ -75,7 +75,7 @@ class StepEstimate:
         return self.now - self.started
 
     def revise(self, done: int) -> bool:
-        """Called after each step. Whether `last` has changed."""
+        """Called after each step; returns True if `last` has changed."""
         before, self.now = self.now, self.clock()
         if not self.is_first:  # the first step includes one-time costs
             self.seconds.append(self.now - before)
@@ -123,7 +123,7 @@ class RevisedSteps:
         return {"steps": self.last} if self.revisions else {}
 
     def after(self, done: int) -> bool:
-        """Called on all ranks after each step. Whether the number of steps has changed."""
+        """Called on all ranks after each step; returns True if the number of steps has changed."""
         if self.estimate.limit is None:
             return False
         if self.group.device.type == "cuda":

@@ -54,22 +54,22 @@ class Representation(nn.Module):
     """Texts → representations, and their similarity. What is trained besides the encoder are its parameters."""
 
     REQUIRED: ClassVar[tuple[str, ...]] = ("forward", "similarity")
-    """What a representation must define."""
+    """The methods that a subclass must define."""
     Options: ClassVar[type[config.Options]] = config.Options
     module: ClassVar[str] = ""
     """The class in modules.json by which a model folder is recognized. Default: ``module:Class`` of this class."""
     stored: ClassVar[Stored] = "vector"
-    """What `encode` stores of a text."""
+    """The format in which `encode` stores a text."""
     index: ClassVar[str] = "qontext.retrieve.index.exact:ExactIndex"
     """The exact index over what is stored, as ``module:Class``."""
     card: ClassVar[str] = CARD
     """The text of its model card; empty for the card of a dense retriever."""
     options: Any
-    """What it was created with, if `save` is to record it."""
+    """The options that it was created with, which `save` records."""
     temperature = 1.0
     """Default temperature of the loss."""
     reads_first_token = False
-    """Whether only the last layer's first token is read."""
+    """True if only the last layer's first token is read."""
 
     @classmethod
     def new(cls, encoder: Encoder, layout: Layout, options: config.Options, lengths: Lengths) -> Self:
@@ -150,7 +150,7 @@ class Representation(nn.Module):
         return None
 
     def prompts(self) -> dict[Kind, str]:
-        """What precedes each text of a kind."""
+        """The prompt of each kind of text."""
         return {}
 
     def about(self) -> dict[str, str]:
