@@ -21,7 +21,6 @@ from qontext.models.representations import REPRESENTATIONS
 from qontext.models.retriever import Retriever
 from qontext.models.tokenizer import token_ids
 from qontext.retrieve.searcher import Searcher
-from qontext.retrieve.system import System
 from qontext.serve.systems import Opener
 
 Finetune = Callable[..., Any]
@@ -109,7 +108,7 @@ def test_search_finds_what_the_similarity_says(
                 assert found[passage] == pytest.approx(expected[row, place].item(), rel=1e-4)
     assert all(len(run[query]) == 10 for query in queries) or name in ("sparse", "matches, weights alone")
     memory = Searcher.build(collection.passages(), retriever, device="cpu")
-    memory.system = System("adapted")  # without BM25
+    memory.collection._ranker = memory.collection.ranker().rankers[1]  # type: ignore[union-attr,attr-defined]
     first = next(iter(queries))
     assert memory.search(queries[first], 1)[0].id == run[first][0].passage
     (served,) = Opener(**on).open("packed", str(vectors.path))
