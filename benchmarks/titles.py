@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from qontext.evaluation.significance import difference
 
 from qontext import api
 from qontext.data.collection import load_collection, passage_row
 from qontext.data.lines import write_jsonl
+from qontext.evaluation.comparison import difference
 from qontext.evaluation.gather import per_query
 from qontext.frame import artifacts, log, machine
 
