@@ -32,7 +32,7 @@ def adapt(documents: Path, out: Path, encoder: Path, **settings: Any) -> dict[st
 def dense(out: Path) -> Searcher:
     """Searches by vectors alone, whatever measured best."""
     searcher = Searcher(out)
-    searcher.collection.system = System("start")
+    searcher.system = System("start")
     return searcher
 
 

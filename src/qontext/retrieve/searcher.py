@@ -70,13 +70,11 @@ class InMemory:
         own = list(as_passages(passages))
         self.lexical = LexicalIndex(Bm25.build(own))  # refuses ids that occur twice
         self._by_id = {passage.id: passage for passage in own}
-        self.system = System(words=True)
-        self._ranker: Ranker = IndexRanker(self.lexical)
-        if encoder is not None:
-            self.system = System("adapted", words=True)
-            self._ranker = Fused((self._ranker, self._dense(encoder, device)), (0.5, 0.5))
+        self.system = System("adapted" if encoder is not None else None, words=True)
+        self.words = IndexRanker(self.lexical)
+        self.dense = self.words if encoder is None else self._dense(encoder, device)
 
-    def _dense(self, encoder: str | os.PathLike[str], device: str) -> Ranker:
+    def _dense(self, encoder: str | os.PathLike[str], device: str) -> IndexRanker:
         import numpy as np
 
         from qontext.models.retriever import Retriever
@@ -91,7 +89,10 @@ class InMemory:
         return IndexRanker(index, retriever)
 
     def ranker(self) -> Ranker:
-        return self._ranker
+        """The ranker of `system`."""
+        if self.system.words and self.system.encoder is not None:
+            return Fused((self.words, self.dense), (0.5, 0.5))
+        return self.words if self.system.words else self.dense
 
     def among(self, where: tuple[str, ...]) -> Among:
         if where:
@@ -160,8 +161,12 @@ class Searcher:
 
     @property
     def system(self) -> System:
-        """What is combined."""
+        """What is combined. Another system of the same encoder may be set."""
         return self.collection.system
+
+    @system.setter
+    def system(self, system: System) -> None:
+        self.collection.system = system
 
     def __call__(self, question: str, k: int = 10, where: Sequence[str] = ()) -> list[Answer]:
         """The best k passages for the question."""
