@@ -75,6 +75,7 @@ def training_step(
         max_tokens: Maximum length of a text in tokens, including special tokens; longer ones are cropped at random.
 
     Examples:
+        >>> import torch
         >>> encoder = load_encoder("encoder")
         >>> method = load_method("cot-mae", encoder)
         >>> import torch
