@@ -42,9 +42,9 @@ from transformers import TrainerCallback
 
 from qontext.data.collection import load_collection
 from qontext.finetune.batches import RetrieverPlan, Tokenized
+from qontext.finetune.bi_encoder import BiEncoder
 from qontext.finetune.config import FinetuneConfig
 from qontext.finetune.examples import read_examples
-from qontext.finetune.objective import BiEncoder
 from qontext.finetune.run import open_representation
 from qontext.frame import log, machine
 from qontext.frame.artifacts import Workdir

@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from qontext.finetune.batches import Keys
+from qontext.finetune.bi_encoder import BiEncoder
 from qontext.finetune.losses import LOSSES
 from qontext.finetune.losses.base import Loss
-from qontext.finetune.objective import BiEncoder
+from qontext.frame.config import Options
+from qontext.frame.errors import QontextError
 from qontext.models.representations.vector import Vector
 
 NAN = math.nan
@@ -170,3 +172,22 @@ def test_matryoshka_is_the_mean_over_cut_vectors(kind: str, similarity: Any) -> 
         each.append(loss(kind, part, known).item())
     (value,) = losses(opened(kind), vectors, known, Vector("cls", similarity, (2, 5))).values()
     assert value == pytest.approx(sum(each) / 3, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (torch.zeros(()), "Own returned a Tensor. Return a dict of named losses"),
+        (
+            {"own": torch.zeros(2)},
+            r"Own returned the loss 'own' as shape \[2\]. A loss is a tensor with one number",
+        ),
+    ],
+)
+def test_what_an_own_loss_returns_is_checked(returned: Any, message: str) -> None:
+    class Own(Loss):
+        def __call__(self, batch: Any) -> Any:
+            return returned
+
+    with pytest.raises(QontextError, match=message):
+        losses(Own(Options()), *batch(*BATCH))

@@ -238,7 +238,7 @@ def test_groups_of_other_passages_are_refused(finetune: Finetune, tmp_path: Path
 def test_vectors_in_training_are_those_after_it(finetune: Finetune, start: Path) -> None:
     """What the loss sees is what the saved folder gives."""
     from qontext.finetune.batches import Texts
-    from qontext.finetune.objective import BiEncoder
+    from qontext.finetune.bi_encoder import BiEncoder
     from qontext.models.encoder import load_encoder
     from qontext.models.representations.vector import Vector
     from qontext.training.texts import tokenize

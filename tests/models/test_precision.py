@@ -137,7 +137,7 @@ def test_only_what_stands_outside_the_layers_is_kept_in_fp32() -> None:
 
 def test_vectors_are_not_rounded_to_bf16(checkpoint: tuple[Path, Any]) -> None:
     """Of every architecture, in training as in search: the layers compute in bf16, what comes out last does not."""
-    from qontext.finetune.objective import BiEncoder
+    from qontext.finetune.bi_encoder import BiEncoder
     from qontext.models.encoder import load_encoder
     from qontext.models.representations.vector import Vector
     from qontext.models.retriever import Retriever

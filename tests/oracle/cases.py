@@ -20,11 +20,11 @@ from qontext.corpus.store import TokenStore
 from qontext.data.records import Hit
 from qontext.data.runs import Run
 from qontext.finetune import batches, listwise
+from qontext.finetune.bi_encoder import BiEncoder
 from qontext.finetune.config import FinetuneConfig
 from qontext.finetune.examples import Examples
 from qontext.finetune.losses import LOSSES
 from qontext.finetune.negatives.groups import Group as Labels
-from qontext.finetune.objective import BiEncoder
 from qontext.models.encoder import Encoder
 from qontext.models.representations.vector import Vector
 from qontext.pretrain.batches import BatchPlan

@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 from qontext.finetune.batches import Keys, Reader, Texts
+from qontext.finetune.bi_encoder import BiEncoder, sides
 from qontext.finetune.losses.base import WithBatchTeacher
 from qontext.finetune.losses.margin_mse import margin_mse
-from qontext.finetune.objective import BiEncoder, sides
 from qontext.frame.errors import QontextError
 from qontext.models.folder import Kind, locate
 from qontext.models.representations.base import Lengths

@@ -17,8 +17,8 @@ CACHE = "cache/passages"
 def run(config: FinetuneConfig, work: Workdir) -> dict[str, Any]:
     from qontext.data.runs import read_run
     from qontext.finetune.batch_teacher import TaughtInBatch, open_batch_teacher
+    from qontext.finetune.bi_encoder import BiEncoder
     from qontext.finetune.examples import read_examples
-    from qontext.finetune.objective import BiEncoder
     from qontext.models.attention import compute_first_token_alone
     from qontext.models.encoder import load_encoder
     from qontext.training.distributed import join

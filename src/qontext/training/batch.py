@@ -115,17 +115,25 @@ def check(output: Any, model: TrainableModel) -> Output:
     name = f"forward of {type(model).__name__} returned"
     if not isinstance(output, Output):
         raise QontextError(f"{name} a {type(output).__name__}", remedy="Return an Output with named losses.")
-    for loss, value in output.losses.items():
-        if not isinstance(value, Tensor) or value.ndim:
-            kind = f"shape {list(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
-            raise QontextError(
-                f"{name} the loss {loss!r} as {kind}", remedy="A loss is a tensor with one number."
-            )
+    check_losses(output.losses, name)
     if model.contrastive and not isinstance(output.vectors, Tensor):
         raise QontextError(
             f"{name} no vectors, which a contrastive method needs", remedy="Set Output.vectors."
         )
     return output
+
+
+def check_losses(losses: Any, name: str) -> Losses:
+    """Named losses; refused if one is not a number. The message starts with `name`."""
+    if not isinstance(losses, dict):
+        raise QontextError(f"{name} a {type(losses).__name__}", remedy="Return a dict of named losses.")
+    for loss, value in losses.items():
+        if not isinstance(value, Tensor) or value.ndim:
+            kind = f"shape {list(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+            raise QontextError(
+                f"{name} the loss {loss!r} as {kind}", remedy="A loss is a tensor with one number."
+            )
+    return losses
 
 
 def prepare(batch: Batch, group: Group) -> tuple[list[Rows], Any]:

@@ -16,7 +16,7 @@ from qontext.finetune.losses.contrastive import Contrastive
 from qontext.frame.config import Options
 from qontext.models.encoder import Encoder
 from qontext.models.representations.base import Representation
-from qontext.training.batch import Output, TrainableModel
+from qontext.training.batch import Output, TrainableModel, check_losses
 
 
 class BiEncoder(TrainableModel):
@@ -71,7 +71,8 @@ class BiEncoder(TrainableModel):
             is_false_negative_QP=is_known_positive(queries.known, passages.text) & ~positive_QP,
             teacher_P=passages.teacher,
         )
-        return {name: loss / total for name, loss in self.loss(comparison).items()}
+        losses = check_losses(self.loss(comparison), f"{type(self.loss).__name__} returned")
+        return {name: loss / total for name, loss in losses.items()}
 
 
 def sides(texts: Tensor, keys: Keys, rows: slice) -> tuple[Tensor, Tensor]:
