@@ -20,7 +20,7 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
     from qontext.contexts import Context, reads_queries
     from qontext.models.titles import Titles
     from qontext.pretrain.data import choose_anchors, open_sources, title_rule
-    from qontext.pretrain.objectives import method
+    from qontext.pretrain.objectives import METHODS
     from qontext.training.distributed import join
 
     group = join(config.device)
@@ -32,7 +32,7 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
     encoder = _encoder(config)
     title = title_rule(config.title, config.passages, config.encoder, says=group.is_first)
     titles = Titles.of(title, encoder.tokenizer, config.encoder)
-    objective_class, options, common = method(config.method), config.options("method"), config.common()
+    objective_class, options, common = METHODS.load(config.method), config.options("method"), config.common()
     layout = objective_class.layout(options, common)
     check_layout(layout, config.method, config.context, objective_class.context_remedy)
     if config.queries and not layout.needs_context and group.is_first:

@@ -6,8 +6,6 @@ A method is a subclass of `Objective` with its `Options`, a `layout` (which rows
 
 from __future__ import annotations
 
-from typing import Any
-
 from qontext.frame.kinds import Kind, Kinds
 
 METHODS = Kinds(
@@ -47,9 +45,3 @@ METHODS = Kinds(
         ),
     },
 )
-
-
-def method(name: str) -> type[Any]:
-    """The class of a method by its name."""
-    kind: type[Any] = METHODS.load(name)
-    return kind
