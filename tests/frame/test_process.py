@@ -43,7 +43,7 @@ def test_the_environment_of_a_launch_is_read_in_one_place_and_nobody_polls_but_t
     assert {name for name, text in sources.items() if "time.sleep(" in text} == {
         "frame/process.py",
         "cluster/on_ray.py",  # until a head that is gone is given up
-        "queries/chat.py",  # the pause before another attempt
+        "queries/generators/chat.py",  # the pause before another attempt
         "retrieve/index/servers/milvus.py",  # until the server has built its index
     }
     assert not [name for name, text in sources.items() if name.startswith("frame/") and "pydocs" in text]
