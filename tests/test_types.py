@@ -44,7 +44,7 @@ PROGRAMS = {
     "wrong_commands": COMMANDS.replace("max_tokens=128", "max_token=128").replace('"fp32"', '"fp8"'),
 }
 COMPLAINTS = {
-    "wrong_library": ['Unexpected keyword argument "top"', 'Argument 3 to "evaluate"'],
+    "wrong_library": ['Unexpected keyword argument "top"', 'No overload variant of "evaluate"'],
     "wrong_commands": ['Unexpected keyword argument "max_token"', 'Argument "precision" to "pretrain"'],
 }
 
