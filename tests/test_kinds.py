@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from tests.hostile.commands import COMMANDS, LONG, MADE, write_inputs
 
+from qontext import Adapted
 from qontext.frame import artifacts, execution, stages
 from qontext.frame.errors import QontextError
 from qontext.frame.stages import Cleaner, Pipeline, Report, Server, Stage
@@ -55,7 +56,8 @@ def call(verb: str, settings: dict[str, Any], inputs: Path, out: Path) -> Any:
     arguments = {name: filled(value) for name, value in settings.items()}
     if isinstance(stages.load(verb), Stage):
         arguments["out"] = out
-    return execution.command(verb)(**arguments)
+    result = execution.command(verb)(**arguments)
+    return dict(result.summary) if isinstance(result, Adapted) else result
 
 
 def listing(*folders: Path) -> Listing:

@@ -20,6 +20,7 @@ if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 if TYPE_CHECKING:
+    from qontext.adapt.result import Adapted
     from qontext.data.collection import Passage
     from qontext.data.load import load_passages, load_qrels, load_queries
     from qontext.data.records import Hit
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Adapted",
     "Answer",
     "Bm25",
     "CrossEncoder",
@@ -63,6 +65,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "Adapted": "adapt.result",
     "Answer": "retrieve.searcher",
     "Bm25": "retrieve.bm25",
     "CrossEncoder": "models.cross_encoder",

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, overload
 
+from qontext.adapt.result import Adapted
 from qontext.frame.artifacts import Artifact
-from qontext.retrieve.searcher import Answer
+from qontext.retrieve.searcher import Answers
 
 def split(
     source: str | Path | Artifact,
@@ -596,7 +597,7 @@ def search(
     scoring: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
     trust: bool = False,
     overwrite: bool = False,
-) -> list[Answer]:
+) -> Answers:
     """Search vectors, an index, or passages (BM25)."""
 
 def fuse(
@@ -686,6 +687,7 @@ def report(
 ) -> Artifact:
     """Write a page with the tables and figures of experiments."""
 
+@overload
 def adapt(
     documents: str | Path | Artifact,
     *,
@@ -708,7 +710,52 @@ def adapt(
     copy_model: bool = False,
     retrain: bool = False,
     yes: bool = False,
-    dry_run: bool = False,
+    dry_run: Literal[False] = False,
+    seed: int = 42,
+    neighbors: int = ...,
+    effort: int = 200,
+    lists: int | None = None,
+    probes: int = 32,
+    code_bytes: int = 64,
+    oversample: int = 4,
+    rescore: Literal['fp32', 'fp16', 'none'] = 'fp32',
+    with_text: bool = False,
+    texts: str | Path | Artifact | None = None,
+    replace: str | None = None,
+    uri: str | None = ...,
+    collection: str = 'qontext',
+    kind: str | Literal['hnsw', 'ivfflat', 'exact'] = ...,
+    table: str = 'qontext',
+    halfvec: bool = False,
+    build_memory: int = 512,
+    trust: bool = False,
+) -> Adapted:
+    """Build and evaluate a retriever for your documents."""
+
+@overload
+def adapt(
+    documents: str | Path | Artifact,
+    *,
+    read_as: Sequence[str] = (),
+    out: str | Path = 'runs/adapted',
+    labels: str | Path | Artifact | None = None,
+    max_labels: int | None = None,
+    encoder: str | Path | Artifact | None = None,
+    title: Literal['prepend', 'leave', 'sep'] | None = None,
+    reranker: str | Path | Artifact | None = None,
+    budget: str = '30m',
+    generator: str = 'auto',
+    generator_model: str | None = None,
+    endpoint: str | None = None,
+    question_model: str | Path | Artifact | None = None,
+    passages: int | None = None,
+    processes: int | None = None,
+    index: Literal['exact', 'faiss-hnsw', 'faiss-ivfpq', 'int8', 'binary', 'milvus', 'postgres'] | str | None = None,
+    on: str = 'local',
+    copy_model: bool = False,
+    retrain: bool = False,
+    yes: bool = False,
+    dry_run: Literal[True],
     seed: int = 42,
     neighbors: int = ...,
     effort: int = 200,

@@ -10,8 +10,8 @@ from qontext import api
 
 def adapt(documents: Path, out: Path, encoder: Path, **settings: Any) -> dict[str, Any]:
     settings = {"budget": "90s", "yes": True, **settings}  # a busy machine is no reason to fail
-    result: dict[str, Any] = api.adapt(documents, out=out, encoder=encoder, **settings)
-    return result
+    result: Any = api.adapt(documents, out=out, encoder=encoder, **settings)
+    return result if isinstance(result, dict) else dict(result.summary)  # a dry run's plan is a dictionary
 
 
 def adapt_until(step: str, documents: Path, out: Path, encoder: Path, **settings: Any) -> Path:

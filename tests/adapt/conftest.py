@@ -110,7 +110,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, small_encoder: Path) -> A
     documents = folder / "docs.jsonl"
     documents.write_text("".join(json.dumps(make_report(number)) + "\n" for number in range(30)))
     result = api.adapt(documents, out=folder / "made", encoder=small_encoder, budget="90s", yes=True)
-    return Adapted(documents, folder / "made", result)
+    return Adapted(documents, folder / "made", dict(result.summary))
 
 
 @pytest.fixture

@@ -299,7 +299,7 @@ def test_an_encoder_that_was_not_changed_is_copied_only_if_asked(
         with pytest.raises(QontextError, match="model: changed since it was written"):
             again()
     weights.write_bytes(content)
-    result = api.adapt(write_documents(documents), out=out, budget="90s")
+    result = api.adapt(write_documents(documents), out=out, budget="90s").summary
     assert result["updated"] and result["encoded_now"] == 1 and result["model"] == str(out / "model")
     assert Searcher(out).search("bell", 1)[0].document == "new"
 

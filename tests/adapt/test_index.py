@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.adapt.calls import adapt
 from tests.retrieve.servers import running_postgres
 
-from qontext import Retriever, api
+from qontext import Retriever
 from qontext.adapt import vector_index
 from qontext.data.collection import read_passages
 from qontext.frame.artifacts import open_artifact
@@ -20,13 +21,6 @@ from qontext.retrieve.searcher import Searcher
 from qontext.retrieve.system import System
 
 QUESTION = "Which year was the bell of Corrie 12 repaired?"
-
-
-def adapt(documents: Path, out: Path, encoder: Path, **settings: Any) -> dict[str, Any]:
-    result: dict[str, Any] = api.adapt(
-        documents, out=out, encoder=encoder, budget="90s", yes=True, **settings
-    )
-    return result
 
 
 def dense(out: Path) -> Searcher:

@@ -81,7 +81,7 @@ def test_a_finished_result_keeps_its_settings(
     assert again.exit_code == 0 and "another request" not in again.stderr
     labels.unlink()
     documents[0]["text"] = "Room 0 is dark."
-    updated = api.adapt(write_documents(documents), out=out)
+    updated = api.adapt(write_documents(documents), out=out).summary
     assert updated["updated"] and updated["encoded_now"] == 1
     assert updated["verdict"] == json.loads(json.dumps(first["verdict"]))
     capsys.readouterr()

@@ -47,7 +47,7 @@ def test_files_with_white_space_in_their_names(
         encoder=small_encoder,
         budget="90s",
         yes=True,
-    )
+    ).summary
     assert result["system"] in result["verdict"]["scores"]["test"]
     passages = {passage.id for passage in read_passages(tmp_path / "made" / "index" / "passages")}
     (measured,) = (path.parent for path in (tmp_path / "made").glob("steps/*/measured/corpus.jsonl"))

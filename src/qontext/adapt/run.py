@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qontext.adapt.config import AdaptConfig
 from qontext.frame import artifacts, disk, execution, locks, log, workdir
@@ -22,6 +22,9 @@ from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
 from qontext.frame.inputs import refuse_output_within
 from qontext.frame.stages import Pipeline
+
+if TYPE_CHECKING:
+    from qontext.adapt.result import Adapted
 
 LOCK = "-adapt"
 
@@ -297,6 +300,13 @@ def _with_documents(config: AdaptConfig, under: Path) -> AdaptConfig:
     return config.model_copy(update={"documents": str(documents), "labels": config.labels or str(documents)})
 
 
+def returned(summary: Mapping[str, Any]) -> Adapted:
+    """The searcher of the finished directory."""
+    from qontext.adapt.result import Adapted
+
+    return Adapted(summary["out"], summary=summary)
+
+
 def _names(config: AdaptConfig) -> dict[str, str | None]:
     """The inputs with their current names."""
     return {name: getattr(config, name) for name in type(config).inputs()}
@@ -306,6 +316,7 @@ ADAPT = Pipeline(
     verb="adapt",
     config=AdaptConfig,
     run=run,
+    returned=returned,
     examples="""
         qontext adapt docs.jsonl --out runs/mine
         qontext adapt docs.jsonl --labels labels.jsonl --budget 2h --out runs/labeled

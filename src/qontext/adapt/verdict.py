@@ -11,6 +11,7 @@ they share more words with their passages.
 
 from __future__ import annotations
 
+import html
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -20,7 +21,9 @@ from typing import Any
 from qontext import api
 from qontext.frame import log
 from qontext.frame.artifacts import open_artifact
+from qontext.frame.html import table
 from qontext.retrieve.system import ENCODERS, EncoderName, System, label_of
+from qontext.workflow.show import score_tables
 
 MEASURE = "nDCG@10"
 LEVEL = 0.05
@@ -58,6 +61,13 @@ class Verdict:
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
+
+    def __str__(self) -> str:
+        return "\n".join(self.sentences)
+
+    def _repr_html_(self) -> str:
+        sentences = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in self.sentences)
+        return sentences + "".join(table(rows, title) for title, rows in score_tables(self.as_json()))
 
 
 @dataclass(frozen=True)

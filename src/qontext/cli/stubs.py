@@ -23,8 +23,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, overload
 
+from qontext.adapt.result import Adapted
 from qontext.frame.artifacts import Artifact
-from qontext.retrieve.searcher import Answer
+from qontext.retrieve.searcher import Answers
 '''
 _SOURCE = "str | Path | Artifact"
 
@@ -57,11 +58,27 @@ def _function(verb: str) -> str:
     lines += ["    *,", *keywords]
     help_text = textwrap.indent(f'"""{stages.VERBS[verb].help}"""', "    ")
     lines_of_stub = [f"def {verb.replace('-', '_')}(", *lines, f") -> {returns}:", help_text, ""]
+    if not isinstance(loaded, Stage) and loaded.returned and "dry_run" in loaded.config.model_fields:
+        return _with_dry_run(lines_of_stub)
     if other in ("", returns):
         return "\n".join(lines_of_stub)
     without = [line.replace("out: str | Path,", "out: None = None,") for line in lines]
     without_out = [lines_of_stub[0], *without, f") -> {other}:", help_text, ""]
     return "\n".join(["@overload", *lines_of_stub, "@overload", *without_out])
+
+
+def _with_dry_run(lines: list[str]) -> str:
+    """The function, and that of a dry run, which returns its plan."""
+    setting = "    dry_run: bool = False,"
+    assert setting in lines
+    real = [line.replace(setting, "    dry_run: Literal[False] = False,") for line in lines]
+    dry = [
+        ") -> dict[str, Any]:"
+        if line.startswith(") -> ")
+        else line.replace(setting, "    dry_run: Literal[True],")
+        for line in lines
+    ]
+    return "\n".join(["@overload", *real, "@overload", *dry])
 
 
 def _returned(command: Command[Any]) -> str:

@@ -65,7 +65,8 @@ def command(name: str) -> Callable[..., Any]:
                 return execute(loaded, config, directory(out), overwrite=overwrite)
             report = report_of(loaded, config, "out=")
             result = report.run(config)
-        return result if report.returned is None else report.returned(result)
+        is_dry = getattr(config, "dry_run", False)
+        return result if report.returned is None or is_dry else report.returned(result)
 
     call.__name__ = name
     call.__doc__ = VERBS[verb].help

@@ -74,7 +74,7 @@ class Command(Generic[C]):
     run: Callable[[C], dict[str, Any]]
     examples: str
     returned: Callable[[Mapping[str, Any]], Any] | None = field(default=None, kw_only=True)
-    """Converts the result to the return value of the Python function. None: it is the result itself."""
+    """Converts the result to the return value of the Python function. None, or a dry run: it is the result itself."""
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,7 @@ def fingerprint_of(path: str) -> str | None:
     return json_digest([system, made, model])
 
 
-class Adapted:
+class AdaptedFolder:
     """A finished directory of `adapt`. Its parts are opened on first use; an update leaves them alone as long as this
     object exists.
 

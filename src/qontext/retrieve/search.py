@@ -26,7 +26,7 @@ from qontext.retrieve.adapted import fingerprint_of, is_adapted
 from qontext.retrieve.answers import PROMPT
 from qontext.retrieve.index.lexical import Bm25Options
 from qontext.retrieve.rankers import IndexRanker
-from qontext.retrieve.searcher import Answer, Searcher
+from qontext.retrieve.searcher import Answer, Answers, Searcher
 
 if TYPE_CHECKING:
     from qontext.data.runs import Run
@@ -317,9 +317,9 @@ def _queries(config: SearchConfig) -> dict[str, str]:
     return queries
 
 
-def _returned(summary: Mapping[str, Any]) -> list[Answer]:
+def _returned(summary: Mapping[str, Any]) -> Answers:
     """The answers to a question as objects."""
-    return [Answer.from_json(answer) for answer in summary.get("answers", ())]
+    return Answers(Answer.from_json(answer) for answer in summary.get("answers", ()))
 
 
 EXAMPLES = """

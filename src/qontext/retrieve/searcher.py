@@ -4,14 +4,18 @@ in memory."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qontext.data.load import as_passages
 from qontext.data.places import Found, Place
+from qontext.frame import html
 from qontext.frame.errors import QontextError
-from qontext.retrieve.adapted import Adapted
+from qontext.retrieve.adapted import ADAPTED, INDEX, AdaptedFolder
 from qontext.retrieve.rankers import CANDIDATES, Among, Fused, IndexRanker, Ranker, everything
 from qontext.retrieve.snippets import snippet
 from qontext.retrieve.system import System
@@ -21,8 +25,11 @@ if TYPE_CHECKING:
     from qontext.data.runs import Run
     from qontext.retrieve.index import Index
 
+_SHOWN, _SHORT = 200, 60
+"""Characters of a text in a table, and in one line."""
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Answer:
     """A passage with its rank and score; scores of different questions are not comparable. `place` is that of the
     passage's best sentence for the question, and `snippet` the text around it."""
@@ -53,9 +60,36 @@ class Answer:
         place["headings"] = tuple(place.get("headings", ()))
         return cls(**{name: fields[name] for name in _NAMES}, place=Place(**place))
 
+    def row(self) -> dict[str, object]:
+        """The answer as a row of a table."""
+        shown = textwrap.shorten(self.snippet or self.text, _SHOWN, placeholder=" …")
+        row = {"rank": self.rank, "score": f"{self.score:.4g}", "passage": self.passage, "title": self.title}
+        return {**row, "place": str(self.place), "text": shown}
+
+    def __repr__(self) -> str:
+        text = textwrap.shorten(self.snippet or self.text, _SHORT, placeholder=" …")
+        shown = ": ".join(filter(None, (self.title, text)))
+        return f"Answer({self.rank}, {self.passage!r}, {self.score:.4g}, {shown!r})"
+
+    def _repr_html_(self) -> str:
+        return Answers([self])._repr_html_()
+
+
+class Answers(list[Answer]):
+    """The answers to a question, best first; a table in a notebook."""
+
+    def _repr_html_(self) -> str:
+        rows = [answer.row() for answer in self]
+        used = [name for name in (rows[0] if rows else ()) if any(row[name] for row in rows)]
+        return html.table([{name: row[name] for name in used} for row in rows])
+
 
 _NAMES = [one.name for one in fields(Answer) if one.name != "place"]
 """The fields of an answer, apart from its place, which has fields of its own."""
+
+
+WEIGHTS = (0.5, 0.5)
+"""The weights of BM25 and of the vectors, without labels to tune them."""
 
 
 class InMemory:
@@ -67,6 +101,7 @@ class InMemory:
         from qontext.retrieve.bm25 import Bm25
         from qontext.retrieve.index.lexical import LexicalIndex
 
+        self.encoder, self.device = encoder, device
         own = list(as_passages(passages))
         self.lexical = LexicalIndex(Bm25.build(own))  # refuses ids that occur twice
         self._by_id = {passage.id: passage for passage in own}
@@ -80,7 +115,7 @@ class InMemory:
         from qontext.models.retriever import Retriever
         from qontext.retrieve.index.load import index_of_arrays
 
-        retriever = Retriever(encoder, device=device, packed=True)
+        self._retriever = retriever = Retriever(encoder, device=device, packed=True)
         ordered = sorted(self._by_id)
         encoded: Any = retriever.encode_passages([self._by_id[id] for id in ordered])
         index: Index = index_of_arrays(
@@ -91,7 +126,7 @@ class InMemory:
     def ranker(self) -> Ranker:
         """The ranker of `system`."""
         if self.system.words and self.system.encoder is not None:
-            return Fused((self.words, self.dense), (0.5, 0.5))
+            return Fused((self.words, self.dense), WEIGHTS)
         return self.words if self.system.words else self.dense
 
     def among(self, where: tuple[str, ...]) -> Among:
@@ -101,6 +136,43 @@ class InMemory:
                 remedy="Search a directory of 'qontext adapt' or 'qontext index' instead.",
             )
         return everything
+
+    def save(self, root: Path) -> None:
+        """Write what a directory of `adapt` needs to be searched; its encoder is referred to."""
+        from qontext.data import records
+        from qontext.frame.artifacts import Workdir
+        from qontext.frame.execution import command
+        from qontext.models.reference import refer
+
+        if root.exists() and (not root.is_dir() or any(root.iterdir())):
+            raise QontextError(
+                "exists and is not an empty directory", place=root, remedy="Choose another one."
+            )
+        folder = root / INDEX
+        passages = folder / "passages"
+        with Workdir(passages).write("part-00000.parquet") as path:
+            records.write_table(path, records.table_of(list(self._rows()), records.PASSAGES))
+        command("index")(passages, backend="bm25", out=folder / "bm25")
+        about: dict[str, Any] = {"system": "bm25", "weights": [1, 0], "read_tokens": 3, "index": INDEX}
+        if self.encoder is not None:
+            name = os.fspath(self.encoder)
+            command("encode")(passages, encoder=name, device=self.device, out=folder / "vectors")
+            about |= {"system": "hybrid-start", "encoder": "start", "weights": list(WEIGHTS)}
+            about |= {"read_tokens": self._retriever.max_length, "reference": refer(name, root)}
+        Workdir(root).write_json(ADAPTED, about)
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        """The passages as rows of a table."""
+        from qontext.corpus.sentences import by_rules
+
+        positions: Counter[str] = Counter()
+        for p in self._by_id.values():
+            yield {
+                "id": p.id, "doc": p.doc, "position": positions[p.doc], "title": p.title, "text": p.text,
+                # These are for search, not for training: their tokens are not counted.
+                "sentences": by_rules(p.text, "en"), "tokens": 0, "overlong": False,
+            }  # fmt: skip
+            positions[p.doc] += 1
 
     def find(self, ids: set[str]) -> Mapping[str, Found]:
         return {id: Found(self._by_id[id]) for id in ids}
@@ -122,7 +194,7 @@ class Searcher:
         trust: Allow the code or the server that the directory names for its index; see SECURITY.md.
     """
 
-    collection: Adapted | InMemory
+    collection: AdaptedFolder | InMemory
 
     def __init__(
         self,
@@ -132,7 +204,7 @@ class Searcher:
         encoder: str | None = None,
         trust: bool = False,
     ) -> None:
-        self.collection = Adapted(directory, device=device, encoder=encoder, trust=trust)
+        self.collection = AdaptedFolder(directory, device=device, encoder=encoder, trust=trust)
 
     @classmethod
     def build(
@@ -159,6 +231,20 @@ class Searcher:
         searcher.collection = InMemory(passages, encoder, device)
         return searcher
 
+    def save(self, directory: str | os.PathLike[str]) -> None:
+        """Write passages that were indexed in memory as a directory, which `Searcher`, `qontext search` and `qontext serve`
+        open. With an encoder, the passages are encoded once more.
+
+        >>> Searcher.build(["The mill grinds flour."]).save("saved")
+        >>> Searcher("saved")("flour")
+        [Answer(1, '0', 0.1514, 'The mill grinds flour.')]
+        """
+        if not isinstance(self.collection, InMemory):
+            raise QontextError(
+                "only passages that were indexed in memory are saved", remedy="Copy the directory."
+            )
+        self.collection.save(Path(directory))
+
     @property
     def system(self) -> System:
         """What is combined. Another system of the same encoder may be set."""
@@ -168,11 +254,11 @@ class Searcher:
     def system(self, system: System) -> None:
         self.collection.system = system
 
-    def __call__(self, question: str, k: int = 10, where: Sequence[str] = ()) -> list[Answer]:
+    def __call__(self, question: str, k: int = 10, where: Sequence[str] = ()) -> Answers:
         """The best k passages for the question."""
         return self.search(question, k, where)
 
-    def search(self, question: str, k: int = 10, where: Sequence[str] = ()) -> list[Answer]:
+    def search(self, question: str, k: int = 10, where: Sequence[str] = ()) -> Answers:
         """The best k passages for the question. Conditions such as ``folder=guide`` restrict the search."""
         if not question.strip():
             raise QontextError("the question is empty")
@@ -182,7 +268,7 @@ class Searcher:
         if self.system.words:
             bm25 = self.collection.lexical.bm25
             how = {"analyzer": bm25.analyzer, "rarity": bm25.rarity}
-        answers = []
+        answers = Answers()
         for rank, hit in enumerate(hits, start=1):
             p, place, sentences = passages[hit.passage]
             shown = snippet(question, p.text, sentences, **how)

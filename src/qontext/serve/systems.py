@@ -18,7 +18,7 @@ from qontext.frame.artifacts import Artifact, open_artifact
 from qontext.frame.errors import QontextError
 from qontext.frame.inputs import find
 from qontext.models.retriever import Retriever
-from qontext.retrieve.adapted import Adapted, dense_index, is_adapted
+from qontext.retrieve.adapted import AdaptedFolder, dense_index, is_adapted
 from qontext.retrieve.index import Array, How, Index
 from qontext.retrieve.index.lexical import LexicalIndex
 from qontext.retrieve.index.load import encoder_of, fit, open_index, open_searchable
@@ -62,7 +62,7 @@ class ServedSystem:
     lexical: LexicalIndex | None = None
     """The BM25 index, if there is one."""
     reranker: Reranker | None = None
-    directory: Adapted | None = None
+    directory: AdaptedFolder | None = None
     """The open directory of `adapt`, which keeps an update from removing the index."""
 
     @property
@@ -192,8 +192,12 @@ class Opener:
         return [ServedSystem(name, _label(artifact), ranker=ranker, encoder=encoder, **parts)]
 
     def _open_adapted(self, name: str, path: str) -> list[ServedSystem]:
-        opened = _Adapted(path, self)
+        opened = _ServedFolder(path, self)
         passages = self._read(str(opened.folder / "passages"))
+        if not dense_index(opened.folder).exists():  # of a searcher that was saved without an encoder
+            words: dict[str, Any] = {"lexical": opened.lexical, "directory": opened}
+            numbers = {id(opened.lexical): passages.numbers(opened.lexical.ids)}
+            return [ServedSystem(name, "BM25", passages, opened.words, numbers, **words)]
         indexes: list[Index] = [opened.lexical, opened.index]
         numbers = {id(index): passages.numbers(index.ids) for index in indexes}
         encoder: EncoderName = "start" if opened.about.get("encoder") == "start" else "adapted"
@@ -240,7 +244,7 @@ class Opener:
         return self._encoders[key]
 
 
-class _Adapted(Adapted):
+class _ServedFolder(AdaptedFolder):
     """A directory of `adapt` whose encoder may be that of others, too, and whose vectors are in memory."""
 
     def __init__(self, root: str, opener: Opener) -> None:

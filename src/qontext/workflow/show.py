@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
+from qontext.data.collection import read_passages
 from qontext.evaluation.comparison import format_p
 from qontext.frame import artifacts, computed, log
 from qontext.frame.artifacts import open_artifact
@@ -117,7 +118,7 @@ def show_adapted(root: Path) -> dict[str, Any]:
     about = read_adapted(root)
     verdict = about.get("verdict", {})
     index = index_of(root)
-    passages = open_artifact(index / "passages", verb="split").summary
+    passages = _passages(index / "passages")
     places = {name: index if name == INDEX else root / name for name in FOLDERS}
     folders = {name: size_of(place) for name, place in places.items() if place.is_dir()}
     age = max(0.0, time.time() - (root / ADAPTED).stat().st_mtime)  # a clock may have been set back
@@ -172,8 +173,27 @@ def shown_labels(judged: Mapping[str, int]) -> str:
     return ", ".join(f"{judged[split]:,} {use}" for split, use in uses.items() if judged.get(split))
 
 
+def _passages(folder: Path) -> Mapping[str, Any]:
+    """The numbers of passages and documents. `Searcher.save` writes the passages alone."""
+    if artifacts.is_artifact(folder):
+        return open_artifact(folder, verb="split").summary
+    documents = [passage.doc for passage in read_passages(folder)]
+    return {"passages": len(documents), "documents": len({*documents})}
+
+
 def show_scores(verdict: Mapping[str, Any]) -> None:
-    """A table of all systems for every split, real questions first, with n and p."""
+    """Print the tables of all systems."""
+    tables = list(score_tables(verdict))
+    for title, rows in tables:
+        log.show_rows(title, rows)
+    if tables:
+        log.note(
+            "p: nDCG@10 against the recommended system (paired randomization test, Holm-corrected over the pairs)."
+        )
+
+
+def score_tables(verdict: Mapping[str, Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """(title, rows) of a table of all systems for every split, real questions first, with n and p."""
     by_split = verdict.get("scores", {})
     for split in sorted(by_split, key=lambda split: split == "generated"):
         kind = "generated questions" if split == "generated" else f"real questions ({split})"
@@ -183,11 +203,7 @@ def show_scores(verdict: Mapping[str, Any]) -> None:
             p = _p_from(verdict, split, name)
             label = label_of(name) + (" (recommended)" if name == verdict.get("system") else "")
             rows.append({"system": label, **values, "p": "–" if p is None else format_p(p)})
-        log.show_rows(f"On {kind}" + (f", n = {count:,}" if count else ""), rows)
-    if by_split:
-        log.note(
-            "p: nDCG@10 against the recommended system (paired randomization test, Holm-corrected over the pairs)."
-        )
+        yield f"On {kind}" + (f", n = {count:,}" if count else ""), rows
 
 
 def _p_from(verdict: Mapping[str, Any], split: str, name: str) -> float | None:

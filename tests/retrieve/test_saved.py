@@ -1,0 +1,62 @@
+"""Passages that were indexed in memory become a directory that is opened again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from qontext import Adapted, Passage, QontextError, Searcher, api
+from qontext.serve.systems import Opener
+
+PASSAGES = [
+    Passage("a", "Mill", "The mill grinds flour. It stands by the river.", "book"),
+    Passage("b", "", "A boat crosses the river.", "other"),
+    Passage("c", "Bread", "The baker bakes bread of flour.", "book"),
+]
+QUESTION = "who grinds the flour?"
+
+
+@pytest.mark.parametrize("has_encoder", [False, True])
+def test_a_saved_searcher_answers_as_before(has_encoder: bool, tiny_encoder: Path, tmp_path: Path) -> None:
+    search = Searcher.build(PASSAGES, tiny_encoder if has_encoder else None)
+    search.save(tmp_path / "saved")
+    before, after = search(QUESTION, k=3), Searcher(tmp_path / "saved")(QUESTION, k=3)
+    for name in ("id", "document", "title", "text", "snippet"):
+        assert [getattr(hit, name) for hit in after] == [getattr(hit, name) for hit in before]
+    assert [hit.score for hit in after] == pytest.approx([hit.score for hit in before], abs=1e-3)
+    asked = api.search(str(tmp_path / "saved"), QUESTION)
+    assert [hit.id for hit in asked] == [hit.id for hit in after]
+    shown = api.show(tmp_path / "saved")
+    assert (shown["passages"], shown["documents"]) == (3, 2)
+    served = Opener().open("saved", str(tmp_path / "saved"))
+    assert [system.name for system in served] == (
+        ["saved", "saved/bm25", "saved/dense"] if has_encoder else ["saved"]
+    )
+    (hits,) = served[0].search([QUESTION], 3)
+    assert [served[0].passages[hit.number].id for hit in hits] == [hit.id for hit in after]
+
+
+def test_what_is_not_saved(tmp_path: Path) -> None:
+    search = Searcher.build(PASSAGES)
+    search.save(tmp_path / "saved")
+    with pytest.raises(QontextError, match="is not an empty directory"):
+        search.save(tmp_path / "saved")
+    with pytest.raises(QontextError, match="only passages that were indexed in memory are saved"):
+        Searcher(tmp_path / "saved").save(tmp_path / "again")
+    with pytest.raises(QontextError, match="has no verdict"):
+        _ = Adapted(tmp_path / "saved").verdict
+
+
+def test_answers_are_short_and_a_table_in_a_notebook() -> None:
+    answers = Searcher.build([Passage("<a>", "", "The <b>mill</b> grinds flour " + "and flour " * 99, "d")])(
+        "flour"
+    )
+    assert repr(answers[0]).startswith("Answer(1, '<a>', 0.") and len(repr(answers)) < 120
+    page = answers._repr_html_()
+    assert page.startswith("<table>") and "<td>&lt;a&gt;</td>" in page and "<b>" not in page
+    assert "title" not in page and answers[0]._repr_html_() == page, "empty columns are left out"
+    assert (
+        Searcher.build(["boat"])("zebra")._repr_html_()
+        == "<table><thead><tr></tr></thead><tbody></tbody></table>"
+    )
