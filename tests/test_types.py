@@ -24,6 +24,11 @@ retriever = Retriever(Path("encoder"), device="cpu")
 vectors = retriever.encode_queries(["question"]) @ retriever.encode_passages(passages).T
 scores = CrossEncoder("reranker").score([("question", text)])
 again: list[qontext.Passage] = load_passages(api.split("docs.jsonl", out="passages"))
+fused: Run = qontext.rerank(qontext.fuse([run, "b.trec"]), {"q": "question"}, passages, "reranker")
+negatives: list[str] = qontext.mine(fused, "data")[0].negatives
+digest: str = evaluate("b.trec", "data", out="scores").digest
+reasons: list[str] = api.adapt("docs.jsonl").verdict.sentences
+plan: dict[str, object] = api.adapt("docs.jsonl", dry_run=True)
 """
 
 COMMANDS = """
