@@ -157,9 +157,15 @@ def test_a_signal_lets_the_ranks_save_their_step(
             time.sleep(0.05)
         os.kill(os.getpid(), number)
 
-    threading.Thread(target=interrupt_after_a_step, daemon=True).start()
-    with pytest.raises(KeyboardInterrupt):
-        pretrain("out", steps=2_000, on="ray", ranks=2)
+    before = signal.signal(
+        number, signal.default_int_handler
+    )  # it may be ignored where the tests run in the background
+    try:
+        threading.Thread(target=interrupt_after_a_step, daemon=True).start()
+        with pytest.raises(KeyboardInterrupt):
+            pretrain("out", steps=2_000, on="ray", ranks=2)
+    finally:
+        signal.signal(number, before)
     assert list((tmp_path / "out").glob("checkpoints/*/*"))
 
 
