@@ -1,18 +1,28 @@
-"""Modules and functions stay small enough to be read at once."""
+"""Modules and functions stay small enough to be read at once, folders to be seen at once; crumbs join their neighbors."""
 
 from __future__ import annotations
 
 import ast
+import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.test_layers import imports
 
 import qontext
 
 ROOT = Path(qontext.__file__).parent
 MODULE, FUNCTION = 400, 60
 """The most lines of a module and of a function. A guide: half a noun is as bad as two."""
+
+FOLDER = 22
+"""The most modules of a folder, apart from its subfolders."""
+CRUMB = 60
+"""A module with fewer lines and a single importer is part of that importer, unless it is one of `ENTRIES`."""
+FOUND_BY_NAME = ("integrations", "corpus/sources/formats", "__main__.py", "cluster/local.py", "adapt/demo.py", "adapt/processes.py")
+"""Modules that are chosen or started by name: interfaces, formats, runners, verbs, and the processes of `adapt`."""
 
 LARGER: dict[str, int] = {}
 """Modules, and functions as module:name, that are larger for now → how many lines they have. It only shrinks."""
@@ -52,3 +62,21 @@ def test_no_module_and_no_function_is_too_long() -> None:
 def test_a_function_is_measured_with_its_decorators(lines: int) -> None:
     source = "@decorator\nasync def long():\n" + "    pass\n" * (lines - 2)
     assert dict(functions(source)) == {"long": lines}
+
+
+def test_folders_are_seen_at_once() -> None:
+    count = Counter(path.parent for path in ROOT.rglob("*.py") if path.name != "__init__.py")
+    assert {str(folder): n for folder, n in count.items() if n > FOLDER} == {}
+
+
+def test_there_are_no_crumbs() -> None:
+    importers = Counter(other for others in imports().values() for other in others)
+    kinds = {kind for source in modules().values() for kind in re.findall(r'"(qontext[\w.]+):\w+"', source)}
+
+    def is_crumb(name: str, source: str) -> bool:
+        module = "qontext." + name.removesuffix(".py").replace("/", ".")
+        is_small = len(source.splitlines()) < CRUMB and importers[module] <= 1
+        return is_small and module not in kinds and not name.startswith(FOUND_BY_NAME)
+
+    crumbs = [name for name, source in modules().items() if is_crumb(name, source)]
+    assert [name for name in crumbs if not name.endswith("__init__.py")] == []
