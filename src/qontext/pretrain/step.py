@@ -1,6 +1,7 @@
 """A pre-training method in a loop of one's own: texts and their contexts in, the loss of a batch out.
 
-Tokens, pairs, masks and draws are those of `qontext pretrain`, so the loss is the same, bit by bit in fp32 without dropout.
+Tokens, pairs, masks and draws are those of `qontext pretrain`. So is the loss in fp32 without dropout, up to the order of
+sums.
 """
 
 from __future__ import annotations
