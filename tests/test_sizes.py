@@ -20,8 +20,15 @@ MODULE, FUNCTION = 400, 60
 FOLDER = 22
 """The most modules of a folder, apart from its subfolders."""
 CRUMB = 60
-"""A module with fewer lines and a single importer is part of that importer, unless it is one of `ENTRIES`."""
-FOUND_BY_NAME = ("integrations", "corpus/sources/formats", "__main__.py", "cluster/local.py", "adapt/demo.py", "adapt/processes.py")
+"""A module with fewer lines and a single importer is part of that importer, unless it is `FOUND_BY_NAME`."""
+FOUND_BY_NAME = (
+    "integrations",
+    "corpus/sources/formats",
+    "__main__.py",
+    "cluster/local.py",
+    "adapt/demo.py",
+    "adapt/processes.py",
+)
 """Modules that are chosen or started by name: interfaces, formats, runners, verbs, and the processes of `adapt`."""
 
 LARGER: dict[str, int] = {}
