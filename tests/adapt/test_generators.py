@@ -104,7 +104,7 @@ def test_a_t5_model_writes_the_queries(reports: Path, small_encoder: Path, tmp_p
     result = api.adapt(
         reports, out=tmp_path / "made", encoder=small_encoder, budget="10m", generator="t5",
         generator_model=str(tmp_path / "t5"), dry_run=True,
-    ).summary  # fmt: skip
+    )  # fmt: skip
     assert result["seconds"]["generate"] > 0
     api.run(tmp_path / "made/recipe.toml", out=tmp_path / "made/steps", until="generate")
     assert open_artifact(tmp_path / "made/steps/generate").config["generator"] == "t5"
@@ -117,7 +117,7 @@ def test_a_language_model_writes_the_questions_to_measure_with(
     model = save_llama(tmp_path / "llama", texts)
     result = api.adapt(
         reports, out=tmp_path / "made", encoder=small_encoder, budget="10m", question_model=model, dry_run=True,
-    ).summary  # fmt: skip
+    )  # fmt: skip
     assert result["seconds"]["hold_out"] > result["seconds"]["split"]
     steps = tmp_path / "made/steps"
     api.run(tmp_path / "made/recipe.toml", out=steps, until="holdout")

@@ -108,7 +108,7 @@ def test_repeated_ids_are_found_in_partitions(monkeypatch: pytest.MonkeyPatch) -
 
     assert first_repeated(batches_of(ids)) == (10_000, None)
     assert first_repeated(batches_of([*ids, "p7", "p3"])) == (10_002, "p7")
-    monkeypatch.setattr("qontext.data.ids._hash", lambda value: len(value))  # different ids, equal hashes
+    monkeypatch.setattr("qontext.data.ids.hash64", lambda value: len(value))  # different ids, equal hashes
     assert first_repeated(batches_of(ids)) == (10_000, None)
 
 

@@ -169,13 +169,14 @@ def evaluate(
         return artifact
     if isinstance(run, str | os.PathLike) and isinstance(qrels, str | os.PathLike):
         checks.check_kinds(os.fspath(run), os.fspath(qrels))
+    results = run if isinstance(run, Run) else read_run(os.fspath(run))
+    place = "run" if isinstance(run, Run) else os.fspath(run)
     if isinstance(qrels, str | os.PathLike) and _is_questions(qrels):
-        results = run if isinstance(run, Run) else read_run(os.fspath(run))
-        place = "run" if isinstance(run, Run) else os.fspath(run)
         return _by_answers(results, place, os.fspath(qrels), measures, passages, patterns)[0]
     judged = judgments(qrels, split)
+    checks.check_ids(results, judged.qrels, place, judged.place)
     checks.note_grades(judged, relevant)
-    return scored_run(run, "run", qrels, judged, measures, relevant)[0]
+    return score(results, judged, _joined(measures), relevant)[0]
 
 
 def judgments(qrels: Qrels | Source, split: str) -> Judged:

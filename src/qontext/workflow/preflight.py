@@ -15,6 +15,7 @@ from qontext.data import dpr, records
 from qontext.data.collection import load_collection, read_passages, read_qrels, read_queries
 from qontext.data.lines import plain_name, read_lines
 from qontext.data.runs import read_run
+from qontext.evaluation.answers import is_questions, read_questions
 from qontext.evaluation.beir import BeirConfig, folders_of
 from qontext.evaluation.datasets import BENCHMARKS
 from qontext.evaluation.evaluate import EvaluateConfig
@@ -115,6 +116,8 @@ def _reader(settings: StageConfig, field: str) -> Callable[[Path], Any] | None:
         return None
     if is_mine and field == "qrels" and settings.model_dump().get("positives_share"):
         field = "scores"
+    if field == "qrels" and isinstance(settings, EvaluateConfig):
+        return lambda path: read_questions(path) if is_questions(path) else read_qrels(path)
     candidates = read_candidates if is_mine else read_run
     readers: dict[str, Callable[[Path], Any]] = {
         "passages": lambda path: next(read_passages(path), None),
