@@ -21,6 +21,7 @@ from qontext.frame import disk, stages
 from qontext.frame.config import StageConfig
 from qontext.frame.damage import opening
 from qontext.frame.errors import QontextError
+from qontext.frame.process import SENTENCE
 
 HEAVY = ("torch", "transformers", "tokenizers", "pyarrow", "numpy", "pydantic")
 DOCUMENT = '{"_id": "d", "text": "A first sentence. A second one."}\n'
@@ -305,7 +306,7 @@ def test_an_interrupt_exits_with_130_and_says_that_it_resumes(tmp_path: Path) ->
     os.killpg(process.pid, signal.SIGINT)
     text = process.stderr.read()
     assert process.wait() == 130
-    assert text == f"{process.SENTENCE}\n"
+    assert text == f"{SENTENCE}\n"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -201,6 +201,35 @@ def test_a_representation_from_outside_the_package(
     assert best == pytest.approx(sorted(similar[0].tolist(), reverse=True)[:3], rel=1e-4)
 
 
+MINIMAL = """
+from qontext.models.representations.base import Representation
+class Longest(Representation):
+    def forward(self, encoder, ids_NT, mask_NT, are_queries):
+        (last,) = encoder(ids_NT, mask_NT)
+        return last.masked_fill(~mask_NT[..., None], -9).amax(1).float()
+    def similarity(self, queries, passages):
+        return queries @ passages.T
+"""
+
+
+def test_a_representation_needs_but_two_methods(tmp_path: Path, minilm: Path) -> None:
+    """No options, no constructor; every loss has options of its own."""
+    write_labels(tmp_path / "labeled")
+    save_bert(tmp_path / "encoder", minilm)
+    (tmp_path / "longest.py").write_text(MINIMAL)
+    on = "--device cpu --precision fp32 -q"
+    train = (
+        f"finetune labeled --encoder encoder --representation longest:Longest --steps 1 --batch-size 4 {on}"
+    )
+    commands = [
+        f"{train} --loss pair --out pair",
+        f"{train} --out retriever",
+        f"encode labeled --encoder retriever {on} --trust --out vectors",
+    ]
+    run_commands(commands, tmp_path, tmp_path)
+    assert open_artifact(tmp_path / "vectors").summary["pooling"] == "longest:Longest"
+
+
 BROKEN = {
     "syntax.py": "class Odd(:\n",
     "fails.py": "raise RuntimeError('no license')\n",

@@ -15,12 +15,13 @@ from qontext.adapt.prepare import WINDOW, _window, prepare
 from qontext.adapt.rates import STAGE_SECONDS, Rates
 from qontext.adapt.recipes import serving_recipe, training_recipe
 from qontext.adapt.run import ADAPT
-from qontext.adapt.state import ADAPTED, Planned, read_planned, with_recorded_settings
+from qontext.adapt.state import Planned, read_planned, with_recorded_settings
 from qontext.adapt.survey import Survey
 from qontext.evaluation.question_model import Asking
 from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
 from qontext.frame.execution import claim_of
+from qontext.retrieve.adapted import ADAPTED
 from qontext.training.time_limit import StepEstimate, TimeLimit
 from qontext.workflow.recipe import Recipe, read_recipe
 

@@ -108,7 +108,7 @@ def test_search_finds_what_the_similarity_says(
                 assert found[passage] == pytest.approx(expected[row, place].item(), rel=1e-4)
     assert all(len(run[query]) == 10 for query in queries) or name in ("sparse", "matches, weights alone")
     memory = Searcher.build(collection.passages(), retriever, device="cpu")
-    memory.collection._ranker = memory.collection.ranker().rankers[1]  # type: ignore[union-attr,attr-defined]
+    memory.system = "start"
     first = next(iter(queries))
     assert memory.search(queries[first], 1)[0].id == run[first][0].passage
     (served,) = Opener(**on).open("packed", str(vectors.path))

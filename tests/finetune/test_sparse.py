@@ -152,7 +152,7 @@ def test_from_weights_to_a_run_that_others_read(
     )
     some = Searcher.build(passages, trained, device="cpu")
     query = next(iter(collection.queries("dev").values()))
-    some.collection._ranker = some.collection.ranker().rankers[1]  # type: ignore[union-attr,attr-defined]
+    some.system = "start"
     expected = [hit.passage for hit in run[next(iter(run))][:3]]
     assert [hit.id for hit in some.search(query, 3)] == expected
     (served,) = Opener(device="cpu", precision="fp32").open("words", str(weights))

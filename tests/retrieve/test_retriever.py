@@ -157,10 +157,10 @@ def test_what_is_not_supported_is_told(minilm: Path, tiny_encoder: Path, tmp_pat
 def test_a_length_of_one_call_is_not_that_of_another(minilm: Path) -> None:
     """The encoder of a server, which truncates passages as the index does, and queries elsewhere."""
     encoder = Encoder(str(minilm), device="cpu", precision="fp32", lengths={"query": 5, "passage": 9})
-    longest = encoder._retriever.max_length
+    longest = encoder.retriever.max_length
     kinds: list[Any] = ["query", "passage"] * 2
-    counts = [encoder._retriever.tokenize(TEXTS, kind, encoder._lengths[kind]) for kind in kinds]
+    counts = [encoder.retriever.tokenize(TEXTS, kind, encoder._lengths[kind]) for kind in kinds]
     assert [max(map(len, tokens)) for tokens in counts] == [5, 9] * 2
-    assert encoder.encode(TEXTS[3:4], "query")[1] == [5] and encoder.encode(TEXTS[3:4], "passage")[1] == [9]
-    assert encoder._retriever.max_length == longest > 9
-    assert max(map(len, encoder._retriever.tokenize(TEXTS, "query"))) == longest
+    assert encoder.embed(TEXTS[3:4], "query")[1] == [5] and encoder.embed(TEXTS[3:4], "passage")[1] == [9]
+    assert encoder.retriever.max_length == longest > 9
+    assert max(map(len, encoder.retriever.tokenize(TEXTS, "query"))) == longest

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from qontext import Adapted, Passage, QontextError, Searcher, api
+from qontext.retrieve.system import System
 from qontext.serve.systems import Opener
 
 PASSAGES = [
@@ -46,6 +47,32 @@ def test_what_is_not_saved(tmp_path: Path) -> None:
         Searcher(tmp_path / "saved").save(tmp_path / "again")
     with pytest.raises(QontextError, match="has no verdict"):
         _ = Adapted(tmp_path / "saved").verdict
+
+
+def test_a_saved_searcher_is_no_directory_of_adapt(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without an encoder, none is missing; nothing can be updated or removed."""
+    Searcher.build(PASSAGES).save(tmp_path / "saved")
+    api.show(tmp_path / "saved")
+    shown = capsys.readouterr().out
+    assert "BM25" in shown and "encoder" not in shown and "updates the index" not in shown
+    assert api.clean(tmp_path / "saved")["removed"] == []
+    assert repr(Adapted(tmp_path / "saved")) == f"Adapted({str(tmp_path / 'saved')!r})"
+    assert Adapted(tmp_path / "saved")._repr_html_().startswith("Adapted(")
+
+
+def test_a_system_is_set_by_value_or_name(tiny_encoder: Path, tmp_path: Path) -> None:
+    search = Searcher.build(PASSAGES, tiny_encoder)
+    search.system = "start"
+    assert search.system == System("start")
+    with pytest.raises(QontextError, match="unknown system 'hybird'"):
+        search.system = "hybird"
+    search.save(tmp_path / "saved")
+    opened = Searcher(tmp_path / "saved")
+    assert opened.system == System("start") and opened.run({"q": QUESTION}).ids.tolist() == (
+        search.run({"q": QUESTION}).ids.tolist()
+    )
 
 
 def test_answers_are_short_and_a_table_in_a_notebook() -> None:

@@ -118,7 +118,7 @@ def test_equal_titles_are_told_apart_and_others_stay_short() -> None:
 
 def test_a_directory_without_places_of_sentences_still_answers(tmp_path: Path, index: Index) -> None:
     search = index(make.pdf(tmp_path / "pump.pdf", PUMP))
-    (part,) = (search.root / "index/passages").glob("*.parquet")
+    (part,) = (search.collection.root / "index/passages").glob("*.parquet")
     old = pq.read_table(part).drop_columns(["spans", "cell"])
     from qontext.data.places import find_passages
 

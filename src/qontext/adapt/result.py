@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -56,7 +57,8 @@ class Adapted(Searcher):
         return self.directory
 
     def __repr__(self) -> str:
-        return f"Adapted({self.directory!r}: {self.verdict.sentences[0]})"
+        first = f": {self.verdict.sentences[0]}" if "verdict" in self.summary else ""
+        return f"Adapted({self.directory!r}{first})"
 
     def _repr_html_(self) -> str:
-        return self.verdict._repr_html_()
+        return self.verdict._repr_html_() if "verdict" in self.summary else html.escape(repr(self))

@@ -22,6 +22,7 @@ from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
 from qontext.frame.inputs import refuse_output_within
 from qontext.frame.stages import Pipeline
+from qontext.retrieve.adapted import ADAPTED, PLAN
 
 if TYPE_CHECKING:
     from qontext.adapt.result import Adapted
@@ -47,7 +48,7 @@ def _run(config: AdaptConfig, root: Path) -> dict[str, Any]:
     _refuse_foreign(root)
     with contextlib.ExitStack() as stack:
         # A dry run writes nothing into a directory that holds more than a plan.
-        is_preview = config.dry_run and any((root / name).exists() for name in (state.STEPS, state.ADAPTED))
+        is_preview = config.dry_run and any((root / name).exists() for name in (state.STEPS, ADAPTED))
         aside = (
             Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="qontext-"))) if is_preview else None
         )
@@ -68,10 +69,9 @@ def _run(config: AdaptConfig, root: Path) -> dict[str, Any]:
 
 
 def _refuse_foreign(root: Path) -> None:
-    from qontext.adapt import state
 
     is_free = not root.exists() or workdir.has_only_scratch(root)
-    if not is_free and not any((root / name).exists() for name in (state.PLAN, "documents")):
+    if not is_free and not any((root / name).exists() for name in (PLAN, "documents")):
         raise QontextError(
             "is not empty and was not written by adapt", place=root, remedy="Choose another --out."
         )
@@ -103,7 +103,7 @@ def _resume(
     inputs, nothing is trained."""
     from qontext.adapt import show, state, update
 
-    is_finished = (root / state.ADAPTED).is_file()
+    is_finished = (root / ADAPTED).is_file()
     documents = claim["inputs"]["documents"]["digest"]
     action = update.next_action(root, before, documents, is_complete=not absent)
     result = None
@@ -210,7 +210,7 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
         "expected_seconds": round(plan.expected, 1),
     }
     about["seconds"] = round(earlier + time.monotonic() - started, 1)
-    work.write_json(state.ADAPTED, about)
+    work.write_json(ADAPTED, about)
     publish.remove_copy(root, reference)
     publish.remove_others(root)
     opening = [*verdict.sentences, *searching.get("sentences", ())]

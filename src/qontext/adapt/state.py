@@ -32,10 +32,10 @@ from qontext.frame.errors import QontextError
 from qontext.frame.fingerprint import places
 from qontext.frame.inputs import digest_of
 from qontext.models.reference import default_encoder
-from qontext.retrieve.adapted import index_of, is_adapted
+from qontext.retrieve.adapted import ADAPTED, PLAN, index_of, is_adapted
 from qontext.workflow.recipe import read_recipe
 
-PLAN, RECIPE, ADAPTED = "plan.json", "recipe.toml", "adapted.json"
+RECIPE = "recipe.toml"
 STEPS = "steps"
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from qontext.adapt import publish, vector_index
 from qontext.adapt.config import AdaptConfig, Request
 from qontext.adapt.show import show_updated, shown_changes
-from qontext.adapt.state import ADAPTED, RECIPE, STEPS, Planned
+from qontext.adapt.state import RECIPE, STEPS, Planned
 from qontext.adapt.vector_index import Choice
 from qontext.adapt.verdict import Verdict
 from qontext.corpus.sources import FieldNames, open_source
@@ -26,7 +26,7 @@ from qontext.frame import artifacts, disk, execution, log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
 from qontext.frame.stages import Stage
-from qontext.retrieve.adapted import index_of, is_adapted, read_adapted, verify_model
+from qontext.retrieve.adapted import ADAPTED, index_of, is_adapted, read_adapted, verify_model
 from qontext.retrieve.system import System
 from qontext.workflow.recipe import read_recipe
 from qontext.workflow.run import plan

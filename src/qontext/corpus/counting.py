@@ -73,6 +73,7 @@ def _convert(folder: Path) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(folder).backend_tokenizer
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        return tokenizer.backend_tokenizer
     except Exception as error:
         raise QontextError(f"its tokenizer has no fast version: {error}", place=folder) from None

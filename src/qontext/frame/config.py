@@ -226,7 +226,10 @@ def _with_options(config: type[StageConfig], names: tuple[tuple[str, str], ...])
             )
         kinds[field] = Chosen(name, options)
     members = {"__module__": config.__module__, "__doc__": config.__doc__, "chosen": kinds}
-    bases = (config, *dict.fromkeys(kind.options for kind in kinds.values()))
+    own = [*dict.fromkeys(kind.options for kind in kinds.values())]
+    # A subclass brings its base: `Options` alone, beside others, would come first.
+    own = [one for one in own if not any(other is not one and issubclass(other, one) for other in own)]
+    bases = (config, *own)
     return types.new_class(config.__name__, bases, exec_body=lambda body: body.update(members))
 
 

@@ -149,7 +149,8 @@ def require(demands: Iterable[Demand], place: Path | str | None = None) -> None:
             raise Untrusted(
                 f"it asks to {what}",
                 place=place,
-                remedy="Add --trust if you trust it, or name it on the command line yourself (in Python: trust=True).",
+                remedy="Add --trust if you trust it, or name it on the command line yourself "
+                "(in Python: import its module first, or trust=True where there is such an argument).",
             )
         if not _agreed(what, place):
             raise Untrusted(f"not allowed to {what}", place=place, remedy="Nothing was run.")

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from qontext.data.collection import Passage
 from qontext.data.passage import TitleRule
+from qontext.frame import log
 from qontext.frame.errors import QontextError
 from qontext.models.attention import compute_first_token_alone
 from qontext.models.batching import Ints, grid_for, pad, run_batches
@@ -138,7 +139,8 @@ class Retriever:
                 place=name,
                 remedy="'qontext encode' and 'qontext search' use it; name an encoder of one vector here.",
             )
-        encoder = load_encoder(str(self.layout.transformer))
+        with log.warnings_only():  # an MLM head is only missed by a representation that reads it
+            encoder = load_encoder(str(self.layout.transformer))
         self.representation = kind.load(encoder, self.layout).to(self.device).eval()
         self.model, self.config, self.tokenizer = encoder.to(self.device), encoder.config, encoder.tokenizer
         use_where_faster(self.model, self.device, self.dtype)

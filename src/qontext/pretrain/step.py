@@ -47,9 +47,11 @@ def load_method(
         >>> sum(parameter.numel() for parameter in method.parameters()) > 0
         True
     """
+    from qontext.frame import trust
     from qontext.pretrain.objectives import METHODS
     from qontext.pretrain.objectives.base import Common
 
+    trust.give(method)  # a name in a Python call is the user's own word
     kind = METHODS.load(method) if isinstance(method, str) else method
     values = kind.Options.make(options, where="pretrain")
     objective: Objective = kind(encoder, values, Common(seed, vector, similarity, has_queries)).train()

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from qontext.retrieve.index.lexical import LexicalIndex
     from qontext.retrieve.where import Mask
 
-ADAPTED, INDEX, DENSE, TOKENS, MODEL = "adapted.json", "index", "dense", "tokens", "model"
+ADAPTED, PLAN, INDEX, DENSE, TOKENS, MODEL = "adapted.json", "plan.json", "index", "dense", "tokens", "model"
 TOKEN_WEIGHT = 0.5
 """Weight of the comparison by tokens beside BM25 and the vectors, without labels to tune it."""
 FEW = 16

@@ -242,7 +242,13 @@ def _retriever(config: SearchConfig, index: Index, entry: Any, work: Workdir) ->
     from qontext.retrieve.index.load import encoder_of, fit
 
     device, untied = own_device(config.device), config.untied
-    name = encoder_of(entry, config.index or "", config.encoder, untied=untied)
+    name = encoder_of(
+        entry,
+        config.index or "",
+        config.encoder,
+        untied=untied,
+        remedy="Name it with --encoder, or encode the passages again.",
+    )
     precision = settle_precision(work, config.precision, resolve_device(device))
     settings: dict[str, Any] = {"device": device, "precision": precision, "max_length": config.max_length}
     retriever = Retriever(name, **settings, packed=True)

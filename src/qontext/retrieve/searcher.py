@@ -11,14 +11,13 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qontext.data.load import as_passages
 from qontext.data.places import Found, Place
 from qontext.frame import html
 from qontext.frame.errors import QontextError
 from qontext.retrieve.adapted import ADAPTED, INDEX, AdaptedFolder
 from qontext.retrieve.rankers import CANDIDATES, Among, Fused, IndexRanker, Ranker, everything
 from qontext.retrieve.snippets import snippet
-from qontext.retrieve.system import System
+from qontext.retrieve.system import System, SystemName
 
 if TYPE_CHECKING:
     from qontext.data.collection import Passage
@@ -98,6 +97,7 @@ class InMemory:
     def __init__(
         self, passages: Iterable[Passage | str], encoder: str | os.PathLike[str] | None, device: str
     ) -> None:
+        from qontext.data.load import as_passages
         from qontext.retrieve.bm25 import Bm25
         from qontext.retrieve.index.lexical import LexicalIndex
 
@@ -105,7 +105,7 @@ class InMemory:
         own = list(as_passages(passages))
         self.lexical = LexicalIndex(Bm25.build(own))  # refuses ids that occur twice
         self._by_id = {passage.id: passage for passage in own}
-        self.system = System("adapted" if encoder is not None else None, words=True)
+        self.system = System("start" if encoder is not None else None, words=True)
         self.words = IndexRanker(self.lexical)
         self.dense = self.words if encoder is None else self._dense(encoder, device)
 
@@ -153,11 +153,16 @@ class InMemory:
         with Workdir(passages).write("part-00000.parquet") as path:
             records.write_table(path, records.table_of(list(self._rows()), records.PASSAGES))
         command("index")(passages, backend="bm25", out=folder / "bm25")
-        about: dict[str, Any] = {"system": "bm25", "weights": [1, 0], "read_tokens": 3, "index": INDEX}
+        about: dict[str, Any] = {
+            "system": self.system.name,
+            "weights": [1, 0],
+            "read_tokens": 3,
+            "index": INDEX,
+        }
         if self.encoder is not None:
             name = os.fspath(self.encoder)
             command("encode")(passages, encoder=name, device=self.device, out=folder / "vectors")
-            about |= {"system": "hybrid-start", "encoder": "start", "weights": list(WEIGHTS)}
+            about |= {"encoder": "start", "weights": list(WEIGHTS)}
             about |= {"read_tokens": self._retriever.max_length, "reference": refer(name, root)}
         Workdir(root).write_json(ADAPTED, about)
 
@@ -251,8 +256,8 @@ class Searcher:
         return self.collection.system
 
     @system.setter
-    def system(self, system: System) -> None:
-        self.collection.system = system
+    def system(self, system: System | SystemName) -> None:
+        self.collection.system = System.parse(system) if isinstance(system, str) else system
 
     def __call__(self, question: str, k: int = 10, where: Sequence[str] = ()) -> Answers:
         """The best k passages for the question."""

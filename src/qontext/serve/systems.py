@@ -18,7 +18,7 @@ from qontext.frame.artifacts import Artifact, open_artifact
 from qontext.frame.errors import QontextError
 from qontext.frame.inputs import find
 from qontext.models.retriever import Retriever
-from qontext.retrieve.adapted import AdaptedFolder, dense_index, is_adapted
+from qontext.retrieve.adapted import PLAN, AdaptedFolder, dense_index, is_adapted
 from qontext.retrieve.index import Array, How, Index
 from qontext.retrieve.index.lexical import LexicalIndex
 from qontext.retrieve.index.load import encoder_of, fit, open_index, open_searchable
@@ -161,7 +161,7 @@ class Opener:
         """The systems of one directory."""
         if is_adapted(path):
             return self._open_adapted(name, path)
-        if (Path(path) / "plan.json").is_file():
+        if (Path(path) / PLAN).is_file():
             raise QontextError(
                 "this directory of adapt is not finished",
                 place=path,

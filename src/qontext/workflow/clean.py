@@ -12,7 +12,7 @@ from qontext.frame.config import Action, Input, StageConfig, existing
 from qontext.frame.errors import QontextError
 from qontext.frame.stages import Cleaner
 from qontext.frame.workdir import TEMPORARY
-from qontext.retrieve.adapted import index_of, is_adapted
+from qontext.retrieve.adapted import PLAN, index_of, is_adapted
 from qontext.workflow.show import shown_size, size_of
 
 REMOVED = {
@@ -61,7 +61,7 @@ def run(settings: CleanConfig) -> dict[str, Any]:
 def _check(root: Path) -> None:
     """Raise an error unless this is a finished directory of `adapt`, in which only `adapt` wrote what is removed."""
     if not is_adapted(root):
-        if (root / "plan.json").is_file():
+        if (root / PLAN).is_file():
             raise QontextError(
                 "is an unfinished directory of adapt",
                 place=root,
@@ -72,7 +72,8 @@ def _check(root: Path) -> None:
             place=root,
             remedy="Pass the --out of a finished 'qontext adapt'.",
         )
-    artifacts.open_artifact(index_of(root) / "passages", verb="split")
+    if (root / PLAN).is_file():  # not a saved searcher, which has nothing to remove
+        artifacts.open_artifact(index_of(root) / "passages", verb="split")
     for name in REMOVED:
         for path in _strange(root / name):
             raise QontextError(

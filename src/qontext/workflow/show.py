@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from qontext.data.collection import read_passages
-from qontext.evaluation.comparison import format_p
 from qontext.frame import artifacts, computed, log
 from qontext.frame.artifacts import open_artifact
 from qontext.frame.config import Input, StageConfig, existing
@@ -20,6 +18,8 @@ from qontext.models.reference import shown_name
 from qontext.retrieve.adapted import (
     ADAPTED,
     INDEX,
+    MODEL,
+    PLAN,
     index_of,
     is_adapted,
     model_of,
@@ -121,6 +121,7 @@ def show_adapted(root: Path) -> dict[str, Any]:
     passages = _passages(index / "passages")
     places = {name: index if name == INDEX else root / name for name in FOLDERS}
     folders = {name: size_of(place) for name, place in places.items() if place.is_dir()}
+    is_planned = (root / PLAN).is_file()  # not a saved searcher
     age = max(0.0, time.time() - (root / ADAPTED).stat().st_mtime)  # a clock may have been set back
     sentences = [str(sentence) for sentence in verdict.get("sentences", ())]
     sentences += map(str, about.get("searching", {}).get("sentences", ()))
@@ -128,7 +129,7 @@ def show_adapted(root: Path) -> dict[str, Any]:
     log.show_line(recommendation)
     rows: dict[str, Any] = {
         "system": label_of(about["system"]),
-        "encoder": f"{_model(root, about)}, up to {about['read_tokens']} tokens",
+        "encoder": _model(root, about),
         "passages": f"{passages['passages']:,} of {passages['documents']:,} documents",
         "labels": shown_labels(about.get("labels", {})),
         "not_read": passages.get("not_read"),
@@ -147,7 +148,11 @@ def show_adapted(root: Path) -> dict[str, Any]:
     log.note(
         "\nNext steps:\n"
         f'  qontext search {root} "a question"   or without a question for a prompt\n'
-        "  the same 'qontext adapt' again after documents changed: updates the index"
+        + (
+            "  the same 'qontext adapt' again after documents changed: updates the index"
+            if is_planned
+            else ""
+        )
     )
     return {
         "path": str(root),
@@ -160,9 +165,12 @@ def show_adapted(root: Path) -> dict[str, Any]:
 
 
 def _model(root: Path, about: Mapping[str, Any]) -> str:
-    """Where the encoder is, or why it cannot be used."""
+    """Where the encoder is, or why it cannot be used; nothing of BM25 alone that was saved without one."""
+    if label_of(about["system"]) == "BM25" and "reference" not in about and not (root / MODEL).exists():
+        return ""
     try:
-        return shown_name(model_of(root)) + (" (not changed, so not copied)" if "reference" in about else "")
+        name = shown_name(model_of(root)) + (" (not changed, so not copied)" if "reference" in about else "")
+        return f"{name}, up to {about['read_tokens']} tokens"
     except QontextError as error:
         return f"{error.message} ({error.remedy})" if error.remedy else error.message
 
@@ -177,6 +185,8 @@ def _passages(folder: Path) -> Mapping[str, Any]:
     """The numbers of passages and documents. `Searcher.save` writes the passages alone."""
     if artifacts.is_artifact(folder):
         return open_artifact(folder, verb="split").summary
+    from qontext.data.collection import read_passages
+
     documents = [passage.doc for passage in read_passages(folder)]
     return {"passages": len(documents), "documents": len({*documents})}
 
@@ -194,6 +204,8 @@ def show_scores(verdict: Mapping[str, Any]) -> None:
 
 def score_tables(verdict: Mapping[str, Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """(title, rows) of a table of all systems for every split, real questions first, with n and p."""
+    from qontext.evaluation.comparison import format_p
+
     by_split = verdict.get("scores", {})
     for split in sorted(by_split, key=lambda split: split == "generated"):
         kind = "generated questions" if split == "generated" else f"real questions ({split})"

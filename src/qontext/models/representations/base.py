@@ -71,6 +71,10 @@ class Representation(nn.Module):
     reads_first_token = False
     """True if only the last layer's first token is read."""
 
+    def __init__(self, encoder: Encoder | None = None, options: config.Options | None = None) -> None:
+        """Layers after the encoder are made here, if there are any."""
+        super().__init__()
+
     @classmethod
     def new(cls, encoder: Encoder, layout: Layout, options: config.Options, lengths: Lengths) -> Self:
         """For a training that starts from the encoder of a folder with this layout. Default: ``cls(encoder, options)``, with
