@@ -228,6 +228,11 @@ def test_a_representation_needs_but_two_methods(tmp_path: Path, minilm: Path) ->
     ]
     run_commands(commands, tmp_path, tmp_path)
     assert open_artifact(tmp_path / "vectors").summary["pooling"] == "longest:Longest"
+    (tmp_path / "several.py").write_text(f"{MINIMAL}    stored = 'tokens'\n".replace("Longest", "Several"))
+    with pytest.raises(AssertionError, match="stores tokens: it must define pack and set index"):
+        run_commands(
+            [train.replace("longest:Longest", "several:Several") + " --out several"], tmp_path, tmp_path
+        )
 
 
 BROKEN = {

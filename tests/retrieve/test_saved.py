@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,6 +61,20 @@ def test_a_saved_searcher_is_no_directory_of_adapt(
     assert api.clean(tmp_path / "saved")["removed"] == []
     assert repr(Adapted(tmp_path / "saved")) == f"Adapted({str(tmp_path / 'saved')!r})"
     assert Adapted(tmp_path / "saved")._repr_html_().startswith("Adapted(")
+
+
+def test_searchers_are_named_and_wrong_types_refused(tmp_path: Path) -> None:
+    search: Any = Searcher.build(PASSAGES)
+    assert repr(search) == "Searcher(3 passages: BM25)"
+    search.save(tmp_path / "saved")
+    assert repr(Searcher(tmp_path / "saved")) == f"Searcher({tmp_path / 'saved'}: BM25)"
+    for call, message in (
+        (lambda: search(["mill", "boat"]), "a question is a text, not a list"),
+        (lambda: search.run(["mill"]), "expected queries as id → text, not a list"),
+        (lambda: Searcher.build([{"_id": "a", "text": "mill"}]), "expected passages or texts, not dict"),  # type: ignore[list-item]
+    ):
+        with pytest.raises(QontextError, match=message):
+            call()
 
 
 def test_a_system_is_set_by_value_or_name(tiny_encoder: Path, tmp_path: Path) -> None:

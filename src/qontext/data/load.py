@@ -58,9 +58,14 @@ def as_passages(items: Iterable[Passage | str], ids: Sequence[str] | None = None
         )
     number = -1
     for number, item in enumerate(items):
-        if not isinstance(item, str):
+        if isinstance(item, Passage):
             yield item
             continue
+        if not isinstance(item, str):
+            raise QontextError(
+                f"expected passages or texts, not {type(item).__name__}",
+                remedy="Write Passage(id, title, text, document), or read a file with load_passages.",
+            )
         if ids is not None and number >= len(ids):
             raise QontextError(f"got more texts than ids ({len(ids)})")
         id = str(number) if ids is None else ids[number]

@@ -147,6 +147,9 @@ class Retriever:
         self.width, self.dimension = encoder.hidden_size, self.representation.width(encoder)
         return encoder.max_length
 
+    def __repr__(self) -> str:
+        return f"Retriever({str(self.layout.transformer)!r}, {self.dimension} dimensions)"
+
     def modules(self) -> nn.ModuleList:
         """All that has weights."""
         after = self.dense if self.representation is None else (self.representation,)

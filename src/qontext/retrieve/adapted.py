@@ -167,6 +167,9 @@ class AdaptedFolder:
         self._where: tuple[str, ...] = ()
         self._masks: dict[int, Mask] = {}
 
+    def __str__(self) -> str:
+        return str(self.root)
+
     def ranker(self, system: System | None = None) -> Ranker:
         """The ranker of a system; by default, of the recommended one."""
         system = system or self.system

@@ -74,6 +74,9 @@ class Bm25:
         self._index: Any = None
         """The index as a bm25s object, which searches many queries fast; created on first use."""
 
+    def __repr__(self) -> str:
+        return f"Bm25({len(self.ids):,} passages)"
+
     @classmethod
     def build(
         cls,

@@ -179,6 +179,9 @@ class InMemory:
             }  # fmt: skip
             positions[p.doc] += 1
 
+    def __str__(self) -> str:
+        return f"{len(self._by_id):,} passages"
+
     def find(self, ids: set[str]) -> Mapping[str, Found]:
         return {id: Found(self._by_id[id]) for id in ids}
 
@@ -250,6 +253,9 @@ class Searcher:
             )
         self.collection.save(Path(directory))
 
+    def __repr__(self) -> str:
+        return f"Searcher({self.collection}: {self.system.label})"
+
     @property
     def system(self) -> System:
         """What is combined. Another system of the same encoder may be set."""
@@ -265,6 +271,11 @@ class Searcher:
 
     def search(self, question: str, k: int = 10, where: Sequence[str] = ()) -> Answers:
         """The best k passages for the question. Conditions such as ``folder=guide`` restrict the search."""
+        if not isinstance(question, str):
+            raise QontextError(
+                f"a question is a text, not a {type(question).__name__}",
+                remedy="Search many with run({id: text}).",
+            )
         if not question.strip():
             raise QontextError("the question is empty")
         hits = self.run({"q": question}, k, where).get("q", [])
@@ -283,5 +294,7 @@ class Searcher:
 
     def run(self, queries: Mapping[str, str], k: int = 10, where: Sequence[str] = ()) -> Run:
         """The best k passages of each query (id → text)."""
+        if not isinstance(queries, Mapping):
+            raise QontextError(f"expected queries as id → text, not a {type(queries).__name__}")
         among = self.collection.among(tuple(where))
         return self.collection.ranker().rank(queries, max(k, CANDIDATES), among=among).top(k)

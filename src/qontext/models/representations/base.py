@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from qontext.frame import config
 from qontext.frame.damage import opening, read_json
+from qontext.frame.errors import QontextError
 from qontext.models.encoder import Encoder
 from qontext.models.folder import Kind, Layout
 from qontext.models.load import seeded
@@ -99,6 +100,11 @@ class Representation(nn.Module):
     @classmethod
     def _created(cls, encoder: Encoder, options: config.Options) -> Self:
         create: Any = cls
+        if cls.stored != "vector" and (cls.pack is Representation.pack or cls.index == Representation.index):
+            raise QontextError(
+                f"the representation {cls._class()!r} stores {cls.stored}: it must define pack and set index",
+                remedy="See docs/extending.md.",
+            )
         with seeded(SEED):
             representation: Self = create(encoder, options)
         representation.options = options
