@@ -11,7 +11,7 @@ from typing import Any
 
 from qontext.frame.artifacts import Workdir
 from qontext.retrieve.index.servers import milvus, postgres
-from qontext.retrieve.index.servers.base import Store
+from qontext.retrieve.index.servers.base import ServerStore
 
 
 def die(folder: Path) -> None:
@@ -25,7 +25,7 @@ class Postgres(postgres.Postgres):
 
     @classmethod
     @contextlib.contextmanager
-    def store(cls, source: Any, work: Workdir, options: Any) -> Iterator[Store]:
+    def store(cls, source: Any, work: Workdir, options: Any) -> Iterator[ServerStore]:
         with super().store(source, work, options) as store:
             copy = store._copy  # type: ignore[attr-defined]
 
@@ -42,7 +42,7 @@ class Milvus(milvus.Milvus):
 
     @classmethod
     @contextlib.contextmanager
-    def store(cls, source: Any, work: Workdir, options: Any) -> Iterator[Store]:
+    def store(cls, source: Any, work: Workdir, options: Any) -> Iterator[ServerStore]:
         with super().store(source, work, options) as store:
             write = store.write
 

@@ -7,22 +7,22 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qontext.corpus.sentences import SPECIAL_TOKENS, Span, group
+from qontext.corpus.sentences import SPECIAL_TOKENS, SentenceSpan, group
 
 lengths = st.lists(st.integers(0, 60), max_size=60)
 
 
 def test_a_span_is_cut_before_the_sentence_that_would_overflow() -> None:
     # 4 + 5 + 2 special = 11 fits into 12; with 2 more it would be 13.
-    assert group([4, 5, 2, 8], 12) == [Span(0, 2, 11), Span(2, 4, 12)]
+    assert group([4, 5, 2, 8], 12) == [SentenceSpan(0, 2, 11), SentenceSpan(2, 4, 12)]
 
 
 def test_a_span_may_fill_the_limit_to_the_token() -> None:
-    assert group([10, 1], 12) == [Span(0, 1, 12), Span(1, 2, 3)]
+    assert group([10, 1], 12) == [SentenceSpan(0, 1, 12), SentenceSpan(1, 2, 3)]
 
 
 def test_a_sentence_over_the_limit_is_a_span_of_its_own() -> None:
-    assert group([3, 50, 3, 3], 12) == [Span(0, 1, 5), Span(1, 2, 52), Span(2, 4, 8)]
+    assert group([3, 50, 3, 3], 12) == [SentenceSpan(0, 1, 5), SentenceSpan(1, 2, 52), SentenceSpan(2, 4, 8)]
 
 
 def test_no_sentences_make_no_spans() -> None:

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from qontext import api, cli
 from qontext.corpus import counting
 from qontext.corpus.split import SplitConfig, split_block
-from qontext.corpus.spool import Batch, spool, spooled
+from qontext.corpus.spool import SpoolBatch, spool, spooled
 from qontext.data.records import Block, Document
 from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
@@ -59,7 +59,7 @@ def rows(out: Path) -> list[dict[str, Any]]:
 def test_no_text_is_lost_reordered_or_too_long(
     tokenizer: str, texts: list[str], limit: int, short: float, sentences: str
 ) -> None:
-    block = Batch([Document(f"d{i}", "", text) for i, text in enumerate(texts)])
+    block = SpoolBatch([Document(f"d{i}", "", text) for i, text in enumerate(texts)])
     config = SplitConfig(
         source="x", max_tokens=limit, short_span_probability=short, tokenizer=tokenizer, sentences=sentences
     )
@@ -300,7 +300,11 @@ def test_documents_survive_the_way_to_another_process(tmp_path: Path) -> None:
         Document("1", "title", "text\u2028", "docs:1", metadata='{"a": 1}'),
         Document("2", "", "", passages=(("p", "x"),), blocks=(block,), file="f", passage_metadata=("{}",)),
     ]
-    batches = [Batch(documents, Counter(records=2)), Batch([], Counter(records=1)), Batch(documents[:1])]
+    batches = [
+        SpoolBatch(documents, Counter(records=2)),
+        SpoolBatch([], Counter(records=1)),
+        SpoolBatch(documents[:1]),
+    ]
     work = Workdir(tmp_path / "out")
     assert spool(work, iter(batches), 2) == [2, 1]
     assert spool(work, iter(()), 2) == [2, 1], "it is read once"

@@ -242,13 +242,13 @@ def test_a_dense_layer_that_cannot_be(broken: Callable[[str], Path], values: Any
 
 
 def test_a_generators_own_settings(broken: Callable[[str], Path]) -> None:
-    from qontext.queries.generators.t5 import Source, T5Options
+    from qontext.queries.generators.t5 import SourceText, T5Options
 
     folder = broken("generator")
     for content in ("", "[]", '{"prefix": 5}', '{"with_title": "yes"}'):
         (folder / "generator.json").write_text(content)
         with pytest.raises(QontextError, match=r"generator\.json: damaged"):
-            Source.of(T5Options(model=str(folder)), folder)
+            SourceText.of(T5Options(model=str(folder)), folder)
 
 
 @pytest.mark.parametrize("kind", ["encoder", "retriever", "generator"])

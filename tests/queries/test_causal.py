@@ -32,13 +32,13 @@ def test_the_batch_does_not_matter(passages, tmp_path, tiny_llama, rows_of, prec
 def test_every_token_is_drawn_from_the_models_plain_output(tiny_llama):
     """Head, padding, cache and leaving rows change nothing: each token is the one that is drawn without them."""
     from qontext.models.language_models import load_causal
-    from qontext.queries.generators.sampling import CausalDecoder, Head, Sampler, draw
+    from qontext.queries.generators.sampling import CausalDecoder, LanguageHead, Sampler, draw
 
     model, _ = load_causal(Path(tiny_llama))
     head, prompts = [5, 9, 17, 30], [[40, 41], [50, 51, 52, 53, 54, 55, 56], [60]]
     ids, ends, lasts = ["a", "b", "c"], torch.arange(40), torch.arange(40, 80)
     sampler = Sampler(samples=8, max_new_tokens=12, temperature=1.5)
-    drawn = draw(CausalDecoder(model, Head(model, head), prompts), ids, sampler, ends, lasts)
+    drawn = draw(CausalDecoder(model, LanguageHead(model, head), prompts), ids, sampler, ends, lasts)
     dice = torch.from_numpy(sampler.dice(ids)).float().reshape(3, 8, -1)
     lengths = set()
     for passage, prompt in enumerate(prompts):

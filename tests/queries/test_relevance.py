@@ -14,7 +14,7 @@ from qontext.data import records
 from qontext.frame.errors import QontextError
 from qontext.queries.filtering import signals
 from qontext.queries.filtering.lookup import Lookup
-from qontext.queries.filtering.searchers import Searcher
+from qontext.queries.filtering.searchers import TextIndex
 from qontext.queries.relevance import KINDS, with_interval
 from qontext.retrieve.encoded.vectors import ArrayVectors
 
@@ -52,7 +52,7 @@ def test_overlap_by_hand():
 
 
 def test_rank_counts_from_one_and_hides_what_is_searched_for():
-    index = Searcher.lexical(["bee flower", "bee honey wax", "stone ice"], 3)
+    index = TextIndex.lexical(["bee flower", "bee honey wax", "stone ice"], 3)
     queries = ["bee honey", "bee honey", "ice"]
     assert signals.rank(queries, np.array([1, 0, 0]), index, 10).tolist() == [1, 2, 0]
     assert signals.rank(["bee honey"], np.array([0]), index, 10, hide=np.array([1])).tolist() == [1]
@@ -62,7 +62,7 @@ def test_rank_counts_from_one_and_hides_what_is_searched_for():
 def test_back_rank_is_the_place_among_all_queries():
     queries = ["stone", "bee", "bee honey wax", "ice", "wool"]
     index, owner, passages = (
-        Searcher.lexical(queries, 5),
+        TextIndex.lexical(queries, 5),
         np.array([0, 0, 1, 1]),
         ["bee honey wax", "stone ice"],
     )
@@ -370,6 +370,6 @@ def test_expanded_passages_are_passages(few, queries, tmp_path):
     assert rows[0]["text"].endswith("rang a bell in fog.\n" + GOOD[0]) and rows[0]["id"] == "p0"
     assert [rows[0]["text"][start:] for start in rows[0]["sentences"]][1] == GOOD[0]
     assert done.summary == {"passages": 4, "expanded": 4, "queries_appended": 4}
-    index = Searcher.lexical([row["text"] for row in rows], 4)
+    index = TextIndex.lexical([row["text"] for row in rows], 4)
     assert signals.rank(["who lighthouse"], np.array([0]), index, 4).tolist() == [1]
     pq.read_table(done.parts()[0]).cast(records.PASSAGES)

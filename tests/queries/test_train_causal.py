@@ -51,15 +51,15 @@ def trainable(tiny_llama):
     from pathlib import Path
 
     from qontext.models.language_models import load_causal
-    from qontext.queries.generators.t5 import Source
-    from qontext.queries.training.pairs import Pair
+    from qontext.queries.generators.t5 import SourceText
+    from qontext.queries.training.pairs import TrainingPair
     from qontext.queries.training.trainable import Shape, TrainableCausal
     from qontext.training.sampler import EpochSampler
 
     model, tokenizer = load_causal(Path(tiny_llama))
-    generator = TrainableCausal(model, tokenizer, Shape(Source("", True), 30, 12))
+    generator = TrainableCausal(model, tokenizer, Shape(SourceText("", True), 30, 12))
     pairs = [
-        Pair("Bees" * (n % 2), "bees dance " * (1 + 3 * n % 7), "where do bees dance " * (1 + n % 3))
+        TrainingPair("Bees" * (n % 2), "bees dance " * (1 + 3 * n % 7), "where do bees dance " * (1 + n % 3))
         for n in range(12)
     ]
 

@@ -128,13 +128,14 @@ def test_a_part_that_two_processes_write_is_there_once(
 ) -> None:
     """The second waits until the first has written it, and writes nothing; where the first dies, it writes all."""
     from qontext.retrieve.index.servers import postgres as module
-    from qontext.retrieve.index.servers.base import Rows
+    from qontext.retrieve.index.servers.base import StoredRows
 
     texts = texts_of(80)
     vectors = open_vectors(written(tmp_path / "vectors", texts).path)
     options = module.PostgresOptions.model_construct(uri=postgres.uri, table="twice", kind="exact")
     parts = [
-        Rows(vectors.part_numbers[n], vectors.part_ids[n].to_pylist(), vectors.parts[n], None) for n in (0, 1)
+        StoredRows(vectors.part_numbers[n], vectors.part_ids[n].to_pylist(), vectors.parts[n], None)
+        for n in (0, 1)
     ]
     with (
         module.connect(postgres.uri) as one,

@@ -12,7 +12,7 @@ from qontext.frame.errors import QontextError
 from qontext.models.batching import batches_by_length
 from qontext.models.folder import read_layout
 from qontext.models.retriever import Retriever
-from qontext.serve.models import Encoder
+from qontext.serve.models import ServedEncoder
 
 TEXTS = [
     "",
@@ -156,7 +156,7 @@ def test_what_is_not_supported_is_told(minilm: Path, tiny_encoder: Path, tmp_pat
 
 def test_a_length_of_one_call_is_not_that_of_another(minilm: Path) -> None:
     """The encoder of a server, which truncates passages as the index does, and queries elsewhere."""
-    encoder = Encoder(str(minilm), device="cpu", precision="fp32", lengths={"query": 5, "passage": 9})
+    encoder = ServedEncoder(str(minilm), device="cpu", precision="fp32", lengths={"query": 5, "passage": 9})
     longest = encoder.retriever.max_length
     kinds: list[Any] = ["query", "passage"] * 2
     counts = [encoder.retriever.tokenize(TEXTS, kind, encoder._lengths[kind]) for kind in kinds]

@@ -129,13 +129,13 @@ def test_a_directory_without_places_of_sentences_still_answers(tmp_path: Path, i
 
 def test_servers_and_frameworks_cite_the_same_place(tmp_path: Path, index: Index) -> None:
     pytest.importorskip("fastapi")
-    from qontext.integrations.results import Source
+    from qontext.integrations.results import SearchSource
     from qontext.serve import api as http
     from qontext.serve import mcp, pages
     from qontext.serve.passages import Filter
 
     index(make.pdf(tmp_path / "pump.pdf", PUMP))
-    source = Source(str(tmp_path / "adapted" / "index" / "bm25"))
+    source = SearchSource(str(tmp_path / "adapted" / "index" / "bm25"))
     question, cited = "why does the red lamp blink?", "pump.pdf, p. 3"
     (hit,) = source.system.search([question], 1, Filter())[0]
     served = http._hit(source.system, question, 1, hit)

@@ -16,9 +16,16 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import NamedTuple
 
-from qontext.corpus.sentences import SPECIAL_TOKENS, SPLITTERS, Span, Splitter, by_code, group, shortened
-from qontext.data.places import SEPARATOR, Place, common_prefix, joined
-from qontext.data.places import Span as PlaceSpan
+from qontext.corpus.sentences import (
+    SPECIAL_TOKENS,
+    SPLITTERS,
+    SentenceSpan,
+    Splitter,
+    by_code,
+    group,
+    shortened,
+)
+from qontext.data.places import SEPARATOR, Place, Span, common_prefix, joined
 from qontext.data.records import Block, Document
 from qontext.frame.errors import printable
 
@@ -39,11 +46,11 @@ class Outline:
 
     def spans(
         self, tokens: list[int], max_tokens: int, short: float, key: str
-    ) -> Iterator[tuple[Span, tuple[str, ...]]]:
+    ) -> Iterator[tuple[SentenceSpan, tuple[str, ...]]]:
         """The passages as spans of sentences, with their headings; `tokens` has the length of each sentence."""
         for number, (begin, end, path) in enumerate(self._stretches(tokens, max_tokens)):
             for span in group(tokens[begin:end], max_tokens, short, f"{key} {number}" if number else key):
-                yield Span(span.first + begin, span.last + begin, span.tokens), path
+                yield SentenceSpan(span.first + begin, span.last + begin, span.tokens), path
 
     def _stretches(self, tokens: list[int], max_tokens: int) -> Iterator[tuple[int, int, tuple[str, ...]]]:
         """(first sentence, sentence after the last, path) of each section; short ones are joined with the next."""
@@ -74,9 +81,7 @@ class Outline:
             line = None if line is None else line + self.text.count("\n", at, start)
             stop = min(at + len(block.text), end)
             last_line = None if line is None else line + self.text.count("\n", start, stop)
-            spans.append(
-                PlaceSpan(start - begin, block.headings[own:], block.page, line, last_line, block.cell)
-            )
+            spans.append(Span(start - begin, block.headings[own:], block.page, line, last_line, block.cell))
         lines = [span.last_line for span in spans if span.last_line is not None]
         page, cell = (getattr(spans[0], name) for name in ("page", "cell"))
         spans = list(joined(spans, text))
@@ -172,7 +177,7 @@ class Splitting(NamedTuple):
     seed: int
 
 
-class Text(NamedTuple):
+class SectionText(NamedTuple):
     """A unit of splitting: a document's text, or a passage that is kept unchanged with its id."""
 
     document: Document
@@ -185,7 +190,7 @@ class Text(NamedTuple):
     outline: Outline | None = None
 
 
-def texts_of(document: Document, how: Splitting) -> Iterator[Text]:
+def texts_of(document: Document, how: Splitting) -> Iterator[SectionText]:
     """The units of a document: its text, its sections, or with `--keep` each of its passages."""
     split = SPLITTERS[how.sentences]
     title = document.title if how.title_in_text else ""
@@ -197,24 +202,24 @@ def texts_of(document: Document, how: Splitting) -> Iterator[Text]:
         passages = document.passages or ((document.id, document.content),)
         lines = list(map(_line, document.passage_places)) or [place] * len(passages)
         for (name, text), metadata, line in zip(passages, several, lines):
-            yield Text(document, text, split(text, how.language), metadata, file, name, line)
+            yield SectionText(document, text, split(text, how.language), metadata, file, name, line)
     elif document.blocks:
         first = document.blocks[0]
         head = (Block(title, first.headings, first.page, first.line),) if title else ()
         result = outline((*head, *document.blocks), split, how.language, how.max_tokens)
-        yield Text(document, result.text, result.starts, document.metadata, file, outline=result)
+        yield SectionText(document, result.text, result.starts, document.metadata, file, outline=result)
     else:
         above = f"{title}\n\n" if title else ""
         text, spans, start = above + document.content, [], len(above)
         for (_, passage), where in zip(document.passages, document.passage_places):
             number = _line(where).line
-            spans.append(PlaceSpan(start, line=number, last_line=number))
+            spans.append(Span(start, line=number, last_line=number))
             start += len(passage) + len("\n\n")
         place = place._replace(spans=tuple(spans))
-        yield Text(document, text, split(text, how.language), document.metadata, file, place=place)
+        yield SectionText(document, text, split(text, how.language), document.metadata, file, place=place)
 
 
-def place_of(text: Text, begin: int, end: int, headings: tuple[str, ...]) -> Place:
+def place_of(text: SectionText, begin: int, end: int, headings: tuple[str, ...]) -> Place:
     """The place of a passage, text[begin:end]."""
     if text.outline:
         return text.outline.place(begin, end, headings)
@@ -239,11 +244,13 @@ def _address(document: Document) -> str:
     return url if isinstance(url, str) else ""
 
 
-def spans_of(text: Text, tokens: list[int], how: Splitting) -> Iterable[tuple[Span, tuple[str, ...]]]:
+def spans_of(
+    text: SectionText, tokens: list[int], how: Splitting
+) -> Iterable[tuple[SentenceSpan, tuple[str, ...]]]:
     """The passages of a text, as spans of sentences, with their headings."""
     key, limit, short = f"{how.seed} {text.document.id}", how.max_tokens, how.short_span_probability
     if text.outline is not None:
         return text.outline.spans(tokens, limit, short, key)
     if text.name is not None:
-        return [(Span(0, len(tokens), sum(tokens) + SPECIAL_TOKENS), ())]
+        return [(SentenceSpan(0, len(tokens), sum(tokens) + SPECIAL_TOKENS), ())]
     return [(span, ()) for span in group(tokens, limit, short, key)]

@@ -180,7 +180,7 @@ def _before_space(text: str, start: int) -> int:
 SPECIAL_TOKENS = 2
 
 
-class Span(NamedTuple):
+class SentenceSpan(NamedTuple):
     """Sentences first … last - 1, and their tokens with the special ones."""
 
     first: int
@@ -190,22 +190,22 @@ class Span(NamedTuple):
 
 def group(
     sentence_tokens: list[int], max_tokens: int, short_probability: float = 0.0, key: str = ""
-) -> list[Span]:
+) -> list[SentenceSpan]:
     """Group sentences greedily, cutting before the one that would overflow; short targets are drawn from `key` (seed and
     document).
     """
     dice = random.Random(key) if short_probability else None
-    spans: list[Span] = []
+    spans: list[SentenceSpan] = []
     first, tokens = 0, SPECIAL_TOKENS
     target = _target(max_tokens, short_probability, dice)
     for i, count in enumerate(sentence_tokens):
         if i > first and tokens + count > target:
-            spans.append(Span(first, i, tokens))
+            spans.append(SentenceSpan(first, i, tokens))
             first, tokens = i, SPECIAL_TOKENS
             target = _target(max_tokens, short_probability, dice)
         tokens += count
     if sentence_tokens:
-        spans.append(Span(first, len(sentence_tokens), tokens))
+        spans.append(SentenceSpan(first, len(sentence_tokens), tokens))
     return spans
 
 

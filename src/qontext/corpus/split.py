@@ -31,7 +31,7 @@ from qontext.corpus.sources import (
     reads_below,
 )
 from qontext.corpus.sources.base import UNREADABLE
-from qontext.corpus.spool import SPOOL, Batch, spool, spooled
+from qontext.corpus.spool import SPOOL, SpoolBatch, spool, spooled
 from qontext.frame import log
 from qontext.frame.config import Asks, Input, Machine, Seed, without_empty
 from qontext.frame.errors import QontextError
@@ -190,7 +190,7 @@ class Split(Parts[SplitConfig]):
             self._write(number, blocks_of_part)
         self.work.write_text(WHOLE, "")
 
-    def _split(self, blocks: Iterable[Batch]) -> Iterator[tuple[pa.Table, Counter[str]]]:
+    def _split(self, blocks: Iterable[SpoolBatch]) -> Iterator[tuple[pa.Table, Counter[str]]]:
         split = functools.partial(split_block, config=self.config)
         return parallel.ordered_map(split, blocks, self.config.workers)
 
@@ -207,7 +207,7 @@ class Split(Parts[SplitConfig]):
             )
 
 
-def split_block(block: Batch, config: SplitConfig) -> tuple[pa.Table, Counter[str]]:
+def split_block(block: SpoolBatch, config: SplitConfig) -> tuple[pa.Table, Counter[str]]:
     """Documents → passages and counts; pure, so that it can run in any process."""
     import pyarrow as pa
 
@@ -259,7 +259,7 @@ def split_block(block: Batch, config: SplitConfig) -> tuple[pa.Table, Counter[st
     return pa.table(rows, schema=pa.schema([*PASSAGES, *PLACES])), block.counts + counts
 
 
-def _blocks(source: Source, config: SplitConfig, advance: Callable[[float], None]) -> Iterator[Batch]:
+def _blocks(source: Source, config: SplitConfig, advance: Callable[[float], None]) -> Iterator[SpoolBatch]:
     """The source's records in blocks of fixed size, without unusable ones."""
     from qontext.data.ids import SeenIds
 
@@ -272,11 +272,11 @@ def _blocks(source: Source, config: SplitConfig, advance: Callable[[float], None
 
 def _usable(
     batch: list[Document | Problem], seen_ids: SeenIds, left_out: Iterator[int], config: SplitConfig
-) -> Batch:
+) -> SpoolBatch:
     """Skip and count unusable records, or stop at one. `left_out` counts unreadable files."""
     from qontext.data.records import Document
 
-    block = Batch()
+    block = SpoolBatch()
 
     def reject(problem: Problem) -> None:
         if problem.kind in UNREADABLE:

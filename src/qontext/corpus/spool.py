@@ -26,14 +26,14 @@ _SIZES = f"{SPOOL}/sizes.json"
 
 
 @dataclass
-class Batch:
+class SpoolBatch:
     """The usable documents among consecutive records, and the counts of the others."""
 
     documents: list[Document] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
 
 
-def spool(work: Workdir, blocks: Iterable[Batch], per_part: int) -> list[int]:
+def spool(work: Workdir, blocks: Iterable[SpoolBatch], per_part: int) -> list[int]:
     """The number of documents of each part. Blocks are read if no other process has written them yet."""
     with locks.lock(work.path, SPOOL, wait=True):
         if not work.has(_SIZES):
@@ -51,12 +51,12 @@ def spool(work: Workdir, blocks: Iterable[Batch], per_part: int) -> list[int]:
     return numbers
 
 
-def spooled(work: Workdir, part: int) -> Iterator[Batch]:
+def spooled(work: Workdir, part: int) -> Iterator[SpoolBatch]:
     """The blocks of a part."""
     with (work.path / _name(part)).open(encoding="ascii") as file:
         for line in file:
             block = json.loads(line)
-            yield Batch([_document(values) for values in block["documents"]], Counter(block["counts"]))
+            yield SpoolBatch([_document(values) for values in block["documents"]], Counter(block["counts"]))
 
 
 def _document(values: dict[str, Any]) -> Document:

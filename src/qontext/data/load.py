@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -14,12 +13,11 @@ from qontext.data.collection import (
     read_qrels,
     read_queries,
 )
+from qontext.frame.disk import StrPath
 from qontext.frame.errors import QontextError
 
-Source = str | os.PathLike[str]
 
-
-def load_passages(source: Source) -> list[Passage]:
+def load_passages(source: StrPath) -> list[Passage]:
     """Load passages: JSON Lines (``_id``, ``title``, ``text``), TSV, Parquet, a BEIR folder, or what `split` wrote.
 
     Every record is one passage. To cut long documents into passages, run `qontext split` first.
@@ -31,7 +29,7 @@ def load_passages(source: Source) -> list[Passage]:
     return list(read_passages(Path(source)))
 
 
-def load_queries(source: Source) -> dict[str, str]:
+def load_queries(source: StrPath) -> dict[str, str]:
     """Load queries as id → text: JSON Lines, TSV, Parquet, a BEIR folder, or what `generate` wrote.
 
     >>> load_queries("data")["q0"]
@@ -40,7 +38,7 @@ def load_queries(source: Source) -> dict[str, str]:
     return read_queries(Path(source))
 
 
-def load_qrels(source: Source, *, split: str = "test") -> Qrels:
+def load_qrels(source: StrPath, *, split: str = "test") -> Qrels:
     """Load judgments as query → passage → grade: a qrels file (BEIR or TREC), or the `split` of a BEIR folder.
 
     >>> load_qrels("data", split="test")["q25"]

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from qontext.evaluation.evaluate import Source, judgments, scored_run, threshold
+from qontext.evaluation.evaluate import judgments, scored_run, threshold
 from qontext.frame import log
 from qontext.frame.config import Input, Seed, StageConfig
+from qontext.frame.disk import StrPath
 from qontext.frame.errors import QontextError
 from qontext.frame.stages import Report
 
@@ -68,13 +69,13 @@ def run(settings: CompareConfig) -> dict[str, Any]:
 
 
 def compare(
-    runs: Mapping[str, Run | Source | Sequence[Run | Source]] | Sequence[Source],
-    qrels: Qrels | Source,
+    runs: Mapping[str, Run | StrPath | Sequence[Run | StrPath]] | Sequence[StrPath],
+    qrels: Qrels | StrPath,
     measures: str | Sequence[str] = (),
     *,
     split: str = "test",
     relevant: int | None = None,
-    data: Source | None = None,
+    data: StrPath | None = None,
     examples: int = 5,
     permutations: int = 10_000,
     seed: int = 42,
@@ -125,7 +126,7 @@ def compare(
 
 
 def _groups(
-    runs: Mapping[str, Run | Source | Sequence[Run | Source]] | Sequence[Source],
+    runs: Mapping[str, Run | StrPath | Sequence[Run | StrPath]] | Sequence[StrPath],
 ) -> dict[str, list[Run | str]]:
     """System → its runs, one for each training seed."""
     from qontext.data.runs import Run
@@ -148,7 +149,7 @@ def _groups(
     return groups
 
 
-def _refuse_questions(qrels: Qrels | Source) -> None:
+def _refuse_questions(qrels: Qrels | StrPath) -> None:
     from qontext.evaluation.answers import is_questions
 
     if isinstance(qrels, str | os.PathLike) and Path(qrels).is_file() and is_questions(Path(qrels)):

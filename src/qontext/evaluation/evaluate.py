@@ -17,6 +17,7 @@ from pydantic import Field
 from qontext.frame import log
 from qontext.frame.artifacts import Artifact, Workdir
 from qontext.frame.config import Input, StageConfig
+from qontext.frame.disk import StrPath
 from qontext.frame.errors import QontextError
 from qontext.frame.execution import command
 from qontext.frame.stages import Report, Stage
@@ -58,9 +59,6 @@ class EvaluateConfig(StageConfig):
     """Run of the next stage's retriever: adds nb-recall, the share of its top results that this run contains."""
 
 
-Source = str | os.PathLike[str]
-
-
 def run(settings: EvaluateConfig, work: Workdir) -> dict[str, Any]:
     import pyarrow as pa
 
@@ -94,43 +92,43 @@ def show(settings: EvaluateConfig) -> dict[str, Any]:
 
 @overload
 def evaluate(
-    run: Run | Source,
-    qrels: Qrels | Source,
+    run: Run | StrPath,
+    qrels: Qrels | StrPath,
     measures: str | Sequence[str] = (),
     *,
     split: str = "test",
     relevant: int | None = None,
-    passages: Source | None = None,
+    passages: StrPath | None = None,
     patterns: bool = False,
-    next_run: Source | None = None,
+    next_run: StrPath | None = None,
     out: None = None,
     overwrite: bool = False,
 ) -> Scores: ...
 @overload
 def evaluate(
-    run: Source,
-    qrels: Source,
+    run: StrPath,
+    qrels: StrPath,
     measures: str | Sequence[str] = (),
     *,
     split: str = "test",
     relevant: int | None = None,
-    passages: Source | None = None,
+    passages: StrPath | None = None,
     patterns: bool = False,
-    next_run: Source | None = None,
-    out: Source,
+    next_run: StrPath | None = None,
+    out: StrPath,
     overwrite: bool = False,
 ) -> Artifact: ...
 def evaluate(
-    run: Run | Source,
-    qrels: Qrels | Source,
+    run: Run | StrPath,
+    qrels: Qrels | StrPath,
     measures: str | Sequence[str] = (),
     *,
     split: str = "test",
     relevant: int | None = None,
-    passages: Source | None = None,
+    passages: StrPath | None = None,
     patterns: bool = False,
-    next_run: Source | None = None,
-    out: Source | None = None,
+    next_run: StrPath | None = None,
+    out: StrPath | None = None,
     overwrite: bool = False,
 ) -> Scores | Artifact:
     """Score a run by judgments, or by answer strings.
@@ -179,7 +177,7 @@ def evaluate(
     return score(results, judged, _joined(measures), relevant)[0]
 
 
-def judgments(qrels: Qrels | Source, split: str) -> Judged:
+def judgments(qrels: Qrels | StrPath, split: str) -> Judged:
     """The judgments of a file, folder or benchmark, or in memory."""
     from qontext.evaluation.datasets import Judged, load_judgments, recognize
 
@@ -191,9 +189,9 @@ def judgments(qrels: Qrels | Source, split: str) -> Judged:
 
 
 def scored_run(
-    run: Run | Source,
+    run: Run | StrPath,
     name: str,
-    qrels: Qrels | Source,
+    qrels: Qrels | StrPath,
     judged: Judged,
     measures: str | Sequence[str],
     relevant: int | None,
@@ -248,7 +246,7 @@ def _evaluated(results: Run, settings: EvaluateConfig) -> tuple[Scores, dict[str
     return scores, measures.recall_by_depth(results, judged.qrels, threshold(judged, settings.relevant))
 
 
-def _is_questions(qrels: Source) -> bool:
+def _is_questions(qrels: StrPath) -> bool:
     from qontext.evaluation.answers import is_questions
 
     return Path(qrels).is_file() and is_questions(Path(qrels))
@@ -259,7 +257,7 @@ def _by_answers(
     place: str,
     qrels: str,
     measures: str | Sequence[str],
-    passages: Source | None,
+    passages: StrPath | None,
     patterns: bool,
 ) -> tuple[Scores, dict[str, list[float]]]:
     import numpy as np

@@ -14,6 +14,8 @@ from typing import NoReturn
 
 from qontext.frame.errors import QontextError, raise_if_out_of_memory
 
+StrPath = str | os.PathLike[str]
+
 
 def file_hash(path: Path) -> str:
     """The hash of a file's content."""

@@ -12,7 +12,7 @@ from functools import cached_property
 from pydantic import Field
 
 from qontext.frame.errors import missing_extra
-from qontext.integrations.results import Source
+from qontext.integrations.results import SearchSource
 
 try:
     from langchain_core.callbacks import CallbackManagerForRetrieverRun
@@ -36,8 +36,8 @@ class QontextRetriever(BaseRetriever):
     device: str = "auto"
 
     @cached_property
-    def _source(self) -> Source:
-        return Source(self.directory, self.system, self.device)
+    def _source(self) -> SearchSource:
+        return SearchSource(self.directory, self.system, self.device)
 
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun

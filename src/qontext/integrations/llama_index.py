@@ -8,7 +8,7 @@ retriever.retrieve("how do I reset my password?")
 from __future__ import annotations
 
 from qontext.frame.errors import missing_extra
-from qontext.integrations.results import Source
+from qontext.integrations.results import SearchSource
 
 try:
     from llama_index.core.base.base_retriever import BaseRetriever
@@ -29,7 +29,7 @@ class QontextRetriever(BaseRetriever):
         folder: str | None = None,
         device: str = "auto",
     ) -> None:
-        self._source, self.k, self.folder = Source(directory, system, device), k, folder
+        self._source, self.k, self.folder = SearchSource(directory, system, device), k, folder
         super().__init__()
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:

@@ -18,7 +18,7 @@ class Result(NamedTuple):
     metadata: dict[str, Any]
 
 
-class Source:
+class SearchSource:
     """A system of an output directory of `adapt`, `encode` or `index`."""
 
     def __init__(self, directory: str, system: str | None = None, device: str = "auto") -> None:

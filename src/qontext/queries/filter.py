@@ -19,7 +19,7 @@ from qontext.frame.config import Input
 from qontext.frame.errors import QontextError
 from qontext.frame.parts import Outcome, Part, Parts, PartsConfig
 from qontext.frame.stages import Stage
-from qontext.queries.filtering.judges import JUDGES, Collection
+from qontext.queries.filtering.judges import JUDGES, JudgedTexts
 from qontext.queries.filtering.judges import Part as Judged
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Filter(Parts[FilterConfig]):
         from qontext.queries.filtering.lookup import Lookup
 
         self.passages = Lookup(self.config.passages)
-        collection = Collection(self.config.queries, self.passages)
+        collection = JudgedTexts(self.config.queries, self.passages)
         self.judge = JUDGES.load(self.config.by).open(self.config.options("by"), collection, self.work)
 
     def make(self, part: Part, content: None) -> dict[str, int]:

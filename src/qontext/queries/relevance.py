@@ -22,7 +22,7 @@ from qontext.queries.filtering.judges import index_passages, open_reranker, open
 if TYPE_CHECKING:
     from qontext.data.passage import Passage
     from qontext.queries.filtering.lookup import Lookup
-    from qontext.queries.filtering.searchers import Searcher
+    from qontext.queries.filtering.searchers import TextIndex
     from qontext.queries.words import Array
 
 KINDS = {
@@ -111,14 +111,14 @@ class _Search:
         self.name, self.retriever, self.work = name, retriever, work
         self.forward = index_passages(retriever, passages, work)
 
-    def backward(self, contexts: list[str]) -> Searcher:
-        from qontext.queries.filtering.searchers import Searcher
+    def backward(self, contexts: list[str]) -> TextIndex:
+        from qontext.queries.filtering.searchers import TextIndex
         from qontext.retrieve.encoded.vectors import ArrayVectors
 
         if self.retriever is None:
-            return Searcher.lexical(contexts, len(contexts))
+            return TextIndex.lexical(contexts, len(contexts))
         vectors = ArrayVectors([self.retriever.encode(contexts, "query")])
-        return Searcher.dense(self.retriever, vectors, "passage")
+        return TextIndex.dense(self.retriever, vectors, "passage")
 
 
 def _signals(

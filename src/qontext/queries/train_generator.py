@@ -119,11 +119,11 @@ def run(config: TrainGeneratorConfig, work: Workdir) -> dict[str, Any]:
 def _generator(config: TrainGeneratorConfig, pairs: list[Any]) -> Any:
     """The model to train, as its architecture is trained."""
     from qontext.models.language_models import find_causal, load_causal
-    from qontext.queries.generators.t5 import Source
+    from qontext.queries.generators.t5 import SourceText
     from qontext.queries.training.new_model import from_model, from_scratch
     from qontext.queries.training.trainable import Shape, TrainableCausal, TrainableSeq2Seq
 
-    source = Source(config.prefix, config.with_title)
+    source = SourceText(config.prefix, config.with_title)
     shape = Shape(source, config.max_passage_tokens, config.max_query_tokens)
     if not config.model:
         texts = dict.fromkeys(text for pair in pairs for text in (pair.text, pair.query))

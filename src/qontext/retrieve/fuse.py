@@ -65,7 +65,7 @@ def run(config: FuseConfig, work: Workdir) -> dict[str, Any]:
     from qontext.data.runs import read_run, write_run
 
     runs = [read_run(path) for path in config.runs]
-    rows = Rows(runs, config.method, config.rank_constant)
+    rows = RankedRows(runs, config.method, config.rank_constant)
     tuning: dict[str, Any] = {}
     if config.tune:
         weights, tuning = tuned(rows, config)
@@ -104,10 +104,10 @@ def fuse(
     opened = [one if isinstance(one, Run) else Run.read(one) for one in runs]
     if len(opened) < 2:
         raise QontextError("fusion needs at least two runs", remedy="Add another run.")
-    return Rows(opened, method, rank_constant).fused(_checked(tuple(weights), len(opened)), k)
+    return RankedRows(opened, method, rank_constant).fused(_checked(tuple(weights), len(opened)), k)
 
 
-class Rows:
+class RankedRows:
     """The rows of all runs, normalized once, so that many weights can be tried. R rows of all runs, G
     distinct (query, passage) pairs.
     """
@@ -142,10 +142,10 @@ class Rows:
 
 def hybrid(runs: Sequence[Run], weights: Sequence[float], k: int) -> Run:
     """The runs of different systems for the same queries, fused by standardized scores."""
-    return Rows(runs, "zscore", 60).fused(weights, k)
+    return RankedRows(runs, "zscore", 60).fused(weights, k)
 
 
-def tuned(rows: Rows, config: FuseConfig) -> tuple[tuple[float, ...], dict[str, Any]]:
+def tuned(rows: RankedRows, config: FuseConfig) -> tuple[tuple[float, ...], dict[str, Any]]:
     """The weights on the grid, with sum one, that maximize the measure; of equal ones, the most even."""
     import numpy as np
 

@@ -34,7 +34,7 @@ from qontext.serve.schemas import (
     Usage,
 )
 from qontext.serve.service import Service, TimedHits
-from qontext.serve.systems import Hit, ServedSystem
+from qontext.serve.systems import ServedHit, ServedSystem
 
 AT_ONCE = 100
 """Hits that are put together without a thread; meanwhile no other request is read."""
@@ -143,7 +143,7 @@ def _searched(system: ServedSystem, queries: list[str], outcome: TimedHits) -> R
     return Response(answer.model_dump_json(), media_type="application/json")
 
 
-def _hit(system: ServedSystem, query: str, rank: int, hit: Hit) -> SearchHit:
+def _hit(system: ServedSystem, query: str, rank: int, hit: ServedHit) -> SearchHit:
     passage = system.passages[hit.number]
     position, count = system.passages.position(hit.number)
     snippet, place = system.matched(hit, query)

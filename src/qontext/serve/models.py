@@ -13,7 +13,7 @@ Kind = Literal["query", "passage"]
 Array = np.ndarray[Any, Any]
 
 
-class Encoder:
+class ServedEncoder:
     """Texts → vectors. Passages are truncated at the same length as those of the index."""
 
     def __init__(self, path: str, *, device: str, precision: Any, lengths: dict[Kind, int | None]) -> None:

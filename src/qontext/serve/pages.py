@@ -25,7 +25,7 @@ from qontext.serve.passages import Filter
 from qontext.serve.schemas import LONGEST_CONDITION, LONGEST_QUERY, MOST_CONDITIONS
 from qontext.serve.security import COOKIE, TOO_MANY, client_of
 from qontext.serve.service import Service, TimedHits
-from qontext.serve.systems import Hit, ServedSystem
+from qontext.serve.systems import ServedHit, ServedSystem
 from qontext.serve.web import page, safe_target, static, url
 
 router = APIRouter(include_in_schema=False)
@@ -251,7 +251,12 @@ def _columns(
 
 
 def _result(
-    system: ServedSystem, rank: int, hit: Hit, text: str, first: dict[str, int] | None, relevant: set[str]
+    system: ServedSystem,
+    rank: int,
+    hit: ServedHit,
+    text: str,
+    first: dict[str, int] | None,
+    relevant: set[str],
 ) -> Result:
     passage = system.passages[hit.number]
     position, count = system.passages.position(hit.number)
@@ -273,7 +278,7 @@ def _result(
     )
 
 
-def _first(system: ServedSystem, hits: list[Hit], text: str, relevant: set[str]) -> dict[str, Any]:
+def _first(system: ServedSystem, hits: list[ServedHit], text: str, relevant: set[str]) -> dict[str, Any]:
     """The first result, its relevance, and the rank of the first relevant one in the top ten."""
     ids = [system.passages[hit.number].id for hit in hits]
     rank = next((rank for rank, id in enumerate(ids, 1) if id in relevant), None)

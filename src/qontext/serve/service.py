@@ -15,9 +15,9 @@ from qontext.frame.errors import QontextError, did_you_mean
 from qontext.serve.batching import Batcher
 from qontext.serve.errors import Unknown
 from qontext.serve.metrics import Metrics
-from qontext.serve.models import Encoder, Kind, Reranker
+from qontext.serve.models import Kind, Reranker, ServedEncoder
 from qontext.serve.passages import Filter
-from qontext.serve.systems import Hit, ServedSystem, reranked
+from qontext.serve.systems import ServedHit, ServedSystem, reranked
 
 Array = np.ndarray[Any, Any]
 
@@ -37,7 +37,7 @@ class Labels:
 class TimedHits(NamedTuple):
     """The hits of each query, and the duration of the search."""
 
-    hits: list[list[Hit]]
+    hits: list[list[ServedHit]]
     seconds: float
 
 
@@ -99,7 +99,7 @@ class Service:
         )
         return TimedHits(hits, time.perf_counter() - started)
 
-    async def embed(self, encoder: Encoder, texts: list[str], kind: Kind) -> tuple[Array, int]:
+    async def embed(self, encoder: ServedEncoder, texts: list[str], kind: Kind) -> tuple[Array, int]:
         """([N, D] vectors, tokens read)."""
 
         def encode(items: list[str]) -> list[tuple[Array, int]]:

@@ -27,7 +27,7 @@ from qontext.retrieve.snippets import SNIPPET, snippet
 from qontext.retrieve.system import EncoderName, System
 from qontext.retrieve.where import Mask, passages_of
 from qontext.serve.errors import Failed
-from qontext.serve.models import Encoder, Kind, Reranker
+from qontext.serve.models import Kind, Reranker, ServedEncoder
 from qontext.serve.passages import Filter, Passages
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -37,14 +37,14 @@ FEW = 8
 SERVED = "Give the output of 'qontext adapt', 'qontext encode' or 'qontext index'."
 
 
-class Hit(NamedTuple):
+class ServedHit(NamedTuple):
     """A result: a passage by its number in the collection, and its score."""
 
     number: int
     score: float
 
 
-Ranking = list[Hit]
+Ranking = list[ServedHit]
 """Best first."""
 
 
@@ -58,7 +58,7 @@ class ServedSystem:
     ranker: Ranker
     numbers: Mapping[int, Array]
     """The identity of each index of the ranker → [P] the numbers of its passages."""
-    encoder: Encoder | None = None
+    encoder: ServedEncoder | None = None
     lexical: LexicalIndex | None = None
     """The BM25 index, if there is one."""
     reranker: Reranker | None = None
@@ -70,7 +70,7 @@ class ServedSystem:
         """The text analyzer, also used for highlighting."""
         return self.lexical.bm25.analyzer if self.lexical is not None else "english"
 
-    def matched(self, hit: Hit, question: str, most: int = SNIPPET) -> tuple[str, Place]:
+    def matched(self, hit: ServedHit, question: str, most: int = SNIPPET) -> tuple[str, Place]:
         """The snippet of a result, and the place of its best sentence."""
         text = self.passages[hit.number].text
         rarity = None if self.lexical is None else self.lexical.bm25.rarity
@@ -101,7 +101,7 @@ class ServedSystem:
         queries = {str(number): text for number, text in enumerate(texts)}
         run = self.ranker.rank(queries, k, kind=kind, among=among)
         return [
-            [Hit(self.passages.number_of(hit.passage), hit.score) for hit in run.get(query, ())]
+            [ServedHit(self.passages.number_of(hit.passage), hit.score) for hit in run.get(query, ())]
             for query in queries
         ]
 
@@ -123,10 +123,10 @@ def _reranked(
     scores = iter(reranker.scores(pairs).tolist() if pairs else [])
     reordered = []
     for ranking in rankings:
-        scored = [Hit(hit.number, next(scores)) for hit in ranking[:RERANK_DEPTH]]
+        scored = [ServedHit(hit.number, next(scores)) for hit in ranking[:RERANK_DEPTH]]
         scored.sort(key=lambda hit: -hit.score)  # of equal scores, the better rank is first
         # Results without a score follow below the scored ones.
-        rest = [Hit(hit.number, -float(place)) for place, hit in enumerate(ranking[RERANK_DEPTH:], 1)]
+        rest = [ServedHit(hit.number, -float(place)) for place, hit in enumerate(ranking[RERANK_DEPTH:], 1)]
         reordered.append([*scored, *rest][:k])
     return reordered
 
@@ -142,7 +142,7 @@ class Opener:
 
     def __post_init__(self) -> None:
         self._passages: dict[str, Passages] = {}
-        self._encoders: dict[tuple[str, int | None, int | None, int | None], Encoder] = {}
+        self._encoders: dict[tuple[str, int | None, int | None, int | None], ServedEncoder] = {}
 
     def open_all(self, directories: Sequence[str]) -> list[ServedSystem]:
         """The systems of all directories, each as DIR or NAME=DIR."""
@@ -234,13 +234,13 @@ class Opener:
 
     def encoder(
         self, path: str, query: int | None, passage: int | None, dimensions: int | None = None
-    ) -> Encoder:
+    ) -> ServedEncoder:
         """The encoder for an index of so many dimensions."""
         key = (path, query, passage, dimensions)
         if key not in self._encoders:
             lengths: dict[Kind, int | None] = {"query": query, "passage": passage}
             form: dict[str, Any] = {"device": self.device, "precision": self.precision}
-            self._encoders[key] = Encoder(path, lengths=lengths, **form)
+            self._encoders[key] = ServedEncoder(path, lengths=lengths, **form)
         return self._encoders[key]
 
 
@@ -252,7 +252,7 @@ class _ServedFolder(AdaptedFolder):
         self._opener = opener
 
     @cached_property
-    def encoder(self) -> Encoder:
+    def encoder(self) -> ServedEncoder:
         return self._opener.encoder(self.model, self.read_tokens, self.read_tokens)
 
     @cached_property

@@ -31,7 +31,7 @@ _FILES_PER_BLOCK = 64
 _TESTS = ("test", "tests", "conftest", "idle_test")
 
 
-class Module(NamedTuple):
+class PythonModule(NamedTuple):
     """A source file and its import name."""
 
     name: str
@@ -86,11 +86,11 @@ def fingerprint(uri: str, roots: list[Path] | None = None) -> str:
     return json_digest([uri, sys.version, files])
 
 
-def _read_block(block: list[Module]) -> list[list[tuple[str, str]] | None]:
+def _read_block(block: list[PythonModule]) -> list[list[tuple[str, str]] | None]:
     return [_read(module) for module in block]
 
 
-def _read(module: Module) -> list[tuple[str, str]] | None:
+def _read(module: PythonModule) -> list[tuple[str, str]] | None:
     """(qualified name, docstring) of the objects with enough text; None if the file is unreadable."""
     if module.size > _LARGEST_FILE:
         return None
@@ -104,7 +104,7 @@ def _read(module: Module) -> list[tuple[str, str]] | None:
         return None
 
 
-def _modules(uri: str, roots: list[Path] | None) -> list[Module]:
+def _modules(uri: str, roots: list[Path] | None) -> list[PythonModule]:
     """Every module that the URI covers, in order. If a package is found twice, the first one is used."""
     names = [name.strip() for name in uri.partition(":")[2].split(",") if name.strip()]
     packages: dict[str, Path] = {}
@@ -133,7 +133,7 @@ def _roots() -> list[Path]:
     return [Path(sysconfig.get_path("stdlib")), *map(Path, sites)]
 
 
-def _walk(path: Path, name: str) -> Iterator[Module]:
+def _walk(path: Path, name: str) -> Iterator[PythonModule]:
     """The module, or the package's modules in sorted order, without private ones and tests."""
     if path.is_dir():
         for child in _listed(path):
@@ -146,7 +146,7 @@ def _walk(path: Path, name: str) -> Iterator[Module]:
             status = path.stat()
         except OSError:
             return
-        yield Module(name, path, status.st_size, status.st_mtime_ns)
+        yield PythonModule(name, path, status.st_size, status.st_mtime_ns)
 
 
 def _listed(folder: Path) -> list[Path]:

@@ -15,6 +15,7 @@ from qontext.data.load import load_qrels
 from qontext.data.runs import Run
 from qontext.finetune.negatives.groups import Group, Groups
 from qontext.finetune.negatives.sources import Corpus, Sources
+from qontext.frame.disk import StrPath
 from qontext.frame.errors import QontextError
 from qontext.training.randomness import generator
 
@@ -25,8 +26,6 @@ NAMED = 10
 NOTHING = (
     "no query got a negative: the run and the judgments have no query in common, or filters are too strict"
 )
-
-Source = str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
@@ -45,12 +44,12 @@ class Selection:
 
 
 def mine(
-    run: Run | Source | Sequence[Run | Source],
-    qrels: Qrels | Source,
-    queries: Mapping[str, str] | Source | None = None,
+    run: Run | StrPath | Sequence[Run | StrPath],
+    qrels: Qrels | StrPath,
+    queries: Mapping[str, str] | StrPath | None = None,
     passages: Iterable[Passage] | None = None,
     *,
-    scores: Run | Source | None = None,
+    scores: Run | StrPath | None = None,
     split: str = "train",
     min_grade: int = 1,
     **selection: Any,
@@ -96,7 +95,7 @@ def mine(
 
 
 def _texts(
-    names: Iterable[str], queries: Mapping[str, str] | Source | None, qrels: Qrels | Source
+    names: Iterable[str], queries: Mapping[str, str] | StrPath | None, qrels: Qrels | StrPath
 ) -> dict[str, str]:
     """The texts of these queries; empty if no queries are given."""
     if queries is None and isinstance(qrels, str | os.PathLike) and Path(qrels).is_dir():

@@ -21,7 +21,7 @@ UNREAD = Passage("", "", "", "")
 
 
 @dataclass
-class Pair:
+class ScoredPair:
     """A passage and another of its document, each also by its number, and the `nth` of the passage's queries."""
 
     passage: int
@@ -34,7 +34,7 @@ class Pair:
 
 def draw_pairs(
     queries_path: str, passages_path: str, passages: Lookup, documents: int, seed: int
-) -> list[Pair]:
+) -> list[ScoredPair]:
     """At most `documents` pairs, each of a different document, drawn with the seed."""
     queries = _count_queries(queries_path, passages)
     members, spans = _documents(passages_path, queries)
@@ -51,7 +51,7 @@ def draw_pairs(
         passage = with_queries[int(chance[n, 1] % np.uint64(len(with_queries)))]
         rest = mine[mine != passage]
         other = rest[int(chance[n, 2] % np.uint64(len(rest)))]
-        pairs.append(Pair(int(passage), int(other), int(chance[n, 3] % np.uint64(queries[passage]))))
+        pairs.append(ScoredPair(int(passage), int(other), int(chance[n, 3] % np.uint64(queries[passage]))))
     _fill_in(queries_path, passages_path, pairs)
     return pairs
 
@@ -77,7 +77,7 @@ def _documents(source: str, queries: Array) -> tuple[Array, Array]:
     return np.argsort(document, kind="stable"), np.stack([ends - sizes, ends], 1)[good]
 
 
-def _fill_in(queries_path: str, passages_path: str, pairs: list[Pair]) -> None:
+def _fill_in(queries_path: str, passages_path: str, pairs: list[ScoredPair]) -> None:
     """The texts of the drawn pairs, from one more pass over passages and queries."""
     numbers = {number for pair in pairs for number in (pair.passage, pair.other)}
     passages = {n: p for n, p in enumerate(read_passages(passages_path)) if n in numbers}

@@ -19,7 +19,7 @@ from qontext.frame.kinds import Kind, Kinds
 if TYPE_CHECKING:
     from qontext.models.folder import Kind as TextKind
     from qontext.queries.filtering.lookup import Lookup
-    from qontext.queries.filtering.searchers import Searcher
+    from qontext.queries.filtering.searchers import TextIndex
     from qontext.queries.words import Array
 
 
@@ -54,7 +54,7 @@ JUDGES = Kinds(
 
 
 @dataclass(frozen=True)
-class Collection:
+class JudgedTexts:
     """All queries, by the path of their folder, and their passages."""
 
     queries: str
@@ -71,7 +71,7 @@ class Judge(ABC):
 
     @classmethod
     @abstractmethod
-    def open(cls, options: Any, collection: Collection, work: Workdir) -> Judge:
+    def open(cls, options: Any, collection: JudgedTexts, work: Workdir) -> Judge:
         """Open the judge, with the statistics of the collection that it needs."""
 
     @abstractmethod
@@ -94,7 +94,7 @@ class ByOverlap(Judge):
         self.low, self.high = low, high
 
     @classmethod
-    def open(cls, options: OverlapOptions, collection: Collection, work: Workdir) -> Judge:
+    def open(cls, options: OverlapOptions, collection: JudgedTexts, work: Workdir) -> Judge:
         return cls(options.at_least, options.at_most)
 
     def __call__(self, part: Part) -> dict[str, Array]:
@@ -127,7 +127,7 @@ class ByReranker(Judge):
         self.reranker, self.low, self.between = reranker, low, reranker.titles.between
 
     @classmethod
-    def open(cls, options: RerankerOptions, collection: Collection, work: Workdir) -> Judge:
+    def open(cls, options: RerankerOptions, collection: JudgedTexts, work: Workdir) -> Judge:
         return cls(open_reranker(str(options.reranker), options.device, work), options.at_least)
 
     def __call__(self, part: Part) -> dict[str, Array]:
@@ -170,12 +170,12 @@ class RetrievalOptions(Options, DeviceConfig):
 class ByRetrieval(Judge):
     Options = RetrievalOptions
 
-    def __init__(self, forward: Searcher, depth: int, ranks: tuple[int, int]) -> None:
+    def __init__(self, forward: TextIndex, depth: int, ranks: tuple[int, int]) -> None:
         self.forward, self.depth, self.ranks = forward, depth, ranks
         self.between = forward.between
 
     @classmethod
-    def open(cls, options: RetrievalOptions, collection: Collection, work: Workdir) -> Judge:
+    def open(cls, options: RetrievalOptions, collection: JudgedTexts, work: Workdir) -> Judge:
         forward = index_passages(
             open_retriever(options.retriever, options.device, work), collection.passages, work
         )
@@ -192,12 +192,12 @@ class ByRetrieval(Judge):
 class Mutual(Judge):
     Options = RetrievalOptions
 
-    def __init__(self, forward: Searcher, backward: Searcher, depth: int, ranks: tuple[int, int]) -> None:
+    def __init__(self, forward: TextIndex, backward: TextIndex, depth: int, ranks: tuple[int, int]) -> None:
         self.forward, self.backward, self.depth, self.ranks = forward, backward, depth, ranks
         self.between = forward.between
 
     @classmethod
-    def open(cls, options: RetrievalOptions, collection: Collection, work: Workdir) -> Judge:
+    def open(cls, options: RetrievalOptions, collection: JudgedTexts, work: Workdir) -> Judge:
         from qontext.data import records
 
         retriever = open_retriever(options.retriever, options.device, work)
@@ -230,7 +230,7 @@ class Mutual(Judge):
         }  # fmt: skip
 
 
-def index_passages(retriever: Any, passages: Lookup, work: Workdir) -> Searcher:
+def index_passages(retriever: Any, passages: Lookup, work: Workdir) -> TextIndex:
     """An index of the passages, to search with queries; titles are read by the retriever's rule."""
     contents = passages.contents(retriever.titles.between if retriever else " ")
     return open_searcher(retriever, work, "passages", contents, passages.count, "passage", "query")
@@ -262,16 +262,16 @@ def open_searcher(
     count: int,
     kind: TextKind,
     queries_kind: TextKind,
-) -> Searcher:
+) -> TextIndex:
     """BM25 over the texts, or their vectors encoded as `kind`, to search with texts encoded as `queries_kind`."""
-    from qontext.queries.filtering.searchers import Searcher, encode_into
+    from qontext.queries.filtering.searchers import TextIndex, encode_into
 
     if retriever is None:
-        return Searcher.lexical(texts, count)
-    return Searcher.dense(retriever, encode_into(work, name, retriever, texts, kind, count), queries_kind)
+        return TextIndex.lexical(texts, count)
+    return TextIndex.dense(retriever, encode_into(work, name, retriever, texts, kind, count), queries_kind)
 
 
-def known(collection: Searcher, texts: list[str], numbers: Array) -> Any:
+def known(collection: TextIndex, texts: list[str], numbers: Array) -> Any:
     """The search input: texts, or their vectors if their collection has been encoded."""
     return texts if collection.vectors is None else collection.vectors.take(numbers)
 

@@ -27,7 +27,7 @@ VECTORS = "vectors-"
 
 
 @dataclass(frozen=True)
-class Searcher:
+class TextIndex:
     """An index of texts by number. Search inputs are texts, encoded as `kind`, or their vectors."""
 
     ranker: IndexRanker
@@ -36,12 +36,12 @@ class Searcher:
     """Stands between the title and the text of a passage; None leaves out the title."""
 
     @classmethod
-    def lexical(cls, texts: Iterable[str], count: int) -> Searcher:
+    def lexical(cls, texts: Iterable[str], count: int) -> TextIndex:
         """BM25 over so many texts."""
         return cls(IndexRanker(LexicalIndex(Bm25.build(texts, [f"{n:012d}" for n in range(count)]))))
 
     @classmethod
-    def dense(cls, retriever: Any, vectors: ArrayVectors, kind: Kind) -> Searcher:
+    def dense(cls, retriever: Any, vectors: ArrayVectors, kind: Kind) -> TextIndex:
         """Inner products of a retriever's vectors."""
         from qontext.retrieve.index.exact import ExactIndex
 

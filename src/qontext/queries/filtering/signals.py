@@ -18,7 +18,7 @@ import numpy as np
 
 from qontext.data.collection import Passage
 from qontext.queries.filtering.lookup import joined
-from qontext.queries.filtering.searchers import Searcher
+from qontext.queries.filtering.searchers import TextIndex
 from qontext.queries.words import READ_CHARACTERS, Array, content_words
 from qontext.retrieve.analyzer import term_of
 
@@ -41,7 +41,9 @@ def overlap(texts: Sequence[str], passages: Sequence[str]) -> Array:
     return shares
 
 
-def rank(queries: Any, targets: Array, searcher: Searcher, depth: int, *, hide: Array | None = None) -> Array:
+def rank(
+    queries: Any, targets: Array, searcher: TextIndex, depth: int, *, hide: Array | None = None
+) -> Array:
     """[N] the rank (from 1) of number `targets[n]` in the search for `queries[n]`; 0 beyond `depth`. `hide[n]`
     is a text that is excluded from the n-th ranking, such as the search input.
     """
@@ -58,7 +60,7 @@ def rank(queries: Any, targets: Array, searcher: Searcher, depth: int, *, hide: 
     return ranks
 
 
-def back_ranks(queries: Any, owner: Array, first: int, backward: Searcher, most: Array) -> Array:
+def back_ranks(queries: Any, owner: Array, first: int, backward: TextIndex, most: Array) -> Array:
     """[N] the rank (from 1) of each text in the search with its own passage, among all texts; 0 beyond the
     depth. The N texts are numbered from `first` on; text n belongs to passage `queries[owner[n]]` of the U
     passages, each searched to rank `most[u]`.

@@ -24,7 +24,7 @@ from qontext.queries.generators.t5 import (
     CHARACTERS_PER_TOKEN,
     SETTINGS_FILE,
     SamplingOptions,
-    Source,
+    SourceText,
     Trained,
 )
 
@@ -65,7 +65,7 @@ class Causal(Generator):
         from qontext.models.language_models import causal_folder, load_causal
         from qontext.models.precision import own_device, resolve_device, resolve_precision
         from qontext.models.products import use_where_faster
-        from qontext.queries.generators.sampling import Head, Sampler, end_tokens
+        from qontext.queries.generators.sampling import LanguageHead, Sampler, end_tokens
 
         assert settings.model is not None, "checked by the options"
         folder = causal_folder(settings.model)
@@ -76,7 +76,7 @@ class Causal(Generator):
         use_where_faster(self.model, device, dtype, keep=False)
         self.kind, self.source, self.prompt = read_prompt(folder, self.tokenizer, settings)
         self._check_length()
-        self.head = Head(self.model, self.prompt.head)
+        self.head = LanguageHead(self.model, self.prompt.head)
         breaks = torch.tensor(tokens_with(self.tokenizer, "\n"), device=device, dtype=torch.long)
         self.ends = torch.cat([end_tokens(self.model, device), breaks])
         marks = tokens_with(self.tokenizer, "?") if self.kind == "question" else []
@@ -127,19 +127,21 @@ class Causal(Generator):
             )
 
 
-def read_prompt(folder: Path, tokenizer: Any, settings: CausalOptions) -> tuple[Kind | None, Source, Prompt]:
+def read_prompt(
+    folder: Path, tokenizer: Any, settings: CausalOptions
+) -> tuple[Kind | None, SourceText, Prompt]:
     """The kind of query, the input format of passages, and the prompt around them."""
     trained: dict[str, Any] = {}
     if (folder / SETTINGS_FILE).is_file():
         trained = read_json(folder / SETTINGS_FILE, Trained)
     if "tail" not in trained:
         kind: Kind = settings.query_kind or "question"
-        return kind, Source("", True), Prompt.of_instruction(tokenizer, kind, settings.examples)
+        return kind, SourceText("", True), Prompt.of_instruction(tokenizer, kind, settings.examples)
     if settings.query_kind is not None:
         raise QontextError(
             "the model was fine-tuned on its own kind of queries and reads no instruction",
             place=folder,
             remedy="Leave out --query-kind.",
         )
-    source = Source(trained.get("prefix", ""), trained.get("with_title", False))
+    source = SourceText(trained.get("prefix", ""), trained.get("with_title", False))
     return None, source, Prompt.of_training(tokenizer, trained["tail"])

@@ -168,7 +168,7 @@ class CausalDecoder:
     Prompts are padded on the left; positions count real tokens only, so the padding changes nothing but rounding.
     """
 
-    def __init__(self, model: Any, head: Head, prompts: Sequence[Sequence[int]]) -> None:
+    def __init__(self, model: Any, head: LanguageHead, prompts: Sequence[Sequence[int]]) -> None:
         self.model, self.device = model, model.device
         width = max(map(len, prompts))
         rows = [[*[0] * (width - len(ids)), *ids] for ids in prompts]
@@ -205,7 +205,7 @@ class CausalDecoder:
         return logits
 
 
-class Head:
+class LanguageHead:
     """The tokens with which all prompts begin, and the model's cache after them."""
 
     def __init__(self, model: Any, ids: Sequence[int]) -> None:

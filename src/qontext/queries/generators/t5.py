@@ -63,14 +63,14 @@ class Trained(TypedDict):
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceText:
     """The input format of a model: the prefix, and whether titles are prepended."""
 
     prefix: str
     with_title: bool
 
     @classmethod
-    def of(cls, settings: T5Options, folder: Path) -> Source:
+    def of(cls, settings: T5Options, folder: Path) -> SourceText:
         """The input format in the model folder, if it was trained by Qontext; an explicit prefix overrides it."""
         trained: dict[str, Any] = {}
         if (folder / SETTINGS_FILE).is_file():
@@ -108,7 +108,7 @@ class T5(Generator):
         model, self.tokenizer = load_seq2seq(folder)
         self.model = model.to(self.device)
         use_where_faster(self.model, self.device, self.dtype, keep=False)
-        self.source, self.settings = Source.of(settings, folder), settings
+        self.source, self.settings = SourceText.of(settings, folder), settings
         self.sampler = Sampler(
             task.per_passage, settings.top_k, settings.top_p, settings.temperature,
             settings.max_new_tokens, task.seed,

@@ -24,7 +24,7 @@ from qontext.training.texts import TokenizedTexts, tokenize
 
 
 @dataclass(frozen=True)
-class Pair:
+class TrainingPair:
     """A passage and a query that it answers."""
 
     title: str
@@ -32,9 +32,9 @@ class Pair:
     query: str
 
 
-def read_pairs(folders: Sequence[str], split: str) -> list[Pair]:
+def read_pairs(folders: Sequence[str], split: str) -> list[TrainingPair]:
     """The positive judgments of a split of BEIR folders, in file order."""
-    pairs: list[Pair] = []
+    pairs: list[TrainingPair] = []
     for folder in folders:
         labeled = collection.load_collection(folder)
         qrels = labeled.qrels(split)
@@ -45,7 +45,7 @@ def read_pairs(folders: Sequence[str], split: str) -> list[Pair]:
             qrels, queries, passages.keys() | _unwanted(qrels, relevant), Path(folder) / "qrels"
         )
         pairs += [
-            Pair(passages[id].title, passages[id].text, queries[query])
+            TrainingPair(passages[id].title, passages[id].text, queries[query])
             for query, judged in qrels.items()
             for id, grade in judged.items()
             if grade > 0 and passages[id].text.strip()
@@ -104,7 +104,11 @@ class PairPlan:
 
 
 def tokenize_pairs(
-    tokenizer: Any, pairs: list[Pair], source: Callable[[Pair], str], max_passage: int, max_query: int
+    tokenizer: Any,
+    pairs: list[TrainingPair],
+    source: Callable[[TrainingPair], str],
+    max_passage: int,
+    max_query: int,
 ) -> tuple[TokenizedTexts, TokenizedTexts]:
     """Tokenize passages and queries; `source` formats the encoder input of a pair."""
     passages = tokenize(enumerate(map(source, pairs)), len(pairs), tokenizer, max_passage)

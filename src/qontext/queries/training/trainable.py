@@ -12,10 +12,10 @@ import torch
 from qontext.data.collection import Passage
 from qontext.models.precision import autocast
 from qontext.queries.generators.causal_prompts import TRAINED_TAIL, Prompt, read_query
-from qontext.queries.generators.sampling import CausalDecoder, Head, Sampler, draw, end_tokens, sample
-from qontext.queries.generators.t5 import CHARACTERS_PER_TOKEN, Source
+from qontext.queries.generators.sampling import CausalDecoder, LanguageHead, Sampler, draw, end_tokens, sample
+from qontext.queries.generators.t5 import CHARACTERS_PER_TOKEN, SourceText
 from qontext.queries.training.objectives import CausalGeneration, CausalPlan, QueryGeneration, as_texts
-from qontext.queries.training.pairs import Pair, PairPlan, tokenize_pairs
+from qontext.queries.training.pairs import PairPlan, TrainingPair, tokenize_pairs
 from qontext.training.sampler import EpochSampler
 
 
@@ -23,11 +23,11 @@ from qontext.training.sampler import EpochSampler
 class Shape:
     """The input format of a pair: how the passage is written, and how much of either is read."""
 
-    source: Source
+    source: SourceText
     max_passage_tokens: int
     max_query_tokens: int
 
-    def text(self, pair: Pair) -> str:
+    def text(self, pair: TrainingPair) -> str:
         return self.source.text(Passage("", pair.title, pair.text, ""))
 
 
@@ -42,18 +42,18 @@ class Trainable(ABC):
         """The loss of the model."""
 
     @abstractmethod
-    def plan(self, pairs: list[Pair], sampler: EpochSampler, micro_tokens: int) -> PairPlan:
+    def plan(self, pairs: list[TrainingPair], sampler: EpochSampler, micro_tokens: int) -> PairPlan:
         """The batches of the pairs."""
 
     @abstractmethod
-    def write(self, pairs: Sequence[Pair], sampler: Sampler, dtype: torch.dtype) -> list[str]:
+    def write(self, pairs: Sequence[TrainingPair], sampler: Sampler, dtype: torch.dtype) -> list[str]:
         """One query for each pair's passage; the model is in evaluation mode."""
 
     def settings(self) -> dict[str, Any]:
         """The content of `generator.json`, which `generate` reads."""
         return {"prefix": self.shape.source.prefix, "with_title": self.shape.source.with_title}
 
-    def samples(self, pairs: Sequence[Pair], seed: int, dtype: torch.dtype) -> list[str]:
+    def samples(self, pairs: Sequence[TrainingPair], seed: int, dtype: torch.dtype) -> list[str]:
         """One query for each pair's passage."""
         training = self.model.training
         self.model.eval()
@@ -69,12 +69,12 @@ class TrainableSeq2Seq(Trainable):
     def objective(self, label_smoothing: float = 0.0) -> QueryGeneration:
         return QueryGeneration(self.model, label_smoothing)
 
-    def plan(self, pairs: list[Pair], sampler: EpochSampler, micro_tokens: int) -> PairPlan:
+    def plan(self, pairs: list[TrainingPair], sampler: EpochSampler, micro_tokens: int) -> PairPlan:
         lengths = self.shape.max_passage_tokens, self.shape.max_query_tokens
         passages, queries = tokenize_pairs(self.tokenizer, pairs, self.shape.text, *lengths)
         return PairPlan(passages, queries, sampler, micro_tokens, self.tokenizer.pad_token_id)
 
-    def write(self, pairs: Sequence[Pair], sampler: Sampler, dtype: torch.dtype) -> list[str]:
+    def write(self, pairs: Sequence[TrainingPair], sampler: Sampler, dtype: torch.dtype) -> list[str]:
         device = next(self.model.parameters()).device
         tokens = self.tokenizer(
             [self.shape.text(pair) for pair in pairs],
@@ -99,16 +99,16 @@ class TrainableCausal(Trainable):
     def objective(self, label_smoothing: float = 0.0) -> QueryGeneration:
         return CausalGeneration(self.model, label_smoothing)
 
-    def plan(self, pairs: list[Pair], sampler: EpochSampler, micro_tokens: int) -> PairPlan:
+    def plan(self, pairs: list[TrainingPair], sampler: EpochSampler, micro_tokens: int) -> PairPlan:
         queries = self._queries(pairs)
         prompts = self._prompts(pairs)
         sequences = [[*self.prompt.head, *prompt, *query] for prompt, query in zip(prompts, queries)]
         return CausalPlan(as_texts(sequences), as_texts(queries), sampler, micro_tokens, pad_id=self.end)
 
-    def write(self, pairs: Sequence[Pair], sampler: Sampler, dtype: torch.dtype) -> list[str]:
+    def write(self, pairs: Sequence[TrainingPair], sampler: Sampler, dtype: torch.dtype) -> list[str]:
         device = self.model.device
         with autocast(device, dtype):
-            head = Head(self.model, self.prompt.head)
+            head = LanguageHead(self.model, self.prompt.head)
             decoder = CausalDecoder(self.model, head, self._prompts(pairs))
             ids = [str(i) for i in range(len(pairs))]
             samples = draw(decoder, ids, sampler, end_tokens(self.model, device))
@@ -118,12 +118,12 @@ class TrainableCausal(Trainable):
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "tail": TRAINED_TAIL}
 
-    def _prompts(self, pairs: Sequence[Pair]) -> list[list[int]]:
+    def _prompts(self, pairs: Sequence[TrainingPair]) -> list[list[int]]:
         longest = self.shape.max_passage_tokens
         texts = [self.shape.text(pair)[: longest * CHARACTERS_PER_TOKEN] for pair in pairs]
         return self.prompt.encode(self.tokenizer, texts, longest)
 
-    def _queries(self, pairs: Sequence[Pair]) -> list[list[int]]:
+    def _queries(self, pairs: Sequence[TrainingPair]) -> list[list[int]]:
         """The tokens of the queries, each with the token that ends it."""
         ids = self.tokenizer(
             [f" {pair.query.strip()}" for pair in pairs], add_special_tokens=False, split_special_tokens=True,

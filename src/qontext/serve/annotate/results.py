@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from qontext.serve.annotate.store import VERDICTS, Vote
-from qontext.serve.annotate.study import KINDS, Pair, Study
+from qontext.serve.annotate.study import KINDS, Study, StudyPair
 
 PAPER = {"passage-passage": 0.355, "passage-query": 0.565}
 """Table 5 of "Query-as-context Pre-training"."""
@@ -107,7 +107,7 @@ def to_csv(study: Study, votes: Sequence[Vote]) -> str:
 
 
 def _of_kind(
-    pairs: list[Pair], verdicts: dict[int, str | None], by_pair: dict[int, list[Vote]], size: int
+    pairs: list[StudyPair], verdicts: dict[int, str | None], by_pair: dict[int, list[Vote]], size: int
 ) -> dict[str, Any]:
     decided = [verdicts[pair.number] for pair in pairs if verdicts[pair.number]]
     high = sum(verdict == "high" for verdict in decided)
@@ -121,7 +121,7 @@ def _of_kind(
     }
 
 
-def _signals(pairs: list[Pair], verdicts: dict[int, str | None]) -> dict[str, Any]:
+def _signals(pairs: list[StudyPair], verdicts: dict[int, str | None]) -> dict[str, Any]:
     """By signal: the share of pairs judged related, by kind, and its agreement with the majority."""
     shares: dict[str, Any] = {}
     for name in sorted({name for pair in pairs for name in pair.signals}):

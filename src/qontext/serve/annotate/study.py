@@ -26,7 +26,7 @@ FILE, GROUPS = "study.json", 2
 
 
 @dataclass(frozen=True)
-class Pair:
+class StudyPair:
     """A passage and its context, with automatic signals."""
 
     number: int
@@ -76,7 +76,7 @@ class Study:
     organizer: str
     """The key of the page with the results."""
     annotators: list[Annotator]
-    pairs: list[Pair]
+    pairs: list[StudyPair]
 
     def annotator(self, key: str) -> Annotator | None:
         """The annotator with this key, compared in constant time."""
@@ -89,7 +89,7 @@ class Study:
     def is_organizer(self, key: str) -> bool:
         return secrets.compare_digest(self.organizer.encode(), key.encode())
 
-    def order(self, annotator: Annotator) -> list[Pair]:
+    def order(self, annotator: Annotator) -> list[StudyPair]:
         """The annotator's pairs, with mixed kinds, in an individual order."""
         mine = [pair for pair in self.pairs if pair.group == annotator.group]
         place = self.annotators.index(annotator)
@@ -104,11 +104,11 @@ def design(
     half = len(samples) // 2
     chance = hashed(settings["seed"], "groups", np.arange(len(samples)))
     first = set(np.argsort(chance, kind="stable")[:half].tolist())
-    pairs: list[Pair] = []
+    pairs: list[StudyPair] = []
     for n, (passage, other, query, signals) in enumerate(samples):
         group = 0 if n in first else 1
         for kind, context, judged_by in ((KINDS[0], other, group), (KINDS[1], query, 1 - group)):
-            pairs.append(Pair(len(pairs), kind, judged_by, passage, context, signals[kind]))
+            pairs.append(StudyPair(len(pairs), kind, judged_by, passage, context, signals[kind]))
     annotators = [
         Annotator(f"{'AB'[group]}{number + 1}", group, secrets.token_urlsafe(16))
         for group in range(GROUPS)
@@ -130,7 +130,7 @@ def read(root: Path) -> Study | None:
         value["settings"],
         value["organizer"],
         [Annotator(**row) for row in value["annotators"]],
-        [Pair(**row) for row in value["pairs"]],
+        [StudyPair(**row) for row in value["pairs"]],
     )
     numbers = [pair.number for pair in study.pairs]
     if numbers != list(range(len(numbers))):

@@ -174,7 +174,7 @@ def _draw(config: AnnotateConfig) -> list[tuple[str, str, str, dict[Kind, dict[s
     from qontext.queries.filtering import signals
     from qontext.queries.filtering.draw import draw_pairs
     from qontext.queries.filtering.lookup import Lookup, joined
-    from qontext.queries.filtering.searchers import Searcher
+    from qontext.queries.filtering.searchers import TextIndex
     from qontext.serve.annotate.study import KINDS
 
     passages = Lookup(config.passages)
@@ -184,7 +184,7 @@ def _draw(config: AnnotateConfig) -> list[tuple[str, str, str, dict[Kind, dict[s
     anchors = np.array([pair.passage for pair in pairs])
     passages_of_pairs = [pair.own_text for pair in pairs]
     contents = [passage.content for passage in passages_of_pairs]
-    searcher = Searcher.lexical(passages.contents(), passages.count)
+    searcher = TextIndex.lexical(passages.contents(), passages.count)
     signals_of: dict[Kind, dict[str, Any]] = {}
     for kind in KINDS:
         is_passage = kind == "passage-passage"

@@ -65,7 +65,7 @@ def cells(lists: int | None, vectors: int) -> int:
     return lists or min(32_768, max(1, int(4 * vectors**0.5)))
 
 
-class Rows(NamedTuple):
+class StoredRows(NamedTuple):
     """Rows of a part that are to be written."""
 
     keys: Array  # [N] int64
@@ -74,7 +74,7 @@ class Rows(NamedTuple):
     texts: list[Row] | None
 
 
-class Store(ABC):
+class ServerStore(ABC):
     """A collection on a server, and what is known of its builds. `place` names it in messages."""
 
     place: str
@@ -97,7 +97,7 @@ class Store(ABC):
         """Remove the collection."""
 
     @abstractmethod
-    def write(self, build: str, part: int, rows: Rows) -> None:
+    def write(self, build: str, part: int, rows: StoredRows) -> None:
         """Write the rows of a part in place of those with the same keys, unless it is recorded that the build wrote them.
         Refused with `taken` where the collection is another build's by now. May be called twice, and twice at a time."""
 
@@ -121,7 +121,7 @@ def taken(place: str) -> QontextError:
     )
 
 
-class Keys(NamedTuple):
+class RowKeys(NamedTuple):
     """By number, each passage's key and the hash of its row."""
 
     keys: Array
@@ -131,11 +131,11 @@ class Keys(NamedTuple):
         pq.write_table(pa.table([self.keys, self.hashes], schema=_KEYS), path)
 
 
-def read_keys(folder: Path, count: int) -> Keys:
+def read_keys(folder: Path, count: int) -> RowKeys:
     table = records.read_part(folder / KEYS, _KEYS)
     if len(table) != count:
         raise damaged(folder / KEYS, f"it holds {len(table):,} keys for {count:,} ids")
-    return Keys(table["key"].to_numpy(), table["hash"].to_numpy())
+    return RowKeys(table["key"].to_numpy(), table["hash"].to_numpy())
 
 
 class ServerIndex(Index):

@@ -32,7 +32,7 @@ from qontext.frame.hashes import digest_of
 from qontext.retrieve.encoded.passage_texts import PassageTexts, Row
 from qontext.retrieve.encoded.vectors import Vectors, read_ids
 from qontext.retrieve.index import PARTIAL, Array, Backend
-from qontext.retrieve.index.servers.base import KEYS, Keys, Rows, Store, read_keys
+from qontext.retrieve.index.servers.base import KEYS, RowKeys, ServerStore, StoredRows, read_keys
 from qontext.retrieve.where import passages_of
 
 OWNED = "logs/collection.json"
@@ -46,7 +46,9 @@ class ServerBackend(Backend):
 
     @classmethod
     @abstractmethod
-    def store(cls, source: Vectors, work: Workdir, options: Any) -> contextlib.AbstractContextManager[Store]:
+    def store(
+        cls, source: Vectors, work: Workdir, options: Any
+    ) -> contextlib.AbstractContextManager[ServerStore]:
         """The collection, over a connection of its own."""
 
     @classmethod
@@ -70,7 +72,7 @@ def marker(part: int) -> str:
 class Content(NamedTuple):
     """A part: the rows to write, and the hashes of all."""
 
-    rows: Rows
+    rows: StoredRows
     hashes: Array
 
 
@@ -108,7 +110,7 @@ class Ingest:
         """[P] by number, the hash of each passage's earlier row; 0 if there is none."""
         return read_array(self.work.path / _EARLIER, "u", shape=(len(self.source),))
 
-    def claim(self, store: Store) -> None:
+    def claim(self, store: ServerStore) -> None:
         """Make the collection this build's own, or resume in it."""
         encoder, owner = str(self.source.encoder["digest"]), store.builds()
         if owner is not None and owner[0] == self.build and self.work.has(OWNED):
@@ -192,13 +194,13 @@ class Ingest:
             keys, changed = self._keys[numbers], (earlier == 0) | (earlier != hashes)
         ids = self.source.ids_of(part).filter(pa.array(changed)).to_pylist()
         some = None if texts is None else [row for row, is_changed in zip(texts, changed) if is_changed]
-        return Content(Rows(np.asarray(keys)[changed], ids, vectors_ND[changed], some), hashes)
+        return Content(StoredRows(np.asarray(keys)[changed], ids, vectors_ND[changed], some), hashes)
 
-    def write(self, store: Store, part: int, content: Content) -> None:
+    def write(self, store: ServerStore, part: int, content: Content) -> None:
         store.write(self.build, part, content.rows)
         self._save(marker(part), content.hashes)
 
-    def finish(self, store: Store) -> int:
+    def finish(self, store: ServerStore) -> int:
         """Returns the number of rows. All parts are there."""
         keys = np.arange(len(self.source)) if self._keys is None else self._keys
         hashes = np.empty(len(self.source), np.uint64)
@@ -215,7 +217,7 @@ class Ingest:
                 f"{self.work.path}.",
             )
         with self.work.write(KEYS) as path:
-            Keys(keys, hashes).write(path)
+            RowKeys(keys, hashes).write(path)
         trust.remember(self.options.demands({"uri": self.options.uri}))
         return len(keys)
 

@@ -30,10 +30,10 @@ from qontext.retrieve.index import Array
 from qontext.retrieve.index.servers.addresses import milvus as demands
 from qontext.retrieve.index.servers.addresses import password_of, token
 from qontext.retrieve.index.servers.base import (
-    Rows,
     ServerIndex,
     ServerOptions,
-    Store,
+    ServerStore,
+    StoredRows,
     cells,
     check_owner,
     read_keys,
@@ -124,7 +124,7 @@ def _merge(keys_QK: Array, scores_QK: Array, hits_of_queries: Any) -> None:
         keys_QK[row], scores_QK[row] = keys[best], scores[best]
 
 
-class Collection(Store):
+class MilvusCollection(ServerStore):
     """A collection on a server, or in a local database."""
 
     def __init__(self, client: Any, source: Vectors, options: MilvusOptions) -> None:
@@ -170,7 +170,7 @@ class Collection(Store):
     def drop(self) -> None:
         self.client.drop_collection(self.name)
 
-    def write(self, build: str, part: int, rows: Rows) -> None:
+    def write(self, build: str, part: int, rows: StoredRows) -> None:
         if (self.builds() or ("",))[0] != build:
             raise taken(self.place)
         for start in range(0, len(rows.keys), _ROWS):
@@ -198,7 +198,7 @@ class Collection(Store):
         return int(row["count(*)"])
 
 
-def _records(rows: Rows, some: slice) -> list[dict[str, Any]]:
+def _records(rows: StoredRows, some: slice) -> list[dict[str, Any]]:
     records: list[dict[str, Any]] = [
         {"number": key, "id": _cut(id), "vector": vector}
         for key, id, vector in zip(
@@ -227,7 +227,7 @@ class Milvus(ServerBackend):
 
     @classmethod
     @contextlib.contextmanager
-    def store(cls, source: Vectors, work: Workdir, options: MilvusOptions) -> Iterator[Store]:
+    def store(cls, source: Vectors, work: Workdir, options: MilvusOptions) -> Iterator[ServerStore]:
         _check(options)
         if options.uri is None:
             # It would serve the files of an earlier index that this process opened.
@@ -238,7 +238,7 @@ class Milvus(ServerBackend):
             trust.require(demands({"uri": options.uri}))
             client = _client(options.uri or str(work.path / DATABASE))
             try:
-                yield Collection(client, source, options)
+                yield MilvusCollection(client, source, options)
             finally:
                 client.close()
                 if _is_lite(options.uri):

@@ -29,10 +29,10 @@ from qontext.retrieve.index import Array
 from qontext.retrieve.index.servers.addresses import password_of
 from qontext.retrieve.index.servers.addresses import postgres as demands
 from qontext.retrieve.index.servers.base import (
-    Rows,
     ServerIndex,
     ServerOptions,
-    Store,
+    ServerStore,
+    StoredRows,
     cells,
     check_owner,
     read_keys,
@@ -139,7 +139,7 @@ def _settings(config: Any, k: int, vectors: int, is_filtered: bool, client: Any)
             yield "SET LOCAL ivfflat.iterative_scan = relaxed_order"
 
 
-class Table(Store):
+class Table(ServerStore):
     """A table, and the table of its build."""
 
     def __init__(self, client: Any, source: Vectors, options: PostgresOptions) -> None:
@@ -169,7 +169,7 @@ class Table(Store):
     def drop(self) -> None:
         self._execute("DROP TABLE {table}, {build}")
 
-    def write(self, build: str, part: int, rows: Rows) -> None:
+    def write(self, build: str, part: int, rows: StoredRows) -> None:
         with self.client.transaction():
             own = "SELECT FROM {build} WHERE part = -1 AND build = %s FOR SHARE"
             if not self._execute(own, build).rowcount:
@@ -180,7 +180,7 @@ class Table(Store):
                 self._execute("DELETE FROM {table} WHERE number = ANY(%s::int8[])", rows.keys.tolist())
                 self._copy(rows)
 
-    def _copy(self, rows: Rows) -> None:
+    def _copy(self, rows: StoredRows) -> None:
         names = ["number", "id", "vector", *(_TEXTS if rows.texts is not None else ())]
         types = ["int8", "text", self.type, "text", "text", "text", "text", "jsonb"][: len(names)]
         copy = self._format(f"COPY {{table}} ({', '.join(names)}) FROM STDIN (FORMAT binary)")
@@ -230,7 +230,7 @@ class Postgres(ServerBackend):
 
     @classmethod
     @contextlib.contextmanager
-    def store(cls, source: Vectors, work: Workdir, options: PostgresOptions) -> Iterator[Store]:
+    def store(cls, source: Vectors, work: Workdir, options: PostgresOptions) -> Iterator[ServerStore]:
         most = _LARGEST["halfvec" if options.halfvec else "vector"]
         if options.kind != "exact" and source.dimension > most:
             is_narrow = source.dimension <= 4_000 and not options.halfvec
