@@ -151,7 +151,7 @@ def test_packages_that_change_while_they_are_read(
     monkeypatch.syspath_prepend(str(site))
     read = pydocs._read_block
 
-    def read_and_change(block: list[pydocs.Module]) -> list[list[tuple[str, str]] | None]:
+    def read_and_change(block: list[pydocs.PythonModule]) -> list[list[tuple[str, str]] | None]:
         (site / "ant.py").write_text(f'"""{prose("Another ant")}"""')
         return read(block)
 
