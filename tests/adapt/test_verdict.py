@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 from typing import Any
 
-from qontext.adapt.verdict import Measured, choose, encoder_of, explain
+from qontext.adapt.verdict import Measured, choose, encoder_for, explain
 
 MEANS = {"bm25": 0.60, "start": 0.50, "hybrid-start": 0.62, "adapted": 0.58, "hybrid": 0.66}
 DEMO = {"bm25": 0.655, "start": 0.692, "hybrid-start": 0.716, "adapted": 0.704, "hybrid": 0.728}
@@ -33,7 +33,7 @@ def test_systems_of_equal_cost_are_compared_as_they_are() -> None:
     """The adapted encoder by itself is not significantly better than the original one; the system with it is the best."""
     demo = measured(DEMO, 0.3, start_adapted=0.729, start_hybrid=0.034, bm25_start=0.012, bm25_hybrid=0.001)
     assert choose(demo) == "hybrid"
-    assert encoder_of("hybrid", DEMO) == "adapted"
+    assert encoder_for("hybrid", DEMO) == "adapted"
     sentences = explain("hybrid", demo)
     assert sentences[0] == "Recommended: BM25 + adapted encoder, nDCG@10 0.728 on 346 real questions."
     assert sentences[1:5] == [
@@ -49,7 +49,7 @@ def test_systems_of_equal_cost_are_compared_as_they_are() -> None:
 def test_more_cost_is_accepted_only_beyond_chance() -> None:
     assert choose(measured(MEANS, 0.01)) == "hybrid"
     assert choose(measured(MEANS, 0.2)) == "bm25"
-    assert encoder_of("bm25", MEANS) == "adapted", "that of the best other system"
+    assert encoder_for("bm25", MEANS) == "adapted", "that of the best other system"
     with_tokens = {**MEANS, "tokens-start": 0.63, "tokens": 0.67}
     assert choose(measured(with_tokens, 0.2, bm25_tokens=0.01)) == "hybrid"
     assert choose(measured(with_tokens, 0.2, bm25_tokens=0.01, hybrid_tokens=0.02)) == "tokens"

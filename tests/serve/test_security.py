@@ -17,10 +17,11 @@ from qontext.data.records import Hit
 from qontext.data.runs import Run
 from qontext.frame import log
 from qontext.frame.errors import QontextError
+from qontext.frame.trust import is_this_machine
 from qontext.retrieve.rankers import Ranker
 from qontext.serve import listen
 from qontext.serve.errors import Failed
-from qontext.serve.listen import is_loopback, policy_of
+from qontext.serve.listen import policy_of
 from qontext.serve.passages import Passages
 from qontext.serve.security import WRONG, WRONG_SECONDS, Guard, Policy, host_name
 from qontext.serve.systems import ServedSystem, reranked
@@ -155,7 +156,7 @@ def test_listening_beyond_this_machine_needs_a_token() -> None:
     assert policy_of("0.0.0.0", (), {"QONTEXT_TOKEN": TOKEN}) == Policy(None, TOKEN)
     hosts = policy_of("127.0.0.1", ("Search.Example",), {}).hosts
     assert hosts is not None and "search.example" in hosts and "localhost" in hosts
-    assert [is_loopback(h) for h in ("127.0.0.2", "::1", "localhost", "0.0.0.0", "::", "example.org")] == [
+    assert [is_this_machine(h) for h in ("127.0.0.2", "::1", "localhost", "0.0.0.0", "::", "example.org")] == [
         True, True, True, False, False, False,
     ]  # fmt: skip
     assert [host_name(h) for h in ("a:1", "A", "[::1]:80", "::1", "a.b")] == ["a", "a", "::1", "::1", "a.b"]

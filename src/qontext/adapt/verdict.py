@@ -117,7 +117,7 @@ def judge(steps: Path, splits: list[str], systems: list[str]) -> Verdict:
         is_written = "question_model" in open_artifact(steps / "holdout").inputs
         sentences.append(WRITTEN if is_written else FLATTERY)
     differences = [{"split": name, **pair} for name, result in compared.items() for pair in result["pairs"]]
-    return Verdict(system, encoder_of(system, means), sentences, split, scores, counts, differences)
+    return Verdict(system, encoder_for(system, means), sentences, split, scores, counts, differences)
 
 
 def _compared(steps: Path, split: str, systems: list[str]) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def choose(measured: Measured) -> str:
     return max(near, key=thorough)
 
 
-def encoder_of(system: str, means: Mapping[str, float]) -> EncoderName:
+def encoder_for(system: str, means: Mapping[str, float]) -> EncoderName:
     """The encoder that is handed over: the system's, or for BM25 alone, that of the best other system."""
     encoder = System.parse(system).encoder or System.parse(_best(1, means)).encoder
     assert encoder is not None
@@ -184,7 +184,7 @@ def _adapting(system: str, measured: Measured) -> Iterator[str]:
     means = measured.means
     if "adapted" not in means:
         return
-    encoder = encoder_of(system, means)
+    encoder = encoder_for(system, means)
     part = System.parse(system if System.parse(system).encoder else _best(1, means))
     start, adapted = (part.with_encoder(one).name for one in ENCODERS)
     change, p = measured.pair(start, adapted)

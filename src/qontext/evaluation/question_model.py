@@ -66,12 +66,13 @@ def time_questions(model: str, passages: Sequence[Passage]) -> Asking:
 
 
 def _opened(model: str, seed: int, work: Workdir | None = None) -> Causal:
+    from qontext.models.precision import computes_in
     from qontext.queries.generators import Task
     from qontext.queries.generators.causal import Causal, CausalOptions
 
     options = CausalOptions(model=model, max_passage_tokens=LONGEST, max_new_tokens=48)
     if work is not None:
-        precision = computed.settle(work, options.precision, *Causal.computes_in(options))
+        precision = computed.settle(work, options.precision, *computes_in(options))
         options = options.model_copy(update={"precision": precision})
     return Causal.open(options, Task("-", 1, seed))
 

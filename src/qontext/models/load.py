@@ -154,7 +154,9 @@ def read_config(directory: Path, **settings: Any) -> Any:
     from transformers import AutoConfig
 
     try:
-        return AutoConfig.from_pretrained(str(directory), trust_remote_code=False, **settings)
+        return AutoConfig.from_pretrained(
+            str(directory), local_files_only=True, trust_remote_code=False, **settings
+        )
     except Exception as error:  # ValueError, KeyError, a JSON error: whatever it is, this file is wrong
         raise_if_out_of_memory(error)
         place = directory / "config.json"

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from qontext.frame import computed, process
 from qontext.frame.artifacts import Workdir
+from qontext.frame.config import ComputeConfig
 from qontext.frame.errors import QontextError, choose
 
 Precision = Literal["auto", "bf16", "fp16", "fp32"]
@@ -82,6 +83,12 @@ def settle_precision(work: Workdir, setting: Precision, device: torch.device) ->
 def precision_name(dtype: torch.dtype) -> str:
     """The name of a format, as for `--precision`."""
     return next(name for name, value in _DTYPES.items() if value == dtype)
+
+
+def computes_in(options: ComputeConfig) -> tuple[str, str]:
+    """The resolved number format and device type of these options, in this process."""
+    device = resolve_device(own_device(options.device))
+    return precision_name(resolve_precision(options.precision, device)), device.type
 
 
 def has_bf16(device: torch.device) -> bool:

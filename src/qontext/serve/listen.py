@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import os
 import resource
 import signal
@@ -14,6 +13,7 @@ from typing import Any
 
 from qontext.frame import log
 from qontext.frame.errors import QontextError
+from qontext.frame.trust import is_this_machine
 from qontext.serve.security import LOOPBACK, TOKEN, Policy
 
 GRACE_SECONDS = 10
@@ -36,23 +36,15 @@ def policy_of(host: str, allowed: Sequence[str], environment: Mapping[str, str])
             f"the token in {TOKEN} contains characters that headers cannot hold",
             remedy="Choose one of ASCII letters, digits and punctuation.",
         )
-    if not is_loopback(host) and token is None:
+    if not is_this_machine(host) and token is None:
         raise QontextError(
             f"listening on {host}, which is reachable from other machines, needs a token",
             remedy=f"Set {TOKEN} to a secret of at least 16 characters, which clients send as a bearer token.",
         )
     names = {name.lower() for name in allowed}
-    if is_loopback(host):
+    if is_this_machine(host):
         return Policy(frozenset({*LOOPBACK, host.lower(), *names}), token)
     return Policy(frozenset({*LOOPBACK, host.lower(), *names}) if names else None, token)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address can only be reached from this machine."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 @contextlib.contextmanager

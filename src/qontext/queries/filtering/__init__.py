@@ -1,0 +1,1 @@
+"""Judges of queries: which of them belong to their passages."""

@@ -78,8 +78,12 @@ class Generator(ABC):
 
     @classmethod
     def computes_in(cls, options: Any) -> tuple[str, str] | None:
-        """For generators with the option `precision`: the resolved number format and device type."""
-        return None
+        """The resolved number format and device type of generators that compute on a device."""
+        if not isinstance(options, config.ComputeConfig):
+            return None
+        from qontext.models.precision import computes_in
+
+        return computes_in(options)
 
     @classmethod
     def report(cls, options: Any, tally: Counter[str]) -> dict[str, Any]:

@@ -81,22 +81,12 @@ class Causal(Generator):
         self.ends = torch.cat([end_tokens(self.model, device), breaks])
         marks = tokens_with(self.tokenizer, "?") if self.kind == "question" else []
         self.lasts = torch.tensor(marks, device=device, dtype=torch.long)
-        self.sampler = Sampler(
-            task.per_passage, settings.top_k, settings.top_p, settings.temperature,
-            settings.max_new_tokens, task.seed,
-        )  # fmt: skip
+        self.sampler = Sampler.of(settings, task)
         self.tally: Counter[str] = Counter()
 
     @classmethod
     def open(cls, options: CausalOptions, task: Task) -> Causal:
         return cls(options, task)
-
-    @classmethod
-    def computes_in(cls, options: CausalOptions) -> tuple[str, str]:
-        from qontext.models.precision import own_device, precision_name, resolve_device, resolve_precision
-
-        device = resolve_device(own_device(options.device))
-        return precision_name(resolve_precision(options.precision, device)), device.type
 
     def __call__(self, passages: list[Passage]) -> Iterator[tuple[int, list[str]]]:
         import numpy as np

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from qontext.models.precision import autocast
+from qontext.queries.generators import Task
 from qontext.training.randomness import key_of, uniform
 
 
@@ -34,6 +35,12 @@ class Sampler:
     temperature: float = 1.0
     max_new_tokens: int = 64
     seed: int = 42
+
+    @classmethod
+    def of(cls, options: Any, task: Task) -> Sampler:
+        """From a generator's options."""
+        drawn = options.top_k, options.top_p, options.temperature
+        return cls(task.per_passage, *drawn, options.max_new_tokens, task.seed)
 
     def dice(self, ids: Sequence[str]) -> np.ndarray[Any, Any]:
         """[B·C, steps] uniform numbers; row b·C + c belongs to sample c of passage b."""

@@ -109,22 +109,12 @@ class T5(Generator):
         self.model = model.to(self.device)
         use_where_faster(self.model, self.device, self.dtype, keep=False)
         self.source, self.settings = SourceText.of(settings, folder), settings
-        self.sampler = Sampler(
-            task.per_passage, settings.top_k, settings.top_p, settings.temperature,
-            settings.max_new_tokens, task.seed,
-        )  # fmt: skip
+        self.sampler = Sampler.of(settings, task)
         self.tally: Counter[str] = Counter()
 
     @classmethod
     def open(cls, options: T5Options, task: Task) -> T5:
         return cls(options, task)
-
-    @classmethod
-    def computes_in(cls, options: T5Options) -> tuple[str, str]:
-        from qontext.models.precision import own_device, precision_name, resolve_device, resolve_precision
-
-        device = resolve_device(own_device(options.device))
-        return precision_name(resolve_precision(options.precision, device)), device.type
 
     def __call__(self, passages: list[Passage]) -> Iterator[tuple[int, list[str]]]:
         import numpy as np

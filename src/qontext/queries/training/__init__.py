@@ -1,0 +1,1 @@
+"""Training generators of queries from pairs of passages and queries."""
