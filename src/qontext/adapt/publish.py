@@ -1,4 +1,4 @@
-"""What a finished directory answers with: the encoder that `adapt` recommends, as a model folder with its card or as a
+"""The searchable parts of a finished directory: the encoder that `adapt` recommends, as a model folder with its card or as a
 reference to a model that was not changed, and the index of all documents. When documents change, another index is built
 beside it, with the vectors of unchanged ones.
 """
@@ -119,7 +119,7 @@ def _link(source: str, target: str) -> None:
 
 
 def chosen(root: Path) -> Choice:
-    """What searches the vectors of this directory."""
+    """The index of this directory's vectors, or the vectors themselves."""
     places = ((current_index(root) or root / INDEX) / FILE, root / FILE)
     file = next((place for place in places if place.exists()), None)
     for step in read_recipe(str(file)).steps if file else ():
@@ -129,7 +129,7 @@ def chosen(root: Path) -> Choice:
 
 
 def _encoded(index: Path) -> dict[str, str]:
-    """What an index has that can be reused."""
+    """The parts of an index that can be reused."""
     return {name: str(index / name) for name in ("vectors", TOKENS) if artifacts.is_artifact(index / name)}
 
 
@@ -178,7 +178,7 @@ def republish_model(
 
 
 def recorded(root: Path, reference: Reference | None) -> dict[str, Any]:
-    """What `adapted.json` says about the encoder: the reference, or the hash of the folder `model`."""
+    """The encoder's entries in `adapted.json`: the reference, or the hash of the folder `model`."""
     return {"reference": reference} if reference else {"model_digest": model_digest(root / MODEL)}
 
 
@@ -191,7 +191,7 @@ def published_model(encoder: str | None, reference: Reference | None, root: Path
 
 
 def is_copied(source: str, root: Path) -> bool:
-    """Whether the folder `model` is a copy of this encoder."""
+    """True if the folder `model` is a copy of this encoder."""
     folder = root / MODEL
     return folder.is_dir() and model_digest(folder) == model_digest(locate(source).root)
 

@@ -36,7 +36,7 @@ RETRAIN_ABOVE, MENTION_ABOVE = 0.5, 0.1
 
 
 def next_action(root: Path, before: Planned, documents: str, *, is_complete: bool) -> str:
-    """What the same request does with the directory: "resume" its plan, "update" its index, or make a new "plan". It is
+    """The action of the same request on the directory: "resume" its plan, "update" its index, or make a new "plan". It is
     `is_complete` if all inputs of the plan are still there."""
     is_finished = (root / ADAPTED).is_file()
     is_cleaned = is_finished and not (root / STEPS).exists()
@@ -47,7 +47,7 @@ def next_action(root: Path, before: Planned, documents: str, *, is_complete: boo
 
 
 def _is_updated(root: Path, documents: str) -> bool:
-    """Whether the index is of other documents than the model: these were indexed since it was trained."""
+    """True if the index is of other documents than the model: these were indexed since it was trained."""
     split = root / STEPS / "split"
     is_whole = (root / ADAPTED).is_file() and artifacts.is_artifact(split)
     return is_whole and artifacts.open_artifact(split).inputs["source"]["digest"] != documents
@@ -153,7 +153,7 @@ def trains_again(share: float | None, absent: list[str]) -> bool:
 
 
 def about_share(share: float | None, absent: list[str], *, trained: bool) -> list[str]:
-    """What to say about the share of new passages; if nothing was trained, only that there is a new plan."""
+    """Sentences about the share of new passages; if nothing was trained, only that there is a new plan."""
     if share is None:
         return []
     if not trained:
@@ -267,7 +267,7 @@ def _changes(index: Path, passages: Path, model: str, request: Request, *, is_en
 
 
 def _to_encode(index: Path, passages: Path, model: str, request: Request) -> int:
-    """How many passages have no vectors that an update could reuse; see `qontext encode --reuse`."""
+    """The number of passages without vectors that an update could reuse; see `qontext encode --reuse`."""
     from qontext.models.retriever import Retriever
     from qontext.retrieve.encoded.reuse import Earlier, properties_of, text_hashes
 
@@ -279,7 +279,7 @@ def _to_encode(index: Path, passages: Path, model: str, request: Request) -> int
 
 
 def _index(choice: Choice, was: Choice, *, is_current: bool) -> str:
-    """What happens to the index of the vectors."""
+    """The change to the index of the vectors."""
     if is_current:
         return f"{_named(choice)}, unchanged"
     return (

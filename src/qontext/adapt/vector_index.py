@@ -1,4 +1,4 @@
-"""What searches the vectors of an adapted directory: exactly, or an index; and what an index costs against exact search."""
+"""The index of an adapted directory's vectors: exactly, or an index; and what an index costs against exact search."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Choice(NamedTuple):
 
     @classmethod
     def of(cls, config: Any) -> Choice | None:
-        """What the configuration says; None if it says nothing."""
+        """The choice in the configuration; None if there is none."""
         if config.index is None:
             return None
         read = CHOICES.options(config.index).model_fields
@@ -56,7 +56,7 @@ class Choice(NamedTuple):
 
     @classmethod
     def of_step(cls, settings: dict[str, Any]) -> Choice:
-        """What the step of an index recipe says."""
+        """The choice in the step of a recipe."""
         left_out = ("source", "backend", "replace")
         options = {name: value for name, value in settings.items() if name not in left_out}
         return cls(str(settings["backend"]), options)

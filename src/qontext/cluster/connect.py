@@ -115,7 +115,7 @@ class ClusterHead:
 
 
 def problem_at(address: str) -> str:
-    """Why nobody can be reached at HOST:PORT; empty if somebody listens."""
+    """The reason that nobody can be reached at HOST:PORT; empty if somebody listens."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), _SECONDS).close()
@@ -125,7 +125,7 @@ def problem_at(address: str) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """What Ray says, in short."""
+    """Ray's message, in short."""
     text = " ".join(str(error).split())
     if "ersion" in text:
         return "it has other versions of Ray or Python: " + text[:300]

@@ -23,7 +23,7 @@ _SIOCGIFADDR = 0x8915
 
 
 class TrainingOrder(NamedTuple):
-    """What the ranks run."""
+    """The stage that the ranks run."""
 
     verb: str
     settings: dict[str, Any]
@@ -37,7 +37,7 @@ class TrainingOrder(NamedTuple):
 
 
 class RankAddress(NamedTuple):
-    """Where a rank runs."""
+    """The place of a rank."""
 
     address: str
     port: int
@@ -47,7 +47,7 @@ class RankAddress(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """How a rank ended; `is_plain` if with an error that is a sentence of its own."""
+    """The end of a rank; `is_plain` if with an error that is a sentence of its own."""
 
     failure: Failure | None = None
     is_plain: bool = True
@@ -73,7 +73,7 @@ class Rank:
         )
 
     def beat(self) -> list[str]:
-        """What was logged since the last call. An answer is a sign of life."""
+        """Messages since the last call; also the heartbeat."""
         lines = self.lines[:]
         del self.lines[: len(lines)]
         return lines
@@ -133,7 +133,7 @@ def interface_of(address: str) -> str | None:
 
 
 def environment_of(rank: int, places: list[RankAddress], threads: int, launch: str) -> dict[str, str]:
-    """What torchrun sets for this rank. A GPU that Ray assigns is the only one that the process sees: number 0."""
+    """torchrun's variables for this rank. A GPU that Ray assigns is the only one that the process sees: number 0."""
     shared = {"OMP_NUM_THREADS": str(threads)}
     if len(places) == 1:
         return shared

@@ -59,7 +59,7 @@ def _machines(ray: Any) -> dict[str, int]:
 
 
 def _count(ray: Any, settings: Any, uses_gpu: bool) -> int:
-    """How many ranks there are."""
+    """The number of ranks."""
     resource = "GPU" if uses_gpu else "CPU"
     room = int(ray.cluster_resources().get(resource, 0))
     if settings.ranks is None:

@@ -36,7 +36,7 @@ def is_passages(path: Path) -> bool:
 
 
 def is_questions(path: Path) -> bool:
-    """Whether a file contains questions with answers, whatever its name."""
+    """True if a file contains questions with answers, whatever its name."""
     name, first = plain_name(path), _first_line(path)
     if name.endswith(".json"):
         return first.lstrip().startswith("[")
@@ -60,7 +60,7 @@ def questions(path: Path) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
 
 
 def is_training_file(path: Path) -> bool:
-    """Whether a file is a list of questions with passages."""
+    """True if a file is a list of questions with passages."""
     return path.is_file() and plain_name(path).endswith(".json") and is_questions(path)
 
 

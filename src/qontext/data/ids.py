@@ -134,7 +134,7 @@ _BUFFER = 1 << 20
 
 
 def first_repeated(batches: Callable[[], Iterator[list[str]]]) -> tuple[int, str | None]:
-    """How many ids there are, and the first that occurs a second time, if one does.
+    """The number of ids, and the first one that occurs a second time, if any.
 
     Hashes go to files by their first byte, so memory does not grow with the ids but for a 256th of their hashes.
     `batches` is called again where hashes are equal, to compare the ids themselves.

@@ -209,7 +209,7 @@ def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def parquet_source(path: Path) -> Path | pa.OSFile:
-    """What pyarrow opens: it takes a name that is not UTF-8 only as bytes."""
+    """The path as pyarrow opens it, which takes a name that is not UTF-8 only as bytes."""
     return path if printable(path) == str(path) else pa.OSFile(os.fsencode(path))
 
 
@@ -300,7 +300,7 @@ def _conforming(batch: pa.RecordBatch, fields: list[pa.Field], path: Path, first
 
 
 def _may_become(actual: pa.DataType, expected: pa.DataType) -> bool:
-    """Whether one type can be cast to another: integers to ids, but not floats or booleans."""
+    """True if one type can be cast to another: integers to ids, but not floats or booleans."""
     if pa.types.is_dictionary(actual):
         return _may_become(actual.value_type, expected)
     if pa.types.is_list(expected):

@@ -73,7 +73,7 @@ class PassageRows:
         self._stream: Iterator[Passage] = iter(())
 
     def count(self) -> int:
-        """How many passages there are: from the footers, or by reading a text file."""
+        """The number of passages: from the footers, or by reading a text file."""
         return len(self.table) if self.table is not None else sum(1 for _ in read_passages(self.source))
 
     def read(self, first: int, last: int) -> list[Passage]:
@@ -91,7 +91,7 @@ class PassageRows:
 
 
 def refuse_repeated_ids(source: Path | str, what: str = "id") -> int:
-    """How many passages there are, once each is known to have an id of its own. Reads the ids of all, unless `split`,
+    """The number of passages, once each is known to have an id of its own. Reads the ids of all, unless `split`,
     which keeps them apart, wrote the passages."""
     from qontext.data.ids import first_repeated
 

@@ -142,7 +142,7 @@ class Examples:
                 row.negatives, row.negative_scores = row.negatives[~wrong], row.negative_scores[~wrong]
 
     def is_known_positive(self, number: int, passages: Ints) -> NDArray[np.bool_]:
-        """Which passages have the text of a positive of the query."""
+        """A mask of the passages with the text of a positive of the query."""
         return np.isin(self.passage_keys[passages], self.known[number])
 
     def passages_per_visit(self, limit: int) -> int:
@@ -153,7 +153,7 @@ class Examples:
         return min(limit, most)
 
     def short_of(self, per_visit: int) -> int:
-        """How many queries have fewer negatives than a visit shows."""
+        """The number of queries with fewer negatives than a visit shows."""
         return sum(len(row.negatives) < per_visit - 1 for row in self.rows)
 
     def left_out(self, per_visit: int) -> dict[str, int]:

@@ -133,7 +133,7 @@ class Artifact:
 
     @property
     def summary(self) -> Values:
-        """What the stage reported: counts, speeds, scores."""
+        """The stage's summary: counts, speeds, scores."""
         return Values(self.meta["summary"], "summary", self.path / META)
 
     @property

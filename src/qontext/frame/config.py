@@ -127,7 +127,7 @@ class StageConfig(BaseModel):
 
     @classmethod
     def demands(cls, values: Mapping[str, Any]) -> Iterator[Demand]:
-        """What a file with these settings asks for: code, hosts, secrets. Nothing of it is imported."""
+        """The demands of a file with these settings: code, hosts, secrets. Nothing of it is imported."""
         own = dict(values)
         for field, table in cls.kinds.items():
             if isinstance(name := values.get(field), str) and table.is_foreign(name):
@@ -276,7 +276,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def problem_of_name(text: str, *, is_path: bool = False) -> str:
-    """Why this text can be neither a path nor a setting recorded in JSON; empty if it can."""
+    """The reason that this text can be neither a path nor a setting recorded in JSON; empty if it can."""
     if is_path and not text.strip():
         return "is an empty name"
     if "\0" in text:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 META, CLAIM = "meta.json", "claim.json"
-"""What a finished directory is described by, and one that is being written."""
+"""The description of a finished directory, and of one that is being written."""
 
 
 def damaged(path: Path, what: str) -> QontextError:
@@ -80,7 +80,7 @@ def read_json(path: Path, shape: Any) -> Any:
 
 
 def misfit(value: Any, shape: Any) -> str | None:
-    """How the value differs from the shape, or None."""
+    """The difference of the value from the shape, or None."""
     from pydantic import ValidationError
 
     try:
@@ -104,7 +104,7 @@ def _adapter(shape: Any) -> Any:
 
 
 def _remedy(path: Path) -> str:
-    """How to make the file again, as far as the description of the directory around it tells."""
+    """The command that makes the file again, as far as the description of the directory around it tells."""
     for folder in (path, *path.parents):
         if (folder / CLAIM).is_file():
             return "Remove it, and run the same command again: it resumes."

@@ -27,7 +27,7 @@ def file_hash(path: Path) -> str:
 
 
 def file_stamp(path: Path) -> str:
-    """What the system says of a file, which changes with its content."""
+    """The file's inode, size and times, which change with its content."""
     now = path.stat()
     return f"{now.st_ino} {now.st_size} {now.st_mtime_ns} {now.st_ctime_ns}"
 

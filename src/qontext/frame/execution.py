@@ -153,7 +153,7 @@ def execute(stage: Stage[C], settings: C, out: Path, *, overwrite: bool = False)
 
 
 def report_of(verb: Stage[C] | Command[C], settings: C, option: str) -> Command[C]:
-    """What to run of a verb without an output directory; `option` is how one is named."""
+    """The report of a verb that is called without an output directory; `option` is the name of the setting."""
     if not isinstance(verb, Stage):
         return verb
     if verb.without_out is None:
@@ -165,7 +165,7 @@ def report_of(verb: Stage[C] | Command[C], settings: C, option: str) -> Command[
 
 
 def _is_for_ranks_elsewhere(stage: Stage[C], settings: C) -> bool:
-    """Whether the stage is a training that a cluster runs."""
+    """True if the stage is a training that a cluster runs."""
     if not stage.distributed or getattr(settings, "on", "local") == "local":
         return False
     if process.world() > 1:
@@ -182,7 +182,7 @@ class _Share(NamedTuple):
 
     @property
     def is_shard(self) -> bool:
-        """Whether other processes write other parts independently of this one."""
+        """True if other processes write other parts independently of this one."""
         return (self.shards or 1) > 1
 
     @property

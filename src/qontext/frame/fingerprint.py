@@ -34,7 +34,7 @@ def fingerprint(path: Path | str) -> str:
 
 
 def stamp(path: Path) -> str:
-    """What the system says of the files that `fingerprint` reads, which changes with them; empty if they are missing."""
+    """The stamps of the files that `fingerprint` reads, which changes with them; empty if they are missing."""
     try:
         if is_artifact(path):
             return file_stamp(path / META)
@@ -76,7 +76,7 @@ def _artifact(folder: Path, root: Path) -> Iterator[tuple[str, str]]:
 
 
 def _is_card(file: Path) -> bool:
-    """Whether a file describes the model beside it; a README without weights may be a document."""
+    """True if a file describes the model beside it; a README without weights may be a document."""
     return file.name == CARD and any(file.parent.glob("*.safetensors"))
 
 

@@ -43,7 +43,7 @@ def load() -> float:
 
 
 def is_amd_with_avx512() -> bool:
-    """Whether the processor is one of AMD's that has 512-bit vector units."""
+    """True if the processor is one of AMD's that has 512-bit vector units."""
     return _cpu_line("vendor_id") == "AuthenticAMD" and "avx512f" in _units()
 
 
@@ -66,7 +66,7 @@ def _units() -> list[str]:
 
 @cache
 def _cpu_line(name: str) -> str:
-    """What Linux says of the first core; empty where it does not."""
+    """Linux' description of the first core; empty elsewhere."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

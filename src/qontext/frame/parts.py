@@ -66,7 +66,7 @@ class PartsConfig(StageConfig):
 
     @property
     def is_divisible(self) -> bool:
-        """Whether several processes can make the parts, under these settings."""
+        """True if several processes can make the parts, under these settings."""
         return True
 
     @model_validator(mode="after")
@@ -84,7 +84,7 @@ class Part(NamedTuple):
     first: int
     last: int
     size: float
-    """How much work it is, in the stage's unit."""
+    """The amount of work, in the stage's unit."""
 
 
 C = TypeVar("C", bound=PartsConfig)
@@ -92,22 +92,22 @@ C = TypeVar("C", bound=PartsConfig)
 
 @dataclass
 class Outcome:
-    """What became of the parts that one command made."""
+    """The result of making parts by one command."""
 
     parts: Sequence[Part] = ()
     """All parts of the stage."""
     counts: Counter[str] = field(default_factory=Counter)
-    """What `make` counted, over the parts that were made now."""
+    """Sums of what `make` counted, over the parts that were made now."""
     seconds: float = 0.0
     facts: dict[str, Any] | None = None
-    """What a worker said of the opened model, if one was opened."""
+    """Facts that a worker reported about the opened model, if any."""
 
 
 class Parts(ABC, Generic[C]):
     """The work of one stage in one process: it plans and finishes, or opens and makes, or all of these."""
 
     unit: str = "parts"
-    """What progress counts."""
+    """The unit of progress."""
     advance: Callable[..., None] = staticmethod(lambda amount, *, skipped=0.0: None)
     """Called while a part is made, with the amount of work that is done; `skipped` is how much of the part is no work."""
 
@@ -122,14 +122,14 @@ class Parts(ABC, Generic[C]):
         """Load what making a part needs; called once per worker, before its first part."""
 
     def read(self, part: Part) -> Any:
-        """What the part is made of. Called in a thread, one part ahead."""
+        """The input of the part. Called in a thread, one part ahead."""
 
     @abstractmethod
     def make(self, part: Part, content: Any) -> Mapping[str, int]:
         """Write the part's files, `part.name` last. Returns counts for `finish`."""
 
     def facts(self) -> dict[str, Any]:
-        """What `finish` needs to know of the opened model, as JSON."""
+        """Facts about the opened model that `finish` needs, as JSON."""
         return {}
 
     @abstractmethod
@@ -138,7 +138,7 @@ class Parts(ABC, Generic[C]):
 
     @property
     def uses_gpu(self) -> bool:
-        """Whether a worker takes a GPU, where there are some."""
+        """True if a worker takes a GPU, where there are some."""
         return getattr(self.config, "device", "cpu") != "cpu"
 
     @property
@@ -173,7 +173,7 @@ def finish_all(parts: Parts[Any], outcome: Outcome) -> dict[str, Any]:
 
 
 def missing(parts: Parts[Any], outcome: Outcome) -> int:
-    """How many parts are still to come from other processes."""
+    """The number of parts that other processes still have to make."""
     return sum(not parts.work.has(part.name) for part in outcome.parts)
 
 

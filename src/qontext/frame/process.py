@@ -41,7 +41,7 @@ def rank() -> int:
 
 
 def speaks() -> bool:
-    """Whether this process shows messages: only rank 0 does."""
+    """True if this process shows messages: only rank 0 does."""
     return os.environ.get("RANK", "") in ("", "0")
 
 

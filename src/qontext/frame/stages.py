@@ -55,9 +55,9 @@ class Stage(Generic[C]):
     examples: str
     format: int = 1
     without_out: Report[C] | None = None
-    """What the verb does if it is called without an output directory. None: it needs one."""
+    """The report that is run without an output directory. None: one is needed."""
     distributed: bool = False
-    """Whether its processes work together under torchrun; otherwise rank 0 runs it and the others wait.
+    """True if its processes work together under torchrun; otherwise rank 0 runs it and the others wait.
 
     (A stage that is made of parts needs no such mark: its processes work independently.)
     """

@@ -1,4 +1,4 @@
-"""What files may ask for. A recipe, an index or a directory of `adapt` may come from anyone, so what it names is only
+"""Trust in files. A recipe, an index or a directory of `adapt` may come from anyone, so what it names is only
 obeyed as far as that is safe: to run code, to send data or a secret to a host, or to join a cluster, needs the user's word.
 
 The user's word is
@@ -62,7 +62,7 @@ class Untrusted(QontextError):
 
 
 class _Decision:
-    """What this process may do: the words that the user gave, and whether files are trusted."""
+    """The permissions of this process: the words that the user gave, and whether files are trusted."""
 
     def __init__(self) -> None:
         self.words: set[str] = set()

@@ -36,10 +36,10 @@ class Workdir:
     rank: int = 0
     world: int = 1
     opened: float = field(default_factory=time.monotonic, compare=False, repr=False)
-    """When this process began to work on it, in seconds of the monotonic clock."""
+    """The start of this process's work on it, in seconds of the monotonic clock."""
 
     def has(self, name: str) -> bool:
-        """Whether the part exists (and is complete, since parts appear by rename)."""
+        """True if the part exists (and is complete, since parts appear by rename)."""
         return (self.path / name).exists()
 
     def wait_for(self, names: Iterable[str]) -> None:

@@ -59,7 +59,7 @@ class Description(TypedDict):
 
 
 def is_adapted(path: str | os.PathLike[str]) -> bool:
-    """Whether this is a finished directory of `adapt`."""
+    """True for a finished directory of `adapt`."""
     return (Path(path) / ADAPTED).is_file()
 
 
@@ -105,12 +105,12 @@ def index_of(root: Path) -> Path:
 
 
 def dense_index(index: Path) -> Path:
-    """What is searched by vectors in the index of a directory of `adapt`: an index, or else the vectors."""
+    """The vector index of a directory of `adapt`, or else its vectors."""
     return index / DENSE if is_artifact(index / DENSE) else index / "vectors"
 
 
 def _read(root: Path) -> tuple[dict[str, Any], Reading | None, Path]:
-    """What `adapted.json` says, and the folder of the index, which an update leaves alone as long as the second value is
+    """`adapted.json`, and the folder of the index, which an update leaves alone as long as the second value is
     kept."""
     while True:
         about, folder = read_adapted(root), index_of(root)
@@ -253,7 +253,7 @@ class QueryEncoder:
 
     @property
     def is_light(self) -> bool:
-        """Whether a few texts are encoded without torch."""
+        """True if a few texts are encoded without torch."""
         return self._light is not None
 
     def encode(self, texts: Sequence[str], kind: Kind) -> Any:

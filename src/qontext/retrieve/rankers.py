@@ -1,4 +1,4 @@
-"""What answers queries: texts in, a run out. A `Ranker` is for texts what an `Index` is for vectors.
+"""Rankers: texts in, a run out. A `Ranker` is for texts what an `Index` is for vectors.
 
 IndexRanker     an index of texts, or an index of vectors with the encoder of the queries
 Fused           s(q, p) = Σ_rankers  w · (s - min) / std        over the candidates of each

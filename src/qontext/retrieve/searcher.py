@@ -258,7 +258,7 @@ class Searcher:
 
     @property
     def system(self) -> System:
-        """What is combined. Another system of the same encoder may be set."""
+        """The combination that is searched. Another system of the same encoder may be set."""
         return self.collection.system
 
     @system.setter

@@ -1,4 +1,4 @@
-"""What a search combines: the words of BM25, the vectors of an encoder, and the vectors of its tokens.
+"""The combinations of a search: the words of BM25, the vectors of an encoder, and the vectors of its tokens.
 
 | name                     | words | encoder            | tokens |
 |--------------------------|-------|--------------------|--------|
@@ -72,7 +72,7 @@ class System:
 
     @property
     def first_stage(self) -> System:
-        """What finds the passages whose tokens are compared: the system without tokens."""
+        """The system without tokens, which finds the passages whose tokens are compared."""
         return replace(self, tokens=False)
 
     def with_encoder(self, encoder: EncoderName) -> System:

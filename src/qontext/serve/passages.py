@@ -30,7 +30,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Filter:
-    """Which passages may be returned: all by default.
+    """The passages that may be returned: all by default.
 
     `folder` is a folder of documents, `document` the id of one; `where` are conditions such as
     ``date>=2024``, as for `qontext search --where`.
@@ -131,7 +131,7 @@ class Passages:
         return place_of(row, Path(self.name))
 
     def sentences(self, number: int) -> list[int]:
-        """Where the sentences of the passage start, if known."""
+        """The starts of the passage's sentences, if known."""
         if self._places is None or "sentences" not in self._places.column_names:
             return []
         return self._places["sentences"][number].as_py() or []

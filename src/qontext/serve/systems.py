@@ -223,7 +223,7 @@ class Opener:
 
     @property
     def how(self) -> How:
-        """How exact search computes."""
+        """The settings of exact search."""
         return How(device=self.device, few=FEW, in_memory=True)
 
     def _read(self, source: str) -> Passages:

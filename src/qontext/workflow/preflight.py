@@ -1,4 +1,4 @@
-"""What can be known of the inputs of a recipe's step before the first step runs: each is opened as the step will open it."""
+"""Checks of the inputs of a recipe's steps before the first one runs: each is opened as the step will open it."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _look_at_documents(settings: SplitConfig, path: Path) -> None:
 
 
 def _reader(settings: StageConfig, field: str) -> Callable[[Path], Any] | None:
-    """How the step reads this input, of inputs that are files of texts, judgments, groups or runs."""
+    """The function with which the step reads this input, of inputs that are files of texts, judgments, groups or runs."""
     is_mine = isinstance(settings, MineConfig)
     if field == "source" and not isinstance(settings, IndexConfig):
         return None

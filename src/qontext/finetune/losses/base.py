@@ -53,7 +53,7 @@ class Loss:
     """Base class of the losses."""
 
     REQUIRED: ClassVar[tuple[str, ...]] = ("__call__",)
-    """What a loss must define."""
+    """The methods that a loss must define."""
     Options: ClassVar[type[config.Options]] = config.Options
     reads_teacher: ClassVar[bool] = False
     """True if it needs a teacher's scores, from `--teacher`."""

@@ -1,4 +1,4 @@
-"""Which candidates become the negatives of a query, and `qontext.mine`, which works on runs in memory."""
+"""The choice of a query's negatives among the candidates, and `qontext.mine`, which works on runs in memory."""
 
 from __future__ import annotations
 

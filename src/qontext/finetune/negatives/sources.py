@@ -1,4 +1,4 @@
-"""Where negatives come from: runs, all passages, the documents of a query's positives. Candidates that contain an answer to
+"""The sources of negatives: runs, all passages, the documents of a query's positives. Candidates that contain an answer to
 their question are no negatives, as in DPR."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from qontext.training.randomness import generator
 
 @dataclass(frozen=True)
 class Sources:
-    """Where negatives come from. `answering` has, for each query, the passages with an answer, which are no negatives."""
+    """The sources of negatives. `answering` has, for each query, the passages with an answer, which are no negatives."""
 
     queries: Mapping[str, str]
     runs: Sequence[Any]

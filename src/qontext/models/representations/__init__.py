@@ -1,4 +1,4 @@
-"""What a text becomes: one vector, weights of words, or a vector for each token. One file each, with its equation.
+"""Representations of texts: one vector, weights of words, or a vector for each token. One file each, with its equation.
 
 A representation is a subclass of `Representation` with its `Options`. `finetune --representation` chooses it; the modules
 of the model folder record it (`models/folder.py`), so that `encode` and `search` know it.

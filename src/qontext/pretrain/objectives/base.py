@@ -114,18 +114,18 @@ class Objective(TrainableModel):
     """Base class of the methods. Modules trained besides the encoder are registered under `head`."""
 
     REQUIRED: ClassVar[tuple[str, ...]] = ("layout", "forward")
-    """What a method must define."""
+    """The methods that an objective must define."""
     Options: ClassVar[type[config.Options]] = config.Options
     """The options of the method, besides `Common`."""
     default_context: ClassVar[str] = "rand"
     """The default context, if neither a context nor queries are set."""
     context_remedy: ClassVar[str] = "Remove --context."
-    """What to do if a context is set, but not read."""
+    """The remedy if a context is set, but not read."""
     head_kind = ""
     head_reads = ""
     """The layer that feeds the head, if it can be chosen."""
     head: Any
-    """What is trained besides the encoder, of methods that have it."""
+    """The modules that are trained besides the encoder, of methods that have them."""
 
     def __init__(self, encoder: Encoder, options: Any, common: Common) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ class Objective(TrainableModel):
 
     @staticmethod
     def layout(options: Any, common: Common) -> Layout:
-        """Which rows the method reads."""
+        """The rows that the method reads."""
         raise NotImplementedError
 
     @classmethod

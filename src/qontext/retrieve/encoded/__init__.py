@@ -1,1 +1,1 @@
-"""What `encode` writes, and how it is read: vectors, windows, postings, vectors or bits of tokens; and their passages."""
+"""The output of `encode`, and its readers: vectors, windows, postings, vectors or bits of tokens; and their passages."""

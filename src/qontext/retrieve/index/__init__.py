@@ -47,7 +47,7 @@ PARTIAL = "partial"
 
 @dataclass(frozen=True)
 class How:
-    """How exact search computes: on which device, and in which format at first."""
+    """The device of exact search, and the number format of its first pass."""
 
     device: str = "auto"
     scoring: Literal["fp32", "bf16", "fp16"] = "fp32"
@@ -61,7 +61,7 @@ class Index(ABC):
     """Something that can be searched."""
 
     reads: ClassVar[Literal["vectors", "texts", "packed"]] = "vectors"
-    """What queries are: vectors, [Q, D] float32; texts; or a `Packed` of another representation."""
+    """The type of queries: vectors, [Q, D] float32; texts; or a `Packed` of another representation."""
     tag: ClassVar[str] = "dense"
     """The system's name in runs."""
     advance: Callable[[int], None] = staticmethod(lambda passages: None)
@@ -83,7 +83,7 @@ class Index(ABC):
         return names
 
     def where(self, conditions: Sequence[Condition]) -> Any:
-        """What `search` takes as `rows` for these conditions, if the index itself can tell which passages meet them."""
+        """The `rows` of `search` for these conditions, if the index itself can tell which passages meet them."""
         return None
 
     @property
@@ -122,23 +122,23 @@ class StoredVectors(Index):
 
 
 class Backend(ABC):
-    """How an index is made and opened."""
+    """An index type: builds and opens indexes."""
 
     Options: ClassVar[type[config.Options]] = config.Options
-    """What building reads."""
+    """The options of `build`."""
     reads: ClassVar[Literal["vectors", "texts"]] = "vectors"
-    """What is indexed: vectors from 'qontext encode', or passages."""
+    """The input: vectors from 'qontext encode', or passages."""
     changes_files: ClassVar[bool] = False
-    """Whether opening the index changes its files, so that their sizes are no sign of damage."""
+    """True if opening the index changes its files, so that their sizes are no sign of damage."""
 
     @classmethod
     def is_divisible(cls, options: Any) -> bool:
-        """Whether many processes can build it together, part by part: only where a server holds it."""
+        """True if many processes can build it together, part by part: only where a server holds it."""
         return False
 
     @classmethod
     def is_for_one_process(cls, artifact: Artifact) -> bool:
-        """Whether only one process at a time can open what `build` wrote."""
+        """True if only one process at a time can open what `build` wrote."""
         return False
 
     @classmethod
@@ -157,7 +157,7 @@ class Backend(ABC):
 
 
 def check_found(results: Any, index: Index, queries: int, k: int) -> tuple[Array, Array]:
-    """What `search` returned; refused if it is not what the contract says."""
+    """The result of `search`, after a check of the contract."""
     import numpy as np
 
     name = f"search of {type(index).__name__} returned"

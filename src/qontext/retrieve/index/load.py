@@ -1,4 +1,4 @@
-"""What `search` is given → something that can be searched."""
+"""Opens what `search` is given: vectors, an index or packed representations."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def packed_index(representation: str) -> Any:
 
 
 def reads(index: Index, representation: str) -> bool:
-    """Whether the index takes queries of this representation."""
+    """True if the index takes queries of this representation."""
     kind = REPRESENTATIONS.load(representation)
     return type(index) is resolve(kind.index) if index.reads == "packed" else kind.stored == "vector"
 
@@ -130,7 +130,7 @@ def fit(retriever: Any, index: Index, name: str, *, untied: bool = False) -> Non
 
 
 def is_for_one_process(path: Path | str) -> bool:
-    """Whether only one process at a time can search what is at `path`."""
+    """True if only one process at a time can search what is at `path`."""
     artifact = open_searchable(path)
     return artifact.verb == "index" and _backend(artifact).is_for_one_process(artifact)
 

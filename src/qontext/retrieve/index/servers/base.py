@@ -1,4 +1,4 @@
-"""What index servers share: the collection that a build owns, its rows, and search by keys.
+"""Common parts of index servers: the collection that a build owns, its rows, and search by keys.
 
 A row's key is a whole number. In a new collection it is the passage's number; where an earlier build is replaced, passages
 that stay keep their keys. Which key belongs to which passage is recorded in the index directory (`KEYS`).
@@ -115,7 +115,7 @@ class ServerStore(ABC):
 
 
 def taken(place: str) -> QontextError:
-    """What a process is told that comes back late, when the collection is another build's by now."""
+    """The error for a stale build."""
     return QontextError(
         f"{place} belongs to another build by now", remedy="Search the index that was built last."
     )
