@@ -17,7 +17,7 @@ ROOT = Path(qontext.__file__).parent
 MODULE, FUNCTION = 400, 60
 """The most lines of a module and of a function. A guide: half a noun is as bad as two."""
 
-FOLDER = 22
+FOLDER = 20
 """The most modules of a folder, apart from its subfolders."""
 CRUMB = 60
 """A module with fewer lines and a single importer is part of that importer, unless it is `FOUND_BY_NAME`."""

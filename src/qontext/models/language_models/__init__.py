@@ -14,7 +14,7 @@ import torch
 from qontext.frame.errors import QontextError
 from qontext.models import hub
 from qontext.models.folder import WEIGHTS, check_model
-from qontext.models.gguf import unpacked
+from qontext.models.language_models.gguf import unpacked
 from qontext.models.load import load, quiet, require_weights
 from qontext.models.tokenizer import read_tokenizer
 
