@@ -10,10 +10,12 @@ from qontext.adapt.config import Request
 from qontext.adapt.plan import FINETUNED_PASSAGES, QUESTIONS, Plan
 from qontext.retrieve.adapted import DENSE, TOKEN_WEIGHT, TOKENS
 from qontext.retrieve.rankers import CANDIDATES as RERANKED
-from qontext.retrieve.system import SYSTEMS, EncoderName, System
+from qontext.retrieve.system import ENCODERS, SYSTEMS, System
 from qontext.workflow.recipe import Recipe, Step
 
 MEASURES = "nDCG@10 MRR@10 R@100"
+MEASURED = "@holdout/measured"
+"""The passages and questions to evaluate on."""
 DENSE_WEIGHT = 0.3
 """Weight of the dense run in fusion with BM25, without labels to tune it."""
 
@@ -175,23 +177,30 @@ def _finetuning_settings(request: Request, plan: Plan, passages: str) -> dict[st
 
 def _measuring(request: Request, plan: Plan) -> Iterator[Step]:
     """Search and evaluate with every system, on generated questions and, with labels, on real ones."""
-    encoders: list[EncoderName] = ["start"]
     if plan.trains:
-        encoders.append("adapted")
         yield from _encoding(request, plan, "adapted", "@finetune" if plan.finetune_steps else "@pretrain")
     for split in request.splits:
-        yield from _searching(request, plan, split, encoders)
-        if split == "dev":
-            continue
-        for system in systems(plan):
-            scoring = {"run": f"@{system}-{split}", "qrels": "@holdout/measured", "split": split}
-            yield Step.of(f"score-{system}-{split}", {**scoring, "measures": MEASURES}, verb="evaluate")
+        yield from searches(request, plan, split)
+
+
+def searches(
+    request: Request, plan: Plan, split: str, data: str = MEASURED, suffix: str | None = None
+) -> Iterator[Step]:
+    """The searches of every system for the questions of a split, and, but for dev, their scores. The names of the steps
+    end with `suffix`, by default the split."""
+    suffix = suffix or split
+    yield from _searching(request, plan, split, data, suffix)
+    if split == "dev" and data == MEASURED:
+        return
+    for system in systems(plan):
+        scoring = {"run": f"@{system}-{suffix}", "qrels": data, "split": split, "measures": MEASURES}
+        yield Step.of(f"score-{system}-{suffix}", scoring, verb="evaluate")
 
 
 def _encoding(request: Request, plan: Plan, system: str, encoder: str) -> Iterator[Step]:
     """Vectors of the passages, and bits of their tokens, for evaluation."""
     encoding: dict[str, Any] = {
-        "texts": "@holdout/measured",
+        "texts": MEASURED,
         "encoder": encoder,
         "max_length": request.read_tokens,
         "title": request.title,
@@ -201,23 +210,23 @@ def _encoding(request: Request, plan: Plan, system: str, encoder: str) -> Iterat
         yield Step.of(f"{system}-tokens", {**encoding, "tokens": True}, verb="encode")
 
 
-def _searching(request: Request, plan: Plan, split: str, encoders: list[EncoderName]) -> Iterator[Step]:
-    questions = {"data": "@holdout/measured", "split": split, "k": 100}
+def _searching(request: Request, plan: Plan, split: str, data: str, suffix: str) -> Iterator[Step]:
+    questions = {"data": data, "split": split, "k": 100}
     words = {"bm25": True, **request.words}
-    yield Step.of(f"bm25-{split}", {**words, **questions}, verb="search")
-    for encoder in encoders:
+    yield Step.of(f"bm25-{suffix}", {**words, **questions}, verb="search")
+    for encoder in ENCODERS[: 1 + plan.trains]:
         hybrid = System(encoder, words=True)
-        yield Step.of(f"{encoder}-{split}", {"index": f"@{encoder}-vectors", **questions}, verb="search")
+        yield Step.of(f"{encoder}-{suffix}", {"index": f"@{encoder}-vectors", **questions}, verb="search")
         depth = {"k": RERANKED} if plan.tokens else {}
-        runs = [f"@bm25-{split}", f"@{encoder}-{split}"]
-        yield _fusing(request, hybrid, split, runs, DENSE_WEIGHT, depth)
+        runs = [f"@bm25-{suffix}", f"@{encoder}-{suffix}"]
+        yield _fusing(request, hybrid, suffix, runs, DENSE_WEIGHT, depth)
         if not plan.tokens:
             continue
-        run = f"@{hybrid.name}-{split}"
-        by_tokens = {"run": run, "tokens": f"@{encoder}-tokens", "data": "@holdout/measured"}
-        yield Step.of(f"{encoder}-by-tokens-{split}", {**by_tokens, "k": RERANKED}, verb="rerank")
-        runs = [run, f"@{encoder}-by-tokens-{split}"]
-        yield _fusing(request, replace(hybrid, tokens=True), split, runs, TOKEN_WEIGHT, depth)
+        run = f"@{hybrid.name}-{suffix}"
+        by_tokens = {"run": run, "tokens": f"@{encoder}-tokens", "data": data}
+        yield Step.of(f"{encoder}-by-tokens-{suffix}", {**by_tokens, "k": RERANKED}, verb="rerank")
+        runs = [run, f"@{encoder}-by-tokens-{suffix}"]
+        yield _fusing(request, replace(hybrid, tokens=True), suffix, runs, TOKEN_WEIGHT, depth)
 
 
 def _fusing(

@@ -28,6 +28,8 @@ from qontext.workflow.show import score_tables
 MEASURE = "nDCG@10"
 LEVEL = 0.05
 """Significance level."""
+MARGIN = 0.005
+"""What a system has to gain to be worth the next higher cost."""
 TOLERATED = 0.02
 """Differences on generated questions up to which systems count as equally good."""
 FEW = 200
@@ -134,7 +136,7 @@ def choose(measured: Measured) -> str:
     top = max(means, key=lambda name: means[name])
     if measured.is_real:
         best = [_best(cost, means) for cost in sorted({System.parse(name).cost for name in means})]
-        return next(name for name in best if name == top or measured.pair(name, top)[1] >= LEVEL)
+        return max(best, key=lambda name: means[name] - MARGIN * System.parse(name).cost)
     near = [name for name in means if means[name] >= means[top] - TOLERATED - 1e-9]
 
     def thorough(name: str) -> tuple[int, float, float]:

@@ -1,0 +1,220 @@
+"""What `adapt` recommends without labels, against every system on real questions.
+
+    python benchmarks/adapt.py DATA/fairytaleqa DATA/scifact … --encoder FOLDER --work FOLDER
+
+For each set, the recipe of `adapt` runs on its documents alone, with a fixed number of training steps; then every system
+of the recipe answers the real questions of the set. From the scores of each question, the table says for every set:
+
+    nDCG@10 of each system on the questions of the test split
+    regret    the best system's nDCG@10 minus that of the recommended one: without labels, and with 30, 100 and 300 real
+              questions to choose by (means over 200 random draws, measured on the questions that were not drawn)
+
+A set is a part of its source: questions in equal distances, all documents that answer them, and other documents up to
+`--passages`. Choices are made on the split `dev` (`train` where a set has no other); `test` is reported. A finished step is
+not run again. Writes adapt.json beside this file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qontext.adapt import recipes, verdict
+from qontext.adapt.config import AdaptConfig, Request
+from qontext.adapt.plan import Plan
+from qontext.adapt.prepare import prepare
+from qontext.data.collection import load_collection, passage_row
+from qontext.data.lines import write_jsonl
+from qontext.evaluation.comparison import difference
+from qontext.evaluation.gather import per_query
+from qontext.frame import artifacts, log, machine
+from qontext.workflow.recipe import Recipe
+from qontext.workflow.run import run_recipe
+
+OUT = Path(__file__).with_suffix(".json")
+MAIN = "nDCG@10"
+FEW = (30, 100, 300)
+DRAWS = 200
+Scores = Mapping[str, np.ndarray]
+"""System → nDCG@10 of each question."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("sets", nargs="+", help="labeled sets in BEIR's layout, with a test split")
+    parser.add_argument("--encoder", required=True, help="the encoder to adapt")
+    parser.add_argument("--work", required=True, help="folder for the steps, several hundred MB a set")
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--passages", type=int, default=2_000, help="passages of a set")
+    parser.add_argument("--questions", type=int, default=300, help="questions of a split")
+    parser.add_argument("--seed", type=int, default=42)
+    options = parser.parse_args()
+    log.show(log.SILENT)
+    settings = {name: getattr(options, name) for name in ("steps", "passages", "questions", "seed")}
+    rows: dict[str, Any] = {}
+    for source in options.sets:
+        name = Path(source).name
+        rows[name] = measured(Path(source), Path(options.work) / name, options)
+        print(json.dumps({name: rows[name]["regret"]}), flush=True)
+        result = {"settings": settings, "machine": machine.describe(), "mean": mean(rows), "sets": rows}
+        OUT.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+
+
+def measured(source: Path, work: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """The row of a set."""
+    if not (work / "set" / "sizes.json").exists():
+        write_set(source, work / "set", options)
+    sizes = json.loads((work / "set" / "sizes.json").read_text())
+    config = AdaptConfig(
+        documents=str(work / "set" / "corpus.jsonl"), encoder=options.encoder, seed=options.seed
+    )
+    request, *_ = prepare(config)
+    plan = fixed_plan(sizes["passages"], options.steps)
+    training = recipes.training_recipe(request, plan)
+    steps, real = work / "steps", work / "real"
+    run_recipe(training, steps)
+    if not real.exists():  # the real questions, on the passages as they were split
+        shutil.copytree(work / "set", work / "new")
+        shutil.copy(steps / "holdout" / "measured" / "corpus.jsonl", work / "new" / "corpus.jsonl")
+        (work / "new").rename(real)
+    asked = [
+        step
+        for split in sizes["questions"]
+        for step in recipes.searches(request, plan, split, str(real), f"real-{split}")
+    ]
+    run_recipe(Recipe(training.title, (*training.steps, *asked)), steps)
+    return {**sizes, "window": request.window, **row(steps, request, plan, list(sizes["questions"]))}
+
+
+def fixed_plan(passages: int, steps: int) -> Plan:
+    return Plan(passages, passages, 32, steps, 0, 0, 1, {"filter": 1.0}, 0, tokens=True)
+
+
+def row(steps: Path, request: Request, plan: Plan, splits: list[str]) -> dict[str, Any]:
+    """Means, differences and regrets of the systems."""
+    names = recipes.systems(plan)
+    of = {split: scores_of(steps, names, f"real-{split}") for split in splits}
+    generated = scores_of(steps, names, "generated")
+    chosen = verdict.judge(steps, ["generated"], names).system
+    test = of["test"]
+    best = max(test, key=lambda name: test[name].mean())
+    baseline = "hybrid-start"
+    gain = difference(test[baseline], test[chosen])
+    return {
+        "generated": means(generated),
+        **{split: means(scores) for split, scores in of.items()},
+        "recommended": chosen,
+        "best": best,
+        "gain": {"over": baseline, **rounded(gain)},
+        "regret": {
+            "0": round(float(test[best].mean() - test[chosen].mean()), 4),
+            **{str(few): regret for few, regret in regrets_with(test, generated)},
+        },
+    }
+
+
+def regrets_with(test: Scores, generated: Scores) -> Iterator[tuple[int, float]]:
+    """Numbers of real questions to choose by, and the mean regret on the others."""
+    count = len(next(iter(test.values())))
+    for few in FEW:
+        if count - few >= 30:
+            rng = np.random.default_rng(few)
+            draws = (rng.permutation(count) for _ in range(DRAWS))
+            yield few, round(float(np.mean([regret_of(test, draw[:few], draw[few:]) for draw in draws])), 4)
+
+
+def regret_of(test: Scores, seen: np.ndarray, others: np.ndarray) -> float:
+    """The regret on the other questions of what is chosen on the seen ones."""
+    seen_means = {name: float(values[seen].mean()) for name, values in test.items()}
+    chosen = verdict.choose(verdict.Measured(seen_means, (), len(seen), is_real=True))
+    left = {name: float(values[others].mean()) for name, values in test.items()}
+    return max(left.values()) - left[chosen]
+
+
+def scores_of(steps: Path, names: list[str], suffix: str) -> dict[str, np.ndarray]:
+    return {
+        name: per_query(artifacts.open_artifact(steps / f"score-{name}-{suffix}"))[1][MAIN] for name in names
+    }
+
+
+def means(scores: Scores) -> dict[str, float]:
+    return {name: round(float(values.mean()), 4) for name, values in scores.items()}
+
+
+def rounded(d: Any) -> dict[str, float]:
+    return {name: round(float(getattr(d, name)), 4) for name in ("mean", "low", "high", "p")}
+
+
+def mean(rows: Mapping[str, Any]) -> dict[str, Any]:
+    """Means over the sets, and the greatest regret without labels."""
+    systems = next(iter(rows.values()))["test"]
+    return {
+        "sets": len(rows),
+        "test": {name: round(float(np.mean([r["test"][name] for r in rows.values()])), 4) for name in systems},
+        "recommended": round(float(np.mean([r["test"][r["recommended"]] for r in rows.values()])), 4),
+        "regret": {
+            few: round(float(np.mean(found)), 4)
+            for few in ("0", *map(str, FEW))
+            if (found := [r["regret"][few] for r in rows.values() if few in r["regret"]])
+        },
+        "greatest_regret": max(r["regret"]["0"] for r in rows.values()),
+        "significantly_above_untrained": sum(
+            r["gain"]["mean"] > 0 and r["gain"]["p"] < verdict.LEVEL for r in rows.values()
+        ),
+    }
+
+
+def write_set(source: Path, out: Path, options: argparse.Namespace) -> None:
+    """A part of the set: questions of two splits, the documents that answer them, and others."""
+    whole = load_collection(source)
+    passages = list(whole.passages())
+    has = {path.stem for path in (source / "qrels").glob("*.tsv")}
+    first = "dev" if "dev" in has else "train" if "train" in has else None
+    asked: dict[str, list[str]] = {}
+    qrels: dict[str, Mapping[str, Mapping[str, int]]] = {}
+    for split, name in (("dev", first), ("test", "test")):
+        if name:
+            qrels[split] = whole.qrels(name)
+            ids = sorted(qrels[split])
+            every = max(1, len(ids) // options.questions)
+            asked[split] = ids[::every][: options.questions]
+    relevant = {p for s, ids in asked.items() for q in ids for p, grade in qrels[s][q].items() if grade > 0}
+    documents = {p.doc for p in passages if p.id in relevant}
+    others = sorted({p.doc for p in passages} - documents)
+    random.Random(options.seed).shuffle(others)
+    sizes: dict[str, int] = {}
+    for p in passages:
+        sizes[p.doc] = sizes.get(p.doc, 0) + 1
+    left = options.passages - sum(sizes[document] for document in documents)
+    for document in others:
+        if left <= 0:
+            break
+        documents.add(document)
+        left -= sizes[document]
+    own = [p for p in passages if p.doc in documents]
+    kept = {p.id for p in own}
+    (out / "qrels").mkdir(parents=True)
+    write_jsonl(out / "corpus.jsonl", map(passage_row, own))
+    texts = {split: whole.queries({"dev": first}.get(split) or split) for split in asked}
+    rows = ({"_id": q, "text": texts[split][q]} for split, ids in asked.items() for q in ids)
+    write_jsonl(out / "queries.jsonl", rows)
+    for split, ids in asked.items():
+        lines = [f"{q}\t{p}\t{g}" for q in ids for p, g in qrels[split][q].items() if p in kept]
+        (out / "qrels" / f"{split}.tsv").write_text(
+            "\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n"
+        )
+    about = {"passages": len(own), "questions": {split: len(ids) for split, ids in asked.items()}}
+    (out / "sizes.json").write_text(json.dumps(about))
+
+
+if __name__ == "__main__":
+    main()
