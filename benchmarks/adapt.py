@@ -159,7 +159,9 @@ def mean(rows: Mapping[str, Any]) -> dict[str, Any]:
     systems = next(iter(rows.values()))["test"]
     return {
         "sets": len(rows),
-        "test": {name: round(float(np.mean([r["test"][name] for r in rows.values()])), 4) for name in systems},
+        "test": {
+            name: round(float(np.mean([r["test"][name] for r in rows.values()])), 4) for name in systems
+        },
         "recommended": round(float(np.mean([r["test"][r["recommended"]] for r in rows.values()])), 4),
         "regret": {
             few: round(float(np.mean(found)), 4)
@@ -209,9 +211,7 @@ def write_set(source: Path, out: Path, options: argparse.Namespace) -> None:
     write_jsonl(out / "queries.jsonl", rows)
     for split, ids in asked.items():
         lines = [f"{q}\t{p}\t{g}" for q in ids for p, g in qrels[split][q].items() if p in kept]
-        (out / "qrels" / f"{split}.tsv").write_text(
-            "\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n"
-        )
+        (out / "qrels" / f"{split}.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
     about = {"passages": len(own), "questions": {split: len(ids) for split, ids in asked.items()}}
     (out / "sizes.json").write_text(json.dumps(about))
 
