@@ -28,6 +28,7 @@ import numpy as np
 
 from qontext.adapt import recipes, verdict
 from qontext.adapt.config import AdaptConfig, Request
+from qontext.adapt.expectation import Evidence, evidence, expected
 from qontext.adapt.plan import Plan
 from qontext.adapt.prepare import prepare
 from qontext.data.collection import load_collection, passage_row
@@ -104,7 +105,7 @@ def row(steps: Path, request: Request, plan: Plan, splits: list[str]) -> dict[st
     names = recipes.systems(plan)
     of = {split: scores_of(steps, names, f"real-{split}") for split in splits}
     generated = scores_of(steps, names, "generated")
-    chosen = verdict.judge(steps, ["generated"], names).system
+    chosen = verdict.choose(expected([evidence(generated, is_real=False)]))
     test = of["test"]
     best = max(test, key=lambda name: test[name].mean())
     baseline = "hybrid-start"
@@ -117,25 +118,26 @@ def row(steps: Path, request: Request, plan: Plan, splits: list[str]) -> dict[st
         "gain": {"over": baseline, **rounded(gain)},
         "regret": {
             "0": round(float(test[best].mean() - test[chosen].mean()), 4),
-            **{str(few): regret for few, regret in regrets_with(test, generated)},
+            **{str(few): regret for few, regret in regrets_with(test, evidence(generated, is_real=False))},
         },
     }
 
 
-def regrets_with(test: Scores, generated: Scores) -> Iterator[tuple[int, float]]:
+def regrets_with(test: Scores, generated: Evidence) -> Iterator[tuple[int, float]]:
     """Numbers of real questions to choose by, and the mean regret on the others."""
     count = len(next(iter(test.values())))
     for few in FEW:
         if count - few >= 30:
             rng = np.random.default_rng(few)
             draws = (rng.permutation(count) for _ in range(DRAWS))
-            yield few, round(float(np.mean([regret_of(test, draw[:few], draw[few:]) for draw in draws])), 4)
+            found = [regret_of(test, generated, draw[:few], draw[few:]) for draw in draws]
+            yield few, round(float(np.mean(found)), 4)
 
 
-def regret_of(test: Scores, seen: np.ndarray, others: np.ndarray) -> float:
+def regret_of(test: Scores, generated: Evidence, seen: np.ndarray, others: np.ndarray) -> float:
     """The regret on the other questions of what is chosen on the seen ones."""
-    seen_means = {name: float(values[seen].mean()) for name, values in test.items()}
-    chosen = verdict.choose(verdict.Measured(seen_means, (), len(seen), is_real=True))
+    real = evidence({name: values[seen] for name, values in test.items()}, is_real=True)
+    chosen = verdict.choose(expected([real, generated]))
     left = {name: float(values[others].mean()) for name, values in test.items()}
     return max(left.values()) - left[chosen]
 

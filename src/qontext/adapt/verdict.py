@@ -1,12 +1,11 @@
 """The verdict: which of the measured systems to use.
 
     cost     BM25 alone < an encoder, with or without BM25 < the same, then its tokens
-    best     of the systems of equal cost, the one with the highest nDCG@10
-    choice   the cheapest of these that the best of all does not significantly beat
+    value    the expected nDCG@10 on real questions (`expectation`), minus a margin for each step of cost
+    choice   the system of the highest value
 
 Every measured system is a candidate, and is judged as a whole: what counts is how an adapted encoder does beside BM25, not
-only by itself. Real questions take precedence over generated ones, which have a rule of their own (`choose`), because
-they share more words with their passages.
+only by itself. p values are reported, and decide nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from qontext import api
+from qontext.adapt.expectation import evidence, expected
+from qontext.evaluation.gather import per_query
 from qontext.frame import log
 from qontext.frame.artifacts import open_artifact
 from qontext.frame.html import table
@@ -29,9 +30,7 @@ MEASURE = "nDCG@10"
 LEVEL = 0.05
 """Significance level."""
 MARGIN = 0.005
-"""What a system has to gain to be worth the next higher cost."""
-TOLERATED = 0.02
-"""Differences on generated questions up to which systems count as equally good."""
+"""Expected nDCG@10 that a system has to gain to be worth the next higher cost."""
 FEW = 200
 """Number of questions below which the verdict says how large a difference they could show."""
 FLATTERY = (
@@ -43,7 +42,7 @@ WRITTEN = (
     "There are no real questions, so these results are for questions that a language model wrote about documents that "
     "were not trained on. The order of the systems may differ from that on real questions. Provide labels if you can."
 )
-MEANING = "p is the probability of a difference at least this large between equally good systems; the rule is p < .05."
+MEANING = "p is the probability of a difference at least this large between equally good systems."
 
 
 @dataclass(frozen=True)
@@ -113,13 +112,20 @@ def judge(steps: Path, splits: list[str], systems: list[str]) -> Verdict:
     counts = {name: int(result["queries"]) for name, result in compared.items()}
     means = {name: scores[split][name][MEASURE] for name in systems}
     measured = Measured(means, compared[split]["pairs"], counts[split], split != "generated")
-    system = choose(measured)
-    sentences = explain(system, measured)
+    found = [evidence(_values(steps, name, systems), is_real=name != "generated") for name in splits]
+    hoped = expected(found)
+    system = choose(hoped)
+    sentences = explain(system, measured, hoped)
     if not measured.is_real:
         is_written = "question_model" in open_artifact(steps / "holdout").inputs
         sentences.append(WRITTEN if is_written else FLATTERY)
     differences = [{"split": name, **pair} for name, result in compared.items() for pair in result["pairs"]]
     return Verdict(system, encoder_for(system, means), sentences, split, scores, counts, differences)
+
+
+def _values(steps: Path, split: str, systems: list[str]) -> dict[str, Any]:
+    """System → the nDCG@10 of each question."""
+    return {name: per_query(open_artifact(steps / f"score-{name}-{split}"))[1][MEASURE] for name in systems}
 
 
 def _compared(steps: Path, split: str, systems: list[str]) -> dict[str, Any]:
@@ -129,21 +135,9 @@ def _compared(steps: Path, split: str, systems: list[str]) -> dict[str, Any]:
         return api.compare(runs, steps / "holdout" / "measured", MEASURE, split=split, examples=0).as_json()
 
 
-def choose(measured: Measured) -> str:
-    """The recommended system. Real questions: see above. Generated questions hardly distinguish systems that compare
-    words, so of those close to the best, the most thorough one is taken, with the encoder that is better by itself."""
-    means = measured.means
-    top = max(means, key=lambda name: means[name])
-    if measured.is_real:
-        best = [_best(cost, means) for cost in sorted({System.parse(name).cost for name in means})]
-        return max(best, key=lambda name: means[name] - MARGIN * System.parse(name).cost)
-    near = [name for name in means if means[name] >= means[top] - TOLERATED - 1e-9]
-
-    def thorough(name: str) -> tuple[int, float, float]:
-        system = System.parse(name)
-        return system.cost, means[system.dense.name] if system.encoder else 0.0, means[name]
-
-    return max(near, key=thorough)
+def choose(expected: Mapping[str, float]) -> str:
+    """The recommended system; of equally good ones, the first."""
+    return max(expected, key=lambda name: expected[name] - MARGIN * System.parse(name).cost)
 
 
 def encoder_for(system: str, means: Mapping[str, float]) -> EncoderName:
@@ -158,14 +152,14 @@ def _best(cost: int, means: Mapping[str, float]) -> str:
     return max((name for name in means if System.parse(name).cost == cost), key=lambda name: means[name])
 
 
-def explain(system: str, measured: Measured) -> list[str]:
+def explain(system: str, measured: Measured, expected: Mapping[str, float]) -> list[str]:
     """The recommendation, then its reasons."""
     questions = f"{measured.n:,} {'real' if measured.is_real else 'generated'} questions"
     return [
         f"Recommended: {label_of(system)}, {MEASURE} {measured.means[system]:.3f} on {questions}.",
         *_gains(system, measured),
         *_adapting(system, measured),
-        _reason(system, measured),
+        _reason(system, measured, expected),
         MEANING,
         *_few(system, measured),
     ]
@@ -204,19 +198,24 @@ def _the(system: str) -> str:
     return label_of(system) if System.parse(system).words else f"the {label_of(system)}"
 
 
-def _reason(system: str, measured: Measured) -> str:
+def _reason(system: str, measured: Measured, expected: Mapping[str, float]) -> str:
     """Why this system, and not the one with the highest score."""
     means = measured.means
     top = max(means, key=lambda name: means[name])
     if means[system] == means[top]:
         return f"Reason: it has the highest score of {len(means)} systems."
     change, p = measured.pair(system, top)
-    has = f"Reason: {_the(top)} has {means[top]:.3f}, {change:.3f} more"
-    if measured.is_real:
-        return f"{has} ({with_p(p)}), but costs more, and the difference may be chance."
+    has = f"Reason: {_the(top)} has {means[top]:.3f}, {change:.3f} more ({with_p(p)})"
+    gain = expected[top] - expected[system]
+    if gain > 0:
+        return (
+            f"{has}, but costs more: a gain of {gain:.3f} is expected on other questions, and {MARGIN:.3f} is asked for "
+            "each step of cost."
+        )
+    few = f"{measured.n:,} questions" if measured.is_real else "generated questions"
     return (
-        f"{has}, but generated questions hardly distinguish systems that compare words: of those at most {TOLERATED:.3f} "
-        "below the best, the one that compares most, with the better encoder, is recommended."
+        f"{has}, but {few} are not the only evidence: with what such systems had on other documents, it is expected to have "
+        f"{-gain:.3f} less."
     )
 
 
