@@ -1,20 +1,31 @@
 # Two commands for a newcomer: `make demo` and `make test`. Both install what they need into .venv, with pinned versions.
-# `make test` computes the same on every processor: all tests in fp32, then those of numbers in bf16, emulated if need be.
+# `make test` is the fast tier, every promise once; `make test-all` is that and the rest. Both compute the same on every
+# processor: all tests in fp32, then, in the rest, those of numbers in bf16, emulated if need be.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # pip, not uv or poetry: constraints.txt pins what the tests ran with.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-oldest hostile kills evidence check install clean
+.PHONY: demo test test-all test-slow tiers test-oldest hostile kills evidence check install clean
 
 demo: $(VENV)/demo-installed
 	$(BIN)/qontext demo --out runs/demo
 
+PYTEST = OMP_NUM_THREADS=1 QONTEXT_AUTO_PRECISION=$(1) $(BIN)/pytest -n 3 --dist loadscope
+
 test: check
-	OMP_NUM_THREADS=1 QONTEXT_AUTO_PRECISION=fp32 $(BIN)/pytest -n 3 --dist loadscope
-	OMP_NUM_THREADS=1 QONTEXT_AUTO_PRECISION=bf16 $(BIN)/pytest -n 3 --dist loadscope -m numeric \
-	  $$(grep -lr 'pytest.mark.numeric' tests --include='test_*.py')
+	$(call PYTEST,fp32) -m 'not slow'
+
+test-all: test test-slow
+
+# What `make test` leaves out; `make tiers` says what and why.
+test-slow: install
+	$(call PYTEST,fp32) -m slow
+	$(call PYTEST,bf16) -m numeric $$(grep -lr 'pytest.mark.numeric' tests --include='test_*.py')
+
+tiers: install
+	$(BIN)/python -m tests.tiers
 
 # The same with the lowest versions that pyproject.toml declares, in an environment of its own. torch is the largest of
 # them: `make test-oldest TORCH=2.13.0` takes another one, such as a build for CPUs that is at hand. Suites that test
@@ -29,7 +40,7 @@ test-oldest:
 	OMP_NUM_THREADS=1 QONTEXT_AUTO_PRECISION=fp32 $(OLDEST)/bin/pytest -n 2 --dist worksteal \
 	  --ignore=tests/kills --ignore=tests/hostile --ignore=tests/examples --ignore=tests/adapt
 
-# Every hostile command line and file, and pairs of them: an hour or so on two cores. `make test` runs a sample.
+# Every hostile command line and file, and pairs of them: an hour or so on two cores. The other tiers run samples.
 hostile: install
 	HOSTILE=all OMP_NUM_THREADS=1 $(BIN)/pytest tests/hostile -n 2 --dist worksteal
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from tests.tiers import mark_slow
 from tests.tiny import Server
 
 from qontext.frame import log, trust
@@ -53,10 +54,44 @@ SLOWEST = (
 """Folders whose tests take longest, in an order in which all processes end at about the same time."""
 
 
+COSTLY = 3.0
+"""CPU seconds of a test from which on the fast tier names it."""
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The slowest folders come first."""
+    """The slow tests are marked; the slowest folders come first."""
+    mark_slow(items)
     place = {name: number for number, name in enumerate(SLOWEST)}
     items.sort(key=lambda item: place.get(item.path.parent.name, len(SLOWEST)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Record the CPU time of a costly test, that of its ended child processes included."""
+    before = sum(os.times()[:4])
+    try:
+        return (yield)
+    finally:
+        spent = sum(os.times()[:4]) - before
+        if spent > COSTLY and not item.get_closest_marker("slow"):
+            item.user_properties.append(("cpu_seconds", round(spent, 1)))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the costly tests of the fast tier; a busy machine hardly changes their CPU time, and none fails for it."""
+    reports = [report for kind in ("passed", "failed") for report in terminalreporter.getreports(kind)]
+    spent = {
+        report.nodeid: dict(report.user_properties)["cpu_seconds"]
+        for report in reports
+        if report.when == "call" and "cpu_seconds" in dict(report.user_properties)
+    }
+    if spent:
+        terminalreporter.section(
+            "costly tests of the fast tier: make them cheaper, or list them in tests/tiers.py"
+        )
+        for name in sorted(spent, key=spent.__getitem__, reverse=True):
+            terminalreporter.line(f"{spent[name]:6.1f} CPU seconds  {name}")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -6,15 +6,15 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tests.tiny import save_bert, write_collection
+from tests.tiny import Server, save_bert, write_collection
 from typer.testing import CliRunner
 
 from qontext import cli
@@ -66,26 +66,32 @@ def install(folder: Path) -> None:
     (about / "entry_points.txt").write_text("\n".join(points))
 
 
-def run_commands(commands: list[str], folder: Path, *paths: Path) -> str:
-    """Run command lines of `qontext` in one new process; the current directory is not on its path by itself."""
-    code = textwrap.dedent(f"""
-        from qontext import cli
-        for line in {commands!r}:
-            try:
-                cli.app(line.split())
-            except SystemExit as left:
-                assert not left.code, (line, left.code)
-    """)
-    search = os.pathsep.join([*map(str, paths), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": search, "COLUMNS": "200"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+RunCommands = Callable[..., str]
+
+
+@pytest.fixture
+def run_commands(warm: Server, tmp_path: Path) -> RunCommands:
+    """Runs command lines of `qontext` in one new process, with these folders on its path; the current one is not there by
+    itself."""
+
+    def run(commands: list[str], folder: Path, *paths: Path) -> str:
+        code = textwrap.dedent(f"""
+            import sys
+            from qontext import cli
+            sys.path[:0] = {[*map(str, paths)]!r}
+            for line in {commands!r}:
+                try:
+                    cli.app(line.split())
+                except SystemExit as left:
+                    assert not left.code, (line, left.code)
+        """)
+        search = os.pathsep.join([*map(str, paths), *filter(None, [os.environ.get("PYTHONPATH")])])
+        order = {"code": code, "cwd": str(folder)}
+        running = warm.launch(order, tmp_path / "said", PYTHONPATH=search, COLUMNS="200")
+        assert running.wait() == {0}, running.text()
+        return running.text()
+
+    return run
 
 
 def read_run(path: Path) -> list[float]:
@@ -94,7 +100,7 @@ def read_run(path: Path) -> list[float]:
 
 
 @pytest.mark.parametrize("way", ["module:Class", "entry points"])
-def test_every_kind_from_outside_the_package(tmp_path: Path, way: str) -> None:
+def test_every_kind_from_outside_the_package(tmp_path: Path, run_commands: RunCommands, way: str) -> None:
     work = tmp_path / "work"
     work.mkdir()
     (work / "poem.txt").write_text("\n".join(POEM))
@@ -151,7 +157,7 @@ def test_every_kind_from_outside_the_package(tmp_path: Path, way: str) -> None:
 
 @pytest.mark.parametrize("way", ["module:Class", "entry points"])
 def test_a_representation_from_outside_the_package(
-    tmp_path: Path, minilm: Path, way: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, minilm: Path, run_commands: RunCommands, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work, site = tmp_path / "work", tmp_path / "site"
     write_labels(work / "labeled")
@@ -212,7 +218,9 @@ class Longest(Representation):
 """
 
 
-def test_a_representation_needs_but_two_methods(tmp_path: Path, minilm: Path) -> None:
+def test_a_representation_needs_but_two_methods(
+    tmp_path: Path, minilm: Path, run_commands: RunCommands
+) -> None:
     """No options, no constructor; every loss has options of its own."""
     write_labels(tmp_path / "labeled")
     save_bert(tmp_path / "encoder", minilm)

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 import copy
-import os
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 import torch
+from tests.tiny import Server
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
@@ -163,11 +162,9 @@ print(model[0].stored.dtype)
 
 
 @pytest.mark.parametrize("highest", ["SSE41", "AVX2", "AVX512_CORE"])
-def test_bf16_is_computed_by_every_processor(highest: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_UNITS],
-        env=os.environ | {"ONEDNN_MAX_CPU_ISA": highest},
-        capture_output=True,
-        text=True,
-    )
-    assert done.stdout.strip() == "torch.bfloat16", done.stderr
+def test_bf16_is_computed_by_every_processor(warm: Server, tmp_path: Path, highest: str) -> None:
+    """The limit is read when a process computes for the first time."""
+    order = {"code": WITHOUT_UNITS, "cwd": str(tmp_path)}
+    running = warm.launch(order, tmp_path / "said", ONEDNN_MAX_CPU_ISA=highest)
+    assert running.wait() == {0}, running.text()
+    assert running.text().strip() == "torch.bfloat16"

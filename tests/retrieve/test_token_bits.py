@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 from pathlib import Path
@@ -42,9 +43,14 @@ def corpus(tmp_path: Path) -> Path:
     return folder
 
 
+@functools.cache
+def load(encoder: Path) -> tuple[Any, Any]:
+    return AutoTokenizer.from_pretrained(encoder), AutoModel.from_pretrained(encoder).eval()
+
+
 def token_vectors(encoder: Path, text: str) -> Any:
     """[T, H] straight from transformers, without the first and the last token."""
-    tokenizer, model = AutoTokenizer.from_pretrained(encoder), AutoModel.from_pretrained(encoder).eval()
+    tokenizer, model = load(encoder)
     ids = tokenizer(text, return_tensors="pt")
     with torch.no_grad():
         vectors = model(**ids).last_hidden_state[0].numpy()

@@ -65,7 +65,7 @@ class Rank:
     def place(self) -> RankAddress:
         import ray
 
-        self.address = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+        self.address = str(ray.util.get_node_ip_address())
         with socket.create_server((self.address, 0)) as free:
             port = int(free.getsockname()[1])
         return RankAddress(

@@ -1,0 +1,125 @@
+"""The tiers of the suite: what `make test` leaves to `make test-all`, and why.
+
+    python -m tests.tiers     # lists the rules
+
+A rule is a reason and the tests that it is about: a folder or file below `tests`, or a test function in one. What a rule
+makes slow has the mark `slow`; everything else is the fast tier, which keeps every promise once: in one representative
+case where a test has many (`CASES`), and without other programs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import pytest
+
+FIXTURES = {
+    "browser": "drives a browser",
+    "cluster": "starts a Ray cluster",
+    "milvus_server": "starts a Milvus server",
+    "postgres": "starts a PostgreSQL server",
+}
+"""Fixture → why the tests that request it are slow."""
+
+SLOW: dict[str, list[str]] = {
+    "starts Ray, Milvus or PostgreSQL, or several processes that imitate machines": [
+        "cluster/test_connect.py",
+        "cluster/test_index.py",
+        "cluster/test_ranks.py",
+        "cluster/test_ray.py",
+        "retrieve/test_milvus.py",
+        "retrieve/test_milvus_server.py",
+        "training/test_two_hosts.py",
+    ],
+    "kills and interrupts every command": [
+        "frame/test_interrupts.py::test_while_libraries_are_imported",
+        "kills",
+        "pretrain/test_resume.py::test_killed_it_is_resumed_in_its_format_on_a_machine_of_another_kind",
+        "pretrain/test_resume.py::test_snapshots_are_kept_and_survive_a_kill",
+        "retrieve/test_encode.py::test_a_killed_run_goes_on_and_ends_in_the_same_bytes",
+        "serve/test_vote_kills.py",
+        "workflow/test_recipe.py::test_an_interrupted_step_resumes",
+    ],
+    "drives a browser": [
+        "evaluation/test_report.py::test_in_a_real_browser",
+        "serve/test_annotate.py::test_two_people_annotate_in_browsers",
+        "serve/test_browser.py",
+    ],
+    "damages what it finds in many ways; the fast tier has a sample": [
+        "damage/test_permissions.py",
+        "hostile/test_hostile.py::test_a_valid_command_succeeds",
+        "hostile/test_hostile.py::test_more_cases",
+        "serve/test_fuzz.py",
+    ],
+    "runs every example of help and documentation; the fast tier runs the README's": [
+        "examples/test_docs.py::test_the_blocks_of_a_page_run",
+        "examples/test_help.py",
+    ],
+    "adapts or trains as a whole once more, under other conditions": [
+        "adapt/test_adapt.py::test_a_plan_of_a_busy_machine_is_made_again",
+        "adapt/test_adapt.py::test_documents_added_changed_and_deleted_are_indexed_without_training",
+        "adapt/test_demo.py",
+        "adapt/test_generators.py",
+        "adapt/test_kept_plans.py",
+        "adapt/test_labels.py",
+        "adapt/test_odd_ids.py",
+        "adapt/test_processes.py",
+        "evidence",
+        "finetune/test_representations.py::test_it_comes_closer_to_a_teacher",
+        "queries/test_train_generator.py::test_two_processes_train_one_generator",
+        "serve/test_mcp.py::test_nothing_but_the_protocol_is_on_stdout",
+        "serve/test_mcp.py::test_over_stdio",
+        "serve/test_start.py::test_the_command_serves_until_a_signal",
+    ],
+    "reads the development data": ["corpus/test_split.py::test_the_development_data"],
+}
+"""Reason → folders, files and functions whose tests are slow."""
+
+CASES: dict[str, int] = {
+    "examples/test_docs.py::test_the_blocks_of_a_page_run": 1,
+    "examples/test_help.py::test_the_command_at_the_head_of_a_recipe_is_ready_to_run": 2,
+    "finetune/test_representations.py::test_it_comes_closer_to_a_teacher": 1,
+    "workflow/test_small.py::test_a_recipe_runs_whole_and_ends_with_scores": 3,
+    "workflow/test_small.py::test_a_sweep_runs_whole_and_ends_with_a_table": 1,
+}
+"""Function → the number of its cases that the fast tier runs, the first ones."""
+
+
+def names_of(item: pytest.Item) -> list[str]:
+    """What rules call a test: its folder, its file and its function, by the path below `tests`."""
+    path, _, function = item.nodeid.removeprefix("tests/").partition("::")
+    parents = [path[:end] for end, sign in enumerate(path) if sign == "/"]
+    return [*parents, path, f"{path}::{function.partition('[')[0]}"]
+
+
+def mark_slow(items: Iterable[pytest.Item]) -> None:
+    """Mark the slow tests, each with its reason."""
+    reasons = {name: reason for reason, names in SLOW.items() for name in names}
+    seen: Counter[str] = Counter()
+    for item in items:
+        *_, function = names = names_of(item)
+        seen[function] += 1
+        if function in CASES:
+            reason = "the fast tier runs fewer cases" if seen[function] > CASES[function] else None
+        else:
+            fixtures = getattr(item, "fixturenames", ())
+            found = [reasons[name] for name in names if name in reasons]
+            found += [FIXTURES[name] for name in fixtures if name in FIXTURES]
+            reason = found[-1] if found else None
+        if reason:
+            item.add_marker(pytest.mark.slow(reason=reason))
+
+
+def describe() -> str:
+    """The rules, for people."""
+    lines = []
+    for reason, names in SLOW.items():
+        lines += [reason, *(f"  {name}" for name in names)]
+    lines += ["requests one of these fixtures", *(f"  {name}: {why}" for name, why in FIXTURES.items())]
+    lines += ["runs so many cases in the fast tier", *(f"  {name}: {count}" for name, count in CASES.items())]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(describe())
