@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from qontext import Adapted, Passage, QontextError, Searcher, api
+from qontext.frame import locks
+from qontext.frame.artifacts import open_artifact
 from qontext.retrieve.system import System
 from qontext.serve.systems import Opener
 
@@ -37,6 +39,23 @@ def test_a_saved_searcher_answers_as_before(has_encoder: bool, tiny_encoder: Pat
     )
     (hits,) = served[0].search([QUESTION], 3)
     assert [served[0].passages[hit.number].id for hit in hits] == [hit.id for hit in after]
+
+
+def test_the_passages_are_an_artifact(tmp_path: Path) -> None:
+    """Recorded, verified, and named as the input of the index; one process at a time writes the directory."""
+    search, out = Searcher.build(PASSAGES), tmp_path / "saved"
+    with locks.lock(out), pytest.raises(QontextError, match="another process is writing this directory"):
+        search.save(out)
+    search.save(out)
+    passages = open_artifact(out / "index" / "passages", verb="split")
+    assert (
+        passages.verify() == [] and passages.summary["passages"] == 3 and passages.summary["documents"] == 2
+    )
+    assert open_artifact(out / "index" / "bm25").inputs["source"]["digest"] == passages.digest
+    part = passages.parts(".parquet")[0]
+    part.write_bytes(part.read_bytes()[:-9])
+    with pytest.raises(QontextError, match="part-00000"):
+        Searcher(out)(QUESTION)
 
 
 def test_what_is_not_saved(tmp_path: Path) -> None:

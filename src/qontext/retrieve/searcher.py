@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import textwrap
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -139,19 +140,21 @@ class InMemory:
 
     def save(self, root: Path) -> None:
         """Write what a directory of `adapt` needs to be searched; its encoder is referred to."""
-        from qontext.data import records
-        from qontext.frame.artifacts import Workdir
+        from qontext.frame import locks
+
+        _refuse_content(root)  # no lock is left in it
+        with locks.lock(root):
+            _refuse_content(root)
+            self._save(root)
+
+    def _save(self, root: Path) -> None:
         from qontext.frame.execution import command
+        from qontext.frame.workdir import Workdir
         from qontext.models.reference import refer
 
-        if root.exists() and (not root.is_dir() or any(root.iterdir())):
-            raise QontextError(
-                "exists and is not an empty directory", place=root, remedy="Choose another one."
-            )
         folder = root / INDEX
         passages = folder / "passages"
-        with Workdir(passages).write("part-00000.parquet") as path:
-            records.write_table(path, records.table_of(list(self._rows()), records.PASSAGES))
+        self._write_passages(passages)
         command("index")(passages, backend="bm25", out=folder / "bm25")
         about: dict[str, Any] = {
             "system": self.system.name,
@@ -165,6 +168,29 @@ class InMemory:
             about |= {"encoder": "start", "weights": list(WEIGHTS)}
             about |= {"read_tokens": self._retriever.max_length, "reference": refer(name, root)}
         Workdir(root).write_json(ADAPTED, about)
+
+    def _write_passages(self, out: Path) -> None:
+        """Write the passages as `split` does."""
+        from qontext.corpus.split import STAGE as SPLIT
+        from qontext.data import records
+        from qontext.frame import artifacts
+
+        claim: dict[str, Any] = {
+            "verb": "split",
+            "format": SPLIT.format,
+            "config": {"source": "passages in memory"},
+            "inputs": {},
+        }
+        claim["key"] = artifacts.key_of(claim)
+        started = time.monotonic()
+        work = artifacts.begin(out, claim)
+        with work.write("part-00000.parquet") as path:
+            records.write_table(path, records.table_of(list(self._rows()), records.PASSAGES))
+        counts = {
+            "documents": len({passage.doc for passage in self._by_id.values()}),
+            "passages": len(self._by_id),
+        }
+        artifacts.finish(work, claim, counts, time.monotonic() - started)
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         """The passages as rows of a table."""
@@ -184,6 +210,14 @@ class InMemory:
 
     def find(self, ids: set[str]) -> Mapping[str, Found]:
         return {id: Found(self._by_id[id]) for id in ids}
+
+
+def _refuse_content(root: Path) -> None:
+    """Refuse a place that is taken by more than a lock."""
+    if root.exists() and (
+        not root.is_dir() or any(not child.name.startswith(".lock") for child in root.iterdir())
+    ):
+        raise QontextError("exists and is not an empty directory", place=root, remedy="Choose another one.")
 
 
 class Searcher:
