@@ -1,4 +1,4 @@
-"""How long mining takes from end to end: index the passages, search all training queries, draw negatives.
+"""The time of mining from end to end: index the passages, search all training queries, draw negatives.
 
     python benchmarks/bm25_mining.py FOLDER [--repeats 3] [--out benchmarks/bm25_mining.json]
 

@@ -1,4 +1,4 @@
-"""What a training loses where another program computes as well, and what briefly spinning threads save.
+"""The loss of a training where another program computes as well, and the gain of briefly spinning threads.
 
     python benchmarks/busy.py PASSAGES QUERIES --encoder MODEL [--steps 20] [--repeats 3] [--out benchmarks/busy.json]
 

@@ -1,4 +1,4 @@
-"""What every verb writes for tiny inputs, as digests: recorded before a change and compared after it.
+"""Digests of the outputs of every verb for tiny inputs: recorded before a change and compared after it.
 
     python benchmarks/digests.py record before.json       # PYTHONPATH=…/src records another checkout
     python benchmarks/digests.py compare before.json after.json
@@ -370,7 +370,7 @@ def contents(out: Path, root: Path) -> dict[str, Any]:
 
 
 def is_report(name: str) -> bool:
-    """Whether a file tells times, paths or the machine."""
+    """True if a file tells times, paths or the machine."""
     return (
         "logs/" in name or name.endswith((".md", ".tex", ".html", ".png", ".log", ".lock")) or ".lock" in name
     )

@@ -1,4 +1,4 @@
-"""How fast passages of mixed length are encoded, against what else a CPU user could run.
+"""The speed of encoding passages of mixed length, against what else a CPU user could run.
 
     python benchmarks/encode.py MODEL PASSAGES [--texts 600] [--repeats 3] [--out benchmarks/encode.json]
     python benchmarks/encode.py MODEL PASSAGES --python VENV/bin/python --labeled DATA

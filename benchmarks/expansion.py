@@ -1,4 +1,4 @@
-"""What BM25 gains from passages to which words of their queries are appended.
+"""The gain of BM25 from passages to which words of their queries are appended.
 
     python benchmarks/expansion.py DATA [--sets fairytaleqa …] [--split dev] [--per-passage 5]
 

@@ -1,4 +1,4 @@
-"""How long a person waits: for the first answer of `qontext search DIR QUESTION`, and for the help of each command.
+"""The time that a person waits: for the first answer of `qontext search DIR QUESTION`, and for the help of each command.
 
     make demo
     python benchmarks/first_answer.py runs/demo "How do I mask values close to a number?"

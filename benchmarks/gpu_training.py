@@ -31,7 +31,7 @@ WARM_UP = 3
 
 @dataclass(frozen=True)
 class Setting:
-    """What is measured, on which device. `low` is the format with fewer bits, `checked_batch` the pairs of a step in
+    """The measurement and its device. `low` is the format with fewer bits, `checked_batch` the pairs of a step in
     checks."""
 
     device: torch.device
@@ -172,7 +172,7 @@ def padding(batch: Any) -> float:
 
 
 def needed_flops(batch: Any, encoder: Encoder, predictions: int) -> float:
-    """What `gpu`'s head counts, over the real tokens of a batch (head or decoder: 2 layers)."""
+    """The operations that `gpu`'s head counts, over the real tokens of a batch (head or decoder: 2 layers)."""
     h, total = encoder.hidden_size, 0.0
     for one in batch.micro:
         for text, layers in ((one.encoder, encoder.num_layers + (0 if one.decoder else 2)), (one.decoder, 2)):

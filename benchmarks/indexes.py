@@ -1,4 +1,4 @@
-"""What indexes cost and return: seconds to build, milliseconds for a question, recall against exact search.
+"""The cost and recall of indexes: seconds to build, milliseconds for a question, recall against exact search.
 
     python benchmarks/indexes.py [--passages 100000] [--sizes 100000,500000] [--dimensions 384] [--questions 100]
 

@@ -1,4 +1,4 @@
-"""How well do systems rank without labels? Compare what generated questions say with what real ones say.
+"""The ranking of systems without labels. Compare what generated questions say with what real ones say.
 
     python benchmarks/judges.py DATA/medquad --holdout HOLDOUT --adapted ENCODER --out benchmarks/judges.json \\
         [--question-model 'fine-tuned language model=MODEL'] [--likelihood MODEL] [--reranker MODEL]
@@ -139,7 +139,7 @@ class Bench:
                 yield name, write_questions(model, self.held_out, 42, Workdir(Path(folder)))
 
     def runs(self, queries: Mapping[str, str]) -> dict[str, Run]:
-        """What every system finds."""
+        """The hits of every system."""
         from qontext.retrieve.fuse import hybrid
 
         found = {"BM25": self.bm25.search(queries, 100)}
@@ -164,7 +164,7 @@ class Bench:
     def graded(
         self, queries: Mapping[str, str], runs: Mapping[str, Run], qrels: Any, score: Score
     ) -> dict[str, dict[str, int]]:
-        """What a model takes for relevant among the ten best of all systems."""
+        """The passages among the ten best of all systems that a model takes for relevant."""
         pairs = []
         for query in queries:
             (own,) = qrels[query]

@@ -1,4 +1,4 @@
-"""What the encoder in NumPy saves: `qontext search DIR QUESTION` with it, and with torch and transformers instead.
+"""The time that the encoder in NumPy saves: `qontext search DIR QUESTION` with it, and with torch and transformers instead.
 
     make demo
     python benchmarks/light.py runs/demo "How do I mask values close to a number?"

@@ -1,4 +1,4 @@
-"""How long it takes to score a run of MS MARCO's size: 6,980 queries, 1,000 results each.
+"""The time to score a run of MS MARCO's size: 6,980 queries, 1,000 results each.
 
     python benchmarks/measures.py [--queries 6980] [--depth 1000] [--out benchmarks/measures.json]
 

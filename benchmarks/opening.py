@@ -1,4 +1,4 @@
-"""How long it takes to number the ids of many vectors, to open these, and to make strings of the ids of some results;
+"""The time to number the ids of many vectors, to open these, and to make strings of the ids of some results;
 and how much memory a search takes.
 
     python benchmarks/opening.py [--sizes 3000000 10000000] [--work FOLDER]

@@ -76,7 +76,7 @@ def with_costs(page: str) -> str:
 
 
 def machine(content: dict[str, Any]) -> str:
-    """Where it was measured, as a sentence."""
+    """The machine of the measurement, as a sentence."""
     on = content["machine"]
     units = [unit for unit in ("amx_bf16", "avx512_bf16") if unit in on.get("units", [])]
     versions = ", ".join(f"{name} {version}" for name, version in on["versions"].items())

@@ -1,4 +1,4 @@
-"""What each representation costs: a step of its training, its encoding, its disk space and a search.
+"""The cost of each representation: a step of its training, its encoding, its disk space and a search.
 
     python benchmarks/representations.py DATA/squad_pool --encoder MODEL [--passages 400] [--questions 50] [--steps 8]
 

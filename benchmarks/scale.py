@@ -1,4 +1,4 @@
-"""How much faster two nodes of one core are than one: `encode` on a Ray cluster of this machine.
+"""The speedup of two nodes of one core over one: `encode` on a Ray cluster of this machine.
 
     python benchmarks/scale.py ENCODER PASSAGES [--texts 2048] [--part 256] [--repeats 3] [--out benchmarks/scale.json]
 

@@ -1,4 +1,4 @@
-"""How fast exact search is, against faiss-cpu's `IndexFlatIP`, with the same results.
+"""The speed of exact search, against faiss-cpu's `IndexFlatIP`, with the same results.
 
     python benchmarks/search.py [--sizes 100000 500000 1000000] [--queries 1024] [--dimensions 384] [--k 100] [--repeats 5]
 

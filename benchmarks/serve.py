@@ -1,4 +1,4 @@
-"""How fast a server answers: latencies and throughput at several numbers of clients, its memory, and another server.
+"""The speed of a server: latencies and throughput at several numbers of clients, its memory, and another server.
 
     python benchmarks/serve.py MODEL PASSAGES [--clients 1 8 64] [--requests 600] [--soak 10000] [--queries FILE]
         [--infinity PATH] [--out benchmarks/serve.json]

@@ -1,4 +1,4 @@
-"""How fast documents are split and passages tokenized on one core, and how memory grows with the corpus.
+"""The speed at which documents are split and passages tokenized on one core, and the growth of memory with the corpus.
 
     python benchmarks/split.py DATA/wiki_unlabeled/docs.jsonl.gz [--tokenizer MODEL] [--out benchmarks/split.json]
 

@@ -1,4 +1,4 @@
-"""What the titles of passages do in `adapt`: in what it trains on, and in what it searches.
+"""The effect of the titles of passages on `adapt`: in what it trains on, and in what it searches.
 
     python benchmarks/titles.py DATA/fairytaleqa DATA/medquad DATA/scifact --encoder FOLDER
 
@@ -34,7 +34,7 @@ ARMS = {
     "leave": ("prepend", "leave"),
     "sep": ("sep",),
 }
-"""What training reads → what search reads."""
+"""Titles that training reads → titles that search reads."""
 TOKENS = 128
 MEASURES = "nDCG@10 MRR@10 R@100"
 MAIN = "nDCG@10"

@@ -1,4 +1,4 @@
-"""What comparing tokens by their bits gains over BM25 with the vectors of an encoder that was not trained for it.
+"""The gain of comparing tokens by their bits over BM25 with the vectors of an encoder that was not trained for it.
 
     python benchmarks/tokens.py DATA --encoder FOLDER [--sets fairytaleqa:dev …] [--window 64]
 

@@ -1,4 +1,4 @@
-"""What a vector for each window of a passage gains over one vector for the whole passage.
+"""The gain of a vector for each window of a passage over one vector for the whole passage.
 
     python benchmarks/windows.py DATA --encoder FOLDER [--sets fairytaleqa …] [--windows 32 64 128] [--split dev]
 

@@ -85,7 +85,7 @@ def of_words(length: int, seed: int, tokenizer: str, data: Path, split: str) -> 
 def scores(
     passages_PD: Array, queries_QD: Array, ids: Array, queries: Sequence[str], data: Path, split: str
 ) -> dict[str, Any]:
-    """What the vectors reach by their cosine: the mean of each measure, and the values of each question."""
+    """The scores of the vectors by their cosine: the mean of each measure, and the values of each question."""
     run = _searched(_unit(passages_PD), _unit(queries_QD), ids, queries)
     return recorded(measure(run, load_collection(data).qrels(split), parse(MEASURES)).values)
 

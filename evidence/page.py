@@ -45,7 +45,7 @@ INK = "#808080"
 """Of figures' text: readable on a light and on a dark page."""
 TITLES = {arm.name: arm.title for arm in ARMS}
 HOW = {"": "", "bm25": " + BM25", "centered": ", centered", "whitened": ", whitened"}
-"""How vectors were searched, by the end of a key of scores."""
+"""The treatment of vectors in a search, by the end of a key of scores."""
 COARSE, FINE = 0.002, 200_000
 """Permutations of differences whose p, after the usual number of them, is at most COARSE."""
 FIELDS = tuple(field.name for field in fields(Difference))
@@ -108,7 +108,7 @@ def place_of(cell: dict[str, Any]) -> str:
 
 
 def values_of(cells: Sequence[dict[str, Any]]) -> dict[Key, dict[int, dict[str, Any]]]:
-    """What each arm reached with each seed: measure → the values of all questions."""
+    """The scores of each arm with each seed: measure → the values of all questions."""
     values: dict[Key, dict[int, dict[str, Any]]] = defaultdict(dict)
     for cell in cells:
         for labels, scores in cell["scores"].items():
@@ -118,7 +118,7 @@ def values_of(cells: Sequence[dict[str, Any]]) -> dict[Key, dict[int, dict[str, 
 
 
 def systems_of(cells: Sequence[dict[str, Any]]) -> dict[Key, SystemScores]:
-    """What each arm reached, with all its seeds."""
+    """The scores of each arm, with all its seeds."""
     return {
         key: SystemScores(TITLES[key[2]], list(seeds.values())) for key, seeds in values_of(cells).items()
     }
@@ -168,7 +168,7 @@ def write_drawn(file: Path, used: Mapping[str, Difference]) -> None:
 
 
 def verdict(tests: Sequence[Test], claim: Claim) -> str:
-    """What the differences of one claim say. None significant is no null: what they could have shown decides the word."""
+    """The verdict on a claim's differences. None significant is no null: what they could have shown decides the word."""
     own = [test for test in tests if test.claim is claim]
     if claim.why_not or not own:
         return "not tested" + (f": {claim.why_not}" if claim.why_not else "")
@@ -294,7 +294,7 @@ SHORT_ARMS = (
     "bm25", "words-64", "none", "mlm", "cot-mae-query", "cocondenser-passage", "cocondenser-span", "cocondenser-query",
     "contrastive-query",
 )  # fmt: skip
-"""What the README shows."""
+"""The rows that the README shows."""
 
 
 def short_table(systems: dict[Key, SystemScores]) -> Table:
@@ -392,7 +392,7 @@ def figures(systems: dict[Key, SystemScores]) -> dict[str, Figure]:
 
 
 def label_curves(systems: dict[Key, SystemScores]) -> dict[str, Lines]:
-    """What an arm reaches by the number of labels, on every set where cells with few and with many are recorded."""
+    """The scores of an arm by the number of labels, on every set where cells with few and with many are recorded."""
     drawn: dict[str, Lines] = {}
     for place, name in places_with(systems, lambda key: key[0].startswith("curve/")):
         keys = [key for key in systems if key[0] in (place, f"plain/{name}") and "+" not in key[1]]
@@ -406,7 +406,7 @@ def label_curves(systems: dict[Key, SystemScores]) -> dict[str, Lines]:
 
 
 def step_curves(systems: dict[Key, SystemScores]) -> dict[str, Lines]:
-    """What an arm reaches without labels by the number of steps of pre-training; none is the start."""
+    """The scores of an arm without labels by the number of steps of pre-training; none is the start."""
     drawn: dict[str, Lines] = {}
     for place, name in places_with(systems, lambda key: key[2].endswith("-long")):
         amounts = {"": SCALES[place.partition("/")[0]].steps, "-long": LONG["steps"]}

@@ -41,7 +41,7 @@ from qontext.workflow.run import run_recipe
 
 HERE = Path(__file__).parent
 LARGE = ("vectors-", "run-", "finetune-")
-"""What is removed when a cell is recorded: it is only read by the cell itself."""
+"""Prefixes of the directories that are removed when a cell is recorded: only the cell itself reads them."""
 
 
 def main() -> None:
@@ -204,11 +204,11 @@ class Study:
         return folder
 
     def teacher(self) -> Recipe:
-        """How the cross-encoder learns from another set's labels."""
+        """The training of the cross-encoder on another set's labels."""
         return teacher_recipe(self.scale, self.start, str(self.data / self.teacher_set))
 
     def settings(self, cell: Cell, places: Places) -> dict[str, Any]:
-        """What a record says of how a cell was made, with names for the places on this machine."""
+        """The settings with which a cell was made, with names for the places on this machine."""
         named = {place: field.upper() for field, place in asdict(places).items() if place}
         settings = {
             "start": self.start_settings,
@@ -220,7 +220,7 @@ class Study:
         return settings
 
     def lacks(self, cell: Cell) -> str | None:
-        """What would have to be set for a cell to run."""
+        """The settings that a cell lacks to run."""
         if GENERATORS.get(cell.arm.source or "") == "causal" and not self.question_model:
             return "--question-model"
         if cell.arm.distilled and self.teacher_set == cell.data:

@@ -37,7 +37,7 @@ def start_recipe(scale: Scale, model: str, documents: str) -> Recipe:
 
 @dataclass(frozen=True)
 class Places:
-    """What a cell reads: a data set, the encoder that arms start from, the set's training questions as queries of their
+    """The inputs of a cell: a data set, the encoder that arms start from, the set's training questions as queries of their
     passages, the set to measure on, if it is another one, and, for the arms that need one, a language model that asks
     questions and a cross-encoder that learned from another set's labels."""
 
@@ -173,7 +173,7 @@ def _shared(arm: Arm, scale: Scale, places: Places) -> Iterator[Step]:
 
 
 def _by_bm25(name: str, data: str, labels: int) -> Step:
-    """What BM25 finds for training questions."""
+    """The hits of BM25 for training questions."""
     of = {"bm25": True, "data": data, "split": "train", "limit": labels, "k": 100}
     return Step.of(name, of, verb="search")
 

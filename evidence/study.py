@@ -1,4 +1,4 @@
-"""What is compared: start points, data sets, arms of pre-training, and the fine-tuning that follows.
+"""The systems compared: start points, data sets, arms of pre-training, and the fine-tuning that follows.
 
 An arm is a set of settings of `qontext pretrain`; everything else is equal for all arms. A cell is one arm on one
 data set with one seed: it is pre-trained, measured without labels, fine-tuned, and measured again.
@@ -130,7 +130,7 @@ ARMS = (
 
 @dataclass(frozen=True)
 class Scale:
-    """What arms start from, and how much is computed. `small` only shows that everything runs."""
+    """The start of arms, and the amount of computing. `small` only shows that everything runs."""
 
     title: str
     layers: int | None = None  # the first ones of the encoder; all, if None
@@ -218,7 +218,7 @@ SCALES = {
 
 @dataclass(frozen=True)
 class Claim:
-    """What a paper says, as differences that must be positive: (baseline, candidate) arms, at numbers of labels.
+    """The claim of a paper, as differences that must be positive: (baseline, candidate) arms, at numbers of labels.
 
     `published` is the paper's difference in points, where it has one in the same measure; `faults` name what else may
     decide the differences here, by the keys of `FAULTS`."""

@@ -20,7 +20,7 @@ from qontext.models.folder import check_model
 from qontext.models.language_models import load_seq2seq, seq2seq_folder
 from qontext.models.light import open_light
 from qontext.models.retriever import Retriever
-from qontext.queries.training.new_model import Preset, from_model, from_scratch
+from qontext.queries.training.new_model import GeneratorPreset, from_model, from_scratch
 
 
 def read_seq2seq(name: str) -> None:
@@ -52,7 +52,7 @@ def models(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pa
     pairs = BertForSequenceClassification(BertConfig(**sizes, max_position_embeddings=64, num_labels=1))
     causal = Qwen3Model(Qwen3Config(**sizes, num_key_value_heads=2, head_dim=8, vocab_size=len(tokenizer)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(from_scratch.__globals__["PRESETS"], "test", Preset(1, 32, 2))
+        patch.setitem(from_scratch.__globals__["PRESETS"], "test", GeneratorPreset(1, 32, 2))
         generator, words = from_scratch("test", ["a river runs past a mill of stone"] * 9, 60, seed=1)
     for name, model, own in (
         ("cross-encoder", pairs, tokenizer),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from qontext.finetune.batches import Keys
+from qontext.finetune.batches import LabelKeys
 from qontext.finetune.bi_encoder import BiEncoder
 from qontext.finetune.losses import LOSSES
 from qontext.finetune.losses.base import Loss
@@ -29,15 +29,15 @@ def opened(name: str, **options: Any) -> Loss:
 
 
 def loss(
-    kind: str, vectors: torch.Tensor, keys: Keys, rows: slice = slice(None), tau: float = 1.0
+    kind: str, vectors: torch.Tensor, keys: LabelKeys, rows: slice = slice(None), tau: float = 1.0
 ) -> torch.Tensor:
     model = BiEncoder(Bare(), Vector(), tau, opened(kind))  # type: ignore[arg-type]
     (value,) = model.contrast(vectors, keys, rows).values()
     return value
 
 
-def keys(*rows: tuple[bool, int, bool, int, float, list[int]]) -> Keys:
-    return Keys(*(torch.tensor(column) for column in zip(*rows)))
+def keys(*rows: tuple[bool, int, bool, int, float, list[int]]) -> LabelKeys:
+    return LabelKeys(*(torch.tensor(column) for column in zip(*rows)))
 
 
 #                  vectors        is query, query, positive, text, teacher, known
@@ -50,7 +50,7 @@ NEGATIVE_1 = ([3.0, 0.5], (False, 1, False, 11, -1.0, [-1, -1]))  # another posi
 RANDOM_1 = ([0.0, 0.0], (False, 1, False, 20, NAN, [-1, -1]))  # says what query 1's positive says
 
 
-def batch(*rows: Any) -> tuple[torch.Tensor, Keys]:
+def batch(*rows: Any) -> tuple[torch.Tensor, LabelKeys]:
     return torch.tensor([vector for vector, _ in rows], requires_grad=True), keys(*(key for _, key in rows))
 
 
@@ -106,7 +106,9 @@ def test_margin_mse_is_a_mean_over_a_querys_negatives() -> None:
 def test_the_gradient_is_that_of_the_loss(kind: str) -> None:
     vectors, known = batch(*BATCH)
     double = vectors.detach().double().requires_grad_()
-    exact = Keys(*(value.double() if value.is_floating_point() else value for value in vars(known).values()))
+    exact = LabelKeys(
+        *(value.double() if value.is_floating_point() else value for value in vars(known).values())
+    )
     assert torch.autograd.gradcheck(lambda v: loss(kind, v, exact), double)
 
 
@@ -124,7 +126,9 @@ def test_a_student_that_agrees_with_its_teacher_has_nothing_to_learn() -> None:
         assert vectors.grad is not None and vectors.grad.abs().max().item() < 1e-6
 
 
-def losses(kind: Loss, vectors: torch.Tensor, known: Keys, representation: Any = None) -> dict[str, float]:
+def losses(
+    kind: Loss, vectors: torch.Tensor, known: LabelKeys, representation: Any = None
+) -> dict[str, float]:
     model = BiEncoder(Bare(), representation or Vector(), 1.0, kind)  # type: ignore[arg-type]
     return {name: value.item() for name, value in model.contrast(vectors, known, slice(None)).items()}
 
@@ -142,7 +146,7 @@ def test_infonce_beside_a_teacher_has_its_own_weight_and_temperature() -> None:
     options = {"teacher_temperature": 0.5, "contrastive_weight": 0.1, "contrastive_temperature": 2.0}
     values = losses(opened("kl", **options), *batch(*BATCH))
     vectors, known = batch(*BATCH)
-    sharper = Keys(**{**vars(known), "teacher": known.teacher * 2})
+    sharper = LabelKeys(**{**vars(known), "teacher": known.teacher * 2})
     expected = {
         "kl": loss("kl", vectors, sharper).item(),
         "contrastive": 0.1 * loss("contrastive", vectors, known, tau=2.0).item(),
@@ -153,7 +157,7 @@ def test_infonce_beside_a_teacher_has_its_own_weight_and_temperature() -> None:
 def test_a_teachers_probabilities_instead_of_its_logits() -> None:
     vectors, known = batch(*BATCH)
     values = losses(opened("kl", teacher_scores="probabilities", teacher_temperature=0.3), vectors, known)
-    chances = Keys(**{**vars(known), "teacher": 1 / (1 + (-known.teacher).exp()) / 0.3})
+    chances = LabelKeys(**{**vars(known), "teacher": 1 / (1 + (-known.teacher).exp()) / 0.3})
     assert values == pytest.approx({"kl": loss("kl", vectors, chances).item()}, rel=1e-6)
 
 

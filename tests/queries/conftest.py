@@ -56,9 +56,9 @@ def passages(write_passages):
 @pytest.fixture(scope="session")
 def tiny_t5(tmp_path_factory):
     """A random T5 of one layer and a tokenizer that is trained here."""
-    from qontext.queries.training.new_model import PRESETS, Preset, from_scratch
+    from qontext.queries.training.new_model import PRESETS, GeneratorPreset, from_scratch
 
-    PRESETS["test"] = Preset(1, 32, 2)
+    PRESETS["test"] = GeneratorPreset(1, 32, 2)
     model, tokenizer = from_scratch("test", TEXTS * 3, 120, seed=1)
     del PRESETS["test"]
     folder = tmp_path_factory.mktemp("tiny-t5")

@@ -10,7 +10,7 @@ import pytest
 
 from qontext import api
 from qontext.queries.generators import chat
-from qontext.queries.generators.chat import Chat, Failed
+from qontext.queries.generators.chat import CallFailed, Chat
 from qontext.queries.generators.llm import read_queries
 
 
@@ -68,7 +68,7 @@ def test_a_bad_reply_is_retried(server, reply):
     assert "number 4" in Chat(server.address, timeout=20).ask({"model": "m"}).text
     assert len(server.requests) == 3
     server.script = [reply] * 2
-    with pytest.raises(Failed, match="tried 2 times") as error:
+    with pytest.raises(CallFailed, match="tried 2 times") as error:
         Chat(server.address, timeout=20, retries=1).ask({})
     assert len(str(error.value)) < 500
 
@@ -92,7 +92,7 @@ def test_a_length_that_is_no_number_does_not_matter(server, length):
 def test_a_reply_without_end_ends_at_the_deadline(server, start):
     server.script = [f"endless {start}"] * 9
     started = time.monotonic()
-    with pytest.raises(Failed, match=r"no complete reply within 0\.3 s"):
+    with pytest.raises(CallFailed, match=r"no complete reply within 0\.3 s"):
         Chat(server.address, timeout=0.3, retries=0).ask({})
     assert time.monotonic() - started >= 0.3
 
@@ -100,7 +100,7 @@ def test_a_reply_without_end_ends_at_the_deadline(server, start):
 def test_a_reply_without_end_does_not_fill_the_memory(server, monkeypatch):
     monkeypatch.setattr(chat, "LARGEST_REPLY", 1000)
     server.script = ["endless HTTP/1.1 200 OK~~[|" + "1," * 1000]
-    with pytest.raises(Failed, match="larger than"):
+    with pytest.raises(CallFailed, match="larger than"):
         Chat(server.address, retries=0).ask({})
 
 

@@ -189,7 +189,7 @@ def test_a_broken_reply_with_the_key_in_it(server, monkeypatch, reply):
     head = reply.encode()
     server.script = ["raw"] * 2
     server.raw = lambda handler, body, _: handler.wfile.write(head)
-    with pytest.raises(chat.Failed) as error:
+    with pytest.raises(chat.CallFailed) as error:
         Chat(server.address, KEY, retries=1).ask({})
     assert not leaks(str(error.value))
 

@@ -6,7 +6,7 @@ import pytest
 from qontext.data.collection import Passage
 from qontext.queries.generators.keyphrase import Keyphrase, _heaviest
 from qontext.queries.generators.questions import ask, stands_alone
-from qontext.queries.words import Rarity, Tokens
+from qontext.queries.words import Rarity, TokenArrays
 
 WORLD = [
     Passage("a", "Aldermoor", "The lighthouse of Aldermoor was built in 1834. It stands on a granite cliff near the sea. "
@@ -30,7 +30,7 @@ def test_queries_of_a_passage_differ_and_use_its_words():
         assert len(queries) == len(set(queries)) == 5
         text = next(f"{p.title} {p.text}" for p in WORLD if p.id == id).lower()
         for query in queries:
-            content = [w for w in Tokens.of([query]).words if len(w) > 4]
+            content = [w for w in TokenArrays.of([query]).words if len(w) > 4]
             assert content and sum(word in text for word in content) >= len(content) - 1
 
 
@@ -114,7 +114,7 @@ def test_sentences_end_where_people_end_them():
     text = (
         'Mr. Finch met J. Doe at 3.5 km. They spoke, e.g. of bees. What now? "Nothing!" he said.\nA new line'
     )
-    tokens = Tokens.of([text])
+    tokens = TokenArrays.of([text])
     lines, line = [], []
     for token, last in zip(tokens.token.tolist(), tokens.ends.tolist()):
         line.append(tokens.written[token])

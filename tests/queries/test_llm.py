@@ -11,7 +11,7 @@ import pytest
 from qontext import api
 from qontext.frame.errors import QontextError
 from qontext.queries.generators import chat
-from qontext.queries.generators.chat import Chat, Failed, _retry_after
+from qontext.queries.generators.chat import CallFailed, Chat, _retry_after
 from qontext.queries.generators.llm import messages, read_queries
 
 KEY = "sk-very-secret-0123456789"
@@ -55,7 +55,7 @@ def test_retry_after_is_obeyed(server):
 
 def test_attempts_have_an_end(server):
     server.script = ["status 500"] * 9
-    with pytest.raises(Failed, match=r"500.*tried 3 times"):
+    with pytest.raises(CallFailed, match=r"500.*tried 3 times"):
         Chat(server.address, retries=2).ask({})
     assert len(server.requests) == 3
 
@@ -196,5 +196,5 @@ def test_a_prompt_without_title_has_no_heading():
 def test_a_reply_without_end_is_cut_off(server, monkeypatch):
     monkeypatch.setattr(chat, "LARGEST_REPLY", 100)
     server.answer = lambda body: "x" * 1000
-    with pytest.raises(Failed, match="larger"):
+    with pytest.raises(CallFailed, match="larger"):
         Chat(server.address, retries=0).ask({})

@@ -156,7 +156,7 @@ def test_only_rows_that_changed_are_written(
     from qontext.retrieve.index.servers import milvus, postgres
 
     counts: list[int] = []
-    for store in (milvus.MilvusCollection, postgres.Table):
+    for store in (milvus.MilvusCollection, postgres.PostgresTable):
         write = store.write
 
         def counted(self: Any, build: str, part: int, rows: Any, write: Any = write) -> None:

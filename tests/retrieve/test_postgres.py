@@ -98,9 +98,9 @@ def test_a_server_that_is_killed_in_the_middle_of_a_part(
     postgres: PostgresServer, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its finished parts are there as a whole, nothing else is, and the same command resumes."""
-    from qontext.retrieve.index.servers.postgres import Table
+    from qontext.retrieve.index.servers.postgres import PostgresTable
 
-    texts, copy = texts_of(100), Table._copy
+    texts, copy = texts_of(100), PostgresTable._copy
     calls: list[int] = []
 
     def copy_and_kill(self: Any, rows: Any) -> None:
@@ -110,7 +110,7 @@ def test_a_server_that_is_killed_in_the_middle_of_a_part(
             postgres.kill()
 
     vectors = written(tmp_path / "vectors", texts)
-    monkeypatch.setattr(Table, "_copy", copy_and_kill)
+    monkeypatch.setattr(PostgresTable, "_copy", copy_and_kill)
     try:
         with pytest.raises(QontextError, match=r"PostgreSQL: .*Check that it runs"):
             server.index(vectors, tmp_path / "index", "crashed")

@@ -14,7 +14,7 @@ from tests.corpus import make
 from typer.testing import CliRunner
 
 from qontext import api, cli
-from qontext.data.places import Place, Span
+from qontext.data.places import Place, TextPlace
 from qontext.retrieve.answers import captions
 from qontext.retrieve.searcher import Answer, Searcher
 from qontext.retrieve.snippets import snippet
@@ -55,7 +55,7 @@ def test_an_answer_of_a_pdf_is_cited_with_its_own_page(tmp_path: Path, index: In
 
 def test_a_passage_on_several_pages_says_so_where_no_word_matches() -> None:
     text = "One.\nTwo."
-    place = Place("a.pdf", (), page=1, last_page=2, spans=(Span(0, page=1), Span(5, page=2)))
+    place = Place("a.pdf", (), page=1, last_page=2, spans=(TextPlace(0, page=1), TextPlace(5, page=2)))
     found = snippet("xyzzy", text, (0, 5))
     assert str(place.within(text, found.begin, found.end)) == "a.pdf, pp. 1–2" == str(place)
 
@@ -132,12 +132,12 @@ def test_servers_and_frameworks_cite_the_same_place(tmp_path: Path, index: Index
     from qontext.integrations.results import SearchSource
     from qontext.serve import api as http
     from qontext.serve import mcp, pages
-    from qontext.serve.passages import Filter
+    from qontext.serve.passages import FieldFilter
 
     index(make.pdf(tmp_path / "pump.pdf", PUMP))
     source = SearchSource(str(tmp_path / "adapted" / "index" / "bm25"))
     question, cited = "why does the red lamp blink?", "pump.pdf, p. 3"
-    (hit,) = source.system.search([question], 1, Filter())[0]
+    (hit,) = source.system.search([question], 1, FieldFilter())[0]
     served = http._hit(source.system, question, 1, hit)
     assert (served.place, "red lamp blinks" in served.snippet) == (cited, True)
     assert mcp._results(source.system, question, [hit])[0].place == cited

@@ -49,8 +49,8 @@ class AdaptConfig(StageConfig):
     prepend."""
 
     reranker: Annotated[str | None, Input()] = None
-    """Cross-encoder: a folder or a Hub name. Its scores replace labels, or refine them (margin-MSE), and it is the last
-    stage of a system: it reads the best passages of a question."""
+    """Cross-encoder as a teacher: a folder or a Hub name. Its scores replace labels, or refine them
+    (margin-MSE)."""
 
     budget: str = "30m"
     """Approximate time budget, such as 90s, 10m or 2h; a number alone is in minutes."""
@@ -77,10 +77,10 @@ class AdaptConfig(StageConfig):
     """Number of processes for training, encoding and search, one per GPU. Default: the number of GPUs."""
 
     index: Annotated[str | None, Machine()] = None
-    """What searches the vectors. Default: what it was before, else exact search. Its recall is measured."""
+    """The index that searches the vectors. Default: the previous one, else exact search. Its recall is measured."""
 
     on: RunsOn = "local"
-    """Where passages are tokenized, encoded and given queries: local, ray, HOST:PORT or ray://HOST:PORT; see
+    """The place where passages are tokenized, encoded and given queries: local, ray, HOST:PORT or ray://HOST:PORT; see
     'qontext encode'."""
 
     copy_model: Annotated[bool, Action()] = False
@@ -125,7 +125,7 @@ class AdaptConfig(StageConfig):
 
 @dataclass(frozen=True)
 class Request:
-    """What to adapt, and how to read it. `splits` are evaluated, `labeled` is the number of labeled
+    """The documents and the encoder to adapt, and their settings. `splits` are evaluated, `labeled` is the number of labeled
     questions to train on. `judged` has the number of labeled questions by split; they are `divided` if the
     labels have no splits of their own. `generate` and `pretrain` are the settings of these stages that do not
     depend on the plan.
@@ -152,9 +152,9 @@ class Request:
     window: int | None = None
     """Maximum tokens of a window, if passages have a vector for each of their windows."""
     title: TitleRule | None = None
-    """What is done with titles; None: what the initial encoder was trained with."""
+    """The rule for titles; None: the one with which the initial encoder was trained."""
     question_model: str | None = None
-    """What writes the questions to measure with, instead of the generator of the training queries."""
+    """The generator of the questions to measure with, if it is not that of the training queries."""
     read_as: tuple[str, ...] = ()
     """ENDING=FORMAT pairs: how files are read whose extension says something else."""
 

@@ -50,7 +50,10 @@ def show_plan(request: Request, source: Survey, plan: Plan, recipe: Path | None)
         "training": f"coCondenser on (passage, query) pairs: {plan.steps:,} steps of {plan.batch}"
         if plan.trains
         else "none",
-        "cross-encoder": _reranker(request, plan),
+        "teacher": f"{shown_name(request.reranker)}"
+        + (f": {plan.finetune_steps:,} steps on its scores" if plan.finetune_steps else ": not enough time")
+        if request.reranker
+        else None,
         "labels": _labels(request, plan),
         "evaluation": f"{' and '.join(questions)} questions"
         + (f" written by {shown_name(request.question_model)}" if request.question_model else "")
@@ -69,15 +72,6 @@ def _encoder(request: Request, plan: Plan) -> str:
     about = f"{shown_name(request.encoder)}: {pooling} pooling, up to {request.read_tokens} tokens, on {request.device}"
     about += f"; a vector for every {request.window} tokens" if request.window else ""
     return about + ("; questions are also compared token by token" if plan.tokens else "")
-
-
-def _reranker(request: Request, plan: Plan) -> str | None:
-    """What the cross-encoder does: it teaches, it is the last stage, or both."""
-    if not request.reranker:
-        return None
-    uses = [f"{plan.finetune_steps:,} steps on its scores"] if plan.finetune_steps else []
-    uses += [f"it reads the best {plan.reranked} passages of a question"] if plan.reranked else []
-    return f"{shown_name(request.reranker)}: {'; '.join(uses) or 'not enough time'}"
 
 
 def _time(plan: Plan, budget: float) -> str:
@@ -144,7 +138,7 @@ def show_built(
 
 
 def gained(verdict: Verdict) -> str:
-    """What the recommended system is better than, in one sentence."""
+    """The systems that the recommended one is better than, in one sentence."""
     means = {name: values[MEASURE] for name, values in verdict.scores[verdict.split].items()}
     before = max(("bm25", "start"), key=lambda name: means[name])
     change = means[verdict.system] - means[before]

@@ -66,7 +66,7 @@ class Planned:
         return str(self.claim["inputs"]["documents"]["digest"])
 
     def is_for(self, claim: dict[str, Any]) -> bool:
-        """Whether the request is the same, apart from the documents."""
+        """True if the request is the same, apart from the documents."""
         return _key_without_documents(self.claim) == _key_without_documents(claim)
 
     def write(self, work: Workdir) -> None:
@@ -233,6 +233,6 @@ def _inputs(
 
 
 def _is_default(entry: Entry) -> bool:
-    """Whether it is the default encoder, which may be installed elsewhere now."""
+    """True if it is the default encoder, which may be installed elsewhere now."""
     default = default_encoder()
     return Path(default).is_dir() and digest_of(default, "encoder") == entry["digest"]

@@ -1,1 +1,1 @@
-"""Where the parts of a stage are made: in this process, or on a Ray cluster."""
+"""The runners of a stage's parts: in this process, or on a Ray cluster."""

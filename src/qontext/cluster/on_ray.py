@@ -27,7 +27,7 @@ BEAT, SILENCE = 5.0, 60.0
 """Seconds between two signs of life, and without one until a worker is given up."""
 PATIENCE, LEAST_LEASE = 10, 600.0
 ATTEMPTS, DEATHS = 3, 10
-"""How often a part may fail, and how often its worker may die, before the job stops."""
+"""The number of times that a part may fail, or its worker die, before the job stops."""
 
 
 def run(verb: str, parts: Parts[Any], waiting: list[Part], advance: Callable[..., None]) -> Outcome:

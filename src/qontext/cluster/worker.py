@@ -22,7 +22,7 @@ from qontext.frame.parts import Part, Parts
 
 
 class Order(NamedTuple):
-    """What a worker works on."""
+    """The work of a worker."""
 
     verb: str
     settings: dict[str, Any]
@@ -95,7 +95,7 @@ class Worker:
         return True
 
     def open(self) -> tuple[dict[str, Any] | None, Failure | None]:
-        """What `finish` needs to know, once this process is ready to make parts."""
+        """The facts that `finish` needs, once this process is ready to make parts."""
         try:
             self._check()
             trust.inherit(self.order.trusted)

@@ -116,7 +116,7 @@ def query(sources: Sources, passages: Ints, visits: Ints, seed: int) -> Slices:
 
 @dataclass(frozen=True)
 class Rule:
-    """How contexts are drawn, and whether they are queries (then passages without queries have no context of
+    """The rule that draws contexts, and True if they are queries (then passages without queries have no context of
     this rule)."""
 
     draw: Callable[[Sources, Ints, Ints, int], Slices]
@@ -140,7 +140,7 @@ def rules_of(name: str) -> list[Rule]:
 
 
 def reads_queries(name: str) -> bool:
-    """Whether a context reads queries."""
+    """True if a context reads queries."""
     return any(rule.reads_queries for rule in rules_of(name))
 
 

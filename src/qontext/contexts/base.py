@@ -75,7 +75,7 @@ class Sources:
     candidates: int | None = None
 
     def room(self, passages: Ints) -> Ints:
-        """How many tokens of a text fit beside the title of each passage, which leaves at least half of `max_tokens`."""
+        """The number of tokens of a text that fit beside the title of each passage, at least half of `max_tokens`."""
         return self.max_tokens - np.minimum(self.passages.title_lengths[passages], self.max_tokens // 2)
 
     @functools.cached_property

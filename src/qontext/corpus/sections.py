@@ -25,7 +25,7 @@ from qontext.corpus.sentences import (
     group,
     shortened,
 )
-from qontext.data.places import SEPARATOR, Place, Span, common_prefix, joined
+from qontext.data.places import SEPARATOR, Place, TextPlace, common_prefix, joined
 from qontext.data.records import Block, Document
 from qontext.frame.errors import printable
 
@@ -81,7 +81,9 @@ class Outline:
             line = None if line is None else line + self.text.count("\n", at, start)
             stop = min(at + len(block.text), end)
             last_line = None if line is None else line + self.text.count("\n", start, stop)
-            spans.append(Span(start - begin, block.headings[own:], block.page, line, last_line, block.cell))
+            spans.append(
+                TextPlace(start - begin, block.headings[own:], block.page, line, last_line, block.cell)
+            )
         lines = [span.last_line for span in spans if span.last_line is not None]
         page, cell = (getattr(spans[0], name) for name in ("page", "cell"))
         spans = list(joined(spans, text))
@@ -213,7 +215,7 @@ def texts_of(document: Document, how: Splitting) -> Iterator[SectionText]:
         text, spans, start = above + document.content, [], len(above)
         for (_, passage), where in zip(document.passages, document.passage_places):
             number = _line(where).line
-            spans.append(Span(start, line=number, last_line=number))
+            spans.append(TextPlace(start, line=number, last_line=number))
             start += len(passage) + len("\n\n")
         place = place._replace(spans=tuple(spans))
         yield SectionText(document, text, split(text, how.language), document.metadata, file, place=place)

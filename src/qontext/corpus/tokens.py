@@ -42,7 +42,7 @@ class TokensConfig(PartsConfig):
     """Number of processes; 0 means one per core. Does not affect the result."""
 
 
-class Tokens(Parts[TokensConfig]):
+class Tokenization(Parts[TokensConfig]):
     unit = "texts"
 
     def __init__(self, config: TokensConfig, work: Workdir) -> None:
@@ -209,7 +209,7 @@ def _counted(names: pa.Array) -> tuple[pa.Array, pa.Array]:
 STAGE = Stage(
     verb="tokens",
     config=TokensConfig,
-    run=Tokens,
+    run=Tokenization,
     examples="""
         qontext tokens passages --tokenizer bert-base-uncased --out tokens
         qontext tokens queries --tokenizer tokenizer --out query-tokens

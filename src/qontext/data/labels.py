@@ -43,7 +43,7 @@ class Labels:
 
     @property
     def are_split(self) -> bool:
-        """Whether the labels define a test split; a single split counts if it is named test."""
+        """True if the labels define a test split; a single split counts if it is named test."""
         return len(self.splits) > 1 or "test" in self.splits
 
     @property

@@ -87,7 +87,7 @@ def _width(names: pa.StringArray) -> int:
 
 
 def _fits_words(names: pa.StringArray) -> bool:
-    """Whether the strings are ASCII without NUL, the padding of `_words`."""
+    """True if the strings are ASCII without NUL, the padding of `_words`."""
     return _is_ascii(names) and not pc.any(pc.match_substring(names, "\0")).as_py()
 
 

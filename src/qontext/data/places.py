@@ -37,7 +37,7 @@ class Place(NamedTuple):
     last_page: int | None = None
     """The last page and cell, if there are several."""
     last_cell: int | None = None
-    spans: tuple[Span, ...] = ()
+    spans: tuple[TextPlace, ...] = ()
     """The places within a passage that has several."""
 
     def __str__(self) -> str:
@@ -54,7 +54,7 @@ class Place(NamedTuple):
 
     def within(self, text: str, begin: int, end: int) -> Place:
         """The place of the passage's text[begin:end]."""
-        spans = self.spans or (Span(0, (), self.page, self.line, self.last_line, self.cell),)
+        spans = self.spans or (TextPlace(0, (), self.page, self.line, self.last_line, self.cell),)
         starts = [span.start for span in spans]
         first = max(0, bisect.bisect_right(starts, begin) - 1)
         touched = spans[first : max(first + 1, bisect.bisect_left(starts, end))]
@@ -78,7 +78,7 @@ class Place(NamedTuple):
         return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
 
 
-class Span(NamedTuple):
+class TextPlace(NamedTuple):
     """The place of a passage's text from the character `start` on: the headings below the passage's own, and the first
     and last line, if known. Its lines are those of the text, but none is after `last_line`: a record is one line."""
 
@@ -96,7 +96,7 @@ class Span(NamedTuple):
         line = self.line + text.count("\n", self.start, max(self.start, position))
         return line if self.last_line is None else min(line, self.last_line)
 
-    def continues(self, other: Span, text: str) -> bool:
+    def continues(self, other: TextPlace, text: str) -> bool:
         """True if `other`, which precedes this one, says all that this one does."""
         if self.line is None or other.line is None:
             is_next = self.line == other.line
@@ -107,9 +107,9 @@ class Span(NamedTuple):
         )
 
 
-def joined(spans: Iterable[Span], text: str) -> tuple[Span, ...]:
+def joined(spans: Iterable[TextPlace], text: str) -> tuple[TextPlace, ...]:
     """The spans of a passage, without those that follow from the one before."""
-    result: list[Span] = []
+    result: list[TextPlace] = []
     for span in spans:
         if result and span.continues(result[-1], text):
             result[-1] = result[-1]._replace(last_line=span.last_line)
@@ -195,7 +195,9 @@ def place_of(row: Mapping[str, Any], source: Path) -> Place:
     fields = {name: value for name, value in row.items() if value is not None}
     fields["headings"] = tuple(fields.get("headings", ()))
     fields["metadata"] = parsed(fields.get("metadata") or "{}", source)
-    spans = tuple(Span(**{**span, "headings": tuple(span["headings"])}) for span in fields.pop("spans", ()))
+    spans = tuple(
+        TextPlace(**{**span, "headings": tuple(span["headings"])}) for span in fields.pop("spans", ())
+    )
     pages = [span.page for span in spans if span.page is not None]
     cells = [span.cell for span in spans if span.cell is not None]
     return Place(**fields, last_page=_last(pages), last_cell=_last(cells), spans=spans)
@@ -233,7 +235,7 @@ def read_columns(
 
 
 def is_table(path: Path) -> bool:
-    """Whether the passages are in Parquet files, which have places, rather than in files of a labeled set."""
+    """True if the passages are in Parquet files, which have places, rather than in files of a labeled set."""
     if path.is_dir():
         return not any(path.glob("corpus.jsonl*"))
     return path.suffix == ".parquet"

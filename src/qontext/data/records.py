@@ -120,7 +120,7 @@ PLACES = pa.schema(
         pa.field("metadata", pa.string(), nullable=False),
         # The first cell of a notebook, from 1.
         pa.field("cell", pa.int32()),
-        # The places within a text that has several, each from a character on; see `places.Span`.
+        # The places within a text that has several, each from a character on; see `places.TextPlace`.
         pa.field(
             "spans",
             pa.list_(

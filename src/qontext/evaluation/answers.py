@@ -48,13 +48,13 @@ def tokens(text: str) -> str:
 
 
 def token_matcher(answers: Sequence[str]) -> Callable[[str], bool]:
-    """Whether a passage, passed as `tokens(text)`, contains one of the answers."""
+    """True if a passage, passed as `tokens(text)`, contains one of the answers."""
     texts = [text for text in map(tokens, answers) if text.strip()]
     return lambda passage: any(answer in passage for answer in texts)
 
 
 def pattern_matcher(answers: Sequence[str]) -> Callable[[str], bool]:
-    """Whether a passage, passed as `normalized(text)`, matches one of the patterns.
+    """True if a passage, passed as `normalized(text)`, matches one of the patterns.
 
     Raises TimeoutError once all its searches together took PATTERN_SECONDS.
     """
@@ -129,7 +129,7 @@ def answer_ranks(
 
 
 def is_questions(path: Path) -> bool:
-    """Whether a file contains questions with answers rather than judgments."""
+    """True if a file contains questions with answers rather than judgments."""
     return plain_name(path).endswith(".jsonl") or dpr.is_questions(path)
 
 

@@ -73,7 +73,7 @@ class Section:
 
     @property
     def is_held_out(self) -> bool:
-        """Whether `holdout` wrote the judgments."""
+        """True if `holdout` wrote the judgments."""
         parent = Path(self.place).parent
         return artifacts.is_artifact(parent) and artifacts.open_artifact(parent).verb == "holdout"
 

@@ -56,7 +56,7 @@ def write_questions(model: str, passages: Sequence[Passage], seed: int, work: Wo
 
 
 def time_questions(model: str, passages: Sequence[Passage]) -> Asking:
-    """What loading the model and a question take on this machine."""
+    """The seconds to load the model and to ask a question on this machine."""
     started = time.monotonic()
     generator = _opened(model, seed=0)
     _written(generator, passages[:2], lambda count: None)  # one-time costs

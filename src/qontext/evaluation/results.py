@@ -71,7 +71,7 @@ def _published(section: Section) -> list[published.Published]:
 
 
 def _is_partial(section: Section) -> bool:
-    """Whether only a part of the benchmark's collection was searched."""
+    """True if only a part of the benchmark's collection was searched."""
     assert section.benchmark is not None
     return any(count < 0.99 * section.benchmark.passages for count in section.searched.values())
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import torch
 from torch import Tensor
 
-from qontext.finetune.batches import Keys, Reader, Texts
+from qontext.finetune.batches import LabelKeys, Reader, Texts
 from qontext.finetune.bi_encoder import BiEncoder, sides
 from qontext.finetune.losses.base import WithBatchTeacher
 from qontext.finetune.losses.margin_mse import margin_mse
@@ -44,7 +44,7 @@ class BatchTeacher:
         self.representation.fill_up()
 
     def reader(self) -> Reader:
-        """How it reads texts."""
+        """The form in which it reads texts."""
         layout, kinds = self.model.layout, get_args(Kind)
         prompts = {kind: layout.prompt(kind) for kind in kinds}
         longest = (self.representation.longest(kind) or self.model.max_length for kind in kinds)
@@ -75,7 +75,7 @@ class TaughtInBatch(BiEncoder):
         self.shapes = both[0].shape[1:], both[1].shape[1:]
         return torch.cat([texts.float().flatten(1) for texts in both], 1)
 
-    def contrast(self, texts_MX: Tensor, keys: Keys, rows: slice) -> dict[str, Tensor]:
+    def contrast(self, texts_MX: Tensor, keys: LabelKeys, rows: slice) -> dict[str, Tensor]:
         student_MX, teacher_MX = texts_MX.split([math.prod(shape) for shape in self.shapes], 1)
         student, teacher = (
             part.unflatten(1, shape) for part, shape in zip((student_MX, teacher_MX.detach()), self.shapes)
@@ -92,7 +92,7 @@ class TaughtInBatch(BiEncoder):
         weight = self.teacher.weight / (len(versions) * keys.is_query.sum())
         return losses | {"batch_teacher": weight * torch.stack(errors).sum()}
 
-    def _scores(self, texts: Tensor, keys: Keys, rows: slice) -> Tensor:
+    def _scores(self, texts: Tensor, keys: LabelKeys, rows: slice) -> Tensor:
         return self.representation.similarity(*sides(texts, keys, rows)) / self.temperature
 
 

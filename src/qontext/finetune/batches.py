@@ -53,7 +53,7 @@ class Tokenized:
 
 @dataclass(frozen=True)
 class Reader:
-    """How a model reads texts: what precedes each of a kind, the maximum number of tokens, and what is done with titles."""
+    """The form in which a model reads texts: the prefix of each kind, the maximum length, and the rule for titles."""
 
     tokenizer: Any
     prompts: Mapping[Kind, str]
@@ -85,7 +85,7 @@ def tokenized(
 
 
 @dataclass(frozen=True)
-class Keys(Tensors):
+class LabelKeys(Tensors):
     """Keys of the rows of a batch, [M] each. `query` is the query's position in the whole batch (for a
     passage, that of its query); `known` [M, K] has the text keys of a query's positives, -1 elsewhere;
     `teacher` a passage's score, NaN if it has none.
@@ -134,7 +134,7 @@ class RetrieverPlan:
         number = np.concatenate([np.zeros_like(place), np.arange(len(passages)) % self.per_query + 1])
         row_keys = hashed(seed, "dropout", step, query, number)
         none = np.full((len(passages), self.examples.known.shape[1]), -1)
-        keys = Keys(
+        keys = LabelKeys(
             *(
                 torch.from_numpy(column)
                 for column in (

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from qontext.finetune.batches import Keys, Texts
+from qontext.finetune.batches import LabelKeys, Texts
 from qontext.finetune.losses.base import Comparison, Loss
 from qontext.finetune.losses.contrastive import Contrastive
 from qontext.frame.config import Options
@@ -48,7 +48,7 @@ class BiEncoder(TrainableModel):
         texts: Tensor = self.representation(encoder, ids_NT, mask_NT, are_queries)
         return texts
 
-    def contrast(self, vectors_MH: Tensor, keys: Keys, rows: slice) -> dict[str, Tensor]:
+    def contrast(self, vectors_MH: Tensor, keys: LabelKeys, rows: slice) -> dict[str, Tensor]:
         """The share of the loss of the queries in `rows`, from all ranks' representations [M, …] and keys."""
         versions, total = self.representation.versions(vectors_MH), dict[str, Tensor]()
         for part in versions:
@@ -56,7 +56,7 @@ class BiEncoder(TrainableModel):
                 total[name] = total[name] + loss / len(versions) if name in total else loss / len(versions)
         return total | self.representation.regularize(vectors_MH, keys.is_query, rows, self.progress)
 
-    def _losses(self, vectors_MH: Tensor, keys: Keys, rows: slice) -> dict[str, Tensor]:
+    def _losses(self, vectors_MH: Tensor, keys: LabelKeys, rows: slice) -> dict[str, Tensor]:
         total = keys.is_query.sum()
         queries, passages = keys[rows][keys[rows].is_query], keys[~keys.is_query]
         own_QP = queries.query[:, None] == passages.query
@@ -75,7 +75,7 @@ class BiEncoder(TrainableModel):
         return {name: loss / total for name, loss in losses.items()}
 
 
-def sides(texts: Tensor, keys: Keys, rows: slice) -> tuple[Tensor, Tensor]:
+def sides(texts: Tensor, keys: LabelKeys, rows: slice) -> tuple[Tensor, Tensor]:
     """The queries [Q, …] in `rows`, and the passages [P, …], of the texts [M, …] of the whole batch."""
     return texts[rows][keys.is_query[rows]], texts[~keys.is_query]
 

@@ -106,7 +106,7 @@ class FinetuneConfig(LabeledConfig):
     in the folder query/ of the result, where `search` and `encode --kind query` find it."""
 
     representation: str = "vector"
-    """What a text becomes, and how texts are compared."""
+    """The representation of a text, and with it the similarity of two."""
 
     loss: str = "contrastive"
     """Loss between queries and passages."""

@@ -125,7 +125,7 @@ def open_representation(config: FinetuneConfig, encoder: Any) -> Any:
 
 
 def _reader(config: FinetuneConfig, representation: Any, tokenizer: Any, *, says: bool) -> Any:
-    """How the model reads texts."""
+    """The form in which the model reads texts."""
     from qontext.finetune.batches import Reader
     from qontext.models.representations.base import Lengths
 

@@ -16,7 +16,7 @@ _LONG = 25
 _NO_MEMORY = re.compile(
     "can't allocate memory|cannot allocate memory|failed to allocate memory|bad_alloc", re.IGNORECASE
 )
-"""What PyTorch, the system and C++ libraries say."""
+"""The messages of PyTorch, the system and C++ libraries."""
 
 
 class QontextError(ValueError):

@@ -58,7 +58,7 @@ def _locked(folder: Path, file: Path, *, wait: bool) -> IO[str]:
         handle.close()
 
 
-class Reading:
+class ReadLock:
     """A folder that is read, and that `remove_unread` leaves alone until this object is gone."""
 
     def __init__(self, path: Path) -> None:

@@ -76,7 +76,7 @@ def show(level: int) -> None:
 
 
 def is_shown() -> bool:
-    """Whether progress and results are shown."""
+    """True if progress and results are shown."""
     return _handler in logger.handlers and logger.isEnabledFor(NOTE)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from qontext.frame.errors import QontextError
-from qontext.serve.passages import Filter
+from qontext.serve.passages import FieldFilter
 from qontext.serve.systems import Opener, ServedSystem
 
 
@@ -33,7 +33,7 @@ class SearchSource:
             raise QontextError("the question is empty")
         passages = self.system.passages
         results = []
-        for hit in self.system.search([question], k, Filter(folder))[0]:
+        for hit in self.system.search([question], k, FieldFilter(folder))[0]:
             passage = passages[hit.number]
             position, _ = passages.position(hit.number)
             snippet, place = self.system.matched(hit, question)

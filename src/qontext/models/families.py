@@ -99,7 +99,7 @@ def local_mask(config: Any, hidden_NTH: Tensor, mask_NT: Tensor | None) -> Any:
 
 
 def _ready_made(config: Any, mask_NT: Tensor) -> bool:
-    """Whether to skip the library's check of the mask, which drops a mask without padding. The check pays off
+    """Skip the library's check of the mask, which drops a mask without padding. The check pays off
     on a CPU; on a GPU it makes the host wait for the device at every call.
     """
     return bool(config._attn_implementation == "sdpa" and mask_NT.device.type != "cpu")

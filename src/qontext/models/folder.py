@@ -100,7 +100,7 @@ class ModelFolder:
     """The settings in config.json, which fit the weights."""
 
     @cached_property
-    def layout(self) -> Layout:
+    def layout(self) -> FolderLayout:
         """The pooling, prompts and limits of its vectors."""
         return read_layout(self.transformer)
 
@@ -143,7 +143,7 @@ def _transformer_of(directory: Path) -> Path:
 
 
 @dataclass(frozen=True)
-class Layout:
+class FolderLayout:
     """The settings by which the vectors of a directory are computed."""
 
     transformer: Path
@@ -174,12 +174,12 @@ class Layout:
         return self.prompts.get(name, "") if name else ""
 
 
-def read_layout(directory: Path) -> Layout:
+def read_layout(directory: Path) -> FolderLayout:
     """The layout of a transformer's directory. Without modules.json, a text's vector is that of [CLS]."""
     root = _root(directory)
     if root is None:
         title = recorded_title(directory)
-        return Layout(directory, "cls", (), False, {}, None, False, None, "dot", title=title)
+        return FolderLayout(directory, "cls", (), False, {}, None, False, None, "dot", title=title)
     listed = read_json(root / "modules.json", list[Module])
     if any(m["type"].startswith("pylate.") for m in listed):
         raise QontextError(
@@ -198,7 +198,7 @@ def read_layout(directory: Path) -> Layout:
     settings = _read(root / "config_sentence_transformers.json", Prompts)
     transformer = _read(directory / "sentence_bert_config.json", Limits)
     representation, module = _representation(paths, root)
-    return Layout(
+    return FolderLayout(
         transformer=directory,
         pooling=_pooling(paths.get("Pooling")),
         dense=tuple(path for kind, path in modules if kind == "Dense"),

@@ -69,14 +69,14 @@ def download(name: str, patterns: list[str]) -> Path:
 
 
 def online() -> bool:
-    """Whether the Hub answers within three seconds. With HF_HUB_OFFLINE=1, returns False at once."""
+    """True if the Hub answers within three seconds. With HF_HUB_OFFLINE=1, returns False at once."""
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON"):
         return False
     return reachable(os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
 
 
 def reachable(url: str) -> bool:
-    """Whether the host of a URL, or its proxy, answers within three seconds."""
+    """True if the host of a URL, or its proxy, answers within three seconds."""
     host, port = _target(url)
     answered = threading.Event()
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from typing_extensions import TypedDict
 
 from qontext.frame.damage import opening, read_json
-from qontext.models.folder import QUERY_FOLDER, Kind, Layout, locate
+from qontext.models.folder import QUERY_FOLDER, FolderLayout, Kind, locate
 
 Floats = NDArray[np.float32]
 
@@ -35,7 +35,9 @@ class _Limits(TypedDict, total=False):
 class LightRetriever:
     """``encode(texts, kind) → [N, H]`` in fp32, one text at a time."""
 
-    def __init__(self, layout: Layout, config: Mapping[str, Any], *, max_length: int | None = None) -> None:
+    def __init__(
+        self, layout: FolderLayout, config: Mapping[str, Any], *, max_length: int | None = None
+    ) -> None:
         from safetensors.numpy import load_file
         from tokenizers import Tokenizer
 
@@ -139,8 +141,8 @@ def open_light(name: str | os.PathLike[str], max_length: int | None = None) -> L
     return LightRetriever(folder.layout, folder.config, max_length=max_length)
 
 
-def is_light(layout: Layout, config: Mapping[str, Any]) -> bool:
-    """Whether `LightRetriever` supports an encoder's folder."""
+def is_light(layout: FolderLayout, config: Mapping[str, Any]) -> bool:
+    """True if `LightRetriever` supports an encoder's folder."""
     return (
         config.get("model_type") == "bert"
         and config.get("hidden_act", "gelu") == "gelu"

@@ -92,7 +92,7 @@ def computes_in(options: ComputeConfig) -> tuple[str, str]:
 
 
 def has_bf16(device: torch.device) -> bool:
-    """Whether the device multiplies bf16 matrices in hardware. oneDNN, which is used on a CPU, does not use
+    """True if the device multiplies bf16 matrices in hardware. oneDNN, which is used on a CPU, does not use
     units that ONEDNN_MAX_CPU_ISA excludes.
     """
     if device.type == "cuda":

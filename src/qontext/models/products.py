@@ -24,7 +24,7 @@ _PIECE = 1_024
 
 @cache
 def fp32_is_faster() -> bool:
-    """Whether fp32 products should be oneDNN's on this machine."""
+    """True if fp32 products should be oneDNN's on this machine."""
     return machine.is_amd_with_avx512() and "avx512" not in excluded_units() and _is_available()
 
 

@@ -42,7 +42,7 @@ Made with qontext {version}.
 """
 
 
-class Module(NamedTuple):
+class ModuleFolder(NamedTuple):
     """An entry of modules.json: its type in sentence-transformers or this package, its folder, and its settings there."""
 
     type: str
@@ -63,7 +63,7 @@ def save_weights(
 def write_modules(
     directory: Path,
     model_type: str,
-    modules: Sequence[Module],
+    modules: Sequence[ModuleFolder],
     *,
     max_length: int,
     similarity: str,
@@ -95,7 +95,7 @@ def write_modules(
     )
 
 
-def vector_modules(hidden_size: int, pooling: Pooling, *, normalize: bool) -> list[Module]:
+def vector_modules(hidden_size: int, pooling: Pooling, *, normalize: bool) -> list[ModuleFolder]:
     """The modules of an encoder of one vector."""
     settings = {
         "word_embedding_dimension": hidden_size,
@@ -105,8 +105,8 @@ def vector_modules(hidden_size: int, pooling: Pooling, *, normalize: bool) -> li
         "pooling_mode_mean_sqrt_len_tokens": False,
     }
     # The names under which every version since 2 finds its modules; version 5 also has longer ones.
-    modules = [Module("models.Transformer", ""), Module("models.Pooling", "1_Pooling", settings)]
-    return [*modules, Module("models.Normalize", "2_Normalize")] if normalize else modules
+    modules = [ModuleFolder("models.Transformer", ""), ModuleFolder("models.Pooling", "1_Pooling", settings)]
+    return [*modules, ModuleFolder("models.Normalize", "2_Normalize")] if normalize else modules
 
 
 def _write(path: Path, value: Any) -> None:

@@ -25,7 +25,7 @@ from qontext.frame.errors import QontextError
 FILE = "qontext.json"
 
 
-class Record(TypedDict, total=False):
+class TitleRecord(TypedDict, total=False):
     """The fields of `qontext.json` in a model's folder."""
 
     title: TitleRule
@@ -62,7 +62,7 @@ def recorded_title(folder: Path) -> TitleRule | None:
     """The rule in a model's folder, or in the one above its transformer's; None without a record."""
     for place in (folder, folder.parent):
         if (place / FILE).is_file():
-            record: Record = read_json(place / FILE, Record)
+            record: TitleRecord = read_json(place / FILE, TitleRecord)
             return record.get("title")
         if (place / "modules.json").is_file():
             return None

@@ -87,7 +87,7 @@ def stored_tokens(source: str) -> Artifact | None:
 
 
 def title_rule(chosen: TitleRule | None, passages: str, encoder: str, *, says: bool) -> TitleRule:
-    """What is done with titles; of a token store, what was done with them."""
+    """The rule for titles; of a token store, the one that was followed."""
     recorded = None if encoder in PRESETS else locate(encoder).title
     if (tokens := stored_tokens(passages)) is None:
         return settle_title(chosen, recorded, encoder, says=says)

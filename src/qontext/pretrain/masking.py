@@ -52,7 +52,7 @@ class Vocabulary:
 def choose_words(
     word_starts: NDArray[np.bool_], lengths: NDArray[np.int64], rate: float, keys: U64, seed: int
 ) -> NDArray[np.bool_]:
-    """Which tokens to mask: flat [sum of lengths], whole words. `keys` has one number per text."""
+    """The mask of the tokens to hide: flat [sum of lengths], whole words. `keys` has one number per text."""
     begins = np.cumsum(lengths) - lengths
     row_of_token = np.repeat(np.arange(len(lengths)), lengths)
     starts = word_starts.copy()

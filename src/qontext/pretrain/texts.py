@@ -157,8 +157,8 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Bag(Tensors):
-    """What the rows of a micro-batch predict: `texts` [R] are the rows with a bag, `rows` [K] is the place among these of a
-    token, and `labels` [K] the token.
+    """The bags that the rows of a micro-batch predict: `texts` [R] are the rows with a bag, `rows` [K] is the place among
+    these of a token, and `labels` [K] the token.
 
     `weights` [K] sum to 1 over the whole batch: every bag weighs the same, and so does every token of a bag.
     """

@@ -19,8 +19,7 @@ from qontext.frame.config import Input
 from qontext.frame.errors import QontextError
 from qontext.frame.parts import Outcome, Part, Parts, PartsConfig
 from qontext.frame.stages import Stage
-from qontext.queries.filtering.judges import JUDGES, JudgedTexts
-from qontext.queries.filtering.judges import Part as Judged
+from qontext.queries.filtering.judges import JUDGES, Judged, JudgedTexts
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -53,7 +53,7 @@ def content_words(text: str) -> set[str]:
 
 
 @dataclass(frozen=True, eq=False)
-class Tokens:
+class TokenArrays:
     """Texts as flat arrays. T tokens (as written, between spaces), U distinct tokens, W distinct words."""
 
     starts: Array  # [texts + 1]: where each text's tokens start
@@ -66,7 +66,7 @@ class Tokens:
     ends: Array  # [T] the last token of a sentence
 
     @classmethod
-    def of(cls, texts: Sequence[str]) -> Tokens:
+    def of(cls, texts: Sequence[str]) -> TokenArrays:
         """Quotes, brackets and dashes become spaces, and parenthesized text is removed."""
         starts, token, written = split(texts)
         bare = pc.utf8_trim(written, _TRIM)

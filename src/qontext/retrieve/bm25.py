@@ -296,7 +296,7 @@ def _write_rest(
 
 
 def _numba_is_ready() -> bool:
-    """Whether numba is installed; enables its on-disk cache of bm25s's compiled search."""
+    """True if numba is installed; enables its on-disk cache of bm25s's compiled search."""
     try:
         from bm25s.numba import retrieve_utils
     except ImportError:

@@ -156,7 +156,7 @@ class Encode(Parts[EncodeConfig]):
         return {"encoded": len(content.tokens), "reused": int(content.known.sum())}
 
     def _entries(self, outcome: Outcome) -> dict[str, float]:
-        """How long packed representations are."""
+        """The lengths of packed representations."""
         from qontext.frame.damage import read_array
 
         if "representation" not in (outcome.facts or {}):

@@ -20,7 +20,7 @@ from qontext.frame.stages import Stage
 
 class ExportConfig(StageConfig):
     source: Annotated[str, Input(positional=True)]
-    """What to export: vectors from `encode`, an index from `index`, or what `adapt` made."""
+    """The source of the export: vectors from `encode`, an index from `index`, or what `adapt` made."""
 
     to: Literal["parquet"] = "parquet"
     """The format."""
@@ -34,7 +34,7 @@ def run(config: ExportConfig, work: Workdir) -> dict[str, Any]:
 
     from qontext.data import records
     from qontext.retrieve.encoded.packed import open_stored
-    from qontext.retrieve.encoded.passage_texts import PassageTexts, Row
+    from qontext.retrieve.encoded.passage_texts import PassageTexts, TextRow
     from qontext.retrieve.where import passages_of
 
     vectors = open_stored(_vectors(Path(config.source)))
@@ -42,7 +42,7 @@ def run(config: ExportConfig, work: Workdir) -> dict[str, Any]:
         raise QontextError("holds vectors of queries, not of passages", place=config.source)
     vectors.check()
     texts = PassageTexts(vectors, config.passages or passages_of(vectors.artifact))
-    names = [name for name in Row._fields if name not in ("place", "metadata")]
+    names = [name for name in TextRow._fields if name not in ("place", "metadata")]
     with log.progress("export", len(vectors), "passages") as advance:
         parts: Sequence[Any] = vectors.parts
         for number, part in enumerate(parts):

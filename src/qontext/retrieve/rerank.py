@@ -121,7 +121,7 @@ def rerank(
 class Rerank(Parts[RerankConfig]):
     unit = "pairs"
     scorer: Any = None
-    """What scores by vectors of tokens, if cross-encoders do not."""
+    """The scorer by vectors of tokens; None for cross-encoders."""
 
     @cached_property
     def candidates(self) -> tuple[Any, Any]:

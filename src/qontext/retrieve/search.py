@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 class SearchConfig(PartsConfig, Bm25Options, DeviceConfig):
     index: Annotated[str | None, Input(positional=True, fingerprint=fingerprint_of)] = None
-    """What to search: vectors (from `encode`, exact search), an index (from `index`), or a directory of
+    """The index to search: vectors (from `encode`, exact search), an index (from `index`), or a directory of
     `adapt`. Optional with --bm25: the passages are then indexed first."""
 
     question: Annotated[str | None, Input(positional=True, by_content=False)] = None
@@ -166,7 +166,7 @@ class Search(Parts[SearchConfig]):
         }
 
     def _is_for_one_process(self) -> bool:
-        """Whether two processes cannot open the index at a time."""
+        """True if two processes cannot open the index at a time."""
         from qontext.retrieve.index.load import is_for_one_process
 
         index = self.config.index
@@ -272,7 +272,7 @@ def _words(config: SearchConfig, work: Workdir) -> Index:
 
 
 def _rows(config: SearchConfig, index: Index) -> Any:
-    """Which passages of the index meet the conditions; None without conditions."""
+    """The passages of the index that meet the conditions; None without conditions."""
     from qontext.retrieve.inputs import select_passages
     from qontext.retrieve.where import mask, parse, passages_of
 

@@ -20,7 +20,7 @@ from qontext.retrieve.analyzer import WORD, term_of
 SNIPPET = 320
 """Maximum characters of a snippet."""
 MORE = "…"
-"""Where text is left out. It is attached to the word beside it, so that it is never alone on a line."""
+"""The sign of text that is left out. It is attached to the word beside it, so that it is never alone on a line."""
 _K1, _B = 0.9, 0.4
 _END = re.compile(r"[.!?…][\"'”’)\]]*\s+|\n\s*\n\s*")
 _CODE = re.compile(

@@ -48,7 +48,7 @@ class Condition(NamedTuple):
     value: str
 
     def holds(self, value: object) -> bool:
-        """Whether a field with this value, or one of these values, meets the condition."""
+        """True if a field with this value, or one of these values, meets the condition."""
         if self.operator == "!=":
             return not self._replace(operator="=").holds(value)
         if isinstance(value, list):

@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from qontext.frame.errors import QontextError
 from qontext.serve.errors import Unknown
 from qontext.serve.models import Kind
-from qontext.serve.passages import Filter
+from qontext.serve.passages import FieldFilter
 from qontext.serve.schemas import (
     ERRORS,
     Embedding,
@@ -57,7 +57,7 @@ async def search(body: SearchRequest, request: Request) -> Response:
     service = service_of(request)
     system = service.system(body.system)
     queries = [body.query] if isinstance(body.query, str) else body.query
-    only = Filter(body.folder, body.document, tuple(body.where))
+    only = FieldFilter(body.folder, body.document, tuple(body.where))
     results = await service.search(system, queries, body.k, only)
     if len(queries) * body.k <= AT_ONCE:
         return _searched(system, queries, results)

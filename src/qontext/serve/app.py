@@ -19,7 +19,7 @@ from qontext.frame import log
 from qontext.frame.errors import QontextError
 from qontext.serve import api
 from qontext.serve.errors import Failed, ServeError
-from qontext.serve.metrics import Metrics
+from qontext.serve.metrics import ServerMetrics
 from qontext.serve.security import Guard, Policy, error_body
 from qontext.serve.service import Service
 from qontext.serve.web import is_page, render
@@ -79,7 +79,7 @@ def bare_app(title: str, about: str, lifespan: Any = None) -> FastAPI:
 class Observer:
     """ASGI middleware that counts requests, and logs them without their queries."""
 
-    def __init__(self, app: Any, metrics: Metrics | None) -> None:
+    def __init__(self, app: Any, metrics: ServerMetrics | None) -> None:
         self.app, self.metrics = app, metrics
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:

@@ -30,7 +30,7 @@ class _Job:
     results: list[Any] = field(default_factory=list)
     """Those of the first items."""
     is_abandoned: bool = False
-    """Whether nobody waits for the results anymore."""
+    """True if nobody waits for the results anymore."""
 
 
 _Part = tuple[_Job, list[Any]]

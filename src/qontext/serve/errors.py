@@ -1,4 +1,4 @@
-"""What goes wrong with a request, by HTTP status. All other errors are mistakes of the client (400)."""
+"""The errors of requests, by HTTP status. All other errors are mistakes of the client (400)."""
 
 from __future__ import annotations
 

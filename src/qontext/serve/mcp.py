@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 
 from qontext import __version__
 from qontext.frame.errors import QontextError, shorten
-from qontext.serve.passages import Filter, Passages
+from qontext.serve.passages import FieldFilter, Passages
 from qontext.serve.schemas import LONGEST_QUERY
 from qontext.serve.service import Service
 from qontext.serve.systems import ServedSystem
@@ -68,7 +68,7 @@ def build(service: Service) -> Any:
         if not question.strip():
             raise ToolError("The question is empty. Ask in a few words.")
         try:
-            results = await service.search(service.default, [question], k, Filter(folder))
+            results = await service.search(service.default, [question], k, FieldFilter(folder))
         except QontextError as error:
             raise ToolError(str(error)) from None
         return SearchResults(results=_results(service.default, question, results.hits[0]))

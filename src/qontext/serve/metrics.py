@@ -12,7 +12,7 @@ SIZES = (1, 2, 4, 8, 16, 32, 64)
 """Upper bounds of the histogram of batches."""
 
 
-class Metrics:
+class ServerMetrics:
     """Requests by route and status, their latencies, and the sizes of computed batches."""
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ from qontext.retrieve.snippets import unwrapped
 from qontext.serve.api import service_of
 from qontext.serve.errors import ServeError, Unknown
 from qontext.serve.models import Kind
-from qontext.serve.passages import Filter
+from qontext.serve.passages import FieldFilter
 from qontext.serve.schemas import LONGEST_CONDITION, LONGEST_QUERY, MOST_CONDITIONS
 from qontext.serve.security import COOKIE, TOO_MANY, client_of
 from qontext.serve.service import Service, TimedHits
@@ -34,7 +34,7 @@ PER_PAGE = 20
 
 
 @dataclass(frozen=True)
-class Result:
+class ShownResult:
     """A hit on a page."""
 
     rank: int
@@ -54,7 +54,7 @@ class Column:
     """The results of one system."""
 
     system: ServedSystem
-    results: list[Result]
+    results: list[ShownResult]
     milliseconds: float
     missed: list[tuple[str, int]]
     """(title, rank in the first column) of hits that are only in the first column."""
@@ -76,7 +76,7 @@ async def search(request: Request) -> Response:
         return page("search.html", request, status, **{**empty, "error": str(error)})
     if not text:
         return page("search.html", request, **empty)
-    only = Filter(form["folder"] or None, form["document"] or None, tuple(form["where"]))
+    only = FieldFilter(form["folder"] or None, form["document"] or None, tuple(form["where"]))
     kind: Kind = "passage" if form["like"] else "query"
     k = form["k"] + (own is not None)
     try:
@@ -118,7 +118,7 @@ async def compare(request: Request) -> Response:
     number = _whole(values.get("page"), 1, 1, 1_000_000)
     rows, pages = _page(list(service.labels.queries.items()), number)
     results = await asyncio.gather(
-        *(service.search(system, [text for _, text in rows], 10, Filter()) for system in systems if rows)
+        *(service.search(system, [text for _, text in rows], 10, FieldFilter()) for system in systems if rows)
     )
     table = []
     for row, (query, text) in enumerate(rows):
@@ -257,7 +257,7 @@ def _result(
     text: str,
     first: dict[str, int] | None,
     relevant: set[str],
-) -> Result:
+) -> ShownResult:
     passage = system.passages[hit.number]
     position, count = system.passages.position(hit.number)
     shown, place = system.matched(hit, text, SNIPPET)
@@ -266,7 +266,7 @@ def _result(
         before = first.get(passage.id)
         up = f"↑ from {before}" if before and before > rank else f"↓ from {before}"
         moved = "new" if before is None else "" if before == rank else up
-    return Result(
+    return ShownResult(
         rank=rank,
         score=hit.score,
         passage=passage,

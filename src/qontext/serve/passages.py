@@ -29,7 +29,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
-class Filter:
+class FieldFilter:
     """The passages that may be returned: all by default.
 
     `folder` is a folder of documents, `document` the id of one; `where` are conditions such as
@@ -49,7 +49,7 @@ class Passages:
 
     def __init__(self, passages: Iterable[Passage], name: str, places: pa.Table | None = None) -> None:
         self.name, self._places = name, places
-        self._masks: OrderedDict[Filter, Mask] = OrderedDict()
+        self._masks: OrderedDict[FieldFilter, Mask] = OrderedDict()
         batches: list[pa.RecordBatch] = []
         rows: list[Passage] = []
         for passage in passages:
@@ -147,7 +147,7 @@ class Passages:
         numbers: Array = indices.to_numpy().astype(np.int64)
         return numbers
 
-    def mask(self, only: Filter) -> Mask:
+    def mask(self, only: FieldFilter) -> Mask:
         """[P] which passages the filter accepts."""
         if only not in self._masks:
             self._masks[only] = self._accepted(only)
@@ -155,7 +155,7 @@ class Passages:
                 self._masks.popitem(last=False)
         return self._masks[only]
 
-    def _accepted(self, only: Filter) -> Mask:
+    def _accepted(self, only: FieldFilter) -> Mask:
         conditions = list(only.where)
         accepted = np.ones(len(self), bool)
         if only.document:

@@ -98,7 +98,7 @@ class EmbeddingRequest(Body):
     dimensions: int | None = Field(None, ge=1)
     """Truncate the vectors to their first dimensions and normalize them."""
     input_type: Literal["query", "passage", "document", "search_query", "search_document"] | None = None
-    """Whether the texts are queries or passages, if the model name does not specify it. Default: passages."""
+    """The kind of the texts, if the model name does not specify it. Default: passages."""
     user: str | None = None
     """Ignored."""
 

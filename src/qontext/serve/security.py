@@ -83,11 +83,11 @@ class Policy:
         return not any(path == p or (p.endswith("/") and path.startswith(p)) for p in self.open_paths)
 
     def accepts(self, token: str) -> bool:
-        """Whether this is the token, found out in a time that does not depend on where they differ."""
+        """Compare with the token, in a time that does not depend on where they differ."""
         return self.token is not None and hmac.compare_digest(token.encode(), self.token.encode())
 
     def session(self) -> str:
-        """What the cookie of someone who knows the token holds."""
+        """The content of the cookie of someone who knows the token."""
         assert self.token is not None
         return hmac.new(self.token.encode(), b"qontext session", hashlib.sha256).hexdigest()
 

@@ -14,9 +14,9 @@ from qontext.frame import log
 from qontext.frame.errors import QontextError, did_you_mean
 from qontext.serve.batching import Batcher
 from qontext.serve.errors import Unknown
-from qontext.serve.metrics import Metrics
+from qontext.serve.metrics import ServerMetrics
 from qontext.serve.models import Kind, Reranker, ServedEncoder
-from qontext.serve.passages import Filter
+from qontext.serve.passages import FieldFilter
 from qontext.serve.systems import ServedHit, ServedSystem, reranked
 
 Array = np.ndarray[Any, Any]
@@ -63,7 +63,7 @@ class Service:
                 f"a reranker and a directory have the name {min(clash)!r}", remedy="Rename one."
             )
         self.labels, self.about, self.log_queries = labels or Labels(), about, log_queries
-        self.metrics, self.started = Metrics(), int(time.time())
+        self.metrics, self.started = ServerMetrics(), int(time.time())
         self.batcher = Batcher(capacity, seconds, self.metrics.batch)
 
     @property
@@ -85,7 +85,7 @@ class Service:
             reranker.scores([("a", "a")])
 
     async def search(
-        self, system: ServedSystem, texts: list[str], k: int, only: Filter, kind: Kind = "query"
+        self, system: ServedSystem, texts: list[str], k: int, only: FieldFilter, kind: Kind = "query"
     ) -> TimedHits:
         """The best k passages for each text."""
         started = time.perf_counter()

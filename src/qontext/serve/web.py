@@ -64,7 +64,7 @@ def url(path: str, **parameters: Any) -> str:
 
 
 def is_page(request: Request) -> bool:
-    """Whether the client accepts HTML."""
+    """True if the client accepts HTML."""
     path = request.url.path
     return not path.startswith(("/v1/", "/mcp")) and "text/html" in request.headers.get("accept", "")
 

@@ -111,7 +111,7 @@ class TrainableModel(nn.Module):
 
 
 def check(output: Any, model: TrainableModel) -> Output:
-    """What `forward` returned; refused if the loop cannot train with it."""
+    """The result of `forward`; refused if the loop cannot train with it."""
     name = f"forward of {type(model).__name__} returned"
     if not isinstance(output, Output):
         raise QontextError(f"{name} a {type(output).__name__}", remedy="Return an Output with named losses.")

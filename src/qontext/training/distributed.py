@@ -65,7 +65,7 @@ class Group:
             gradient.copy_(part.view_as(gradient))
 
     def any(self, value: bool) -> bool:
-        """Whether the flag is True on any rank."""
+        """True if the flag is True on any rank."""
         if self.world == 1:
             return value
         flag = torch.tensor(float(value))  # on the CPU: the processes wait for each other, not for their GPUs

@@ -91,7 +91,7 @@ def _place_keys(shape: Sequence[int], device: torch.device) -> Tensor:
 
 
 def _steps(size: int, device: torch.device) -> Tensor:
-    """What is added to a key for each of `size` indices."""
+    """The offsets from a key of `size` indices."""
     return torch.arange(1, size + 1, device=device) * _GOLDEN
 
 

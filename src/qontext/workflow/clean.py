@@ -84,7 +84,7 @@ def _check(root: Path) -> None:
 
 
 def _strange(folder: Path) -> Iterator[Path]:
-    """What is in this folder of results and is none."""
+    """The entries of a folder of results that are none."""
     if folder.is_symlink() or not folder.is_dir() or artifacts.is_artifact(folder):
         return
     for child in sorted(folder.iterdir()):

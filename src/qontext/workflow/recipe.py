@@ -278,7 +278,7 @@ def _renamed(value: Any, names: Mapping[str, str]) -> Any:
 
 
 def _is_reference(value: Any) -> bool:
-    """Whether the value names the output of a step."""
+    """True if the value names the output of a step."""
     return isinstance(value, str) and value.startswith("@")
 
 

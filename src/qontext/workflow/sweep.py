@@ -53,7 +53,7 @@ class SweepConfig(StageConfig):
     """Run the small profile, on any labeled set in BEIR's layout. Its results are not meaningful."""
 
     on: RunsOn = "local"
-    """Where steps are made that are made of parts: local, ray, HOST:PORT or ray://HOST:PORT; see 'qontext encode'."""
+    """The place where steps with parts are made: local, ray, HOST:PORT or ray://HOST:PORT; see 'qontext encode'."""
 
     dry_run: Annotated[bool, Action()] = False
     """Only show the steps that would run."""
@@ -237,7 +237,7 @@ def _recipes(
 
 
 def _matters(signature: dict[Combination, str], place: int) -> bool:
-    """Whether a step changes with the setting at `place` of the combinations, all others equal."""
+    """True if a step changes with the setting at `place` of the combinations, all others equal."""
     groups: dict[Combination, set[str]] = {}
     for combination, own in signature.items():
         groups.setdefault((*combination[:place], *combination[place + 1 :]), set()).add(own)

@@ -127,7 +127,7 @@ def explain_inputs(file: Path, names: list[str], *, small: bool) -> str:
 
 
 _SET = {"data": "a labeled set in BEIR's layout: corpus.jsonl, queries.jsonl, qrels/train.tsv and so on"}
-"""What `data` is where a recipe does not say it, and in every small profile."""
+"""The `data` of recipes that do not name it, and of every small profile."""
 _COMMENT = re.compile(r'^(?:inputs\.)?(\w+) = "" *# *(.+)$', re.M)
 
 

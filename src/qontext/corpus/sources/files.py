@@ -21,7 +21,7 @@ from qontext.corpus.sources.formats import (
     reader,
     shown_ending,
 )
-from qontext.corpus.sources.formats.base import Text, Unreadable
+from qontext.corpus.sources.formats.base import FileText, Unreadable
 from qontext.corpus.sources.formats.plain import read_other
 from qontext.corpus.sources.lines import ending
 from qontext.data.metadata import as_json
@@ -167,7 +167,7 @@ def _read_file(
         yield Problem(printable(file), "too large", "needs more memory than is available")
 
 
-def _document(text: Text, file: Path, name: str, kind: str) -> Document:
+def _document(text: FileText, file: Path, name: str, kind: str) -> Document:
     parent = PurePosixPath(name).parent.as_posix()
     metadata = {"folder": "" if parent == "." else parent, "format": kind, **text.metadata}
     id = f"{name}#{text.name}" if text.name else name

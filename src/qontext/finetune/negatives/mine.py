@@ -26,7 +26,7 @@ from qontext.frame.stages import Stage
 if TYPE_CHECKING:
     from qontext.data.collection import Qrels
     from qontext.finetune.negatives.selection import Selection
-    from qontext.finetune.negatives.sources import Sources
+    from qontext.finetune.negatives.sources import NegativeSources
 
 PART = 65_536
 """Queries of a part."""
@@ -150,9 +150,9 @@ class Mine(Parts[MineConfig]):
     def make(self, part: Part, content: None) -> dict[str, int]:
         from qontext.data import records
         from qontext.finetune.negatives.groups import Groups
-        from qontext.finetune.negatives.selection import Report, group_of
+        from qontext.finetune.negatives.selection import SelectionReport, group_of
 
-        report, groups, how = Report(), Groups(), self.config.selection()
+        report, groups, how = SelectionReport(), Groups(), self.config.selection()
         positives = dict(islice(self.positives.items(), part.first, part.last))
         places = self.sources.places(positives.values())
         for query, own in positives.items():
@@ -165,10 +165,10 @@ class Mine(Parts[MineConfig]):
         return {}
 
     def finish(self, outcome: Outcome) -> dict[str, Any]:
-        from qontext.finetune.negatives.selection import NOTHING, Report
+        from qontext.finetune.negatives.selection import NOTHING, SelectionReport
 
-        reports = [read_json(self.work.path / _report_name(part), Report) for part in outcome.parts]
-        report = Report.total([Report(**values) for values in reports])
+        reports = [read_json(self.work.path / _report_name(part), SelectionReport) for part in outcome.parts]
+        report = SelectionReport.total([SelectionReport(**values) for values in reports])
         if report.lacking == report.queries:
             for name in self.work.names():  # a corrected command starts afresh
                 self.work.remove(name)
@@ -193,12 +193,12 @@ def _judgments(config: MineConfig) -> Qrels:
     return confident(read_run(config.qrels), config.positives_share)
 
 
-def _sources(config: MineConfig, queries: Mapping[str, str], qrels: Qrels) -> Sources:
+def _sources(config: MineConfig, queries: Mapping[str, str], qrels: Qrels) -> NegativeSources:
     """Read all inputs, and check that they belong together."""
     from qontext.data.collection import check_qrels
     from qontext.data.runs import read_run
     from qontext.finetune.negatives.groups import read_candidates
-    from qontext.finetune.negatives.sources import Corpus, Sources, passages_with_answers
+    from qontext.finetune.negatives.sources import Corpus, NegativeSources, passages_with_answers
     from qontext.retrieve.inputs import select_passages
 
     corpus = None
@@ -216,7 +216,9 @@ def _sources(config: MineConfig, queries: Mapping[str, str], qrels: Qrels) -> So
     if config.answers:
         passages = select_passages(config.data, config.passages)
         answering = passages_with_answers(runs, config.depth, config.answers, queries, passages)
-    return Sources(queries, runs, corpus, read_run(config.scores) if config.scores else None, answering)
+    return NegativeSources(
+        queries, runs, corpus, read_run(config.scores) if config.scores else None, answering
+    )
 
 
 STAGE = Stage(

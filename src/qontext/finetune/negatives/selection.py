@@ -13,8 +13,8 @@ import numpy as np
 from qontext.data.collection import Passage, Qrels, read_queries
 from qontext.data.load import load_qrels
 from qontext.data.runs import Run
-from qontext.finetune.negatives.groups import Group, Groups
-from qontext.finetune.negatives.sources import Corpus, Sources
+from qontext.finetune.negatives.groups import Groups, QueryGroup
+from qontext.finetune.negatives.sources import Corpus, NegativeSources
 from qontext.frame.disk import StrPath
 from qontext.frame.errors import QontextError
 from qontext.training.randomness import generator
@@ -83,8 +83,8 @@ def mine(
     positives = positives_of(judged, min_grade)
     if not positives:
         raise QontextError(f"no query has a positive (a grade of {min_grade} or more)")
-    sources = Sources(_texts(positives, queries, qrels), runs, corpus, opened, {})
-    places, report = sources.places(positives.values()), Report()
+    sources = NegativeSources(_texts(positives, queries, qrels), runs, corpus, opened, {})
+    places, report = sources.places(positives.values()), SelectionReport()
     if unjudged := next((id for id, row in places.items() if row < 0), None):
         raise QontextError(f"the judgments name the passage {unjudged!r}, which is not in the passages")
     groups = Groups(group_of(query, own, places, sources, how, report) for query, own in positives.items())
@@ -125,7 +125,7 @@ def positives_of(qrels: Qrels, min_grade: int) -> dict[str, list[str]]:
 
 
 @dataclass
-class Report:
+class SelectionReport:
     """Counts of the queries of a part, or of all."""
 
     queries: int = 0
@@ -141,7 +141,7 @@ class Report:
     """The first queries without negatives."""
 
     @classmethod
-    def total(cls, parts: Sequence[Report]) -> Report:
+    def total(cls, parts: Sequence[SelectionReport]) -> SelectionReport:
         """The sum of the reports, in order."""
         total = cls()
         for part in parts:
@@ -171,10 +171,10 @@ def group_of(
     query: str,
     positives: list[str],
     places: Mapping[str, int],
-    sources: Sources,
+    sources: NegativeSources,
     how: Selection,
-    report: Report,
-) -> Group:
+    report: SelectionReport,
+) -> QueryGroup:
     """The query with its positives and negatives."""
     negatives: dict[str, None] = {}
     answering, corpus = sources.answering.get(query, ()), sources.drawn
@@ -191,7 +191,7 @@ def group_of(
     report.queries += 1
     report.negatives += len(negatives)
     report.fewer_than_asked += len(negatives) < how.per_query
-    return Group(query, sources.queries[query], positives, list(negatives))
+    return QueryGroup(query, sources.queries[query], positives, list(negatives))
 
 
 def _from_run(
@@ -202,7 +202,7 @@ def _from_run(
     answering: Container[str],
     scores: Run | None,
     how: Selection,
-    report: Report,
+    report: SelectionReport,
 ) -> list[str]:
     if query not in one:
         report.not_in_run += 1
@@ -226,7 +226,7 @@ def _from_run(
 
 
 def _filtered(
-    hard: list[str], score_of: dict[str, float], positives: list[str], how: Selection, report: Report
+    hard: list[str], score_of: dict[str, float], positives: list[str], how: Selection, report: SelectionReport
 ) -> list[str]:
     limit = np.inf if how.max_score is None else how.max_score
     if how.margin is not None:

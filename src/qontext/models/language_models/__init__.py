@@ -76,7 +76,7 @@ def find_causal(name: str) -> Path | None:
 
 
 def is_causal(config: Mapping[str, Any]) -> bool:
-    """Whether a config.json describes a decoder-only model. Encoders that could be used as one are not."""
+    """True if a config.json describes a decoder-only model. Encoders that could be used as one are not."""
     from transformers.models.auto import modeling_auto
 
     kind = config.get("model_type")

@@ -16,11 +16,11 @@ from qontext.frame import config
 from qontext.frame.damage import opening, read_json
 from qontext.frame.errors import QontextError
 from qontext.models.encoder import Encoder
-from qontext.models.folder import Kind, Layout
+from qontext.models.folder import FolderLayout, Kind
 from qontext.models.load import seeded
 from qontext.models.packed import Packed
 from qontext.models.representations import REPRESENTATIONS
-from qontext.models.save import Module, write_modules
+from qontext.models.save import ModuleFolder, write_modules
 
 SEED = 42
 """Of new parameters."""
@@ -77,7 +77,7 @@ class Representation(nn.Module):
         super().__init__()
 
     @classmethod
-    def new(cls, encoder: Encoder, layout: Layout, options: config.Options, lengths: Lengths) -> Self:
+    def new(cls, encoder: Encoder, layout: FolderLayout, options: config.Options, lengths: Lengths) -> Self:
         """For a training that starts from the encoder of a folder with this layout. Default: ``cls(encoder, options)``, with
         the parameters of a folder of the same representation."""
         representation = cls._created(encoder, options)
@@ -86,7 +86,7 @@ class Representation(nn.Module):
         return representation
 
     @classmethod
-    def load(cls, encoder: Encoder, layout: Layout) -> Self:
+    def load(cls, encoder: Encoder, layout: FolderLayout) -> Self:
         """From a folder that `save` wrote. Default: ``cls(encoder, options)`` with the recorded options and parameters."""
         assert layout.module is not None
         file = layout.module / "config.json"
@@ -119,7 +119,7 @@ class Representation(nn.Module):
     def _class(cls) -> str:
         return f"{cls.__module__}:{cls.__qualname__}"
 
-    def load_parameters(self, layout: Layout) -> None:
+    def load_parameters(self, layout: FolderLayout) -> None:
         """Read what `save_module` wrote."""
         if self.state_dict():
             assert layout.module is not None
@@ -183,8 +183,8 @@ class Representation(nn.Module):
         """Write the encoder, and a module with these settings and the parameters."""
         encoder.save_weights(folder, max_length=max_length, mlm_head=False)
         path = f"1_{type(self).__name__}"
-        own = Module(self.module or self._class(), path, settings, "qontext")
-        modules = [Module("models.Transformer", ""), own]
+        own = ModuleFolder(self.module or self._class(), path, settings, "qontext")
+        modules = [ModuleFolder("models.Transformer", ""), own]
         write_modules(folder, "MultiVectorEncoder", modules, max_length=max_length, similarity=similarity)
         weights = {name: weight.detach().cpu().contiguous() for name, weight in self.state_dict().items()}
         if weights:

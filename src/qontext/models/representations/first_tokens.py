@@ -22,7 +22,7 @@ from typing_extensions import TypedDict
 from qontext.frame.config import Options
 from qontext.frame.damage import read_json
 from qontext.models.encoder import Encoder
-from qontext.models.folder import Layout
+from qontext.models.folder import FolderLayout
 from qontext.models.packed import Packed
 from qontext.models.representations.base import Lengths, Representation
 from qontext.models.representations.tokens import max_similarity, present
@@ -66,11 +66,11 @@ class FirstTokens(Representation):
         self.count = count
 
     @classmethod
-    def new(cls, encoder: Encoder, layout: Layout, options: Any, lengths: Lengths) -> Self:
+    def new(cls, encoder: Encoder, layout: FolderLayout, options: Any, lengths: Lengths) -> Self:
         return cls(options.passage_vectors)
 
     @classmethod
-    def load(cls, encoder: Encoder, layout: Layout) -> Self:
+    def load(cls, encoder: Encoder, layout: FolderLayout) -> Self:
         assert layout.module is not None
         return cls(read_json(layout.module / "config.json", _Settings)["vectors"])
 

@@ -32,7 +32,7 @@ from qontext.frame.config import Options
 from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
 from qontext.models.encoder import Encoder
-from qontext.models.folder import Layout
+from qontext.models.folder import FolderLayout
 from qontext.models.load import seeded
 from qontext.models.packed import Packed
 from qontext.models.precision import Fp32Linear
@@ -85,7 +85,7 @@ class Matches(Representation):
         super().__init__()
         self.options, self.longest_text = sizes, max(lengths) if lengths else encoder.max_length
         self.even = False
-        """Whether every text is filled up to the longest."""
+        """True if every text is filled up to the longest."""
         self.vocabulary = encoder.vocab_size
         self.pieces = math.ceil(sizes.cls_dimensions / sizes.token_dimensions)
         with seeded(SEED):
@@ -96,7 +96,7 @@ class Matches(Representation):
         self.register_buffer("is_special_V", is_special_V, persistent=False)
 
     @classmethod
-    def new(cls, encoder: Encoder, layout: Layout, options: Any, lengths: Lengths) -> Self:
+    def new(cls, encoder: Encoder, layout: FolderLayout, options: Any, lengths: Lengths) -> Self:
         representation = cls(encoder, options, lengths)
         if layout.representation == "matches":
             assert layout.module is not None
@@ -110,7 +110,7 @@ class Matches(Representation):
         return representation
 
     @classmethod
-    def load(cls, encoder: Encoder, layout: Layout) -> Self:
+    def load(cls, encoder: Encoder, layout: FolderLayout) -> Self:
         assert layout.module is not None
         representation = cls(encoder, MatchesOptions(**read_json(layout.module / "config.json", _Settings)))
         representation.load_parameters(layout)

@@ -29,10 +29,10 @@ from qontext.frame.config import Options
 from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
 from qontext.models.encoder import Encoder
-from qontext.models.folder import Layout
+from qontext.models.folder import FolderLayout
 from qontext.models.packed import Packed
 from qontext.models.representations.base import Lengths, Representation
-from qontext.models.save import Module, write_modules
+from qontext.models.save import ModuleFolder, write_modules
 
 LOGITS_PER_BLOCK = 1 << 24
 """Logits that are computed at once: 64 MiB."""
@@ -79,13 +79,13 @@ class Sparse(Representation):
         self.options = options or SparseOptions()
 
     @classmethod
-    def new(cls, encoder: Encoder, layout: Layout, options: Any, lengths: Lengths) -> Self:
+    def new(cls, encoder: Encoder, layout: FolderLayout, options: Any, lengths: Lengths) -> Self:
         if layout.representation == "sparse":
             _check(layout)
         return cls(options)
 
     @classmethod
-    def load(cls, encoder: Encoder, layout: Layout) -> Self:
+    def load(cls, encoder: Encoder, layout: FolderLayout) -> Self:
         _check(layout)
         return cls()
 
@@ -125,14 +125,14 @@ class Sparse(Representation):
     def save(self, encoder: Encoder, folder: Path, lengths: Lengths, *, max_length: int) -> None:
         encoder.save_weights(folder, max_length=max_length, mlm_head=True)
         modules = [
-            Module("sparse_encoder.models.MLMTransformer", ""),
-            Module("sparse_encoder.models.SpladePooling", "1_SpladePooling", POOLING),
+            ModuleFolder("sparse_encoder.models.MLMTransformer", ""),
+            ModuleFolder("sparse_encoder.models.SpladePooling", "1_SpladePooling", POOLING),
         ]
         write_modules(folder, "SparseEncoder", modules, max_length=max_length, similarity="dot")
 
 
 POOLING = {"pooling_strategy": "max", "activation_function": "relu"}
-"""What sentence-transformers calls this pooling."""
+"""The name of this pooling in sentence-transformers."""
 
 
 class _Settings(TypedDict, total=False):
@@ -142,7 +142,7 @@ class _Settings(TypedDict, total=False):
     activation_function: str
 
 
-def _check(layout: Layout) -> None:
+def _check(layout: FolderLayout) -> None:
     """Refuse a folder with another pooling."""
     assert layout.module is not None
     file = layout.module / "config.json"

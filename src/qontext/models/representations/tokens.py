@@ -32,13 +32,13 @@ from qontext.frame.config import Options
 from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
 from qontext.models.encoder import Encoder
-from qontext.models.folder import Kind, Layout
+from qontext.models.folder import FolderLayout, Kind
 from qontext.models.load import seeded
 from qontext.models.packed import Packed
 from qontext.models.pooling import read_dense
 from qontext.models.precision import Fp32Linear
 from qontext.models.representations.base import SEED, Lengths, Representation
-from qontext.models.save import Module, write_modules
+from qontext.models.save import ModuleFolder, write_modules
 
 PRODUCTS_PER_BLOCK = 1 << 24
 """Products of token vectors that are computed at once: 64 MiB."""
@@ -116,7 +116,7 @@ class Tokens(Representation):
         self.register_buffer("is_skipped_V", is_skipped_V, persistent=False)
 
     @classmethod
-    def new(cls, encoder: Encoder, layout: Layout, options: Any, lengths: Lengths) -> Self:
+    def new(cls, encoder: Encoder, layout: FolderLayout, options: Any, lengths: Lengths) -> Self:
         size = options.token_dimensions
         if layout.representation == "tokens":
             weight_DH = _projection(layout)
@@ -137,7 +137,7 @@ class Tokens(Representation):
         return representation
 
     @classmethod
-    def load(cls, encoder: Encoder, layout: Layout) -> Self:
+    def load(cls, encoder: Encoder, layout: FolderLayout) -> Self:
         settings = read_json(layout.transformer / "sentence_bert_config.json", _Settings)
         expansion = settings.get("query_expansion")
         if not expansion or expansion["strategy"] != "fixed" or expansion.get("attend"):
@@ -195,12 +195,12 @@ class Tokens(Representation):
             "keep_only_token_ids": None,
         }
         modules = [
-            Module("base.modules.transformer.Transformer", ""),
-            Module("base.modules.dense.Dense", "1_Dense", dense),
-            Module(
+            ModuleFolder("base.modules.transformer.Transformer", ""),
+            ModuleFolder("base.modules.dense.Dense", "1_Dense", dense),
+            ModuleFolder(
                 "multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask", "2_MultiVectorMask", skipped
             ),
-            Module("base.modules.normalize.Normalize", "3_Normalize", _EACH),
+            ModuleFolder("base.modules.normalize.Normalize", "3_Normalize", _EACH),
         ]
         names: dict[Kind, str] = {"query": "query", "passage": "document"}
         write_modules(
@@ -219,7 +219,7 @@ class Tokens(Representation):
         save_file({"linear.weight": weight}, folder / "1_Dense" / "model.safetensors")
 
 
-def _projection(layout: Layout) -> Tensor:
+def _projection(layout: FolderLayout) -> Tensor:
     """W [D, H] of a folder."""
     layers = [read_dense(path) for path in layout.dense]
     if len(layers) != 1 or type(layers[0][1]) is not torch.nn.Identity or layers[0][0].bias is not None:

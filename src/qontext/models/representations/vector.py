@@ -18,7 +18,7 @@ from qontext.frame import log
 from qontext.frame.config import Options
 from qontext.frame.errors import QontextError
 from qontext.models.encoder import Encoder
-from qontext.models.folder import Layout
+from qontext.models.folder import FolderLayout
 from qontext.models.pooling import POOLINGS
 from qontext.models.representations.base import Lengths, Representation
 from qontext.models.save import Pooling, Similarity
@@ -57,7 +57,7 @@ class Vector(Representation):
         self.reads_first_token = pooling == "cls"
 
     @classmethod
-    def new(cls, encoder: Encoder, layout: Layout, options: Any, lengths: Lengths) -> Self:
+    def new(cls, encoder: Encoder, layout: FolderLayout, options: Any, lengths: Lengths) -> Self:
         pooling, similarity = resolve(layout, options)
         if max(options.dimensions, default=0) >= encoder.hidden_size:
             raise QontextError(
@@ -94,7 +94,7 @@ class Vector(Representation):
         )
 
 
-def resolve(layout: Layout, options: Any) -> tuple[Pooling, Similarity]:
+def resolve(layout: FolderLayout, options: Any) -> tuple[Pooling, Similarity]:
     """Pooling and similarity: from the options, else from the encoder's folder."""
     pooling = layout.pooling if options.pooling == "auto" else options.pooling
     similarity = layout.similarity if options.similarity == "auto" else options.similarity

@@ -92,7 +92,7 @@ class AutoregressiveDecoder(nn.Module):
         self.dropout = nn.Dropout(settings.dropout)
         self.norm = settings.norm()
         with seeded(seed):
-            self.blocks = nn.ModuleList(Block(settings, blocks) for _ in range(blocks))
+            self.blocks = nn.ModuleList(DecoderBlock(settings, blocks) for _ in range(blocks))
 
     def forward(self, hidden_NTH: Tensor, mask_NT: Tensor) -> Tensor:
         """[N, T, H] → [N, T, H]. Padding is at the end, where no earlier position sees it."""
@@ -110,7 +110,7 @@ class AutoregressiveDecoder(nn.Module):
         return ((distance >= 0) & (distance < self.window)) | (place == 0)
 
 
-class Block(nn.Module):
+class DecoderBlock(nn.Module):
     def __init__(self, settings: Settings, blocks: int) -> None:
         super().__init__()
         size, small = settings.size, settings.deviation / math.sqrt(2 * blocks)

@@ -28,7 +28,7 @@ _LABEL = re.compile(
 _QUOTES = "\"“”'‘’`* "
 
 
-class Example(NamedTuple):
+class Shot(NamedTuple):
     """A passage and a query of each kind."""
 
     passage: str
@@ -45,7 +45,7 @@ INSTRUCTIONS: dict[Kind, str] = {
     "title": "Write a short title for this passage.",
 }
 EXAMPLES = (
-    Example(
+    Shot(
         "The river Danube rises in the Black Forest of Germany and flows for 2,850 kilometers through ten countries "
         "before it reaches the Black Sea. It is the second-longest river in Europe, after the Volga.",
         "Where does the Danube rise?",
@@ -53,7 +53,7 @@ EXAMPLES = (
         "The Danube flows through ten countries.",
         "The Danube",
     ),
-    Example(
+    Shot(
         "\"Do not open the chest,\" said the old woman, and she went out to feed the goats. But the boy was curious, "
         "and no sooner had the door closed than he lifted the lid.",
         "What did the boy do when the old woman went out?",
@@ -61,7 +61,7 @@ EXAMPLES = (
         "The boy opened the chest although he was told not to.",
         "The boy and the chest",
     ),
-    Example(
+    Shot(
         "Vitamin D deficiency often has no symptoms. When it is severe, it causes bone pain and weak muscles. "
         "Treatment consists of supplements, a diet rich in fish and eggs, and more time in the sun.",
         "How is a lack of vitamin D treated?",

@@ -143,7 +143,7 @@ class Reply:
     completion_tokens: int
 
 
-class Failed(Exception):
+class CallFailed(Exception):
     """No usable reply to this request; other requests may succeed."""
 
 
@@ -180,7 +180,7 @@ class Chat:
                 wait = pause * (0.5 + random.random()) if error.pause is None else error.pause
                 time.sleep(min(wait, LONGEST_PAUSE))
                 pause *= 2
-        raise Failed(f"{reason} (tried {self.retries + 1} times)")
+        raise CallFailed(f"{reason} (tried {self.retries + 1} times)")
 
     def _once(self, body: dict[str, Any]) -> Reply:
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
@@ -244,7 +244,7 @@ class Chat:
                 remedy="Set the environment variable named by --key-variable to a valid key.",
             )
         if response.status in (400, 413, 422):
-            raise Failed(message)
+            raise CallFailed(message)
         raise QontextError(
             f"the endpoint answers {message}",
             place=self.endpoint,

@@ -13,7 +13,7 @@ from qontext.data.collection import Passage
 from qontext.frame.config import Options
 from qontext.frame.errors import QontextError
 from qontext.queries.generators import Generator, Task
-from qontext.queries.words import Tokens
+from qontext.queries.words import TokenArrays
 from qontext.training.randomness import below, key_of
 
 
@@ -47,7 +47,7 @@ class Lead(Generator):
         return cls()
 
     def __call__(self, passages: list[Passage]) -> Iterator[tuple[int, list[str]]]:
-        tokens = Tokens.of([passage.text for passage in passages])
+        tokens = TokenArrays.of([passage.text for passage in passages])
         for index in range(len(passages)):
             first, after = tokens.starts[index : index + 2].tolist()
             if first == after:

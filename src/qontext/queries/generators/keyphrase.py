@@ -24,7 +24,7 @@ from qontext.data.collection import Passage, read_passages
 from qontext.frame.config import Options
 from qontext.queries.generators import Generator, Task
 from qontext.queries.generators.questions import RULES, ask, hints
-from qontext.queries.words import STOP_WORDS, Array, Rarity, Tokens
+from qontext.queries.words import STOP_WORDS, Array, Rarity, TokenArrays
 from qontext.training.randomness import key_of, uniform
 
 KINDS = ("terms", "question", "focus", "sentence", "lead")
@@ -81,7 +81,7 @@ class _View:
         self.titles = [" ".join(p.title.split()[:8]) for p in passages]
         keys = np.array([key_of(p.id) for p in passages], dtype=np.uint64)
         # Titles and texts share one dictionary, so that a word has one code in both.
-        tokens = Tokens.of([p.text for p in passages] + self.titles)
+        tokens = TokenArrays.of([p.text for p in passages] + self.titles)
         self.tokens, P, V = tokens, len(passages), len(tokens.words)
         owner = tokens.per_text()
         split = int(tokens.starts[P])

@@ -26,8 +26,8 @@ from qontext.queries.generators import Generator, Task
 from qontext.queries.generators.chat import (
     DEFAULT_ENDPOINT,
     DEFAULT_KEY_VARIABLE,
+    CallFailed,
     Chat,
-    Failed,
     check_endpoint,
     demands,
     read_key,
@@ -128,7 +128,7 @@ class Llm(Generator):
         return {"cost": round((read * options.price_in + written * options.price_out) / 1e6, 6)}
 
     def __call__(self, passages: list[Passage]) -> Iterator[tuple[int, list[str]]]:
-        failed: dict[int, Failed] = {}
+        failed: dict[int, CallFailed] = {}
         yield from self._ask_all(passages, range(len(passages)), failed)
         if failed:
             again = list(failed)
@@ -142,7 +142,7 @@ class Llm(Generator):
             yield index, []
 
     def _ask_all(
-        self, passages: list[Passage], which: Iterable[int], failed: dict[int, Failed]
+        self, passages: list[Passage], which: Iterable[int], failed: dict[int, CallFailed]
     ) -> Iterator[tuple[int, list[str]]]:
         """Yield replies as they arrive; failed requests are put into `failed`."""
         in_a_row = 0
@@ -154,7 +154,7 @@ class Llm(Generator):
                     queries, counts = future.result()
                 except _Halted:
                     continue  # another request was refused: its error is raised, regardless of the order of completion
-                except Failed as error:
+                except CallFailed as error:
                     failed[passage_of[future]] = error
                     in_a_row += 1
                     if in_a_row == IN_A_ROW:
@@ -166,7 +166,7 @@ class Llm(Generator):
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _stop(self, failed: dict[int, Failed]) -> NoReturn:
+    def _stop(self, failed: dict[int, CallFailed]) -> NoReturn:
         self.halted.set()
         raise QontextError(
             f"{len(failed)} passages got no reply; last error: {[*failed.values()][-1]}",

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from qontext.queries.words import Array, Tokens, content_words
+from qontext.queries.words import Array, TokenArrays, content_words
 
 MAX_WORDS = 18
 
@@ -64,7 +64,7 @@ _OPENERS = frozenset(
 )
 
 
-def hints(tokens: Tokens, begins: Array, ends: Array) -> Array:
+def hints(tokens: TokenArrays, begins: Array, ends: Array) -> Array:
     """[S, rules]: which sentences (tokens `begins` to `ends`) may fit which rule: few are parsed."""
     flags = np.zeros((len(begins), len(RULES)), bool)
     if not len(begins):

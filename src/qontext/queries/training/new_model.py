@@ -13,7 +13,7 @@ from qontext.models.language_models import load_seq2seq, load_seq2seq_tokenizer,
 from qontext.models.load import quiet, seeded
 
 
-class Preset(NamedTuple):
+class GeneratorPreset(NamedTuple):
     """Layers of encoder and decoder, hidden size and heads of a T5 from scratch."""
 
     layers: int
@@ -21,7 +21,11 @@ class Preset(NamedTuple):
     heads: int
 
 
-PRESETS = {"tiny": Preset(2, 128, 2), "mini": Preset(4, 256, 4), "small": Preset(6, 512, 8)}
+PRESETS = {
+    "tiny": GeneratorPreset(2, 128, 2),
+    "mini": GeneratorPreset(4, 256, 4),
+    "small": GeneratorPreset(6, 512, 8),
+}
 
 
 def from_scratch(preset: str, texts: Iterable[str], vocabulary: int, seed: int) -> tuple[Any, Any]:

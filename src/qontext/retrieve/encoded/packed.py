@@ -54,7 +54,7 @@ class Windows(Encoded):
 
 
 def open_stored(path: Path | str) -> Vectors | Windows:
-    """What `encode` wrote with an encoder of one vector: a vector for each passage, or for each window of it."""
+    """The output of `encode` with an encoder of one vector: a vector for each passage, or for each window of it."""
     if representation_of(open_artifact(path, verb="encode")) != "windows":
         return open_vectors(path)
     windows = open_packed(path)

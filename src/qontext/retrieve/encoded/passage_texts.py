@@ -18,7 +18,7 @@ from qontext.frame.errors import QontextError
 from qontext.retrieve.encoded.vectors import Encoded
 
 
-class Row(NamedTuple):
+class TextRow(NamedTuple):
     """A passage as other programs read it: `place` is its place as text, `metadata` a JSON object."""
 
     id: str
@@ -42,7 +42,7 @@ class PassageTexts:
         self._place = 0
         self._stream: Iterator[tuple[Passage, str]] = iter(())
 
-    def read(self, part: int) -> list[Row]:
+    def read(self, part: int) -> list[TextRow]:
         """The passages of this part, which must be those that were encoded."""
         first, last = self.firsts[part : part + 2]
         rows = self._of_tables(first, last) if self.files else self._of_lines(first, last)
@@ -54,7 +54,7 @@ class PassageTexts:
             )
         return rows
 
-    def _of_tables(self, first: int, last: int) -> list[Row]:
+    def _of_tables(self, first: int, last: int) -> list[TextRow]:
         rows = []
         for file, start, end in zip(self.files, self.starts, self.starts[1:]):
             if first < end and start < last:
@@ -64,12 +64,12 @@ class PassageTexts:
                     rows += [_row(row, file) for row in batch.to_pylist()]
         return rows
 
-    def _of_lines(self, first: int, last: int) -> list[Row]:
+    def _of_lines(self, first: int, last: int) -> list[TextRow]:
         if not self._place or first < self._place:
             self._place, self._stream = 0, read_metadata(self.source)
         some = islice(self._stream, first - self._place, last - self._place)
         self._place = last
-        return [Row(p.id, p.doc, p.title, p.text, "", metadata) for p, metadata in some]
+        return [TextRow(p.id, p.doc, p.title, p.text, "", metadata) for p, metadata in some]
 
 
 def _table(file: Path) -> TableRows:
@@ -80,8 +80,8 @@ def _table(file: Path) -> TableRows:
     return TableRows(file, pa.schema([*records.PASSAGES, *places]), columns)
 
 
-def _row(row: dict[str, Any], part: Path) -> Row:
+def _row(row: dict[str, Any], part: Path) -> TextRow:
     metadata = row.get("metadata") or "{}"
     place_fields = {name: row[name] for name in records.PLACES.names if name in row}
     place = str(place_of(place_fields, part))
-    return Row(row["id"], row["doc"], row["title"], row["text"], place, metadata)
+    return TextRow(row["id"], row["doc"], row["title"], row["text"], place, metadata)

@@ -52,7 +52,7 @@ class Postings:
         return postings
 
     def fault(self) -> str | None:
-        """What is inconsistent."""
+        """The inconsistency of the arrays, if any."""
         starts, rows = self.starts, self.rows
         if self.data.shape[:1] != rows.shape:
             return "its arrays have inconsistent shapes"
@@ -74,7 +74,7 @@ class Postings:
         return total if weights is None else total * weights
 
 
-class Counts(NamedTuple):
+class TermCounts(NamedTuple):
     """Postings of consecutive terms, ordered by term and text: their terms, texts and frequencies."""
 
     terms: Array
@@ -118,7 +118,7 @@ class Inverter:
         self._sort()
         return self._texts_with
 
-    def counts(self) -> Iterator[Counts]:
+    def counts(self) -> Iterator[TermCounts]:
         """All postings, in blocks of whole terms."""
         ends = np.cumsum(self.texts_with())
         first = 0
@@ -128,7 +128,7 @@ class Inverter:
             yield self._merged(first, last)
             first = last
 
-    def _merged(self, first: int, last: int) -> Counts:
+    def _merged(self, first: int, last: int) -> TermCounts:
         """The postings of the terms in [first, last)."""
         keys, counts = [], []
         bounds = np.array([first, last], np.uint64) << _TERM
@@ -140,7 +140,7 @@ class Inverter:
         if len(self._blocks) > 1:
             order = np.argsort(key, kind="stable")
             key, count = key[order], count[order]
-        return Counts((key >> _TERM).astype(np.int32), key.astype(np.uint32).astype(np.int32), count)
+        return TermCounts((key >> _TERM).astype(np.int32), key.astype(np.uint32).astype(np.int32), count)
 
     def _sort(self) -> None:
         """Turn the texts that were added last into a block."""

@@ -69,7 +69,7 @@ class Earlier:
         self.hashes, self.places = stored[order], places[order]
 
     def knows(self, hashes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Which texts are known, [N] bool."""
+        """The mask of the texts that are known, [N] bool."""
         if self.vectors is None:
             return np.zeros(len(hashes), bool)
         at = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)

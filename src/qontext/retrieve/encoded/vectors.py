@@ -216,7 +216,7 @@ def representation_of(artifact: Artifact) -> str:
 
 
 def stored_as(artifact: Artifact) -> str:
-    """What `encode` stored of each text: the `stored` of a representation, windows, or bits of tokens."""
+    """The form in which `encode` stored each text: the `stored` of a representation, windows, or bits of tokens."""
     from qontext.models.representations import REPRESENTATIONS
 
     if (name := representation_of(artifact)) in ("vector", "windows", TOKEN_BITS):

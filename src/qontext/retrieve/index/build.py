@@ -139,7 +139,7 @@ class Build(Parts[IndexConfig]):
 
 
 def _checked(count: Any, backend: str) -> int:
-    """What `build` returned; refused if it is not a number."""
+    """The result of `build`; refused if it is not a number."""
     if not isinstance(count, int):
         raise QontextError(
             f"build of the backend {backend} returned a {type(count).__name__}",

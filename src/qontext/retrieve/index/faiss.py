@@ -65,7 +65,7 @@ class FaissIndex(Index):
 
 
 class Faiss(Backend):
-    """What both kinds share: an empty index to begin with, filled block by block."""
+    """The base of both kinds: an empty index to begin with, filled block by block."""
 
     @classmethod
     def empty(cls, faiss: Any, vectors: Vectors, options: Any) -> Any:

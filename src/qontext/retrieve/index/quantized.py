@@ -108,7 +108,7 @@ def _cast(rows: Array, kind: Any) -> Array:
 
 
 class Quantized(Backend):
-    """What both kinds share: codes, steps and vectors as arrays in the order of the ids."""
+    """The base of both kinds: codes, steps and vectors as arrays in the order of the ids."""
 
     Options = QuantizedOptions
     code: ClassVar[Any]

@@ -36,7 +36,7 @@ class Unreadable(Exception):
 
 
 @dataclass(frozen=True)
-class Text:
+class FileText:
     """A document of a file. `name` distinguishes several documents in one file, such as the messages of a mailbox."""
 
     title: str
@@ -47,7 +47,7 @@ class Text:
     """The text, unchanged, if there are no blocks."""
 
 
-Reader = Callable[[Path, str], Iterator[Text]]
+Reader = Callable[[Path, str], Iterator[FileText]]
 """(file, encoding of text files) → its documents. Raises Unreadable."""
 
 

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from qontext.corpus.sources.formats.base import Text, Unreadable, read_text
+from qontext.corpus.sources.formats.base import FileText, Unreadable, read_text
 from qontext.corpus.sources.lines import ending
 from qontext.data.records import Block
 from qontext.frame.errors import printable
@@ -18,14 +18,14 @@ LARGEST, LONGEST_LINES = 4 << 20, 300
 """Maximum bytes of a file, and average characters per line; larger files are considered generated."""
 
 
-def read(path: Path, encoding: str) -> Iterator[Text]:
+def read(path: Path, encoding: str) -> Iterator[FileText]:
     if path.stat().st_size > LARGEST:
         raise Unreadable("generated code", f"the file is larger than {LARGEST >> 20} MiB")
     text = read_text(path, encoding, LARGEST)
     if len(text) > LONGEST_LINES * (text.count("\n") + 1):
         raise Unreadable("generated code", "its lines are too long; the code is probably generated")
     cuts = _definitions(text) if ending(path) in (".py", ".pyi") else []
-    yield Text(printable(path.name), tuple(_blocks(text, cuts)))
+    yield FileText(printable(path.name), tuple(_blocks(text, cuts)))
 
 
 def _blocks(text: str, cuts: list[tuple[int, tuple[str, ...]]]) -> Iterator[Block]:

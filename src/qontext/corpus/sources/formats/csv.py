@@ -9,7 +9,7 @@ from pathlib import Path
 
 from qontext.corpus.sources.formats.base import (
     LARGEST_MARKUP,
-    Text,
+    FileText,
     Unreadable,
     collapse,
     decode,
@@ -19,13 +19,13 @@ from qontext.corpus.sources.formats.base import (
 from qontext.data.records import Block
 
 
-def read(path: Path, encoding: str) -> Iterator[Text]:
+def read(path: Path, encoding: str) -> Iterator[FileText]:
     text = decode(read_bytes(path, LARGEST_MARKUP), None, encoding)
     head = text.lstrip().partition("\n")[0]
     delimiter = max(",;\t|", key=head.count)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     try:
-        yield Text(stem(path), tuple(_blocks(reader)))
+        yield FileText(stem(path), tuple(_blocks(reader)))
     except csv.Error as error:
         raise Unreadable("damaged document", f"is not a readable CSV file ({error})") from None
 

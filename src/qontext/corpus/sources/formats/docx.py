@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from qontext.corpus.sources.formats.base import Text, Unreadable, archive, collapse, member, stem
+from qontext.corpus.sources.formats.base import FileText, Unreadable, archive, collapse, member, stem
 from qontext.data.records import Block
 
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
@@ -19,7 +19,7 @@ _CORE = "docProps/core.xml"
 _OLE = b"\xd0\xcf\x11\xe0"
 
 
-def read(path: Path, encoding: str) -> Iterator[Text]:
+def read(path: Path, encoding: str) -> Iterator[FileText]:
     with path.open("rb") as file:
         if file.read(4) == _OLE:
             raise Unreadable(
@@ -37,7 +37,7 @@ def read(path: Path, encoding: str) -> Iterator[Text]:
     if not first and len(tops) == 1 and all(b.headings for b in blocks):
         first = tops.pop()
         blocks = [Block(b.text, b.headings[1:], tight=b.tight) for b in blocks]
-    yield Text(first or title or stem(path), tuple(blocks), metadata)
+    yield FileText(first or title or stem(path), tuple(blocks), metadata)
 
 
 def parse_xml(content: bytes, name: str) -> Any:

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from qontext.corpus.sources.formats import html
 from qontext.corpus.sources.formats.base import (
     LARGEST_MARKUP,
-    Text,
+    FileText,
     Unreadable,
     archive,
     collapse,
@@ -27,7 +27,7 @@ _PAGES = ("application/xhtml+xml", "text/html")
 _MOST = 4 * LARGEST_MARKUP
 
 
-def read(path: Path, encoding: str) -> Iterator[Text]:
+def read(path: Path, encoding: str) -> Iterator[FileText]:
     with archive(path) as book:
         names = set(book.namelist())
         if _ENCRYPTION in names and _is_protected(member(book, _ENCRYPTION)):
@@ -41,7 +41,7 @@ def read(path: Path, encoding: str) -> Iterator[Text]:
         package = parse_xml(member(book, root), root)
         title = next((collapse(e.text or "") for e in package.iter("{*}title")), "")
         blocks = tuple(_chapters(book, package, posixpath.dirname(root), names, encoding))
-    yield Text(title or stem(path), blocks, _metadata(package))
+    yield FileText(title or stem(path), blocks, _metadata(package))
 
 
 def _is_protected(encryption: bytes) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from qontext.corpus.sources.formats.base import (
     LARGEST_MARKUP,
-    Text,
+    FileText,
     Unreadable,
     collapse,
     decode,
@@ -56,11 +56,11 @@ _DATES = frozenset((
 ))  # fmt: skip
 
 
-def read(path: Path, encoding: str) -> Iterator[Text]:
+def read(path: Path, encoding: str) -> Iterator[FileText]:
     yield parse(read_bytes(path, LARGEST_MARKUP), encoding, stem(path))
 
 
-def parse(content: bytes | str, encoding: str = "utf-8", name: str = "") -> Text:
+def parse(content: bytes | str, encoding: str = "utf-8", name: str = "") -> FileText:
     """Read a page; `name` is the title if the page has none."""
     from lxml import etree, html
 
@@ -77,7 +77,7 @@ def parse(content: bytes | str, encoding: str = "utf-8", name: str = "") -> Text
         tree = html.document_fromstring(content.encode("utf-8", "replace"), parser=parser)
     except (etree.LxmlError, ValueError) as error:
         if not content.strip() or "empty" in str(error).lower():
-            return Text(name)
+            return FileText(name)
         raise Unreadable("damaged document", f"is not readable HTML ({error})") from None
     metadata, title = _head(tree)
     root = _main(tree)
@@ -85,7 +85,7 @@ def parse(content: bytes | str, encoding: str = "utf-8", name: str = "") -> Text
     blocks = list(_blocks(root, strict=True))
     if sum(len(block.text) for block in blocks) < _LEAST_KEPT * whole:
         blocks = list(_blocks(root, strict=False))
-    return Text(*_titled(blocks, title or name), metadata)
+    return FileText(*_titled(blocks, title or name), metadata)
 
 
 def _titled(blocks: list[Block], title: str) -> tuple[str, tuple[Block, ...]]:

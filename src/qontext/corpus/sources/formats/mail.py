@@ -14,7 +14,7 @@ from typing import Any
 from qontext.corpus.sources.formats import html
 from qontext.corpus.sources.formats.base import (
     LARGEST_MARKUP,
-    Text,
+    FileText,
     Unreadable,
     collapse,
     decode,
@@ -28,7 +28,7 @@ _QUOTED = re.compile(r"^(>.*|On .{4,120} wrote:|-{2,} ?Original Message ?-{2,})$
 _SIGNATURE = re.compile(r"^-- ?$.*", re.MULTILINE | re.DOTALL)
 
 
-def read(path: Path, encoding: str) -> Iterator[Text]:
+def read(path: Path, encoding: str) -> Iterator[FileText]:
     if ending(path) == ".mbox":
         for number, message in enumerate(_messages(path)):
             yield _text(message, encoding, str(number))
@@ -57,7 +57,7 @@ def _messages(path: Path) -> Iterator[bytes]:
         yield bytes(message)
 
 
-def _text(content: bytes, encoding: str, name: str) -> Text:
+def _text(content: bytes, encoding: str, name: str) -> FileText:
     message = email.message_from_bytes(content, policy=email.policy.default)
     assert isinstance(message, EmailMessage)
     subject = collapse(_header(message, "subject"))
@@ -68,7 +68,7 @@ def _text(content: bytes, encoding: str, name: str) -> Text:
     except (ValueError, TypeError, IndexError, OverflowError):
         pass
     metadata = {key: value for key, value in metadata.items() if value}
-    return Text(subject, tuple(_body(message, encoding)), metadata, name)
+    return FileText(subject, tuple(_body(message, encoding)), metadata, name)
 
 
 def _body(message: EmailMessage, encoding: str) -> Iterator[Block]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from qontext.corpus.sources.formats.base import LARGEST_MARKUP, Text, read_text, stem
+from qontext.corpus.sources.formats.base import LARGEST_MARKUP, FileText, read_text, stem
 from qontext.data.records import Block
 
 _FRONT = re.compile(r"\A---[ \t]*\n(.*?\n)??(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
@@ -17,12 +17,12 @@ _TAG = re.compile(r"<!--.*?(-->|\Z)|</?[a-zA-Z][^>]*>", re.DOTALL)
 _UNSEEN = re.compile(r"<(script|style)\b.*?(</\1\s*>|\Z)", re.DOTALL | re.IGNORECASE)
 
 
-def read(path: Path, encoding: str) -> Iterator[Text]:
+def read(path: Path, encoding: str) -> Iterator[FileText]:
     text = read_text(path, encoding, LARGEST_MARKUP)
     text, metadata = without_front_matter(text)
     title, blocks = parse(text)
     own_title = metadata.pop("title", None)
-    yield Text(
+    yield FileText(
         own_title if isinstance(own_title, str) and own_title else title or stem(path),
         tuple(blocks),
         metadata,

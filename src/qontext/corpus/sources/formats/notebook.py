@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from qontext.corpus.sources.formats import markdown
-from qontext.corpus.sources.formats.base import Text, Unreadable, read_bytes, stem
+from qontext.corpus.sources.formats.base import FileText, Unreadable, read_bytes, stem
 
 
-def read(path: Path, encoding: str) -> Iterator[Text]:
+def read(path: Path, encoding: str) -> Iterator[FileText]:
     try:
         cells = [(str(cell["cell_type"]), _source(cell)) for cell in json.loads(read_bytes(path))["cells"]]
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -35,7 +35,7 @@ def read(path: Path, encoding: str) -> Iterator[Text]:
         replace(block, line=None, cell=block.line and numbers[bisect_right(starts, block.line) - 1])
         for block in blocks
     )
-    yield Text(title or stem(path), tuple(placed))
+    yield FileText(title or stem(path), tuple(placed))
 
 
 def _source(cell: Any) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from qontext.corpus.sources.formats.base import Text, Unreadable, collapse, opened, stem
+from qontext.corpus.sources.formats.base import FileText, Unreadable, collapse, opened, stem
 from qontext.data.records import Block
 from qontext.frame.errors import missing_extra
 
@@ -26,7 +26,7 @@ _LONGEST_HEADING, _MOST_HEADINGS = 120, 0.2
 _HYPHEN = re.compile("(?<=[a-zà-ÿ])[-\\u00ad\\u0002\\ufffe]\r?\n(?=[a-zà-ÿ])")
 
 
-def read(path: Path, encoding: str) -> Iterator[Text]:
+def read(path: Path, encoding: str) -> Iterator[FileText]:
     try:
         import pypdfium2
     except ImportError:
@@ -50,7 +50,7 @@ def read(path: Path, encoding: str) -> Iterator[Text]:
         raise Unreadable("damaged document", f"is not a readable PDF file ({error})") from None
     finally:
         document.close()
-    yield Text(title or stem(path), tuple(_blocks(pages, outline)), metadata)
+    yield FileText(title or stem(path), tuple(_blocks(pages, outline)), metadata)
 
 
 def _pages(document: Any) -> list[str]:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from qontext.corpus.sources.formats.base import Text, read_text, stem
+from qontext.corpus.sources.formats.base import FileText, read_text, stem
 from qontext.data.records import Block
 
 _ADORNMENT = re.compile(r"([^\w\s])\1{2,}[ \t]*$")
@@ -26,10 +26,10 @@ _HIDDEN = frozenset((
 """Directives without text to read."""
 
 
-def read(path: Path, encoding: str) -> Iterator[Text]:
+def read(path: Path, encoding: str) -> Iterator[FileText]:
     lines = read_text(path, encoding).split("\n")
     title, blocks = parse(lines)
-    yield Text(title or stem(path), tuple(blocks))
+    yield FileText(title or stem(path), tuple(blocks))
 
 
 def parse(lines: list[str]) -> tuple[str, list[Block]]:

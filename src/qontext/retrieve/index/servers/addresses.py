@@ -67,7 +67,7 @@ def token() -> str:
 
 
 def milvus(values: Mapping[str, Any]) -> Iterator[Demand]:
-    """What settings with a `uri` ask for. On this machine, without a token, nothing leaves it."""
+    """The demands of settings with a `uri`. On this machine, without a token, nothing leaves it."""
     if not (uri := values.get("uri")):
         return
     address = without_password(str(uri))
@@ -79,7 +79,7 @@ def milvus(values: Mapping[str, Any]) -> Iterator[Demand]:
 
 
 def postgres(values: Mapping[str, Any]) -> Iterator[Demand]:
-    """What settings with a `uri` ask for; without one, it is the user's environment that says where the server is."""
+    """The demands of settings with a `uri`; without one, it is the user's environment that says where the server is."""
     if not (uri := values.get("uri")):
         return
     address = without_password(str(uri))

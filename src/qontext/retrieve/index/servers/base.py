@@ -20,7 +20,7 @@ from qontext.frame.artifacts import Artifact
 from qontext.frame.config import Input, Machine, Options
 from qontext.frame.damage import damaged
 from qontext.frame.errors import QontextError
-from qontext.retrieve.encoded.passage_texts import Row
+from qontext.retrieve.encoded.passage_texts import TextRow
 from qontext.retrieve.index import Array, Index
 from qontext.retrieve.index.servers.addresses import clean_settings
 
@@ -71,7 +71,7 @@ class StoredRows(NamedTuple):
     keys: Array  # [N] int64
     ids: list[str]
     vectors_ND: Array
-    texts: list[Row] | None
+    texts: list[TextRow] | None
 
 
 class ServerStore(ABC):

@@ -43,7 +43,7 @@ _TEXT = "item #>> '{}'"
 
 
 def _test(condition: Condition, wanted: str) -> tuple[str, list[Any]] | None:
-    """Whether `item` meets the condition with one of its alternatives."""
+    """True if `item` meets the condition with one of its alternatives."""
     number, is_equal = number_in(wanted), condition.operator in ("=", "!=")
     if number is not None and not abs(number) < _EXACT:
         return None
@@ -99,7 +99,7 @@ def milvus(conditions: Sequence[Condition]) -> str | None:
 
 
 def _is_plain_text(text: str) -> bool:
-    """Whether it is neither a number, a truth value nor a pattern, and is written alike in every language."""
+    """True if it is neither a number, a truth value nor a pattern, and is written alike in every language."""
     is_other = number_in(text) is not None or text.lower() in ("true", "false")
     return text.isascii() and text.isprintable() and not is_other and not {*text} & {*"*\\\"'"}
 

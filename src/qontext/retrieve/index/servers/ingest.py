@@ -29,7 +29,7 @@ from qontext.frame.artifacts import CLAIM, Artifact, Workdir, is_artifact, open_
 from qontext.frame.damage import read_array, read_json
 from qontext.frame.errors import QontextError
 from qontext.frame.hashes import digest_of
-from qontext.retrieve.encoded.passage_texts import PassageTexts, Row
+from qontext.retrieve.encoded.passage_texts import PassageTexts, TextRow
 from qontext.retrieve.encoded.vectors import Vectors, read_ids
 from qontext.retrieve.index import PARTIAL, Array, Backend
 from qontext.retrieve.index.servers.base import KEYS, RowKeys, ServerStore, StoredRows, read_keys
@@ -102,7 +102,7 @@ class Ingest:
 
     @cached_property
     def _is_kept(self) -> bool:
-        """Whether rows of an earlier build stay."""
+        """True if rows of an earlier build stay."""
         return bool(read_json(self.work.path / OWNED, _Owned)["is_kept"])
 
     @cached_property
@@ -143,7 +143,7 @@ class Ingest:
             raise
 
     def _is_like(self, earlier: Artifact, encoder: str) -> bool:
-        """Whether an earlier index has these settings and this encoder."""
+        """True if an earlier index has these settings and this encoder."""
         config = artifacts.read_description(self.work.path / CLAIM)["config"]
         return bool(earlier.config == config and earlier.summary["encoder"]["digest"] == encoder)
 
@@ -229,7 +229,7 @@ class _Owned(TypedDict):
     is_kept: bool
 
 
-def _hashes(vectors_ND: Array, texts: list[Row] | None) -> Array:
+def _hashes(vectors_ND: Array, texts: list[TextRow] | None) -> Array:
     """[N] a hash of what each row holds."""
     rows = (row.tobytes() for row in vectors_ND)
     if texts is not None:

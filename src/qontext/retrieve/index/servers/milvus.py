@@ -317,7 +317,7 @@ def _check(options: MilvusOptions) -> None:
 
 @contextlib.contextmanager
 def _messages(uri: str | None, folder: Path) -> Iterator[None]:
-    """What the client raises as one sentence."""
+    """Turn what the client raises into one sentence."""
     try:
         from pymilvus import MilvusException
     except ImportError:

@@ -126,7 +126,7 @@ class PostgresIndex(ServerIndex):
 
 
 def _settings(config: Any, k: int, vectors: int, is_filtered: bool, client: Any) -> Iterator[str]:
-    """What is set for a search. With a condition, all rows that meet it are compared: a graph may not lead to them."""
+    """The server's settings for a search. With a condition, all rows that meet it are compared: a graph may miss them."""
     if is_filtered:
         yield "SET LOCAL enable_indexscan = off"
     elif config["kind"] == "hnsw":
@@ -139,7 +139,7 @@ def _settings(config: Any, k: int, vectors: int, is_filtered: bool, client: Any)
             yield "SET LOCAL ivfflat.iterative_scan = relaxed_order"
 
 
-class Table(ServerStore):
+class PostgresTable(ServerStore):
     """A table, and the table of its build."""
 
     def __init__(self, client: Any, source: Vectors, options: PostgresOptions) -> None:
@@ -240,7 +240,7 @@ class Postgres(ServerBackend):
                 remedy="Add --halfvec." if is_narrow else "Use --kind exact.",
             )
         with _messages(options.uri), connect(options.uri, creates=True) as client:
-            yield Table(client, source, options)
+            yield PostgresTable(client, source, options)
 
     @classmethod
     def load(cls, artifact: Artifact) -> PostgresIndex:
@@ -290,7 +290,7 @@ def _psycopg() -> Any:
 
 @contextlib.contextmanager
 def _messages(uri: str) -> Iterator[None]:
-    """What the client raises as one sentence."""
+    """Turn what the client raises into one sentence."""
     psycopg = _psycopg()
     try:
         yield
