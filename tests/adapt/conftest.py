@@ -94,6 +94,18 @@ def small_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def small_reranker(small_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cross-encoder with the weights of `small_encoder` below a random classifier."""
+    from qontext.finetune.listwise import load_classifier
+
+    folder = tmp_path_factory.mktemp("small") / "reranker"
+    model, tokenizer, _ = load_classifier(str(small_encoder), 1, 0.0)
+    for part in (model, tokenizer):
+        part.save_pretrained(str(folder))
+    return folder
+
+
 @dataclass(frozen=True)
 class Adapted:
     """Documents, the directory that adapt made of them, and what it returned."""

@@ -8,18 +8,16 @@ from pathlib import Path
 import pytest
 from tests.adapt.calls import adapt, adapt_until
 
-from qontext.finetune.listwise import load_classifier
 from qontext.finetune.negatives.groups import read_groups
 from qontext.frame.artifacts import open_artifact
 from qontext.frame.errors import QontextError
 
 
-def test_a_cross_encoders_scores_stand_for_labels(reports: Path, small_encoder: Path, tmp_path: Path) -> None:
-    model, tokenizer, _ = load_classifier(str(small_encoder), 1, 0.0)
-    for part in (model, tokenizer):
-        part.save_pretrained(str(tmp_path / "reranker"))
-    reranker = tmp_path / "reranker"
-    steps = adapt_until("adapted-vectors", reports, tmp_path / "made", small_encoder, reranker=reranker)
+def test_a_cross_encoders_scores_stand_for_labels(
+    reports: Path, small_encoder: Path, small_reranker: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "made"
+    steps = adapt_until("adapted-vectors", reports, out, small_encoder, reranker=small_reranker)
     finetuned = open_artifact(steps / "finetune")
     assert finetuned.config["loss"] == "margin-mse"
     assert finetuned.summary["losses"]["margin_mse"] > 0

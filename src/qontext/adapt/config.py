@@ -49,8 +49,8 @@ class AdaptConfig(StageConfig):
     prepend."""
 
     reranker: Annotated[str | None, Input()] = None
-    """Cross-encoder as a teacher: a folder or a Hub name. Its scores replace labels, or refine them
-    (margin-MSE)."""
+    """Cross-encoder: a folder or a Hub name. Its scores replace labels, or refine them (margin-MSE), and it is the last
+    stage of a system: it reads the best passages of a question."""
 
     budget: str = "30m"
     """Approximate time budget, such as 90s, 10m or 2h; a number alone is in minutes."""

@@ -44,6 +44,15 @@ PRIORS = {
 }
 TAU, BETA = 0.03, 0.03
 """The standard deviations of d, and of what generated questions add, over sets of documents."""
+TAU_OF_PAIRS = 0.1
+"""The same of d for a system with a cross-encoder, whichever it is: wide, so that its measurements decide."""
+
+
+def _prior(name: str) -> tuple[Prior, float]:
+    """What is known of a system, and the standard deviation of d; of a cross-encoder, only what precedes it is known."""
+    if name in PRIORS:
+        return PRIORS[name], TAU
+    return PRIORS[System.parse(name).first_stage.name], TAU_OF_PAIRS
 
 
 @dataclass(frozen=True)
@@ -75,8 +84,8 @@ def expected(found: list[Evidence]) -> dict[str, float]:
     names = found[0].change
     result = {}
     for name in names:
-        prior = PRIORS[name]
-        precisions, means = [1 / TAU**2], [prior.m]
+        prior, tau = _prior(name)
+        precisions, means = [1 / tau**2], [prior.m]
         for one in found:
             bias, spread = (0.0, 0.0) if one.is_real else (prior.b, BETA)
             precisions.append(1 / max(1e-9, one.error[name] ** 2 + spread**2))

@@ -42,6 +42,9 @@ MOST_TOKENS, CHARACTERS_PER_TOKEN = 40_000_000, 4
 """Tokens whose bits are stored: 2 GB for 384 dimensions."""
 COMPARED_BY_TOKENS = 0.02
 """Seconds to compare a question with the best passages token by token."""
+MOST_RERANKED, FEWEST_RERANKED, RERANKED_SHARE = 50, 10, 0.2
+"""The passages of a question that a cross-encoder reads as the last stage: as many as fit into this share of the budget,
+within these limits; with fewer, there is no such stage."""
 MEASURED_SHARE = 0.3
 """Maximum share of the budget for encoding for evaluation; larger corpora are evaluated on a part."""
 
@@ -64,6 +67,8 @@ class Plan:
     """The settings with which the trainings end on time, by the steps of the recipe."""
     tokens: bool = False
     """True if the best passages are compared with the question token by token."""
+    reranked: NonNegativeInt = 0
+    """The passages of a question that the cross-encoder reads as the last stage; 0 without this stage."""
     questions: PositiveInt = QUESTIONS
     """Maximum number of questions about held-out passages."""
     load: NonNegativeFloat = 0.0
@@ -94,13 +99,14 @@ class Plan:
 @dataclass(frozen=True)
 class Necessary:
     """The work without training: the passages to search, the most questions, how many passages are encoded for that,
-    seconds by part, and whether tokens are compared."""
+    seconds by part, whether tokens are compared, and how many passages of a question a cross-encoder reads."""
 
     pool: int
     questions: int
     encoded: int
     seconds: dict[str, float]
     tokens: bool
+    reranked: int = 0
 
 
 @dataclass(frozen=True)
@@ -149,8 +155,18 @@ def make_plan(request: Request, survey: Survey, rates: Rates, dimension: int) ->
         needed = _necessary(request, survey, passages, together, serving=serving, encoders=1)
     disk = _disk(request, survey, needed.encoded + passages, passages, dimension, tokens=needed.tokens)
     sizes = (passages, needed.pool, batch, steps, finetuning.steps, finetuning.batch, processes)
-    notes += _notes_on_measuring(needed, passages, rates.load)
-    return Plan(*sizes, needed.seconds, disk, notes, limits, needed.tokens, needed.questions, rates.load)
+    notes += _notes_on_measuring(request, needed, passages, rates.load)
+    return Plan(
+        *sizes,
+        needed.seconds,
+        disk,
+        notes,
+        limits,
+        tokens=needed.tokens,
+        reranked=needed.reranked,
+        questions=needed.questions,
+        load=rates.load,
+    )
 
 
 def _necessary(
@@ -172,7 +188,26 @@ def _necessary(
     tokens = is_small and sum(by_tokens.values()) <= TOKENS_SHARE * request.budget
     if tokens:
         seconds |= {part: seconds[part] + more for part, more in by_tokens.items()}
-    return Necessary(pool, questions, encoders * pool, seconds, tokens)
+    asked = _asked(request, passages, questions)
+    reranked = _reranked(request, asked * encoders, rates)
+    if reranked:
+        stages = encoders * 1.5 * len(request.splits)
+        seconds["measure"] += stages * STAGE_SECONDS + encoders * asked * reranked / rates.scored
+    return Necessary(pool, questions, encoders * pool, seconds, tokens, reranked)
+
+
+def _asked(request: Request, passages: int, questions: int) -> float:
+    """The number of questions that every system answers."""
+    judged = sum(number for split, number in request.judged.items() if split != "train")
+    return judged + min(questions, HELD_OUT_SHARE * passages)
+
+
+def _reranked(request: Request, answers: float, rates: Rates) -> int:
+    """The passages that a cross-encoder reads for each of so many answers; 0 without it, or if it is too slow."""
+    if not request.reranker:
+        return 0
+    depth = min(MOST_RERANKED, int(RERANKED_SHARE * request.budget * rates.scored / max(1.0, answers)))
+    return depth if depth >= FEWEST_RERANKED else 0
 
 
 def _why_untrained(passages: int, minutes: float) -> str:
@@ -197,8 +232,13 @@ def _notes_on_training(
     return notes
 
 
-def _notes_on_measuring(needed: Necessary, passages: int, load: float) -> list[str]:
+def _notes_on_measuring(request: Request, needed: Necessary, passages: int, load: float) -> list[str]:
     notes = []
+    if request.reranker and not needed.reranked:
+        notes.append(
+            f"the cross-encoder is too slow for a last stage: {RERANKED_SHARE:.0%} of the budget is not sufficient for "
+            f"{FEWEST_RERANKED} passages of every question."
+        )
     if needed.pool < passages:
         notes.append(f"evaluated on {needed.pool:,} of the passages; the index contains all.")
     if needed.questions < QUESTIONS:
@@ -293,8 +333,7 @@ def _comparing_tokens(
     encoders: int,
 ) -> dict[str, float]:
     """Seconds that comparing by tokens takes, beside the necessary work: encoding for each encoder, and for the index."""
-    judged = sum(number for split, number in request.judged.items() if split != "train")
-    asked = judged + min(questions, HELD_OUT_SHARE * passages)
+    asked = _asked(request, passages, questions)
     stages = encoders * (1 + 1.5 * len(request.splits))
     compared = encoders * (pool / rates.encoded + asked * COMPARED_BY_TOKENS)
     return {

@@ -24,7 +24,7 @@ from qontext.frame.disk import make_directory
 from qontext.frame.errors import QontextError
 from qontext.models.folder import locate
 from qontext.models.reference import TRAINING_ONLY, Reference, model_digest, refer, resolve
-from qontext.retrieve.adapted import DENSE, INDEX, MODEL, TOKENS
+from qontext.retrieve.adapted import DENSE, INDEX, MODEL, RERANKER, TOKENS
 from qontext.retrieve.system import label_of
 from qontext.workflow.recipe import Recipe, read_recipe
 from qontext.workflow.run import plan, run_recipe
@@ -190,29 +190,56 @@ def published_model(encoder: str | None, reference: Reference | None, root: Path
     return resolve(reference, root, encoder if is_there else None)
 
 
-def is_copied(source: str, root: Path) -> bool:
-    """True if the folder `model` is a copy of this encoder."""
-    folder = root / MODEL
+def publish_reranker(source: str, work: Workdir, *, copied: bool) -> dict[str, Any]:
+    """Copy the cross-encoder to the folder `reranker`, or refer to it; its entries in `adapted.json`."""
+    if not is_copied(source, work.path, RERANKER):
+        if not copied:
+            return {"reference": refer(source, work.path)}
+        copy_model(source, work, None, RERANKER)
+    return {"digest": model_digest(work.path / RERANKER)}
+
+
+def republish_reranker(
+    reranker: str | None, about: Mapping[str, Any], work: Workdir, *, copied: bool
+) -> dict[str, Any]:
+    """The same for a finished directory; `reranker` names it where it is now."""
+    reference = about.get("reference")
+    if reference is None:
+        return dict(about)
+    is_there = reranker is not None and ("beside" not in reference or Path(reranker).exists())
+    source = resolve(reference, work.path, reranker if is_there else None, "cross-encoder")
+    how = {name: about[name] for name in ("depth", "weight")}
+    return {**how, **publish_reranker(source, work, copied=copied)}
+
+
+def is_copied(source: str, root: Path, name: str = MODEL) -> bool:
+    """True if the folder of this name is a copy of this model."""
+    folder = root / name
     return folder.is_dir() and model_digest(folder) == model_digest(locate(source).root)
 
 
-def remove_copy(root: Path, reference: Reference | None) -> None:
-    """Remove the folder of an earlier encoder, once the directory refers to another one."""
-    if reference is not None:
-        shutil.rmtree(root / MODEL, ignore_errors=True)
+def remove_copies(root: Path, about: Mapping[str, Any]) -> None:
+    """Remove the folders of earlier models, once the directory refers to others, or uses none."""
+    for name, is_used in {
+        MODEL: "model_digest" in about,
+        RERANKER: "digest" in about.get("reranker", {}),
+    }.items():
+        if not is_used:
+            shutil.rmtree(root / name, ignore_errors=True)
 
 
-def copy_model(source: str, work: Workdir, card: str) -> None:
-    """Copy the encoder's folder, without files only needed for training, to the folder `model`, with this
+def copy_model(source: str, work: Workdir, card: str | None, name: str = MODEL) -> None:
+    """Copy a model's folder, without files only needed for training, to the folder of this name, with this
     card; atomic."""
-    with work.write_folder(MODEL) as folder:
+    with work.write_folder(name) as folder:
         shutil.copytree(
             locate(source).root,
             folder,
             ignore=lambda folder, names: [name for name in names if name in TRAINING_ONLY],
             dirs_exist_ok=True,
         )
-        (folder / CARD).write_text(card, encoding="utf-8")
+        if card is not None:
+            (folder / CARD).write_text(card, encoding="utf-8")
 
 
 def model_card(request: Request, verdict: Verdict, root: Path) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from qontext.adapt.config import Request
 from qontext.adapt.plan import FINETUNED_PASSAGES, QUESTIONS, Plan
-from qontext.retrieve.adapted import DENSE, TOKEN_WEIGHT, TOKENS
+from qontext.retrieve.adapted import DENSE, RERANKER_WEIGHT, TOKEN_WEIGHT, TOKENS
 from qontext.retrieve.rankers import CANDIDATES as RERANKED
 from qontext.retrieve.system import ENCODERS, SYSTEMS, System
 from qontext.workflow.recipe import Recipe, Step
@@ -76,7 +76,10 @@ def systems(plan: Plan) -> list[str]:
     return [
         system.name
         for system in SYSTEMS
-        if (plan.trains or system.encoder != "adapted") and (plan.tokens or not system.tokens)
+        if (plan.trains or system.encoder != "adapted")
+        and (plan.tokens or not system.tokens)
+        # The cross-encoder reads the candidates of the most thorough system.
+        and (not system.reranked or (plan.reranked and system.tokens == plan.tokens))
     ]
 
 
@@ -217,16 +220,26 @@ def _searching(request: Request, plan: Plan, split: str, data: str, suffix: str)
     for encoder in ENCODERS[: 1 + plan.trains]:
         hybrid = System(encoder, words=True)
         yield Step.of(f"{encoder}-{suffix}", {"index": f"@{encoder}-vectors", **questions}, verb="search")
-        depth = {"k": RERANKED} if plan.tokens else {}
+        depth = {"k": RERANKED} if plan.tokens or plan.reranked else {}
         runs = [f"@bm25-{suffix}", f"@{encoder}-{suffix}"]
         yield _fusing(request, hybrid, suffix, runs, DENSE_WEIGHT, depth)
-        if not plan.tokens:
-            continue
-        run = f"@{hybrid.name}-{suffix}"
-        by_tokens = {"run": run, "tokens": f"@{encoder}-tokens", "data": data}
-        yield Step.of(f"{encoder}-by-tokens-{suffix}", {**by_tokens, "k": RERANKED}, verb="rerank")
-        runs = [run, f"@{encoder}-by-tokens-{suffix}"]
-        yield _fusing(request, replace(hybrid, tokens=True), suffix, runs, TOKEN_WEIGHT, depth)
+        first = replace(hybrid, tokens=plan.tokens)
+        if plan.tokens:
+            by_tokens = {"data": data, "tokens": f"@{encoder}-tokens", "k": RERANKED}
+            yield from _reranking(request, first, f"{encoder}-by-tokens", suffix, by_tokens, TOKEN_WEIGHT)
+        if plan.reranked:
+            last = replace(first, reranked=True)
+            pairs = {"data": data, "reranker": [request.reranker], "k": plan.reranked}
+            yield from _reranking(request, last, f"{encoder}-by-reranker", suffix, pairs, RERANKER_WEIGHT)
+
+
+def _reranking(
+    request: Request, system: System, name: str, suffix: str, scoring: dict[str, Any], weight: float
+) -> Iterator[Step]:
+    """The last stage of a system: new scores for the best passages of the system without it, fused with the first ones."""
+    run = f"@{system.first_stage.name}-{suffix}"
+    yield Step.of(f"{name}-{suffix}", {"run": run, **scoring}, verb="rerank")
+    yield _fusing(request, system, suffix, [run, f"@{name}-{suffix}"], weight, {"k": RERANKED})
 
 
 def _fusing(

@@ -195,7 +195,8 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
     reuse = {name: str(steps / f"{verdict.encoder}-{name}") for name in ("vectors", "tokens")}
     choice, tokens = vector_index.Choice.of(config), System.parse(verdict.system).tokens
     index, index_rows = publish.make_index(request, model, root, reuse, choice, config.on, tokens=tokens)
-    searching = update.measured(root, index, model, request, verdict.split, is_new=bool(index_rows))
+    pairs = (request.reranker, plan.reranked) if plan.reranked else None
+    searching = update.measured(root, index, model, request, verdict.split, pairs, is_new=bool(index_rows))
     labels = artifacts.open_artifact(steps / "holdout").summary.get("labeled_queries")
     about: dict[str, Any] = {
         "system": verdict.system,
@@ -204,6 +205,7 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
         "read_tokens": request.read_tokens,
         "index": index.name,
         **publish.recorded(root, reference),
+        **_last_stage(config, request, plan, steps, verdict, work),
         **({"labels": labels} if labels else {}),
         "verdict": verdict.as_json(),
         "searching": searching,
@@ -211,7 +213,7 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
     }
     about["seconds"] = round(earlier + time.monotonic() - started, 1)
     work.write_json(ADAPTED, about)
-    publish.remove_copy(root, reference)
+    publish.remove_copies(root, about)
     publish.remove_others(root)
     opening = [*verdict.sentences, *searching.get("sentences", ())]
     report = _report(root, recipe.title, verdict.system, opening)
@@ -229,16 +231,33 @@ def _weights(steps: Path, verdict: Any) -> dict[str, Any]:
     from qontext.adapt import recipes
     from qontext.retrieve.system import System
 
-    def of(system: System) -> list[float]:
-        step = artifacts.open_artifact(steps / f"{system.name}-{verdict.split}")
-        weights: list[float] = step.summary["weights"]
-        return weights
-
     system = System.parse(verdict.system)
     if not (system.words and system.encoder):
         return {"weights": [1 - recipes.DENSE_WEIGHT, recipes.DENSE_WEIGHT]}
-    by_tokens = {"token_weight": of(system)[1]} if system.tokens else {}
-    return {"weights": of(system.first_stage), **by_tokens}
+    without = replace(system, reranked=False)
+    by_tokens = {"token_weight": _fused(steps, without, verdict)[1]} if system.tokens else {}
+    return {"weights": _fused(steps, replace(without, tokens=False), verdict), **by_tokens}
+
+
+def _fused(steps: Path, system: Any, verdict: Any) -> list[float]:
+    """The weights of the last fusion of a system."""
+    fusion = artifacts.open_artifact(steps / f"{system.name}-{verdict.split}")
+    weights: list[float] = fusion.summary["weights"]
+    return weights
+
+
+def _last_stage(
+    config: AdaptConfig, request: Any, plan: Any, steps: Path, verdict: Any, work: Workdir
+) -> dict[str, Any]:
+    """The cross-encoder of the recommended system, if it has one."""
+    from qontext.adapt import publish
+    from qontext.retrieve.system import System
+
+    system = System.parse(verdict.system)
+    if not system.reranked:
+        return {}
+    how = {"depth": plan.reranked, "weight": _fused(steps, system, verdict)[1]}
+    return {"reranker": {**how, **publish.publish_reranker(request.reranker, work, copied=config.copy_model)}}
 
 
 def _report(root: Path, title: str, system: str, opening: list[str]) -> str:

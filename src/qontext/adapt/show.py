@@ -50,10 +50,7 @@ def show_plan(request: Request, source: Survey, plan: Plan, recipe: Path | None)
         "training": f"coCondenser on (passage, query) pairs: {plan.steps:,} steps of {plan.batch}"
         if plan.trains
         else "none",
-        "teacher": f"{shown_name(request.reranker)}"
-        + (f": {plan.finetune_steps:,} steps on its scores" if plan.finetune_steps else ": not enough time")
-        if request.reranker
-        else None,
+        "cross-encoder": _reranker(request, plan),
         "labels": _labels(request, plan),
         "evaluation": f"{' and '.join(questions)} questions"
         + (f" written by {shown_name(request.question_model)}" if request.question_model else "")
@@ -72,6 +69,15 @@ def _encoder(request: Request, plan: Plan) -> str:
     about = f"{shown_name(request.encoder)}: {pooling} pooling, up to {request.read_tokens} tokens, on {request.device}"
     about += f"; a vector for every {request.window} tokens" if request.window else ""
     return about + ("; questions are also compared token by token" if plan.tokens else "")
+
+
+def _reranker(request: Request, plan: Plan) -> str | None:
+    """What the cross-encoder does: it teaches, it is the last stage, or both."""
+    if not request.reranker:
+        return None
+    uses = [f"{plan.finetune_steps:,} steps on its scores"] if plan.finetune_steps else []
+    uses += [f"it reads the best {plan.reranked} passages of a question"] if plan.reranked else []
+    return f"{shown_name(request.reranker)}: {'; '.join(uses) or 'not enough time'}"
 
 
 def _time(plan: Plan, budget: float) -> str:

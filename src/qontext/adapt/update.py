@@ -26,7 +26,14 @@ from qontext.frame import artifacts, disk, execution, log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
 from qontext.frame.stages import Stage
-from qontext.retrieve.adapted import ADAPTED, index_of, is_adapted, read_adapted, verify_model
+from qontext.retrieve.adapted import (
+    ADAPTED,
+    index_of,
+    is_adapted,
+    read_adapted,
+    reranker_of,
+    verify_model,
+)
 from qontext.retrieve.system import System
 from qontext.workflow.recipe import read_recipe
 from qontext.workflow.run import plan
@@ -82,7 +89,13 @@ def run(
             request, model, root, {}, vector_index.Choice.of(config), config.on, tokens=tokens
         )
         about |= publish.recorded(root, reference)
-        about["searching"] = measured(root, index, model, request, about["verdict"]["split"], is_new=True)
+        if "reranker" in about:
+            about["reranker"] = publish.republish_reranker(
+                config.reranker, about["reranker"], work, copied=config.copy_model
+            )
+        reranker = (reranker_of(root, about), about["reranker"]["depth"]) if "reranker" in about else None
+        split = about["verdict"]["split"]
+        about["searching"] = measured(root, index, model, request, split, reranker, is_new=True)
         changes = changed_documents(earlier / "passages", index / "passages")
     except (QontextError, OSError) as error:
         raise _still_answers(error, root) from None
@@ -170,19 +183,32 @@ def about_share(share: float | None, absent: list[str], *, trained: bool) -> lis
 
 
 def measured(
-    root: Path, index: Path, model: str, request: Request, split: str, *, is_new: bool
+    root: Path,
+    index: Path,
+    model: str,
+    request: Request,
+    split: str,
+    reranker: tuple[str, int] | None,
+    *,
+    is_new: bool,
 ) -> dict[str, Any]:
     """Search latency and index recall, measured on the held-out questions if they still exist; those of an unchanged index
-    are not measured again."""
+    are not measured again. `reranker` is a cross-encoder and the number of passages that it reads."""
     from qontext.data.collection import load_collection
 
-    if not is_new and is_adapted(root) and "searching" in (about := read_adapted(root)):
-        return dict(about["searching"])
+    recorded = dict(read_adapted(root).get("searching", {})) if is_adapted(root) and not is_new else {}
+    depth = reranker[1] if reranker else None
+    if recorded and recorded.get("reranking", {}).get("depth") == depth:
+        return recorded
     held_out = root / STEPS / "holdout" / "measured"
     if not held_out.is_dir():
         return {}
     questions = list(load_collection(held_out).queries(split).values())
-    return vector_index.measure(index, model, questions, request.read_tokens, request.device)
+    searching = vector_index.measure(index, model, questions, request.read_tokens, request.device)
+    if reranker is None:
+        return searching
+    timed = vector_index.time_reranking(index / "passages", *reranker, questions, request.device)
+    return {**searching, "reranking": timed, "sentences": [*searching["sentences"], timed.pop("sentence")]}
 
 
 def preview_steps(root: Path) -> dict[str, Any]:
@@ -232,7 +258,8 @@ def preview_update(
     changes = _changes(index, passages, model, request, is_encoded=states["vectors"][1] == "done")
     share = publish.new_share(root, passages)
     is_again = trains_again(share, absent)
-    is_copied = config.copy_model and "reference" in about
+    referred = [about, about.get("reranker", {})]
+    is_copied = config.copy_model and any("reference" in models for models in referred)
     is_current = all(state == "done" for _, state in states.values()) and choice.backend == was.backend
     _show(
         root,

@@ -1,4 +1,5 @@
-"""The index of an adapted directory's vectors: exactly, or an index; and what an index costs against exact search."""
+"""The index of an adapted directory's vectors: exactly, or an index; and what a question costs with exact search,
+an index, and a cross-encoder."""
 
 from __future__ import annotations
 
@@ -18,6 +19,10 @@ SLOW = 0.1
 dimensions on two old, busy cores, and for 3 million on two fast ones (docs/indexes.md)."""
 QUESTIONS, DEPTH = 100, 100
 """Held-out questions to measure with at most, and results that are compared."""
+
+
+TIMED = 5
+"""Questions with which a cross-encoder is timed."""
 
 
 class Exact:
@@ -107,6 +112,28 @@ def measure(folder: Path, model: str, questions: list[str], read_tokens: int, de
     backend = artifacts.open_artifact(place).config["backend"]
     about |= {"backend": backend, "recall": recalls, "seconds": seconds}
     return {**about, "sentences": _sentences(about)}
+
+
+def time_reranking(
+    passages: Path, reranker: str, depth: int, questions: list[str], device: str
+) -> dict[str, Any]:
+    """Seconds for a question whose best passages a cross-encoder reads, one question at a time."""
+    import itertools
+    import statistics
+
+    from qontext.data.collection import read_passages
+    from qontext.models.cross_encoder import CrossEncoder
+
+    model, seconds = CrossEncoder(reranker, device=device), []
+    texts = list(itertools.islice(read_passages(passages), (1 + TIMED) * depth))
+    for number, question in enumerate(questions[: 1 + TIMED]):
+        read = [texts[(number * depth + place) % len(texts)] for place in range(depth)]
+        started = time.perf_counter()
+        model.score([(question, passage) for passage in read])
+        seconds.append(time.perf_counter() - started)
+    taken = round(statistics.median(seconds[1:] or seconds), 5)  # the first one includes one-time costs
+    sentence = f"The cross-encoder reads the best {depth} passages of a question in {_shown(taken)}."
+    return {"depth": depth, "seconds": taken, "sentence": sentence}
 
 
 def _timed(index: Any, questions_QD: Any) -> tuple[list[list[int]], float]:

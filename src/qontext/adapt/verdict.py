@@ -1,6 +1,6 @@
 """The verdict: which of the measured systems to use.
 
-    cost     BM25 alone < an encoder, with or without BM25 < the same, then its tokens
+    cost     BM25 alone < an encoder, with or without BM25 < the same, then its tokens < the same, then a cross-encoder
     value    the expected nDCG@10 on real questions (`expectation`), minus a margin for each step of cost
     choice   the system of the highest value
 

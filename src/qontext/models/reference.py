@@ -69,13 +69,13 @@ def refer(name: str, directory: Path) -> Reference:
     return {"path": path, "digest": model_digest(locate(name).root), **beside}  # type: ignore[typeddict-item]
 
 
-def resolve(reference: Reference, directory: Path, model: str | None = None) -> str:
+def resolve(reference: Reference, directory: Path, model: str | None = None, what: str = "encoder") -> str:
     """The name of the unchanged model: where it was, where it is beside the moved directory, `model`, or the
     default encoder of this machine."""
     if model is not None:
         if model_digest(locate(model).root) != reference["digest"]:
             raise QontextError(
-                f"is not the encoder of {directory}: the content differs from that of {reference['path']}",
+                f"is not the {what} of {directory}: the content differs from that of {reference['path']}",
                 place=model,
                 remedy="Name an unchanged copy of it.",
             )
@@ -92,7 +92,12 @@ def resolve(reference: Reference, directory: Path, model: str | None = None) -> 
         return str(default)
     where = f"has changed ({there[0]})" if there else f"is not found at {' nor at '.join(candidates)}"
     raise QontextError(
-        f"the encoder of this directory {where}",
+        f"the {what} of this directory {where}",
         place=directory,
-        remedy="Restore it, or name an unchanged copy with --encoder in 'qontext adapt' or 'qontext search'.",
+        remedy="Restore it, or name an unchanged copy with "
+        + (
+            "--encoder in 'qontext adapt' or 'qontext search'."
+            if what == "encoder"
+            else "--reranker in 'qontext adapt'."
+        ),
     )

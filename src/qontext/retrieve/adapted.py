@@ -2,6 +2,7 @@
 
 adapted.json     the recommended system, and how to search
 model/           the encoder, unless it was not changed and is referred to
+reranker/        the cross-encoder, if the recommended system has one and it was copied
 index/           passages, bm25, vectors, tokens, and dense if the vectors have an index
 """
 
@@ -25,21 +26,45 @@ from qontext.frame.locks import ReadLock
 from qontext.frame.trust import trusting
 from qontext.models.reference import Reference, model_digest, resolve
 from qontext.retrieve.index import How, Index
-from qontext.retrieve.rankers import Among, Fused, IndexRanker, Ranker, TokenReranked, everything
+from qontext.retrieve.rankers import (
+    Among,
+    Fused,
+    IndexRanker,
+    PairReranked,
+    Ranker,
+    TokenReranked,
+    everything,
+)
 from qontext.retrieve.system import System, SystemName
 
 if TYPE_CHECKING:
+    from qontext.data.passage import Passage
     from qontext.models.folder import Kind
     from qontext.retrieve.encoded.token_bits import TokenBits
     from qontext.retrieve.index.lexical import LexicalIndex
     from qontext.retrieve.where import Mask
 
-ADAPTED, PLAN, INDEX, DENSE, TOKENS, MODEL = "adapted.json", "plan.json", "index", "dense", "tokens", "model"
+ADAPTED, PLAN, INDEX, DENSE, TOKENS = "adapted.json", "plan.json", "index", "dense", "tokens"
+MODEL, RERANKER = "model", "reranker"
 TOKEN_WEIGHT = 0.5
 """Weight of the comparison by tokens beside BM25 and the vectors, without labels to tune it."""
+RERANKER_WEIGHT = 0.8
+"""Weight of a cross-encoder's scores beside those of the system that finds its candidates, without labels to tune it."""
 FEW = 16
 """Maximum number of queries to encode and search without torch, which takes seconds to import."""
 REPEAT = "Remove it, and run the same 'qontext adapt' again: finished steps are kept."
+
+
+class RerankerDescription(TypedDict):
+    """The cross-encoder of the recommended system."""
+
+    depth: Annotated[int, Field(ge=1)]
+    """Candidates that it reads for a question."""
+    weight: Annotated[float, Field(ge=0, le=1)]
+    reference: NotRequired[Reference]
+    """The cross-encoder, if it is not in the folder `reranker`."""
+    digest: NotRequired[str]
+    """The hash of the folder `reranker`."""
 
 
 class Description(TypedDict):
@@ -54,6 +79,7 @@ class Description(TypedDict):
     """The encoder, if it is not in the folder `model`."""
     model_digest: NotRequired[str]
     """The hash of the folder `model`; not recorded by earlier versions."""
+    reranker: NotRequired[RerankerDescription]
     index: NotRequired[Annotated[str, Field(pattern=r"^index(-[0-9]+)?$")]]
     """The folder of the index. An update builds another one beside it."""
 
@@ -76,27 +102,44 @@ def model_of(root: Path, encoder: str | None = None) -> str:
     """The encoder of a directory of `adapt`: its folder `model`, or the model that it refers to, unchanged. `encoder`
     names a copy of it elsewhere."""
     about = read_adapted(root)
-    if "reference" in about:
-        return resolve(about["reference"], root, encoder)
-    folder = root / MODEL
+    return _located(about, root, MODEL, "encoder", encoder)
+
+
+def reranker_of(root: Path, about: Mapping[str, Any] | None = None) -> str:
+    """The cross-encoder of a directory of `adapt`, as `adapted.json` or its new content says."""
+    about = read_adapted(root) if about is None else about
+    if "reranker" not in about:
+        raise QontextError("has no cross-encoder", place=root, remedy="Choose another system.")
+    return _located(about["reranker"], root, RERANKER, "cross-encoder", None)
+
+
+def _located(entry: Mapping[str, Any], root: Path, name: str, what: str, copy: str | None) -> str:
+    """A model of a directory of `adapt`: the one that the entry refers to, or the folder of this name."""
+    if "reference" in entry:
+        return resolve(entry["reference"], root, copy, what)
+    folder = root / name
     if not folder.is_dir():
         raise QontextError(
-            "the folder of the encoder is missing",
+            f"the folder of the {what} is missing",
             place=folder,
             remedy="Restore it, or run the same 'qontext adapt' again.",
         )
-    if encoder is not None:
-        return resolve({"path": str(folder), "digest": model_digest(folder)}, root, encoder)
+    if copy is not None:
+        return resolve({"path": str(folder), "digest": model_digest(folder)}, root, copy, what)
     return str(folder)
 
 
 def verify_model(root: Path) -> None:
-    """Refuse another folder `model` than `adapt` wrote; reads all of it."""
-    recorded, folder = read_adapted(root).get("model_digest"), root / MODEL
-    if recorded is not None and model_digest(folder) != recorded:
-        raise QontextError(
-            "changed since it was written", place=folder, remedy="Restore it, or run adapt with --retrain."
-        )
+    """Refuse other models in the directory than `adapt` wrote; reads all of them."""
+    about = read_adapted(root)
+    recorded = {MODEL: about.get("model_digest"), RERANKER: about.get("reranker", {}).get("digest")}
+    for name, digest in recorded.items():
+        if digest is not None and model_digest(root / name) != digest:
+            raise QontextError(
+                "changed since it was written",
+                place=root / name,
+                remedy="Restore it, or run adapt with --retrain.",
+            )
 
 
 def index_of(root: Path) -> Path:
@@ -133,7 +176,14 @@ def fingerprint_of(path: str) -> str | None:
     }
     model = about["reference"]["digest"] if "reference" in about else model_digest(root / MODEL)
     system = {name: about.get(name) for name in ("system", "weights", "token_weight", "read_tokens")}
-    return json_digest([system, made, model])
+    last = about.get("reranker")
+    stages = [[last["depth"], last["weight"], _digest_of(last)]] if last else []
+    return json_digest([system, made, model, *stages])
+
+
+def _digest_of(reranker: Mapping[str, Any]) -> str:
+    """The digest of the cross-encoder."""
+    return str(reranker["reference"]["digest"] if "reference" in reranker else reranker["digest"])
 
 
 class AdaptedFolder:
@@ -173,6 +223,11 @@ class AdaptedFolder:
     def ranker(self, system: System | None = None) -> Ranker:
         """The ranker of a system; by default, of the recommended one."""
         system = system or self.system
+        if system.reranked:
+            model, how = self.cross_encoder, self.about["reranker"]
+            return PairReranked(
+                self.ranker(system.first_stage), model, self._passages, how["depth"], how["weight"]
+            )
         if system.tokens:
             weight = self.about.get("token_weight", TOKEN_WEIGHT)
             return TokenReranked(self.ranker(system.first_stage), self.tokens, self.encoder, weight)
@@ -222,6 +277,16 @@ class AdaptedFolder:
     def model(self) -> str:
         """The encoder: a folder or a Hub name."""
         return model_of(self.root, self._copy)
+
+    @cached_property
+    def cross_encoder(self) -> Any:
+        """The cross-encoder of the last stage."""
+        from qontext.models.cross_encoder import CrossEncoder
+
+        return CrossEncoder(reranker_of(self.root), device=self.device)
+
+    def _passages(self, ids: set[str]) -> dict[str, Passage]:
+        return {id: found.passage for id, found in self.find(ids).items()}
 
     def among(self, where: tuple[str, ...]) -> Among:
         """The passages that meet conditions; the masks of the last conditions are kept."""

@@ -3,6 +3,7 @@
 IndexRanker     an index of texts, or an index of vectors with the encoder of the queries
 Fused           s(q, p) = Σ_rankers  w · (s - min) / std        over the candidates of each
 TokenReranked   the candidates of another ranker, fused with their MaxSim
+PairReranked    the candidates of another ranker, the best ones fused with a cross-encoder's scores
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from qontext.retrieve.index import Array, Index, check_found
 
 if TYPE_CHECKING:
+    from qontext.data.passage import Passage
     from qontext.data.runs import Run
     from qontext.models.folder import Kind
     from qontext.retrieve.encoded.token_bits import TokenBits
@@ -41,6 +43,14 @@ class EncodesTokens(Protocol):
 
     def token_vectors(self, texts: Sequence[str], kind: Kind) -> list[Array]:
         """[T, D] for each text: the vectors of its tokens."""
+        ...
+
+
+class ScoresPairs(Protocol):
+    """A cross-encoder."""
+
+    def score(self, pairs: Sequence[tuple[str, Passage | str]]) -> Array:
+        """[N] the score of each query and passage."""
         ...
 
 
@@ -108,3 +118,37 @@ class TokenReranked(Ranker):
         candidates = self.first.rank(queries, max(k, CANDIDATES), kind=kind, among=among)
         vectors = self.encoder.token_vectors([queries[query] for query in candidates.queries], kind)
         return self.bits.reranked(candidates, vectors, self.weight).top(k)
+
+
+class PairReranked(Ranker):
+    """The candidates of another ranker, of which a cross-encoder reads the best `depth` together with the query; `weight` is
+    that of its scores. `passages` maps ids to passages."""
+
+    def __init__(
+        self,
+        first: Ranker,
+        model: ScoresPairs,
+        passages: Callable[[set[str]], Mapping[str, Passage]],
+        depth: int,
+        weight: float,
+    ) -> None:
+        self.first, self.model, self.passages = first, model, passages
+        self.depth, self.weight = depth, weight
+
+    def rank(self, queries: Queries, k: int, *, kind: Kind = "query", among: Among = everything) -> Run:
+        import numpy as np
+
+        from qontext.data.runs import Run
+        from qontext.retrieve.fuse import hybrid
+
+        candidates = self.first.rank(queries, max(k, CANDIDATES), kind=kind, among=among)
+        if not candidates.size:
+            return candidates
+        top = candidates.top(self.depth)
+        texts = self.passages({*top.ids[np.unique(top.codes)]})
+        pairs: list[tuple[str, Passage | str]] = [
+            (queries[top.queries[q]], texts[top.ids[code]]) for q, code in zip(top.row_queries(), top.codes)
+        ]
+        rows = (top.row_queries(), top.queries, top.codes, top.ids)
+        scored = Run.from_codes(*rows, self.model.score(pairs).astype(np.float64))
+        return hybrid([candidates, scored], (1 - self.weight, self.weight), k)

@@ -1,11 +1,13 @@
-"""The combinations of a search: the words of BM25, the vectors of an encoder, and the vectors of its tokens.
+"""The combinations of a search: the words of BM25, the vectors of an encoder, the vectors of its tokens, a cross-encoder.
 
-| name                     | words | encoder            | tokens |
-|--------------------------|-------|--------------------|--------|
-| bm25                     | yes   |                    |        |
-| start, adapted           |       | original, adapted  |        |
-| hybrid-start, hybrid     | yes   | original, adapted  |        |
-| tokens-start, tokens     | yes   | original, adapted  | yes    |
+| name                                   | words | encoder            | tokens | cross-encoder |
+|----------------------------------------|-------|--------------------|--------|---------------|
+| bm25                                   | yes   |                    |        |               |
+| start, adapted                         |       | original, adapted  |        |               |
+| hybrid-start, hybrid                   | yes   | original, adapted  |        |               |
+| tokens-start, tokens                   | yes   | original, adapted  | yes    |               |
+| reranked-start, reranked               | yes   | original, adapted  |        | yes           |
+| tokens-reranked-start, tokens-reranked | yes   | original, adapted  | yes    | yes           |
 
 Only this module knows these names, which `adapted.json`, verdicts, runs and steps of recipes record.
 """
@@ -18,7 +20,11 @@ from typing import Literal
 from qontext.frame.errors import QontextError, did_you_mean
 
 EncoderName = Literal["start", "adapted"]
-SystemName = Literal["bm25", "start", "hybrid-start", "tokens-start", "adapted", "hybrid", "tokens"]
+SystemName = Literal[
+    "bm25",
+    "start", "hybrid-start", "tokens-start", "reranked-start", "tokens-reranked-start",
+    "adapted", "hybrid", "tokens", "reranked", "tokens-reranked",
+]  # fmt: skip
 
 ENCODERS: tuple[EncoderName, ...] = ("start", "adapted")
 _LABELS = {"start": "original encoder", "adapted": "adapted encoder"}
@@ -26,10 +32,10 @@ _LABELS = {"start": "original encoder", "adapted": "adapted encoder"}
 
 @dataclass(frozen=True)
 class System:
-    """A combination. Tokens rerank the hits of words and vectors.
+    """A combination. Tokens rerank the hits of words and vectors; a cross-encoder reranks the best of what precedes it.
 
     >>> System.parse("tokens-start")
-    System(encoder='start', words=True, tokens=True)
+    System(encoder='start', words=True, tokens=True, reranked=False)
     >>> System("adapted", words=True).name
     'hybrid'
     """
@@ -37,6 +43,7 @@ class System:
     encoder: EncoderName | None = None
     words: bool = False
     tokens: bool = False
+    reranked: bool = False
 
     @classmethod
     def parse(cls, name: str) -> System:
@@ -52,18 +59,20 @@ class System:
             return "bm25"
         if not self.words:
             return self.encoder
-        return ("tokens" if self.tokens else "hybrid") + ("-start" if self.encoder == "start" else "")
+        stages = ["tokens"] * self.tokens + ["reranked"] * self.reranked or ["hybrid"]
+        return "-".join([*stages, *["start"] * (self.encoder == "start")])
 
     @property
     def label(self) -> str:
         """Its name for users."""
         parts = ["BM25"] * self.words + ([_LABELS[self.encoder]] if self.encoder else [])
-        return " + ".join([*parts, *["tokens"] * self.tokens])
+        return " + ".join([*parts, *["tokens"] * self.tokens, *["cross-encoder"] * self.reranked])
 
     @property
     def cost(self) -> int:
-        """The order of its cost. An encoder costs storage and time for its vectors, BM25 next to nothing more."""
-        return 2 if self.tokens else 1 if self.encoder else 0
+        """The order of its cost. An encoder costs storage and time for its vectors, BM25 next to nothing more. Tokens
+        cost storage, and a cross-encoder the most time for a question."""
+        return 3 if self.reranked else 2 if self.tokens else 1 if self.encoder else 0
 
     @property
     def dense(self) -> System:
@@ -72,8 +81,8 @@ class System:
 
     @property
     def first_stage(self) -> System:
-        """The system without tokens, which finds the passages whose tokens are compared."""
-        return replace(self, tokens=False)
+        """The system without its last stage, which finds the passages that this stage compares."""
+        return replace(self, reranked=False) if self.reranked else replace(self, tokens=False)
 
     def with_encoder(self, encoder: EncoderName) -> System:
         """The same combination with this encoder."""
@@ -83,9 +92,15 @@ class System:
 SYSTEMS = (
     System(words=True),
     *(
-        System(encoder, words, tokens)
+        System(encoder, *stages)
         for encoder in ENCODERS
-        for words, tokens in ((False, False), (True, False), (True, True))
+        for stages in (
+            (False,),
+            (True,),
+            (True, True),
+            (True, False, True),
+            (True, True, True),
+        )
     ),
 )
 """All systems, baselines first."""

@@ -1,6 +1,6 @@
 """Directories → searchable systems. A directory of `adapt` becomes several systems: NAME is the recommended one, NAME/bm25,
-NAME/dense, NAME/hybrid and, with bits of tokens, NAME/tokens are its parts. Vectors and indexes are one system each. All of
-them are used by one thread.
+NAME/dense, NAME/hybrid and, with bits of tokens, NAME/tokens are its parts. If NAME ends with a cross-encoder, no other
+system has it. Vectors and indexes are one system each. All of them are used by one thread.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qontext.data.places import Place
 from qontext.frame.artifacts import Artifact, open_artifact
 from qontext.frame.errors import QontextError
 from qontext.frame.inputs import find
 from qontext.models.retriever import Retriever
-from qontext.retrieve.adapted import PLAN, AdaptedFolder, dense_index, is_adapted
+from qontext.retrieve.adapted import PLAN, AdaptedFolder, dense_index, is_adapted, reranker_of
 from qontext.retrieve.index import Array, How, Index
 from qontext.retrieve.index.lexical import LexicalIndex
 from qontext.retrieve.index.load import encoder_of, fit, open_index, open_searchable
@@ -29,6 +29,9 @@ from qontext.retrieve.where import Mask, passages_of
 from qontext.serve.errors import Failed
 from qontext.serve.models import Kind, Reranker, ServedEncoder
 from qontext.serve.passages import FieldFilter, Passages
+
+if TYPE_CHECKING:
+    from qontext.models.cross_encoder import CrossEncoder
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 RERANK_DEPTH = 50
@@ -143,6 +146,7 @@ class Opener:
     def __post_init__(self) -> None:
         self._passages: dict[str, Passages] = {}
         self._encoders: dict[tuple[str, int | None, int | None, int | None], ServedEncoder] = {}
+        self._cross_encoders: dict[str, CrossEncoder] = {}
 
     def open_all(self, directories: Sequence[str]) -> list[ServedSystem]:
         """The systems of all directories, each as DIR or NAME=DIR."""
@@ -210,6 +214,10 @@ class Opener:
         if opened.system.tokens:
             by_tokens = System(encoder, words=True, tokens=True)
             labels[by_tokens] = ("tokens", f"BM25 and {label}, then its tokens")
+        if opened.system.reranked:
+            before = labels[opened.system.with_encoder(encoder).first_stage][1]
+            last = System(encoder, words=True, tokens=opened.system.tokens, reranked=True)
+            labels[last] = ("last", f"{before}, then the cross-encoder")
         best = opened.system if opened.system.encoder is None else opened.system.with_encoder(encoder)
 
         def system(name: str, combination: System) -> ServedSystem:
@@ -243,6 +251,14 @@ class Opener:
             self._encoders[key] = ServedEncoder(path, lengths=lengths, **form)
         return self._encoders[key]
 
+    def cross_encoder(self, path: str) -> CrossEncoder:
+        """The cross-encoder of a directory of `adapt`."""
+        from qontext.models.cross_encoder import CrossEncoder
+
+        if path not in self._cross_encoders:
+            self._cross_encoders[path] = CrossEncoder(path, device=self.device, precision=self.precision)
+        return self._cross_encoders[path]
+
 
 class _ServedFolder(AdaptedFolder):
     """A directory of `adapt` whose encoder may be that of others, too, and whose vectors are in memory."""
@@ -258,6 +274,10 @@ class _ServedFolder(AdaptedFolder):
     @cached_property
     def index(self) -> Index:
         return open_index(dense_index(self.folder), self._opener.how)[0]
+
+    @cached_property
+    def cross_encoder(self) -> CrossEncoder:
+        return self._opener.cross_encoder(reranker_of(self.root))
 
 
 def _label(artifact: Artifact) -> str:

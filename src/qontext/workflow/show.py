@@ -24,6 +24,7 @@ from qontext.retrieve.adapted import (
     is_adapted,
     model_of,
     read_adapted,
+    reranker_of,
     verify_model,
 )
 from qontext.retrieve.system import label_of
@@ -105,6 +106,7 @@ def _show_many(path: Path) -> dict[str, Any]:
 
 FOLDERS = {
     "model": "a copy of the encoder; needed for search and updates",
+    "reranker": "a copy of the cross-encoder; needed for search and updates",
     "index": "passages, vectors and BM25; needed for search and updates",
     "report": "the results as a page; can be deleted",
     "steps": "the steps of training; only needed to train again; can be deleted ('qontext clean')",
@@ -130,6 +132,7 @@ def show_adapted(root: Path) -> dict[str, Any]:
     rows: dict[str, Any] = {
         "system": label_of(about["system"]),
         "encoder": _model(root, about),
+        "cross_encoder": _reranker(root, about),
         "passages": f"{passages['passages']:,} of {passages['documents']:,} documents",
         "labels": shown_labels(about.get("labels", {})),
         "not_read": passages.get("not_read"),
@@ -172,7 +175,21 @@ def _model(root: Path, about: Mapping[str, Any]) -> str:
         name = shown_name(model_of(root)) + (" (not changed, so not copied)" if "reference" in about else "")
         return f"{name}, up to {about['read_tokens']} tokens"
     except QontextError as error:
-        return f"{error.message} ({error.remedy})" if error.remedy else error.message
+        return _missing(error)
+
+
+def _reranker(root: Path, about: Mapping[str, Any]) -> str:
+    """Where the cross-encoder is, if there is one, or why it cannot be used."""
+    if "reranker" not in about:
+        return ""
+    try:
+        return f"{shown_name(reranker_of(root))}, of the best {about['reranker']['depth']} passages"
+    except QontextError as error:
+        return _missing(error)
+
+
+def _missing(error: QontextError) -> str:
+    return f"{error.message} ({error.remedy})" if error.remedy else error.message
 
 
 def shown_labels(judged: Mapping[str, int]) -> str:
