@@ -202,14 +202,15 @@ def publish_reranker(source: str, work: Workdir, *, copied: bool) -> dict[str, A
 def republish_reranker(
     reranker: str | None, about: Mapping[str, Any], work: Workdir, *, copied: bool
 ) -> dict[str, Any]:
-    """The same for a finished directory; `reranker` names it where it is now."""
-    reference = about.get("reference")
-    if reference is None:
-        return dict(about)
+    """The same for a finished directory, if it has one; `reranker` names it where it is now."""
+    entry = about.get("reranker", {})
+    if "reference" not in entry:
+        return {}
+    reference: Reference = entry["reference"]
     is_there = reranker is not None and ("beside" not in reference or Path(reranker).exists())
     source = resolve(reference, work.path, reranker if is_there else None, "cross-encoder")
-    how = {name: about[name] for name in ("depth", "weight")}
-    return {**how, **publish_reranker(source, work, copied=copied)}
+    how = {name: entry[name] for name in ("depth", "weight")}
+    return {"reranker": {**how, **publish_reranker(source, work, copied=copied)}}
 
 
 def is_copied(source: str, root: Path, name: str = MODEL) -> bool:

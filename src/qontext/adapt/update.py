@@ -89,21 +89,17 @@ def run(
             request, model, root, {}, vector_index.Choice.of(config), config.on, tokens=tokens
         )
         about |= publish.recorded(root, reference)
-        if "reranker" in about:
-            about["reranker"] = publish.republish_reranker(
-                config.reranker, about["reranker"], work, copied=config.copy_model
-            )
-        reranker = (reranker_of(root, about), about["reranker"]["depth"]) if "reranker" in about else None
+        about |= publish.republish_reranker(config.reranker, about, work, copied=config.copy_model)
+        pairs = (reranker_of(root, about), about["reranker"]["depth"]) if "reranker" in about else None
         split = about["verdict"]["split"]
-        about["searching"] = measured(root, index, model, request, split, reranker, is_new=True)
+        about["searching"] = measured(root, index, model, request, split, pairs, is_new=True)
         changes = changed_documents(earlier / "passages", index / "passages")
     except (QontextError, OSError) as error:
         raise _still_answers(error, root) from None
-    for sentence in about["searching"].get("sentences", ()):
-        log.note(sentence)
     work.write_json(ADAPTED, {**about, "index": index.name})
     share = publish.new_share(root, index / "passages")
-    for sentence in about_share(share, absent, trained=before.plan.trains):
+    sentences = about["searching"].get("sentences", ())
+    for sentence in (*sentences, *about_share(share, absent, trained=before.plan.trains)):
         log.note(sentence)
     if trains_again(share, absent):
         return None
