@@ -49,7 +49,7 @@ TAU_OF_PAIRS = 0.1
 
 
 def _prior(name: str) -> tuple[Prior, float]:
-    """What is known of a system, and the standard deviation of d; of a cross-encoder, only what precedes it is known."""
+    """The facts about a system, and the standard deviation of d; of a cross-encoder, only what precedes it is known."""
     if name in PRIORS:
         return PRIORS[name], TAU
     return PRIORS[System.parse(name).first_stage.name], TAU_OF_PAIRS
@@ -57,7 +57,7 @@ def _prior(name: str) -> tuple[Prior, float]:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What n questions say: the differences of each system from `BASE`, and their standard errors."""
+    """The evidence of n questions: the differences of each system from `BASE`, and their standard errors."""
 
     change: Mapping[str, float]
     error: Mapping[str, float]

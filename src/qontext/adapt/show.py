@@ -72,7 +72,7 @@ def _encoder(request: Request, plan: Plan) -> str:
 
 
 def _reranker(request: Request, plan: Plan) -> str | None:
-    """What the cross-encoder does: it teaches, it is the last stage, or both."""
+    """The role of the cross-encoder: it teaches, it is the last stage, or both."""
     if not request.reranker:
         return None
     uses = [f"{plan.finetune_steps:,} steps on its scores"] if plan.finetune_steps else []

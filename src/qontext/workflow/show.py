@@ -179,7 +179,7 @@ def _model(root: Path, about: Mapping[str, Any]) -> str:
 
 
 def _reranker(root: Path, about: Mapping[str, Any]) -> str:
-    """Where the cross-encoder is, if there is one, or why it cannot be used."""
+    """The place of the cross-encoder, if there is one, or the reason why it cannot be used."""
     if "reranker" not in about:
         return ""
     try:
