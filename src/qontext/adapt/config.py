@@ -11,11 +11,12 @@ from pydantic import Field, model_validator
 from qontext.adapt.vector_index import CHOICES, Choice
 from qontext.corpus.sources import ReadAs, fingerprint, reads_below
 from qontext.data.passage import TitleRule
-from qontext.frame.config import Action, Input, Machine, Seed, StageConfig, without_empty
+from qontext.frame.config import Action, Asks, Input, Machine, Seed, StageConfig, without_empty
 from qontext.frame.errors import QontextError
 from qontext.frame.parts import RunsOn
 from qontext.queries.generators import GENERATORS
 from qontext.queries.generators.chat import check_endpoint
+from qontext.retrieve import outside
 from qontext.retrieve.analyzer import LANGUAGES
 
 
@@ -51,6 +52,10 @@ class AdaptConfig(StageConfig):
     reranker: Annotated[str | None, Input()] = None
     """Cross-encoder: a folder or a Hub name. Its scores replace labels, or refine them (margin-MSE), and it is the last
     stage of a system: it reads the best passages of a question."""
+
+    also: Annotated[tuple[str, ...], Asks(outside.also_demands)] = ()
+    """NAME=SYSTEM: a search that you have, to measure it beside these: 'command {question}', the URL of a search, or mcp:
+    and the command or the URL of an MCP server. May be repeated."""
 
     budget: str = "30m"
     """Approximate time budget, such as 90s, 10m or 2h; a number alone is in minutes."""
@@ -102,8 +107,13 @@ class AdaptConfig(StageConfig):
         """Without the index: it can be another one without another training; and without a rule of titles that is not set,
         so that directories without this setting stay the same."""
         options = CHOICES.options(self.index).model_fields if self.index is not None else {}
-        settings = without_empty(super().identity(), "read_as", "title")
+        settings = without_empty(super().identity(), "read_as", "title", "also")
         return {name: value for name, value in settings.items() if name not in options}
+
+    @model_validator(mode="after")
+    def _possible_systems(self) -> Self:
+        outside.all_named(self.also)
+        return self
 
     @model_validator(mode="after")
     def _possible_index(self) -> Self:
@@ -157,6 +167,8 @@ class Request:
     """The generator of the questions to measure with, if it is not that of the training queries."""
     read_as: tuple[str, ...] = ()
     """ENDING=FORMAT pairs: how files are read whose extension says something else."""
+    also: dict[str, str] = field(default_factory=dict)
+    """Name → outside system to measure beside ours."""
 
     def without_training_on_labels(self) -> Request:
         """Labels that are not trained on all measure, unless they have splits of their own."""

@@ -12,6 +12,7 @@ from qontext.models.folder import locate
 from qontext.models.language_models import causal_folder
 from qontext.models.tokenizer import load_tokenizer
 from qontext.queries.generators import GENERATORS
+from qontext.retrieve import outside
 
 if TYPE_CHECKING:
     from qontext.adapt.config import AdaptConfig
@@ -76,6 +77,7 @@ def prepare(config: AdaptConfig) -> tuple[Request, Survey, list[str], int]:
             question_model=config.question_model,
             title=config.title or folder.title,
             read_as=config.read_as,
+            also=outside.all_named(config.also),
         ),
         source,
         notes,

@@ -195,7 +195,9 @@ def searches(
     yield from _searching(request, plan, split, data, suffix)
     if split == "dev" and data == MEASURED:
         return
-    for system in systems(plan):
+    for name, asked in request.also.items():
+        yield Step.of(f"{name}-{suffix}", {"system": asked, "data": data, "split": split, "k": 100}, verb="search")
+    for system in [*systems(plan), *request.also]:
         scoring = {"run": f"@{system}-{suffix}", "qrels": data, "split": split, "measures": MEASURES}
         yield Step.of(f"score-{system}-{suffix}", scoring, verb="evaluate")
 

@@ -22,10 +22,13 @@ from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
 from qontext.frame.inputs import refuse_output_within
 from qontext.frame.stages import Pipeline
+from qontext.retrieve import outside
 from qontext.retrieve.adapted import ADAPTED, PLAN
 
 if TYPE_CHECKING:
+    from qontext.adapt.config import Request
     from qontext.adapt.result import Adapted
+    from qontext.adapt.survey import Survey
 
 LOCK = "-adapt"
 
@@ -55,6 +58,7 @@ def _run(config: AdaptConfig, root: Path) -> dict[str, Any]:
         if aside is None:
             stack.enter_context(_writing(root))
         before = state.read_planned(root)
+        outside.remember(config.also)
         config, absent = with_recorded_settings(config, root, before)
         config = _with_documents(config, aside or root)
         claim = _claim(config, root, absent)
@@ -139,6 +143,7 @@ def _plan(
     request, survey, notes, dimension = prepare(config)
     if survey.documents < 1:
         raise QontextError("contains no documents", place=config.documents)
+    asking = _asking(request, survey)
     log.note("Measuring the speed of this machine: less than half a minute, unless it is very busy …")
     measured = rates.measure(
         survey.sample,
@@ -150,8 +155,9 @@ def _plan(
         question_model=request.question_model,
         under=aside or root,
     )
-    plan = make_plan(request, survey, measured, dimension)
-    plan = replace(plan, notes=[*notes, *plan.notes])
+    plan = make_plan(replace(request, budget=max(1.0, request.budget - asking)), survey, measured, dimension)
+    seconds = {**plan.seconds, "ask": asking} if asking else plan.seconds
+    plan = replace(plan, notes=[*notes, *plan.notes], seconds=seconds)
     request = request if plan.finetune_steps else request.without_training_on_labels()
     log.note(
         f"Measured in {log.duration(measured.seconds)}: it encodes {measured.encoded:,.1f} passages/s and trains on "
@@ -171,6 +177,16 @@ def _plan(
     return _carry_out(config, root, planned, started)
 
 
+def _asking(request: Request, survey: Survey) -> float:
+    """Seconds to ask other systems all questions: each is asked one, before any work."""
+    from qontext.adapt.plan import HELD_OUT_SHARE, QUESTIONS
+
+    question = " ".join(survey.sample[0].content.split()[:8])
+    each = sum(outside.probe(system, question) for system in request.also.values())
+    generated = min(QUESTIONS, HELD_OUT_SHARE * survey.passages(request.max_tokens))
+    return each * (generated + request.judged.get("test", 0))
+
+
 def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) -> dict[str, Any]:
     """Run the remaining steps of the recipe, evaluate, write the result."""
     from qontext.adapt import publish, recipes, show, state, update, vector_index
@@ -187,7 +203,8 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
     processes = shared_by(config.processes or plan.processes, recipe)
     run_steps(root / state.RECIPE, steps, processes, config.on)
     run_recipe(recipe, steps, on=config.on)
-    verdict = judge(steps, [s for s in request.splits if s != "dev"], recipes.systems(plan))
+    splits = [split for split in request.splits if split != "dev"]
+    verdict = judge(steps, splits, recipes.systems(plan), list(request.also))
     is_adapted = verdict.encoder == "adapted"
     source = _trained(steps, plan) if is_adapted else request.encoder
     card = publish.model_card(request, verdict, root)
@@ -341,6 +358,7 @@ ADAPT = Pipeline(
         qontext adapt docs.jsonl --labels labels.jsonl --budget 2h --out runs/labeled
         qontext adapt docs.jsonl --index faiss-hnsw --out runs/mine
         qontext adapt docs.jsonl --copy-model --out runs/mine
+        qontext adapt docs.jsonl --also mine="grep -ril {question} docs" --out runs/compared
         qontext adapt pydocs: --budget 10m --dry-run
     """,
 )

@@ -30,6 +30,7 @@ PARTS = {
     "train": "train",
     "fine_tune": "fine-tune",
     "measure": "encode and evaluate",
+    "ask": "ask other systems",
     "serve": "build the index",
 }
 """Part of the time → its name for users, in the order of work."""
@@ -55,6 +56,7 @@ def show_plan(request: Request, source: Survey, plan: Plan, recipe: Path | None)
         "evaluation": f"{' and '.join(questions)} questions"
         + (f" written by {shown_name(request.question_model)}" if request.question_model else "")
         + f", among {plan.pool:,} passages",
+        "also": ", ".join(request.also) or None,
         "time": _time(plan, request.budget),
         "disk": f"{plan.disk / 2**30:.1f} GiB",
         "recipe": None if recipe is None else str(recipe),

@@ -82,8 +82,10 @@ class Measured:
 
     def pair(self, a: str, b: str) -> tuple[float, float]:
         """The difference from a to b, and its p."""
-        p = next(float(pair["p"]) for pair in self.pairs if {pair["a"], pair["b"]} == {a, b})
-        return self.means[b] - self.means[a], p
+        return self.means[b] - self.means[a], self.p(a, b)
+
+    def p(self, a: str, b: str) -> float:
+        return next(float(pair["p"]) for pair in self.pairs if {pair["a"], pair["b"]} == {a, b})
 
     def detectable(self, system: str) -> float:
         """The difference from a system that the questions would show in four cases of five. The level is that of the first
@@ -98,17 +100,18 @@ class Measured:
         return errors * statistics.median(spans) / (2 * normal.inv_cdf(0.975))
 
 
-def judge(steps: Path, splits: list[str], systems: list[str]) -> Verdict:
-    """Read the recipe's scores and compare the runs."""
+def judge(steps: Path, splits: list[str], systems: list[str], also: Sequence[str] = ()) -> Verdict:
+    """Read the recipe's scores and compare the runs. The outside systems in `also` are measured, but no candidates."""
+    measured_systems = [*systems, *also]
     scores = {
         split: {
             name: open_artifact(steps / f"score-{name}-{split}").summary.take("measures", dict[str, float])
-            for name in systems
+            for name in measured_systems
         }
         for split in splits
     }
     split = "test" if "test" in splits else splits[0]
-    compared = {name: _compared(steps, name, systems) for name in splits}
+    compared = {name: _compared(steps, name, measured_systems) for name in splits}
     counts = {name: int(result["queries"]) for name, result in compared.items()}
     means = {name: scores[split][name][MEASURE] for name in systems}
     measured = Measured(means, compared[split]["pairs"], counts[split], split != "generated")
@@ -116,6 +119,8 @@ def judge(steps: Path, splits: list[str], systems: list[str]) -> Verdict:
     hoped = expected(found)
     system = choose(hoped)
     sentences = explain(system, measured, hoped)
+    outside = {name: scores[split][name][MEASURE] for name in also}
+    sentences[1:1] = compared_with(system, outside, measured)
     if not measured.is_real:
         is_written = "question_model" in open_artifact(steps / "holdout").inputs
         sentences.append(WRITTEN if is_written else FLATTERY)
@@ -173,6 +178,20 @@ def _gains(system: str, measured: Measured) -> Iterator[str]:
             than = f"than {_the(name)} ({measured.means[name]:.3f}; {with_p(p)})"
             chance = "" if p < LEVEL else ", which may be chance"
             yield f"{abs(change):.3f} {'higher' if change >= 0 else 'lower'} {than}{chance}."
+
+
+def compared_with(system: str, outside: Mapping[str, float], measured: Measured) -> Iterator[str]:
+    """Whether the recommended system is better than those that are used today."""
+    for name, mean in outside.items():
+        change = measured.means[system] - mean
+        p = measured.p(name, system)
+        word = "better" if change > 0 else "worse"
+        what = (
+            f"{word} than {name}"
+            if p < LEVEL
+            else f"not clearly {word} than {name}: the difference may be chance"
+        )
+        yield f"{name} has {mean:.3f}, {abs(change):.3f} {'less' if change > 0 else 'more'} ({with_p(p)}): this is {what}."
 
 
 def _adapting(system: str, measured: Measured) -> Iterator[str]:

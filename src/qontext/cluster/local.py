@@ -11,10 +11,13 @@ from qontext.frame.parts import Outcome, Part, Parts
 
 def run(verb: str, parts: Parts[Any], waiting: list[Part], advance: Callable[..., None]) -> Outcome:
     outcome, parts.advance = Outcome(), advance
-    parts.open()
-    for part, content in _with_content(parts, waiting):
-        outcome.counts.update(parts.make(part, content))
-    outcome.facts = parts.facts()
+    try:
+        parts.open()
+        for part, content in _with_content(parts, waiting):
+            outcome.counts.update(parts.make(part, content))
+        outcome.facts = parts.facts()
+    finally:
+        parts.close()
     return outcome
 
 

@@ -113,7 +113,7 @@ def to_passages(labels: Labels, passages: Iterator[Passage], place: str) -> tupl
         for query, judged in qrels.items():
             for id, grade in judged.items():
                 if id not in document and id in parts:
-                    best = _closest(labels.queries[query], parts[id])
+                    best = closest(labels.queries[query], parts[id])
                     document[best.id] = best.doc
                     id = best.id
                 if id in document:
@@ -138,6 +138,6 @@ def to_passages(labels: Labels, passages: Iterator[Passage], place: str) -> tupl
     return Labels(labels.queries, splits), document
 
 
-def _closest(query: str, passages: list[Passage]) -> Passage:
+def closest(query: str, passages: list[Passage]) -> Passage:
     words = set(re.findall(r"\w+", query.lower()))
     return max(passages, key=lambda p: len(words & set(re.findall(r"\w+", p.content.lower()))))

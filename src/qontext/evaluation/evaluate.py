@@ -10,17 +10,18 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, overload
+from typing import TYPE_CHECKING, Annotated, Any, Self, overload
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from qontext.frame import log
 from qontext.frame.artifacts import Artifact, Workdir
-from qontext.frame.config import Input, StageConfig
+from qontext.frame.config import Asks, Input, StageConfig
 from qontext.frame.disk import StrPath
 from qontext.frame.errors import QontextError
 from qontext.frame.execution import command
 from qontext.frame.stages import Report, Stage
+from qontext.retrieve.outside import also_demands
 
 if TYPE_CHECKING:
     from qontext.data.collection import Qrels
@@ -33,11 +34,22 @@ NEIGHBORS = (50, 100)  # the n of nb-recall^n@k, as published
 
 class EvaluateConfig(StageConfig):
     run: Annotated[str, Input(positional=True)]
-    """A TREC run file, or the output directory of a search."""
+    """A TREC run file, or the output directory of a search. With --system: the documents, as for `split`."""
 
-    qrels: Annotated[str, Input(positional=True)]
+    qrels: Annotated[str | None, Input(positional=True)] = None
     """Judgments: a qrels file, a folder in BEIR's layout, the name of a benchmark (trec-dl-2019,
-    msmarco-passage/dev, beir/scifact …), or a file of questions with answers."""
+    msmarco-passage/dev, beir/scifact …), or a file of questions with answers. With --system: labeled questions, as for
+    `adapt`; without them, questions are generated from the documents."""
+
+    system: Annotated[tuple[str, ...], Asks(also_demands)] = ()
+    """NAME=SYSTEM: evaluate a search that you have instead of a run: 'command {question}', the URL of a search, or mcp: and
+    the command or the URL of an MCP server. May be repeated."""
+
+    questions: int = Field(300, ge=1)
+    """With --system: maximum number of generated questions."""
+
+    question_model: Annotated[str | None, Input()] = None
+    """With --system: local language model that writes the questions; see `holdout`."""
 
     split: str = "test"
     """Split of the judgments of a folder in BEIR's layout."""
@@ -58,15 +70,37 @@ class EvaluateConfig(StageConfig):
     next_run: Annotated[str | None, Input()] = None
     """Run of the next stage's retriever: adds nb-recall, the share of its top results that this run contains."""
 
+    def identity(self) -> dict[str, Any]:
+        """Without the settings of systems, where there are none."""
+        settings = super().identity()
+        return (
+            settings
+            if self.system
+            else {n: v for n, v in settings.items() if n not in ("system", "questions")}
+        )
+
+    @model_validator(mode="after")
+    def _run_or_systems(self) -> Self:
+        from qontext.evaluation import systems
+
+        if self.system:
+            systems.refuse_other_settings(self)
+        elif self.qrels is None:
+            raise QontextError("a run needs judgments, the second argument")
+        return self
+
 
 def run(settings: EvaluateConfig, work: Workdir) -> dict[str, Any]:
     import pyarrow as pa
 
     from qontext.data.records import write_table
     from qontext.data.runs import read_run
-    from qontext.evaluation import checks
+    from qontext.evaluation import checks, systems
     from qontext.evaluation.measures import DEPTHS
 
+    if settings.system:
+        return systems.evaluate_systems(settings, work)
+    assert settings.qrels is not None
     checks.check_kinds(settings.run, settings.qrels)
     results = read_run(settings.run)
     scores, curves = _evaluated(results, settings)
@@ -82,6 +116,11 @@ def run(settings: EvaluateConfig, work: Workdir) -> dict[str, Any]:
 
 def show(settings: EvaluateConfig) -> dict[str, Any]:
     """Print the scores."""
+    from qontext.evaluation import systems
+
+    if settings.system:
+        return systems.show_systems(settings)
+    assert settings.qrels is not None
     scores = evaluate(
         settings.run, settings.qrels, settings.measures, split=settings.split, relevant=settings.relevant,
         passages=settings.passages, patterns=settings.patterns,
@@ -107,7 +146,7 @@ def evaluate(
 @overload
 def evaluate(
     run: StrPath,
-    qrels: StrPath,
+    qrels: StrPath | None = None,
     measures: str | Sequence[str] = (),
     *,
     split: str = "test",
@@ -115,12 +154,15 @@ def evaluate(
     passages: StrPath | None = None,
     patterns: bool = False,
     next_run: StrPath | None = None,
+    system: Sequence[str] = (),
+    questions: int = 300,
+    question_model: StrPath | None = None,
     out: StrPath,
     overwrite: bool = False,
 ) -> Artifact: ...
 def evaluate(
     run: Run | StrPath,
-    qrels: Qrels | StrPath,
+    qrels: Qrels | StrPath | None = None,
     measures: str | Sequence[str] = (),
     *,
     split: str = "test",
@@ -128,6 +170,9 @@ def evaluate(
     passages: StrPath | None = None,
     patterns: bool = False,
     next_run: StrPath | None = None,
+    system: Sequence[str] = (),
+    questions: int = 300,
+    question_model: StrPath | None = None,
     out: StrPath | None = None,
     overwrite: bool = False,
 ) -> Scores | Artifact:
@@ -147,6 +192,8 @@ def evaluate(
             paths.
         next_run: With `out`: run of the next stage's retriever; adds nb-recall, the share of its top results that the run
             contains.
+        system, questions, question_model: With `out`: evaluate searches that you have, as ``"NAME=SYSTEM"``; `run` is
+            then the documents, and `qrels` labeled questions, or None to generate some.
         overwrite: Replace a directory of other settings.
 
     >>> run = Run.of([Hit("q1", "p1", 2.0), Hit("q1", "p2", 1.0), Hit("q2", "p3", 1.0)])
@@ -162,9 +209,14 @@ def evaluate(
     if out is not None:
         artifact: Artifact = command("evaluate")(
             run, qrels, measures=_joined(measures), split=split, relevant=relevant, passages=passages, patterns=patterns,
-            next_run=next_run, out=out, overwrite=overwrite,
+            next_run=next_run, system=system, questions=questions, question_model=question_model, out=out,
+            overwrite=overwrite,
         )  # fmt: skip
         return artifact
+    if system or qrels is None:
+        raise QontextError(
+            "needs judgments" if not system else "systems are evaluated with out=, the output directory"
+        )
     if isinstance(run, str | os.PathLike) and isinstance(qrels, str | os.PathLike):
         checks.check_kinds(os.fspath(run), os.fspath(qrels))
     results = run if isinstance(run, Run) else read_run(os.fspath(run))
@@ -235,6 +287,7 @@ def _evaluated(results: Run, settings: EvaluateConfig) -> tuple[Scores, dict[str
     """The scores of a run, and its curves of recall by depth."""
     from qontext.evaluation import checks, measures
 
+    assert settings.qrels is not None
     if _is_questions(settings.qrels):
         return _by_answers(
             results, settings.run, settings.qrels, settings.measures, settings.passages, settings.patterns
@@ -334,6 +387,7 @@ EXAMPLES = """
         qontext evaluate run.trec data/qrels/test.tsv --measures "nDCG@10 R@100" --out scores
         qontext evaluate run.trec trec-dl-2019 --json
         qontext evaluate nq.trec nq-test.qa.csv --passages passages
+        qontext evaluate docs --system mine="grep -ril {question} docs" --out mine
 """
 
 STAGE = Stage(

@@ -121,6 +121,9 @@ class Parts(ABC, Generic[C]):
     def open(self) -> None:
         """Load what making a part needs; called once per worker, before its first part."""
 
+    def close(self) -> None:
+        """Release what `open` opened; called once per worker on this machine, after its last part or an error."""
+
     def read(self, part: Part) -> Any:
         """The input of the part. Called in a thread, one part ahead."""
 

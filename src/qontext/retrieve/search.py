@@ -10,18 +10,18 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from qontext.frame import artifacts, locks, log
 from qontext.frame.artifacts import Workdir
-from qontext.frame.config import DeviceConfig, Input, Seed
+from qontext.frame.config import Asks, DeviceConfig, Input, Seed, without_empty
 from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
 from qontext.frame.parts import Outcome, Part, Parts, PartsConfig, slices
 from qontext.frame.stages import Report, Stage
-from qontext.retrieve import answers
+from qontext.retrieve import answers, outside
 from qontext.retrieve.adapted import fingerprint_of, is_adapted
 from qontext.retrieve.answers import PROMPT
 from qontext.retrieve.index.lexical import Bm25Options
@@ -31,6 +31,7 @@ from qontext.retrieve.searcher import Answer, Answers, Searcher
 if TYPE_CHECKING:
     from qontext.data.runs import Run
     from qontext.retrieve.index import Index
+    from qontext.retrieve.matching import Asked
 
 
 class SearchConfig(PartsConfig, Bm25Options, DeviceConfig):
@@ -75,6 +76,10 @@ class SearchConfig(PartsConfig, Bm25Options, DeviceConfig):
     bm25: bool = False
     """Search with BM25 instead of vectors."""
 
+    system: Annotated[str | None, Asks(outside.demands)] = None
+    """Ask another search instead: 'command {question}', the URL of a search, or mcp: and the command or the URL of an MCP
+    server. Its results (ids, paths or texts) are matched to the passages."""
+
     k: int = Field(1_000, ge=1)
     """Passages per query."""
 
@@ -86,6 +91,25 @@ class SearchConfig(PartsConfig, Bm25Options, DeviceConfig):
 
     scoring: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Number format of the first pass of exact search; candidates from bf16 and fp16 are rescored in fp32."""
+
+    def identity(self) -> dict[str, Any]:
+        """Without a system where there is none."""
+        return without_empty(super().identity(), "system")
+
+    @property
+    def is_divisible(self) -> bool:
+        """An outside system is asked from this machine."""
+        return self.system is None
+
+    @model_validator(mode="after")
+    def _one_system(self) -> Self:
+        if self.system is not None:
+            outside.check(self.system)
+            if self.index or self.bm25 or self.where:
+                raise QontextError(
+                    "--system is asked itself", remedy="Leave out the index, --bm25 and --where."
+                )
+        return self
 
     @model_validator(mode="before")
     @classmethod
@@ -100,6 +124,8 @@ class SearchConfig(PartsConfig, Bm25Options, DeviceConfig):
 
 
 RUN, PARTIAL = "run.trec", "partial"
+ASKED = 16
+"""Questions to an outside system in a part."""
 WORDS = ".bm25"
 """The index of passages that are searched without one; hidden, since it is no part of the result."""
 BLOCK, PARTS, RESULTS = 1_024, 8, 1 << 24
@@ -110,6 +136,7 @@ class Search(Parts[SearchConfig]):
     """Slices of the queries, each a run of its own; the result is these runs one after the other."""
 
     unit = "queries"
+    asked: Asked | None = None
 
     @cached_property
     def queries(self) -> list[tuple[str, str]]:
@@ -117,16 +144,25 @@ class Search(Parts[SearchConfig]):
 
     @property
     def uses_gpu(self) -> bool:
-        return super().uses_gpu and not self.config.bm25
+        return super().uses_gpu and not self.config.bm25 and self.config.system is None
 
     def plan(self) -> list[Part]:
         count = len(self.queries)
         size = max(count, 1) if self._is_for_one_process() else size_for(count, self.config.k)
+        size = size if self.config.system is None else ASKED
         return slices(count, size, lambda number: f"{PARTIAL}/{number:05d}.trec")
 
     def open(self) -> None:
+        self.searched: Recommended | Indexed | Asked
+        if self.config.system is not None:
+            self.searched = self.asked = _asked(self.config)
+            return
         is_whole = self.config.index is not None and is_adapted(self.config.index)
         self.searched = Recommended(self.config) if is_whole else Indexed(self.config, self.work)
+
+    def close(self) -> None:
+        if self.asked is not None:
+            self.asked.system.close()
 
     def make(self, part: Part, content: None) -> dict[str, int]:
         from qontext.data.runs import write_run
@@ -140,7 +176,12 @@ class Search(Parts[SearchConfig]):
             self.advance(share * len(queries))
 
         hits = self.searched.run(queries, advance)
-        self.work.write_json(_counts_name(part), {"queries": len(hits), "results": hits.size})
+        counts = {"queries": len(hits), "results": hits.size}
+        if self.asked is not None:
+            counts["unmatched"] = self.asked.take_unmatched()
+            if not hits.size and not part.first:
+                self.asked.refuse_nothing()
+        self.work.write_json(_counts_name(part), counts)
         with self.work.write(part.name) as path:
             write_run(hits, path, tag=self.searched.tag)
         self.advance(len(queries) - done)
@@ -161,6 +202,7 @@ class Search(Parts[SearchConfig]):
             "queries": len(self.queries),
             "queries_with_results": counts["queries"],
             "results": counts["results"],
+            **({"unmatched_results": counts["unmatched"]} if self.config.system is not None else {}),
             "seconds": round(outcome.seconds, 3),
             "queries_per_second": round(outcome.counts["queries"] / outcome.seconds, 1),
         }
@@ -197,6 +239,14 @@ class Indexed:
         index, count = self.ranker.index, self.ranker.index.count
         index.advance = lambda passages: advance(passages / count)
         return self.ranker.rank(queries, self.config.k, among=lambda index: self.rows)
+
+
+def _asked(config: SearchConfig) -> Asked:
+    from qontext.retrieve.inputs import select_passages
+    from qontext.retrieve.matching import Asked
+
+    passages = select_passages(config.data, config.passages)
+    return Asked(outside.open_outside(config.system or ""), passages, config.k)
 
 
 def open_searcher(config: SearchConfig) -> Searcher:
@@ -336,6 +386,7 @@ EXAMPLES = """
         qontext search runs/mine "how do I reset my password?"
         qontext search runs/mine --queries data/queries.jsonl --out run.trec
         qontext search vectors --data data --split test --on ray --out dense
+        qontext search --system "grep -ril {question} docs" --data data --split test --out mine
 """
 
 STAGE = Stage(

@@ -67,7 +67,7 @@ def _look(settings: StageConfig, field: str, value: str) -> None:
     if path is None:
         if field in FILES:
             existing(value, field)
-        if field == "qrels" and isinstance(settings, EvaluateConfig):
+        if field == "qrels" and isinstance(settings, EvaluateConfig) and not settings.system:
             choose(value, BENCHMARKS, "benchmark")
     elif field in MODELS:
         _look_at_model(path, value)
@@ -116,6 +116,8 @@ def _reader(settings: StageConfig, field: str) -> Callable[[Path], Any] | None:
         return None
     if is_mine and field == "qrels" and settings.model_dump().get("positives_share"):
         field = "scores"
+    if isinstance(settings, EvaluateConfig) and settings.system:
+        return None
     if field == "qrels" and isinstance(settings, EvaluateConfig):
         return lambda path: read_questions(path) if is_questions(path) else read_qrels(path)
     candidates = read_candidates if is_mine else read_run

@@ -17,10 +17,10 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
 from qontext.frame.errors import QontextError, shorten
@@ -147,15 +147,20 @@ class CallFailed(Exception):
     """No usable reply to this request; other requests may succeed."""
 
 
-class _TryAgain(Exception):
+class TryAgain(Exception):
+    """A transient failure: the request is sent again after a pause."""
+
     def __init__(self, reason: str, pause: float | None = None) -> None:
         super().__init__(reason)
         self.pause = pause
 
 
+T = TypeVar("T")
+
+
 @dataclass(frozen=True)
-class Chat:
-    """An endpoint (``https://host/v1``), its key, the timeout and the number of retries."""
+class Endpoint:
+    """A server that answers requests in JSON (``https://host/v1``), its key, the timeout and the number of retries."""
 
     endpoint: str
     key: str | None = field(default=None, repr=False)
@@ -163,16 +168,19 @@ class Chat:
     retries: int = 6
     first_pause: float = 1.0
 
+    remedy: ClassVar[str] = "Check --endpoint and --chat-model."
+    key_remedy: ClassVar[str] = "Set the environment variable named by --key-variable to a valid key."
+
     def __post_init__(self) -> None:
         check_endpoint(self.endpoint)
 
-    def ask(self, body: dict[str, Any]) -> Reply:
-        """The reply to one request."""
+    def post(self, path: str, body: dict[str, Any], parse: Callable[[bytes], T]) -> T:
+        """The parsed reply to one request."""
         pause = self.first_pause
         for attempt in range(self.retries + 1):
             try:
-                return self._once(body)
-            except _TryAgain as error:
+                return self._once(path, body, parse)
+            except TryAgain as error:
                 reason = self._hide(str(error))
                 if attempt == self.retries:
                     break
@@ -182,11 +190,11 @@ class Chat:
                 pause *= 2
         raise CallFailed(f"{reason} (tried {self.retries + 1} times)")
 
-    def _once(self, body: dict[str, Any]) -> Reply:
+    def _once(self, path: str, body: dict[str, Any], parse: Callable[[bytes], T]) -> T:
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if self.key:
             headers["Authorization"] = f"Bearer {self.key}"
-        path = urlsplit(self.endpoint).path.rstrip("/") + "/chat/completions"
+        path = urlsplit(self.endpoint).path.rstrip("/") + path
         data = json.dumps(body).encode()
         deadline = time.monotonic() + self.timeout
         try:
@@ -198,12 +206,12 @@ class Chat:
                 raise TimeoutError
         except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: a malformed header
             if isinstance(error, TimeoutError) or time.monotonic() >= deadline:
-                raise _TryAgain(f"no complete reply within {self.timeout:g} s") from None
+                raise TryAgain(f"no complete reply within {self.timeout:g} s") from None
             self._refuse_connection(error)
-            raise _TryAgain(f"the connection failed: {type(error).__name__} {error}".strip()) from None
+            raise TryAgain(f"the connection failed: {type(error).__name__} {error}".strip()) from None
         if response.status != 200:
             self._refuse(response, content)
-        return _parse(content)
+        return parse(content)
 
     @contextlib.contextmanager
     def _connect(self, deadline: float) -> Iterator[http.client.HTTPConnection]:
@@ -236,24 +244,32 @@ class Chat:
     def _refuse(self, response: http.client.HTTPResponse, content: bytes) -> None:
         message = self._hide(f"{response.status} {response.reason}: {_error_text(content)}")
         if response.status in _PASSES:
-            raise _TryAgain(message, _retry_after(response.headers.get("Retry-After")))
+            raise TryAgain(message, _retry_after(response.headers.get("Retry-After")))
         if response.status in (401, 403):
             raise QontextError(
                 f"the endpoint refuses the key ({message})",
                 place=self.endpoint,
-                remedy="Set the environment variable named by --key-variable to a valid key.",
+                remedy=self.key_remedy,
             )
         if response.status in (400, 413, 422):
             raise CallFailed(message)
         raise QontextError(
             f"the endpoint answers {message}",
             place=self.endpoint,
-            remedy="Check --endpoint and --chat-model.",
+            remedy=self.remedy,
         )
 
     def _hide(self, text: str) -> str:
         """A short message without the key, which servers may repeat in their errors."""
         return shorten(hide(shorten(text, 1000), self.key), 400)
+
+
+class Chat(Endpoint):
+    """A chat endpoint."""
+
+    def ask(self, body: dict[str, Any]) -> Reply:
+        """The reply to one request."""
+        return self.post("/chat/completions", body, _parse)
 
 
 def _hang_up(sock: socket.socket) -> None:
@@ -281,11 +297,11 @@ def _parse(content: bytes) -> Reply:
         tokens = [int(usage.get(name) or 0) for name in ("prompt_tokens", "completion_tokens")]
         is_plausible = all(0 <= count < MOST_TOKENS for count in tokens)
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
-        raise _TryAgain(f"the reply is not a chat completion: {_start(content)!r}") from None
+        raise TryAgain(f"the reply is not a chat completion: {_start(content)!r}") from None
     if not isinstance(text, str):
-        raise _TryAgain("the reply contains no text")
+        raise TryAgain("the reply contains no text")
     if not is_plausible:
-        raise _TryAgain(f"the reply reports implausible numbers of tokens: {tokens[0]} and {tokens[1]}")
+        raise TryAgain(f"the reply reports implausible numbers of tokens: {tokens[0]} and {tokens[1]}")
     return Reply(text, *tokens)
 
 

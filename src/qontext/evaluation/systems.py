@@ -1,0 +1,182 @@
+"""`qontext evaluate --system`: how good a search is that somebody has, on their documents, without adapting anything.
+
+    documents → passages → questions → a run of each system, and of BM25 → scores, p values → one page
+
+The questions are generated from the passages, one for each, or come from labels. The steps are stages in a hidden folder
+of the directory, so that a killed evaluation asks no question twice; the folder is removed at the end.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from qontext.evaluation.comparison import format_p
+from qontext.evaluation.gather import GENERATED
+from qontext.frame import log, trust
+from qontext.frame.artifacts import DERIVED, Artifact, Workdir
+from qontext.frame.errors import QontextError
+from qontext.frame.execution import function
+from qontext.frame.inputs import refuse_output_within
+from qontext.retrieve import outside
+
+if TYPE_CHECKING:
+    from qontext.evaluation.evaluate import EvaluateConfig
+
+STEPS = ".steps"
+"""Hidden, since the steps are no part of the result."""
+BASELINE = "BM25"
+DEPTH = 10
+"""Results that are judged: what people look at, and what every system returns."""
+MEASURES = f"nDCG@{DEPTH} MRR@{DEPTH} R@{DEPTH}"
+OF_GENERATED = (
+    "The questions were generated from the passages, so they share words with them, which favors BM25. Labeled questions "
+    "of your own, as second argument, say more."
+)
+
+
+def evaluate_systems(settings: EvaluateConfig, work: Workdir) -> dict[str, Any]:
+    """Write the page, the runs and the labeled set; returns the summary."""
+    systems = outside.all_named(settings.system)
+    trust.require(demand for one in systems.values() for demand in outside.demands({"system": one}))
+    outside.remember(settings.system)
+    refuse_output_within(work.path, settings)
+    for system in systems.values():
+        outside.probe(system, "how does it work?")
+    steps = work.path / STEPS
+    split = GENERATED if settings.qrels is None else "test"
+    measured = _questions(settings, steps, split) / "measured"
+    asking = {"data": measured, "split": split, "k": DEPTH}
+    runs = {name: _step(steps, "search", name, system=system, **asking) for name, system in systems.items()}
+    runs[BASELINE] = _step(steps, "search", BASELINE, bm25=True, **asking)
+    names = {name: f"{name}-score" for name in runs}
+    scores = {
+        name: _step(
+            steps, "evaluate", names[name], run=run.path, qrels=measured, split=split, measures=MEASURES
+        )
+        for name, run in runs.items()
+    }
+    with log.warnings_only():
+        pairs = function("compare")(
+            {n: run.path for n, run in runs.items()}, measured, MEASURES, split=split, examples=0
+        )
+    summary = _summary(scores, runs, pairs)
+    opening = [*_sentences(summary), *([OF_GENERATED] if settings.qrels is None else [])]
+    page = _page(steps, scores, measured, opening, settings.run)
+    for name, run in runs.items():
+        with work.write(f"runs/{name}.trec") as path:
+            shutil.copyfile(run.part("run.trec"), path)
+    with work.write_folder("measured") as folder:
+        shutil.copytree(measured, folder, dirs_exist_ok=True)
+    work.write_json("scores.json", summary)
+    with work.write_folder(DERIVED.rstrip("/")) as folder:
+        shutil.copytree(
+            page.path, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("meta.json", ".*")
+        )
+    work.remove(STEPS)
+    _show(summary, opening)
+    return {**summary, "page": str(work.path / DERIVED / "report.html")}
+
+
+def show_systems(settings: EvaluateConfig) -> dict[str, Any]:
+    """Only show the scores."""
+    with TemporaryDirectory(prefix="qontext-") as folder:
+        summary = evaluate_systems(settings, Workdir(Path(folder)))
+    log.note("With --out, there is also a page with examples.")
+    return {name: value for name, value in summary.items() if name != "page"}
+
+
+def _questions(settings: EvaluateConfig, steps: Path, split: str) -> Path:
+    """The folder of `holdout` with passages, questions and judgments."""
+    passages = _step(steps, "split", source=settings.run, on_error="skip")
+    asked: dict[str, Any] = {"passages": passages.path, "share": 0.99, "questions": settings.questions}
+    if settings.qrels is not None:
+        asked |= {"labels": settings.qrels, "split_labels": False}
+    else:
+        queries = _step(steps, "generate", passages=passages.path, generator="keyphrase")
+        asked |= {"queries": queries.path, "question_model": settings.question_model}
+    return _step(steps, "holdout", **asked).path
+
+
+def _step(steps: Path, verb: str, name: str = "", **settings: Any) -> Artifact:
+    """A finished stage."""
+    out = steps / (name or verb)
+    given = {key: value for key, value in settings.items() if value is not None}
+    with log.without_repeats():
+        artifact: Artifact = function(verb)(**given, out=out, overwrite=True)
+    return artifact
+
+
+def _page(
+    steps: Path, scores: dict[str, Artifact], measured: Path, opening: list[str], documents: str
+) -> Artifact:
+    return _step(
+        steps,
+        "report",
+        runs=[str(score.path) for score in scores.values()],
+        label=[f"{name}={name}" for name in scores],
+        title=f"Search in {Path(documents).name or documents}",
+        data=measured,
+        opening=opening,
+    )
+
+
+def _summary(scores: dict[str, Artifact], runs: dict[str, Artifact], pairs: Any) -> dict[str, Any]:
+    """Means, p values and speeds by system."""
+    result: dict[str, Any] = pairs.as_json()
+    return {
+        "questions": int(result["queries"]),
+        "measures": {
+            name: score.summary.take("measures", dict[str, float]) for name, score in scores.items()
+        },
+        "unmatched_results": {
+            name: run.summary["unmatched_results"]
+            for name, run in runs.items()
+            if "unmatched_results" in run.summary
+        },
+        "differences": result["pairs"],
+    }
+
+
+def _sentences(summary: dict[str, Any]) -> list[str]:
+    """What each system has, and how that compares with BM25."""
+    main = MEASURES.split()[0]
+    means = {name: values[main] for name, values in summary["measures"].items()}
+    p_of = {
+        frozenset((pair["a"], pair["b"])): pair["p"]
+        for pair in summary["differences"]
+        if pair["measure"] == main
+    }
+    sentences = []
+    for name in means:
+        if name == BASELINE:
+            continue
+        p, change = p_of[frozenset((name, BASELINE))], means[name] - means[BASELINE]
+        word = "higher" if change >= 0 else "lower"
+        chance = "" if p < 0.05 else ", which may be chance"
+        sentences.append(
+            f"{name}: {main} {means[name]:.3f} on {summary['questions']:,} questions, {abs(change):.3f} {word} than "
+            f"{BASELINE} on the same passages ({means[BASELINE]:.3f}, p {format_p(p)}){chance}."
+        )
+        if unmatched := summary["unmatched_results"].get(name):
+            sentences.append(
+                f"{unmatched:,} results of {name} are no passages of these documents, and were left out."
+            )
+    return sentences
+
+
+def _show(summary: dict[str, Any], opening: list[str]) -> None:
+    for sentence in opening:
+        log.note(sentence)
+    rows = [{"system": name, **values} for name, values in summary["measures"].items()]
+    log.show_rows(f"On {summary['questions']:,} questions", rows)
+
+
+def refuse_other_settings(settings: EvaluateConfig) -> None:
+    """Refuse settings of the scores of a run."""
+    outside.all_named(settings.system)
+    for name in ("measures", "relevant", "passages", "patterns", "next_run"):
+        if getattr(settings, name):
+            raise QontextError(f"--{name.replace('_', '-')} is not read with --system")

@@ -1,0 +1,437 @@
+"""Outside systems: a search that is not Qontext's, asked as its users ask it.
+
+command {question}      a program: results are lines of its output, or JSON
+http://host:port        the HTTP API of `qontext serve` (``/v1/search``), or any that answers a POST of query and k in JSON
+…/vector_stores/ID/search       the search of an OpenAI-like vector store
+mcp:URL, mcp:command    the search tool of an MCP server; ``#TOOL`` at the end names another tool
+
+A result is an id, a path, a text, or several of these; `matching` turns them into passages. A command is run without a
+shell.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from qontext.frame import trust
+from qontext.frame.errors import QontextError, missing_extra, shorten
+from qontext.frame.trust import Demand
+from qontext.retrieve.system import SYSTEMS
+
+KEY = "QONTEXT_SYSTEM_KEY"
+"""The environment variable with the key that is sent to URLs."""
+QUESTION = "QONTEXT_QUESTION"
+"""The environment variable in which a command finds the question."""
+SECONDS = 120.0
+"""Time for one answer."""
+LARGEST = 8 << 20
+"""Bytes of the largest answer."""
+MOST_OF_A_STORE = 50
+"""Results that OpenAI's vector stores return at most."""
+_EXAMPLE = "Example: mine='grep -ril {question} docs', or mine=http://127.0.0.1:8000."
+_SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "fish", "cmd", "powershell", "pwsh")
+_NAMED = re.compile(r"([A-Za-z][A-Za-z0-9_]{0,39})=(.+)", re.DOTALL)
+_LISTS = (
+    "hits",
+    "results",
+    "data",
+    "documents",
+    "matches",
+    "chunks",
+    "items",
+    "passages",
+    "result",
+    "points",
+)
+_INNER = ("_source", "document", "metadata", "attributes", "payload", "fields")
+_NAMES = (
+    *("passage", "passage_id", "chunk_id", "id", "_id", "document", "document_id", "doc_id", "doc"),
+    *("file_id", "filename", "file", "path", "source", "uri", "url", "title"),
+)
+_TEXTS = ("text", "content", "page_content", "passage_text", "chunk", "body", "snippet", "excerpt", "passage")
+
+
+class Result(NamedTuple):
+    """A result: the names by which it may be known, best first, and its text, if any."""
+
+    names: tuple[str, ...]
+    text: str = ""
+
+
+class Outside(ABC):
+    """A search that answers questions."""
+
+    def __init__(self, spec: str) -> None:
+        self.spec, self._opened = spec, contextlib.ExitStack()
+
+    @abstractmethod
+    def ask(self, question: str, k: int) -> list[Result]:
+        """The best results, at most about `k`."""
+
+    def close(self) -> None:
+        """End what was opened."""
+        with contextlib.suppress(Exception):
+            self._opened.close()
+
+
+def named(text: str) -> tuple[str, str]:
+    """``NAME=SYSTEM`` → the name and the system. What the user said as a whole is also said of the system alone."""
+    match = _NAMED.fullmatch(text)
+    if match is None:
+        raise QontextError(
+            f"cannot read the system {text!r}: expected NAME=SYSTEM, the name of letters, digits and _",
+            remedy=_EXAMPLE,
+        )
+    name, spec = match[1], match[2].strip()
+    if name.lower() in {word for system in SYSTEMS for word in (system.name, system.name.replace("-", "_"))}:
+        raise QontextError(f"the name {name!r} is that of a system of Qontext", remedy="Choose another name.")
+    check(spec)
+    if trust.is_given(text):
+        trust.give(spec)
+    return name, spec
+
+
+def all_named(texts: Sequence[str]) -> dict[str, str]:
+    """Name → system of several ``NAME=SYSTEM``."""
+    pairs = [named(text) for text in texts]
+    names = [name for name, _ in pairs]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise QontextError(f"two systems have the name {twice!r}", remedy="Choose another name.")
+    return dict(pairs)
+
+
+def remember(texts: Sequence[str]) -> None:
+    """What the user names now may be asked again by the directory that records it."""
+    for spec in all_named(texts).values():
+        trust.remember(demands({"system": spec}))
+
+
+def probe(spec: str, question: str) -> float:
+    """Ask one question; returns the seconds that it took. What cannot be asked is an error before any other work."""
+    system = open_outside(spec)
+    try:
+        started = time.monotonic()
+        system.ask(question, 10)
+        return time.monotonic() - started
+    finally:
+        system.close()
+
+
+def check(spec: str) -> None:
+    """Refuse what is not the form of a system, a command that is not there, and questions in shell code."""
+    rest = spec.removeprefix("mcp:")
+    if _is_url(rest):
+        from qontext.queries.generators.chat import check_endpoint
+
+        check_endpoint(_without_tool(rest)[0] if rest != spec else rest)
+        return
+    words = _words(_without_tool(rest)[0] if rest != spec else rest)
+    if shutil.which(words[0]) is None:
+        raise QontextError(f"there is no command {words[0]!r}", place=spec, remedy=_EXAMPLE)
+    if rest != spec:
+        return
+    if not any("{question}" in word or QUESTION in word for word in words):
+        raise QontextError("the command has no {question}", place=spec, remedy=_EXAMPLE)
+    is_shell = Path(words[0]).name.lower().removesuffix(".exe") in _SHELLS
+    code = next((after for word, after in pairwise(words) if re.fullmatch(r"[-/]\w*c", word)), "")
+    if is_shell and "{question}" in code:
+        raise QontextError(
+            "a shell would read {question} as a part of its code",
+            place=spec,
+            remedy=f'Write "${QUESTION}" instead.',
+        )
+
+
+def demands(values: Mapping[str, Any]) -> Iterator[Demand]:
+    """What a file asks for that names a system: to run a command, or to send questions to a host."""
+    spec = values.get("system")
+    if not isinstance(spec, str):
+        return
+    rest = spec.removeprefix("mcp:")
+    if not _is_url(rest):
+        yield Demand(f"run the command {rest}", (spec,))
+        return
+    has_key = bool(os.environ.get(KEY))
+    with contextlib.suppress(ValueError):
+        if trust.is_this_machine(urlsplit(rest).hostname or "") and not has_key:
+            return
+    yield Demand(f"send questions{f' and the key in {KEY}' if has_key else ''} to {rest}", (spec,))
+
+
+def also_demands(values: Mapping[str, Any]) -> Iterator[Demand]:
+    """What a file asks for whose setting `also` or `system` has ``NAME=SYSTEM`` several times."""
+    for spec in all_named(values.get("also") or values.get("system") or ()).values():
+        yield from demands({"system": spec})
+
+
+def open_outside(spec: str) -> Outside:
+    """The system, which the user has to have named."""
+    check(spec)
+    trust.require(demands({"system": spec}))
+    if spec.startswith("mcp:"):
+        return Tool(spec)
+    return Url(spec) if _is_url(spec) else Command(spec)
+
+
+class Command(Outside):
+    """A program that is run for each question."""
+
+    def ask(self, question: str, k: int) -> list[Result]:
+        filled = {"{question}": question, "{k}": str(k)}
+        words = [re.sub(r"\{question\}|\{k\}", lambda m: filled[m[0]], word) for word in _words(self.spec)]
+        own: dict[str, Any] = {"start_new_session": True} if os.name == "posix" else {}
+        try:
+            process = subprocess.Popen(
+                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                env={**os.environ, QUESTION: question}, **own,
+            )  # fmt: skip
+        except (OSError, ValueError) as error:
+            raise QontextError(f"cannot be run: {error}", place=self.spec) from None
+        try:
+            output, errors = process.communicate(question.encode() + b"\n", timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            _end(process)
+            raise QontextError(
+                f"gave no answer to {question!r} within {SECONDS:g} s", place=self.spec
+            ) from None
+        except BaseException:
+            _end(process)
+            raise
+        if len(output) > LARGEST:
+            raise QontextError(
+                f"its answer to {question!r} is larger than {LARGEST >> 20} MB", place=self.spec
+            )
+        said = errors.decode("utf-8", "replace").strip()
+        # Without a message, as of grep, the code says that nothing was found.
+        if process.returncode and said:
+            last = shorten(said.splitlines()[-1], 300)
+            raise QontextError(f"failed with the exit code {process.returncode}: {last}", place=self.spec)
+        return parse(output.decode("utf-8", "replace"))[:k]
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a command and what it started."""
+    with contextlib.suppress(OSError):
+        if os.name == "posix":
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+    process.wait()
+
+
+class Url(Outside):
+    """A search over HTTP."""
+
+    def __init__(self, spec: str) -> None:
+        from qontext.queries.generators.chat import Endpoint, read_key
+
+        class Search(Endpoint):
+            remedy = "Check its URL."
+            key_remedy = f"Set the environment variable {KEY} to a valid key."
+
+        super().__init__(spec)
+        self.endpoint = Search(spec, read_key(KEY, needed=False), timeout=SECONDS, retries=3)
+        path = urlsplit(spec).path.rstrip("/")
+        self.is_store = "/vector_stores/" in path
+        self.path = "" if path else "/v1/search"
+
+    def ask(self, question: str, k: int) -> list[Result]:
+        from qontext.queries.generators.chat import Failed
+
+        size = {"max_num_results": min(k, MOST_OF_A_STORE)} if self.is_store else {"k": k}
+        try:
+            return self.endpoint.post(self.path, {"query": question, **size}, _parsed)[:k]
+        except Failed as error:
+            raise QontextError(f"does not answer {question!r}: {error}", place=self.spec) from None
+
+
+def _parsed(content: bytes) -> list[Result]:
+    try:
+        return list(results_of(json.loads(content)))
+    except (ValueError, RecursionError):
+        from qontext.queries.generators.chat import TryAgain
+
+        raise TryAgain("the reply is not JSON") from None
+
+
+class Tool(Outside):
+    """A search tool of an MCP server. The server is started, or the connection opened, once."""
+
+    _QUESTIONS = ("question", "query", "q", "text", "prompt", "search")
+    _SIZES = ("k", "limit", "top_k", "max_results", "num_results", "n", "n_results", "count", "size")
+
+    def __init__(self, spec: str) -> None:
+        super().__init__(spec)
+        try:
+            from anyio.from_thread import start_blocking_portal
+            from mcp import Client, StdioServerParameters
+        except ImportError:
+            raise missing_extra("mcp", "serve", "an MCP server as a system") from None
+        target, tool = _without_tool(spec.removeprefix("mcp:"))
+        server: Any = target
+        if not _is_url(target):
+            program, *arguments = _words(target)
+            server = StdioServerParameters(command=program, args=arguments, env=dict(os.environ))
+        with self._explained("cannot be opened"), contextlib.ExitStack() as opening:
+            self._portal = opening.enter_context(start_blocking_portal())
+            client = Client(server, read_timeout_seconds=SECONDS)
+            self._client = opening.enter_context(self._portal.wrap_async_context_manager(client))
+            tools = {one.name: one for one in self._portal.call(self._client.list_tools).tools}
+            self.tool, self._question, self._size, self._most = self._chosen(tools, tool)
+            self._opened = opening.pop_all()
+
+    def _chosen(self, tools: Mapping[str, Any], tool: str | None) -> tuple[str, str, str | None, int | None]:
+        """The tool, and its arguments for the question and for the number of results, with its maximum."""
+        names = (
+            [tool]
+            if tool
+            else [name for name in sorted(tools, key=lambda n: n != "search") if "search" in name]
+        )
+        if not names or names[0] not in tools:
+            raise QontextError(
+                f"has no tool {tool!r}" if tool else "has no tool with 'search' in its name", place=self.spec,
+                remedy=f"Name one with #TOOL: {', '.join(tools) or 'it has none'}.",
+            )  # fmt: skip
+        schema: Mapping[str, Any] = tools[names[0]].input_schema
+        properties = schema.get("properties", {})
+        required = [
+            name for name in schema.get("required", ()) if properties.get(name, {}).get("type") == "string"
+        ]
+        question = next((name for name in (*self._QUESTIONS, *required) if name in properties), None)
+        if question is None:
+            raise QontextError(f"its tool {names[0]} has no argument for a question", place=self.spec)
+        size = next((name for name in self._SIZES if name in properties), None)
+        return names[0], question, size, properties[size].get("maximum") if size else None
+
+    def ask(self, question: str, k: int) -> list[Result]:
+        arguments: dict[str, Any] = {self._question: question}
+        if self._size:
+            arguments[self._size] = min(k, int(self._most or k))
+        with self._explained(f"does not answer {question!r}"):
+            reply = self._portal.call(self._client.call_tool, self.tool, arguments)
+        texts = [part.text for part in reply.content if getattr(part, "text", None)]
+        if reply.is_error:
+            raise QontextError(
+                f"does not answer {question!r}: {shorten(' '.join(texts), 300)}", place=self.spec
+            )
+        if reply.structured_content is not None and (found := list(results_of(reply.structured_content))):
+            return found[:k]
+        return [result for text in texts for result in parse(text)][:k]
+
+    @contextlib.contextmanager
+    def _explained(self, problem: str) -> Iterator[None]:
+        """Errors of the library, which come in groups, as one sentence."""
+        try:
+            yield
+        except QontextError:
+            raise
+        except Exception as error:
+            cause: BaseException = error
+            while isinstance(cause, BaseExceptionGroup):
+                cause = cause.exceptions[0]
+            if isinstance(cause, QontextError):
+                raise cause from None
+            said = str(cause).strip().partition("\n")[0] or type(cause).__name__
+            raise QontextError(f"{problem}: {said}", place=self.spec) from None
+
+
+def parse(text: str) -> list[Result]:
+    """The results in the output of a program: JSON, lines of JSON, texts with empty lines between them, or lines."""
+    with contextlib.suppress(ValueError, RecursionError):
+        return list(results_of(json.loads(text)))
+    lines = [line for line in text.splitlines() if line.strip()]
+    with contextlib.suppress(ValueError, RecursionError):
+        if lines and all(line.lstrip().startswith("{") for line in lines):
+            return list(results_of([json.loads(line) for line in lines]))
+    blocks = [block for block in re.split(r"\n[ \t]*\n", text) if block.strip()]
+    return [_of_text(block) for block in (blocks if len(blocks) > 1 else lines)]
+
+
+def results_of(value: Any) -> Iterator[Result]:
+    """The results in JSON of any layout: the first list with a usual name, items with usual names of ids and texts."""
+    if isinstance(value, str):
+        yield _of_text(value)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        yield Result((str(value),))
+    elif isinstance(value, list):
+        for item in value:
+            yield from results_of(item)
+    elif isinstance(value, dict):
+        inner = next((value[name] for name in _LISTS if isinstance(value.get(name), list | dict)), None)
+        if inner is not None:
+            yield from results_of(inner)
+        elif (result := _of_item(value)).names or result.text:
+            yield result
+
+
+def _of_item(item: Mapping[str, Any]) -> Result:
+    """A result with its own names first, then those of what is in it."""
+    layers = [item, *(item[name] for name in _INNER if isinstance(item.get(name), dict))]
+    names, text = [], ""
+    for layer in layers:
+        for key in _NAMES:
+            value = layer.get(key)
+            # As a number, `passage` is a position in a document.
+            is_number = isinstance(value, int) and not isinstance(value, bool) and key != "passage"
+            if is_number or (isinstance(value, str) and value.strip()):
+                names.append(str(value))
+        text = text or next((own for key in _TEXTS if (own := _text(layer.get(key)))), "")
+    return Result(tuple(dict.fromkeys(names)), text)
+
+
+def _text(value: Any) -> str:
+    """A text, or the parts of one."""
+    if isinstance(value, list):
+        return "\n".join(filter(None, map(_text, value)))
+    if isinstance(value, dict):
+        return _text(value.get("text"))
+    return value.strip() if isinstance(value, str) else ""
+
+
+def _of_text(text: str) -> Result:
+    """A line may be an id, a path, or begin with one, as those of grep do."""
+    text = text.strip()
+    first = text.partition("\n")[0].strip()
+    names = (
+        first,
+        first.partition("\t")[0].strip(),
+        re.split(r":\d+:|:\s", first)[0].strip(),
+        first.partition(":")[0],
+    )
+    return Result(tuple(dict.fromkeys(filter(None, names))), text)
+
+
+def _words(command: str) -> list[str]:
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise QontextError(
+            f"is not a command: {str(error).lower()}", place=command, remedy=_EXAMPLE
+        ) from None
+    if not words:
+        raise QontextError("the command is empty", remedy=_EXAMPLE)
+    return words
+
+
+def _without_tool(target: str) -> tuple[str, str | None]:
+    """The server and, after ``#``, the name of its tool."""
+    server, sign, tool = target.rpartition("#")
+    return (server, tool) if sign and re.fullmatch(r"[\w./-]+", tool) else (target, None)
+
+
+def _is_url(text: str) -> bool:
+    return text.startswith(("http://", "https://"))
