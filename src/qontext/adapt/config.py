@@ -4,20 +4,26 @@ derived from the documents and the machine."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
 from qontext.adapt.vector_index import CHOICES, Choice
 from qontext.corpus.sources import ReadAs, fingerprint, reads_below
+from qontext.data.collection import read_queries
 from qontext.data.passage import TitleRule
+from qontext.evaluation.ppi import FEWEST
 from qontext.frame.config import Action, Asks, Input, Machine, Seed, StageConfig, without_empty
-from qontext.frame.errors import QontextError
+from qontext.frame.errors import QontextError, missing_extra
 from qontext.frame.parts import RunsOn
 from qontext.queries.generators import GENERATORS
 from qontext.queries.generators.chat import check_endpoint
 from qontext.retrieve import outside
 from qontext.retrieve.analyzer import LANGUAGES
+
+FEWEST_ASKED = 10
+"""Real questions without labels below which nothing can be learned from them."""
 
 
 class AdaptConfig(StageConfig):
@@ -57,6 +63,11 @@ class AdaptConfig(StageConfig):
     """NAME=SYSTEM: a search that you have, to measure it beside these: 'command {question}', the URL of a search, or mcp:
     and the command or the URL of an MCP server. May be repeated."""
 
+    questions: Annotated[str | None, Input()] = None
+    """Real questions without labels, such as a search log: lines of a .txt or .log file, or as for `search --queries`.
+    Generated queries imitate them, training uses half of them with the passages that are found first, and --judge asks
+    about the others."""
+
     budget: str = "30m"
     """Approximate time budget, such as 90s, 10m or 2h; a number alone is in minutes."""
 
@@ -91,6 +102,10 @@ class AdaptConfig(StageConfig):
     copy_model: Annotated[bool, Action()] = False
     """Copy the encoder to --out even if it was not changed, so that --out can be moved to another machine."""
 
+    judge: Annotated[int | None, Action()] = Field(None, ge=FEWEST, le=10_000)
+    """Number of questions to judge yourself once everything is measured, on a page that this command serves; the verdict is
+    then that of the judgments."""
+
     retrain: Annotated[bool, Action()] = False
     """Train again, even if only the documents changed."""
 
@@ -109,6 +124,23 @@ class AdaptConfig(StageConfig):
         options = CHOICES.options(self.index).model_fields if self.index is not None else {}
         settings = without_empty(super().identity(), "read_as", "title", "also")
         return {name: value for name, value in settings.items() if name not in options}
+
+    @model_validator(mode="after")
+    def _usable_questions(self) -> Self:
+        if self.questions is not None:
+            count = len(read_queries(self.questions))
+            if count < FEWEST_ASKED:
+                raise QontextError(
+                    f"{count} questions are too few to learn from: at least {FEWEST_ASKED} are needed",
+                    place=self.questions,
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _can_serve(self) -> Self:
+        if self.judge is not None and not all(map(find_spec, ("fastapi", "uvicorn"))):
+            raise missing_extra("uvicorn", "serve", "--judge")
+        return self
 
     @model_validator(mode="after")
     def _possible_systems(self) -> Self:
@@ -167,6 +199,8 @@ class Request:
     """The generator of the questions to measure with, if it is not that of the training queries."""
     read_as: tuple[str, ...] = ()
     """ENDING=FORMAT pairs: how files are read whose extension says something else."""
+    questions: str | None = None
+    """Real questions without labels."""
     also: dict[str, str] = field(default_factory=dict)
     """Name → outside system to measure beside ours."""
 

@@ -78,6 +78,7 @@ def prepare(config: AdaptConfig) -> tuple[Request, Survey, list[str], int]:
             title=config.title or folder.title,
             read_as=config.read_as,
             also=outside.all_named(config.also),
+            questions=config.questions,
         ),
         source,
         notes,

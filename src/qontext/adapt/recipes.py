@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from qontext.adapt.config import Request
 from qontext.adapt.plan import FINETUNED_PASSAGES, QUESTIONS, Plan
+from qontext.evaluation.holdout import ASKED
 from qontext.retrieve.adapted import DENSE, RERANKER_WEIGHT, TOKEN_WEIGHT, TOKENS
 from qontext.retrieve.rankers import CANDIDATES as RERANKED
 from qontext.retrieve.system import ENCODERS, SYSTEMS, System
@@ -16,6 +17,8 @@ from qontext.workflow.recipe import Recipe, Step
 MEASURES = "nDCG@10 MRR@10 R@100"
 MEASURED = "@holdout/measured"
 """The passages and questions to evaluate on."""
+MOST_ASKED = 2_000
+"""Real questions without labels that are used of a log."""
 DENSE_WEIGHT = 0.3
 """Weight of the dense run in fusion with BM25, without labels to tune it."""
 
@@ -97,12 +100,15 @@ def _preparing(request: Request, plan: Plan) -> Iterator[Step]:
     yield Step.of("split", _splitting(request, request.encoder))
     yield Step.of(
         "generate",
-        {"passages": "@split", **request.generate},
+        {"passages": "@split", **request.generate, "like": request.questions},
         comment="pseudo-queries generated from the passages",
     )
+    asked = yield from _asking(request, plan)
     held_out = {
         "passages": "@split",
         "queries": "@generate",
+        "asked": request.questions,
+        "answers": asked,
         "labels": request.labels,
         "question_model": request.question_model,
         # The number of passages was estimated: all of them may be some more.
@@ -114,6 +120,36 @@ def _preparing(request: Request, plan: Plan) -> Iterator[Step]:
         "seed": request.pretrain["seed"],
     }
     yield Step.of("holdout", held_out, comment="hold out the queries of some documents for evaluation")
+
+
+def _asking(request: Request, plan: Plan) -> Generator[Step, None, str | None]:
+    """What the untrained system finds for real questions without labels: pseudo-labels. Returns the run."""
+    if request.questions is None:
+        return None
+    questions = {
+        "queries": request.questions,
+        "limit": MOST_ASKED,
+        "seed": request.pretrain["seed"],
+        "k": RERANKED,
+    }
+    words = {"bm25": True, **request.words, "passages": "@split"}
+    yield Step.of(
+        "asked-bm25", {**words, **questions}, verb="search", comment="real questions without labels"
+    )
+    if plan.pool < plan.passages:  # the vectors of all passages are more than is planned
+        return "@asked-bm25"
+    yield Step.of("asked-vectors", _reading(request, "@split", request.encoder), verb="encode")
+    yield Step.of("asked-dense", {"index": "@asked-vectors", **questions}, verb="search")
+    weights = [round(1 - DENSE_WEIGHT, 3), DENSE_WEIGHT]
+    fusing = {"runs": ["@asked-bm25", "@asked-dense"], "method": "zscore", "weights": weights, "k": RERANKED}
+    yield Step.of("asked-answers", fusing, verb="fuse")
+    return "@asked-answers"
+
+
+def _reading(request: Request, texts: str, encoder: str) -> dict[str, Any]:
+    """The settings of `encode` for a vector of each passage, or of its windows."""
+    reading = {"texts": texts, "encoder": encoder, "max_length": request.read_tokens, "title": request.title}
+    return {**reading, "window": request.window}
 
 
 def _pretraining(request: Request, plan: Plan) -> Iterator[Step]:
@@ -182,7 +218,7 @@ def _measuring(request: Request, plan: Plan) -> Iterator[Step]:
     """Search and evaluate with every system, on generated questions and, with labels, on real ones."""
     if plan.trains:
         yield from _encoding(request, plan, "adapted", "@finetune" if plan.finetune_steps else "@pretrain")
-    for split in request.splits:
+    for split in (*request.splits, *([ASKED] if request.questions else [])):
         yield from searches(request, plan, split)
 
 
@@ -196,7 +232,9 @@ def searches(
     if split == "dev" and data == MEASURED:
         return
     for name, asked in request.also.items():
-        yield Step.of(f"{name}-{suffix}", {"system": asked, "data": data, "split": split, "k": 100}, verb="search")
+        yield Step.of(
+            f"{name}-{suffix}", {"system": asked, "data": data, "split": split, "k": 100}, verb="search"
+        )
     for system in [*systems(plan), *request.also]:
         scoring = {"run": f"@{system}-{suffix}", "qrels": data, "split": split, "measures": MEASURES}
         yield Step.of(f"score-{system}-{suffix}", scoring, verb="evaluate")
@@ -210,7 +248,9 @@ def _encoding(request: Request, plan: Plan, system: str, encoder: str) -> Iterat
         "max_length": request.read_tokens,
         "title": request.title,
     }
-    yield Step.of(f"{system}-vectors", {**encoding, "window": request.window}, verb="encode")
+    is_known = system == "start" and request.questions is not None and plan.pool >= plan.passages
+    reuse = {"reuse": "@asked-vectors"} if is_known else {}
+    yield Step.of(f"{system}-vectors", {**encoding, "window": request.window, **reuse}, verb="encode")
     if plan.tokens:
         yield Step.of(f"{system}-tokens", {**encoding, "tokens": True}, verb="encode")
 

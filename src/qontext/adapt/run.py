@@ -190,8 +190,10 @@ def _asking(request: Request, survey: Survey) -> float:
 def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) -> dict[str, Any]:
     """Run the remaining steps of the recipe, evaluate, write the result."""
     from qontext.adapt import publish, recipes, show, state, update, vector_index
+    from qontext.adapt.judgments import annotate, take_judgments
     from qontext.adapt.processes import run_steps, shared_by
     from qontext.adapt.verdict import judge
+    from qontext.evaluation.holdout import ASKED
     from qontext.retrieve.system import System
     from qontext.workflow.recipe import read_recipe
     from qontext.workflow.run import run_recipe
@@ -204,7 +206,10 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
     run_steps(root / state.RECIPE, steps, processes, config.on)
     run_recipe(recipe, steps, on=config.on)
     splits = [split for split in request.splits if split != "dev"]
-    verdict = judge(steps, splits, recipes.systems(plan), list(request.also))
+    take_judgments(root)
+    verdict = judge(
+        steps, splits, recipes.systems(plan), list(request.also), ASKED if request.questions else None
+    )
     is_adapted = verdict.encoder == "adapted"
     source = _trained(steps, plan) if is_adapted else request.encoder
     card = publish.model_card(request, verdict, root)
@@ -213,7 +218,7 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
     choice, tokens = vector_index.Choice.of(config), System.parse(verdict.system).tokens
     index, index_rows = publish.make_index(request, model, root, reuse, choice, config.on, tokens=tokens)
     pairs = (request.reranker, plan.reranked) if plan.reranked else None
-    searching = update.measured(root, index, model, request, verdict.split, pairs, is_new=bool(index_rows))
+    searching = update.measured(root, index, model, request, verdict.asked_split, pairs, is_new=bool(index_rows))
     labels = artifacts.open_artifact(steps / "holdout").summary.get("labeled_queries")
     about: dict[str, Any] = {
         "system": verdict.system,
@@ -240,6 +245,9 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
     outcome = {"passages": split["passages"], **left_out, "model": model, "report": report}
     took = time.monotonic() - started
     show.show_built(root, verdict, {**about, **outcome}, about["expected_seconds"], took, earlier)
+    if config.judge is not None:
+        annotate(root, questions=config.judge, port=0)
+        return _carry_out(config.model_copy(update={"judge": None}), root, planned, started)
     return {"out": str(root), **about, **outcome, "seconds_now": round(took, 1)}
 
 
@@ -359,6 +367,7 @@ ADAPT = Pipeline(
         qontext adapt docs.jsonl --index faiss-hnsw --out runs/mine
         qontext adapt docs.jsonl --copy-model --out runs/mine
         qontext adapt docs.jsonl --also mine="grep -ril {question} docs" --out runs/compared
+        qontext adapt docs.jsonl --questions questions.txt --judge 30 --out runs/mine
         qontext adapt pydocs: --budget 10m --dry-run
     """,
 )

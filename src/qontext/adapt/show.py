@@ -47,7 +47,8 @@ def show_plan(request: Request, source: Survey, plan: Plan, recipe: Path | None)
         "documents": f"{about}{source.documents:,}, {source.words_per_document:,} words each, {source.language_name}",
         "passages": passages + per_document,
         "encoder": _encoder(request, plan),
-        "queries": f"{kind}, {QUERIES_PER_PASSAGE} per passage",
+        "queries": f"{kind}, {QUERIES_PER_PASSAGE} per passage"
+        + (f", like those of {request.questions}" if request.questions else ""),
         "training": f"coCondenser on (passage, query) pairs: {plan.steps:,} steps of {plan.batch}"
         if plan.trains
         else "none",
@@ -123,7 +124,7 @@ def show_verdict(verdict: Verdict, searching: Mapping[str, Any], root: Path) -> 
     for sentence in (*reasons, *searching.get("sentences", ())):
         log.note(sentence)
     show_scores(verdict.as_json())
-    _show_samples(root, verdict.split)
+    _show_samples(root, verdict.asked_split)
 
 
 def show_built(

@@ -213,6 +213,7 @@ def _inputs(
         "encoder",
         "reranker",
         "question_model",
+        "questions",
         *([] if is_documentation(config.documents) else ["labels"]),
     ]
     inputs: dict[str, str] = {}

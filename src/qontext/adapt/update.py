@@ -91,8 +91,8 @@ def run(
         about |= publish.recorded(root, reference)
         about |= publish.republish_reranker(config.reranker, about, work, copied=config.copy_model)
         pairs = (reranker_of(root, about), about["reranker"]["depth"]) if "reranker" in about else None
-        split = about["verdict"]["split"]
-        about["searching"] = measured(root, index, model, request, split, pairs, is_new=True)
+        asked = Verdict(**about["verdict"]).asked_split
+        about["searching"] = measured(root, index, model, request, asked, pairs, is_new=True)
         changes = changed_documents(earlier / "passages", index / "passages")
     except (QontextError, OSError) as error:
         raise _still_answers(error, root) from None

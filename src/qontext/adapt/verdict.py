@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from qontext import api
-from qontext.adapt.expectation import evidence, expected
+from qontext.adapt.expectation import BASE, Evidence, evidence, expected
+from qontext.adapt.judgments import about_judgments, corrected
 from qontext.evaluation.gather import per_query
 from qontext.frame import log
 from qontext.frame.artifacts import open_artifact
@@ -27,6 +28,8 @@ from qontext.retrieve.system import ENCODERS, EncoderName, System, label_of
 from qontext.workflow.show import score_tables
 
 MEASURE = "nDCG@10"
+JUDGED = "judged"
+"""The name of the split of the questions that people judged."""
 LEVEL = 0.05
 """Significance level."""
 MARGIN = 0.005
@@ -59,6 +62,22 @@ class Verdict:
     scores: dict[str, dict[str, dict[str, float]]]
     queries: dict[str, int]
     differences: list[dict[str, Any]] = field(default_factory=list)
+    people: str = ""
+    """The split whose questions people judge; empty: the deciding one."""
+
+    @property
+    def judged_split(self) -> str:
+        return self.people or self.split
+
+    @property
+    def asked_split(self) -> str:
+        """The split whose questions the systems were asked, of the deciding ones."""
+        return self.judged_split if self.split == JUDGED else self.split
+
+    @property
+    def systems(self) -> list[str]:
+        """All measured systems."""
+        return list(self.scores[self.split])
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -79,6 +98,11 @@ class Measured:
     pairs: Sequence[Mapping[str, Any]]
     n: int
     is_real: bool
+    kind: str = ""
+
+    @property
+    def questions(self) -> str:
+        return f"{self.n:,} {self.kind or ('real' if self.is_real else 'generated')} questions"
 
     def pair(self, a: str, b: str) -> tuple[float, float]:
         """The difference from a to b, and its p."""
@@ -100,8 +124,11 @@ class Measured:
         return errors * statistics.median(spans) / (2 * normal.inv_cdf(0.975))
 
 
-def judge(steps: Path, splits: list[str], systems: list[str], also: Sequence[str] = ()) -> Verdict:
-    """Read the recipe's scores and compare the runs. The outside systems in `also` are measured, but no candidates."""
+def judge(
+    steps: Path, splits: list[str], systems: list[str], also: Sequence[str] = (), people: str | None = None
+) -> Verdict:
+    """Read the recipe's scores and compare the runs. The outside systems in `also` are measured, but no candidates. `people`
+    is the split whose questions people judge, if it is not the deciding one."""
     measured_systems = [*systems, *also]
     scores = {
         split: {
@@ -114,18 +141,28 @@ def judge(steps: Path, splits: list[str], systems: list[str], also: Sequence[str
     compared = {name: _compared(steps, name, measured_systems) for name in splits}
     counts = {name: int(result["queries"]) for name, result in compared.items()}
     means = {name: scores[split][name][MEASURE] for name in systems}
-    measured = Measured(means, compared[split]["pairs"], counts[split], split != "generated")
-    found = [evidence(_values(steps, name, systems), is_real=name != "generated") for name in splits]
-    hoped = expected(found)
+    judgments = corrected(steps.parent, people or split, measured_systems, MEASURE)
+    measured, decided = Measured(means, compared[split]["pairs"], counts[split], split != "generated"), split
+    differences = [{"split": name, **pair} for name, result in compared.items() for pair in result["pairs"]]
+    found = {name: evidence(_values(steps, name, systems), is_real=name != "generated") for name in splits}
+    if judgments is not None:
+        scores, counts = {JUDGED: judgments.scores(MEASURE), **scores}, {JUDGED: judgments.judged, **counts}
+        differences = [*({"split": JUDGED, **pair} for pair in judgments.pairs), *differences]
+        means = {name: judgments.means[name] for name in systems}
+        measured, decided = Measured(means, judgments.pairs, judgments.judged, True, "judged"), JUDGED
+        found[people or split] = Evidence(*judgments.changes(BASE, systems), is_real=True)
+    hoped = expected(list(found.values()))
     system = choose(hoped)
     sentences = explain(system, measured, hoped)
-    outside = {name: scores[split][name][MEASURE] for name in also}
+    outside = {name: scores[decided][name][MEASURE] for name in also}
     sentences[1:1] = compared_with(system, outside, measured)
-    if not measured.is_real:
+    if judgments is not None:
+        sentences += about_judgments(judgments, system, label_of)
+    elif not measured.is_real:
         is_written = "question_model" in open_artifact(steps / "holdout").inputs
         sentences.append(WRITTEN if is_written else FLATTERY)
-    differences = [{"split": name, **pair} for name, result in compared.items() for pair in result["pairs"]]
-    return Verdict(system, encoder_for(system, means), sentences, split, scores, counts, differences)
+    encoder = encoder_for(system, means)
+    return Verdict(system, encoder, sentences, decided, scores, counts, differences, people or split)
 
 
 def _values(steps: Path, split: str, systems: list[str]) -> dict[str, Any]:
@@ -159,9 +196,8 @@ def _best(cost: int, means: Mapping[str, float]) -> str:
 
 def explain(system: str, measured: Measured, expected: Mapping[str, float]) -> list[str]:
     """The recommendation, then its reasons."""
-    questions = f"{measured.n:,} {'real' if measured.is_real else 'generated'} questions"
     return [
-        f"Recommended: {label_of(system)}, {MEASURE} {measured.means[system]:.3f} on {questions}.",
+        f"Recommended: {label_of(system)}, {MEASURE} {measured.means[system]:.3f} on {measured.questions}.",
         *_gains(system, measured),
         *_adapting(system, measured),
         _reason(system, measured, expected),

@@ -129,7 +129,8 @@ def _json_passages(path: Path) -> Iterator[tuple[Passage, dict[str, Any]]]:
 
 
 def read_queries(source: Path | str) -> dict[str, str]:
-    """id → text, in order, from BEIR JSON lines, ``id<tab>text``, a BEIR folder, Parquet, or DPR's questions.
+    """id → text, in order, from BEIR JSON lines, ``id<tab>text``, a BEIR folder, Parquet, DPR's questions, or the lines of a
+    ``.txt`` or ``.log`` file, each different one a question.
 
     In Parquet the columns are `id` and `text`, or those that `generate` writes: the id of a generated query
     is then its passage's id and its number, joined by a colon.
@@ -233,6 +234,8 @@ def passage_row(passage: Passage) -> dict[str, str]:
 def _query_rows(path: Path) -> Iterator[tuple[str, str, str]]:
     if is_parquet(path):
         yield from _parquet_queries(path)
+    elif _ends_well(path, ".txt") or _ends_well(path, ".log"):
+        yield from _lines_asked(path)
     elif dpr.is_questions(path):
         yield from ((place, id, text) for place, id, text, _ in dpr.questions(path))
     elif _ends_well(path, ".jsonl") or _ends_well(path, ".json"):
@@ -241,6 +244,16 @@ def _query_rows(path: Path) -> Iterator[tuple[str, str, str]]:
     else:
         for place, (id, text) in read_columns(path, 2, "id<tab>text"):
             yield place, unescape(_filled(id.strip(), place, "id")), text.strip()
+
+
+def _lines_asked(path: Path) -> Iterator[tuple[str, str, str]]:
+    """The different lines of a log of questions."""
+    seen = set()
+    for number, line in enumerate(read_lines(path), start=1):
+        text = " ".join(line.split())
+        if text and text.lower() not in seen:
+            seen.add(text.lower())
+            yield f"{path}:{number}", f"line-{number}", text
 
 
 def _parquet_queries(path: Path) -> Iterator[tuple[str, str, str]]:

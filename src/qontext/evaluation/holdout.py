@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from qontext.data.labels import Labels
 
 FEW_DOCUMENTS = 20
+ASKED, MOST_ASKED = "asked", 500
+"""The split of real questions without labels, and its maximum size."""
+FIRST_ASKED = 1_000_000
+"""The number of the first real question among a passage's queries."""
 
 
 class HoldoutConfig(StageConfig):
@@ -42,6 +46,13 @@ class HoldoutConfig(StageConfig):
     question_model: Annotated[str | None, Input()] = None
     """Local language model that writes a question for each held-out passage: a folder, a GGUF file or a Hub name.
     Default: one of the passage's generated queries."""
+
+    asked: Annotated[str | None, Input()] = None
+    """Real questions without labels. With --answers, every second one becomes a training query of the passage that was found
+    first, and the others are the split `asked`, for people to judge."""
+
+    answers: Annotated[str | None, Input()] = None
+    """Run of these questions over the passages."""
 
     share: float = Field(0.1, gt=0, lt=1)
     """Maximum share of documents to hold out."""
@@ -106,6 +117,12 @@ def run(config: HoldoutConfig, work: Workdir) -> dict[str, Any]:
                 )
             queries |= {id: labels.queries[id] for id in qrels}
         summary["labeled_queries"] = {name: len(qrels) for name, qrels in splits.items()}
+    if config.asked is not None:
+        taught, judged[ASKED], texts_asked = _asked(config)
+        queries |= texts_asked
+        if config.queries is not None:
+            _teach([(passage, text) for passage, text in taught if passage not in held_out], work)
+        summary["asked_questions"] = {"train": len(taught), ASKED: len(texts_asked)}
     judged_ids = {passage for qrels in judged.values() for grades in qrels.values() for passage in grades}
     with work.write_folder("measured") as folder:
         summary["searched_passages"] = _write_corpus(folder / "corpus.jsonl", config, judged_ids, total)
@@ -124,6 +141,44 @@ def run(config: HoldoutConfig, work: Workdir) -> dict[str, Any]:
             remedy="Generate queries for all passages, or pass --labels.",
         )
     return summary
+
+
+def _asked(config: HoldoutConfig) -> tuple[list[tuple[str, str]], Qrels, dict[str, str]]:
+    """Real questions without labels, with the passage that was found first for each: (passage, question) pairs to train on,
+    and judgments and texts of the others."""
+    from qontext.data.collection import read_queries
+    from qontext.data.runs import read_run
+
+    if config.asked is None or config.answers is None:
+        raise QontextError("--asked needs --answers, the run of a search for these questions")
+    texts, run = read_queries(config.asked), read_run(config.answers)
+    order = sorted((id for id in run if id in texts), key=lambda id: _chance(config.seed, "asked", id))
+    if not order:
+        raise QontextError("has no result for any of the questions", place=config.answers)
+    held = order[: max(1, min(MOST_ASKED, len(order) // 2))]
+    first = {id: run[id][0].passage for id in order}
+    return (
+        [(first[id], texts[id]) for id in order[len(held) :]],
+        {f"{ASKED}:{id}": {first[id]: 1} for id in held},
+        {f"{ASKED}:{id}": texts[id] for id in held},
+    )
+
+
+def _teach(pairs: list[tuple[str, str]], work: Workdir) -> None:
+    """Write real questions beside the generated training queries."""
+    import pyarrow as pa
+
+    from qontext.data import records
+
+    rows = sorted(pairs)
+    numbers = list(range(FIRST_ASKED, FIRST_ASKED + len(rows)))
+    columns = {
+        "passage": [passage for passage, _ in rows],
+        "query": [text for _, text in rows],
+        "number": numbers,
+    }
+    with work.write("queries/asked.parquet") as path:
+        records.write_table(path, pa.table(columns, records.QUERIES))
 
 
 def _held_out(config: HoldoutConfig) -> tuple[int, set[str], str]:

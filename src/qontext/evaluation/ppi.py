@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
@@ -102,6 +102,22 @@ class Corrected:
     pairs: list[dict[str, Any]]
     judged: int
 
+    def scores(self, measure: str) -> dict[str, dict[str, float]]:
+        """The table of the systems: mean and interval."""
+        return {
+            name: {measure: mean, "low": self.intervals[name][0], "high": self.intervals[name][1]}
+            for name, mean in self.means.items()
+        }
+
+    def changes(self, base: str, names: Sequence[str]) -> tuple[dict[str, float], dict[str, float]]:
+        """The differences of systems from another one, and their standard errors."""
+        change, error = {base: 0.0}, {base: 0.0}
+        for pair in self.pairs:
+            if base in (pair["a"], pair["b"]):
+                other, sign = (pair["b"], 1) if pair["a"] == base else (pair["a"], -1)
+                change[other], error[other] = sign * pair["difference"]["mean"], pair["error"]
+        return {name: change[name] for name in names}, {name: error[name] for name in names}
+
     def missing(self, chosen: str) -> tuple[str, int | None]:
         """The closest rival of a system, and the number of further judgments that would tell them apart."""
         rivals = [pair for pair in self.pairs if chosen in (pair["a"], pair["b"])]
@@ -124,6 +140,7 @@ def correct(
             "b": b,
             "difference": {"mean": one.mean, "low": one.interval()[0], "high": one.interval()[1], "p": one.p},
             "p": p,
+            "error": one.error,
             "missing": one.missing(),
         }
         for (a, b), one, p in zip(both, differences, holm([one.p for one in differences]))

@@ -20,6 +20,7 @@ from qontext.frame.errors import QontextError
 from qontext.frame.parts import Outcome, Part, Parts, PartsConfig, slices
 from qontext.frame.stages import Stage
 from qontext.queries.generators import GENERATORS, Generator, Task
+from qontext.queries.imitation import CANDIDATES, Style
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,6 +41,10 @@ class GenerateConfig(PartsConfig):
 
     per_passage: Annotated[int, Field(ge=1, le=1000)] = 5
     """Queries per passage; duplicates are dropped, so there may be fewer."""
+
+    like: Annotated[str | None, Input()] = None
+    """Questions that people asked (lines of a .txt or .log file, or as for `search --queries`). More queries are generated,
+    and those that resemble them most in length, form and words are kept."""
 
     seed: Seed = 42
     """Random seed. The queries of a passage do not depend on part, process or order."""
@@ -72,7 +77,9 @@ class Generate(Parts[GenerateConfig]):
             precision = computed.settle(self.work, options.precision, *format_and_device)
             options = options.model_copy(update={"precision": precision})
         config = self.config
-        self.generator = self.kind.open(options, Task(config.passages, config.per_passage, config.seed))
+        self.style = None if config.like is None else Style.of(config.like, config.seed)
+        asked = config.per_passage * (1 if self.style is None else CANDIDATES)
+        self.generator = self.kind.open(options, Task(config.passages, asked, config.seed))
 
     def read(self, part: Part) -> list[Passage]:
         return self.passages.read(part.first, part.last)
@@ -80,7 +87,7 @@ class Generate(Parts[GenerateConfig]):
     def make(self, part: Part, content: list[Passage]) -> dict[str, int]:
         from qontext.data import records
 
-        table = _make_part(self.generator, content, self.config.per_passage, self.advance)
+        table = _make_part(self.generator, content, self.config.per_passage, self.advance, self.style)
         with self.work.write(part.name) as path:
             records.write_table(path, table)
         return {"queries": table.num_rows}
@@ -98,7 +105,9 @@ def part_name(part: int) -> str:
     return f"part-{part:05d}.parquet"
 
 
-def _make_part(generator: Generator, passages: list[Passage], per_passage: int, advance: Any) -> pa.Table:
+def _make_part(
+    generator: Generator, passages: list[Passage], per_passage: int, advance: Any, style: Style | None = None
+) -> pa.Table:
     """The part's rows in passage order, with the counts in the footer."""
     import pyarrow as pa
 
@@ -110,7 +119,10 @@ def _make_part(generator: Generator, passages: list[Passage], per_passage: int, 
     full = [i for i, passage in enumerate(passages) if passage.text.strip()]
     tally["empty_passages"] = len(passages) - len(full)
     for place, queries in generator([passages[i] for i in full]):
-        queries_of[full[place]] = clean(queries[:per_passage], passages[full[place]], tally)
+        passage = passages[full[place]]
+        if style is not None:
+            queries = style.choose(passage, queries, per_passage)
+        queries_of[full[place]] = clean(queries[:per_passage], passage, tally)
         advance(per_passage)
     tally["without_queries"] = sum(not queries for queries in queries_of)
     columns = {
@@ -158,6 +170,7 @@ STAGE = Stage(
     format=3,
     examples="""
         qontext generate passages --generator keyphrase --out queries
+        qontext generate passages --generator keyphrase --like questions.txt --out queries
         qontext generate passages --generator t5 --model generator --out queries
         qontext generate passages --generator causal --model language-model --out queries
         qontext generate passages --generator llm --endpoint http://localhost:8000/v1 --chat-model NAME --out queries

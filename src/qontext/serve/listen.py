@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import resource
@@ -69,6 +70,10 @@ def bind(host: str, port: int) -> Iterator[sockets.socket]:
         yield socket
     finally:
         socket.close()
+
+
+LAST_SECONDS = 1.0
+"""Time for the parts of the last page."""
 
 
 def most_connections() -> int:
@@ -178,10 +183,22 @@ def address(socket: sockets.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def listen(app: Any, socket: sockets.socket, title: str) -> None:
-    """Answer requests until SIGINT or SIGTERM; running requests are finished first."""
+class Ending:
+    """Ends a server from within a request: a moment later, so that what its last page needs is sent."""
+
+    def __init__(self) -> None:
+        self.server: Any = None
+
+    def __call__(self) -> None:
+        asyncio.get_running_loop().call_later(LAST_SECONDS, setattr, self.server, "should_exit", True)
+
+
+def listen(app: Any, socket: sockets.socket, title: str, ending: Ending | None = None) -> None:
+    """Answer requests until SIGINT, SIGTERM or the `ending`; running requests are finished first."""
     place = address(socket)
     server = make_server(app, lambda: log.note(f"{title} at {place} (press Ctrl-C to stop)."))
+    if ending is not None:
+        ending.server = server
     try:
         server.run(sockets=[socket])
     except OSError as error:

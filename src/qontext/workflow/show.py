@@ -208,6 +208,10 @@ def _passages(folder: Path) -> Mapping[str, Any]:
     return {"passages": len(documents), "documents": len({*documents})}
 
 
+KINDS = {"generated": "generated questions", "judged": "questions judged by people, corrected by them"}
+"""Split → its questions."""
+
+
 def show_scores(verdict: Mapping[str, Any]) -> None:
     """Print the tables of all systems."""
     tables = list(score_tables(verdict))
@@ -225,7 +229,7 @@ def score_tables(verdict: Mapping[str, Any]) -> Iterator[tuple[str, list[dict[st
 
     by_split = verdict.get("scores", {})
     for split in sorted(by_split, key=lambda split: split == "generated"):
-        kind = "generated questions" if split == "generated" else f"real questions ({split})"
+        kind = KINDS.get(split, f"real questions ({split})")
         count = verdict.get("queries", {}).get(split)
         rows = []
         for name, values in by_split[split].items():

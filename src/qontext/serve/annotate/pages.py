@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 
 from qontext.serve.annotate.results import results, to_csv
 from qontext.serve.annotate.store import VERDICTS, Store
-from qontext.serve.annotate.study import KINDS, Annotator, Study
+from qontext.serve.annotate.study import Annotator, Study
 from qontext.serve.errors import Unknown
 from qontext.serve.pages import form_of, static_file
 from qontext.serve.web import page, url
@@ -56,7 +56,10 @@ async def pair(key: str, request: Request) -> Response:
         "pair": current,
         "verdict": cast.get(current.number) if current else None,
     }
-    values |= {"done": len(cast), "total": len(order), "before": before, "verdicts": VERDICTS}
+    done = sum(pair.number in cast for pair in order)
+    values |= {"done": done, "total": len(order), "before": before, "verdicts": VERDICTS, "study": study}
+    if current is None and study.is_of_answers:
+        request.app.state.ending()
     return page("annotate_pair.html", request, **values)
 
 
@@ -90,7 +93,7 @@ async def summary(key: str, request: Request) -> Response:
         results=current,
         links=links,
         key=key,
-        kinds=KINDS,
+        kinds=study.kinds,
         disputed=disputed[:100],
     )
 

@@ -6,11 +6,11 @@ import csv
 import io
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from qontext.serve.annotate.store import VERDICTS, Vote
-from qontext.serve.annotate.study import KINDS, Study, StudyPair
+from qontext.serve.annotate.study import Study, StudyPair
 
 PAPER = {"passage-passage": 0.355, "passage-query": 0.565}
 """Table 5 of "Query-as-context Pre-training"."""
@@ -29,8 +29,8 @@ def results(study: Study, votes: Sequence[Vote]) -> dict[str, Any]:
     }
     kinds = {
         kind: _of_kind([p for p in study.pairs if p.kind == kind], verdicts, by_pair, size)
-        | {"paper": PAPER[kind]}
-        for kind in KINDS
+        | {"paper": PAPER.get(kind)}
+        for kind in study.kinds
     }
     tables = {
         str(group): fleiss_kappa([_counts(by_pair[p.number]) for p in study.pairs if p.group == group], size)
@@ -55,6 +55,14 @@ def results(study: Study, votes: Sequence[Vote]) -> dict[str, Any]:
             pair.number for pair in study.pairs if len({vote.verdict for vote in by_pair[pair.number]}) > 1
         ],
     }
+
+
+def judgments(study: Study, votes: Sequence[Vote]) -> Iterator[tuple[str, str, int]]:
+    """(question, passage, grade) of the judged pairs of a study of answers."""
+    for vote in votes:
+        pair = study.pairs[vote.pair]
+        if pair.group == 0:
+            yield (*pair.ids, int(vote.verdict == "high"))
 
 
 def majority(verdicts: Sequence[str], annotators: int) -> str | None:
@@ -127,7 +135,7 @@ def _signals(pairs: list[StudyPair], verdicts: dict[int, str | None]) -> dict[st
     for name in sorted({name for pair in pairs for name in pair.signals}):
         of_kinds = {
             kind: sum(p.signals[name] for p in mine) / max(1, len(mine))
-            for kind in KINDS
+            for kind in dict.fromkeys(pair.kind for pair in pairs)
             for mine in [[pair for pair in pairs if pair.kind == kind]]
         }
         decided = [

@@ -1,16 +1,19 @@
-"""The design of a study: pairs, annotators and order. Written once.
+"""The design of a study: pairs, annotators and order. Written once; a study of answers may get more questions.
 
 Each drawn document has two pairs: a passage with another passage of the document, and the same passage with one of its
 queries. One of them is judged by each group, so that nobody sees a document twice, and each group judges half of either
 kind.
+
+A study of answers has questions, each with the passages that may answer it (`adapt.judgments`), one after the other.
 """
 
 from __future__ import annotations
 
 import secrets
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired
 
 import numpy as np
 from typing_extensions import TypedDict
@@ -20,8 +23,12 @@ from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
 from qontext.training.randomness import hashed
 
-Kind = Literal["passage-passage", "passage-query"]
+Kind = Literal["passage-passage", "passage-query", "passage-question"]
 KINDS: tuple[Kind, ...] = ("passage-passage", "passage-query")
+ANSWER: Kind = "passage-question"
+"""The kind of the pairs of a study of answers."""
+RETIRED = 1
+"""The group of pairs that nobody is asked any more: of questions and passages that are gone."""
 FILE, GROUPS = "study.json", 2
 
 
@@ -35,6 +42,8 @@ class StudyPair:
     passage: str
     context: str
     signals: dict[str, bool]
+    ids: tuple[str, str] = ("", "")
+    """Of the question and the passage, in a study of answers."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,7 @@ class _Pair(TypedDict):
     passage: str
     context: str
     signals: dict[str, bool]
+    ids: NotRequired[tuple[str, str]]
 
 
 class _Annotator(TypedDict):
@@ -78,6 +88,14 @@ class Study:
     annotators: list[Annotator]
     pairs: list[StudyPair]
 
+    @property
+    def is_of_answers(self) -> bool:
+        return "answers" in self.settings
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        return (ANSWER,) if self.is_of_answers else KINDS
+
     def annotator(self, key: str) -> Annotator | None:
         """The annotator with this key, compared in constant time."""
         owner = None
@@ -92,9 +110,37 @@ class Study:
     def order(self, annotator: Annotator) -> list[StudyPair]:
         """The annotator's pairs, with mixed kinds, in an individual order."""
         mine = [pair for pair in self.pairs if pair.group == annotator.group]
+        if self.is_of_answers:
+            return sorted(mine, key=lambda pair: self._place(pair))
         place = self.annotators.index(annotator)
         chance = hashed(self.settings["seed"], "order", place, np.array([pair.number for pair in mine]))
         return [mine[n] for n in np.argsort(chance, kind="stable")]
+
+    def _place(self, pair: StudyPair) -> tuple[int, int]:
+        """Questions in their order, each with all of its passages."""
+        return self.settings["answers"].index(pair.ids[0]), pair.number
+
+    def with_answers(self, questions: Iterable[tuple[str, str, list[tuple[str, str]]]]) -> Study:
+        """The study of answers of these questions: (id, text, passages as (id, text)). Pairs that were judged keep their
+        numbers."""
+        asked = [(q, text, p, passage) for q, text, passages in questions for p, passage in passages]
+        known = {(*pair.ids, pair.context, pair.passage): pair.number for pair in self.pairs}
+        wanted = {(q, p, text, passage) for q, text, p, passage in asked}
+        pairs = [
+            replace(pair, group=0 if (*pair.ids, pair.context, pair.passage) in wanted else RETIRED)
+            for pair in self.pairs
+        ]
+        for q, text, p, passage in asked:
+            if (q, p, text, passage) not in known:
+                pairs.append(StudyPair(len(pairs), ANSWER, 0, passage, text, {}, (q, p)))
+        order = list(dict.fromkeys(q for q, *_ in asked))
+        return replace(self, settings={**self.settings, "answers": order}, pairs=pairs)
+
+
+def of_answers() -> Study:
+    """An empty study of answers, of one annotator."""
+    annotator = Annotator("judge", 0, secrets.token_urlsafe(16))
+    return Study({"answers": [], "annotators": 1}, secrets.token_urlsafe(16), [annotator], [])
 
 
 def design(
@@ -130,7 +176,7 @@ def read(root: Path) -> Study | None:
         value["settings"],
         value["organizer"],
         [Annotator(**row) for row in value["annotators"]],
-        [StudyPair(**row) for row in value["pairs"]],
+        [StudyPair(**{**row, "ids": tuple(row.get("ids", ("", "")))}) for row in value["pairs"]],
     )
     numbers = [pair.number for pair in study.pairs]
     if numbers != list(range(len(numbers))):

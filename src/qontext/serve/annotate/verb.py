@@ -1,20 +1,23 @@
-"""`qontext annotate`: collect human judgments of passages and contexts in a browser."""
+"""`qontext annotate`: collect human judgments of passages and contexts, or of answers, in a browser."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from qontext.adapt.judgments import FILE, FOLDER, pools
 from qontext.frame import disk, locks, log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, Machine, Seed, StageConfig
 from qontext.frame.errors import QontextError
 from qontext.frame.inputs import digest_of
 from qontext.frame.stages import Server
+from qontext.retrieve.adapted import is_adapted, read_adapted
 from qontext.serve.verb import require
 
 if TYPE_CHECKING:
@@ -26,13 +29,17 @@ RELATED_OVERLAP, RELATED_RANK, RELATED_RERANK = 0.5, 10, 0.5
 
 class AnnotateConfig(StageConfig):
     passages: Annotated[str, Input(positional=True)]
-    """Passages from 'qontext split'."""
+    """Passages from 'qontext split'. Or a directory of `adapt`: which passages answer its questions is judged, and its next
+    verdict is that of the judgments."""
 
-    queries: Annotated[str, Input(positional=True)]
+    queries: Annotated[str | None, Input(positional=True)] = None
     """Queries of the passages, from generate or filter."""
 
-    out: str
-    """Directory of the study. The same command resumes it."""
+    out: str | None = None
+    """Directory of the study. The same command resumes it. Default for a directory of `adapt`: its folder judgments."""
+
+    questions: int = Field(30, ge=1, le=10_000)
+    """Number of questions of a directory of `adapt`, each with the best passages of all its systems."""
 
     documents: int = Field(200, ge=10, le=10_000)
     """Number of documents to draw: each has a pair of passages and a pair of passage and query."""
@@ -62,17 +69,32 @@ class AnnotateConfig(StageConfig):
     device: Annotated[str, Machine()] = "auto"
     """Device of the cross-encoder: auto, cpu, cuda or cuda:N."""
 
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if is_adapted(self.passages):
+            if self.queries is not None:
+                raise QontextError("a directory of adapt has questions: leave out the queries")
+        elif self.queries is None or self.out is None:
+            raise QontextError(
+                f"annotate needs {'the queries of the passages' if self.queries is None else '--out'}"
+            )
+        return self
+
+    @property
+    def root(self) -> Path:
+        return Path(self.out or Path(self.passages) / FOLDER)
+
 
 def run(config: AnnotateConfig) -> dict[str, Any]:
     from qontext.serve.annotate.store import Store
 
-    root = Path(config.out)
+    root = config.root
     disk.require_no_file(root)
     if config.export:
         return export(open_study(config, root), Store(root), root)
     require("fastapi", "the server")
     require("uvicorn", "the server")
-    from qontext.serve.listen import address, bind, listen, policy_of
+    from qontext.serve.listen import Ending, address, bind, listen, policy_of
 
     policy = policy_of(config.host, config.allow_host, os.environ)
     with bind(config.host, config.port) as socket, contextlib.ExitStack() as stack:
@@ -82,14 +104,65 @@ def run(config: AnnotateConfig) -> dict[str, Any]:
         for annotator in study.annotators:
             log.note(f"Annotator {annotator.name}: {place}/a/{annotator.key}")
         log.note(f"Results: {place}/results/{study.organizer}")
-        listen(make_app(study, Store(root), policy), socket, "Serving the study")
-    return {}
+        ending = Ending()
+        listen(make_app(study, Store(root), policy, ending), socket, "Serving the study", ending)
+    return _write_judgments(study, root) if study.is_of_answers else {}
+
+
+def _write_judgments(study: Study, root: Path) -> dict[str, Any]:
+    """Write the judgments of answers as a qrels file, for `adapt`."""
+    from qontext.data.collection import write_qrels
+    from qontext.serve.annotate.results import judgments
+    from qontext.serve.annotate.store import Store
+
+    store = Store(root)
+    rows = list(judgments(study, store.votes()))
+    store.close()
+    if rows:
+        with Workdir(root).write(FILE) as path:
+            write_qrels(path, rows)
+    asked = sum(pair.group == 0 for pair in study.pairs)
+    log.note(f"{len(rows):,} of {asked:,} passages are judged.")
+    return {
+        "out": str(root),
+        "judged": len(rows),
+        "passages": asked,
+        "questions": len(study.settings["answers"]),
+    }
+
+
+def _open_answers(config: AnnotateConfig, root: Path) -> Study:
+    """The study of the answers that the systems of a directory of `adapt` found, with more questions if they are wanted."""
+    from qontext.adapt.verdict import Verdict
+    from qontext.serve.annotate import study
+
+    verdict = Verdict(**read_adapted(Path(config.passages))["verdict"])
+    existing = study.read(root) or study.of_answers()
+    if not existing.is_of_answers:
+        raise QontextError("contains a study of another kind", place=root, remedy="Choose another --out.")
+    if config.export and existing.settings["answers"]:
+        return existing
+    count = max(config.questions, len(existing.settings["answers"]))
+    asked = pools(
+        Path(config.passages), verdict.asked_split, list(verdict.scores[verdict.asked_split]), count
+    )
+    if config.questions > len(asked):
+        log.note(f"There are only {len(asked):,} questions.")
+    current = existing.with_answers(
+        (one.id, one.text, [(p.id, p.content) for p in one.passages]) for one in asked
+    )
+    if current != existing:
+        with locks.lock(root, "-new", wait=True):
+            study.write(current, root)
+    return current
 
 
 def open_study(config: AnnotateConfig, root: Path) -> Study:
     """The study in the directory, which must match the settings; a new one if there is none."""
     from qontext.serve.annotate import study
 
+    if is_adapted(config.passages):
+        return _open_answers(config, root)
     marks = type(config).inputs()
     settings: dict[str, Any] = {
         name: getattr(config, name) for name in ("documents", "annotators", "seed")
@@ -123,8 +196,8 @@ def open_study(config: AnnotateConfig, root: Path) -> Study:
     return existing
 
 
-def make_app(study: Study, store: Store, policy: Any) -> Any:
-    """The ASGI application of a study."""
+def make_app(study: Study, store: Store, policy: Any, ending: Callable[[], None] = lambda: None) -> Any:
+    """The ASGI application of a study; `ending` is called when all answers are judged."""
     from dataclasses import replace
 
     from qontext.serve.annotate import pages
@@ -139,7 +212,7 @@ def make_app(study: Study, store: Store, policy: Any) -> Any:
 
     app = bare_app("Qontext", "A study of pairs of texts.", lifespan)
     app.openapi_url = None
-    app.state.study, app.state.store = study, store
+    app.state.study, app.state.store, app.state.ending = study, store, ending
     # Personal links are tokens themselves.
     app.state.policy = replace(policy, open_paths=(*policy.open_paths, "/a/"))
     app.include_router(pages.router)
@@ -152,6 +225,9 @@ def export(study: Study, store: Store, root: Path) -> dict[str, Any]:
     """Write the results as JSON and CSV."""
     from qontext.serve.annotate.results import results, to_csv
 
+    if study.is_of_answers:
+        store.close()
+        return _write_judgments(study, root)
     votes = store.votes()
     store.close()
     summary, work = results(study, votes), Workdir(root)
@@ -178,6 +254,7 @@ def _draw(config: AnnotateConfig) -> list[tuple[str, str, str, dict[Kind, dict[s
     from qontext.serve.annotate.study import KINDS
 
     passages = Lookup(config.passages)
+    assert config.queries is not None
     pairs = draw_pairs(config.queries, config.passages, passages, config.documents, config.seed)
     if len(pairs) < config.documents:
         log.note(f"Only {len(pairs)} documents have two passages and a query.")
@@ -222,5 +299,6 @@ COMMAND = Server(
     examples="""
         qontext annotate passages queries --out study
         qontext annotate passages queries --out study --export
+        qontext annotate runs/mine --questions 30
     """,
 )

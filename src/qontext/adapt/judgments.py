@@ -1,0 +1,143 @@
+"""Judgments by people of the questions on which the systems are compared.
+
+questions    in the order of a hash, so that more of them begin with the same ones
+pool         for each: the best passages of all measured systems, and what the machine labels name
+judgments    which of these are relevant; kept by a study of `annotate` in the folder `judgments`
+verdict      on the judged questions, which correct the machine labels of all others (`evaluation.ppi`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from qontext.data.collection import Qrels, load_collection, read_qrels
+from qontext.data.passage import Passage
+from qontext.data.runs import read_run
+from qontext.evaluation.gather import per_query
+from qontext.evaluation.measures import Floats, measure, parse
+from qontext.evaluation.ppi import FEWEST, Corrected, correct
+from qontext.frame import log, stages
+from qontext.frame.artifacts import open_artifact
+from qontext.frame.errors import QontextError
+from qontext.retrieve.adapted import is_adapted
+from qontext.training.randomness import key_of, uniform
+
+FOLDER, FILE = "judgments", "judgments.tsv"
+"""The folder of the study in a directory of `adapt`, and its judgments: question, passage, 1 or 0."""
+POOL = 5
+"""Passages of each system that are judged."""
+STEPS = "steps"
+
+
+class Pooled(NamedTuple):
+    """A question with the passages to judge, in an order that says nothing of their systems."""
+
+    id: str
+    text: str
+    passages: list[Passage]
+
+
+def pools(root: Path, split: str, systems: Sequence[str], count: int | None = None) -> list[Pooled]:
+    """The first `count` questions of a split with their passages; without a count, all."""
+    steps = root / STEPS
+    measured = steps / "holdout" / "measured"
+    if not measured.is_dir():
+        raise QontextError(
+            "has no questions to judge: its steps were removed",
+            place=root,
+            remedy="Run the same 'qontext adapt' again with --retrain.",
+        )
+    collection = load_collection(measured)
+    texts, machine = collection.queries(split), collection.qrels(split)
+    order = sorted(texts, key=lambda id: float(uniform(0, "judge", key_of(id))))[:count]
+    wanted = {id: dict.fromkeys(machine.get(id, {})) for id in order}
+    for name in systems:
+        run = read_run(steps / f"{name}-{split}").top(POOL)
+        for id in order:
+            wanted[id] |= dict.fromkeys(hit.passage for hit in run.get(id, ()))
+    used = {passage for passages in wanted.values() for passage in passages}
+    passages = {passage.id: passage for passage in collection.passages() if passage.id in used}
+    return [
+        Pooled(
+            id,
+            texts[id],
+            [
+                passages[p]
+                for p in sorted(wanted[id], key=lambda p: float(uniform(0, id, key_of(p))))
+                if p in passages
+            ],
+        )
+        for id in order
+    ]
+
+
+def take_judgments(root: Path) -> None:
+    """Bring the file with the judgments up to date with the study, which may have been killed."""
+    if (root / FOLDER / "study.json").is_file() and is_adapted(root):
+        with log.warnings_only():
+            annotate(root, export=True)
+
+
+def annotate(root: Path, **settings: Any) -> None:
+    """Run `annotate` on the directory."""
+    verb = stages.load("annotate")
+    assert isinstance(verb, stages.Server), verb
+    verb.run(verb.config.make({"passages": str(root), **settings}, where="annotate"))
+
+
+def judged(root: Path, split: str, systems: Sequence[str]) -> Qrels:
+    """The questions all of whose passages were judged, with the grades."""
+    if not (root / FOLDER / FILE).is_file() or not (root / STEPS / "holdout" / "measured").is_dir():
+        return {}
+    grades = read_qrels(root / FOLDER / FILE)
+    return {
+        one.id: grades[one.id]
+        for one in pools(root, split, systems)
+        if one.id in grades and all(passage.id in grades[one.id] for passage in one.passages)
+    }
+
+
+def corrected(root: Path, split: str, systems: Sequence[str], name: str) -> Corrected | None:
+    """The systems on the judged questions of a split, by the measure `name`, corrected for all questions of the split; None
+    if there are too few judgments."""
+    people = judged(root, split, systems)
+    if len(people) < FEWEST or not any(grade > 0 for grades in people.values() for grade in grades.values()):
+        if people:
+            log.note(
+                f"{len(people)} judged questions are too few for the verdict: at least {FEWEST} are needed."
+            )
+        return None
+    machine: dict[str, Floats] = {}
+    own: dict[str, Floats] = {}
+    numbers: np.ndarray[Any, Any] = np.zeros(0, int)
+    for system in systems:
+        queries, values = per_query(open_artifact(root / STEPS / f"score-{system}-{split}"))
+        machine[system] = values[name]
+        places: Mapping[str, int] = {query: number for number, query in enumerate(queries)}
+        scores = measure(read_run(root / STEPS / f"{system}-{split}"), people, parse(name))
+        order = [place for place, query in enumerate(scores.queries) if query in places]
+        numbers = np.array([places[scores.queries[place]] for place in order])
+        own[system] = np.nan_to_num(scores.values[name][order])
+    return correct(machine, own, numbers, name)
+
+
+def about_judgments(result: Corrected, chosen: str, label: Any) -> list[str]:
+    """What the judgments say, and how many more would tell the recommended system from the closest other one."""
+    rival, missing = result.missing(chosen)
+    low, high = result.intervals[chosen]
+    known = (
+        f"The verdict is that of {result.judged:,} questions that people judged, which correct the scores of all others: "
+        f"with 95 % certainty, {label(chosen)} has {max(0.0, low):.3f} to {min(1.0, high):.3f}."
+    )
+    if missing == 0:
+        return [known, f"These judgments tell it from the closest other system, {label(rival)}."]
+    more = (
+        f"about {missing:,} more judged questions would tell it from the closest other system, {label(rival)}"
+        if missing
+        else f"judging all questions would not tell it from the closest other system, {label(rival)}"
+    )
+    return [known, f"{more[0].upper()}{more[1:]}."]

@@ -1,0 +1,166 @@
+"""Judgments by people: which passages are asked about, and the verdict that they make."""
+
+from __future__ import annotations
+
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.adapt.conftest import Adapted
+from tests.serve.conftest import start
+
+from qontext import api
+from qontext.adapt.judgments import FILE, FOLDER, POOL, pools
+from qontext.data.collection import load_collection, read_qrels
+from qontext.data.runs import read_run
+from qontext.frame import log
+from qontext.frame.errors import QontextError
+from qontext.serve.annotate.store import Store
+from qontext.serve.annotate.verb import AnnotateConfig, make_app, open_study
+from qontext.serve.security import Policy
+
+SYSTEMS = ["bm25", "start", "hybrid-start"]
+
+
+def config(root: Path, **settings: Any) -> AnnotateConfig:
+    return AnnotateConfig.make({"passages": str(root), **settings}, where="annotate")
+
+
+def judge(root: Path, questions: int, relevant: Any) -> None:
+    """Judge all passages of the first questions; `relevant` says which are, by the ids of question and passage."""
+    study, store = open_study(config(root, questions=questions), root / FOLDER), Store(root / FOLDER)
+    (annotator,) = study.annotators
+    for pair in study.order(annotator):
+        store.vote(annotator.name, pair.number, "high" if relevant(*pair.ids) else "low")
+    store.close()
+
+
+def test_the_pool_is_of_all_systems_and_more_questions_begin_with_the_same(finished: Adapted) -> None:
+    few, many = (pools(finished.out, "generated", SYSTEMS, count) for count in (6, 9))
+    assert many[:6] == few and len(many) == 9
+    qrels = load_collection(finished.out / "steps" / "holdout" / "measured").qrels("generated")
+    for one in many:
+        ids = [passage.id for passage in one.passages]
+        assert set(qrels[one.id]) <= set(ids) and len(ids) == len(set(ids))
+        for system in SYSTEMS:
+            run = read_run(finished.out / "steps" / f"{system}-generated")
+            assert {hit.passage for hit in run[one.id][:POOL]} <= set(ids), system
+    first = [one.passages[0].id in qrels[one.id] for one in pools(finished.out, "generated", SYSTEMS)]
+    assert not all(first), "the order says nothing"
+
+
+def test_the_page_asks_one_question_after_the_other_and_ends(adapted: Adapted) -> None:
+    root, ended = adapted.out, threading.Event()
+    study = open_study(config(root, questions=5), root / FOLDER)
+    running = start(make_app(study, Store(root / FOLDER), Policy(), ended.set), study)
+    (annotator,) = study.annotators
+    link, questions = f"/a/{annotator.key}", []
+    page = running.http.get(link).text
+    assert (
+        "Relevant: it answers the question" in page
+        and 'data-key="r"' in page
+        and "passage-question" not in page
+    )
+    while (number := re.search(r'name="pair" value="(\d+)"', page)) is not None and not ended.is_set():
+        pair = study.pairs[int(number[1])]
+        questions.append(pair.ids[0])
+        running.http.post(link, data={"pair": pair.number, "verdict": "high"})
+        page = running.http.get(link).text
+    assert ended.is_set() and "The verdict is computed" in page
+    assert list(dict.fromkeys(questions)) == study.settings["answers"] and len(study.settings["answers"]) == 5
+    assert questions == sorted(questions, key=study.settings["answers"].index), (
+        "all passages of a question together"
+    )
+    assert "results" in running.http.get(f"/results/{study.organizer}").text.lower()
+    running.stop()
+    api.annotate(root, export=True)
+    assert len(read_qrels(root / FOLDER / FILE)) == 5
+
+
+def test_judgments_stay_when_questions_are_added_and_texts_change(adapted: Adapted) -> None:
+    root = adapted.out
+    judge(root, 5, lambda question, passage: True)
+    before = open_study(config(root), root / FOLDER)
+    after = open_study(config(root, questions=8), root / FOLDER)
+    assert after.settings["answers"][:5] == before.settings["answers"][:5]
+    assert after.pairs[: len(before.pairs)] == before.pairs
+    assert open_study(config(root, questions=2), root / FOLDER) == after, "fewer are no reason to forget"
+    changed = before.with_answers([("q", "a new question", [("p", "a new text")])])
+    assert [pair.ids for pair in changed.order(changed.annotators[0])] == [("q", "p")]
+
+
+def test_the_verdict_is_that_of_people(adapted: Adapted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They find relevant what the start encoder finds first, and never what generated the question."""
+    root = adapted.out
+    best = read_run(root / "steps" / "start-generated")
+    judge(root, 100, lambda question, passage: passage == best[question][0].passage)
+    told: list[str] = []
+    monkeypatch.setattr(log, "note", told.append)
+    verdict = api.adapt(adapted.documents, out=root, yes=True).verdict
+    assert verdict.split == "judged" and verdict.asked_split == "generated"
+    scores = {name: values["nDCG@10"] for name, values in verdict.scores["judged"].items()}
+    assert scores["start"] == pytest.approx(1, abs=0.02) and scores["start"] == max(scores.values())
+    assert (
+        verdict.scores["judged"]["bm25"]["low"] <= scores["bm25"] <= verdict.scores["judged"]["bm25"]["high"]
+    )
+    assert verdict.queries["judged"] == verdict.queries["generated"]
+    assert any("questions that people judged" in sentence for sentence in verdict.sentences)
+    assert not any("There are no real questions" in sentence for sentence in verdict.sentences)
+    again = api.adapt(adapted.documents, out=root, yes=True).verdict
+    assert again == verdict, "the same judgments make the same verdict"
+
+
+def test_few_judgments_decide_nothing(adapted: Adapted) -> None:
+    judge(adapted.out, 4, lambda question, passage: True)
+    assert api.adapt(adapted.documents, out=adapted.out, yes=True).verdict.split == "generated"
+
+
+def test_what_cannot_be_judged_is_one_sentence(adapted: Adapted, tmp_path: Path) -> None:
+    with pytest.raises(QontextError, match="leave out the queries"):
+        config(adapted.out, queries="queries")
+    with pytest.raises(QontextError, match="needs the queries of the passages"):
+        config(tmp_path)
+    with pytest.raises(QontextError, match="greater than or equal to 5"):
+        api.adapt(adapted.documents, judge=2)
+    (tmp_path / "study").mkdir()
+    with pytest.raises(QontextError, match="has no questions to judge"):
+        import shutil
+
+        shutil.rmtree(adapted.out / "steps")
+        open_study(config(adapted.out), adapted.out / FOLDER)
+
+
+def test_adapt_serves_the_page_and_then_says_the_verdict(
+    adapted: Adapted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real server in this process, a person with a browser in a thread."""
+    links: list[str] = []
+    seen = threading.Event()
+
+    def note(text: str) -> None:
+        if match := re.search(r"http://\S+/a/\S+", text):
+            links.append(match[0])
+            seen.set()
+
+    def person() -> None:
+        seen.wait()
+        with httpx.Client(timeout=60) as browser:
+            while True:
+                try:
+                    page = browser.get(links[0]).text
+                except httpx.ConnectError:
+                    continue
+                number = re.search(r'name="pair" value="(\d+)"', page)
+                if number is None:
+                    return
+                browser.post(links[0], data={"pair": number[1], "verdict": "high"})
+
+    monkeypatch.setattr(log, "note", note)
+    thread = threading.Thread(target=person)
+    thread.start()
+    result = api.adapt(adapted.documents, out=adapted.out, yes=True, judge=5)
+    thread.join()
+    assert result.verdict.split == "judged" and result.verdict.queries["judged"] == 5
