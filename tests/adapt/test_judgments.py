@@ -125,7 +125,12 @@ def test_what_cannot_be_judged_is_one_sentence(adapted: Adapted, tmp_path: Path)
         config(tmp_path)
     with pytest.raises(QontextError, match="greater than or equal to 5"):
         api.adapt(adapted.documents, judge=2)
-    (tmp_path / "study").mkdir()
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "adapted.json").write_text(
+        '{"system": "bm25", "weights": [0.7, 0.3], "read_tokens": 256}'
+    )
+    with pytest.raises(QontextError, match="was not written by adapt"):
+        open_study(config(tmp_path / "saved"), tmp_path / "study")
     with pytest.raises(QontextError, match="has no questions to judge"):
         import shutil
 

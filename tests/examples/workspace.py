@@ -236,6 +236,7 @@ def _write_other_formats(folder: Path) -> None:
     )
     labels = [{"query": f"which {d['title']}", "passage": d["_id"]} for d in documents]
     write_lines(folder / "labels.jsonl", labels)
+    (folder / "questions.txt").write_text("".join(f"where is {d['title']}?\n" for d in documents))
     (folder / "nq-test.qa.csv").write_text(
         "where is the mill?\t['river']\nwhat is bread?\t['flour', 'oven']\n"
     )

@@ -18,7 +18,8 @@ from qontext.data.runs import read_run
 from qontext.frame import artifacts, trust
 from qontext.frame.errors import QontextError
 from qontext.retrieve.matching import Matcher
-from qontext.retrieve.outside import Result, all_named, check, named, open_outside, parse
+from qontext.retrieve.outside import all_named, check, named, open_outside
+from qontext.retrieve.results import Result, parse
 
 LAMPS = (
     "The lamp of the northern tower was lit by oil until a storm broke its glass in the winter of that year."

@@ -266,7 +266,7 @@ def _weights(steps: Path, verdict: Any) -> dict[str, Any]:
 
 def _fused(steps: Path, system: Any, verdict: Any) -> list[float]:
     """The weights of the last fusion of a system."""
-    fusion = artifacts.open_artifact(steps / f"{system.name}-{verdict.split}")
+    fusion = artifacts.open_artifact(steps / f"{system.name}-{verdict.asked_split}")
     weights: list[float] = fusion.summary["weights"]
     return weights
 

@@ -8,6 +8,7 @@ ignoring case.
 
 from __future__ import annotations
 
+import os
 import time
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,9 +23,10 @@ from qontext.data.ids import id_of
 from qontext.data.lines import plain_name, read_jsonl
 from qontext.data.runs import Run
 from qontext.evaluation.datasets import BENCHMARKS, Benchmark
-from qontext.evaluation.measures import Floats
+from qontext.evaluation.measures import DEPTHS, Floats, Scores
 from qontext.frame import log
 from qontext.frame.config import existing
+from qontext.frame.disk import StrPath
 from qontext.frame.errors import QontextError, shorten
 
 PATTERN_SECONDS = 10.0
@@ -159,3 +161,51 @@ def _json_questions(path: Path) -> Iterator[tuple[str, str, str, tuple[str, ...]
         text, answers = row.get("question", row.get("text")), row.get("answers", row.get("answer"))
         id = id_of(row.get("_id", row.get("id", number)), place)
         yield place, id, *dpr.checked(text, answers, place)
+
+
+def by_answers(
+    results: Run,
+    place: str,
+    qrels: str,
+    measures: str,
+    passages: StrPath | None,
+    patterns: bool,
+) -> tuple[Scores, dict[str, list[float]]]:
+    """The scores of a run by answer strings, and its curve by depth."""
+    from qontext.data.collection import read_passages
+    from qontext.evaluation import checks
+
+    if passages is None:
+        raise QontextError("finding answers needs --passages", remedy="Add --passages.")
+    questions = read_questions(qrels)
+    names = measures.replace(",", " ").split()
+    cutoffs = {name: _answer_cutoff(name) for name in names or ["Answer@5", "Answer@20", "Answer@100"]}
+    checks.check_ids(results, {id: {} for id in questions}, place, qrels)
+    ids = set(results.top(max(*cutoffs.values(), *DEPTHS)).ids.tolist())
+    texts = {p.id: p.text for p in read_passages(os.fspath(passages)) if p.id in ids}
+    ranks = answer_ranks(results, questions, texts, depth=max(DEPTHS), patterns=patterns)
+    in_run = sum(query in questions for query in results.queries)
+    values: dict[str, Floats] = {name: (ranks <= k).astype(float) for name, k in cutoffs.items()}
+    unjudged, timed_out = len(results.queries) - in_run, int(np.isnan(ranks).sum())
+    benchmark = recognize(Path(qrels), len(questions))
+    scores = Scores(
+        list(questions),
+        values,
+        len(questions) - in_run,
+        0,
+        unjudged,
+        timed_out,
+        benchmark.name if benchmark else None,
+    )
+    return scores, {"Answer": [float((ranks <= k).mean()) for k in DEPTHS]}
+
+
+def _answer_cutoff(name: str) -> int:
+    from qontext.evaluation.measures import DEPTHS
+
+    head, _, depth = name.partition("@")
+    if head != "Answer" or not depth.isdigit() or not 1 <= int(depth) <= max(DEPTHS):
+        raise QontextError(
+            f"{name!r} cannot be computed from answers", remedy=f"Use Answer@k, with k up to {max(DEPTHS)}."
+        )
+    return int(depth)

@@ -21,13 +21,14 @@ from qontext.frame.disk import StrPath
 from qontext.frame.errors import QontextError
 from qontext.frame.execution import command
 from qontext.frame.stages import Report, Stage
-from qontext.retrieve.outside import also_demands
+from qontext.retrieve import outside
 
 if TYPE_CHECKING:
     from qontext.data.collection import Qrels
     from qontext.data.runs import Run
     from qontext.evaluation.datasets import Judged
-    from qontext.evaluation.measures import Floats, Scores
+    from qontext.evaluation.measures import Scores
+    from qontext.evaluation.systems import Asked
 
 NEIGHBORS = (50, 100)  # the n of nb-recall^n@k, as published
 
@@ -41,7 +42,7 @@ class EvaluateConfig(StageConfig):
     msmarco-passage/dev, beir/scifact …), or a file of questions with answers. With --system: labeled questions, as for
     `adapt`; without them, questions are generated from the documents."""
 
-    system: Annotated[tuple[str, ...], Asks(also_demands)] = ()
+    system: Annotated[tuple[str, ...], Asks(outside.also_demands)] = ()
     """NAME=SYSTEM: evaluate a search that you have instead of a run: 'command {question}', the URL of a search, or mcp: and
     the command or the URL of an MCP server. May be repeated."""
 
@@ -70,6 +71,13 @@ class EvaluateConfig(StageConfig):
     next_run: Annotated[str | None, Input()] = None
     """Run of the next stage's retriever: adds nb-recall, the share of its top results that this run contains."""
 
+    @property
+    def asked(self) -> Asked:
+        """The settings of --system."""
+        from qontext.evaluation.systems import Asked
+
+        return Asked(self.run, self.system, self.qrels, self.questions, self.question_model)
+
     def identity(self) -> dict[str, Any]:
         """Without the settings of systems, where there are none."""
         settings = super().identity()
@@ -81,10 +89,11 @@ class EvaluateConfig(StageConfig):
 
     @model_validator(mode="after")
     def _run_or_systems(self) -> Self:
-        from qontext.evaluation import systems
-
         if self.system:
-            systems.refuse_other_settings(self)
+            outside.all_named(self.system)
+            for name in ("measures", "relevant", "passages", "patterns", "next_run"):
+                if getattr(self, name):
+                    raise QontextError(f"--{name.replace('_', '-')} is not read with --system")
         elif self.qrels is None:
             raise QontextError("a run needs judgments, the second argument")
         return self
@@ -99,7 +108,7 @@ def run(settings: EvaluateConfig, work: Workdir) -> dict[str, Any]:
     from qontext.evaluation.measures import DEPTHS
 
     if settings.system:
-        return systems.evaluate_systems(settings, work)
+        return systems.evaluate_systems(settings.asked, work)
     assert settings.qrels is not None
     checks.check_kinds(settings.run, settings.qrels)
     results = read_run(settings.run)
@@ -119,7 +128,7 @@ def show(settings: EvaluateConfig) -> dict[str, Any]:
     from qontext.evaluation import systems
 
     if settings.system:
-        return systems.show_systems(settings)
+        return systems.show_systems(settings.asked)
     assert settings.qrels is not None
     scores = evaluate(
         settings.run, settings.qrels, settings.measures, split=settings.split, relevant=settings.relevant,
@@ -203,9 +212,6 @@ def evaluate(
     >>> dict(zip(scores.queries, scores.values["MRR@10"].tolist()))
     {'q1': 0.5, 'q2': 1.0}
     """
-    from qontext.data.runs import Run, read_run
-    from qontext.evaluation import checks
-
     if out is not None:
         artifact: Artifact = command("evaluate")(
             run, qrels, measures=_joined(measures), split=split, relevant=relevant, passages=passages, patterns=patterns,
@@ -217,12 +223,27 @@ def evaluate(
         raise QontextError(
             "needs judgments" if not system else "systems are evaluated with out=, the output directory"
         )
+    return _scores(run, qrels, measures, split, relevant, passages, patterns)
+
+
+def _scores(
+    run: Run | StrPath,
+    qrels: Qrels | StrPath,
+    measures: str | Sequence[str],
+    split: str,
+    relevant: int | None,
+    passages: StrPath | None,
+    patterns: bool,
+) -> Scores:
+    from qontext.data.runs import Run, read_run
+    from qontext.evaluation import answers, checks
+
     if isinstance(run, str | os.PathLike) and isinstance(qrels, str | os.PathLike):
         checks.check_kinds(os.fspath(run), os.fspath(qrels))
     results = run if isinstance(run, Run) else read_run(os.fspath(run))
     place = "run" if isinstance(run, Run) else os.fspath(run)
     if isinstance(qrels, str | os.PathLike) and _is_questions(qrels):
-        return _by_answers(results, place, os.fspath(qrels), measures, passages, patterns)[0]
+        return answers.by_answers(results, place, os.fspath(qrels), _joined(measures), passages, patterns)[0]
     judged = judgments(qrels, split)
     checks.check_ids(results, judged.qrels, place, judged.place)
     checks.note_grades(judged, relevant)
@@ -285,11 +306,11 @@ def threshold(judged: Judged, relevant: int | None) -> int:
 
 def _evaluated(results: Run, settings: EvaluateConfig) -> tuple[Scores, dict[str, list[float]]]:
     """The scores of a run, and its curves of recall by depth."""
-    from qontext.evaluation import checks, measures
+    from qontext.evaluation import answers, checks, measures
 
     assert settings.qrels is not None
     if _is_questions(settings.qrels):
-        return _by_answers(
+        return answers.by_answers(
             results, settings.run, settings.qrels, settings.measures, settings.passages, settings.patterns
         )
     judged = judgments(settings.qrels, settings.split)
@@ -303,56 +324,6 @@ def _is_questions(qrels: StrPath) -> bool:
     from qontext.evaluation.answers import is_questions
 
     return Path(qrels).is_file() and is_questions(Path(qrels))
-
-
-def _by_answers(
-    results: Run,
-    place: str,
-    qrels: str,
-    measures: str | Sequence[str],
-    passages: StrPath | None,
-    patterns: bool,
-) -> tuple[Scores, dict[str, list[float]]]:
-    import numpy as np
-
-    from qontext.data.collection import read_passages
-    from qontext.evaluation import answers, checks
-    from qontext.evaluation.measures import DEPTHS, Scores
-
-    if passages is None:
-        raise QontextError("finding answers needs --passages", remedy="Add --passages.")
-    questions = answers.read_questions(qrels)
-    names = _joined(measures).replace(",", " ").split()
-    cutoffs = {name: _answer_cutoff(name) for name in names or ["Answer@5", "Answer@20", "Answer@100"]}
-    checks.check_ids(results, {id: {} for id in questions}, place, qrels)
-    ids = set(results.top(max(*cutoffs.values(), *DEPTHS)).ids.tolist())
-    texts = {p.id: p.text for p in read_passages(os.fspath(passages)) if p.id in ids}
-    ranks = answers.answer_ranks(results, questions, texts, depth=max(DEPTHS), patterns=patterns)
-    in_run = sum(query in questions for query in results.queries)
-    values: dict[str, Floats] = {name: (ranks <= k).astype(float) for name, k in cutoffs.items()}
-    unjudged, timed_out = len(results.queries) - in_run, int(np.isnan(ranks).sum())
-    benchmark = answers.recognize(Path(qrels), len(questions))
-    scores = Scores(
-        list(questions),
-        values,
-        len(questions) - in_run,
-        0,
-        unjudged,
-        timed_out,
-        benchmark.name if benchmark else None,
-    )
-    return scores, {"Answer": [float((ranks <= k).mean()) for k in DEPTHS]}
-
-
-def _answer_cutoff(name: str) -> int:
-    from qontext.evaluation.measures import DEPTHS
-
-    head, _, depth = name.partition("@")
-    if head != "Answer" or not depth.isdigit() or not 1 <= int(depth) <= max(DEPTHS):
-        raise QontextError(
-            f"{name!r} cannot be computed from answers", remedy=f"Use Answer@k, with k up to {max(DEPTHS)}."
-        )
-    return int(depth)
 
 
 def _neighborhood_recall(first: Run, second: Run, scores: Scores) -> dict[str, list[float]]:

@@ -77,7 +77,7 @@ class HoldoutConfig(StageConfig):
 
 
 def run(config: HoldoutConfig, work: Workdir) -> dict[str, Any]:
-    from qontext.data.collection import read_passages, write_qrels
+    from qontext.data.collection import read_passages
     from qontext.data.labels import read_labels, to_passages
 
     if config.question_model is not None and config.queries is None:
@@ -123,15 +123,7 @@ def run(config: HoldoutConfig, work: Workdir) -> dict[str, Any]:
         if config.queries is not None:
             _teach([(passage, text) for passage, text in taught if passage not in held_out], work)
         summary["asked_questions"] = {"train": len(taught), ASKED: len(texts_asked)}
-    judged_ids = {passage for qrels in judged.values() for grades in qrels.values() for passage in grades}
-    with work.write_folder("measured") as folder:
-        summary["searched_passages"] = _write_corpus(folder / "corpus.jsonl", config, judged_ids, total)
-        write_jsonl(folder / "queries.jsonl", ({"_id": id, "text": text} for id, text in queries.items()))
-        (folder / "qrels").mkdir()
-        for name, qrels in judged.items():
-            if qrels:
-                rows = ((q, p, grade) for q, judged_of_q in qrels.items() for p, grade in judged_of_q.items())
-                write_qrels(folder / "qrels" / f"{name}.tsv", rows)
+    summary["searched_passages"] = _write_measured(config, queries, judged, total, work)
     if not any(judged.values()):
         if config.queries is None:
             raise QontextError("neither queries nor labels are specified", place=config.passages)
@@ -141,6 +133,24 @@ def run(config: HoldoutConfig, work: Workdir) -> dict[str, Any]:
             remedy="Generate queries for all passages, or pass --labels.",
         )
     return summary
+
+
+def _write_measured(
+    config: HoldoutConfig, queries: dict[str, str], judged: dict[str, Qrels], total: int, work: Workdir
+) -> int:
+    """Write the labeled set; returns the number of its passages."""
+    from qontext.data.collection import write_qrels
+
+    judged_ids = {passage for qrels in judged.values() for grades in qrels.values() for passage in grades}
+    with work.write_folder("measured") as folder:
+        count = _write_corpus(folder / "corpus.jsonl", config, judged_ids, total)
+        write_jsonl(folder / "queries.jsonl", ({"_id": id, "text": text} for id, text in queries.items()))
+        (folder / "qrels").mkdir()
+        for name, qrels in judged.items():
+            if qrels:
+                rows = ((q, p, grade) for q, judged_of_q in qrels.items() for p, grade in judged_of_q.items())
+                write_qrels(folder / "qrels" / f"{name}.tsv", rows)
+    return count
 
 
 def _asked(config: HoldoutConfig) -> tuple[list[tuple[str, str]], Qrels, dict[str, str]]:

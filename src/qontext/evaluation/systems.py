@@ -11,20 +11,16 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from qontext.evaluation.comparison import format_p
-from qontext.evaluation.gather import GENERATED
 from qontext.frame import log, trust
-from qontext.frame.artifacts import DERIVED, Artifact, Workdir
-from qontext.frame.errors import QontextError
+from qontext.frame.artifacts import DERIVED, LOGS, Artifact, Workdir
 from qontext.frame.execution import function
-from qontext.frame.inputs import refuse_output_within
 from qontext.retrieve import outside
 
-if TYPE_CHECKING:
-    from qontext.evaluation.evaluate import EvaluateConfig
-
+GENERATED = "generated"
+"""The split of generated questions, as `holdout` writes it."""
 STEPS = ".steps"
 """Hidden, since the steps are no part of the result."""
 BASELINE = "BM25"
@@ -37,16 +33,26 @@ OF_GENERATED = (
 )
 
 
-def evaluate_systems(settings: EvaluateConfig, work: Workdir) -> dict[str, Any]:
+class Asked(NamedTuple):
+    """The documents, systems as NAME=SYSTEM, and the questions: labels, or how many are generated, and by what model."""
+
+    documents: str
+    systems: tuple[str, ...]
+    labels: str | None
+    questions: int
+    question_model: str | None
+
+
+def evaluate_systems(settings: Asked, work: Workdir) -> dict[str, Any]:
     """Write the page, the runs and the labeled set; returns the summary."""
-    systems = outside.all_named(settings.system)
+    systems = outside.all_named(settings.systems)
     trust.require(demand for one in systems.values() for demand in outside.demands({"system": one}))
-    outside.remember(settings.system)
-    refuse_output_within(work.path, settings)
+    outside.remember(settings.systems)
     for system in systems.values():
         outside.probe(system, "how does it work?")
+    work.write_json(f"{LOGS}systems.json", sorted(systems))  # from now on, an error leaves what was done
     steps = work.path / STEPS
-    split = GENERATED if settings.qrels is None else "test"
+    split = GENERATED if settings.labels is None else "test"
     measured = _questions(settings, steps, split) / "measured"
     asking = {"data": measured, "split": split, "k": DEPTH}
     runs = {name: _step(steps, "search", name, system=system, **asking) for name, system in systems.items()}
@@ -63,8 +69,8 @@ def evaluate_systems(settings: EvaluateConfig, work: Workdir) -> dict[str, Any]:
             {n: run.path for n, run in runs.items()}, measured, MEASURES, split=split, examples=0
         )
     summary = _summary(scores, runs, pairs)
-    opening = [*_sentences(summary), *([OF_GENERATED] if settings.qrels is None else [])]
-    page = _page(steps, scores, measured, opening, settings.run)
+    opening = [*_sentences(summary), *([OF_GENERATED] if settings.labels is None else [])]
+    page = _page(steps, scores, measured, opening, settings.documents)
     for name, run in runs.items():
         with work.write(f"runs/{name}.trec") as path:
             shutil.copyfile(run.part("run.trec"), path)
@@ -80,7 +86,7 @@ def evaluate_systems(settings: EvaluateConfig, work: Workdir) -> dict[str, Any]:
     return {**summary, "page": str(work.path / DERIVED / "report.html")}
 
 
-def show_systems(settings: EvaluateConfig) -> dict[str, Any]:
+def show_systems(settings: Asked) -> dict[str, Any]:
     """Only show the scores."""
     with TemporaryDirectory(prefix="qontext-") as folder:
         summary = evaluate_systems(settings, Workdir(Path(folder)))
@@ -88,12 +94,12 @@ def show_systems(settings: EvaluateConfig) -> dict[str, Any]:
     return {name: value for name, value in summary.items() if name != "page"}
 
 
-def _questions(settings: EvaluateConfig, steps: Path, split: str) -> Path:
+def _questions(settings: Asked, steps: Path, split: str) -> Path:
     """The folder of `holdout` with passages, questions and judgments."""
-    passages = _step(steps, "split", source=settings.run, on_error="skip")
+    passages = _step(steps, "split", source=settings.documents, on_error="skip")
     asked: dict[str, Any] = {"passages": passages.path, "share": 0.99, "questions": settings.questions}
-    if settings.qrels is not None:
-        asked |= {"labels": settings.qrels, "split_labels": False}
+    if settings.labels is not None:
+        asked |= {"labels": settings.labels, "split_labels": False}
     else:
         queries = _step(steps, "generate", passages=passages.path, generator="keyphrase")
         asked |= {"queries": queries.path, "question_model": settings.question_model}
@@ -172,11 +178,3 @@ def _show(summary: dict[str, Any], opening: list[str]) -> None:
         log.note(sentence)
     rows = [{"system": name, **values} for name, values in summary["measures"].items()]
     log.show_rows(f"On {summary['questions']:,} questions", rows)
-
-
-def refuse_other_settings(settings: EvaluateConfig) -> None:
-    """Refuse settings of the scores of a run."""
-    outside.all_named(settings.system)
-    for name in ("measures", "relevant", "passages", "patterns", "next_run"):
-        if getattr(settings, name):
-            raise QontextError(f"--{name.replace('_', '-')} is not read with --system")

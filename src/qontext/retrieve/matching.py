@@ -22,7 +22,8 @@ from qontext.data.labels import closest
 from qontext.data.records import Hit
 from qontext.data.runs import Run
 from qontext.frame.errors import QontextError, shorten
-from qontext.retrieve.outside import Outside, Result
+from qontext.retrieve.outside import Outside
+from qontext.retrieve.results import Result
 
 RUN = 5
 """Words of a run."""

@@ -136,7 +136,10 @@ def _open_answers(config: AnnotateConfig, root: Path) -> Study:
     from qontext.adapt.verdict import Verdict
     from qontext.serve.annotate import study
 
-    verdict = Verdict(**read_adapted(Path(config.passages))["verdict"])
+    about = read_adapted(Path(config.passages))
+    if "verdict" not in about:
+        raise QontextError("has no questions to judge: it was not written by adapt", place=config.passages)
+    verdict = Verdict(**about["verdict"])
     existing = study.read(root) or study.of_answers()
     if not existing.is_of_answers:
         raise QontextError("contains a study of another kind", place=root, remedy="Choose another --out.")
