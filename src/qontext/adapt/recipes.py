@@ -242,17 +242,12 @@ def searches(
 
 def _encoding(request: Request, plan: Plan, system: str, encoder: str) -> Iterator[Step]:
     """Vectors of the passages, and bits of their tokens, for evaluation."""
-    encoding: dict[str, Any] = {
-        "texts": MEASURED,
-        "encoder": encoder,
-        "max_length": request.read_tokens,
-        "title": request.title,
-    }
+    reading = _reading(request, MEASURED, encoder)
     is_known = system == "start" and request.questions is not None and plan.pool >= plan.passages
     reuse = {"reuse": "@asked-vectors"} if is_known else {}
-    yield Step.of(f"{system}-vectors", {**encoding, "window": request.window, **reuse}, verb="encode")
+    yield Step.of(f"{system}-vectors", {**reading, **reuse}, verb="encode")
     if plan.tokens:
-        yield Step.of(f"{system}-tokens", {**encoding, "tokens": True}, verb="encode")
+        yield Step.of(f"{system}-tokens", {**reading, "window": None, "tokens": True}, verb="encode")
 
 
 def _searching(request: Request, plan: Plan, split: str, data: str, suffix: str) -> Iterator[Step]:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from qontext.adapt.config import Request
     from qontext.adapt.result import Adapted
     from qontext.adapt.survey import Survey
+    from qontext.adapt.verdict import Verdict
 
 LOCK = "-adapt"
 
@@ -189,11 +190,9 @@ def _asking(request: Request, survey: Survey) -> float:
 
 def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) -> dict[str, Any]:
     """Run the remaining steps of the recipe, evaluate, write the result."""
-    from qontext.adapt import publish, recipes, show, state, update, vector_index
-    from qontext.adapt.judgments import annotate, take_judgments
+    from qontext.adapt import publish, show, state, update, vector_index
+    from qontext.adapt.judgments import annotate
     from qontext.adapt.processes import run_steps, shared_by
-    from qontext.adapt.verdict import judge
-    from qontext.evaluation.holdout import ASKED
     from qontext.retrieve.system import System
     from qontext.workflow.recipe import read_recipe
     from qontext.workflow.run import run_recipe
@@ -205,11 +204,7 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
     processes = shared_by(config.processes or plan.processes, recipe)
     run_steps(root / state.RECIPE, steps, processes, config.on)
     run_recipe(recipe, steps, on=config.on)
-    splits = [split for split in request.splits if split != "dev"]
-    take_judgments(root)
-    verdict = judge(
-        steps, splits, recipes.systems(plan), list(request.also), ASKED if request.questions else None
-    )
+    verdict = _judge(root, request, plan)
     is_adapted = verdict.encoder == "adapted"
     source = _trained(steps, plan) if is_adapted else request.encoder
     card = publish.model_card(request, verdict, root)
@@ -218,7 +213,9 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
     choice, tokens = vector_index.Choice.of(config), System.parse(verdict.system).tokens
     index, index_rows = publish.make_index(request, model, root, reuse, choice, config.on, tokens=tokens)
     pairs = (request.reranker, plan.reranked) if plan.reranked else None
-    searching = update.measured(root, index, model, request, verdict.asked_split, pairs, is_new=bool(index_rows))
+    searching = update.measured(
+        root, index, model, request, verdict.asked_split, pairs, is_new=bool(index_rows)
+    )
     labels = artifacts.open_artifact(steps / "holdout").summary.get("labeled_queries")
     about: dict[str, Any] = {
         "system": verdict.system,
@@ -249,6 +246,19 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
         annotate(root, questions=config.judge, port=0)
         return _carry_out(config.model_copy(update={"judge": None}), root, planned, started)
     return {"out": str(root), **about, **outcome, "seconds_now": round(took, 1)}
+
+
+def _judge(root: Path, request: Request, plan: Any) -> Verdict:
+    """The verdict on what was measured, with the judgments that there are now."""
+    from qontext.adapt import recipes, state
+    from qontext.adapt.judgments import take_judgments
+    from qontext.adapt.verdict import judge
+    from qontext.evaluation.holdout import ASKED
+
+    take_judgments(root)
+    splits = [split for split in request.splits if split != "dev"]
+    people = ASKED if request.questions else None
+    return judge(root / state.STEPS, splits, recipes.systems(plan), list(request.also), people)
 
 
 def _weights(steps: Path, verdict: Any) -> dict[str, Any]:
