@@ -97,11 +97,32 @@ def test_equal_texts_are_no_negatives_of_each_other() -> None:
         torch.tensor([0, 1, 2, 0, 1, 2]),
         torch.tensor([7, 7, 8, 20, 21, 22]),
         torch.zeros(6, dtype=torch.long),
+        torch.tensor([False] * 3 + [True] * 3),
     )
     loss = Bare().contrast(vectors, keys, slice(3, 4))["contrastive"] * 6
     others = [k for k in range(6) if k not in (1, 3)]
     scores = vectors[3] @ vectors.T
     assert loss.item() == pytest.approx((torch.logsumexp(scores[others], 0) - scores[0]).item(), rel=1e-5)
+
+
+def test_tokens_of_queries_find_their_passage(build: Callable[..., Both], encoder: Any) -> None:
+    """MaxSim from each query to the passages of the batch, one pair at a time, beside the loss between vectors."""
+    weights = {"late_mlm_weight": 0, "head_weight": 0, "temperature": 0.5}
+    objective, batch, micro = build(method="cocondenser", context="query", token_weight=0.3, **weights)
+    texts = [(ids, h) for one in micro for ids, _ in rows(one.encoder) for h in encoder(ids, None)]
+    special = torch.tensor(encoder.tokenizer.all_special_ids)
+    tokens = [F.normalize(h[0][~torch.isin(ids[0], special)], dim=1) for ids, h in texts]
+    pair, text, is_query = (getattr(batch.keys, name).tolist() for name in ("pair", "text", "is_context"))
+    own = {pair[p]: p for p in range(len(pair)) if not is_query[p]}
+    expected = []
+    for q in (q for q in range(len(pair)) if is_query[q]):
+        scores = {p: (tokens[q] @ tokens[p].T).max(1).values.mean() / 0.5 for p in own.values()}
+        others = [s for p, s in scores.items() if p == own[pair[q]] or text[p] != text[own[pair[q]]]]
+        expected.append(torch.logsumexp(torch.stack(others), 0) - scores[own[pair[q]]])
+    losses = losses_of(objective, batch)
+    assert losses["tokens"].item() == pytest.approx(0.3 * mean(expected).item(), rel=1e-5)
+    alone, batch, _ = build(method="cocondenser", context="query", **weights)
+    close({"contrastive": losses["contrastive"]}, losses_of(alone, batch))
 
 
 def test_loss_weights_switch_parts_off(build: Callable[..., Both]) -> None:

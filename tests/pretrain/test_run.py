@@ -66,6 +66,23 @@ def test_every_method_learns_and_leaves_an_encoder_behind(
     assert settings["method"] in (trained.path / "README.md").read_text()
 
 
+def test_frozen_layers_and_embeddings_stay_as_they_are(corpus: Path, tmp_path: Path, generator: str) -> None:
+    settings: dict[str, Any] = {"encoder": generator, "tokenizer": None, "steps": 3, "lr": 1e-2}
+    trained = train(corpus, tmp_path / "out", frozen_layers=1, **settings)
+    before, after = (load_file(Path(folder) / "model.safetensors") for folder in (generator, trained.path))
+    kept = {name for name in after if name in before and torch.equal(before[name], after[name])}
+    frozen = {name for name in after if "embeddings" in name or "encoder.layer.0." in name}
+    assert frozen and frozen == {name for name in kept if name.startswith("bert.")}
+    with pytest.raises(QontextError, match="frozen_layers = 2, but the encoder has 2 layers"):
+        train(corpus, tmp_path / "all", frozen_layers=2, **settings)
+
+
+def test_directories_without_frozen_layers_and_trained_tokens_stay_the_same(configure: Any) -> None:
+    assert not {"frozen_layers", "token_weight"} & configure(method="cocondenser").identity().keys()
+    changed = configure(method="cocondenser", frozen_layers=1, token_weight=0.5).identity()
+    assert (changed["frozen_layers"], changed["token_weight"]) == (1, 0.5)
+
+
 def test_both_libraries_load_it_and_agree(corpus: Path, tmp_path: Path) -> None:
     sentence_transformers = pytest.importorskip("sentence_transformers")
     from transformers import AutoModel, AutoTokenizer

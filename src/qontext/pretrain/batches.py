@@ -15,6 +15,7 @@ from typing import Literal, get_args, get_type_hints
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from qontext.contexts import Context
@@ -81,12 +82,13 @@ class Keys(Tensors):
     """Keys of the rows of the whole batch, [M] each.
 
     `pair` is the same for the two rows of a pair; `text` is a hash of the text before masking and `document`
-    the number of its document, to detect false negatives.
+    the number of its document, to detect false negatives. `is_context` is True for the second row of a pair.
     """
 
     pair: Tensor
     text: Tensor
     document: Tensor
+    is_context: Tensor
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,7 @@ class BatchPlan:
         document = np.tile(self.sources.passages.group_of[anchors].astype(np.int64), repeat)
         member = np.repeat(np.arange(repeat), len(anchors))
         row_keys = hashed(self.seed, "dropout", step, pair, member)
-        return self._cut(encoder, decoder, bags, pair, document, row_keys)
+        return self._cut(encoder, decoder, bags, (pair, document, member == 1), row_keys)
 
     def _anchors(self, step: int) -> tuple[Ints, int, int]:
         """This rank's anchors, the epoch (the number of earlier visits), and the position of the first one in
@@ -225,10 +227,10 @@ class BatchPlan:
         encoder: Prepared,
         decoder: Prepared | None,
         bags: Bags | None,
-        pair: Ints,
-        document: Ints,
+        keys: tuple[Ints, Ints, NDArray[np.bool_]],
         row_keys: U64,
     ) -> Batch:
+        """The batch, from all rows' texts, their pairs, documents and whether they are contexts, and `row_keys`."""
         beside = decoder.widths() if decoder else None
         cuts = pack_by_tokens(encoder.widths(), beside, self.micro_tokens, self.grid)
         widest = self.sources.max_tokens + 2
@@ -242,6 +244,8 @@ class BatchPlan:
             for rows in cuts
         ]
         order = np.concatenate(cuts)
-        keys = Keys(*(torch.from_numpy(column[order]) for column in (pair, encoder.hashes(), document)))
+        pair, document, is_context = keys
+        columns = (pair, encoder.hashes(), document, is_context)
         totals = (part.total if part else 1.0 for part in (encoder, decoder, bags))
-        return Batch(micro, self.batch_size, keys, tuple(totals))
+        own = Keys(*(torch.from_numpy(column[order]) for column in columns))
+        return Batch(micro, self.batch_size, own, tuple(totals))

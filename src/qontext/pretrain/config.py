@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from qontext.data.passage import TitleRule
-from qontext.frame.config import Advanced, Input, Machine
+from qontext.frame.config import Advanced, Input, Machine, without_empty
 from qontext.frame.errors import QontextError
 from qontext.pretrain.objectives import METHODS
 from qontext.training.config import TrainingConfig
@@ -79,6 +79,10 @@ class PretrainConfig(TrainingConfig):
     """Number of consecutive passages of a document to put into the same batch, as negatives of each other. 1:
     passages are drawn independently."""
 
+    frozen_layers: Annotated[int, Advanced()] = Field(0, ge=0, le=1000)
+    """Keep the embeddings and this many of the first layers as they are, which saves their part of the backward pass. 0:
+    all is trained."""
+
     gradient_cache: Annotated[Literal["auto", "on", "off"], Advanced()] = "auto"
     """Compute the contrastive gradient in two passes, with memory independent of the batch size. Auto: if a
     batch has more than 8 micro-batches."""
@@ -123,6 +127,10 @@ class PretrainConfig(TrainingConfig):
             rules_of(self.context)
         return self
 
+    def identity(self) -> dict[str, Any]:
+        """Without these settings if they change nothing, so that directories without them stay the same."""
+        return without_empty(super().identity(), "frozen_layers", "token_weight")
+
     def context_name(self) -> str:
         """The context, resolved."""
         if self.context is not None:
@@ -135,7 +143,8 @@ class PretrainConfig(TrainingConfig):
         from qontext.contexts import reads_queries
         from qontext.pretrain.objectives.base import Common
 
-        return Common(self.seed, self.vector, self.similarity, reads_queries(self.context_name()))
+        has_queries = reads_queries(self.context_name())
+        return Common(self.seed, self.vector, self.similarity, has_queries, self.max_tokens)
 
     def layout(self) -> Any:
         """The rows that the method reads."""

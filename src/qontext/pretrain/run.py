@@ -89,6 +89,7 @@ def _encoder(config: PretrainConfig) -> Encoder:
             f"max_tokens = {config.max_tokens}, but the encoder's limit is {encoder.max_length} tokens",
             place=config.encoder,
         )
+    encoder.freeze(config.frozen_layers)
     return encoder
 
 

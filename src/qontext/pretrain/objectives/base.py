@@ -37,6 +37,8 @@ class Common:
     vector: Literal["cls", "mean"] = "cls"
     similarity: Literal["dot", "cosine"] = "dot"
     has_queries: bool = False
+    max_tokens: int | None = None
+    """Maximum tokens of a text. Default: the encoder's limit."""
 
 
 class Weights(config.Options):
@@ -181,7 +183,12 @@ class Objective(TrainableModel):
         return {name: weight * self.predict(decoded, text)}
 
     def represent(self, rows: MicroBatch) -> Tensor:
-        return self.vectors(rows.encoder.ids, rows.encoder.mask)
+        last, vector = self.encode(rows.encoder)
+        return self.contrasted(vector, last, rows.encoder)
+
+    def contrasted(self, vector_NH: Tensor, last_NTH: Tensor, text: Text) -> Tensor:
+        """What the contrastive loss compares of each text."""
+        return vector_NH
 
     def vectors(self, ids_NT: Tensor, mask_NT: Tensor) -> Tensor:
         """Texts' vectors [N, H]."""

@@ -85,7 +85,7 @@ class Bow(Contrasting, Objective):
         losses = self.mlm("encoder_mlm", last, text)
         if self.options.bow_weight > 0:
             losses["bow"] = self.weight() * bag_loss(self.encoder.mlm_logits(vector[bag.texts]), bag)
-        return Output(losses, vector)
+        return Output(losses, self.contrasted(vector, last, text))
 
     def weight(self) -> float:
         """w(t)."""

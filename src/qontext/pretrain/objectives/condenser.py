@@ -59,4 +59,4 @@ class Condenser(Objective):
         early, last = self.encoder(text.ids, text.mask, layers=(self.early, -1))
         vector = self.vector(last, text.mask)
         losses = self.decode("head_mlm", vector, text, early) | self.mlm("late_mlm", last, text)
-        return Output(losses, vector)
+        return Output(losses, self.contrasted(vector, last, text))

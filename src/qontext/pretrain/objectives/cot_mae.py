@@ -97,4 +97,4 @@ class CotMae(Contrasting, Objective):
         assert context is not None
         last, vector = self.encode(passage)
         losses = self.mlm("encoder_mlm", last, passage) | self.decode("context_mlm", vector, context)
-        return Output(losses, vector)
+        return Output(losses, self.contrasted(vector, last, passage))
