@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from qontext import api
 from qontext.data import records
+from qontext.data.runs import Run
 from qontext.finetune.listwise import load_classifier
 from qontext.finetune.negatives.groups import read_groups
 from qontext.frame.errors import QontextError
@@ -51,6 +53,24 @@ def test_a_cross_encoder_gives_the_pseudo_labels(
     )
     api.run("synthetic-distilled", out=str(tmp_path / "out"), set=more)
     assert "margin-mse" in (tmp_path / "out/finetune/README.md").read_text()
+
+
+def test_the_system_that_is_there_gives_the_pseudo_labels(inputs: tuple[str, ...], tmp_path: Path) -> None:
+    more = ("split.max_tokens=40", "mine.depth=10")
+    api.run("self-distilled", out=str(tmp_path), set=(*inputs, *more), until="finetune")
+    first, tokens, teacher = (Run.read(tmp_path / name) for name in ("hybrid", "by-tokens", "teacher"))
+    for group in list(read_groups(tmp_path / "mine"))[:5]:
+        expected: dict[str, float] = {}
+        for run in (first, tokens):
+            scores = {hit.passage: hit.score for hit in run[group.query]}
+            least, std = min(scores.values()), np.std([*scores.values()])
+            for id, score in scores.items():
+                expected[id] = expected.get(id, 0.0) + 0.5 * (score - least) / std
+        taught = {hit.passage: hit.score for hit in teacher[group.query]}
+        assert taught == pytest.approx(expected, rel=1e-4)
+        assert {*group.positives, *group.negatives} == {hit.passage for hit in tokens[group.query]}
+    losses = (tmp_path / "finetune/logs/metrics.jsonl").read_text()
+    assert '"kl"' in losses
 
 
 def test_generated_queries_of_other_passages_are_told(inputs: tuple[str, ...], tmp_path: Path) -> None:
