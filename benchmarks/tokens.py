@@ -62,15 +62,14 @@ def main() -> None:
 
 def measured(data: Path, options: argparse.Namespace) -> dict[str, Any]:
     reading = {"encoder": options.encoder, "max_length": 256}
-    vectors = api.encode(data, **reading, window=options.window, out=data / "vectors")
-    bits = api.encode(data, **reading, tokens=True, out=data / "bits")
+    vectors = api.encode(data, **reading, window=options.window, tokens=True, out=data / "vectors")
     asking: dict[str, Any] = {"data": data, "split": options.split, "k": 100}
     fusing: dict[str, Any] = {"method": "zscore", "k": 100}
     words = api.search(bm25=True, **asking, out=data / "words")
     dense = api.search(vectors, **asking, out=data / "dense")
     both = api.fuse((words, dense), weights=(0.7, 0.3), **fusing, out=data / "both")
     started = time.perf_counter()
-    tokens = api.rerank(both, tokens=bits, data=data, k=100, out=data / "tokens")
+    tokens = api.rerank(both, tokens=vectors, data=data, k=100, out=data / "tokens")
     seconds = time.perf_counter() - started
     fused = api.fuse((both, tokens), weights=(0.5, 0.5), **fusing, out=data / "fused")
     runs = {"BM25": words, "vectors": dense, "both": both, "tokens": tokens, "fused": fused}
@@ -87,7 +86,7 @@ def measured(data: Path, options: argparse.Namespace) -> dict[str, Any]:
         **{name: round(float(np.mean(own)), 4) for name, own in values.items()},
         "p": round(randomization_test(values["fused"] - values["both"]), 4),
         "vector_bytes": round(4 * vectors.summary["dimension"] * vectors.summary["entries_per_text"]),
-        "bit_bytes": round(bits.summary["dimension"] / 8 * bits.summary["entries_per_text"]),
+        "bit_bytes": round(vectors.summary["token_bytes"] * vectors.summary["tokens_per_text"]),
         "milliseconds": round(1000 * seconds / len(values["BM25"]), 1),
     }
 

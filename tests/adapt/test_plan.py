@@ -274,7 +274,7 @@ def test_a_recipe_is_read_as_it_was_built(tmp_path: Path, changes: dict[str, Any
         serving_recipe(
             request,
             "model",
-            {"vectors": "old/vectors", "tokens": "old/tokens"},
+            {"vectors": "old/vectors"},
             {"source": "@vectors", "backend": "faiss-hnsw"},
             tokens=True,
         ),
@@ -306,7 +306,10 @@ def test_tokens_are_compared_where_there_is_time_and_room() -> None:
     with_tokens = plan(5_000, 60)
     assert with_tokens.tokens
     made = steps(training_recipe(REQUEST, with_tokens))
-    assert made["start-tokens"]["tokens"] and made["adapted-tokens"]["encoder"] == "@pretrain"
+    assert made["start-vectors"]["tokens"] and made["adapted-vectors"]["tokens"], (
+        "one forward pass makes both"
+    )
+    assert made["adapted-by-tokens-generated"]["tokens"] == "@adapted-vectors"
     assert made["hybrid-generated"]["k"] == made["adapted-by-tokens-generated"]["k"] == 100
     assert made["adapted-by-tokens-generated"]["run"] == "@hybrid-generated"
     assert made["tokens-generated"]["runs"] == ["@hybrid-generated", "@adapted-by-tokens-generated"]

@@ -48,8 +48,9 @@ def test_a_question_imports_nothing_heavy(adapted: Path, minilm: Path, system: s
     (adapted / "adapted.json").write_text(json.dumps({**about, "system": system}))
     if system == "tokens-start":
         index = adapted / "index"
-        read = {"max_length": about["read_tokens"], "encoder": minilm}
-        api.encode(index / "passages", **read, tokens=True, out=index / "tokens")
+        about_vectors = json.loads((index / "vectors" / "meta.json").read_text())["config"]
+        read = {"max_length": about["read_tokens"], "encoder": minilm, "window": about_vectors["window"]}
+        api.encode(index / "passages", **read, tokens=True, out=index / "vectors", overwrite=True)
     ran = subprocess.run(
         [
             sys.executable,

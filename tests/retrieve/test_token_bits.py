@@ -15,13 +15,16 @@ from tests.tiny import WORDS
 from transformers import AutoModel, AutoTokenizer
 
 from qontext import Retriever, api
+from qontext.corpus.counting import counter
+from qontext.data.load import load_passages
 from qontext.data.runs import Run, read_run
 from qontext.frame.errors import QontextError
 from qontext.models.light import open_light
 from qontext.models.packed import Packed
 from qontext.retrieve.encoded import token_bits
-from qontext.retrieve.encoded.packed import open_packed
+from qontext.retrieve.encoded.packed import open_bits, open_stored
 from qontext.retrieve.encoded.token_bits import TokenBits, bits_of, similarities
+from qontext.retrieve.encoded.windows import windows_of
 from qontext.retrieve.index.load import open_index
 
 QUESTIONS = {"q0": "the mill grinds flour", "q1": "bread from the oven", "q2": "a boat on the river"}
@@ -76,7 +79,7 @@ def rows_of(corpus: Path) -> dict[str, str]:
 
 def test_a_run_is_reranked_by_the_equation(corpus: Path, tiny_encoder: Path, tmp_path: Path) -> None:
     bits = encode(corpus, tiny_encoder, tmp_path / "bits")
-    assert bits.summary["representation"] == "token-bits" and bits.summary["dimension"] == 16
+    assert bits.summary["token_bytes"] == 2 and bits.summary["dimension"] == 16
     texts = rows_of(corpus)
     run = Run.of([hit for name in QUESTIONS for hit in _hits(name, sorted(texts))])
     run.write(tmp_path / "run.trec")
@@ -174,28 +177,59 @@ def test_bits_of_unchanged_passages_are_reused(corpus: Path, tiny_encoder: Path,
     again = encode(corpus, tiny_encoder, tmp_path / "again", reuse=old.path)
     assert (again.summary["encoded_now"], again.summary["reused"]) == (2, len(rows) - 2)
     fresh = encode(corpus, tiny_encoder, tmp_path / "fresh")
-    for mine, expected in zip(*(open_packed(artifact.path).parts for artifact in (again, fresh))):
-        assert np.array_equal(mine.starts, expected.starts) and np.array_equal(mine.values, expected.values)
-    vectors = api.encode(corpus, encoder=tiny_encoder, precision="fp32", reuse=old.path, out=tmp_path / "one")
-    assert vectors.summary["reused"] == 0, "a passage's vector is no token's"
+    assert again.digest == fresh.digest
+    vectors: dict[str, Any] = {"encoder": tiny_encoder, "precision": "fp32"}
+    alone = api.encode(corpus, **vectors, reuse=fresh.path, out=tmp_path / "one")
+    assert alone.summary["reused"] == len(rows), "the vectors are the same without the bits"
+    assert encode(corpus, tiny_encoder, tmp_path / "more", reuse=alone.path).summary["reused"] == 0
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+@pytest.mark.parametrize("window", [None, 16])
+def test_vectors_and_bits_are_those_of_passes_of_their_own(
+    corpus: Path, tiny_encoder: Path, tmp_path: Path, pooling: str, window: int | None
+) -> None:
+    settings: dict[str, Any] = {"pooling": pooling, "window": window}
+    both = encode(corpus, tiny_encoder, tmp_path / "both", **settings)
+    alone = api.encode(corpus, encoder=tiny_encoder, precision="fp32", **settings, out=tmp_path / "alone")
+    stored, expected = (open_stored(artifact.path).parts[0] for artifact in (both, alone))
+    values = [part.values if isinstance(part, Packed) else part for part in (stored, expected)]
+    np.testing.assert_allclose(*values, atol=1e-6)
+    retriever = Retriever(tiny_encoder, precision="fp32")
+    passages = load_passages(corpus)
+    cut = [windows_of(p.text, window, counter(str(tiny_encoder))) if window else [p.text] for p in passages]
+    texts = [[p._replace(text=text).joined(" ") for text in own] for p, own in zip(passages, cut)]
+    bits = open_bits(both.path).parts[0]
+    assert sum(map(len, texts)) > len(texts) or window is None
+    for place, own in enumerate(texts):
+        tokens = retriever.encode_each_token(retriever.tokenize(own, "passage"), bits_of)
+        np.testing.assert_array_equal(bits[place : place + 1].values, tokens.values)
+
+
+def test_bits_alone_as_earlier_versions_wrote_them(corpus: Path, tiny_encoder: Path, tmp_path: Path) -> None:
+    both = encode(corpus, tiny_encoder, tmp_path / "both")
+    old = shutil.copytree(both.path, tmp_path / "old")
+    for name in ("bits", "starts"):
+        to = "vectors" if name == "bits" else name
+        (old / f"token-{name}-00000.npy").rename(old / f"{to}-00000.npy")
+    meta = json.loads((old / "meta.json").read_text())
+    meta["summary"] |= {"representation": "token-bits", "dimension": 16}
+    del meta["summary"]["token_bytes"]
+    for name in ("bits", "starts"):
+        to = "vectors" if name == "bits" else name
+        meta["parts"][f"{to}-00000.npy"] = meta["parts"].pop(f"token-{name}-00000.npy")
+    (old / "meta.json").write_text(json.dumps(meta))
+    mine, expected = (open_bits(path).parts[0] for path in (old, both.path))
+    np.testing.assert_array_equal(mine.values, expected.values)
+    with pytest.raises(QontextError, match="too many to search"):
+        open_index(old)
+    with pytest.raises(QontextError, match="representation 'token-bits', not"):
+        api.index(old, backend="int8", out=tmp_path / "no")
 
 
 def test_where_bits_do_not_apply(corpus: Path, tiny_encoder: Path, tmp_path: Path) -> None:
-    plain: dict[str, Any] = {"encoder": tiny_encoder, "tokens": True, "out": tmp_path / "no"}
-    for settings, message in (
-        ({"kind": "query"}, "tokens is for passages"),
-        ({"window": 16}, "window is not for --tokens"),
-        ({"pooling": "cls"}, "pooling is not for --tokens"),
-        ({"storage": "fp16"}, "have no number format"),
-    ):
-        with pytest.raises(QontextError, match=message):
-            api.encode(corpus, **plain, **settings)
-    bits = encode(corpus, tiny_encoder, tmp_path / "bits")
-    with pytest.raises(QontextError, match="too many to search"):
-        open_index(bits.path)
-    for verb, settings in ((api.index, {"backend": "int8"}), (api.export, {})):
-        with pytest.raises(QontextError, match="representation 'token-bits', not"):
-            verb(bits, **settings, out=tmp_path / "no")
+    with pytest.raises(QontextError, match="tokens is for passages"):
+        api.encode(corpus, encoder=tiny_encoder, tokens=True, kind="query", out=tmp_path / "no")
     vectors = api.encode(corpus, encoder=tiny_encoder, out=tmp_path / "vectors")
     (tmp_path / "run.trec").write_text("q0 Q0 p01 1 1.0 x\n")
     with pytest.raises(QontextError, match="Encode with --tokens"):
@@ -226,6 +260,6 @@ def test_bits_of_other_passages_are_refused(corpus: Path, tiny_encoder: Path, tm
 
 def test_damaged_bits_are_refused(corpus: Path, tiny_encoder: Path, tmp_path: Path) -> None:
     bits = encode(corpus, tiny_encoder, tmp_path / "bits")
-    np.save(bits.path / "vectors-00000.npy", np.zeros((3, 2), np.float32))
-    with pytest.raises(QontextError, match="its type is float32, expected unsigned integers"):
-        open_packed(bits.path)
+    np.save(bits.path / "token-bits-00000.npy", np.zeros((3, 2), np.float32))
+    with pytest.raises(QontextError, match="damaged"):
+        open_bits(bits.path)

@@ -27,8 +27,10 @@ def root(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
     about = json.loads((root / "adapted.json").read_text())
     about |= {"system": "tokens-start", "token_weight": WEIGHT}
     (root / "adapted.json").write_text(json.dumps(about))
-    read = {"encoder": root / "model", "max_length": about["read_tokens"]}
-    api.encode(root / "index" / "passages", **read, tokens=True, **FP32, out=root / "index" / "tokens")
+    read = {"encoder": root / "model", "max_length": about["read_tokens"], **FP32}
+    vectors = root / "index" / "vectors"
+    window = json.loads((vectors / "meta.json").read_text())["config"]["window"]
+    api.encode(root / "index" / "passages", **read, window=window, tokens=True, out=vectors, overwrite=True)
     return root
 
 

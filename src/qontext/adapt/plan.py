@@ -37,7 +37,7 @@ USED_SHARE = 0.95
 FILTERED_SHARE = 0.1
 """Maximum share of the budget for filtering queries."""
 TOKENS_SHARE = 0.15
-"""Maximum share of the budget for encoding the bits of tokens."""
+"""Maximum share of the budget for comparing tokens."""
 MOST_TOKENS, CHARACTERS_PER_TOKEN = 40_000_000, 4
 """Tokens whose bits are stored: 2 GB for 384 dimensions."""
 COMPARED_BY_TOKENS = 0.02
@@ -144,7 +144,7 @@ def make_plan(request: Request, survey: Survey, rates: Rates, dimension: int) ->
         seconds["train"] = 2 * STAGE_SECONDS + steps * batch / together.trained
         seconds |= {"fine_tune": finetuning.seconds} if finetuning.steps else {}
         # The original encoder's vectors are computed before the training.
-        before = (STAGE_SECONDS + needed.pool / together.encoded) * (2 if needed.tokens else 1)
+        before = STAGE_SECONDS + needed.pool / together.encoded
         after = seconds["measure"] - before + seconds["serve"]
         limits = _limits(usable - seconds["survey"], passages, batch, after, finetuning, together)
         notes = _notes_on_training(request, passages, trained, filtering, finetuning)
@@ -181,13 +181,11 @@ def _necessary(
         questions = min(questions, fitting)
     seconds = {"survey": survey.seconds + rates.seconds}
     seconds |= _needed(survey, passages, pool, rates, questions, serving=serving, encoders=encoders)
-    by_tokens = _comparing_tokens(
-        request, passages, pool, rates, questions, serving=serving, encoders=encoders
-    )
+    by_tokens = _comparing_tokens(request, passages, questions, encoders)
     is_small = survey.characters <= MOST_TOKENS * CHARACTERS_PER_TOKEN
-    tokens = is_small and sum(by_tokens.values()) <= TOKENS_SHARE * request.budget
+    tokens = is_small and by_tokens <= TOKENS_SHARE * request.budget
     if tokens:
-        seconds |= {part: seconds[part] + more for part, more in by_tokens.items()}
+        seconds["measure"] += by_tokens
     asked = _asked(request, passages, questions)
     reranked = _reranked(request, asked * encoders, rates)
     if reranked:
@@ -322,24 +320,10 @@ def _needed(
     }
 
 
-def _comparing_tokens(
-    request: Request,
-    passages: int,
-    pool: int,
-    rates: Rates,
-    questions: int,
-    *,
-    serving: float,
-    encoders: int,
-) -> dict[str, float]:
-    """Seconds that comparing by tokens takes, beside the necessary work: encoding for each encoder, and for the index."""
+def _comparing_tokens(request: Request, passages: int, questions: int, encoders: int) -> float:
+    """Seconds that comparing by tokens takes, beside the necessary work, whose forward passes make the bits, too."""
     asked = _asked(request, passages, questions)
-    stages = encoders * (1 + 1.5 * len(request.splits))
-    compared = encoders * (pool / rates.encoded + asked * COMPARED_BY_TOKENS)
-    return {
-        "measure": stages * STAGE_SECONDS + compared,
-        "serve": STAGE_SECONDS + (passages - pool) / serving,
-    }
+    return encoders * (1.5 * len(request.splits) * STAGE_SECONDS + asked * COMPARED_BY_TOKENS)
 
 
 def _batch(passages: int, processes: int, device: str) -> int:

@@ -24,7 +24,7 @@ from qontext.frame.disk import make_directory
 from qontext.frame.errors import QontextError
 from qontext.models.folder import locate
 from qontext.models.reference import TRAINING_ONLY, Reference, model_digest, refer, resolve
-from qontext.retrieve.adapted import DENSE, INDEX, MODEL, RERANKER, TOKENS
+from qontext.retrieve.adapted import DENSE, INDEX, MODEL, RERANKER
 from qontext.retrieve.system import label_of
 from qontext.workflow.recipe import Recipe, read_recipe
 from qontext.workflow.run import plan, run_recipe
@@ -130,7 +130,7 @@ def chosen(root: Path) -> Choice:
 
 def _encoded(index: Path) -> dict[str, str]:
     """The parts of an index that can be reused."""
-    return {name: str(index / name) for name in ("vectors", TOKENS) if artifacts.is_artifact(index / name)}
+    return {"vectors": str(index / "vectors")} if artifacts.is_artifact(index / "vectors") else {}
 
 
 def recipe_of(

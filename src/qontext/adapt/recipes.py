@@ -9,7 +9,7 @@ from typing import Any
 from qontext.adapt.config import Request
 from qontext.adapt.plan import FINETUNED_PASSAGES, QUESTIONS, Plan
 from qontext.evaluation.holdout import ASKED
-from qontext.retrieve.adapted import DENSE, RERANKER_WEIGHT, TOKEN_WEIGHT, TOKENS
+from qontext.retrieve.adapted import DENSE, RERANKER_WEIGHT, TOKEN_WEIGHT
 from qontext.retrieve.rankers import CANDIDATES as RERANKED
 from qontext.retrieve.system import ENCODERS, SYSTEMS, System
 from qontext.workflow.recipe import Recipe, Step
@@ -45,7 +45,7 @@ def serving_recipe(
     tokens: bool,
 ) -> Recipe:
     """The recipe for an index of all documents; `reuse` names what earlier steps encoded, `dense` has the settings of an
-    index of the vectors. With `tokens`, their bits are stored."""
+    index of the vectors. With `tokens`, the bits of tokens are stored, too."""
     reading: dict[str, Any] = {
         "texts": "@passages",
         "encoder": model,
@@ -53,13 +53,13 @@ def serving_recipe(
         "title": request.title,
     }
     vectors = {**reading, "reuse": reuse.get("vectors")}
-    bits = {**reading, "tokens": True, "reuse": reuse.get(TOKENS)}
+    if tokens:
+        vectors["tokens"] = True
     if dense is None:  # an index has one vector of each passage
         vectors["window"] = request.window
     steps = (
         Step.of("passages", _splitting(request, model), verb="split"),
         Step.of("vectors", vectors, verb="encode"),
-        *([Step.of(TOKENS, bits, verb="encode")] if tokens else []),
         Step.of(
             "bm25",
             {"source": "@passages", "backend": "bm25", **request.words},
@@ -138,7 +138,7 @@ def _asking(request: Request, plan: Plan) -> Generator[Step, None, str | None]:
     )
     if plan.pool < plan.passages:  # the vectors of all passages are more than is planned
         return "@asked-bm25"
-    yield Step.of("asked-vectors", _reading(request, "@split", request.encoder), verb="encode")
+    yield Step.of("asked-vectors", _reading(request, plan, "@split", request.encoder), verb="encode")
     yield Step.of("asked-dense", {"index": "@asked-vectors", **questions}, verb="search")
     weights = [round(1 - DENSE_WEIGHT, 3), DENSE_WEIGHT]
     fusing = {"runs": ["@asked-bm25", "@asked-dense"], "method": "zscore", "weights": weights, "k": RERANKED}
@@ -146,10 +146,10 @@ def _asking(request: Request, plan: Plan) -> Generator[Step, None, str | None]:
     return "@asked-answers"
 
 
-def _reading(request: Request, texts: str, encoder: str) -> dict[str, Any]:
-    """The settings of `encode` for a vector of each passage, or of its windows."""
+def _reading(request: Request, plan: Plan, texts: str, encoder: str) -> dict[str, Any]:
+    """The settings of `encode` for a vector of each passage, or of its windows, and for the bits of tokens."""
     reading = {"texts": texts, "encoder": encoder, "max_length": request.read_tokens, "title": request.title}
-    return {**reading, "window": request.window}
+    return {**reading, "window": request.window, **({"tokens": True} if plan.tokens else {})}
 
 
 def _pretraining(request: Request, plan: Plan) -> Iterator[Step]:
@@ -242,12 +242,10 @@ def searches(
 
 def _encoding(request: Request, plan: Plan, system: str, encoder: str) -> Iterator[Step]:
     """Vectors of the passages, and bits of their tokens, for evaluation."""
-    reading = _reading(request, MEASURED, encoder)
+    reading = _reading(request, plan, MEASURED, encoder)
     is_known = system == "start" and request.questions is not None and plan.pool >= plan.passages
     reuse = {"reuse": "@asked-vectors"} if is_known else {}
     yield Step.of(f"{system}-vectors", {**reading, **reuse}, verb="encode")
-    if plan.tokens:
-        yield Step.of(f"{system}-tokens", {**reading, "window": None, "tokens": True}, verb="encode")
 
 
 def _searching(request: Request, plan: Plan, split: str, data: str, suffix: str) -> Iterator[Step]:
@@ -262,7 +260,7 @@ def _searching(request: Request, plan: Plan, split: str, data: str, suffix: str)
         yield _fusing(request, hybrid, suffix, runs, DENSE_WEIGHT, depth)
         first = replace(hybrid, tokens=plan.tokens)
         if plan.tokens:
-            by_tokens = {"data": data, "tokens": f"@{encoder}-tokens", "k": RERANKED}
+            by_tokens = {"data": data, "tokens": f"@{encoder}-vectors", "k": RERANKED}
             yield from _reranking(request, first, f"{encoder}-by-tokens", suffix, by_tokens, TOKEN_WEIGHT)
         if plan.reranked:
             last = replace(first, reranked=True)

@@ -209,7 +209,7 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
     source = _trained(steps, plan) if is_adapted else request.encoder
     card = publish.model_card(request, verdict, root)
     model, reference = publish.publish_model(source, work, card, copied=is_adapted or config.copy_model)
-    reuse = {name: str(steps / f"{verdict.encoder}-{name}") for name in ("vectors", "tokens")}
+    reuse = {"vectors": str(steps / f"{verdict.encoder}-vectors")}
     choice, tokens = vector_index.Choice.of(config), System.parse(verdict.system).tokens
     index, index_rows = publish.make_index(request, model, root, reuse, choice, config.on, tokens=tokens)
     pairs = (request.reranker, plan.reranked) if plan.reranked else None

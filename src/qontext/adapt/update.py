@@ -238,12 +238,9 @@ def preview_update(
     choice = Choice.of(config) or was
     request = request if choice.is_exact else replace(request, window=None)
     file = aside / publish.FILE
-    file.write_text(
-        publish.recipe_of(
-            request, model, root, {}, choice, tokens=System.parse(about["system"]).tokens
-        ).dump(),
-        encoding="utf-8",
-    )
+    tokens = System.parse(about["system"]).tokens
+    recipe = publish.recipe_of(request, model, root, {}, choice, tokens=tokens)
+    file.write_text(recipe.dump(), encoding="utf-8")
     states = {step.name: (step, state) for step, state, _ in plan(read_recipe(str(file)), index)}
     passages = index / "passages"
     splitting, state = states["passages"]
@@ -251,7 +248,9 @@ def preview_update(
         assert isinstance(splitting.stage, Stage)
         with log.warnings_only():
             passages = execution.execute(splitting.stage, splitting.configure(aside), aside / "passages").path
-    changes = _changes(index, passages, model, request, is_encoded=states["vectors"][1] == "done")
+    is_encoded = states["vectors"][1] == "done"
+    to_encode = 0 if is_encoded else _to_encode(index, passages, model, request, tokens=tokens)
+    changes = _changes(index, passages, to_encode)
     share = publish.new_share(root, passages)
     is_again = trains_again(share, absent)
     referred = [about, about.get("reranker", {})]
@@ -281,22 +280,22 @@ def preview_update(
     }
 
 
-def _changes(index: Path, passages: Path, model: str, request: Request, *, is_encoded: bool) -> Changes:
+def _changes(index: Path, passages: Path, to_encode: int) -> Changes:
     """Compare the passages with those of the index."""
     documents = changed_documents(index / "passages", passages)
     ids, earlier_ids = ({passage.id for passage in read_passages(p)} for p in (passages, index / "passages"))
-    to_encode = 0 if is_encoded else _to_encode(index, passages, model, request)
     return Changes(documents, len(ids), to_encode, len(earlier_ids - ids))
 
 
-def _to_encode(index: Path, passages: Path, model: str, request: Request) -> int:
+def _to_encode(index: Path, passages: Path, model: str, request: Request, *, tokens: bool) -> int:
     """The number of passages without vectors that an update could reuse; see `qontext encode --reuse`."""
     from qontext.models.retriever import Retriever
     from qontext.retrieve.encoded.reuse import Earlier, properties_of, text_hashes
 
     settings: Any = {"max_length": request.read_tokens, "title": request.title}
     retriever = Retriever(model, **settings).of("passage")
-    earlier = Earlier(str(index / "vectors"), "passage", properties_of(retriever, "fp32", request.window))
+    properties = properties_of(retriever, "fp32", request.window, tokens=tokens)
+    earlier = Earlier(str(index / "vectors"), "passage", properties)
     hashes = text_hashes([p.joined(retriever.titles.between) for p in read_passages(passages)])
     return len(hashes) - int(earlier.knows(hashes).sum())
 

@@ -247,6 +247,35 @@ class Retriever:
             return Packed(np.zeros(1, np.int64), form(np.zeros((0, self.width), np.float32)))
         return self._packed(tokens, lambda rows: self._each_token(rows, form), advance)
 
+    def encode_with_tokens(
+        self,
+        tokens: Sequence[Any],
+        form: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]],
+        *,
+        advance: Callable[[int], None] | None = None,
+    ) -> tuple[np.ndarray[Any, Any], Packed]:
+        """[N, D] vectors of tokenized texts, and those of their tokens as `encode_each_token` returns them, from one forward
+        pass."""
+        if self.representation is not None or not len(tokens):
+            vectors: np.ndarray[Any, Any] = self.encode_tokens(tokens, "passage", advance=advance)
+            return vectors, self.encode_each_token(tokens, form)
+        source = self._of_all_tokens if self.layout.pooling == "cls" else self
+        vectors = np.empty((len(tokens), self.dimension), np.float32)
+        parts: list[Packed] = []
+        order: list[Ints] = []
+
+        def compute(rows: list[Any]) -> tuple[Tensor, Packed]:
+            hidden_NTH, mask_NT = source._hidden(rows)
+            return self._pooled(hidden_NTH, mask_NT), source._tokens_of(rows, hidden_NTH, form)
+
+        def store(rows: Ints, made: tuple[Tensor, Packed]) -> None:
+            vectors[rows] = made[0].cpu().numpy()
+            parts.append(made[1])
+            order.append(rows)
+
+        source._run(compute, store, tokens, advance)
+        return self._finite(vectors, vectors), Packed.join(parts).take(np.argsort(np.concatenate(order)))
+
     def encode_tokens_of_queries(self, queries: Sequence[str]) -> list[np.ndarray[Any, Any]]:
         """[T, H] for each query."""
         half = self.of("query")
@@ -285,7 +314,9 @@ class Retriever:
         return Retriever(str(self.layout.transformer), **{**self._settings, "pooling": "mean"})
 
     def _each_token(self, tokens: list[Any], form: Callable[[Any], Any]) -> Packed:
-        hidden_NTH, _ = self._hidden(tokens)
+        return self._tokens_of(tokens, self._hidden(tokens)[0], form)
+
+    def _tokens_of(self, tokens: list[Any], hidden_NTH: Tensor, form: Callable[[Any], Any]) -> Packed:
         vectors_NTH = nn.functional.normalize(hidden_NTH, dim=2).cpu().numpy()
         special = self.tokenizer.all_special_ids
         are_own = [~np.isin(ids, special) for ids in tokens]
@@ -306,8 +337,11 @@ class Retriever:
     def _forward(self, tokens: list[Any], kind: Kind) -> Tensor:
         if self.representation is not None:
             return self._represent(tokens, kind)[:, : self.dimension]
-        hidden_NTH, mask_NT = self._hidden(tokens)
-        out_ND = POOLINGS[self.layout.pooling](hidden_NTH, mask_NT)
+        return self._pooled(*self._hidden(tokens))
+
+    def _pooled(self, hidden_NTH: Tensor, mask_NT: Tensor) -> Tensor:
+        """[N, D] the texts' vectors."""
+        out_ND: Tensor = POOLINGS[self.layout.pooling](hidden_NTH, mask_NT)
         for layer in self.dense:
             out_ND = layer(out_ND)
         out_ND = out_ND[:, : self.dimension]

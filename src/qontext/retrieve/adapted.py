@@ -265,8 +265,10 @@ class AdaptedFolder:
         """The bits of the passages' tokens."""
         from qontext.retrieve.encoded.token_bits import TokenBits
 
-        open_artifact(self.folder / TOKENS).check_content()
-        return TokenBits(self.folder / TOKENS)
+        # Earlier versions encoded them apart from the vectors.
+        path = self.folder / (TOKENS if is_artifact(self.folder / TOKENS) else "vectors")
+        open_artifact(path).check_content()
+        return TokenBits(path)
 
     @cached_property
     def encoder(self) -> Any:

@@ -21,6 +21,7 @@ from qontext.frame.stages import Stage
 
 if TYPE_CHECKING:
     from qontext.data.passage import Passage
+    from qontext.models.packed import Packed
 
 BLOCK = 16_384
 
@@ -48,8 +49,9 @@ class EncodeConfig(PartsConfig, ComputeConfig):
     search compares the query with a passage's best window. Default: one vector for each passage."""
 
     tokens: bool = False
-    """Store the signs of the vectors of all tokens instead, a bit for each dimension: 'qontext rerank --tokens' compares the
-    best passages of a search with the query token by token. The encoder needs no training for it."""
+    """Beside the vectors, and from the same forward pass, store the signs of the vectors of all tokens, a bit for each
+    dimension: 'qontext rerank --tokens' compares the best passages of a search with the query token by token. The encoder
+    needs no training for it."""
 
     dimensions: int | None = Field(None, ge=1)
     """Keep only the first dimensions of the vectors: smaller, for an encoder trained with 'finetune --dimensions'.
@@ -80,8 +82,8 @@ class Encode(Parts[EncodeConfig]):
             raise QontextError("contains no texts to encode", place=self.config.texts)
         if self.config.window is not None and self.config.kind == "query":
             raise QontextError("window is for passages; a query has one vector", remedy="Remove --window.")
-        if self.config.tokens:
-            _check_tokens(self.config)
+        if self.config.tokens and self.config.kind == "query":
+            raise QontextError("tokens is for passages", remedy="Remove --tokens; 'rerank' encodes queries.")
         return slices(count, BLOCK, _name)
 
     def open(self) -> None:
@@ -91,8 +93,7 @@ class Encode(Parts[EncodeConfig]):
         from qontext.models.precision import own_device, resolve_device, settle_precision
         from qontext.models.retriever import Retriever
         from qontext.models.titles import settle_title
-        from qontext.retrieve.encoded.reuse import Earlier, packed_properties, properties_of, token_properties
-        from qontext.retrieve.encoded.token_bits import TokenBitsEncoder
+        from qontext.retrieve.encoded.reuse import Earlier, packed_properties, properties_of
         from qontext.retrieve.encoded.windows import WindowEncoder
 
         config = self.config
@@ -118,15 +119,10 @@ class Encode(Parts[EncodeConfig]):
             self.properties = packed_properties(self.packed, config.storage)
             self.earlier = Earlier(None, config.kind, self.properties)
             return
-        if config.tokens:
-            self.packed, self.dtype = TokenBitsEncoder(self.retriever), np.dtype("uint8")
         if config.window is not None:
             self.packed = WindowEncoder(self.retriever, config.window)
-        self.properties = (
-            token_properties(self.retriever)
-            if config.tokens
-            else properties_of(self.retriever, config.storage, config.window)
-        )
+        settings = {"storage": config.storage, "window": config.window, "tokens": config.tokens}
+        self.properties = properties_of(self.retriever, **settings)
         self.earlier = Earlier(config.reuse, config.kind, self.properties)
 
     def read(self, part: Part) -> _Block:
@@ -139,41 +135,61 @@ class Encode(Parts[EncodeConfig]):
         encoder: Any = self.retriever if self.packed is None else self.packed
         whole = new if self.config.window is not None else [text.joined(self.between) for text in new]
         tokens = encoder.tokenize(whole, self.config.kind)
-        return _Block([text.id for text in rows], hashes, known, vectors, tokens)
+        return _Block(
+            [text.id for text in rows], hashes, known, vectors, self.earlier.bits_of(hashes), tokens
+        )
 
     def make(self, part: Part, content: _Block) -> dict[str, int]:
         import numpy as np
 
+        from qontext.retrieve.encoded.packed import write_bits
+
         self.advance(0, skipped=int(content.known.sum()))
+        encoded, bits = self._encoded(content.tokens)
+        if bits is not None:
+            write_bits(self.work, part.number, _merged(bits, content.bits, content.known))
         if self.packed is not None:
-            return self._make_packed(part, content)
+            return self._make_packed(part, content, encoded)
         vectors = np.empty((len(content.ids), self.retriever.dimension), self.dtype)
-        encoded = self.retriever.encode_tokens(content.tokens, self.config.kind, advance=self.advance)
         vectors[~content.known] = encoded.astype(self.dtype)
         if content.known.any():
             vectors[content.known] = content.vectors.astype(self.dtype)
         _write(self.work, part.number, content.ids, content.hashes, vectors, self.config.texts)
         return {"encoded": len(content.tokens), "reused": int(content.known.sum())}
 
+    def _encoded(self, tokens: list[Any]) -> tuple[Any, Packed | None]:
+        """The representations of tokenized texts and, with --tokens, the bits of their tokens."""
+        from qontext.retrieve.encoded.token_bits import bits_of
+
+        encoder: Any = self.retriever if self.packed is None else self.packed
+        if not self.config.tokens:
+            return encoder.encode_tokens(tokens, self.config.kind, advance=self.advance), None
+        both: tuple[Any, Packed] = encoder.encode_with_tokens(tokens, bits_of, advance=self.advance)
+        return both
+
     def _entries(self, outcome: Outcome) -> dict[str, float]:
-        """The lengths of packed representations."""
+        """The lengths of packed representations and of texts in tokens."""
         from qontext.frame.damage import read_array
+        from qontext.retrieve.encoded.packed import BITS
 
-        if "representation" not in (outcome.facts or {}):
-            return {}
-        entries = sum(len(read_array(self.work.path / part.name, "fu", shape=None)) for part in outcome.parts)
-        return {"entries_per_text": round(entries / outcome.parts[-1].last, 1)}
+        facts, texts = outcome.facts or {}, outcome.parts[-1].last
+        entries = {}
+        if "representation" in facts:
+            entries["entries_per_text"] = [part.name for part in outcome.parts]
+        if "token_bytes" in facts:
+            entries["tokens_per_text"] = [f"{BITS}-{part.number:05d}.npy" for part in outcome.parts]
+        return {
+            name: round(
+                sum(len(read_array(self.work.path / file, "fu", shape=None)) for file in files) / texts, 1
+            )
+            for name, files in entries.items()
+        }
 
-    def _make_packed(self, part: Part, content: _Block) -> dict[str, int]:
-        import numpy as np
-
-        from qontext.models.packed import Packed
+    def _make_packed(self, part: Part, content: _Block, texts: Packed) -> dict[str, int]:
         from qontext.retrieve.encoded.packed import write_part
 
-        texts = self.packed.encode_tokens(content.tokens, self.config.kind, advance=self.advance)
-        if reused := int(content.known.sum()):
-            order = np.argsort(np.argsort(content.known, kind="stable"), kind="stable")
-            texts = Packed.join([texts, content.vectors] if len(texts) else [content.vectors]).take(order)
+        reused = int(content.known.sum())
+        texts = _merged(texts, content.vectors, content.known)
         _check_finite(texts.values.astype(self.dtype), self.config.texts)
         _write_ids(self.work, part.number, content.ids, content.hashes)
         write_part(self.work, part.number, texts, self.packed.dimension, self.dtype)
@@ -198,13 +214,28 @@ class Encode(Parts[EncodeConfig]):
 
 
 class _Block(NamedTuple):
-    """The texts of a part: ids [N], hashes [N], which are known [N], the vectors of these, the tokens of the others."""
+    """The texts of a part: ids [N], hashes [N], which are known [N], the vectors and bits of these, the tokens of the
+    others."""
 
     ids: list[str]
     hashes: Any
     known: Any
     vectors: Any
+    bits: Any
     tokens: Any
+
+
+def _merged(new: Packed, known: Packed | None, is_known: Any) -> Packed:
+    """The rows of both, in the order of the texts."""
+    import numpy as np
+
+    from qontext.models.packed import Packed
+
+    if not is_known.any():
+        return new
+    assert known is not None
+    order = np.argsort(np.argsort(is_known, kind="stable"), kind="stable")
+    return Packed.join([new, known] if len(new) else [known]).take(order)
 
 
 class _Passages:
@@ -236,17 +267,6 @@ def _count(config: EncodeConfig, *, check: bool) -> int:
     if config.kind == "query":
         return len(read_queries(config.texts))
     return refuse_repeated_ids(config.texts) if check else PassageRows(config.texts).count()
-
-
-def _check_tokens(config: EncodeConfig) -> None:
-    """Refuse what says nothing about bits of tokens."""
-    for name in ("window", "pooling", "dimensions"):
-        if getattr(config, name) is not None:
-            raise QontextError(f"{name} is not for --tokens", remedy=f"Remove --{name} or --tokens.")
-    if config.kind == "query":
-        raise QontextError("tokens is for passages", remedy="Remove --tokens; 'rerank' encodes queries.")
-    if config.storage != "fp32":
-        raise QontextError("bits of tokens have no number format", remedy="Remove --storage or --tokens.")
 
 
 def _check_representation(config: EncodeConfig, representation: str, stored: str) -> None:
@@ -313,7 +333,7 @@ STAGE = Stage(
         qontext encode data --encoder retriever --out vectors
         qontext encode passages --encoder sentence-transformers/all-MiniLM-L6-v2 --storage fp16 --out vectors
         qontext encode data --encoder retriever --window 64 --out vectors
-        qontext encode data --encoder retriever --tokens --out token-bits
+        qontext encode data --encoder retriever --window 64 --tokens --out vectors-and-tokens
         torchrun --nproc-per-node 8 -m qontext encode data --encoder retriever --out vectors
         qontext encode data --encoder retriever --shard 0/4 --out vectors
         qontext encode data --encoder retriever --on ray --out vectors

@@ -19,10 +19,10 @@ from qontext.frame.inputs import find
 from qontext.models.packed import Packed
 from qontext.models.representations.tokens import max_similarity
 from qontext.models.retriever import Retriever
-from qontext.retrieve.encoded.packed import open_packed, take
+from qontext.retrieve.encoded.packed import has_bits, open_bits, open_packed, take
 from qontext.retrieve.encoded.reuse import text_hashes
 from qontext.retrieve.encoded.token_bits import similarities
-from qontext.retrieve.encoded.vectors import TOKEN_BITS, representation_of, stored_as
+from qontext.retrieve.encoded.vectors import representation_of, stored_as
 from qontext.retrieve.index.exact import rectangle
 
 Array = np.ndarray[Any, Any]
@@ -39,13 +39,14 @@ class TokenScorer:
         self, path: str, ids: Array, needed: Array, *, run: str, device: str, precision: Any
     ) -> None:
         artifact = open_artifact(path, verb="encode")
-        if (layout := stored_as(artifact)) not in ("tokens", TOKEN_BITS):
+        is_bits = has_bits(artifact)
+        if not is_bits and stored_as(artifact) != "tokens":
             raise QontextError(
                 f"holds the representation {representation_of(artifact)!r}, not vectors of tokens",
                 place=path,
                 remedy="Encode with --tokens, or with an encoder of 'qontext finetune --representation tokens'.",
             )
-        self.encoded = open_packed(path)
+        self.encoded = open_bits(path) if is_bits else open_packed(path)
         artifact.check_content()
         own_ids = pa.chunked_array(self.encoded.part_ids, pa.string())
         place = pc.index_in(pa.array(ids, pa.string()), own_ids)
@@ -62,8 +63,8 @@ class TokenScorer:
         name = find(self.encoded.encoder, Path(path), "the encoder of the passages", remedy=remedy)
         title = artifact.summary.get("title")
         form: dict[str, Any] = {"device": device, "precision": precision, "title": title}
-        model = Retriever(name, **form, packed=layout != TOKEN_BITS)
-        self._score = _by_bits(model) if layout == TOKEN_BITS else _by_vectors(model)
+        model = Retriever(name, **form, packed=not is_bits)
+        self._score = _by_bits(model) if is_bits else _by_vectors(model)
         self._between = model.titles.between
         self.max_length = artifact.summary["max_length"]
 

@@ -1,11 +1,14 @@
 """Representations other than one vector on disk: the memory-mapped output of `encode`.
 
-| file of part k | sparse | matches | tokens, windows | bits of tokens |
-|---|---|---|---|---|
-| ids-k.parquet | the ids of its N passages | the same | the same | the same |
-| vectors-k.npy | [K] weights, by term | [K, D] vectors, by term | [K, D] vectors, by passage | [K, B] bytes, by passage |
-| starts-k.npy | [V + 1] where each term begins | the same | [N + 1] where each passage begins | the same |
-| rows-k.npy | [K] the passages, counted within the part | the same | | |
+| file of part k | sparse | matches | tokens, windows |
+|---|---|---|---|
+| ids-k.parquet | the ids of its N passages | the same | the same |
+| vectors-k.npy | [K] weights, by term | [K, D] vectors, by term | [K, D] vectors, by passage |
+| starts-k.npy | [V + 1] where each term begins | the same | [N + 1] where each passage begins |
+| rows-k.npy | [K] the passages, counted within the part | the same | |
+
+Beside vectors or windows, with `encode --tokens`: token-bits-k.npy [K, B] bytes, by passage, and token-starts-k.npy [N + 1]
+where each passage begins.
 
 What has terms is stored as postings, so that search reads only the terms of a query, and nothing has to be indexed.
 """
@@ -18,9 +21,10 @@ from typing import Any
 import numpy as np
 
 from qontext.data import records
-from qontext.frame.artifacts import Workdir, open_artifact
+from qontext.frame.artifacts import Artifact, Workdir, open_artifact
 from qontext.frame.damage import damaged, read_array
 from qontext.frame.disk import allow_open_files
+from qontext.frame.errors import QontextError
 from qontext.models.packed import Packed
 from qontext.retrieve.encoded.postings import Postings
 from qontext.retrieve.encoded.vectors import (
@@ -31,6 +35,8 @@ from qontext.retrieve.encoded.vectors import (
     representation_of,
     stored_as,
 )
+
+BITS, BIT_STARTS = "token-bits", "token-starts"
 
 
 class Windows(Encoded):
@@ -102,6 +108,36 @@ def open_packed(path: Path | str) -> Encoded:
         }
         parts.append(read(files, records.open_parquet(file).metadata.num_rows))
     return (Windows if stored == "windows" else Encoded)(artifact, parts, ids)
+
+
+def has_bits(artifact: Artifact) -> bool:
+    """True if `encode` stored bits of tokens: beside vectors, or, as earlier versions did, alone."""
+    return "token_bytes" in artifact.summary or representation_of(artifact) == TOKEN_BITS
+
+
+def open_bits(path: Path | str) -> Encoded:
+    """The bits of the tokens of each part of an `encode` artifact."""
+    artifact = open_artifact(path, verb="encode")
+    if representation_of(artifact) == TOKEN_BITS:
+        return open_packed(path)
+    if not has_bits(artifact):
+        raise QontextError("holds no bits of tokens", place=path, remedy="Encode again with --tokens.")
+    ids = artifact.parts(".parquet")
+    allow_open_files(2 * len(ids))
+    parts = []
+    for file in ids:
+        number = file.stem.removeprefix("ids-")
+        names = {"vectors": f"{BITS}-{number}.npy", "starts": f"{BIT_STARTS}-{number}.npy"}
+        files = {kind: artifact.part(name) for kind, name in names.items()}
+        parts.append(_read_bits(files, records.open_parquet(file).metadata.num_rows))
+    return Encoded(artifact, parts, ids)
+
+
+def write_bits(work: Workdir, number: int, bits: Packed) -> None:
+    """The part's bits of tokens."""
+    for name, array in ((BIT_STARTS, bits.starts), (BITS, bits.values)):
+        with work.write(f"{name}-{number:05d}.npy") as path, path.open("wb") as file:
+            np.save(file, array, allow_pickle=False)
 
 
 def take(encoded: Encoded, places: np.ndarray[Any, Any]) -> Packed:

@@ -13,8 +13,8 @@ from qontext.data import records
 from qontext.frame import artifacts
 from qontext.frame.hashes import hash64
 from qontext.models.packed import Packed
-from qontext.retrieve.encoded.packed import open_packed
-from qontext.retrieve.encoded.vectors import TOKEN_BITS, Vectors, open_vectors, representation_of
+from qontext.retrieve.encoded.packed import has_bits, open_bits, open_packed
+from qontext.retrieve.encoded.vectors import Vectors, open_vectors, representation_of
 
 SAME = (
     "representation",
@@ -51,13 +51,18 @@ class Earlier:
     def __init__(self, path: str | None, kind: str, encoding: dict[str, Any]) -> None:
         self.hashes, self.places = np.zeros(0, np.uint64), np.zeros((0, 2), np.int64)
         self.vectors: Any = None
+        self.bits: Sequence[Any] = []
         if path is None or not artifacts.is_artifact(path):
             return
         artifact = artifacts.open_artifact(path, verb="encode")
-        if artifact.config["kind"] != kind or any(
-            artifact.summary.get(name) != encoding.get(name) for name in SAME
+        needs_bits = "token_bytes" in encoding
+        if (
+            artifact.config["kind"] != kind
+            or any(artifact.summary.get(name) != encoding.get(name) for name in SAME)
+            or (needs_bits and not has_bits(artifact))
         ):
             return
+        self.bits = open_bits(path).parts if needs_bits else []
         is_packed = representation_of(artifact) != "vector"
         self.vectors = open_packed(path) if is_packed else open_vectors(path)
         hashes = [records.read_part(part, _HASHES)["hash"].to_numpy() for part in artifact.parts(".parquet")]
@@ -76,6 +81,11 @@ class Earlier:
         is_known: np.ndarray[Any, Any] = self.hashes[at] == hashes
         return is_known
 
+    def bits_of(self, hashes: np.ndarray[Any, Any]) -> Packed | None:
+        """The bits of the tokens of the known texts among these; None if there are none."""
+        places = self.places[np.searchsorted(self.hashes, hashes[self.knows(hashes)])].tolist()
+        return Packed.join([self.bits[part][row : row + 1] for part, row in places]) if places else None
+
     def rows(self, hashes: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], Any]:
         """A mask [N] of the texts with cached representations, and these representations."""
         is_known = self.knows(hashes)
@@ -89,10 +99,14 @@ class Earlier:
         return is_known, np.stack(vectors).astype(np.float32) if vectors else np.zeros((0, 0), np.float32)
 
 
-def properties_of(retriever: Any, storage: str, window: int | None = None) -> dict[str, Any]:
-    """The settings that determine vectors, for the summary and for reuse."""
+def properties_of(
+    retriever: Any, storage: str, window: int | None = None, *, tokens: bool = False
+) -> dict[str, Any]:
+    """The settings that determine vectors, and with `tokens` the bytes of each token's bits, for the summary and for
+    reuse."""
     return {
         **({} if window is None else {"representation": "windows", "window": window}),
+        **({"token_bytes": -(-retriever.width // 8)} if tokens else {}),
         "dimension": retriever.dimension,
         "similarity": retriever.layout.similarity,
         "pooling": retriever.layout.pooling
@@ -105,14 +119,6 @@ def properties_of(retriever: Any, storage: str, window: int | None = None) -> di
         "weights": weights_hash(retriever.modules()),
         "storage": storage,
     }
-
-
-def token_properties(retriever: Any) -> dict[str, Any]:
-    """The settings that determine bits of tokens, for the summary and for reuse."""
-    properties = properties_of(retriever, "bits")
-    for name in ("similarity", "pooling", "normalized"):
-        del properties[name]
-    return {"representation": TOKEN_BITS, **properties, "dimension": retriever.width}
 
 
 def packed_properties(retriever: Any, storage: str) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
     s(q, p) = mean_{i in q} max_{j in p} <e_i, sign(e_j)> / √D
 
-Late interaction with an encoder of one vector: nothing is trained for it. Its vector is an average over the tokens, in which
+Late interaction with an encoder of one vector: nothing has to be trained for it. A passage that is cut into windows has the
+tokens of all of them, from the forward pass that makes their vectors. Its vector is an average over the tokens, in which
 what one of them says is lost. The signs alone are enough, since the query keeps its numbers: 48 bytes for a token of 384
 dimensions. Special tokens have no vector. It ranks the candidates of another search.
 
@@ -11,7 +12,7 @@ Shapes: I tokens of a query, J tokens of all passages, P passages, D dimensions,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +20,10 @@ import numpy as np
 
 from qontext.frame.errors import QontextError
 from qontext.models.packed import Packed
-from qontext.retrieve.encoded.packed import open_packed, take
+from qontext.retrieve.encoded.packed import open_bits, take
 
 if TYPE_CHECKING:
     from qontext.data.runs import Run
-    from qontext.models.folder import Kind
-    from qontext.models.retriever import Retriever
 
 Array = np.ndarray[Any, Any]
 
@@ -58,29 +57,11 @@ def _of_some(query_ID: Array, bits_JB: Array, starts: Array) -> Array:
     return similarity_P
 
 
-class TokenBitsEncoder:
-    """Encodes passages by the signs of their tokens, with the encoder of one vector."""
-
-    def __init__(self, retriever: Retriever) -> None:
-        self.retriever = retriever
-        self.dimension = -(-retriever.width // 8)
-        """Bytes of a token."""
-
-    def tokenize(self, texts: Sequence[str], kind: Kind) -> list[Any]:
-        return self.retriever.tokenize(texts, kind)
-
-    def encode_tokens(
-        self, tokens: Sequence[Any], kind: Kind, *, advance: Callable[[int], None] | None = None
-    ) -> Packed:
-        """The bits of each passage's tokens."""
-        return self.retriever.encode_each_token(tokens, bits_of, advance=advance)
-
-
 class TokenBits:
     """The bits that `encode` wrote to `path`."""
 
     def __init__(self, path: Path | str) -> None:
-        self.encoded = open_packed(path)
+        self.encoded = open_bits(path)
 
     def reranked(self, found: Run, queries: Sequence[Array], weight: float) -> Run:
         """The run with its scores and those by tokens fused. `queries` are the vectors [I, D] of the run's queries."""

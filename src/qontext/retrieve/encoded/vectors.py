@@ -30,7 +30,7 @@ from qontext.frame.errors import QontextError
 _IDS = pa.schema([pa.field("id", pa.string(), nullable=False)])
 
 TOKEN_BITS = "token-bits"
-"""The representation of `encode --tokens`."""
+"""The representation of bits of tokens alone, which earlier versions wrote."""
 NUMBERS, PLACES = f"{DERIVED}numbers.npy", f"{DERIVED}places.npy"
 _PARTS_KEPT = 64
 """Parts whose ids are kept in memory for the next question."""
@@ -235,7 +235,7 @@ def open_vectors(path: Path | str) -> Vectors:
             if kind == TOKEN_BITS
             else "'qontext search' searches it as it is.",
         )
-    files = [file for file in artifact.parts(".npy") if file.parent == artifact.path]
+    files = [file for file in artifact.parts(".npy") if file.name.startswith("vectors-")]
     ids = artifact.parts(".parquet")
     if len(files) != len(ids) or not files:
         raise damaged(artifact.path, f"it has {len(files)} files of vectors and {len(ids)} of ids")

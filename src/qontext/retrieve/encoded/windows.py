@@ -67,11 +67,25 @@ class WindowEncoder:
         self, tokens: Sequence[list[Any]], kind: Kind, *, advance: Callable[[float], None] | None = None
     ) -> Packed:
         """The vectors of each passage's windows."""
+        starts, windows, advanced = self._flat(tokens, advance)
+        return Packed(starts, self.retriever.encode_tokens(windows, kind, advance=advanced))
+
+    def encode_with_tokens(
+        self,
+        tokens: Sequence[list[Any]],
+        form: Callable[[Any], Any],
+        *,
+        advance: Callable[[float], None] | None = None,
+    ) -> tuple[Packed, Packed]:
+        """The vectors of each passage's windows, and those of the tokens of all its windows."""
+        starts, windows, advanced = self._flat(tokens, advance)
+        vectors, words = self.retriever.encode_with_tokens(windows, form, advance=advanced)
+        return Packed(starts, vectors), Packed(words.starts[starts], words.values)
+
+    def _flat(self, tokens: Sequence[list[Any]], advance: Any) -> tuple[Any, list[Any], Any]:
+        """Where each passage's windows begin, all windows, and `advance` by windows, of each of which a passage advances by
+        its share."""
         starts = np.cumsum([0, *map(len, tokens)])
-        share = len(tokens) / max(1, int(starts[-1]))  # a passage advances by the shares of its windows
-        vectors = self.retriever.encode_tokens(
-            [window for windows in tokens for window in windows],
-            kind,
-            advance=advance and (lambda windows: advance(windows * share)),
-        )
-        return Packed(starts, vectors)
+        share = len(tokens) / max(1, int(starts[-1]))
+        windows = [window for own in tokens for window in own]
+        return starts, windows, advance and (lambda count: advance(count * share))
