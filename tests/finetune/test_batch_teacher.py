@@ -17,7 +17,7 @@ from tests.tiny import Server
 from qontext.finetune.batch_teacher import BatchTeacher, TaughtInBatch
 from qontext.finetune.batches import Padded, Texts
 from qontext.frame.errors import QontextError
-from qontext.models.batching import FINE
+from qontext.models.batching import FINE, pad
 from qontext.models.folder import Kind
 from qontext.models.representations.tokens import max_similarity
 from qontext.models.representations.vector import Vector
@@ -31,7 +31,7 @@ Finetune = Callable[..., Any]
 
 def taught(teacher: torch.Tensor, representation: Vector, weight: float, tau: float = 1.0) -> TaughtInBatch:
     """A student with two dimensions, whose teacher has the dot products of `teacher`."""
-    second: Any = SimpleNamespace(representation=Vector())
+    second: Any = SimpleNamespace(representation=Vector())  # as if of a kind of its own
     model = TaughtInBatch(BatchTeacher(second, weight), Bare(), representation, tau, opened("margin-mse"))
     model.shapes = torch.Size([2]), teacher.shape[1:]
     return model
@@ -139,8 +139,25 @@ def test_a_student_of_another_representation_learns_from_it_too(
     }
 
 
-def test_what_cannot_teach_is_refused(finetune: Finetune, start: Path, tmp_path: Path) -> None:
-    with pytest.raises(QontextError, match="a second teacher of one vector is not supported"):
-        finetune(tmp_path / "out", batch_teacher=str(start))
+def test_an_encoder_of_one_vector_teaches_its_similarities(
+    finetune: Finetune, start: Path, colbert: Path, tmp_path: Path
+) -> None:
+    model = Retriever(start, device="cpu", precision="fp32")
+    texts = ["a river", "the mill grinds"]
+    ids, mask = (torch.from_numpy(part) for part in pad(model.tokenize(texts, "passage"), 0))
+    with torch.no_grad():
+        np.testing.assert_allclose(model.vectors_of(ids, mask), model.encode(texts, "passage"), atol=1e-5)
+    settings: dict[str, Any] = {"steps": 1, "dropout": 0.0, "precision": "fp32", "temperature": 0.5}
+    same = finetune(tmp_path / "same", batch_teacher=str(start), passage_length=100, **settings)
+    assert same.summary["losses"]["batch_teacher"] == pytest.approx(0, abs=1e-5), "it is its own teacher"
+    vectors, keys = batch(*BATCH)
+    second: Any = SimpleNamespace(representation=None)
+    student = TaughtInBatch(BatchTeacher(second, 1.0), Bare(), Vector(), 0.5, opened("margin-mse"))
+    student.shapes = torch.Size([2]), torch.Size([2])
+    value = student.contrast(torch.cat([vectors, vectors], 1), keys, slice(None))
+    assert value["batch_teacher"].item() == pytest.approx(0, abs=1e-6), "both are divided by the temperature"
+
+
+def test_what_cannot_teach_is_refused(finetune: Finetune, tmp_path: Path) -> None:
     with pytest.raises(QontextError, match="batch_teacher_weight needs --batch-teacher"):
         finetune(tmp_path / "out", batch_teacher_weight=0.5)

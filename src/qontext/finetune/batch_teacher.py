@@ -7,6 +7,9 @@ L₁ is the loss of `--loss`, such as the margin-MSE to a cross-encoder's scores
 there; t are the scores of a frozen retriever that is cheap for all pairs, such as ColBERT. L₂ is a mean over queries, too.
 (Hofstätter et al. 2021; λ = 0.75, and no passage is left out, as in the released code.)
 
+The teacher may be an encoder of one vector, of any size: t = <h_q, h_p> / τ with the student's τ. The student learns its
+similarities, not its vectors, as LEAF does (Vujanic & Rueckstiess 2025), so that no layer between the two sizes is needed.
+
 The teacher reads the texts with its own tokenizer. Its representations go with the student's, so that they are gathered over
 ranks, too.
 
@@ -25,9 +28,9 @@ from qontext.finetune.batches import LabelKeys, Reader, Texts
 from qontext.finetune.bi_encoder import BiEncoder, sides
 from qontext.finetune.losses.base import WithBatchTeacher
 from qontext.finetune.losses.margin_mse import margin_mse
-from qontext.frame.errors import QontextError
-from qontext.models.folder import Kind, locate
+from qontext.models.folder import Kind
 from qontext.models.representations.base import Lengths
+from qontext.models.representations.vector import Vector
 from qontext.models.retriever import Retriever
 
 if TYPE_CHECKING:
@@ -38,9 +41,9 @@ class BatchTeacher:
     """A frozen retriever, and the weight λ of what it teaches."""
 
     def __init__(self, model: Retriever, weight: float) -> None:
-        assert model.representation is not None
         self.model, self.weight = model, weight
-        self.representation = model.representation
+        self.representation = model.representation or Vector()
+        self.has_vector = model.representation is None
         self.representation.fill_up()
 
     def reader(self) -> Reader:
@@ -54,9 +57,10 @@ class BatchTeacher:
     @torch.no_grad()
     def represent(self, rows: Texts) -> Tensor:
         assert rows.teacher is not None
-        texts: Tensor = self.representation(
-            self.model.model, rows.teacher.ids, rows.teacher.mask, rows.are_queries
-        )
+        ids_NT, mask_NT = rows.teacher.ids, rows.teacher.mask
+        if self.has_vector:
+            return self.model.vectors_of(ids_NT, mask_NT)
+        texts: Tensor = self.representation(self.model.model, ids_NT, mask_NT, rows.are_queries)
         return texts
 
 
@@ -82,6 +86,7 @@ class TaughtInBatch(BiEncoder):
         )
         losses = super().contrast(student, keys, rows)
         taught_QP = self.teacher.representation.similarity(*sides(teacher, keys, rows))
+        taught_QP = taught_QP / (self.temperature if self.teacher.has_vector else 1.0)
         queries, passages = sides(keys.query, keys, rows)
         own_QP = queries[:, None] == passages
         positive_QP = own_QP & keys.is_positive[~keys.is_query]
@@ -101,12 +106,6 @@ def open_batch_teacher(config: FinetuneConfig, group: Any) -> BatchTeacher | Non
     loss = config.options("loss")
     if not isinstance(loss, WithBatchTeacher) or loss.batch_teacher is None:
         return None
-    if locate(loss.batch_teacher).layout.representation == "vector":
-        raise QontextError(
-            "a second teacher of one vector is not supported",
-            place=loss.batch_teacher,
-            remedy="Train one with 'qontext finetune --representation tokens'.",
-        )
     settings: dict[str, Any] = {"device": str(group.device), "precision": config.precision}
     model = Retriever(loss.batch_teacher, **settings, packed=True)
     return BatchTeacher(model, loss.batch_teacher_weight)

@@ -339,6 +339,11 @@ class Retriever:
             return self._represent(tokens, kind)[:, : self.dimension]
         return self._pooled(*self._hidden(tokens))
 
+    def vectors_of(self, ids_NT: Tensor, mask_NT: Tensor) -> Tensor:
+        """[N, D] the vectors of padded texts, of which `mask_NT` are the tokens."""
+        hidden_NTH = self.model(input_ids=ids_NT, attention_mask=mask_NT.long()).last_hidden_state
+        return self._pooled(hidden_NTH.float(), mask_NT)
+
     def _pooled(self, hidden_NTH: Tensor, mask_NT: Tensor) -> Tensor:
         """[N, D] the texts' vectors."""
         out_ND: Tensor = POOLINGS[self.layout.pooling](hidden_NTH, mask_NT)

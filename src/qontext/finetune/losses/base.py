@@ -70,8 +70,8 @@ class WithBatchTeacher(config.Options):
     """Options of losses beside which a second teacher may score the whole batch, as in TAS-B (`batch_teacher.py`)."""
 
     batch_teacher: Annotated[str | None, Input()] = None
-    """A second teacher, which scores all passages of the batch: a retriever of --representation tokens (TAS-B). Its loss,
-    margin-MSE over other queries' passages, is added."""
+    """A second teacher, which scores all passages of the batch: a retriever of --representation tokens (TAS-B), or a larger
+    encoder of one vector. Its loss, margin-MSE over other queries' passages, is added."""
 
     batch_teacher_weight: Annotated[float, Advanced()] = Field(0.75, gt=0)
     """Weight of the second teacher's loss."""
