@@ -74,16 +74,16 @@ def test_the_questions_of_a_language_model_take_their_time() -> None:
 def test_what_is_not_trained_is_encoded_once() -> None:
     """The vectors of the evaluation are those of the index, so the necessary work is little more than encoding all."""
     small = plan(1_242, 0.5)
-    assert not small.trains and small.expected < 1_242 / 100 + 15
+    assert not small.trains and small.expected < 1_242 / 100 + 17
     assert plan(1_242, 0.5).seconds["measure"] < plan(1_242, 30).seconds["measure"] / 1.5
 
 
 def test_surveying_and_measuring_the_speed_are_part_of_the_time() -> None:
-    slow = make_plan(REQUEST, replace(survey(5_000), seconds=30.0), replace(RATES, seconds=60.0), 384)
+    slow = make_plan(REQUEST, replace(survey(6_000), seconds=30.0), replace(RATES, seconds=60.0), 384)
     assert slow.seconds["survey"] == 90
     assert slow.expected <= USED_SHARE * REQUEST.budget
-    assert plan(5_000, 30).steps - slow.steps == pytest.approx(90 * RATES.trained / 32, abs=1)
-    minutes = {p.limits["pretrain"]["minutes"] for p in (plan(5_000, 30), slow)}
+    assert plan(6_000, 30).steps - slow.steps == pytest.approx(90 * RATES.trained / 32, abs=1)
+    minutes = {p.limits["pretrain"]["minutes"] for p in (plan(6_000, 30), slow)}
     assert max(minutes) - min(minutes) == pytest.approx(1.5), "the recipe has what is left"
 
 
@@ -299,7 +299,8 @@ def test_what_is_trained_is_measured_and_the_rest_is_left_out() -> None:
     untrained = steps(training_recipe(REQUEST, plan(5_000, 1)))
     assert "pretrain" not in untrained and "adapted-vectors" not in untrained
     assert [name for name in untrained if name.startswith("score-")] == [
-        "score-bm25-generated", "score-start-generated", "score-hybrid-start-generated"]  # fmt: skip
+        "score-bm25-generated", "score-start-generated", "score-hybrid-start-generated",
+        "score-tokens-start-generated"]  # fmt: skip
 
 
 def test_tokens_are_compared_where_there_is_time_and_room() -> None:
@@ -318,9 +319,10 @@ def test_tokens_are_compared_where_there_is_time_and_room() -> None:
     tuned = steps(training_recipe(labeled, with_tokens))
     assert tuned["tokens-dev"]["tune"] == "@holdout/measured/qrels/dev.tsv"
     assert tuned["tokens-test"]["weights_from"] == "@tokens-dev"
-    assert not plan(5_000, 5).tokens, "it would take more than its share of the time"
+    assert plan(5_000, 5).tokens, "the passes that make the vectors make the bits"
+    assert not plan(5_000, 0.5).tokens, "comparing them would take more than its share of the time"
     assert not plan(300_000, 60 * 24).tokens, "there are too many tokens"
-    assert with_tokens.disk > plan(5_000, 5).disk
+    assert with_tokens.disk > plan(5_000, 0.5).disk
     # The encoding that precedes the training is no part of what follows it.
     after = {w.limits["pretrain"]["steps_after"] for w in (with_tokens, plan(5_000, 5))}
     assert max(after) - min(after) < 20 * 5_000 / 100

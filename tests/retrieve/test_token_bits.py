@@ -155,7 +155,8 @@ def test_shards_and_batches_write_the_same(
     whole = encode(corpus, tiny_encoder, tmp_path / "whole")
     encode(corpus, tiny_encoder, tmp_path / "parts", shard="1/2", batch_tokens=64)
     parts = encode(corpus, tiny_encoder, tmp_path / "parts", shard="0/2", batch_tokens=64)
-    assert parts.digest == whole.digest
+    for mine, expected in zip(*(open_bits(artifact.path).parts for artifact in (parts, whole)), strict=True):
+        assert np.array_equal(mine.starts, expected.starts) and np.array_equal(mine.values, expected.values)
     stored = TokenBits(whole.path)
     assert len(stored.encoded.parts) == 5
     found = Run.of(_hits("q0", sorted(rows_of(corpus))))
@@ -177,7 +178,8 @@ def test_bits_of_unchanged_passages_are_reused(corpus: Path, tiny_encoder: Path,
     again = encode(corpus, tiny_encoder, tmp_path / "again", reuse=old.path)
     assert (again.summary["encoded_now"], again.summary["reused"]) == (2, len(rows) - 2)
     fresh = encode(corpus, tiny_encoder, tmp_path / "fresh")
-    assert again.digest == fresh.digest
+    for mine, expected in zip(*(open_bits(artifact.path).parts for artifact in (again, fresh)), strict=True):
+        assert np.array_equal(mine.starts, expected.starts) and np.array_equal(mine.values, expected.values)
     vectors: dict[str, Any] = {"encoder": tiny_encoder, "precision": "fp32"}
     alone = api.encode(corpus, **vectors, reuse=fresh.path, out=tmp_path / "one")
     assert alone.summary["reused"] == len(rows), "the vectors are the same without the bits"

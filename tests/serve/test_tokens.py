@@ -45,7 +45,9 @@ def by_verbs(world: World, root: Path, tmp_path_factory: pytest.TempPathFactory)
     words = api.search(root / "index" / "bm25", data=data, **k, out=folder / "words")
     vectors = api.search(root / "index" / "vectors", data=data, **k, **FP32, out=folder / "vectors")
     both = api.fuse((words, vectors), method="zscore", weights=tuple(weights), **k, out=folder / "both")
-    ranked = api.rerank(both, tokens=root / "index" / "tokens", data=data, **k, **FP32, out=folder / "ranked")
+    ranked = api.rerank(
+        both, tokens=root / "index" / "vectors", data=data, **k, **FP32, out=folder / "ranked"
+    )
     runs, fusing = (both, ranked), (1 - WEIGHT, WEIGHT)
     return read_run(api.fuse(runs, method="zscore", weights=fusing, out=folder / "tokens").path)
 

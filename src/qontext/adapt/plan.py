@@ -40,7 +40,7 @@ TOKENS_SHARE = 0.15
 """Maximum share of the budget for comparing tokens."""
 MOST_TOKENS, CHARACTERS_PER_TOKEN = 40_000_000, 4
 """Tokens whose bits are stored: 2 GB for 384 dimensions."""
-COMPARED_BY_TOKENS = 0.02
+COMPARED_BY_TOKENS = 0.015
 """Seconds to compare a question with the best passages token by token."""
 MOST_RERANKED, FEWEST_RERANKED, RERANKED_SHARE = 50, 10, 0.2
 """The passages of a question that a cross-encoder reads as the last stage: as many as fit into this share of the budget,

@@ -83,6 +83,8 @@ class Earlier:
 
     def bits_of(self, hashes: np.ndarray[Any, Any]) -> Packed | None:
         """The bits of the tokens of the known texts among these; None if there are none."""
+        if not self.bits:
+            return None
         places = self.places[np.searchsorted(self.hashes, hashes[self.knows(hashes)])].tolist()
         return Packed.join([self.bits[part][row : row + 1] for part, row in places]) if places else None
 
