@@ -16,7 +16,7 @@ LAYERS = (
     ("frame",),
     ("data",),
     ("models", "training"),
-    ("corpus", "queries", "contexts", "pretrain", "finetune", "retrieve", "evaluation"),
+    ("corpus", "queries", "contexts", "pretrain", "finetune", "retrieve", "evaluation", "release"),
     ("workflow", "api"),
     ("adapt", "cluster"),
     ("serve",),

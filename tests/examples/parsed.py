@@ -11,6 +11,7 @@ from qontext.frame import stages
 
 NOT_RUN = {
     "(serve|annotate) (?!.*--(dry-run|export))": "serves until it is stopped; tests/serve does so",
+    "export .*--to (onnx|openvino)": "converts a model, which takes seconds; tests/release does so",
     "demo": "takes minutes; tests/test_demo.py runs it on a smaller source",
     "generate .*--endpoint": "needs a chat server; tests/queries/test_endpoint.py has one",
     "(index|adapt) .*--uri": "needs a server; tests/retrieve has real ones",

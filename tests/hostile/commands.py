@@ -112,6 +112,7 @@ COMMANDS: dict[str, Settings] = {
     "search:bm25": {"index": "@bm25", "data": "@set", "split": "test", "k": 5},
     "search:words": {"bm25": True, "passages": "@docs.tsv", "queries": "@queries.tsv", "k": 5},
     "export": {"source": "@vectors"},
+    "push": {"directory": "@encoder", "repository": "someone/encoder", "scores": ["@scores"], "dry_run": True},
     "fuse": {"runs": ["@ranks.trec", "@run"], "k": 5},
     "fuse:tuned": {"runs": ["@ranks.trec", "@run"], "tune": "@set/qrels/test.tsv", "steps": 2},
     "rerank": {"run": "@ranks.trec", "reranker": ["@reranker"], "data": "@set", "k": 2, "device": "cpu"},

@@ -223,3 +223,11 @@ def _own(root: Path, enter: Callable[[os.DirEntry[str]], bool]) -> Iterator[Iden
 def _identity(path: Path) -> Identity:
     status = path.stat()
     return status.st_dev, status.st_ino
+
+
+def shown_size(count: int) -> str:
+    """A number of bytes for people: 1,536 → 1.5 KiB."""
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} bytes"

@@ -119,10 +119,11 @@ VERBS: Mapping[str, Verb] = {
     "train-reranker": Verb("qontext.finetune.reranker", "Training", "Train a cross-encoder for reranking."),
     "encode": Verb("qontext.retrieve.encode", "Search", "Encode passages into vectors."),
     "index": Verb("qontext.retrieve.index.build", "Search", "Build an index: faiss, Milvus, PostgreSQL or BM25."),
-    "export": Verb("qontext.retrieve.export", "Search", "Export vectors with their passages."),
     "search": Verb("qontext.retrieve.search", "Search", "Search vectors, an index, or passages (BM25)."),
     "fuse": Verb("qontext.retrieve.fuse", "Search", "Fuse several runs into one."),
     "rerank": Verb("qontext.retrieve.rerank", "Search", "Rerank the top of a run with a cross-encoder."),
+    "export": Verb("qontext.release.export", "Sharing", "Export a model or vectors for other tools."),
+    "push": Verb("qontext.release.push", "Sharing", "Push a model to the Hugging Face Hub."),
     "evaluate": Verb("qontext.evaluation.evaluate", "Evaluation", "Score a run against judgments.", True),
     "compare": Verb(
         "qontext.evaluation.compare", "Evaluation", "Compare systems: differences and their significance.", True

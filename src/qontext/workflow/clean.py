@@ -9,11 +9,12 @@ from typing import Annotated, Any
 
 from qontext.frame import artifacts, disk, locks, log
 from qontext.frame.config import Action, Input, StageConfig, existing
+from qontext.frame.disk import shown_size
 from qontext.frame.errors import QontextError
 from qontext.frame.stages import Cleaner
 from qontext.frame.workdir import TEMPORARY
 from qontext.retrieve.adapted import PLAN, index_of, is_adapted
-from qontext.workflow.show import shown_size, size_of
+from qontext.workflow.show import size_of
 
 REMOVED = {
     "steps": "the steps of training: without them, --retrain or another plan starts from scratch, and an update cannot "

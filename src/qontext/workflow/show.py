@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from qontext.frame import artifacts, computed, log
 from qontext.frame.artifacts import open_artifact
 from qontext.frame.config import Input, StageConfig, existing
+from qontext.frame.disk import shown_size
 from qontext.frame.errors import QontextError
 from qontext.frame.stages import Report
 from qontext.models.reference import shown_name
@@ -252,13 +253,6 @@ def size_of(folder: Path) -> int:
     for place, _, files in os.walk(folder):
         total += sum(os.lstat(Path(place) / name).st_size for name in files)
     return total
-
-
-def shown_size(count: int) -> str:
-    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count} bytes"
 
 
 def _age(seconds: float) -> str:
