@@ -156,6 +156,7 @@ def train_generator(
     micro_tokens: int = 0,
     on: str = 'local',
     ranks: int | None = None,
+    activation_checkpointing: bool = False,
     checkpoint_minutes: float = 15.0,
     log_every: int = 20,
     track: Literal['none', 'tensorboard', 'trackio'] = 'none',
@@ -277,9 +278,13 @@ def pretrain(
     micro_tokens: int = 0,
     on: str = 'local',
     ranks: int | None = None,
+    activation_checkpointing: bool = False,
     checkpoint_minutes: float = 15.0,
     log_every: int = 20,
     track: Literal['none', 'tensorboard', 'trackio'] = 'none',
+    lora_rank: int = 0,
+    lora_alpha: float | None = None,
+    keep_adapter: bool = False,
     method: Literal['mlm', 'condenser', 'cocondenser', 'cot-mae', 'retromae', 'dupmae', 'seed', 'simlm', 'bow'] | str = 'cocondenser',
     context: str | None = None,
     queries: str | Path | Artifact | None = None,
@@ -382,9 +387,13 @@ def finetune(
     micro_tokens: int = 0,
     on: str = 'local',
     ranks: int | None = None,
+    activation_checkpointing: bool = False,
     checkpoint_minutes: float = 15.0,
     log_every: int = 20,
     track: Literal['none', 'tensorboard', 'trackio'] = 'none',
+    lora_rank: int = 0,
+    lora_alpha: float | None = None,
+    keep_adapter: bool = False,
     passages: str | Path | Artifact | None = None,
     split: str = 'train',
     encoder: str | Path | Artifact = 'bert-base-uncased',
@@ -453,9 +462,13 @@ def train_reranker(
     micro_tokens: int = 0,
     on: str = 'local',
     ranks: int | None = None,
+    activation_checkpointing: bool = False,
     checkpoint_minutes: float = 15.0,
     log_every: int = 20,
     track: Literal['none', 'tensorboard', 'trackio'] = 'none',
+    lora_rank: int = 0,
+    lora_alpha: float | None = None,
+    keep_adapter: bool = False,
     passages: str | Path | Artifact | None = None,
     split: str = 'train',
     encoder: str | Path | Artifact = 'bert-base-uncased',
@@ -528,17 +541,6 @@ def index(
     overwrite: bool = False,
 ) -> Artifact:
     """Build an index: faiss, Milvus, PostgreSQL or BM25."""
-
-def export(
-    source: str | Path | Artifact,
-    *,
-    out: str | Path,
-    to: Literal['parquet'] = 'parquet',
-    passages: str | Path | Artifact | None = None,
-    trust: bool = False,
-    overwrite: bool = False,
-) -> Artifact:
-    """Export vectors with their passages."""
 
 @overload
 def search(
@@ -646,6 +648,35 @@ def rerank(
 ) -> Artifact:
     """Rerank the top of a run with a cross-encoder."""
 
+def export(
+    source: str | Path | Artifact,
+    *,
+    out: str | Path,
+    to: Literal['parquet', 'onnx', 'onnx-int8', 'openvino', 'static'] | str = 'parquet',
+    passages: str | Path | Artifact | None = None,
+    check: str | Path | Artifact | None = None,
+    check_split: str = 'test',
+    dimensions: int = 256,
+    trust: bool = False,
+    overwrite: bool = False,
+) -> Artifact:
+    """Export a model or vectors for other tools."""
+
+def push(
+    directory: str | Path | Artifact,
+    repository: str,
+    *,
+    scores: Sequence[str | Path | Artifact] = (),
+    license: str = '',
+    base_model: str = '',
+    dataset: Sequence[str] = (),
+    language: Sequence[str] = (),
+    public: bool = False,
+    dry_run: bool = False,
+    trust: bool = False,
+) -> dict[str, Any]:
+    """Push a model to the Hugging Face Hub."""
+
 from qontext.evaluation.evaluate import evaluate as evaluate
 
 from qontext.evaluation.compare import compare as compare
@@ -712,6 +743,7 @@ def adapt(
     endpoint: str | None = None,
     question_model: str | Path | Artifact | None = None,
     passages: int | None = None,
+    lora_rank: int | None = None,
     processes: int | None = None,
     index: Literal['exact', 'faiss-hnsw', 'faiss-ivfpq', 'int8', 'binary', 'milvus', 'postgres'] | str | None = None,
     on: str = 'local',
@@ -760,6 +792,7 @@ def adapt(
     endpoint: str | None = None,
     question_model: str | Path | Artifact | None = None,
     passages: int | None = None,
+    lora_rank: int | None = None,
     processes: int | None = None,
     index: Literal['exact', 'faiss-hnsw', 'faiss-ivfpq', 'int8', 'binary', 'milvus', 'postgres'] | str | None = None,
     on: str = 'local',

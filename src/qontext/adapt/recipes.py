@@ -19,6 +19,8 @@ MEASURED = "@holdout/measured"
 """The passages and questions to evaluate on."""
 MOST_ASKED = 2_000
 """Real questions without labels that are used of a log."""
+SPARING = ("lora_rank", "activation_checkpointing")
+"""Settings with which training fits into less memory."""
 DENSE_WEIGHT = 0.3
 """Weight of the dense run in fusion with BM25, without labels to tune it."""
 
@@ -207,9 +209,10 @@ def _finetuning_settings(request: Request, plan: Plan, passages: str) -> dict[st
         "passages_per_query": FINETUNED_PASSAGES,
         "passage_length": request.max_tokens,
         "query_length": 48,
-        "lr": 2e-5,
+        "lr": 2e-4 if request.pretrain.get("lora_rank") else 2e-5,
         "dropout": 0.0,
         "seed": request.pretrain["seed"],
+        **{name: request.pretrain[name] for name in SPARING if name in request.pretrain},
         **({"teacher": "@teacher", "loss": "margin-mse"} if request.reranker else {}),
     }
 

@@ -11,7 +11,7 @@ from qontext.finetune.losses import LOSSES
 from qontext.frame.config import Advanced, Input, Machine
 from qontext.frame.errors import QontextError
 from qontext.models.representations import REPRESENTATIONS
-from qontext.training.config import TrainingConfig
+from qontext.training.config import AdaptedConfig
 
 if TYPE_CHECKING:
     from qontext.finetune.losses.base import Loss
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from qontext.training.evaluation import Schedule
 
 
-class LabeledConfig(TrainingConfig):
+class LabeledConfig(AdaptedConfig):
     """Settings of any training on queries with positives and negatives."""
 
     groups: Annotated[str, Input(positional=True)]

@@ -53,6 +53,7 @@ def run(config: RerankerConfig, work: Workdir) -> dict[str, Any]:
         )
     steps = config.steps_over(len(plan.examples))
     listwise = Listwise(model).to(group.device)
+    config.add_adapters(model.base_model)
     summary: dict[str, Any] = {
         "queries": len(plan.examples),
         "passages": len(plan.texts),
@@ -130,11 +131,13 @@ def _save(
     from qontext.finetune.card import reranker_card
     from qontext.models.titles import record_title
     from qontext.models.tokenizer import save_tokenizer
-    from qontext.training import checkpoint, metrics
+    from qontext.training import adapters, checkpoint, metrics
 
     listwise.to("cpu")
     with work.write_folder(".") as folder:
-        listwise.model.save_pretrained(str(folder))
+        with adapters.merged(listwise.model):
+            listwise.model.save_pretrained(str(folder))
+        config.save_adapter(listwise.model.base_model, folder, config.encoder)
         save_tokenizer(tokenizer, folder, config.max_length)
         record_title(folder, titles.rule)
         card = reranker_card(

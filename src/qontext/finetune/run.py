@@ -51,7 +51,8 @@ def run(config: FinetuneConfig, work: Workdir) -> dict[str, Any]:
         **examples.left_out(plan.per_query),
     }
     evaluations = _evaluations(config, model, reader, group, work, steps) if config.dev else None
-    for half in filter(None, (encoder, query_encoder)):
+    for number, half in enumerate(filter(None, (encoder, query_encoder))):
+        config.add_adapters(half.backbone, number)
         if representation.reads_first_token:
             compute_first_token_alone(half.backbone)
         if config.compile == "on" or (config.compile == "auto" and group.device.type == "cuda"):
@@ -84,10 +85,12 @@ def _save(config: FinetuneConfig, model: Any, titles: Any, summary: dict[str, An
     lengths = Lengths(config.query_length, config.passage_length)
     with work.write_folder(".") as folder:
         model.representation.save(model.encoder, folder, lengths, max_length=longest)
+        config.save_adapter(model.encoder.backbone, folder, config.encoder)
         if model.query_encoder is not None:
             (folder / QUERY_FOLDER).mkdir()
             halves = model.query_encoder, folder / QUERY_FOLDER
             model.representation.save(*halves, lengths, max_length=config.query_length)
+            config.save_adapter(model.query_encoder.backbone, folder / QUERY_FOLDER, config.encoder)
         record_title(folder, titles.rule)
         card = retriever_card(config, summary, model.representation, titles)
         (folder / "README.md").write_text(card, encoding="utf-8")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,22 @@ def load() -> float:
         return os.getloadavg()[0]
     except (AttributeError, OSError):
         return 0.0
+
+
+def free_memory() -> int:
+    """Bytes of memory that are free for this process, as far as the system says; 0 where it is unknown."""
+    free = [
+        int(line.split()[1]) * 1024 for line in _lines("/proc/meminfo") if line.startswith("MemAvailable:")
+    ]
+    limit, used = (next(_lines(f"/sys/fs/cgroup/memory.{name}"), "") for name in ("max", "current"))
+    if limit.strip().isdigit() and used.strip().isdigit():
+        free.append(max(0, int(limit) - int(used)))
+    return min(free, default=0)
+
+
+def _lines(file: str) -> Iterator[str]:
+    with contextlib.suppress(OSError):
+        yield from Path(file).read_text(encoding="utf-8").splitlines()
 
 
 def is_amd_with_avx512() -> bool:

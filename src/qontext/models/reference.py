@@ -21,8 +21,8 @@ TRAINING_ONLY = (META, CLAIM, "logs", "checkpoints", "cache", "head.safetensors"
 """Files and folders of a model folder that only training reads."""
 LONGEST_SHOWN = 40
 """Characters of a path up to which it is shown whole."""
-_OTHER = ("onnx", "openvino")
-"""Folders with the same model in other formats."""
+_OTHER = ("onnx", "openvino", "adapter")
+"""Folders with the same model in other formats, and with what training added to it."""
 _FILES = (".json", ".txt", ".model", ".safetensors")
 
 

@@ -24,6 +24,7 @@ import qontext
 from qontext.frame.config import StageConfig
 from qontext.models.load import quiet
 from qontext.models.tokenizer import save_tokenizer
+from qontext.training import adapters
 
 Pooling = Literal["cls", "mean"]
 Similarity = Literal["dot", "cosine"]
@@ -55,7 +56,7 @@ def save_weights(
     model: Any, tokenizer: Any, directory: Path, max_length: int, *, more_weights: Mapping[str, Tensor]
 ) -> None:
     """Write a transformers model, with additional weights, and its tokenizer."""
-    with quiet():
+    with quiet(), adapters.merged(model):
         model.save_pretrained(str(directory), state_dict={**model.state_dict(), **more_weights})
     save_tokenizer(tokenizer, directory, max_length)
 
@@ -95,14 +96,15 @@ def write_modules(
     )
 
 
-def vector_modules(hidden_size: int, pooling: Pooling, *, normalize: bool) -> list[ModuleFolder]:
-    """The modules of an encoder of one vector."""
+def vector_modules(hidden_size: int, pooling: str, *, normalize: bool) -> list[ModuleFolder]:
+    """The modules of an encoder of one vector. `pooling` is that of a layout."""
     settings = {
         "word_embedding_dimension": hidden_size,
         "pooling_mode_cls_token": pooling == "cls",
         "pooling_mode_mean_tokens": pooling == "mean",
-        "pooling_mode_max_tokens": False,
+        "pooling_mode_max_tokens": pooling == "max",
         "pooling_mode_mean_sqrt_len_tokens": False,
+        **({"pooling_mode_lasttoken": True} if pooling == "lasttoken" else {}),
     }
     # The names under which every version since 2 finds its modules; version 5 also has longer ones.
     modules = [ModuleFolder("models.Transformer", ""), ModuleFolder("models.Pooling", "1_Pooling", settings)]

@@ -10,13 +10,13 @@ from qontext.data.passage import TitleRule
 from qontext.frame.config import Advanced, Input, Machine, without_empty
 from qontext.frame.errors import QontextError
 from qontext.pretrain.objectives import METHODS
-from qontext.training.config import TrainingConfig
+from qontext.training.config import AdaptedConfig
 
 if TYPE_CHECKING:
     from qontext.pretrain.objectives.base import Common
 
 
-class PretrainConfig(TrainingConfig):
+class PretrainConfig(AdaptedConfig):
     kinds: ClassVar = {"method": METHODS}
 
     passages: Annotated[str, Input(positional=True)]

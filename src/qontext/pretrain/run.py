@@ -63,6 +63,9 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
         before, objective = objective, kind(encoder, options, common).to(group.device)
         if before is None:
             _take_head(config, objective, is_first=group.is_first)
+            config.add_adapters(
+                encoder.backbone
+            )  # now that the head has copied the layers that it starts from
         else:  # the next objective continues with the same encoder and head
             objective.head = before.head
         layout = kind.layout(options, common)
@@ -252,6 +255,7 @@ def _save(
     encoder.to("cpu")
     with work.write_folder(".") as folder:
         save_encoder(config, encoder, titles, folder)
+        config.save_adapter(encoder.backbone, folder, config.encoder)
         save_head(objective, folder)
         card = model_card(config, summary, has_head=bool(objective.head_parameters()))
         (folder / "README.md").write_text(card, encoding="utf-8")

@@ -19,6 +19,7 @@ from qontext.frame.artifacts import Workdir
 from qontext.frame.damage import damaged, opening, read_json
 from qontext.frame.disk import require_regular
 from qontext.frame.errors import QontextError
+from qontext.training.adapters import trained
 
 KEPT = 2
 
@@ -49,9 +50,8 @@ def save(
             for key, value in optimizer.state.get(p, {}).items():
                 moments[f"{names[id(p)]}|{key}"] = value.detach().contiguous()
     with work.write_folder(f"{name}/step-{state['step']:08}") as folder:
-        save_file(
-            {n: p.detach().contiguous() for n, p in module.named_parameters()}, folder / "weights.safetensors"
-        )
+        weights = {n: p.detach().contiguous() for n, p in trained(module).items()}
+        save_file(weights, folder / "weights.safetensors")
         save_file(moments, folder / "optimizer.safetensors")
         (folder / "state.json").write_text(json.dumps(state))
     for old in _all(work.path / name)[:-KEPT]:
@@ -75,9 +75,9 @@ def load(
             remedy=f"Remove the folder {folder} to resume from the previous checkpoint.",
         ) from None
     with torch.no_grad():
-        for parameter_name, p in module.named_parameters():
+        for parameter_name, p in trained(module).items():
             p.copy_(weights[parameter_name])
-    for parameter_name, p in module.named_parameters():
+    for parameter_name, p in trained(module).items():
         # Counters stay on the optimizer's device; moments go to their parameter's device.
         own = {
             key: value.to(p.device if value.dim() or p.is_cuda else "cpu")
@@ -104,8 +104,9 @@ def _read(
         tensors[0],
         {(k.rpartition("|")[0], k.rpartition("|")[2]): v for k, v in tensors[1].items()},
     )
-    shapes = {name: p.shape for name, p in module.named_parameters()}
-    if {name: weight.shape for name, weight in weights.items()} != shapes:
+    shapes = {name: p.shape for name, p in trained(module).items()}
+    frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
+    if {name: weight.shape for name, weight in weights.items() if name not in frozen} != shapes:
         raise damaged(files[0], "its weights do not match this model")
     if any(value.dim() and value.shape != shapes.get(name) for (name, _), value in moments.items()):
         raise damaged(files[1], "its moments do not match this model")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -72,6 +73,10 @@ class TrainingConfig(DeviceConfig):
     ranks: Annotated[int | None, Machine(), Advanced()] = Field(None, ge=1, le=100_000)
     """With --on: number of processes. Default: one per GPU, or else one per machine, as far as they divide the batch."""
 
+    activation_checkpointing: Annotated[bool, Machine(), Advanced()] = False
+    """Keep only the inputs of the layers for the backward pass, and compute the layers again: about a third more time, and a
+    fraction of the memory of a micro-batch."""
+
     checkpoint_minutes: Annotated[float, Machine()] = Field(15.0, ge=0)
     """Minutes between checkpoints; a killed run loses at most that much work. 0: after every step."""
 
@@ -123,3 +128,44 @@ class TrainingConfig(DeviceConfig):
     def steps_over(self, examples: int) -> int:
         """The number of steps, derived from the epochs if not set."""
         return self.steps or max(1, math.ceil((self.epochs or 1) * examples / self.batch_size))
+
+
+class AdaptedConfig(TrainingConfig):
+    """Settings of trainings of an encoder that can be restricted to adapters."""
+
+    lora_rank: Annotated[int, Advanced()] = Field(0, ge=0, le=4096)
+    """Train low-rank adapters (LoRA) of this rank beside the encoder's frozen weights, which takes a fraction of the memory
+    of weights, gradients and moments; they are merged when it is saved. Set --lr to about ten times that of full training.
+    0: train all weights. Extra: lora."""
+
+    lora_alpha: Annotated[float | None, Advanced()] = Field(None, gt=0)
+    """With --lora-rank: the scale of the adapters is this, divided by the rank. Default: twice the rank."""
+
+    keep_adapter: Annotated[bool, Advanced()] = False
+    """With --lora-rank: also write the adapter alone, to the folder adapter/ of the result, in peft's format."""
+
+    @model_validator(mode="after")
+    def _has_a_rank(self) -> Self:
+        if not self.lora_rank and (self.keep_adapter or self.lora_alpha is not None):
+            raise QontextError(f"{'keep_adapter' if self.keep_adapter else 'lora_alpha'} needs --lora-rank")
+        return self
+
+    def identity(self) -> dict[str, Any]:
+        """Without adapters, their settings are omitted."""
+        omitted = () if self.lora_rank else ("lora_rank", "lora_alpha", "keep_adapter")
+        return {name: value for name, value in super().identity().items() if name not in omitted}
+
+    def add_adapters(self, backbone: Any, seed: int = 0) -> None:
+        """Add the adapters to a backbone, if there are to be any; `seed` tells several of a training apart."""
+        from qontext.training import adapters
+
+        if self.lora_rank:
+            adapters.add(backbone, self.lora_rank, self.lora_alpha, self.seed + seed)
+
+    def save_adapter(self, backbone: Any, folder: Path, encoder: str) -> None:
+        """Write the adapter of a backbone into a model folder, if it is to be kept."""
+        from qontext.training import adapters
+
+        if self.keep_adapter:
+            is_path = Path(encoder).expanduser().exists()
+            adapters.save(backbone, folder / adapters.FOLDER, "" if is_path else encoder)

@@ -51,6 +51,20 @@ def drawn_for(row_keys: U64) -> Iterator[None]:
         _ForwardPass.rows = None
 
 
+def drawn_again() -> tuple[contextlib.AbstractContextManager[None], contextlib.AbstractContextManager[None]]:
+    """Contexts of a layer whose forward pass is computed twice: the second draws what the first did."""
+    return contextlib.nullcontext(), _with_rows(_ForwardPass.rows)
+
+
+@contextlib.contextmanager
+def _with_rows(rows: Tensor | None) -> Iterator[None]:
+    before, _ForwardPass.rows = _ForwardPass.rows, rows
+    try:
+        yield
+    finally:
+        _ForwardPass.rows = before
+
+
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def draw_kept(shape: Sequence[int], p: float, device: torch.device) -> Tensor:
     """A mask [N, …] in int16: 0 with probability p, else -1 (all bits), drawn for each row and position. Draws depend

@@ -25,6 +25,7 @@ from qontext.frame.artifacts import Workdir
 from qontext.frame.damage import opening, read_json
 from qontext.frame.errors import QontextError
 from qontext.models.batching import Ints, pad, run_batches
+from qontext.training.adapters import trained
 from qontext.training.batch import TrainableModel
 from qontext.training.distributed import Group
 from qontext.training.metrics import Metrics
@@ -99,7 +100,7 @@ class Evaluations:
         history = [*(row for row in self.history() if row["step"] < step), {"step": step, **measured}]
         best = self._best(history)
         if best == step and self.schedule.keep == "best":
-            weights = {n: p.detach().cpu().contiguous() for n, p in self.model.named_parameters()}
+            weights = {n: p.detach().cpu().contiguous() for n, p in trained(self.model).items()}
             with self.work.write(f"{self.folder}/weights.safetensors") as path:
                 save_file(weights, path)
         self.work.write_json(f"{self.folder}/dev.json", history)
@@ -120,7 +121,7 @@ class Evaluations:
             path = self.work.path / self.folder / "weights.safetensors"
             with opening(path, "the weights of this model"), torch.no_grad():
                 weights = load_file(path)
-                for name, parameter in self.model.named_parameters():
+                for name, parameter in trained(self.model).items():
                     parameter.copy_(weights[name])
         step = history[-1]["step"] if self.schedule.keep == "last" else best
         row = next(row for row in history if row["step"] == step)

@@ -23,7 +23,7 @@ from qontext.training.batch import Batch, TrainableModel
 from qontext.training.config import TrainingConfig
 from qontext.training.distributed import Group
 from qontext.training.evaluation import Evaluations
-from qontext.training.memory import return_freed_memory
+from qontext.training.memory import recompute_layers, return_freed_memory
 from qontext.training.metrics import Metrics
 from qontext.training.optimizer import Optimizer
 from qontext.training.step import FRESH, Cache, Stepper
@@ -52,6 +52,8 @@ def train(
     `phase` names this training among several in one directory. With `cache`, contrastive gradients are
     computed in two passes. `evaluations` run during training, and may stop it; `after_step` gets the steps done.
     """
+    if config.activation_checkpointing:
+        recompute_layers(model)
     run, state = _resume(model, config, group, work, steps, phase, cache)
     done = int(state["step"])
     revised = _revised_steps(config, steps, group, work, phase, state)

@@ -1,4 +1,9 @@
-"""Memory: out-of-memory errors with a remedy, and returning freed memory to the system.
+"""Memory: what a step needs, out-of-memory errors with a remedy, and returning freed memory to the system.
+
+    weights 4 P (+ 2 P for copies in 16 bits), gradients 4 T, moments 8 T, activations of a micro-batch, scores of tokens
+
+of P parameters, T of which are trained. Activations are those that the backward pass keeps of a forward pass of the same
+architecture without numbers (PyTorch's device `meta`), so that every architecture is predicted alike.
 
 glibc returns large freed blocks to the system at once; the next allocation then has to fetch and clear every page again,
 which takes a fifth of a training step. During training, freed memory is therefore kept for later allocations.
@@ -13,13 +18,86 @@ import ctypes
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from qontext.frame.errors import QontextError
+from qontext.training.dropout import drawn_again
 
 # Numbers of the settings in glibc's malloc.h.
 _MMAP_MAX, _TRIM_THRESHOLD, _LARGEST = -4, -1, 2**31 - 1
+
+
+class StepMemory(NamedTuple):
+    """Bytes that a training step needs."""
+
+    weights: int
+    gradients: int
+    moments: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        return sum(self)
+
+
+def step_memory(
+    folder: Path,
+    *,
+    rows: int,
+    tokens: int,
+    dtype: torch.dtype,
+    predicted: int = 0,
+    lora_rank: int = 0,
+    recomputed: bool = False,
+) -> StepMemory:
+    """The memory of a step of training the encoder in a folder, with micro-batches of so many rows and tokens per row, of
+    which so many tokens in all are predicted at a time."""
+    from transformers import AutoModel
+
+    from qontext.models.load import quiet, read_config
+
+    config = read_config(folder)
+    with torch.device("meta"), quiet():
+        model: nn.Module = AutoModel.from_config(config, attn_implementation="eager").train()
+    weights = sum(p.numel() for p in model.parameters())
+    trained = weights
+    if lora_rank:
+        linear = [m for m in model.modules() if isinstance(m, nn.Linear)]
+        trained = sum(lora_rank * (m.in_features + m.out_features) for m in linear)
+    copies = 2 * weights if dtype.itemsize == 2 else 0
+    activations = _kept(model.to(dtype), rows, tokens, recomputed=recomputed)
+    activations += 8 * predicted * config.vocab_size  # scores and their gradient
+    return StepMemory(
+        4 * weights + copies + 4 * trained * bool(lora_rank), 4 * trained, 8 * trained, activations
+    )
+
+
+def _kept(model: nn.Module, rows: int, tokens: int, *, recomputed: bool) -> int:
+    """Bytes that the backward pass of a model on the device meta keeps, besides weights."""
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    own = {id(p) for p in model.parameters()}
+    storages: dict[int, Any] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in own:
+            storage = tensor.untyped_storage()
+            storages[storage._cdata] = storage  # kept, so that no other one gets its number
+        return tensor
+
+    ids = torch.ones(rows, tokens, dtype=torch.long, device="meta")
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        hidden = model(input_ids=ids).last_hidden_state
+    whole = sum(storage.nbytes() for storage in storages.values())
+    layers = sum(isinstance(module, GradientCheckpointingLayer) for module in model.modules())
+    if not recomputed or not layers:
+        return whole
+    return whole // layers + layers * hidden.numel() * hidden.element_size()
 
 
 @contextlib.contextmanager
@@ -33,8 +111,27 @@ def out_of_memory_as_sentence(step: int) -> Iterator[None]:
         raise QontextError(
             f"out of memory at step {step}",
             remedy="Lower --micro-tokens (the token budget per micro-batch), or --batch-size, or set "
-            "--gradient-cache on. The run resumes from its last checkpoint.",
+            "--gradient-cache on, or --activation-checkpointing. The run resumes from its last checkpoint.",
         ) from None
+
+
+def recompute_layers(model: nn.Module) -> None:
+    """Keep only the inputs of a model's transformer layers for the backward pass, and compute each again there: activation
+    checkpointing. The gradient is the same."""
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    for layer in model.modules():
+        if isinstance(layer, GradientCheckpointingLayer) and not getattr(layer, "is_recomputed", False):
+            vars(layer).update(forward=_computed_twice(layer, layer.forward), is_recomputed=True)
+
+
+def _computed_twice(layer: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+    def compute(*values: Any, **settings: Any) -> Any:
+        if not (layer.training and torch.is_grad_enabled()):
+            return forward(*values, **settings)
+        return checkpoint(forward, *values, use_reentrant=False, context_fn=drawn_again, **settings)
+
+    return compute
 
 
 def keep_freed_memory() -> None:

@@ -1,0 +1,161 @@
+"""Training adapters and recomputing layers: merged on save, resumed, cached, and equal to what they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.finetune.test_run import losses
+
+from qontext import Retriever, api
+from qontext.frame.errors import QontextError
+from qontext.training import adapters, checkpoint
+
+Finetune = Callable[..., Any]
+LORA: dict[str, Any] = {"lora_rank": 3, "precision": "fp32", "steps": 4}
+TEXTS = ["river stone bridge", "Chapter 3 the bread of the mill and a much longer oven", "a"]
+
+
+@pytest.fixture(scope="module")
+def adapted(finetune: Finetune, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    pytest.importorskip("peft", reason="peft is not installed")
+    out = tmp_path_factory.mktemp("adapted") / "out"
+    return finetune(out, keep_adapter=True, dropout=0.1, micro_tokens=60, gradient_cache="off", **LORA)
+
+
+def test_linear_layers_change_by_a_matrix_of_the_rank_and_nothing_else_does(
+    adapted: Any, start: Path
+) -> None:
+    before, after = (load_file(folder / "model.safetensors") for folder in (start, adapted.path))
+    assert before.keys() == after.keys()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {n for n in before if ".layer." in n and n.endswith("weight") and "LayerNorm" not in n}
+    ranks = {int(torch.linalg.matrix_rank(after[n] - before[n], rtol=1e-3)) for n in changed}
+    assert ranks == {3}, "all of them are used"
+
+
+def test_the_adapter_alone_is_the_merged_model_in_peft(adapted: Any, start: Path) -> None:
+    from peft import PeftModel
+    from transformers import AutoModel, AutoTokenizer
+
+    folder = adapted.path / "adapter"
+    small, whole = (
+        path.stat().st_size
+        for path in (folder / "adapter_model.safetensors", adapted.path / "model.safetensors")
+    )
+    assert small < whole / 2 and str(start) not in (folder / "adapter_config.json").read_text()
+    model = PeftModel.from_pretrained(AutoModel.from_pretrained(start), str(folder)).eval()
+    inputs = AutoTokenizer.from_pretrained(adapted.path)(
+        TEXTS, padding=True, truncation=True, return_tensors="pt"
+    )
+    inputs.pop("token_type_ids", None)
+    with torch.inference_mode():
+        theirs = model(**inputs).last_hidden_state[:, 0].numpy()
+    ours = Retriever(adapted, device="cpu", precision="fp32").encode(TEXTS, "passage")
+    assert np.abs(theirs - ours).max() < 1e-5
+
+
+def test_a_resumed_training_of_adapters_ends_in_the_same_bits_and_saves_little(
+    finetune: Finetune, adapted: Any, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save, sizes = checkpoint.save, list[int]()
+
+    def dying(work: Any, name: str, *rest: Any) -> None:
+        save(work, name, *rest)
+        sizes.append(max(path.stat().st_size for path in work.path.rglob("weights.safetensors")))
+        raise RuntimeError("killed")
+
+    settings = {"keep_adapter": True, "dropout": 0.1, "micro_tokens": 60, "gradient_cache": "off", **LORA}
+    monkeypatch.setattr(checkpoint, "save", dying)
+    with pytest.raises(RuntimeError):
+        finetune(tmp_path / "out", checkpoint_minutes=0, **settings)
+    monkeypatch.setattr(checkpoint, "save", save)
+    assert finetune(tmp_path / "out", **settings).digest == adapted.digest
+    assert sizes[0] < (start / "model.safetensors").stat().st_size / 2, (
+        "frozen weights are not in a checkpoint"
+    )
+
+
+def test_the_gradient_cache_trains_the_same_adapters(
+    finetune: Finetune, adapted: Any, tmp_path: Path
+) -> None:
+    cached = finetune(tmp_path / "out", gradient_cache="on", dropout=0.1, micro_tokens=60, **LORA)
+    assert losses(cached.path) == pytest.approx(losses(adapted.path), rel=1e-4)
+    assert not (cached.path / "adapter").exists()
+
+
+def test_recomputed_layers_train_in_the_same_bits_with_dropout_on(finetune: Finetune, tmp_path: Path) -> None:
+    settings = {"dropout": 0.1, "steps": 3, "precision": "fp32", "pooling": "mean"}
+    plain = finetune(tmp_path / "plain", **settings)
+    again = finetune(tmp_path / "again", activation_checkpointing=True, **settings)
+    assert losses(again.path) == losses(plain.path) and again.digest == plain.digest
+    assert "lora_rank" not in plain.meta["config"], "directories of earlier versions stay the same"
+
+
+def test_recomputed_layers_keep_their_inputs_alone(start: Path) -> None:
+    from qontext.models.encoder import load_encoder
+    from qontext.training.memory import recompute_layers
+
+    def kept() -> int:
+        """Bytes that the backward pass needs, besides weights."""
+        own = {id(p) for p in encoder.parameters()}
+        saved: dict[int, int] = {}
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            if id(tensor) not in own:
+                saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            (hidden,) = encoder(torch.ones(4, 16, dtype=torch.long), None)
+        size = sum(saved.values())
+        hidden.sum().backward()
+        return size
+
+    encoder = load_encoder(start).train()
+    whole = kept()
+    recompute_layers(encoder)
+    recompute_layers(encoder)  # twice is as once
+    assert kept() < whole / 4
+
+
+def test_rerankers_and_pretraining_train_adapters_and_heads(
+    beir: Path, groups: Path, start: Path, adapted: Any, tmp_path: Path
+) -> None:
+    common = {"batch_size": 4, "steps": 2, "device": "cpu", "lora_rank": 2, "lr": 1e-3, "precision": "fp32"}
+    reranker = api.train_reranker(
+        groups, passages=beir, encoder=start, candidates=3, max_length=40, out=tmp_path / "reranker", **common
+    )
+    before, after = load_file(start / "model.safetensors"), load_file(reranker.path / "model.safetensors")
+    assert not [name for name in after if "lora" in name or "base_layer" in name]
+    name = "embeddings.word_embeddings.weight"
+    assert torch.equal(before[name], after[f"bert.{name}"]) and after["classifier.bias"].abs().sum() > 0
+    encoder = api.pretrain(
+        beir.parent / "passages", method="cot-mae", encoder=start, max_tokens=24, workers=1, snapshots=2,
+        decoder_init="1", decoder_layers=1, out=tmp_path / "encoder", keep_adapter=True, **common,
+    )  # fmt: skip
+    weights = [
+        load_file(encoder.path / at / "model.safetensors") for at in ("snapshots/1", "snapshots/2", ".")
+    ]
+    assert not [name for name in weights[2] if "lora" in name or "base_layer" in name]
+    assert all(torch.equal(weights[1][name], weights[2][name]) for name in weights[2])
+    assert (encoder.path / "adapter" / "adapter_model.safetensors").exists()
+    head = load_file(encoder.path / "head.safetensors")
+    assert head and not [name for name in head if "lora" in name or "base_layer" in name]
+
+
+def test_settings_of_adapters_that_cannot_work(
+    finetune: Finetune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(QontextError, match="keep_adapter needs --lora-rank"):
+        finetune(tmp_path / "out", keep_adapter=True)
+    monkeypatch.setattr(adapters, "find_spec", lambda name: None)
+    with pytest.raises(
+        QontextError, match=r"--lora-rank needs the package peft\. Run: pip install 'qontext\[lora\]'"
+    ):
+        finetune(tmp_path / "out", lora_rank=2)
