@@ -111,7 +111,7 @@ def test_the_card_names_the_repository_and_no_path_of_this_machine(made: Path) -
 def test_a_dry_run_sends_nothing(hub: Hub, made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = api.push(made, "me/retriever", dry_run=True)
     assert hub.requests == [] and result["url"] == "" and result["visibility"] == "private"
-    said = "".join(capsys.readouterr())
+    said = " ".join("".join(capsys.readouterr()).split())
     assert "Would upload to the private repository me/retriever" in said and "model.safetensors" in said
     assert "# Dense retriever" in said
 

@@ -13,7 +13,7 @@ from qontext.data.collection import load_collection
 from qontext.evaluation.measures import measure, parse
 from qontext.frame.errors import QontextError
 from qontext.retrieve import bm25
-from qontext.retrieve.analyzer import Analyzer
+from qontext.retrieve.analyzer import LANGUAGES, Analyzer
 from qontext.retrieve.bm25 import Bm25
 from qontext.retrieve.encoded import postings
 
@@ -97,12 +97,23 @@ def test_analyzers_differ_in_stems_and_stop_words() -> None:
     assert terms("lucene", text) == ["miller", "river", "were", "run", "abov", "hi", "citi"]
     assert terms("english", text) == ["miller", "river", "run", "citi"]
     assert terms("german", "Häuser Hauses Haus") == ["haus"] * 3
+    # Pairs of neighbors of scripts without spaces; a single character, and words of other scripts, are whole.
+    assert terms("cjk", "黑豹队 NFL's 24分, 水。") == ["黑豹", "豹队", "nfl's", "24", "分", "水"]
+    assert terms("cjk", "ドアを 한국어 ประตู") == ["ドア", "アを", "한국", "국어", "ปร", "ระ", "ะต", "ตู"]
 
 
 def test_an_index_keeps_its_analyzer(tmp_path: Path) -> None:
     Bm25.build(["die Häuser am Fluss", "ein Boot"], ["a", "b"], analyzer="german").save(tmp_path / "index")
     (hit,) = Bm25.load(tmp_path / "index").search({"q": "Haus"}, 10)["q"]
     assert hit.passage == "a"
+
+
+def test_passages_without_spaces_are_found_by_their_pairs_of_characters(tmp_path: Path) -> None:
+    passages = ["黑豹队的防守只丢了308分，在联赛中排名第六。", "水轮磨坊在河边，面包师在那里磨面粉。"]
+    query = {"q": "谁在河边的磨坊磨面粉？"}
+    assert not Bm25.build(passages, ["a", "b"]).search(query, 10), "runs of characters are words"
+    Bm25.build(passages, ["a", "b"], analyzer=LANGUAGES["zh"]).save(tmp_path / "index")
+    assert Bm25.load(tmp_path / "index").search(query, 10)["q"][0].passage == "b"
 
 
 def test_an_unknown_analyzer_is_refused() -> None:

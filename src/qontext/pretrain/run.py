@@ -63,9 +63,6 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
         before, objective = objective, kind(encoder, options, common).to(group.device)
         if before is None:
             _take_head(config, objective, is_first=group.is_first)
-            config.add_adapters(
-                encoder.backbone
-            )  # now that the head has copied the layers that it starts from
         else:  # the next objective continues with the same encoder and head
             objective.head = before.head
         layout = kind.layout(options, common)
@@ -201,6 +198,9 @@ def _train(
 
     if name != config.method:  # the time limit is for the main phase, which is the last one
         config = config.model_copy(update={"minutes": None})
+    config.add_adapters(
+        objective.encoder.backbone
+    )  # now that the head has copied the layers that it starts from
     if config.compile == "on" or (config.compile == "auto" and group.device.type == "cuda"):
         objective.encoder.compile(dynamic=True)
     evaluations = _evaluations(objective, steps, config, titles, group, work, name) if config.probe else None

@@ -28,7 +28,7 @@ from qontext.frame.config import Input
 from qontext.frame.errors import QontextError
 from qontext.frame.parts import Outcome, Part, Parts, PartsConfig, slices
 from qontext.frame.stages import Stage
-from qontext.retrieve.analyzer import WORD, term_of
+from qontext.retrieve.analyzer import term_of, words_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,7 +52,7 @@ class Appended:
     """The words of queries that are appended. Words are compared as BM25 compares them, by an analyzer's terms."""
 
     def __init__(self, words: Words, analyzer: str) -> None:
-        self.words, self._term = words, cache(term_of(analyzer))
+        self.words, self._term, self._split = words, cache(term_of(analyzer)), words_of(analyzer)
 
     def __call__(self, passage: str, queries: list[str]) -> list[str]:
         """The chosen words of each query; queries without one are left out."""
@@ -61,12 +61,12 @@ class Appended:
         seen, wanted = self._terms(passage), self.words == "seen"
         kept = []
         for query in queries:
-            terms = ((word, self._term(word.lower())) for word in WORD.findall(query))
+            terms = ((word, self._term(word.lower())) for word in self._split(query))
             kept.append(" ".join(word for word, term in terms if term and (term in seen) == wanted))
         return [query for query in kept if query]
 
     def _terms(self, text: str) -> set[str]:
-        return {self._term(word) for word in WORD.findall(text.lower())}
+        return {self._term(word) for word in self._split(text.lower())}
 
 
 class _Rows(NamedTuple):

@@ -14,7 +14,7 @@ FORMATS = Kinds(
     "qontext.formats",
     "qontext.release:Format",
     {
-        "parquet": Kind("qontext.release.parquet:Parquet", "vectors with their passages"),
+        "parquet": Kind("qontext.release.export:Parquet", "vectors with their passages"),
         "onnx": Kind("qontext.release.onnx:Onnx", "a model for ONNX Runtime, fastembed, TEI and transformers.js"),
         "onnx-int8": Kind("qontext.release.onnx:OnnxInt8", "the same with 8-bit weights: a quarter of the size"),
         "openvino": Kind("qontext.release.openvino:OpenVino", "a model for OpenVINO"),

@@ -91,7 +91,8 @@ def card_of(
         if value:
             setattr(card.data, key, value)
     if figures:
-        card.data.model_name, card.data.eval_results = name.rpartition("/")[2], [_result(f) for f in figures]
+        data: Any = card.data
+        data.model_name, data.eval_results = name.rpartition("/")[2], [_result(f) for f in figures]
         card.text += _figures(figures)
     card.text += _files({CARD: 0, **sizes})
     return str(card)

@@ -105,7 +105,7 @@ def _shown(
 ) -> dict[str, Any]:
     """Show what is uploaded; the result."""
     sizes = [len(card.encode()), *((root / name).stat().st_size for name in files)]
-    rows = [{"file": name, "size": size} for name, size in zip([CARD, *files], sizes)]
+    rows: list[dict[str, Any]] = [{"file": name, "size": size} for name, size in zip([CARD, *files], sizes)]
     visibility = "public" if settings.public else "private"
     would = "Would upload" if settings.dry_run else "Uploaded"
     title = f"{would} to the {visibility} repository {settings.repository}"
@@ -189,7 +189,7 @@ def upload(root: Path, files: list[str], card: str, repository: str, *, is_publi
     except QontextError:
         raise
     except Exception as error:  # those of the Hub client and of its HTTP library
-        message = first_line(error).replace(api.token or "\0", "***")
+        message = first_line(error).replace(str(api.token), "***")
         raise QontextError(
             f"could not upload to {repository}: {message}",
             remedy="Check the name, and that your token may write there (hf auth whoami).",

@@ -2,7 +2,9 @@
 
 english             a long stop list and Porter's stemmer; the default
 lucene              Lucene's 33 stop words and Porter's stemmer, as its EnglishAnalyzer: to compare with Anserini
-plain words, unchanged
+plain               words, unchanged
+cjk                 Chinese, Japanese, Korean and Thai: pairs of neighboring characters, as there are no spaces between
+                    words, or not between all; words of other scripts are unchanged (Lucene's CJKAnalyzer)
 french, german, …   the Snowball stemmer of that language, and no stop words: frequent words have low weights anyway
 """
 
@@ -19,10 +21,14 @@ from qontext.frame.errors import choose
 LANGUAGES = {
     "ar": "arabic", "de": "german", "el": "greek", "es": "spanish", "fr": "french", "hi": "hindi", "it": "italian",
     "nl": "dutch", "pt": "portuguese", "ru": "russian", "sv": "swedish",
+    "ja": "cjk", "ko": "cjk", "th": "cjk", "zh": "cjk",
 }  # fmt: skip
 """Analyzers of languages other than English, by language code."""
 _STOP_LISTS = {"english": "STOPWORDS_EN_PLUS", "lucene": "STOPWORDS_EN"}
 WORD = re.compile(r"\w+(?:['’]\w+)*")
+_TOGETHER = "々-〇\u3040-ヿ㐀-䶿一-鿿豈-﫿가-힣฀-๿\U00020000-\U0003ffff"
+"""Characters of scripts without spaces between words, and of Hangul, whose words are long."""
+_CJK = re.compile(rf"(?P<run>[{_TOGETHER}]+)|(?:(?![{_TOGETHER}])\w)+(?:['’](?:(?![{_TOGETHER}])\w)+)*")
 
 
 class Analyzer:
@@ -30,12 +36,13 @@ class Analyzer:
 
     def __init__(self, name: str, numbers: dict[str, int], *, grow: bool) -> None:
         self._term, self._numbers, self._grow = term_of(name), numbers, grow
+        self._words = words_of(name)
         self._known: dict[str, int | None] = {}
 
     def __call__(self, text: str) -> list[int]:
         """The numbers of the text's terms, in order. Unknown terms get new numbers with `grow`, else are skipped."""
         terms = []
-        for word in WORD.findall(text.lower()):
+        for word in self._words(text.lower()):
             try:
                 number = self._known[word]
             except KeyError:
@@ -51,13 +58,28 @@ class Analyzer:
         return self._numbers.get(term) if term else None
 
 
+def words_of(name: str) -> Callable[[str], list[str]]:
+    """The function text → words of an analyzer."""
+    return _pairs if name == "cjk" else WORD.findall
+
+
+def _pairs(text: str) -> list[str]:
+    """The words of a text, and of a run of characters without spaces the pairs of neighbors, or its only one."""
+    words = []
+    for match in _CJK.finditer(text):
+        word = match[0]
+        is_pairs = match["run"] is not None and len(word) > 1
+        words += [word[n : n + 2] for n in range(len(word) - 1)] if is_pairs else [word]
+    return words
+
+
 @cache
 def term_of(name: str) -> Callable[[str], str]:
     """The function word → term of an analyzer; stop words become ""."""
     import Stemmer
 
     choose(name, analyzers(), "analyzer")
-    if name == "plain":
+    if name in ("plain", "cjk"):
         return lambda word: word
     is_english = name in ("english", "lucene")
     stop = _stop_words(_STOP_LISTS[name]) if is_english else frozenset()
@@ -89,4 +111,4 @@ def analyzers() -> list[str]:
     import Stemmer
 
     snowball = {name for name in Stemmer.algorithms() if "porter" not in name}
-    return ["english", "lucene", "plain", *sorted(snowball - {"english"})]
+    return ["english", "lucene", "plain", "cjk", *sorted(snowball - {"english"})]

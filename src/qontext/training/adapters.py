@@ -31,6 +31,8 @@ def add(backbone: nn.Module, rank: int, alpha: float | None, seed: int) -> None:
     """Freeze the backbone, and add an adapter to each linear layer of its stack. Default of α: twice the rank."""
     if find_spec("peft") is None:
         raise missing_extra("peft", "lora", "--lora-rank")
+    if _layers(backbone):  # in an earlier phase
+        return
     from peft import LoraConfig, inject_adapter_in_model
 
     names = [
