@@ -18,6 +18,7 @@ FIXTURES = {
     "browser": "drives a browser",
     "cluster": "starts a Ray cluster",
     "milvus_server": "starts a Milvus server",
+    "onnx": "converts a model to ONNX, which takes ten seconds",
     "postgres": "starts a PostgreSQL server",
 }
 """Fixture → why the tests that request it are slow."""

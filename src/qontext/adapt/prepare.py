@@ -73,9 +73,7 @@ def prepare(config: AdaptConfig) -> tuple[Request, Survey, list[str], int]:
             labeled=labeled,
             max_labels=config.max_labels if labeled else None,
             encoder=config.encoder,
-            generate=_generator(
-                config.generator, config.generator_model, config.endpoint, config.seed, device
-            ),
+            generate=_generator(config, device),
             pretrain=_objective(config.encoder, folder.layout, trained, config.seed)
             | ({"title": config.title} if config.title else {})
             | sparing,
@@ -165,12 +163,13 @@ def _objective(encoder: str, layout: Any, max_tokens: int, seed: int) -> dict[st
     return settings
 
 
-def _generator(kind: str, model: str | None, endpoint: str | None, seed: int, device: str) -> dict[str, Any]:
+def _generator(config: AdaptConfig, device: str) -> dict[str, Any]:
     from qontext.queries.generators.t5 import DEFAULT_MODEL
 
+    kind, model, endpoint = config.generator, config.generator_model, config.endpoint
     if kind == "auto":
         kind = "t5" if device == "cuda" and _at_hand(model or DEFAULT_MODEL) else "keyphrase"
-    settings: dict[str, Any] = {"generator": kind, "seed": seed}
+    settings: dict[str, Any] = {"generator": kind, "seed": config.seed}
     generator = GENERATORS.load(kind)
     options = generator.Options.model_fields
     if generator.model_option and model:

@@ -44,9 +44,9 @@ def figures_of(directory: Path, scores: Sequence[str]) -> list[Figure]:
     figures: list[Figure] = []
     if is_adapted(directory):
         about = read_adapted(directory)
-        verdict, system = about.get("verdict"), System.parse(about["system"])
+        verdict, system = about.get("verdict") or {}, System.parse(about["system"])
         alone = System(system.encoder or "start").name
-        for split, measured in (verdict or {}).get("scores", {}).items():
+        for split, measured in verdict.get("scores", {}).items():
             dataset = f"{'generated' if split == 'generated' else 'real'} questions about its documents"
             figures += [
                 Figure(dataset, split, name, float(value), int(verdict["queries"][split]))
@@ -84,8 +84,8 @@ def card_of(
         card = ModelCard(text, ignore_metadata_errors=False)
     except Exception as error:  # those of the YAML parser, among others
         raise QontextError(f"has metadata that cannot be read: {first_line(error)}", place=file) from None
-    card.text = _PATH.sub(lambda path: Path(path[0]).name, _FOLDER.sub(name, card.text)).rstrip() + "\n"
-    found = {"license": license, "base_model": base_model or base_of(root)}
+    card.text = _PATH.sub(lambda path: Path(str(path[0])).name, _FOLDER.sub(name, card.text)).rstrip() + "\n"
+    found: dict[str, Any] = {"license": license, "base_model": base_model or base_of(root)}
     found |= {"datasets": list(datasets), "language": list(languages)}
     for key, value in found.items():
         if value:

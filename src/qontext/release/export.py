@@ -24,8 +24,8 @@ class ExportConfig(StageConfig):
     kinds: ClassVar = {"to": FORMATS}
 
     source: Annotated[str, Input(positional=True)]
-    """What to export. Parquet: vectors from `encode`, an index from `index`, or what `adapt` made. All other formats: a
-    retriever, as a folder or Hub name, or what `adapt` made."""
+    """The source of the export. Parquet: vectors from `encode`, an index from `index`, or what `adapt` made. All other
+    formats: a retriever, as a folder or Hub name, or what `adapt` made."""
 
     to: str = "parquet"
     """The format."""
@@ -50,7 +50,7 @@ class Parquet(Format):
 
         from qontext.data import records
         from qontext.retrieve.encoded.packed import open_stored
-        from qontext.retrieve.encoded.passage_texts import PassageTexts, Row
+        from qontext.retrieve.encoded.passage_texts import PassageTexts, TextRow
         from qontext.retrieve.where import passages_of
 
         vectors = open_stored(_vectors(Path(source)))
@@ -58,7 +58,7 @@ class Parquet(Format):
             raise QontextError("holds vectors of queries, not of passages", place=source)
         vectors.check()
         texts = PassageTexts(vectors, options.passages or passages_of(vectors.artifact))
-        names = [name for name in Row._fields if name not in ("place", "metadata")]
+        names = [name for name in TextRow._fields if name not in ("place", "metadata")]
         with log.progress("export", len(vectors), "passages") as advance:
             parts: Sequence[Any] = vectors.parts
             for number, part in enumerate(parts):

@@ -63,7 +63,8 @@ def step_memory(
 
     config = read_config(folder)
     with torch.device("meta"), quiet():
-        model: nn.Module = AutoModel.from_config(config, attn_implementation="eager").train()
+        auto: Any = AutoModel  # untyped
+        model: nn.Module = auto.from_config(config, attn_implementation="eager").train()
     weights = sum(p.numel() for p in model.parameters())
     trained = weights
     if lora_rank:
@@ -93,11 +94,11 @@ def _kept(model: nn.Module, rows: int, tokens: int, *, recomputed: bool) -> int:
     ids = torch.ones(rows, tokens, dtype=torch.long, device="meta")
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         hidden = model(input_ids=ids).last_hidden_state
-    whole = sum(storage.nbytes() for storage in storages.values())
+    whole = sum(int(storage.nbytes()) for storage in storages.values())
     layers = sum(isinstance(module, GradientCheckpointingLayer) for module in model.modules())
     if not recomputed or not layers:
         return whole
-    return whole // layers + layers * hidden.numel() * hidden.element_size()
+    return whole // layers + layers * int(hidden.numel() * hidden.element_size())
 
 
 @contextlib.contextmanager
