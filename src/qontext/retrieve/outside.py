@@ -226,12 +226,12 @@ class Url(Outside):
         self.path = "" if path else "/v1/search"
 
     def ask(self, question: str, k: int) -> list[Result]:
-        from qontext.queries.generators.chat import Failed
+        from qontext.queries.generators.chat import CallFailed
 
         size = {"max_num_results": min(k, MOST_OF_A_STORE)} if self.is_store else {"k": k}
         try:
             return self.endpoint.post(self.path, {"query": question, **size}, _parsed)[:k]
-        except Failed as error:
+        except CallFailed as error:
             raise QontextError(f"does not answer {question!r}: {error}", place=self.spec) from None
 
 

@@ -146,9 +146,7 @@ def _open_answers(config: AnnotateConfig, root: Path) -> Study:
     if config.export and existing.settings["answers"]:
         return existing
     count = max(config.questions, len(existing.settings["answers"]))
-    asked = pools(
-        Path(config.passages), verdict.asked_split, list(verdict.scores[verdict.asked_split]), count
-    )
+    asked = pools(Path(config.passages), verdict.judged_split, verdict.systems, count)
     if config.questions > len(asked):
         log.note(f"There are only {len(asked):,} questions.")
     current = existing.with_answers(
