@@ -7,6 +7,7 @@ the reference's has another hash seed than that of the runs that are disturbed.
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import time
 from collections.abc import Iterator
@@ -57,7 +58,9 @@ COMMANDS = {
     "search-words": "search --bm25 --data labeled --split dev --k 20",
     "fuse": "fuse search search-words",
     "rerank": "rerank search --reranker train-reranker --data labeled --precision fp32",
+    "search-system": """search --system "sh -c 'echo p3; echo p5 # $QONTEXT_QUESTION'" --data labeled --split train""",
     "evaluate": "evaluate rerank labeled --split dev",
+    "evaluate-system": """evaluate docs.jsonl --system "mine=sh -c 'echo d3 # $QONTEXT_QUESTION'" --questions 8""",
     "report": "report evaluate --data labeled",
     "beir": "beir bm25 --sets labeled --data-root . --split dev",
     "run": "run recipe.toml",
@@ -121,7 +124,10 @@ class Server(tiny.Server):
 
         It gets a SIGINT in the last step of the training that writes the directory `interrupt`.
         """
-        order = {"argv": [*COMMANDS[name].split(), "--out", str(out), *more], "interrupt": str(interrupt)}
+        order = {
+            "argv": [*shlex.split(COMMANDS[name]), "--out", str(out), *more],
+            "interrupt": str(interrupt),
+        }
         return self.launch(order, self.folder / f"{name}.said", RANKS.get(name, 1))
 
 
@@ -197,7 +203,8 @@ def results(out: Path) -> dict[str, str]:
         artifact = artifacts.open_artifact(meta.parent)
         assert artifact.verify() == []
         for name, part in artifact.meta["parts"].items():
-            if not name.startswith(artifacts.LOGS) and Path(name).name != "README.md":
+            is_page = artifact.verb == "evaluate" and name.startswith(artifacts.DERIVED)  # with times
+            if not name.startswith(artifacts.LOGS) and not is_page and Path(name).name != "README.md":
                 recorded[f"{meta.parent.relative_to(out)}/{name}"] = part["hash"]
             if name == "logs/metrics.jsonl":
                 logged = [(line["phase"], line["step"]) for line in read(meta.parent / name)]

@@ -11,7 +11,6 @@ from pydantic import Field, model_validator
 
 from qontext.adapt.vector_index import CHOICES, Choice
 from qontext.corpus.sources import ReadAs, fingerprint, reads_below
-from qontext.data.collection import read_queries
 from qontext.data.passage import TitleRule
 from qontext.evaluation.ppi import FEWEST
 from qontext.frame.config import Action, Asks, Input, Machine, Seed, StageConfig, without_empty
@@ -21,9 +20,6 @@ from qontext.queries.generators import GENERATORS
 from qontext.queries.generators.chat import check_endpoint
 from qontext.retrieve import outside
 from qontext.retrieve.analyzer import LANGUAGES
-
-FEWEST_ASKED = 10
-"""Real questions without labels below which nothing can be learned from them."""
 
 
 class AdaptConfig(StageConfig):
@@ -130,17 +126,6 @@ class AdaptConfig(StageConfig):
         if self.lora_rank is None:
             del settings["lora_rank"]
         return {name: value for name, value in settings.items() if name not in options}
-
-    @model_validator(mode="after")
-    def _usable_questions(self) -> Self:
-        if self.questions is not None:
-            count = len(read_queries(self.questions))
-            if count < FEWEST_ASKED:
-                raise QontextError(
-                    f"{count} questions are too few to learn from: at least {FEWEST_ASKED} are needed",
-                    place=self.questions,
-                )
-        return self
 
     @model_validator(mode="after")
     def _can_serve(self) -> Self:

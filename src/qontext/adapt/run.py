@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from qontext.adapt.verdict import Verdict
 
 LOCK = "-adapt"
+FEWEST_ASKED = 10
+"""Real questions without labels below which nothing can be learned from them."""
 
 
 def run(config: AdaptConfig) -> dict[str, Any]:
@@ -61,6 +63,8 @@ def _run(config: AdaptConfig, root: Path) -> dict[str, Any]:
         before = state.read_planned(root)
         outside.remember(config.also)
         config, absent = with_recorded_settings(config, root, before)
+        if config.questions is not None and "questions" not in absent:
+            _check_questions(config.questions)
         config = _with_documents(config, aside or root)
         claim = _claim(config, root, absent)
         if not config.dry_run:
@@ -71,6 +75,16 @@ def _run(config: AdaptConfig, root: Path) -> dict[str, Any]:
                 log.note(f"{root} has a plan for another request: {differences}.")
             return _plan(config, root, claim, started, aside)
         return _resume(config, root, claim, before, started, aside, list(absent))
+
+
+def _check_questions(file: str) -> None:
+    """Refuse too few real questions."""
+    from qontext.data.collection import read_queries
+
+    if (count := len(read_queries(file))) < FEWEST_ASKED:
+        raise QontextError(
+            f"{count:,} questions are too few to learn from: at least {FEWEST_ASKED} are needed", place=file
+        )
 
 
 def _refuse_foreign(root: Path) -> None:

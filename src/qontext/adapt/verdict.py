@@ -39,11 +39,12 @@ FEW = 200
 FLATTERY = (
     "There are no real questions, so these results are for generated ones about documents that were not trained on. "
     "Such questions favor a model that was trained on similar ones, and BM25, because they share words with their "
-    "passages: the order of the systems is less reliable. Provide labels if you can."
+    "passages: the order of the systems is less reliable. Provide labels if you can, or judge some answers (--judge 30)."
 )
 WRITTEN = (
     "There are no real questions, so these results are for questions that a language model wrote about documents that "
-    "were not trained on. The order of the systems may differ from that on real questions. Provide labels if you can."
+    "were not trained on. The order of the systems may differ from that on real questions. Provide labels if you can, or "
+    "judge some answers (--judge 30)."
 )
 MEANING = "p is the probability of a difference at least this large between equally good systems."
 
