@@ -12,17 +12,17 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 demo: $(VENV)/demo-installed
 	$(BIN)/qontext demo --out runs/demo
 
-PYTEST = OMP_NUM_THREADS=1 QONTEXT_AUTO_PRECISION=$(1) $(BIN)/pytest -n 3 --dist loadscope
+PYTEST = OMP_NUM_THREADS=1 QONTEXT_AUTO_PRECISION=$(1) $(BIN)/pytest -n $(2) --dist loadscope
 
 test: check
-	$(call PYTEST,fp32) -m 'not slow'
+	$(call PYTEST,fp32,2) -m 'not slow'
 
 test-all: test test-slow
 
 # What `make test` leaves out; `make tiers` says what and why.
 test-slow: install
-	$(call PYTEST,fp32) -m slow
-	$(call PYTEST,bf16) -m numeric $$(grep -lr 'pytest.mark.numeric' tests --include='test_*.py')
+	$(call PYTEST,fp32,3) -m slow
+	$(call PYTEST,bf16,3) -m numeric $$(grep -lr 'pytest.mark.numeric' tests --include='test_*.py')
 
 tiers: install
 	$(BIN)/python -m tests.tiers

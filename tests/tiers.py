@@ -53,13 +53,20 @@ SLOW: dict[str, list[str]] = {
         "hostile/test_hostile.py::test_more_cases",
         "serve/test_fuzz.py",
     ],
-    "runs every example of help and documentation; the fast tier runs the README's": [
+    "runs the examples of help and documentation, in a workspace that is made with twenty commands": [
         "examples/test_docs.py::test_the_blocks_of_a_page_run",
         "examples/test_help.py",
+        "examples/test_public_names.py::test_the_example_of_a_public_name_runs",
+    ],
+    "measures memory, or reads so much that it counts": [
+        "corpus/test_sources_dirty.py::test_a_line_too_long_is_not_held_in_memory",
+        "corpus/test_sources_dirty.py::test_memory_does_not_grow_with_the_corpus",
+        "corpus/test_tokens.py::test_real_text_has_the_tokenizers_own_ids",
+        "data/test_compression.py::test_documents_after_a_hundred_million_empty_lines",
+        "queries/test_relevance.py::test_memory_does_not_grow_with_the_corpus",
+        "training/test_memory.py",
     ],
     "adapts or trains as a whole once more, under other conditions": [
-        "adapt/test_also.py::test_what_people_have_is_measured_as_ours_is",
-        "adapt/test_asked.py::test_real_questions_are_learned_from_imitated_and_judged",
         "adapt/test_adapt.py::test_a_plan_of_a_busy_machine_is_made_again",
         "adapt/test_adapt.py::test_documents_added_changed_and_deleted_are_indexed_without_training",
         "adapt/test_demo.py",
@@ -80,9 +87,21 @@ SLOW: dict[str, list[str]] = {
 """Reason → folders, files and functions whose tests are slow."""
 
 CASES: dict[str, int] = {
-    "examples/test_docs.py::test_the_blocks_of_a_page_run": 1,
-    "examples/test_help.py::test_the_command_at_the_head_of_a_recipe_is_ready_to_run": 2,
+    "cluster/test_parts.py::test_shards_make_what_one_process_makes": 3,
+    "damage/test_damaged_artifacts.py::test_a_description_with_odd_values": 4,
+    "damage/test_damaged_models.py::test_settings_of_odd_types": 2,
+    "finetune/test_representations.py::test_a_training_that_was_stopped_ends_in_the_same_bits": 2,
     "finetune/test_representations.py::test_it_comes_closer_to_a_teacher": 1,
+    "finetune/test_representations.py::test_search_finds_what_the_similarity_says": 2,
+    "finetune/test_representations.py::test_the_cache_trains_the_same": 2,
+    "finetune/test_run.py::test_it_learns_and_the_cache_gives_the_plain_gradient_with_dropout_on": 1,
+    "pretrain/test_gradients.py::test_small_rectangles_give_the_gradient_of_one_padded_batch_with_dropout_on": 3,
+    "pretrain/test_no_waiting.py::test_no_step_reads_a_value": 6,
+    "pretrain/test_reports.py::test_dropout_does_not_depend_on_the_micro_batches": 1,
+    "pretrain/test_run.py::test_every_method_learns_and_leaves_an_encoder_behind": 4,
+    "pretrain/test_step.py::test_the_loss_is_that_of_the_training": 2,
+    "queries/test_causal.py::test_the_batch_does_not_matter": 1,
+    "retrieve/test_first_answer.py::test_a_question_imports_nothing_heavy": 2,
     "workflow/test_small.py::test_a_recipe_runs_whole_and_ends_with_scores": 3,
     "workflow/test_small.py::test_a_sweep_runs_whole_and_ends_with_a_table": 1,
 }

@@ -9,7 +9,7 @@ from qontext.data.records import Hit
 from qontext.data.runs import Run
 from qontext.finetune.clusters import ClusteredSampler, k_means
 from qontext.finetune.examples import Examples
-from qontext.finetune.negatives.groups import QueryGroup
+from qontext.finetune.negatives.groups import Group
 
 
 def test_k_means_finds_what_lies_together() -> None:
@@ -48,7 +48,7 @@ def test_negatives_are_drawn_evenly_from_bins_of_the_margin() -> None:
     scores = [*np.linspace(0, 0.5, 97), 9.9, 9.8, 5.0]
     names = [f"n{k}" for k in range(len(scores))]
     hits = [Hit("q", "p", 10.0), *(Hit("q", name, float(score)) for name, score in zip(names, scores))]
-    examples = Examples([QueryGroup("q", "a question", ["p"], names)], "test", Run.of(hits))
+    examples = Examples([Group("q", "a question", ["p"], names)], "test", Run.of(hits))
     examples.attach_passage_keys(np.arange(101))
 
     def margins() -> list[float]:

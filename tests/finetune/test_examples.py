@@ -7,11 +7,11 @@ import pytest
 
 from qontext.data.runs import Run
 from qontext.finetune.examples import Examples
-from qontext.finetune.negatives.groups import QueryGroup
+from qontext.finetune.negatives.groups import Group
 from qontext.frame.errors import QontextError
 
 
-def examples(*groups: QueryGroup, teacher: Run | None = None, keys: dict[str, int] | None = None) -> Examples:
+def examples(*groups: Group, teacher: Run | None = None, keys: dict[str, int] | None = None) -> Examples:
     result = Examples(groups, "here", teacher)
     result.attach_passage_keys(
         np.array([(keys or {}).get(id, 1000 + n) for id, n in result.number.items()], np.int64)
@@ -19,7 +19,7 @@ def examples(*groups: QueryGroup, teacher: Run | None = None, keys: dict[str, in
     return result
 
 
-SEVEN = QueryGroup("q", "a question", ["a", "b", "c"], [f"n{i}" for i in range(7)])
+SEVEN = Group("q", "a question", ["a", "b", "c"], [f"n{i}" for i in range(7)])
 
 
 def shown(rows: Examples, epoch: int, per_visit: int, seed: int = 1, query: int = 0) -> list[str]:
@@ -39,25 +39,25 @@ def test_the_window_slides_and_positives_rotate() -> None:
 
 
 def test_a_query_shows_the_same_whatever_stands_beside_it() -> None:
-    alone, beside = examples(SEVEN), examples(QueryGroup("r", "another", ["x"], ["y"]), SEVEN)
+    alone, beside = examples(SEVEN), examples(Group("r", "another", ["x"], ["y"]), SEVEN)
     for epoch in range(4):
         assert shown(alone, epoch, 4) == shown(beside, epoch, 4, query=1)
     assert shown(alone, 0, 8) != shown(alone, 0, 8, seed=2)
 
 
 def test_too_few_negatives_are_filled_up_from_all_passages() -> None:
-    rows = examples(QueryGroup("few", "short of negatives", ["p"], ["n"]), SEVEN)
+    rows = examples(Group("few", "short of negatives", ["p"], ["n"]), SEVEN)
     assert rows.short_of(4) == 1
     draws = [shown(rows, epoch, 4) for epoch in range(20)]
     assert all(v[:2] == ["p", "n"] for v in draws)
     assert len({p for v in draws for p in v[2:]}) > 5
     assert rows.passages_per_visit(16) == 8
-    assert examples(QueryGroup("q", "text", ["p"], [])).passages_per_visit(16) == 1
+    assert examples(Group("q", "text", ["p"], [])).passages_per_visit(16) == 1
 
 
 def test_what_says_the_same_as_a_positive_is_no_negative() -> None:
-    same = QueryGroup("q", "text", ["p"], ["twin", "p", "n"])
-    other = QueryGroup("r", " text ", ["r"], ["n", "p"])  # the same question under another id
+    same = Group("q", "text", ["p"], ["twin", "p", "n"])
+    other = Group("r", " text ", ["r"], ["n", "p"])  # the same question under another id
     rows = examples(same, other, keys={"p": 7, "twin": 7, "r": 8})
     assert [len(row.negatives) for row in rows.rows] == [1, 1]
     assert rows.known.tolist() == [[7, 8], [7, 8]]
@@ -85,7 +85,7 @@ def test_a_teacher_has_nothing_to_say_of_a_query_without_negatives() -> None:
     scores = {"a": [("1", 2.0), ("2", 1.0)], "b": [("3", 1.0)]}
     rows = [(query, passage, score) for query, scored in scores.items() for passage, score in scored]
     teacher = Run.from_columns(*map(list, zip(*rows)), place="teacher")
-    groups = [QueryGroup("a", "first", ["1"], ["2"]), QueryGroup("b", "second", ["3"], [])]
+    groups = [Group("a", "first", ["1"], ["2"]), Group("b", "second", ["3"], [])]
     examples = Examples(groups, "groups", teacher)
     assert examples.queries == ["a"] and examples.without_negatives == 1
     with pytest.raises(QontextError, match="no query with negatives"):
@@ -96,6 +96,6 @@ def test_groups_that_cannot_be_trained_on_are_refused() -> None:
     with pytest.raises(QontextError, match="here: contains no query"):
         examples()
     with pytest.raises(QontextError, match="the query 'q' has no positive"):
-        examples(QueryGroup("q", "text", [], ["n"]))
+        examples(Group("q", "text", [], ["n"]))
     with pytest.raises(QontextError, match="the query 'q' has no text"):
-        examples(QueryGroup("q", " ", ["p"], ["n"]))
+        examples(Group("q", " ", ["p"], ["n"]))

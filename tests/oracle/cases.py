@@ -24,7 +24,7 @@ from qontext.finetune.bi_encoder import BiEncoder
 from qontext.finetune.config import FinetuneConfig
 from qontext.finetune.examples import Examples
 from qontext.finetune.losses import LOSSES
-from qontext.finetune.negatives.groups import QueryGroup as Labels
+from qontext.finetune.negatives.groups import Group as Labels
 from qontext.models.encoder import Encoder
 from qontext.models.representations.vector import Vector
 from qontext.pretrain.batches import BatchPlan

@@ -11,7 +11,7 @@ import qontext
 from qontext import Run, api
 from qontext.data.collection import read_passages
 from qontext.finetune.negatives import mine
-from qontext.finetune.negatives.groups import QueryGroup, read_groups
+from qontext.finetune.negatives.groups import Group, read_groups
 from qontext.frame.errors import QontextError
 
 
@@ -23,7 +23,7 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def mined(run: Path, beir: Path, out: Path, **settings: Any) -> tuple[dict[str, QueryGroup], dict[str, Any]]:
+def mined(run: Path, beir: Path, out: Path, **settings: Any) -> tuple[dict[str, Group], dict[str, Any]]:
     artifact = api.mine(run, beir / "qrels" / "train.tsv", data=beir, out=out, **settings)
     return {group.query: group for group in read_groups(artifact.path)}, artifact.summary
 
@@ -129,7 +129,7 @@ def test_dpr_s_training_file_has_judgments_questions_and_negatives(
         tmp_path / "other", train, also=(str(train),), queries=train, passages=beir, out=tmp_path / "groups"
     )
     first, second = read_groups(mined_groups.path)
-    assert first == QueryGroup("0", "question 0", ["p00"], ["p50", "p40", "p41"])
+    assert first == Group("0", "question 0", ["p00"], ["p50", "p40", "p41"])
     assert second.negatives == ["p51", "p40", "p41"]
     rows[0]["answers"] = [next(p.text for p in read_passages(beir) if p.id == "p50").upper()]
     train.write_text(json.dumps(rows))
@@ -143,7 +143,7 @@ def test_dpr_s_training_file_has_judgments_questions_and_negatives(
             tmp_path / "other", train, **{**settings, "answers": tmp_path / "others.tsv"}, out=tmp_path / "c"
         )
     assert list(read_groups(train)) == [
-        QueryGroup(str(n), f"question {n}", [f"p0{n}"], ["p40", "p41"]) for n in (0, 1)
+        Group(str(n), f"question {n}", [f"p0{n}"], ["p40", "p41"]) for n in (0, 1)
     ]
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from qontext.data.collection import load_collection, read_passages
 from qontext.data.runs import Run
-from qontext.finetune.negatives.groups import QueryGroup, read_groups
+from qontext.finetune.negatives.groups import Group, read_groups
 from qontext.frame import log
 from qontext.frame.errors import QontextError
 from qontext.models.batching import Ints
@@ -45,7 +45,7 @@ class Examples:
     same text share their positives.
     """
 
-    def __init__(self, groups: Iterable[QueryGroup], place: str, teacher: Run | None = None) -> None:
+    def __init__(self, groups: Iterable[Group], place: str, teacher: Run | None = None) -> None:
         self.place = place
         self.number: dict[str, int] = {}
         self.queries: list[str] = []
@@ -69,7 +69,7 @@ class Examples:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def _add(self, group: QueryGroup, teacher: Run | None) -> None:
+    def _add(self, group: Group, teacher: Run | None) -> None:
         if not group.positives:
             raise QontextError(f"the query {group.query!r} has no positive", place=self.place)
         if not group.text.strip():
@@ -215,13 +215,13 @@ def read_examples(
     return Examples(read_groups(source), source, teacher), passages
 
 
-def _judged(folder: str, split: str) -> Iterator[QueryGroup]:
+def _judged(folder: str, split: str) -> Iterator[Group]:
     collection = load_collection(folder)
     qrels, texts = collection.qrels(split), collection.queries(split)
     skipped = 0
     for query, judged in qrels.items():
         if positives := [passage for passage, grade in judged.items() if grade > 0]:
-            yield QueryGroup(query, texts[query], positives, [])
+            yield Group(query, texts[query], positives, [])
         else:
             skipped += 1
     if skipped:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from qontext.data.collection import Passage, Qrels
-    from qontext.models.folder import Kind, Layout
+    from qontext.models.folder import FolderLayout, Kind
     from qontext.models.retriever import Retriever
     from qontext.retrieve.rankers import Encodes
 
@@ -272,7 +272,7 @@ class ExportedEncoder:
         from qontext.models.folder import QUERY_FOLDER, read_layout
         from qontext.models.tokenizer import load_tokenizer
 
-        self.layout: Layout = read_layout(folder)
+        self.layout: FolderLayout = read_layout(folder)
         self.tokenizer = load_tokenizer(folder)
         self.compute = open(folder)
         half = folder / QUERY_FOLDER

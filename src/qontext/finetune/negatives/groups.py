@@ -35,7 +35,7 @@ GROUPS = pa.schema(
 )
 
 
-class QueryGroup(NamedTuple):
+class Group(NamedTuple):
     """One training query: its id and text, and passage ids."""
 
     query: str
@@ -44,7 +44,7 @@ class QueryGroup(NamedTuple):
     negatives: list[str]
 
 
-class Groups(list[QueryGroup]):
+class Groups(list[Group]):
     """Training groups; a table in a notebook, and a file for `finetune`."""
 
     def write(self, path: Path | str) -> None:
@@ -73,11 +73,11 @@ class Groups(list[QueryGroup]):
         return html.table(rows, repr(self))
 
 
-def read_groups(source: Path | str) -> Iterator[QueryGroup]:
+def read_groups(source: Path | str) -> Iterator[Group]:
     """The groups that `mine` wrote, or the questions of DPR's training file, in order."""
     path = Path(source).expanduser()
     if dpr.is_training_file(path):
-        yield from map(QueryGroup._make, dpr.labeled(path))
+        yield from map(Group._make, dpr.labeled(path))
         return
     if path.is_file() and path.suffix != ".parquet":
         raise QontextError(
@@ -87,7 +87,7 @@ def read_groups(source: Path | str) -> Iterator[QueryGroup]:
             "positives, or DPR's biencoder-nq-train.json.",
         )
     for batch in records.read_table(source, GROUPS, columns=GROUPS.names):
-        yield from map(QueryGroup, *(batch.column(name).to_pylist() for name in GROUPS.names))
+        yield from map(Group, *(batch.column(name).to_pylist() for name in GROUPS.names))
 
 
 def candidates_of(groups: Path | str) -> Run:

@@ -13,7 +13,7 @@ import numpy as np
 from qontext.data.collection import Passage, Qrels, read_queries
 from qontext.data.load import load_qrels
 from qontext.data.runs import Run
-from qontext.finetune.negatives.groups import Groups, QueryGroup
+from qontext.finetune.negatives.groups import Group, Groups
 from qontext.finetune.negatives.sources import Corpus, NegativeSources
 from qontext.frame.disk import StrPath
 from qontext.frame.errors import QontextError
@@ -174,7 +174,7 @@ def group_of(
     sources: NegativeSources,
     how: Selection,
     report: SelectionReport,
-) -> QueryGroup:
+) -> Group:
     """The query with its positives and negatives."""
     negatives: dict[str, None] = {}
     answering, corpus = sources.answering.get(query, ()), sources.drawn
@@ -191,7 +191,7 @@ def group_of(
     report.queries += 1
     report.negatives += len(negatives)
     report.fewer_than_asked += len(negatives) < how.per_query
-    return QueryGroup(query, sources.queries[query], positives, list(negatives))
+    return Group(query, sources.queries[query], positives, list(negatives))
 
 
 def _from_run(

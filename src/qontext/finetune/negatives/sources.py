@@ -17,7 +17,7 @@ from qontext.data.collection import Passage, read_passages
 from qontext.data.rows import ids_and_documents
 from qontext.data.runs import Run
 from qontext.evaluation.answers import Question, read_questions, token_matcher, tokens
-from qontext.finetune.negatives.groups import QueryGroup
+from qontext.finetune.negatives.groups import Group
 from qontext.frame.errors import QontextError
 from qontext.training.randomness import generator
 
@@ -37,7 +37,7 @@ class NegativeSources:
         ids = list(dict.fromkeys(id for own in positives for id in own))
         return {} if self.drawn is None else dict(zip(ids, self.drawn.rows(ids).tolist()))
 
-    def check(self, groups: Sequence[QueryGroup], place: str) -> None:
+    def check(self, groups: Sequence[Group], place: str) -> None:
         """Refuse negatives that are not in the corpus."""
         unknown = [id for id, row in self.places(group.negatives for group in groups).items() if row < 0]
         if unknown:
