@@ -194,6 +194,14 @@ def test_two_systems_have_two_names() -> None:
         all_named(["mine=cat {question}", "mine=echo {question}"])
 
 
+def test_a_key_is_for_one_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QONTEXT_SYSTEM_KEY", "a-key-of-mine")
+    all_named(["a=http://127.0.0.1:1/one", "b=http://127.0.0.1:1/two", "c=cat {question}"])
+    with pytest.raises(QontextError, match=r"several hosts: 127.0.0.1:1, 127.0.0.1:2") as error:
+        all_named(["a=http://127.0.0.1:1", "b=http://127.0.0.1:2"])
+    assert "a-key-of-mine" not in str(error.value)
+
+
 @pytest.mark.parametrize(
     ("code", "message"),
     [

@@ -87,6 +87,12 @@ def all_named(texts: Sequence[str]) -> dict[str, str]:
     names = [name for name, _ in pairs]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise QontextError(f"two systems have the name {twice!r}", remedy="Choose another name.")
+    hosts = {urlsplit(spec).netloc for _, spec in pairs if _is_url(spec)}
+    if len(hosts) > 1 and os.environ.get(KEY):
+        raise QontextError(
+            f"the key in {KEY} would be sent to several hosts: {', '.join(sorted(hosts))}",
+            remedy="Unset it, or measure them in two commands.",
+        )
     return dict(pairs)
 
 
