@@ -549,6 +549,13 @@ def search(
     *,
     out: str | Path,
     device: str = 'auto',
+    refresh: bool = False,
+    vectors: bool = True,
+    also: Sequence[str] = (),
+    explain: bool = False,
+    min_score: float | None = None,
+    context: int = 0,
+    files: bool = False,
     k1: float = 0.9,
     b: float = 0.4,
     analyzer: str = 'english',
@@ -556,6 +563,7 @@ def search(
     on: str = 'local',
     shard: str | None = None,
     where: Sequence[str] = (),
+    group: Literal['passage', 'document'] = 'passage',
     data: str | Path | Artifact | None = None,
     split: str | None = None,
     queries: str | Path | Artifact | None = None,
@@ -582,6 +590,13 @@ def search(
     *,
     out: None = None,
     device: str = 'auto',
+    refresh: bool = False,
+    vectors: bool = True,
+    also: Sequence[str] = (),
+    explain: bool = False,
+    min_score: float | None = None,
+    context: int = 0,
+    files: bool = False,
     k1: float = 0.9,
     b: float = 0.4,
     analyzer: str = 'english',
@@ -589,6 +604,7 @@ def search(
     on: str = 'local',
     shard: str | None = None,
     where: Sequence[str] = (),
+    group: Literal['passage', 'document'] = 'passage',
     data: str | Path | Artifact | None = None,
     split: str | None = None,
     queries: str | Path | Artifact | None = None,
@@ -822,6 +838,19 @@ def adapt(
 ) -> dict[str, Any]:
     """Build and evaluate a retriever for your documents."""
 
+def refresh(
+    out: str | Path,
+    *,
+    source: Sequence[str] = (),
+    about: Sequence[str] = (),
+    remove: Sequence[str] = (),
+    only: Sequence[str] = (),
+    encoder: str | Path | Artifact | None = None,
+    words: bool = False,
+    trust: bool = False,
+) -> dict[str, Any]:
+    """Index changed documents; add and remove sources."""
+
 def run(
     recipe: str | Path | Artifact,
     *,
@@ -865,6 +894,8 @@ def serve(
     split: str = 'test',
     runs: str | Path | Artifact | None = None,
     about: str = '',
+    refresh: str | None = None,
+    watch: bool = False,
     host: str = '127.0.0.1',
     port: int = 8000,
     allow_host: Sequence[str] = (),

@@ -11,7 +11,9 @@ from tests.examples.parsed import parse, why_not_executed, why_not_run
 from tests.examples.workspace import Workspace
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", PAGES, ids=lambda page: page.stem if page.stem != "SKILL" else page.parent.name
+)
 def test_the_blocks_of_a_page_run(page: Path, workspace: Workspace, tmp_path: Path) -> None:
     """One after the other, in one folder, where a recipe that is shown is recipe.toml from then on."""
     folder = workspace.copy(tmp_path / "workspace")
@@ -36,7 +38,9 @@ def test_the_blocks_of_a_page_run(page: Path, workspace: Workspace, tmp_path: Pa
                 )
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", PAGES, ids=lambda page: page.stem if page.stem != "SKILL" else page.parent.name
+)
 def test_the_links_of_a_page_exist(page: Path) -> None:
     links = re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text())
     assert links or page.name != "README.md"

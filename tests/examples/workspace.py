@@ -30,6 +30,7 @@ SMALLER = {
     "train-reranker": f"{TRAINING} --candidates 3",
     "(filter|relevance) .*--re(triever|ranker)": "--device cpu",
     "(encode|rerank|search (?!--bm25))": COMPUTING,
+    "search handbook": "--no-vectors",
     "adapt": "--encoder encoder --budget 1m --yes",
     "run recipe.toml .*pretrain": "--set pretrain.steps=2",
     "run (?!recipe.toml)": "--dry-run",

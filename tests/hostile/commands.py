@@ -126,6 +126,7 @@ COMMANDS: dict[str, Settings] = {
     "sweep": {"recipe": "@recipe.toml", "grid": ["search.k1=0.5,0.9"], "out": "OUT"},
     "report": {"runs": ["@scores", "@scores-of-ranks"], "data": "@set"},
     "adapt": {"documents": "@docs.jsonl", "encoder": "@encoder", "out": "OUT", "dry_run": True},
+    "refresh": {"out": "OUT", "source": ["@docs.jsonl"], "words": True},
     "run": {"recipe": "@recipe.toml", "out": "OUT"},
     "recipes": {},
     "demo": {"source": PYDOCS, "passages": 10, "budget": "1s", "out": "OUT"},

@@ -66,6 +66,7 @@ COMMANDS = {
     "run": "run recipe.toml",
     "sweep": "sweep recipe.toml --grid search.b=0,1",
     "adapt": "adapt docs.jsonl --encoder pretrain --budget 10m",
+    "refresh": "refresh --source docs.jsonl --words",
 }
 RANKS = {"pretrain-2": 2}
 """Commands that several processes work on together, as torchrun starts them."""
@@ -124,10 +125,8 @@ class Server(tiny.Server):
 
         It gets a SIGINT in the last step of the training that writes the directory `interrupt`.
         """
-        order = {
-            "argv": [*shlex.split(COMMANDS[name]), "--out", str(out), *more],
-            "interrupt": str(interrupt),
-        }
+        where = [str(out)] if name == "refresh" else ["--out", str(out)]
+        order = {"argv": [*shlex.split(COMMANDS[name]), *where, *more], "interrupt": str(interrupt)}
         return self.launch(order, self.folder / f"{name}.said", RANKS.get(name, 1))
 
 

@@ -196,6 +196,8 @@ class Request:
     """Real questions without labels."""
     also: dict[str, str] = field(default_factory=dict)
     """Name → outside system to measure beside ours."""
+    tokenizer: str | None = None
+    """What counts the tokens of passages; None: the encoder's tokenizer."""
 
     def without_training_on_labels(self) -> Request:
         """Labels that are not trained on all measure, unless they have splits of their own."""

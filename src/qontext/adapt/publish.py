@@ -34,7 +34,7 @@ FILE = "index.toml"
 
 def make_index(
     request: Request,
-    model: str,
+    model: str | None,
     root: Path,
     reuse: Mapping[str, str],
     choice: Choice | None,
@@ -43,7 +43,7 @@ def make_index(
     tokens: bool,
 ) -> tuple[Path, list[dict[str, Any]]]:
     """Build the index with this encoder, unless it is up to date; returns its folder and the steps that ran. `reuse`
-    names what was encoded earlier. With `tokens`, it has their bits.
+    names what was encoded earlier. With `tokens`, it has their bits; without a model, only an index of words.
 
     An index that is searched stays as it is: the other one is built beside it, and `adapted.json`, which is written
     afterwards, names it. Without a choice, the directory keeps the index of its vectors.
@@ -134,7 +134,7 @@ def _encoded(index: Path) -> dict[str, str]:
 
 
 def recipe_of(
-    request: Request, model: str, root: Path, reuse: Mapping[str, str], choice: Choice, *, tokens: bool
+    request: Request, model: str | None, root: Path, reuse: Mapping[str, str], choice: Choice, *, tokens: bool
 ) -> Recipe:
     """The recipe of the index, as it is written."""
     dense = None if choice.is_exact else choice.settings(current_index(root))

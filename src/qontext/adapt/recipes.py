@@ -40,14 +40,14 @@ def training_recipe(request: Request, plan: Plan) -> Recipe:
 
 def serving_recipe(
     request: Request,
-    model: str,
+    model: str | None,
     reuse: Mapping[str, str],
     dense: dict[str, Any] | None,
     *,
     tokens: bool,
 ) -> Recipe:
     """The recipe for an index of all documents; `reuse` names what earlier steps encoded, `dense` has the settings of an
-    index of the vectors. With `tokens`, the bits of tokens are stored, too."""
+    index of the vectors. With `tokens`, the bits of tokens are stored, too. Without a model, words are all that is indexed."""
     reading: dict[str, Any] = {
         "texts": "@passages",
         "encoder": model,
@@ -60,8 +60,8 @@ def serving_recipe(
     if dense is None:  # an index has one vector of each passage
         vectors["window"] = request.window
     steps = (
-        Step.of("passages", _splitting(request, model), verb="split"),
-        Step.of("vectors", vectors, verb="encode"),
+        Step.of("passages", _splitting(request, model or request.encoder), verb="split"),
+        *([Step.of("vectors", vectors, verb="encode")] if model else []),
         Step.of(
             "bm25",
             {"source": "@passages", "backend": "bm25", **request.words},
@@ -90,7 +90,11 @@ def systems(plan: Plan) -> list[str]:
 
 def _splitting(request: Request, tokenizer: str) -> dict[str, Any]:
     """The settings of `split`."""
-    source: dict[str, Any] = {"source": request.documents, "on_error": "skip", "tokenizer": tokenizer}
+    source: dict[str, Any] = {
+        "source": request.documents,
+        "on_error": "skip",
+        "tokenizer": request.tokenizer or tokenizer,
+    }
     source |= {"read_as": list(request.read_as)} if request.read_as else {}
     if request.keep:
         return {**source, "keep": True}

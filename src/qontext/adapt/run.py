@@ -23,7 +23,7 @@ from qontext.frame.errors import QontextError
 from qontext.frame.inputs import refuse_output_within
 from qontext.frame.stages import Pipeline
 from qontext.retrieve import outside
-from qontext.retrieve.adapted import ADAPTED, PLAN
+from qontext.retrieve.adapted import ADAPTED, LOCK, PLAN
 
 if TYPE_CHECKING:
     from qontext.adapt.config import Request
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from qontext.adapt.survey import Survey
     from qontext.adapt.verdict import Verdict
 
-LOCK = "-adapt"
 FEWEST_ASKED = 10
 """Real questions without labels below which nothing can be learned from them."""
 

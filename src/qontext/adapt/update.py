@@ -95,7 +95,7 @@ def run(
         about["searching"] = measured(root, index, model, request, asked, pairs, is_new=True)
         changes = changed_documents(earlier / "passages", index / "passages")
     except (QontextError, OSError) as error:
-        raise _still_answers(error, root) from None
+        raise still_answers(error, root) from None
     work.write_json(ADAPTED, {**about, "index": index.name})
     share = publish.new_share(root, index / "passages")
     sentences = about["searching"].get("sentences", ())
@@ -120,7 +120,7 @@ def run(
     return {"out": str(root), "updated": True, "new_share": new_share, **about, "model": model, **row}
 
 
-def _still_answers(error: QontextError | OSError, root: Path) -> QontextError:
+def still_answers(error: QontextError | OSError, root: Path) -> QontextError:
     """The reason of a failed update, and that it changed nothing."""
     try:
         disk.raise_disk_error(error, root, anyway=True)

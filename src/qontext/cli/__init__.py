@@ -146,7 +146,8 @@ def make_command(verb: str, kinds: Mapping[str, str] = MappingProxyType({}), *, 
         trust.give(values)
         del values["help_all"]
         # Only rank 0 prints.
-        log.show(_level(verbose, quiet or as_json) if process.speaks() else log.SILENT)
+        level = _level(verbose, quiet or as_json) if process.speaks() else log.SILENT
+        log.show(level, log.WARNING if _is_read_by_a_program(loaded, values) and not verbose else log.DETAIL)
         with trust.trusting(is_trusted, asks=True):
             run_guarded(lambda: _call(loaded, values, as_json), debug=debug)
 
@@ -167,6 +168,14 @@ def make_command(verb: str, kinds: Mapping[str, str] = MappingProxyType({}), *, 
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
     single.command(verb, cls=HelpCommand)(command)
     return typer.main.get_command(single)
+
+
+def _is_read_by_a_program(loaded: Any, values: dict[str, Any]) -> bool:
+    """True for a report that is not shown on a terminal: an agent or a script reads it, and not how it was made."""
+    is_report = isinstance(loaded, stages.Report) or (
+        isinstance(loaded, stages.Stage) and not values.get("out")
+    )
+    return is_report and not (sys.stderr is not None and sys.stderr.isatty())
 
 
 def _level(verbose: bool, quiet: bool) -> int:

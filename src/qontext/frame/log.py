@@ -67,9 +67,11 @@ class _Stderr(logging.Handler):
 _handler = _Stderr()
 
 
-def show(level: int) -> None:
-    """Show messages from this level on, as the command line does. `NOTE` includes progress and results."""
+def show(level: int, messages: int = logging.NOTSET) -> None:
+    """Show messages from this level on, as the command line does. `NOTE` includes progress and results. With `messages`,
+    results are shown as before, and of messages only those from that level on."""
     logger.setLevel(level)
+    _handler.setLevel(messages)
     logger.propagate = False
     if _handler not in logger.handlers:
         logger.addHandler(_handler)
@@ -89,6 +91,19 @@ def warnings_only() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
+
+
+_hidden: list[bool] = []
+
+
+@contextlib.contextmanager
+def without_results() -> Iterator[None]:
+    """Inside this context, tables of results are hidden, for a command that is a part of another one."""
+    _hidden.append(True)
+    try:
+        yield
+    finally:
+        _hidden.pop()
 
 
 @contextlib.contextmanager
@@ -220,7 +235,7 @@ def show_line(text: str) -> None:
 
 def show_table(title: str, rows: dict[str, Any]) -> None:
     """Results as two aligned columns on stdout; nested results are indented under their name."""
-    if not is_shown():
+    if not is_shown() or _hidden:
         return
     from rich.console import Console
     from rich.table import Table

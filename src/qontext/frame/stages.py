@@ -132,6 +132,7 @@ VERBS: Mapping[str, Verb] = {
     "sweep": Verb("qontext.workflow.sweep", "Evaluation", "Run a recipe over settings, or a shipped sweep."),
     "report": Verb("qontext.evaluation.report", "Evaluation", "Write a page with the tables and figures of experiments."),
     "adapt": Verb("qontext.adapt.run", "Whole pipelines", "Build and evaluate a retriever for your documents."),
+    "refresh": Verb("qontext.adapt.refresh", "Whole pipelines", "Index changed documents; add and remove sources."),
     "run": Verb("qontext.workflow.run", "Whole pipelines", "Run a recipe: all stages that are not finished."),
     "recipes": Verb("qontext.workflow.listing", "Whole pipelines", "List the shipped recipes and sweeps, or show one."),
     "demo": Verb("qontext.adapt.demo", "Whole pipelines", "Run the pipeline on text that is already on this machine."),

@@ -52,6 +52,20 @@ def locate(name: str, what: str, *, weights: bool = False) -> Path:
     return download(name, patterns)
 
 
+def is_local(name: str) -> bool:
+    """True if the model is a folder, or complete in the Hub's cache: nothing is downloaded."""
+    if Path(name).expanduser().is_dir():
+        return True
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        cached = Path(snapshot_download(name, allow_patterns=_MODEL_FILES, local_files_only=True))
+    except (HFValidationError, LocalEntryNotFoundError):
+        return False
+    return any(cached.rglob("*.safetensors"))
+
+
 def download(name: str, patterns: list[str]) -> Path:
     """The folder with those files of a Hub model that match the patterns."""
     from huggingface_hub import snapshot_download

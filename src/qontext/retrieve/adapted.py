@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NotRequired, cast
 from pydantic import Field, NonNegativeFloat
 from typing_extensions import TypedDict
 
-from qontext.data.places import Found, find_passages
+from qontext.data.places import Found, Place, find_passages
 from qontext.frame.artifacts import is_artifact, open_artifact
 from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
@@ -46,6 +46,10 @@ if TYPE_CHECKING:
 
 ADAPTED, PLAN, INDEX, DENSE, TOKENS = "adapted.json", "plan.json", "index", "dense", "tokens"
 MODEL, RERANKER = "model", "reranker"
+FORMAT = 1
+"""The format of such a directory, apart from the program's version: incremented when earlier programs cannot read it."""
+LOCK = "-adapt"
+"""The lock of what writes such a directory."""
 TOKEN_WEIGHT = 0.5
 """Weight of the comparison by tokens beside BM25 and the vectors, without labels to tune it."""
 RERANKER_WEIGHT = 0.8
@@ -70,6 +74,7 @@ class RerankerDescription(TypedDict):
 class Description(TypedDict):
     """The fields read from `adapted.json`."""
 
+    format: NotRequired[int]
     system: SystemName
     weights: tuple[NonNegativeFloat, NonNegativeFloat]
     token_weight: NotRequired[Annotated[float, Field(ge=0, le=1)]]
@@ -95,6 +100,12 @@ def read_adapted(root: Path) -> dict[str, Any]:
         about: dict[str, Any] = read_json(root / ADAPTED, Description)
     except QontextError as error:
         raise QontextError(error.message, place=error.place, remedy=REPEAT) from None
+    if about.get("format", FORMAT) > FORMAT:
+        raise QontextError(
+            f"its format {about['format']} is of a newer version, which this one cannot read",
+            place=root,
+            remedy="Upgrade Qontext.",
+        )
     return about
 
 
@@ -305,6 +316,21 @@ class AdaptedFolder:
             return self._masks[id(index)]
 
         return rows
+
+    def path_of(self, place: Place) -> str | None:
+        """The path of the file of a passage, if it is one that is still there."""
+        from qontext.corpus.sources.several import FIELD, FILE, place_of, read_listing
+
+        if not place.file or "://" in place.file:
+            return None
+        name, root = place.metadata.get(FIELD), self.root
+        if (root / FILE).is_file() and (entry := read_listing(root / FILE).get(str(name))) is not None:
+            source, file = Path(place_of(entry, root)), place.file.removeprefix(entry.get("ids", ""))
+        else:
+            recorded = open_artifact(self.folder / "passages").inputs["source"]["path"]
+            source, file = Path(recorded).expanduser(), place.file
+        path = source / file if source.is_dir() else source
+        return str(path) if path.exists() else None
 
     def find(self, ids: set[str]) -> Mapping[str, Found]:
         """The passages with these ids."""

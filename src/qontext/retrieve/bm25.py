@@ -169,6 +169,19 @@ class Bm25:
         n = 0 if number is None else int(starts[number + 1]) - int(starts[number])
         return math.log(1 + (len(self.ids) - n + 0.5) / (n + 0.5))
 
+    def number(self, id: str) -> int | None:
+        """The number of the passage with this id, if there is one."""
+        return self._numbers.get(id)
+
+    def weight(self, term: str, number: int | None) -> float:
+        """The part of a passage's score that a term has in it; 0 if the passage does not contain it."""
+        column = self._postings.vocabulary.get(term)
+        if number is None or column is None:
+            return 0.0
+        places = slice(int(self._postings.starts[column]), int(self._postings.starts[column + 1]))
+        is_there = self._postings.rows[places] == number
+        return float(self._postings.data[places][is_there].sum())
+
     def search(self, queries: Mapping[str, str], k: int, rows: Any = None) -> Run:
         """The best `k` passages of each query (id → text). Passages without any of its words are not hits.
         With `rows`, [P] bool, only these passages are searched.
@@ -233,6 +246,10 @@ class Bm25:
             results = list(pool.map(lambda chunk: index.retrieve(chunk, **settings), chunks))
         numbers = np.concatenate([part.documents for part in results]).astype(np.int32)
         return numbers, np.concatenate([part.scores for part in results]).astype(np.float32)
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {id: number for number, id in enumerate(self.ids)}
 
     @cached_property
     def _id_places(self) -> np.ndarray[Any, Any]:

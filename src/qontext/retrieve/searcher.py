@@ -5,25 +5,25 @@ from __future__ import annotations
 
 import os
 import textwrap
-import time
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qontext.data.places import Found, Place
 from qontext.frame import html
 from qontext.frame.errors import QontextError
-from qontext.retrieve.adapted import ADAPTED, INDEX, AdaptedFolder
-from qontext.retrieve.rankers import CANDIDATES, Among, Fused, IndexRanker, Ranker, everything
+from qontext.retrieve.adapted import AdaptedFolder
+from qontext.retrieve.ask.evidence import Evidence, evidence, strengths
+from qontext.retrieve.ask.in_memory import InMemory
+from qontext.retrieve.ask.questions import DEEPER, Group, Parts, by_document, rank, text_of
+from qontext.retrieve.rankers import CANDIDATES, Among
 from qontext.retrieve.snippets import snippet
 from qontext.retrieve.system import System, SystemName
 
 if TYPE_CHECKING:
     from qontext.data.collection import Passage
     from qontext.data.runs import Run
-    from qontext.retrieve.index import Index
 
 _SHOWN, _SHORT = 200, 60
 """Characters of a text in a table, and in one line."""
@@ -42,6 +42,15 @@ class Answer:
     text: str
     place: Place = field(default_factory=Place)
     snippet: str = ""
+    sentence: str = ""
+    """The passage's best sentence for the question; empty if no word of the question is in it."""
+    strength: float | None = None
+    """The share of the held-out questions whose answer has weaker evidence, if it was asked for."""
+    before: str = ""
+    after: str = ""
+    """The text of neighboring passages, if it was asked for."""
+    evidence: Evidence | None = field(default=None, compare=False)
+    """What found the passage, if it was asked for."""
 
     @property
     def id(self) -> str:
@@ -51,6 +60,8 @@ class Answer:
     def as_json(self) -> dict[str, Any]:
         """The answer as JSON, with its place as fields and as text."""
         own = {name: getattr(self, name) for name in _NAMES}
+        own |= {name: value for name in _OPTIONAL if (value := getattr(self, name)) not in ("", None)}
+        own |= {} if self.evidence is None else {"evidence": self.evidence.as_json()}
         return {**own, **self.place.as_json(), **({"place": str(self.place)} if str(self.place) else {})}
 
     @classmethod
@@ -58,7 +69,9 @@ class Answer:
         """The inverse of `as_json`."""
         place = {name: fields[name] for name in Place._fields if name in fields}
         place["headings"] = tuple(place.get("headings", ()))
-        return cls(**{name: fields[name] for name in _NAMES}, place=Place(**place))
+        names = (*_NAMES, *(name for name in _OPTIONAL if name in fields))
+        found = Evidence.from_json(fields["evidence"]) if "evidence" in fields else None
+        return cls(**{name: fields[name] for name in names}, place=Place(**place), evidence=found)
 
     def row(self) -> dict[str, object]:
         """The answer as a row of a table."""
@@ -84,140 +97,9 @@ class Answers(list[Answer]):
         return html.table([{name: row[name] for name in used} for row in rows])
 
 
-_NAMES = [one.name for one in fields(Answer) if one.name != "place"]
-"""The fields of an answer, apart from its place, which has fields of its own."""
-
-
-WEIGHTS = (0.5, 0.5)
-"""The weights of BM25 and of the vectors, without labels to tune them."""
-
-
-class InMemory:
-    """Passages in memory, their index of words and, with an encoder, the ranker that fuses both."""
-
-    def __init__(
-        self, passages: Iterable[Passage | str], encoder: str | os.PathLike[str] | None, device: str
-    ) -> None:
-        from qontext.data.load import as_passages
-        from qontext.retrieve.bm25 import Bm25
-        from qontext.retrieve.index.lexical import LexicalIndex
-
-        self.encoder, self.device = encoder, device
-        own = list(as_passages(passages))
-        self.lexical = LexicalIndex(Bm25.build(own))  # refuses ids that occur twice
-        self._by_id = {passage.id: passage for passage in own}
-        self.system = System("start" if encoder is not None else None, words=True)
-        self.words = IndexRanker(self.lexical)
-        self.dense = self.words if encoder is None else self._dense(encoder, device)
-
-    def _dense(self, encoder: str | os.PathLike[str], device: str) -> IndexRanker:
-        import numpy as np
-
-        from qontext.models.retriever import Retriever
-        from qontext.retrieve.index.load import index_of_arrays
-
-        self._retriever = retriever = Retriever(encoder, device=device, packed=True)
-        ordered = sorted(self._by_id)
-        encoded: Any = retriever.encode_passages([self._by_id[id] for id in ordered])
-        index: Index = index_of_arrays(
-            np.array(ordered, dtype=object), encoded, retriever.layout.representation, retriever.dimension
-        )
-        return IndexRanker(index, retriever)
-
-    def ranker(self) -> Ranker:
-        """The ranker of `system`."""
-        if self.system.words and self.system.encoder is not None:
-            return Fused((self.words, self.dense), WEIGHTS)
-        return self.words if self.system.words else self.dense
-
-    def among(self, where: tuple[str, ...]) -> Among:
-        if where:
-            raise QontextError(
-                "passages in memory have no metadata to filter by",
-                remedy="Search a directory of 'qontext adapt' or 'qontext index' instead.",
-            )
-        return everything
-
-    def save(self, root: Path) -> None:
-        """Write what a directory of `adapt` needs to be searched; its encoder is referred to."""
-        from qontext.frame import locks
-
-        _refuse_content(root)  # no lock is left in it
-        with locks.lock(root):
-            _refuse_content(root)
-            self._save(root)
-
-    def _save(self, root: Path) -> None:
-        from qontext.frame.execution import command
-        from qontext.frame.workdir import Workdir
-        from qontext.models.reference import refer
-
-        folder = root / INDEX
-        passages = folder / "passages"
-        self._write_passages(passages)
-        command("index")(passages, backend="bm25", out=folder / "bm25")
-        about: dict[str, Any] = {
-            "system": self.system.name,
-            "weights": [1, 0],
-            "read_tokens": 3,
-            "index": INDEX,
-        }
-        if self.encoder is not None:
-            name = os.fspath(self.encoder)
-            command("encode")(passages, encoder=name, device=self.device, out=folder / "vectors")
-            about |= {"encoder": "start", "weights": list(WEIGHTS)}
-            about |= {"read_tokens": self._retriever.max_length, "reference": refer(name, root)}
-        Workdir(root).write_json(ADAPTED, about)
-
-    def _write_passages(self, out: Path) -> None:
-        """Write the passages as `split` does."""
-        from qontext.corpus.split import STAGE as SPLIT
-        from qontext.data import records
-        from qontext.frame import artifacts
-
-        claim: dict[str, Any] = {
-            "verb": "split",
-            "format": SPLIT.format,
-            "config": {"source": "passages in memory"},
-            "inputs": {},
-        }
-        claim["key"] = artifacts.key_of(claim)
-        started = time.monotonic()
-        work = artifacts.begin(out, claim)
-        with work.write("part-00000.parquet") as path:
-            records.write_table(path, records.table_of(list(self._rows()), records.PASSAGES))
-        counts = {
-            "documents": len({passage.doc for passage in self._by_id.values()}),
-            "passages": len(self._by_id),
-        }
-        artifacts.finish(work, claim, counts, time.monotonic() - started)
-
-    def _rows(self) -> Iterator[dict[str, Any]]:
-        """The passages as rows of a table."""
-        from qontext.corpus.sentences import by_rules
-
-        positions: Counter[str] = Counter()
-        for p in self._by_id.values():
-            yield {
-                "id": p.id, "doc": p.doc, "position": positions[p.doc], "title": p.title, "text": p.text,
-                # These are for search, not for training: their tokens are not counted.
-                "sentences": by_rules(p.text, "en"), "tokens": 0, "overlong": False,
-            }  # fmt: skip
-            positions[p.doc] += 1
-
-    def __str__(self) -> str:
-        return f"{len(self._by_id):,} passages"
-
-    def find(self, ids: set[str]) -> Mapping[str, Found]:
-        return {id: Found(self._by_id[id]) for id in ids}
-
-
-def _refuse_content(root: Path) -> None:
-    """Refuse a place that is taken by more than a lock."""
-    if root.exists() and (
-        not root.is_dir() or any(not child.name.startswith(".lock") for child in root.iterdir())
-    ):
-        raise QontextError("exists and is not an empty directory", place=root, remedy="Choose another one.")
+_OPTIONAL = ("sentence", "strength", "before", "after")
+_NAMES = [one.name for one in fields(Answer) if one.name not in ("place", "evidence", *_OPTIONAL)]
+"""The fields of an answer, apart from its place, which has fields of its own, and those that may be empty."""
 
 
 class Searcher:
@@ -303,8 +185,26 @@ class Searcher:
         """The best k passages for the question."""
         return self.search(question, k, where)
 
-    def search(self, question: str, k: int = 10, where: Sequence[str] = ()) -> Answers:
-        """The best k passages for the question. Conditions such as ``folder=guide`` restrict the search."""
+    def search(
+        self,
+        question: str,
+        k: int = 10,
+        where: Sequence[str] = (),
+        *,
+        group: Group = "passage",
+        explain: bool = False,
+        min_score: float | None = None,
+        context: int = 0,
+    ) -> Answers:
+        """The best k passages for the question, or sub-queries of it; see `qontext.retrieve.ask.questions`.
+
+        Args:
+            where: Conditions such as ``folder=guide``, which restrict the search.
+            group: ``document`` for the best passage of each document only.
+            explain: Whether answers have their `evidence`.
+            min_score: The least `strength` of an answer, between 0 and 1. Needs the held-out questions of `adapt`.
+            context: The number of neighboring passages whose text answers have, on either side.
+        """
         if not isinstance(question, str):
             raise QontextError(
                 f"a question is a text, not a {type(question).__name__}",
@@ -312,23 +212,83 @@ class Searcher:
             )
         if not question.strip():
             raise QontextError("the question is empty")
-        hits = self.run({"q": question}, k, where).get("q", [])
+        hits = self.run({"q": question}, k, where, group=group).get("q", [])
+        among = self.collection.among(tuple(where))
+        text = text_of(question)
+        measured: dict[str, float] = {}
+        if min_score is not None:
+            ids = [hit.passage for hit in hits]
+            measured = dict(zip(ids, self._strengths(text, ids, among)))
+            hits = [hit for hit in hits if measured[hit.passage] >= min_score]
         passages = self.collection.find({hit.passage for hit in hits})
+        around = self._around([passages[hit.passage] for hit in hits], context) if context else {}
         how: dict[str, Any] = {}
         if self.system.words:
             bm25 = self.collection.lexical.bm25
             how = {"analyzer": bm25.analyzer, "rarity": bm25.rarity}
         answers = Answers()
-        for rank, hit in enumerate(hits, start=1):
+        for number, hit in enumerate(hits, start=1):
             p, place, sentences = passages[hit.passage]
-            shown = snippet(question, p.text, sentences, **how)
+            shown = snippet(text, p.text, sentences, **how)
             fields = (p.id, p.doc, p.title, p.text, place.within(p.text, shown.begin, shown.end), shown.text)
-            answers.append(Answer(rank, round(hit.score, 6), *fields))
+            before, after = around.get(p.id, ("", ""))
+            sentence = "" if shown.is_whole else " ".join(p.text[shown.begin : shown.end].split())
+            more = {"sentence": sentence, "strength": measured.get(p.id), "before": before, "after": after}
+            answers.append(Answer(number, round(hit.score, 6), *fields, **more))  # type: ignore[arg-type]
+        if explain:
+            opened = [(a.id, a.text, passages[a.id].sentences) for a in answers]
+            found = evidence(text, opened, self.collection.ranker(), among=among)
+            answers = Answers(replace(answer, evidence=one) for answer, one in zip(answers, found))
         return answers
 
-    def run(self, queries: Mapping[str, str], k: int = 10, where: Sequence[str] = ()) -> Run:
-        """The best k passages of each query (id → text)."""
+    def _strengths(self, text: str, ids: Sequence[str], among: Among) -> list[float]:
+        if not isinstance(self.collection, AdaptedFolder):
+            raise QontextError("how strong a hit is, is only known of a directory of 'qontext adapt'")
+        return strengths(self.collection, text, ids, among)
+
+    def _around(self, found: Sequence[Found], count: int) -> dict[str, tuple[str, str]]:
+        """Passage → the texts of so many passages of its document before and after it."""
+        wanted = {one.passage.id: neighbors(one.passage.id, count) for one in found}
+        every = {id for before, after in wanted.values() for id in (*before, *after)}
+        there = self.collection.find(every)
+
+        def joined(ids: list[str], document: str) -> str:
+            passages = (there[id].passage for id in ids if id in there)
+            return "\n\n".join(p.text for p in passages if p.doc == document)
+
+        documents = {one.passage.id: one.passage.doc for one in found}
+        return {
+            id: (joined(before, documents[id]), joined(after, documents[id]))
+            for id, (before, after) in wanted.items()
+        }
+
+    def run(
+        self,
+        queries: Mapping[str, str],
+        k: int = 10,
+        where: Sequence[str] = (),
+        *,
+        group: Group = "passage",
+        renamed: bool = False,
+    ) -> Run:
+        """The best k passages of each query (id → text), or with ``document`` as the group the best one of k documents,
+        `renamed` by the document's id."""
         if not isinstance(queries, Mapping):
             raise QontextError(f"expected queries as id → text, not a {type(queries).__name__}")
         among = self.collection.among(tuple(where))
-        return self.collection.ranker().rank(queries, max(k, CANDIDATES), among=among).top(k)
+        depth = max(k if group == "passage" else DEEPER * k, CANDIDATES)
+        run = rank(Parts.of(self.collection), queries, depth, among)
+        if group == "passage":
+            return run.top(k)
+        found = self.collection.find(set(run.ids.tolist()))
+        return by_document(run, lambda id: found[id].passage.doc, k, renamed=renamed)
+
+
+def neighbors(id: str, count: int) -> tuple[list[str], list[str]]:
+    """The ids of the passages before and after one, as `split` numbers them; none of a passage with an id of its own."""
+    document, sign, number = id.rpartition("#")
+    if not sign or not number.isdigit():
+        return [], []
+    own = int(number)
+    before = [f"{document}#{place}" for place in range(max(0, own - count), own)]
+    return before, [f"{document}#{place}" for place in range(own + 1, own + count + 1)]

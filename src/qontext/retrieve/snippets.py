@@ -40,6 +40,7 @@ class Snippet(NamedTuple):
     text: str
     begin: int
     end: int
+    is_whole: bool = False
 
 
 def snippet(
@@ -69,7 +70,12 @@ def snippet(
     shown = _joined(text, pieces)
     shown = f"{MORE}{shown}" if text[:begin].strip() else shown
     shown = f"{shown}{MORE}" if text[end:].strip() else shown
-    return Snippet(shown, *((0, len(text)) if best is None else units[best]))
+    return Snippet(shown, *((0, len(text), True) if best is None else units[best]))
+
+
+def sentences_of(text: str, sentences: Sequence[int] = (), most: int = SNIPPET) -> list[tuple[int, int]]:
+    """The sentences of a text as (begin, end). `sentences` are their starts, if known; longer ones are cut."""
+    return _units(text, sentences, most)
 
 
 def unwrapped(text: str) -> str:

@@ -35,6 +35,7 @@ SOURCES = Kinds(
         "pydocs": Kind("qontext.corpus.sources.pydocs:PyDocs", "the documentation of the installed Python packages"),
         "ir_datasets": Kind("qontext.corpus.sources.irds:IrDatasets", "a data set of ir_datasets"),
         "hf": Kind("qontext.corpus.sources.hf:HuggingFace", "a data set of the Hugging Face Hub or the datasets library"),
+        "sources": Kind("qontext.corpus.sources.several:Several", "several sources, as a file names them"),
     },
 )  # fmt: skip
 _OWN = re.compile(r"(?P<kind>[A-Za-z_][\w.]*:[A-Za-z_][\w.]*)(?::(?P<rest>.*))?", re.ASCII)
@@ -63,7 +64,7 @@ def open_source(
 
     check_encoding(encoding)
     chosen = endings(read_as)
-    if scheme := _scheme(uri):
+    if scheme := scheme_of(uri):
         kind, rest = scheme
         if chosen:
             raise QontextError("has no files", place=uri, remedy="Remove --read-as.")
@@ -81,7 +82,7 @@ def open_source(
     return _open_files(str(path), [path], fields, encoding)
 
 
-def _scheme(uri: str) -> tuple[str, str] | None:
+def scheme_of(uri: str) -> tuple[str, str] | None:
     """(source class, rest of the URI); None for a file or folder."""
     scheme, colon, rest = uri.partition(":")
     if not colon:
@@ -96,7 +97,7 @@ def _scheme(uri: str) -> tuple[str, str] | None:
 
 def demands(values: Mapping[str, Any]) -> Iterator[Demand]:
     """The demands of a file that names this `source`."""
-    if isinstance(uri := values.get("source"), str) and (scheme := _scheme(uri)):
+    if isinstance(uri := values.get("source"), str) and (scheme := scheme_of(uri)):
         yield from SOURCES.demands(scheme[0])
 
 
@@ -197,9 +198,16 @@ def reads_below(folder: Path) -> bool:
 
 def fingerprint(source: str) -> str | None:
     """A hash of documents that are not a file or folder; None for files and folders."""
-    scheme = _scheme(source)
+    scheme = scheme_of(source)
     if scheme is None:
         return None
     kind, rest = scheme
     digest: str | None = SOURCES.load(kind).fingerprint(rest)
     return digest
+
+
+def stamp(source: str) -> str:
+    """What changes with the content of documents that are not a file or folder, and is known without reading them; empty if
+    nothing is."""
+    scheme = scheme_of(source)
+    return SOURCES.load(scheme[0]).stamp(scheme[1]) if scheme is not None else ""

@@ -98,6 +98,11 @@ class Source(ABC):
         """A hash of the URI's content, to detect changes; None if the name identifies it."""
         return None
 
+    @classmethod
+    def stamp(cls, rest: str) -> str:
+        """What changes with the URI's content, and is known without reading it; empty if nothing is."""
+        return ""
+
     @abstractmethod
     def documents(self) -> Iterator[Document | Problem]:
         """Every record of the source, in order, as (part of) a document or as a problem."""

@@ -207,10 +207,10 @@ def _files(path: Path, read_as: Mapping[str, str]) -> Iterator[Path | Problem]:
 
 def walk(path: Path, read_as: Mapping[str, str]) -> Iterator[Path | Problem]:
     """The files under `path` in sorted order, without hidden ones. A pipe is a problem."""
-    for entry in disk.walk(path, enter=_is_entered):
+    for entry in disk.walk(path, enter=is_entered):
         if isinstance(entry, OSError):
             yield Problem(printable(entry.filename), "damaged file", f"cannot be read: {entry.strerror}")
-        elif _is_shown(entry):
+        elif is_shown(entry):
             file = Path(entry.path)
             if format_of(file, read_as) and file.exists() and not file.is_file():
                 yield Problem(
@@ -220,9 +220,11 @@ def walk(path: Path, read_as: Mapping[str, str]) -> Iterator[Path | Problem]:
                 yield file
 
 
-def _is_shown(entry: os.DirEntry[str]) -> bool:
+def is_shown(entry: os.DirEntry[str]) -> bool:
+    """True for what is not hidden."""
     return not entry.name.startswith(".")
 
 
-def _is_entered(entry: os.DirEntry[str]) -> bool:
-    return _is_shown(entry) and entry.name not in NOT_ENTERED
+def is_entered(entry: os.DirEntry[str]) -> bool:
+    """True for a folder in which there may be documents."""
+    return is_shown(entry) and entry.name not in NOT_ENTERED

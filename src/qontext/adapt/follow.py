@@ -1,0 +1,311 @@
+"""The index of a directory follows its documents, with the encoder that it has.
+
+stamps of all files → hashes, if a stamp is new → the next index beside the current one → adapted.json names it
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from qontext.adapt import publish, update
+from qontext.adapt.config import AdaptConfig, Request
+from qontext.adapt.state import STEPS, read_planned
+from qontext.adapt.survey import language_of
+from qontext.corpus.sources import FieldNames, Problem, open_source
+from qontext.corpus.sources.several import (
+    FILE,
+    SCHEME,
+    Listing,
+    digest_of,
+    listed,
+    parse,
+    place_of,
+    read_listing,
+    stamp_of,
+)
+from qontext.frame import inputs, log, trust
+from qontext.frame.artifacts import Workdir, is_artifact, open_artifact
+from qontext.frame.damage import read_json
+from qontext.frame.errors import QontextError, did_you_mean
+from qontext.frame.fingerprint import places
+from qontext.models.hub import is_local
+from qontext.models.reference import default_encoder, refer
+from qontext.retrieve.adapted import ADAPTED, FORMAT, index_of, is_adapted, read_adapted
+from qontext.retrieve.system import System
+
+STAMPS = "stamps.json"
+"""The stamps of the sources when they were read last, and the hash of what was read."""
+READ_TOKENS, SAMPLE = 256, 64
+"""Tokens that are read of a passage without a survey, and documents whose language is looked at."""
+
+
+def has_changed(root: Path) -> bool:
+    """True if the stamp of a source is not what it was when the directory was refreshed last; nothing is read."""
+    recorded = _recorded(root)
+    if not recorded:
+        return (root / FILE).is_file() or read_planned(root) is not None
+    return any(
+        stamp_of(path) != recorded["stamps"].get(name) for name, path in _places(root, recorded["documents"])
+    )
+
+
+def watched(root: Path) -> list[Path]:
+    """The files and folders of the directory's sources."""
+    documents = _recorded(root).get("documents") or ""
+    paths = [Path(path) for _, path in _places(root, documents)]
+    return [path for path in paths if path.exists()]
+
+
+def _recorded(root: Path) -> dict[str, Any]:
+    return read_json(root / STAMPS, dict[str, Any]) if (root / STAMPS).is_file() else {}
+
+
+def _places(root: Path, documents: str) -> list[tuple[str, str]]:
+    """(name, path) of the sources, where they are now."""
+    if not _is_listed(documents):
+        return [("", documents)] if documents else []
+    return [(name, place_of(entry, root)) for name, entry in read_listing(root / FILE).items()]
+
+
+class Edits(NamedTuple):
+    """Changes of the sources, and which of them are looked at; see the settings of the verb."""
+
+    source: tuple[str, ...] = ()
+    about: tuple[str, ...] = ()
+    remove: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+
+
+class Follower:
+    """A directory and what is to become of it.
+
+    Args:
+        edits: The changes of its sources.
+        root: The directory, locked.
+        encoder: That of a new directory, or a copy of the one that it refers to.
+        words: Whether a directory without vectors gets none.
+    """
+
+    def __init__(self, edits: Edits, root: Path, encoder: str | None, *, words: bool) -> None:
+        self.edits, self.root, self.work = edits, root, Workdir(root)
+        self.encoder, self.words = encoder, words
+        self.before = read_planned(root) if is_adapted(root) else None
+        self.about = read_adapted(root) if is_adapted(root) else None
+
+    def run(self) -> dict[str, Any]:
+        self.documents, is_edited = self._documents()
+        stamps = self._stamps()
+        recorded = _recorded(self.root)
+        wants_vectors = self._wants_vectors()
+        known = recorded.get("stamps", {})
+        is_same = all(stamps.values()) and {**known, **stamps} == known
+        is_known = recorded.get("documents") == self.documents and not is_edited
+        if is_same and is_known and not wants_vectors:
+            return {"out": str(self.root), "changed": False}
+        digest = digest_of(self.documents)
+        is_same = self.about is not None and digest == (recorded.get("digest") or self._recorded_digest())
+        result = self._index() if wants_vectors or not is_same else {"changed": False}
+        stamps = {**known, **stamps} if self.edits.only else stamps
+        self.work.write_json(STAMPS, {"documents": self.documents, "digest": digest, "stamps": stamps})
+        return {"out": str(self.root), **result}
+
+    def _documents(self) -> tuple[str, bool]:
+        """The documents as a source, and whether what they are was edited just now."""
+        file, edits = self.root / FILE, self.edits
+        listing: Listing = read_listing(file) if file.is_file() else {}
+        is_listed = bool(listing) or self.before is None
+        if not is_listed and not (edits.source or edits.about or edits.remove):
+            return self._planned_documents(), False
+        if not listing and self.about is not None and self.before is None:
+            raise QontextError(
+                "has no documents: it was saved from memory", place=self.root, remedy="Save it again."
+            )
+        before = {name: dict(entry) for name, entry in listing.items()}
+        if not listing and self.before is not None:
+            name, path = parse(self._planned_documents(), {})
+            listing[name] = listed(path, self.root)
+        _edit(listing, edits, self.root)
+        for entry in listing.values():
+            _refuse_within(self.root, place_of(entry, self.root))
+        documents = f"{SCHEME}:{file.absolute()}"
+        trust.give(documents)
+        if listing != before:
+            self.work.write_json(FILE, listing)
+        content = {name: (entry["path"], entry.get("ids")) for name, entry in listing.items()}
+        return documents, content != {
+            name: (entry["path"], entry.get("ids")) for name, entry in before.items()
+        }
+
+    def _planned_documents(self) -> str:
+        """The documents of `adapt` where they are now."""
+        assert self.before is not None
+        entry = self.before.claim["inputs"]["documents"]
+        there = [str(place) for place in places(entry, self.root) if place.exists()]
+        return there[0] if there else str(entry["path"])
+
+    def _stamps(self) -> dict[str, str]:
+        """The stamps of the sources that are looked at."""
+        there = dict(_places(self.root, self.documents))
+        for name in self.edits.only:
+            _require(name, there)
+        return {name: stamp_of(there[name]) for name in self.edits.only or there}
+
+    def _recorded_digest(self) -> str | None:
+        """The hash of what `adapt` read."""
+        if self.before is None or _is_listed(self.before.request.documents) != _is_listed(self.documents):
+            return None
+        # Of a folder, adapt hashes all files: the first time they are compared as adapt does.
+        now = inputs.digest_of(self.documents, "documents", AdaptConfig.inputs()["documents"])
+        return digest_of(self.documents) if now == self.before.documents else None
+
+    def _wants_vectors(self) -> bool:
+        """Whether a directory that began with words gets vectors now."""
+        if self.words or self.before is not None:
+            return False
+        return self.about is None or (self.about["system"] == "bm25" and self._encoder() is not None)
+
+    def _encoder(self) -> str | None:
+        """The encoder of a new directory; None if it is not on this machine and nobody named it."""
+        if self.encoder is not None:
+            return self.encoder
+        name = default_encoder()
+        return name if is_local(name) else None
+
+    def _index(self) -> dict[str, Any]:
+        """Build the next index, and make it the one that is searched."""
+        with self._unless_failing():
+            if self.before is not None:
+                return self._adapted()
+            return self._started()
+
+    def _adapted(self) -> dict[str, Any]:
+        """The index of a directory of `adapt`, with the encoder that it has."""
+        assert self.before is not None and self.about is not None
+        about, earlier = self.about, index_of(self.root)
+        request = replace(self.before.request, documents=self.documents)
+        model = publish.published_model(None, about.get("reference"), self.root)
+        tokens = System.parse(about["system"]).tokens
+        index, _ = publish.make_index(request, model, self.root, {}, None, "local", tokens=tokens)
+        share = publish.new_share(self.root, index / "passages")
+        result = self._publish({**about, "index": index.name}, index, earlier)
+        if share is not None and share > update.MENTION_ABOVE and (self.root / STEPS).is_dir():
+            log.note(
+                f"{share:.0%} of the passages are new since adapt trained: run 'qontext adapt --retrain' again."
+            )
+        return result
+
+    def _started(self) -> dict[str, Any]:
+        """The index of a directory that nobody adapted: words, then vectors, too."""
+        about, earlier = self.about or {}, index_of(self.root) if self.about else None
+        start = about.get("start") or {"language": self._language()}
+        has_vectors = about.get("system", "bm25") != "bm25"
+        model = self._model(about) if has_vectors or not self.words else None
+        request = _request(self.documents, start["language"], model)
+        index, _ = publish.make_index(request, model, self.root, {}, None, "local", tokens=False)
+        system = System("start" if model else None, words=True)
+        about = {
+            "format": FORMAT, "system": system.name, "weights": [0.7, 0.3] if model else [1, 0],
+            "read_tokens": READ_TOKENS, "index": index.name, "start": start,
+        }  # fmt: skip
+        if model is not None:
+            about |= {"encoder": "start", "reference": refer(model, self.root)}
+        return self._publish(about, index, earlier)
+
+    def _model(self, about: dict[str, Any]) -> str | None:
+        if "reference" in about:
+            return publish.published_model(self.encoder, about["reference"], self.root)
+        return self._encoder()
+
+    def _language(self) -> str:
+        """The language of the first documents."""
+        opened = open_source(self.documents, fields=FieldNames())
+        items = (item for item in opened.documents() if not isinstance(item, Problem))
+        return language_of([document.content for document in itertools.islice(items, SAMPLE)])
+
+    def _publish(self, about: dict[str, Any], index: Path, earlier: Path | None) -> dict[str, Any]:
+        """Replace `adapted.json`, from when on the index is searched; what changed, for the result."""
+        both = None if earlier is None or earlier == index else (earlier / "passages", index / "passages")
+        changes = None if both is None else update.changed_documents(*both)
+        self.work.write_json(ADAPTED, about)
+        publish.remove_others(self.root)
+        passages = open_artifact(index / "passages").summary
+        vectors = open_artifact(index / "vectors").summary if is_artifact(index / "vectors") else {}
+        encoded = {
+            name: vectors[name] for name in ("encoded_now", "reused") if name in vectors and index != earlier
+        }
+        return {
+            "changed": True,
+            "documents": changes
+            or {"new": passages["documents"], "changed": 0, "unchanged": 0, "removed": 0},
+            "passages": passages["passages"],
+            "system": about["system"],
+            **encoded,
+        }
+
+    @contextlib.contextmanager
+    def _unless_failing(self) -> Iterator[None]:
+        try:
+            with log.warnings_only() if self.about is not None else contextlib.nullcontext():
+                yield
+        except (QontextError, OSError) as error:
+            if self.about is None:
+                raise
+            raise update.still_answers(error, self.root) from None
+
+
+def _is_listed(documents: str) -> bool:
+    return documents.startswith(f"{SCHEME}:")
+
+
+def _request(documents: str, language: str, encoder: str | None) -> Request:
+    """How documents are read that nobody surveyed."""
+    return Request(
+        documents=documents, labels=None, splits=(), labeled=0, encoder=encoder or "", generate={}, pretrain={},
+        max_tokens=144, read_tokens=READ_TOKENS, budget=0, device="auto", keep=False, language=language,
+        tokenizer="words",
+    )  # fmt: skip
+
+
+def _edit(listing: Listing, edits: Edits, root: Path) -> None:
+    """Add, replace, describe and remove sources."""
+    for name in edits.remove:
+        _require(name, listing)
+        del listing[name]
+    was_empty = not listing
+    for text in edits.source:
+        name, path = parse(text, {} if "=" not in text else listing)
+        trust.give(path)
+        open_source(path, fields=FieldNames())  # refuses what cannot be read before anything is written
+        again = listing.get(name, {})
+        alone = was_empty and len(edits.source) == 1
+        ids = again.get("ids", "") if again or alone else f"{name}/"
+        listing[name] = listed(path, root, about=again.get("about", ""), ids=ids)
+    for text in edits.about:
+        name, sign, sentence = text.partition("=")
+        if not sign:
+            raise QontextError(f"--about {text!r} names no source", remedy="Write --about NAME=SENTENCE.")
+        _require(name, listing)
+        listing[name]["about"] = sentence.strip()
+    if not listing:
+        raise QontextError(
+            "the last source cannot be removed", place=root, remedy="Add another one with --source."
+        )
+
+
+def _require(name: str, listing: Mapping[str, object]) -> None:
+    if name not in listing:
+        raise QontextError(f"there is no source {name!r}", remedy=did_you_mean(name, listing))
+
+
+def _refuse_within(root: Path, source: str) -> None:
+    """Refuse a directory inside of a folder of which everything is read."""
+    folder, place = Path(source).expanduser(), root.resolve()
+    if not folder.is_dir() or folder.resolve() not in (place, *place.parents):
+        return
+    if not any(part.startswith(".") for part in place.relative_to(folder.resolve()).parts):
+        raise QontextError(f"is inside the source {source}", place=root, remedy="Choose another directory.")

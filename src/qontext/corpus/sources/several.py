@@ -1,0 +1,210 @@
+"""Several sources as one, ``sources:FILE``: a file names each of them, says what it is about, and begins the ids of its
+documents. A document's metadata has the name of its source, so that hits carry it and searches can be restricted to it.
+
+    {"handbook": {"path": "docs", "about": "How we work", "ids": ""},
+     "tickets":  {"path": "tickets.jsonl", "about": "What customers asked", "ids": "tickets/"}}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, NotRequired, Self
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from qontext.corpus import sources
+from qontext.corpus.sources.base import FieldNames, Problem, Source
+from qontext.corpus.sources.files import is_entered, is_shown, walk
+from qontext.corpus.sources.formats import format_of
+from qontext.corpus.sources.lines import ending
+from qontext.data.metadata import as_json
+from qontext.data.records import Document
+from qontext.frame import disk
+from qontext.frame.artifacts import is_artifact
+from qontext.frame.damage import read_json
+from qontext.frame.errors import QontextError
+from qontext.frame.fingerprint import fingerprint, places, relative, stamp
+from qontext.frame.hashes import json_digest
+
+SCHEME, FILE, FIELD = "sources", "sources.json", "source"
+"""The scheme of such a source, the name of its file in a directory of `adapt`, and the field of the metadata."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_RECORDS = (".jsonl", ".json", ".tsv", ".parquet")
+
+
+class Listed(TypedDict):
+    """One of several sources; `beside` is its path relative to the file, if it is a file or folder."""
+
+    path: Annotated[str, Field(min_length=1)]
+    about: NotRequired[str]
+    ids: NotRequired[str]
+    """What the ids of its documents begin with."""
+    beside: NotRequired[str]
+
+
+Listing = dict[str, Listed]
+"""Name → source."""
+
+
+def read_listing(file: Path) -> Listing:
+    """The sources that a file names."""
+    listing: Listing = read_json(file, Listing)
+    if not listing:
+        raise QontextError("names no source", place=file)
+    for name in listing:
+        check_name(name, file)
+    return listing
+
+
+def check_name(name: str, place: Path | str | None = None) -> str:
+    """The name of a source, which conditions and tools repeat."""
+    if not _NAME.fullmatch(name):
+        raise QontextError(
+            f"{name!r} cannot be the name of a source",
+            place=place,
+            remedy="Use letters, digits, '.', '_' and '-'.",
+        )
+    return name
+
+
+def listed(path: str, root: Path, *, about: str = "", ids: str = "") -> Listed:
+    """A source as the file in `root` names it."""
+    is_file = sources.scheme_of(path) is None
+    entry: Listed = {"path": str(Path(path).expanduser().absolute()) if is_file else path}
+    if about:
+        entry["about"] = about
+    if ids:
+        entry["ids"] = ids
+    if is_file and (beside := relative(entry["path"], root)):
+        entry["beside"] = beside["beside"]
+    return entry
+
+
+def place_of(entry: Listed, root: Path) -> str:
+    """Where the source is now, though it or its directory may have been moved."""
+    if sources.scheme_of(entry["path"]) is not None:
+        return entry["path"]
+    own = {name: str(entry[name]) for name in ("path", "beside") if name in entry}  # type: ignore[literal-required]
+    there = [place for place in places(own, root) if place.exists()]
+    return str(there[0]) if there else entry["path"]
+
+
+class Several(Source):
+    """The documents of several sources, one source after the other."""
+
+    def __init__(self, name: str, file: Path, fields: FieldNames) -> None:
+        listing = read_listing(file)
+        self.opened = {
+            one: sources.open_source(place_of(entry, file.parent), fields=fields)
+            for one, entry in listing.items()
+        }
+        self.ids = {one: entry.get("ids", "") for one, entry in listing.items()}
+        totals = [source.bytes_total for source in self.opened.values()]
+        total = sum(size or 0 for size in totals) if None not in totals else None
+        super().__init__(name, has_passages=False, bytes_total=total)
+        for source in self.opened.values():
+            self.unread = dict(Counter(self.unread) + Counter(source.unread))
+            self.as_text = dict(Counter(self.as_text) + Counter(source.as_text))
+
+    @classmethod
+    def open(cls, uri: str, rest: str, fields: FieldNames) -> Self:
+        return cls(uri, Path(rest).expanduser(), fields)
+
+    @classmethod
+    def fingerprint(cls, rest: str) -> str | None:
+        file = Path(rest).expanduser()
+        listing = read_listing(file)
+        return json_digest(
+            {
+                name: [entry.get("ids", ""), digest_of(place_of(entry, file.parent))]
+                for name, entry in listing.items()
+            }
+        )
+
+    def documents(self) -> Iterator[Document | Problem]:
+        for name, source in self.opened.items():
+            before = self.bytes_read
+            for item in source.documents():
+                self.bytes_read = before + source.bytes_read
+                yield _named(item, name, self.ids[name]) if isinstance(item, Document) else item
+            self.bytes_read = before + source.bytes_read
+
+
+def _named(document: Document, name: str, ids: str) -> Document:
+    """The document with the name of its source, and its ids with what they begin with."""
+
+    def with_source(metadata: str) -> str:
+        return as_json({**json.loads(metadata), FIELD: name})
+
+    is_path = bool(document.file) and "://" not in document.file
+    return replace(
+        document,
+        id=ids + document.id,
+        file=ids + document.file if is_path else document.file,
+        metadata=with_source(document.metadata),
+        passages=tuple((ids + id, text) for id, text in document.passages),
+        passage_metadata=tuple(map(with_source, document.passage_metadata)),
+    )
+
+
+def digest_of(path: str) -> str:
+    """The hash of a source's content; of a folder of documents, of those files that are read."""
+    if (own := sources.fingerprint(path)) is not None:
+        return own
+    if sources.scheme_of(path) is not None:
+        return f"name:{path}"
+    folder = Path(path)
+    if not folder.exists():
+        raise QontextError("the source is no longer there", place=path, remedy="Restore it, or remove it.")
+    if not _is_read_below(folder):
+        return fingerprint(folder)
+    files = (file for file in walk(folder, {}) if isinstance(file, Path) and file.is_file())
+    read = (file for file in files if ending(file) in _RECORDS or format_of(file) is not None)
+    return json_digest({str(file.relative_to(folder)): disk.file_hash(file) for file in read})
+
+
+def stamp_of(path: str) -> str:
+    """A hash of the stamps of a source's files: one that is the same has the same content. Empty if that is unknown."""
+    if sources.scheme_of(path) is not None:
+        return sources.stamp(path)
+    folder = Path(path)
+    if not folder.is_dir() or not _is_read_below(folder):
+        return stamp(folder)
+    return json_digest(sorted(_stamps(folder)))
+
+
+def _stamps(folder: Path) -> Iterator[str]:
+    for entry in disk.walk(folder, enter=is_entered):
+        if isinstance(entry, OSError):
+            yield f"{entry.filename} {entry.errno}"
+        elif is_shown(entry):
+            try:
+                now = entry.stat()
+            except OSError as error:  # a link to nothing
+                yield f"{entry.path} {error.errno}"
+                continue
+            yield f"{entry.path} {now.st_ino} {now.st_size} {now.st_mtime_ns} {now.st_ctime_ns}"
+
+
+def _is_read_below(folder: Path) -> bool:
+    return folder.is_dir() and not is_artifact(folder) and sources.reads_below(folder)
+
+
+def parse(text: str, taken: Mapping[str, object]) -> tuple[str, str]:
+    """NAME=PATH, or PATH, which is named after its last part, → (name, path)."""
+    name, sign, path = text.partition("=")
+    if sign and _NAME.fullmatch(name) and path and not Path(text).exists():
+        return name, path
+    last = Path(os.path.realpath(text)).name if sources.scheme_of(text) is None else text.rstrip("/:")
+    stem = re.sub(r"\.[A-Za-z0-9]{1,8}$", "", last.rpartition("/")[2])
+    short = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")[:60] or "documents"
+    names = [short, *(f"{short}-{number}" for number in range(2, 100))]
+    same = next((one for one in names if one not in taken), short)
+    return check_name(same), text

@@ -1,0 +1,103 @@
+"""What a search opens: a directory of `adapt`, as it is or refreshed first, or one for documents that nobody prepared.
+
+Of documents, the index is in the user's cache, under the hash of their path: they may be read-only, shared or under version
+control, and a folder from elsewhere cannot bring an index of its own. Words are indexed before the first answer, and vectors
+computed after it, by another process. Later searches index what has changed first.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from qontext.frame import execution, locks, log, trust
+from qontext.frame.artifacts import CLAIM, is_artifact
+from qontext.frame.errors import QontextError
+from qontext.frame.hashes import cache_folder, digest_of
+from qontext.models.reference import default_encoder
+from qontext.retrieve.adapted import PLAN, is_adapted, read_adapted
+
+PATIENCE = 5.0
+"""Seconds that a search waits for another process that updates the index."""
+LOG = "vectors.log"
+"""What the process said that computes vectors."""
+
+
+def is_documents(path: str) -> bool:
+    """True for a file or folder that is no output of a verb: documents."""
+    place = Path(path).expanduser()
+    try:
+        is_there = place.exists() and not is_adapted(place) and not is_artifact(place)
+    except OSError:
+        return False
+    return is_there and not any((place / name).exists() for name in (CLAIM, PLAN))
+
+
+def cache_of(path: str) -> Path:
+    """The directory in the user's cache for the documents at a path."""
+    place = os.path.realpath(Path(path).expanduser())
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(place).name)[:40].strip("-._") or "documents"
+    return cache_folder("documents") / f"{name}-{digest_of(os.fsencode(place), 8).hex()}"
+
+
+def prepare(path: str, *, refresh: bool = False) -> str:
+    """The directory to search, with what has changed: always if it is that of documents, else with `refresh`."""
+    if not is_documents(path):
+        if refresh:
+            _refresh(Path(path))
+        return path
+    root = cache_of(path)
+    is_new = not is_adapted(root)
+    if is_new:
+        root.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        log.note(f"Indexing {path} …")
+    _refresh(root, source=[path], words=True)
+    if is_new:
+        log.note(
+            f"Searched as it is; 'qontext adapt {path} --out runs/{root.name[:-17]}' may find more, and measures it."
+        )
+    return str(root)
+
+
+def _refresh(root: Path, **settings: Any) -> None:
+    """Index what has changed, unless another process does so."""
+    deadline = time.monotonic() + PATIENCE
+    while is_adapted(root) and _is_written(root):
+        if time.monotonic() > deadline:
+            log.warn(f"another process updates {root}: what changed since it began is not found yet")
+            return
+        time.sleep(0.1)
+    with log.warnings_only() if is_adapted(root) else log.without_results():
+        execution.command("refresh")(root, **settings)
+
+
+def _is_written(root: Path) -> bool:
+    try:
+        locks.refuse_if_written(root)
+    except QontextError:
+        return True
+    return False
+
+
+def compute_vectors(path: str) -> bool:
+    """Start a process that computes vectors of documents in the cache that have none yet, if the encoder is on this machine;
+    returns whether it was started. It outlives this one."""
+    root = cache_of(path)
+    if read_adapted(root)["system"] != "bm25" or not Path(default_encoder()).is_dir() or _is_written(root):
+        return False
+    with (root / LOG).open("wb") as said:
+        subprocess.Popen(
+            [sys.executable, "-m", "qontext", "refresh", str(root), "--quiet"],
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
+            env={**os.environ, **trust.environment()},
+        )
+    log.note("Vectors are being computed: the next search finds by meaning, too.")
+    return True

@@ -1,0 +1,172 @@
+"""`refresh` follows changed documents without training, and keeps the list of a directory's sources."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.adapt.conftest import make_report
+
+from qontext import api
+from qontext.adapt import follow, publish
+from qontext.corpus.sources.several import digest_of, read_listing, stamp_of
+from qontext.frame.errors import QontextError
+from qontext.retrieve.adapted import index_of
+from qontext.retrieve.searcher import Searcher
+
+
+@pytest.fixture
+def handbook(tmp_path: Path) -> Path:
+    """A folder of two documents, and what nobody reads."""
+    folder = tmp_path / "handbook"
+    (folder / "guide").mkdir(parents=True)
+    (folder / ".git").mkdir()
+    (folder / "guide" / "mill.md").write_text("# The mill\n\nThe mill grinds flour.\n")
+    (folder / "boat.txt").write_text("A boat crosses the river.\n")
+    return folder
+
+
+@pytest.fixture
+def tickets(tmp_path: Path) -> Path:
+    file = tmp_path / "tickets.jsonl"
+    file.write_text(json.dumps({"_id": "7", "title": "Oven", "text": "The oven does not get hot."}) + "\n")
+    return file
+
+
+def documents(out: Path, question: str, **settings: Any) -> list[str]:
+    return [answer.document for answer in Searcher(out).search(question, **settings)]
+
+
+def test_a_directory_begins_with_words_and_gets_vectors_later(
+    handbook: Path, small_encoder: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "made"
+    begun = api.refresh(out, source=[handbook], words=True)
+    assert begun["system"] == "bm25" and documents(out, "flour") == ["guide/mill.md"]
+    assert not (index_of(out) / "vectors").exists()
+    later = api.refresh(out, encoder=small_encoder)
+    assert later["system"] == "hybrid-start" and later["encoded_now"] == 2
+    assert (index_of(out) / "vectors").is_dir() and documents(out, "flour")[0] == "guide/mill.md"
+
+
+def test_only_what_is_new_is_encoded(handbook: Path, small_encoder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "made"
+    api.refresh(out, source=[handbook], encoder=small_encoder)
+    (handbook / "bread.txt").write_text("Bread is baked in ovens.\n")
+    (handbook / "boat.txt").unlink()
+    changed = api.refresh(out)
+    assert changed["documents"] == {"new": 1, "changed": 0, "unchanged": 1, "removed": 1}
+    assert (changed["encoded_now"], changed["reused"]) == (1, 1)
+    assert documents(out, "bread ovens")[0] == "bread.txt"
+    assert api.refresh(out)["changed"] is False
+
+
+def test_files_that_did_not_change_are_not_read(
+    handbook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "made"
+    api.refresh(out, source=[handbook], words=True)
+    (handbook / ".git" / "index").write_text("hidden files are no documents")
+
+    def read(path: Any) -> str:
+        raise AssertionError("hashed")
+
+    monkeypatch.setattr(follow, "digest_of", read)
+    assert api.refresh(out, words=True)["changed"] is False
+    os.utime(handbook / "boat.txt")
+    with pytest.raises(AssertionError, match="hashed"):
+        api.refresh(out, words=True)
+
+
+def test_a_file_that_was_only_touched_is_not_indexed_again(
+    handbook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "made"
+    api.refresh(out, source=[handbook], words=True)
+    before = stamp_of(str(handbook)), digest_of(str(handbook))
+    os.utime(handbook / "boat.txt")
+    assert (stamp_of(str(handbook)) == before[0], digest_of(str(handbook)) == before[1]) == (False, True)
+    monkeypatch.delattr(publish, "run_recipe")
+    assert api.refresh(out, words=True)["changed"] is False
+
+
+def test_a_directory_of_adapt_follows_its_documents(
+    adapted: Any, write_documents: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert api.refresh(adapted.out)["changed"] is False, "adapt has read them as they are"
+    system = Searcher(adapted.out).system
+    write_documents([make_report(number) for number in range(1, 31)])
+    changed = api.refresh(adapted.out)
+    assert changed["documents"] == {"new": 1, "changed": 0, "unchanged": 29, "removed": 1}
+    assert changed["reused"] > changed["encoded_now"] > 0
+    assert Searcher(adapted.out).system == system, "nothing is trained or chosen again"
+    assert "report-30" in documents(adapted.out, "Which year was the bell of Arden 30 repaired?", k=300)
+
+
+def test_sources_are_added_described_and_removed_one_by_one(
+    handbook: Path, tickets: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "made"
+    api.refresh(out, source=[f"handbook={handbook}"], words=True)
+    added = api.refresh(
+        out, source=[f"tickets={tickets}"], about=["tickets=What customers asked"], words=True
+    )
+    assert added["documents"] == {"new": 1, "changed": 0, "unchanged": 2, "removed": 0}, "earlier ids stay"
+    assert read_listing(out / "sources.json")["tickets"]["about"] == "What customers asked"
+    (answer,) = Searcher(out).search("oven")
+    assert (answer.document, answer.place.metadata["source"]) == ("tickets/7", "tickets")
+    assert documents(out, "the oven boat", where=["source=handbook"]) == ["boat.txt"]
+    api.refresh(out, remove=["tickets"], words=True)
+    assert documents(out, "oven") == [] and list(read_listing(out / "sources.json")) == ["handbook"]
+
+
+def test_a_source_is_added_to_a_directory_of_adapt(adapted: Any, tickets: Path) -> None:
+    added = api.refresh(adapted.out, source=[f"tickets={tickets}"])
+    assert added["documents"] == {"new": 1, "changed": 0, "unchanged": 30, "removed": 0}
+    assert added["encoded_now"] == 1
+    assert documents(adapted.out, "oven hot", where=["source=tickets"]) == ["tickets/7"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"remove": ["nowhere"]}, "there is no source 'nowhere'"),
+        ({"remove": ["handbook"]}, "the last source cannot be removed"),
+        ({"about": ["no sentence"]}, "names no source"),
+        ({"source": ["missing=nowhere.jsonl"]}, "no such file or folder"),
+        ({"only": ["nowhere"]}, "there is no source 'nowhere'"),
+    ],
+)
+def test_wrong_edits_change_nothing(
+    handbook: Path, tmp_path: Path, settings: dict[str, Any], message: str
+) -> None:
+    out = tmp_path / "made"
+    api.refresh(out, source=[f"handbook={handbook}"], words=True)
+    with pytest.raises(QontextError, match=message):
+        api.refresh(out, words=True, **settings)
+    assert documents(out, "flour") == ["guide/mill.md"]
+    assert api.refresh(out, words=True)["changed"] is False
+
+
+def test_an_index_within_its_source_is_refused(handbook: Path) -> None:
+    with pytest.raises(QontextError, match="is inside the source"):
+        api.refresh(handbook / "made", source=[handbook], words=True)
+
+
+def test_a_newer_format_is_refused_and_another_version_is_not(
+    handbook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The format is that of the index, not the program's version: after an upgrade nothing is indexed again."""
+    out = tmp_path / "made"
+    api.refresh(out, source=[handbook], words=True)
+    monkeypatch.setattr("qontext.__version__", "99.0")
+    monkeypatch.delattr(publish, "run_recipe")
+    assert api.refresh(out, words=True)["changed"] is False
+    about = json.loads((out / "adapted.json").read_text())
+    (out / "adapted.json").write_text(json.dumps({**about, "format": 99}))
+    with pytest.raises(QontextError, match="newer version"):
+        Searcher(out)

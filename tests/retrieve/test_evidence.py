@@ -1,0 +1,155 @@
+"""Answers that explain themselves: what found them, how strong that is, what stands beside them; and sub-queries."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.adapt.conftest import finished, small_encoder  # noqa: F401
+
+from qontext import api
+from qontext.data.runs import read_run
+from qontext.frame.errors import QontextError
+from qontext.retrieve.ask.evidence import matched_words
+from qontext.retrieve.ask.questions import SubQuery, parse
+from qontext.retrieve.searcher import Answer, Searcher, neighbors
+
+TEXTS = ["The mill grinds flour for bread.", "A boat crosses the river.", "The oven bakes bread. It is hot."]
+QUESTION = "Which year was the bell of Corrie 12 repaired?"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two documents of several passages, and a short one, indexed by words."""
+    root = tmp_path_factory.mktemp("grouped")
+    docs = root / "docs.jsonl"
+    long = " ".join(f"The keeper of lamp {number} climbs the stair at dusk." for number in range(40))
+    rows = [{"_id": "a", "text": long}, {"_id": "b", "text": long.replace("dusk", "dawn")}]
+    rows.append({"_id": "c", "text": "The stair is steep."})
+    docs.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    api.refresh(root / "made", source=[docs], words=True)
+    return root
+
+
+def test_words_are_explained_by_their_weights() -> None:
+    searcher = Searcher.build(TEXTS)
+    answer, _ = searcher.search("bread from the mill", explain=True)
+    assert answer.evidence is not None and [part.part for part in answer.evidence.parts] == ["words"]
+    assert list(answer.evidence.words) == ["mill", "bread"], "the rarer word weighs more"
+    assert sum(answer.evidence.words.values()) == pytest.approx(answer.score, abs=1e-3)
+    assert matched_words(searcher.collection.lexical.bm25, "boats bread", "0") == {
+        "bread": answer.evidence.words["bread"]
+    }
+
+
+def test_parts_are_explained_by_their_ranks_and_the_nearest_sentence(finished: Any) -> None:  # noqa: F811
+    searcher = Searcher(finished.out)
+    searcher.system = "hybrid-start" if searcher.system.encoder == "start" else "hybrid"
+    answer = searcher.search(QUESTION, k=3, explain=True)[0]
+    assert answer.evidence is not None
+    assert [part.part for part in answer.evidence.parts] == ["words", "meaning", "both"]
+    assert answer.evidence.parts[-1].rank == 1
+    assert answer.evidence.sentence in " ".join(answer.text.split())
+    assert -1 <= (answer.evidence.similarity or 0) <= 1
+    assert Answer.from_json(json.loads(json.dumps(answer.as_json()))).evidence == answer.evidence
+
+
+def test_the_best_sentence_is_named() -> None:
+    answer = Searcher.build(TEXTS).search("what is hot?")[0]
+    assert answer.sentence == "It is hot." and answer.as_json()["sentence"] == "It is hot."
+
+
+def test_strength_is_the_share_of_weaker_held_out_answers(finished: Any, tmp_path: Path) -> None:  # noqa: F811
+    out = Path(shutil.copytree(finished.out, tmp_path / "made"))
+    searcher = Searcher(out)
+    strong = searcher.search(QUESTION, k=5, min_score=0.0)
+    assert all(answer.strength is not None and 0 <= answer.strength <= 1 for answer in strong)
+    values = json.loads((out / "calibration.json").read_text())["evidence"]
+    assert values == sorted(values) and len(values) >= 20
+    assert list(searcher.search("quantum chromodynamics of gluons", k=5, min_score=0.9)) == [], (
+        "nothing was found"
+    )
+    assert [a.id for a in searcher.search(QUESTION, k=5, min_score=0.0)] == [
+        a.id for a in searcher.search(QUESTION, k=5)
+    ]
+
+
+def test_strength_needs_held_out_questions(folder: Path) -> None:
+    with pytest.raises(QontextError, match="held-out questions"):
+        Searcher(folder / "made").search("stair", min_score=0.5)
+    with pytest.raises(QontextError, match="directory of 'qontext adapt'"):
+        Searcher.build(TEXTS).search("mill", min_score=0.5)
+
+
+def test_a_document_is_found_once_by_its_best_passage(folder: Path) -> None:
+    searcher = Searcher(folder / "made")
+    passages = searcher.search("the stair of the keeper of lamp 7", k=5)
+    assert len({answer.document for answer in passages}) < len(passages)
+    documents = searcher.search("the stair of the keeper of lamp 7", k=5, group="document")
+    assert sorted(answer.document for answer in documents) == ["a", "b", "c"]
+    assert documents[0].id == passages[0].id
+
+
+def test_a_run_of_documents_names_documents(folder: Path, tmp_path: Path) -> None:
+    queries = tmp_path / "queries.tsv"
+    queries.write_text("q1\tstair of lamp 7\n")
+    from qontext.retrieve.adapted import index_of
+
+    index = index_of(folder / "made")
+    for number, searched in enumerate(({"index": folder / "made"}, {"index": index / "bm25"})):
+        out = tmp_path / f"run-{number}"
+        api.search(**searched, queries=queries, k=3, group="document", out=out)
+        hits = [hit.passage for hit in read_run(out)["q1"]]
+        assert sorted(hits) == ["a", "b", "c"]
+
+
+def test_neighbors_are_those_of_the_document(folder: Path) -> None:
+    assert neighbors("a#1", 2) == (["a#0"], ["a#2", "a#3"]) and neighbors("own id", 2) == ([], [])
+    first = next(a for a in Searcher(folder / "made").search("lamp 0", k=50, context=1) if a.id == "a#0")
+    assert first.before == "" and first.after.startswith("The keeper of lamp")
+
+
+@pytest.mark.parametrize(
+    ("question", "parsed"),
+    [
+        ("what is it?", [SubQuery("what is it?")]),
+        ("note: what is it?", [SubQuery("note: what is it?")]),
+        ("Words: a b\nwhy?", [SubQuery("a b", "words"), SubQuery("why?")]),
+        ("meaning: a: b\n\nhypothetical: c", [SubQuery("a: b", "meaning"), SubQuery("c", "hypothetical")]),
+        ("words:", [SubQuery("words:")]),
+    ],
+)
+def test_sub_queries_are_lines(question: str, parsed: list[SubQuery]) -> None:
+    assert parse(question) == parsed
+
+
+def test_sub_queries_are_fused(finished: Any) -> None:  # noqa: F811
+    searcher = Searcher(finished.out)
+    words = searcher.run({"q": "words: bell of Corrie 12"}, k=100)
+    assert [hit.passage for hit in words["q"]] == [
+        hit.passage for hit in searcher.collection.words.rank({"q": "bell of Corrie 12"}, 100)["q"]
+    ]
+    both = searcher.run(
+        {"q": "words: bell of Corrie 12\nhypothetical: The bell was repaired in 1850.", "p": "bell"}, k=100
+    )
+    assert set(both) == {"q", "p"} and len(both["q"]) == 100
+    assert both["p"] == searcher.run({"p": "bell"}, k=100)["p"]
+
+
+def test_sub_queries_by_vectors_need_vectors() -> None:
+    with pytest.raises(QontextError, match="needs an index of vectors"):
+        Searcher.build(TEXTS).search("meaning: flour")
+
+
+def test_files_are_named_where_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "mill.md").write_text("The mill grinds flour.\n")
+    api.refresh(tmp_path / "made", source=[docs, f"again={docs}"], words=True)
+    searcher = Searcher(tmp_path / "made")
+    assert [searcher.collection.path_of(a.place) for a in searcher.search("flour")] == [
+        str(docs / "mill.md")
+    ] * 2
