@@ -46,13 +46,15 @@ async def use(server: Any) -> None:
     """What an agent does: list the tools, search, read; and what it does wrong."""
     async with connected(server) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-        assert set(tools) == {"search", "read"}
+        assert set(tools) == {"search", "read", "sources"}
         for tool in tools.values():
             assert tool.annotations is not None
             assert tool.annotations.read_only_hint and not tool.annotations.destructive_hint
         about = tools["search"].description or ""
         assert "24 documents" in about and "in English" in about and "Lighthouse" in about
-        assert set(tools["search"].input_schema["properties"]) == {"question", "k", "folder"}
+        assert {"question", "k", "folder", "queries", "sources"} < set(
+            tools["search"].input_schema["properties"]
+        )
         reply = await client.call_tool("search", {"question": QUESTION, "k": 3})
         assert not reply.is_error
         results = reply.structured_content["results"]
@@ -71,6 +73,10 @@ async def use(server: Any) -> None:
             ("search", {"question": "boat", "k": 10**9}),
             ("search", {"question": "a" * 50_000}),
             ("search", {}),
+            ("search", {"queries": [{"by": "smell", "text": "boat"}]}),
+            ("search", {"question": "boat", "cursor": "5.0"}),
+            ("read", {"document": results[0]["document"], "lines": "all"}),
+            ("read", {"document": results[0]["document"], "page": 7}),
             ("read", {"document": "../../etc/passwd"}),
             ("read", {"document": results[0]["document"], "start": 1_000}),
         ):
@@ -78,12 +84,74 @@ async def use(server: Any) -> None:
             assert wrong.is_error and texts(wrong), (name, arguments)
             assert "Traceback" not in texts(wrong) and "pydantic" not in texts(wrong)
         wrong = await client.call_tool("search", {"query": "boat", "k": 3})
-        assert texts(wrong) == "search has no argument 'query'. Its arguments: question, k, folder."
+        assert texts(wrong).startswith(
+            "search has no argument 'query'. Its arguments: question, k, folder, queries,"
+        )
         assert "there is no document" in texts(await client.call_tool("read", {"document": "nothing"}))
         document = results[0]["document"]
         for near in (document + "x", document.upper()):
             wrong = await client.call_tool("read", {"document": near})
             assert wrong.is_error and "Did you mean" in texts(wrong) and repr(document) in texts(wrong)
+
+
+def test_an_agent_reads_on_asks_in_parts_and_names_places(tmp_path: Any) -> None:
+    """Cursors, sub-queries, sources, explanations, and reading by lines, headings and a limit."""
+    from qontext import api
+    from qontext.serve.mcp import build
+    from qontext.serve.verb import ServeConfig, open_service
+
+    docs, out = tmp_path / "docs", tmp_path / "made"
+    docs.mkdir()
+    chapters = "\n\n".join(
+        f"## Part {n}\n\nThe lamp number {n} is lit at dusk." + " It burns." * 30 for n in range(6)
+    )
+    (docs / "lamps.md").write_text(f"# Lamps\n\n{chapters}\n")
+    (tmp_path / "tickets.jsonl").write_text(json.dumps({"_id": "7", "text": "The lamp is broken."}) + "\n")
+    sources = [f"handbook={docs}", f"tickets={tmp_path / 'tickets.jsonl'}"]
+    api.refresh(out, source=sources, about=["handbook=How we work."], words=True)
+    service = open_service(
+        ServeConfig.make({"directories": (str(out),), "device": "cpu", "port": 0}, where="serve")
+    )
+
+    async def main() -> None:
+        async with connected(build(service)) as client:
+
+            async def ask(tool: str, **arguments: Any) -> Any:
+                reply = await client.call_tool(tool, arguments)
+                return texts(reply) if reply.is_error else reply.structured_content
+
+            tools = {tool.name: tool.description for tool in (await client.list_tools()).tools}
+            assert "handbook (How we work); tickets" in (tools["search"] or "")
+            assert [row["name"] for row in (await ask("sources"))["sources"]] == ["handbook", "tickets"]
+            first = await ask("search", question="lamp", k=2, explain=True)
+            assert first["results"][0]["evidence"]["words"][0]["word"] == "lamp"
+            second = await ask("search", question="lamp", k=2, cursor=first["cursor"])
+            ranks = [row["rank"] for row in first["results"] + second["results"]]
+            assert ranks == [1, 2, 3, 4]
+            assert "search again without it" in await ask("search", question="dusk", cursor=first["cursor"])
+            (ticket,) = (await ask("search", question="lamp", sources=["tickets"]))["results"]
+            assert (ticket["document"], ticket["source"]) == ("tickets/7", "tickets")
+            parts = [{"by": "words", "text": "broken"}, {"by": "words", "text": "lamp"}]
+            assert (await ask("search", queries=parts))["results"][0]["document"] == "tickets/7"
+            assert "needs an index of vectors" in await ask(
+                "search", queries=[{"by": "meaning", "text": "lamp"}]
+            )
+            document = "handbook/lamps.md"
+            below = await ask("read", document=document, heading="part 4")
+            assert (
+                "number 4" in below["text"] and "number 3" not in below["text"] and "Part 4" in below["place"]
+            )
+            assert "number 0" in (await ask("read", document=document, lines="1-5"))["text"]
+            assert "Its headings" in await ask("read", document=document, heading="Ships")
+            short = await ask("read", document=document, max_tokens=100)
+            assert len(short["text"]) <= 402 and short["next"] == 2
+            resource = await client.read_resource(f"qontext://document/{document}")
+            assert "number 0" in resource.contents[0].text  # type: ignore[union-attr]
+            prompt = await client.get_prompt("answer-with-citations", {"question": "Is it lit?"})
+            assert "Is it lit?" in str(prompt.messages[0].content)
+
+    asyncio.run(main())
+    service.close()
 
 
 def test_over_stdio(world: World) -> None:

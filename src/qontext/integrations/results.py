@@ -36,7 +36,7 @@ class SearchSource:
         for hit in self.system.search([question], k, FieldFilter(folder))[0]:
             passage = passages[hit.number]
             position, _ = passages.position(hit.number)
-            snippet, place = self.system.matched(hit, question)
+            snippet, place, _ = self.system.matched(hit, question)
             known = place.as_json()
             metadata = {
                 **known.pop("metadata", {}),

@@ -16,7 +16,7 @@ from qontext.frame.errors import QontextError
 from qontext.retrieve.adapted import AdaptedFolder
 from qontext.retrieve.ask.evidence import Evidence, evidence, strengths
 from qontext.retrieve.ask.in_memory import InMemory
-from qontext.retrieve.ask.questions import DEEPER, Group, Parts, by_document, rank, text_of
+from qontext.retrieve.ask.questions import DEEPER, Group, SystemParts, by_document, rank, text_of
 from qontext.retrieve.rankers import CANDIDATES, Among
 from qontext.retrieve.snippets import snippet
 from qontext.retrieve.system import System, SystemName
@@ -277,7 +277,7 @@ class Searcher:
             raise QontextError(f"expected queries as id → text, not a {type(queries).__name__}")
         among = self.collection.among(tuple(where))
         depth = max(k if group == "passage" else DEEPER * k, CANDIDATES)
-        run = rank(Parts.of(self.collection), queries, depth, among)
+        run = rank(SystemParts.of(self.collection), queries, depth, among)
         if group == "passage":
             return run.top(k)
         found = self.collection.find(set(run.ids.tolist()))

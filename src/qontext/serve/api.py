@@ -12,6 +12,7 @@ from fastapi.responses import PlainTextResponse, Response
 from starlette.concurrency import run_in_threadpool
 
 from qontext.frame.errors import QontextError
+from qontext.retrieve.ask.evidence import Evidence
 from qontext.serve.errors import Unknown
 from qontext.serve.models import Kind
 from qontext.serve.passages import FieldFilter
@@ -57,8 +58,11 @@ async def search(body: SearchRequest, request: Request) -> Response:
     service = service_of(request)
     system = service.system(body.system)
     queries = [body.query] if isinstance(body.query, str) else body.query
-    only = FieldFilter(body.folder, body.document, tuple(body.where))
-    results = await service.search(system, queries, body.k, only)
+    only = FieldFilter(body.folder, body.document, tuple(body.where)).among(body.source)
+    results = await service.search(system, queries, body.k, only, group=body.group, min_score=body.min_score)
+    if body.explain:
+        found = [await service.explain(system, text, hits) for text, hits in zip(queries, results.hits)]
+        return _searched(system, queries, results, found)
     if len(queries) * body.k <= AT_ONCE:
         return _searched(system, queries, results)
     return await run_in_threadpool(_searched, system, queries, results)
@@ -134,11 +138,16 @@ async def metrics(request: Request) -> PlainTextResponse:
     return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _searched(system: ServedSystem, queries: list[str], outcome: TimedHits) -> Response:
+def _searched(
+    system: ServedSystem, queries: list[str], outcome: TimedHits, found: list[list[Evidence]] | None = None
+) -> Response:
     results = [
         SearchResult(query=query, hits=[_hit(system, query, rank, hit) for rank, hit in enumerate(hits, 1)])
         for query, hits in zip(queries, outcome.hits)
     ]
+    for result, evidence in zip(results, found or ()):
+        for hit, one in zip(result.hits, evidence):
+            hit.evidence = one.as_json()
     answer = SearchResponse(system=system.name, seconds=round(outcome.seconds, 6), results=results)
     return Response(answer.model_dump_json(), media_type="application/json")
 
@@ -146,7 +155,7 @@ def _searched(system: ServedSystem, queries: list[str], outcome: TimedHits) -> R
 def _hit(system: ServedSystem, query: str, rank: int, hit: ServedHit) -> SearchHit:
     passage = system.passages[hit.number]
     position, count = system.passages.position(hit.number)
-    snippet, place = system.matched(hit, query)
+    snippet, place, sentence = system.matched(hit, query)
     return SearchHit(
         rank=rank,
         score=round(hit.score, 6),
@@ -159,6 +168,7 @@ def _hit(system: ServedSystem, query: str, rank: int, hit: ServedHit) -> SearchH
         passages=count,
         place=str(place),
         metadata=dict(place.metadata),
+        sentence=sentence,
     )
 
 

@@ -5,19 +5,22 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
-from collections.abc import Callable, Iterator
-from typing import Annotated, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
 from qontext import __version__
 from qontext.frame.errors import QontextError, shorten
+from qontext.frame.hashes import json_digest
 from qontext.serve.passages import FieldFilter, Passages
+from qontext.serve.reading import CHARACTERS_PER_TOKEN, Reading, cut
+from qontext.serve.reading import read as reading
 from qontext.serve.schemas import LONGEST_QUERY
 from qontext.serve.service import Service
 from qontext.serve.systems import ServedSystem
 
-TEXT_CHARACTERS, ANSWER_CHARACTERS, MOST_RESULTS = 2_000, 20_000, 20
+TEXT_CHARACTERS, ANSWER_CHARACTERS, MOST_RESULTS, DEEPEST = 2_000, 20_000, 20, 200
 
 
 class SearchResult(BaseModel):
@@ -32,70 +35,222 @@ class SearchResult(BaseModel):
     """File or URL, headings, and page, cell or line of the best sentence, if known."""
     text: str
     """The passage; of a long one, the text around its best sentence."""
+    sentence: str = ""
+    """Its best sentence for the question; empty if no word of the question is in it."""
+    source: str = ""
+    """The name of its source, if the collection has several."""
+    evidence: dict[str, Any] | None = None
+    """What found it, if that was asked for."""
 
 
 class SearchResults(BaseModel):
     results: list[SearchResult]
+    cursor: str | None = None
+    """An argument of the same search, for the next passages; none if there are no more."""
 
 
-class Reading(BaseModel):
-    document: str
-    title: str
-    text: str
+class SubQuery(BaseModel):
+    by: Literal["words", "meaning", "hypothetical", "all"] = "all"
+    """words: exact terms, by BM25. meaning: by vectors. hypothetical: an answer as it might be written. all: the whole
+    system."""
+    text: Annotated[str, Field(min_length=1, max_length=LONGEST_QUERY)]
+
+
+class SourceInfo(BaseModel):
+    name: str
+    about: str
     passages: int
-    """The number of passages of the document."""
-    next: int | None = None
-    """The passage to continue from, if the text was truncated."""
+
+
+class SourceList(BaseModel):
+    sources: list[SourceInfo]
+
+
+CITING = (
+    "Answer this question from the collection: {question}\n\n"
+    "Search with two or three sub-queries: the exact words, the meaning, and a hypothetical answer. Read the documents "
+    "whose passages are promising. Cite the place of each claim (file and line, or page) as search returns it. If the "
+    "passages do not answer the question, say so."
+)
 
 
 def build(service: Service) -> Any:
-    """The MCP server with its two tools, whose descriptions mention the collection's content."""
-    from mcp.server.mcpserver.exceptions import ToolError
+    """The MCP server: tools, whose descriptions mention the collection's content, documents as resources, and a prompt."""
+    sources = source_list(service)
+    about = " ".join([describe(service.default.passages, service.about), _listed(sources)]).strip()
+    tools = {"search": _search(service), "read": _read(service), "sources": lambda: source_list(service)}
+    server = _server(about, tools)
     from mcp_types import ToolAnnotations
 
-    about = describe(service.default.passages, service.about)
     hints = ToolAnnotations(
         read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
     )
+    for name, title, text in (
+        (
+            "search",
+            "Search the collection",
+            f"Find the passages that answer a question. {about} Returns the best passages with the ids of their "
+            "documents, for the tool read, and a cursor for more of them. Several sub-queries are fused.",
+        ),
+        (
+            "read",
+            "Read a document",
+            "Return the text of a document by its id, as returned by search: all of it, some lines, what stands under a "
+            "heading, or a page. A long text is truncated: `next` is then the passage to continue from.",
+        ),
+        (
+            "sources",
+            "List the sources",
+            f"List the sources of the collection, to search in some of them. {about}",
+        ),
+    ):
+        server.tool(name=name, title=title, description=text, annotations=hints)(tools[name])
+    _add_resources(server, service)
+    return server
+
+
+def _search(service: Service) -> Callable[..., Any]:
+    from mcp.server.mcpserver.exceptions import ToolError
 
     async def search(
-        question: Annotated[str, Field(description="A question or keywords.", max_length=LONGEST_QUERY)],
+        question: Annotated[str, Field(description="A question or keywords.", max_length=LONGEST_QUERY)] = "",
         k: Annotated[int, Field(description="Number of passages to return.", ge=1, le=MOST_RESULTS)] = 5,
         folder: Annotated[
             str | None, Field(description="Return only passages of documents in this folder.")
         ] = None,
+        queries: Annotated[
+            list[SubQuery] | None,
+            Field(description="Sub-queries, fused, besides the question or instead of it.", max_length=8),
+        ] = None,
+        sources: Annotated[
+            list[str] | None, Field(description="Return only passages of these sources.", max_length=50)
+        ] = None,
+        cursor: Annotated[
+            str | None,
+            Field(description="The cursor of the same search, for the next passages.", max_length=200),
+        ] = None,
+        explain: Annotated[bool, Field(description="Say what found each passage.")] = False,
+        max_tokens: Annotated[
+            int, Field(description="Limit of the texts together.", ge=100, le=20_000)
+        ] = 5_000,
     ) -> SearchResults:
-        if not question.strip():
+        text = _text(question, queries or [])
+        if not text.strip():
             raise ToolError("The question is empty. Ask in a few words.")
+        system = service.default
+        only = FieldFilter(folder).among("|".join(sources) if sources else None)
+        key = _key(system, text, only)
+        first = _offset(cursor, key)
         try:
-            results = await service.search(service.default, [question], k, FieldFilter(folder))
+            hits = (await service.search(system, [text], first + k + 1, only)).hits[0]
+            shown = hits[first : first + k]
+            found = await service.explain(system, text, shown) if explain else []
         except QontextError as error:
             raise ToolError(str(error)) from None
-        return SearchResults(results=_results(service.default, question, results.hits[0]))
+        results = _results(
+            system, text, shown, first, min(ANSWER_CHARACTERS, CHARACTERS_PER_TOKEN * max_tokens)
+        )
+        for result, one in zip(results, found):
+            result.evidence = one.as_json()
+        more = len(hits) > first + k and first + k < DEEPEST
+        return SearchResults(results=results, cursor=f"{first + k}.{key}" if more else None)
+
+    return search
+
+
+def _text(question: str, queries: Sequence[SubQuery]) -> str:
+    """The question and its sub-queries as lines; see `qontext.retrieve.ask.questions`."""
+    if not queries:
+        return question
+    lines = [" ".join(question.split())] if question.strip() else []
+    for query in queries:
+        text = " ".join(query.text.split())
+        lines.append(text if query.by == "all" else f"{query.by}: {text}")
+    return "\n".join(lines)
+
+
+def _key(system: ServedSystem, text: str, only: FieldFilter) -> str:
+    """What a cursor is for: the search, and the state of the index."""
+    state = system.directory.folder.name if system.directory is not None else ""
+    return json_digest([system.name, state, len(system.passages), text, str(only)])[:12]
+
+
+def _offset(cursor: str | None, key: str) -> int:
+    from mcp.server.mcpserver.exceptions import ToolError
+
+    if cursor is None:
+        return 0
+    number, _, own = cursor.partition(".")
+    if own != key or not number.isdigit() or int(number) > DEEPEST:
+        raise ToolError("The cursor is of another search, or the documents changed: search again without it.")
+    return int(number)
+
+
+def _read(service: Service) -> Callable[..., Any]:
+    from mcp.server.mcpserver.exceptions import ToolError
 
     async def read(
         document: Annotated[str, Field(description="The id of a document, as search returns it.")],
         start: Annotated[int, Field(description="The passage to start from.", ge=1)] = 1,
+        lines: Annotated[str | None, Field(description="Only these lines, such as 12-40.")] = None,
+        heading: Annotated[str | None, Field(description="Only what stands under this heading.")] = None,
+        page: Annotated[int | None, Field(description="Only this page.", ge=1)] = None,
+        max_tokens: Annotated[int, Field(description="Limit of the text.", ge=100, le=20_000)] = 5_000,
     ) -> Reading:
+        most = min(ANSWER_CHARACTERS, CHARACTERS_PER_TOKEN * max_tokens)
         try:
-            return _reading(document, service, start)
+            return reading(
+                service, document, start=start, lines=lines, heading=heading, page=page, characters=most
+            )
         except QontextError as error:
             raise ToolError(str(error)) from None
 
-    server = _server(about, {"search": search, "read": read})
-    server.tool(
-        title="Search the collection",
-        description=f"Find the passages that answer a question. {about} Returns the best passages with the ids of "
-        "their documents, for the tool read.",
-        annotations=hints,
-    )(search)
-    server.tool(
-        title="Read a document",
-        description="Return the text of a document by its id, as returned by search. A long text is truncated: `next` is "
-        "then the passage to continue from.",
-        annotations=hints,
-    )(read)
-    return server
+    return read
+
+
+def _add_resources(server: Any, service: Service) -> None:
+    """Documents by their ids, and how to answer with citations."""
+
+    @server.resource(  # type: ignore[untyped-decorator]
+        "qontext://document/{+document}",
+        name="document",
+        title="A document",
+        description="The text of a document by its id, as search returns it; the beginning of a long one.",
+        mime_type="text/plain",
+    )
+    def document(document: str) -> str:
+        return reading(service, document, characters=ANSWER_CHARACTERS).text
+
+    @server.prompt(  # type: ignore[untyped-decorator]
+        name="answer-with-citations",
+        title="Answer with citations",
+        description="Answer a question from the collection, and cite the place of each claim.",
+    )
+    def answer_with_citations(question: str) -> str:
+        return CITING.format(question=question)
+
+
+def source_list(service: Service) -> SourceList:
+    """The sources of the first system; the collection as a whole, if it has none."""
+    system = service.default
+    counts = system.passages.sources
+    named = system.sources or dict.fromkeys(counts, "")
+    if not named:
+        return SourceList(
+            sources=[SourceInfo(name=system.name, about=service.about, passages=len(system.passages))]
+        )
+    rows = [SourceInfo(name=name, about=about, passages=counts.get(name, 0)) for name, about in named.items()]
+    return SourceList(sources=rows)
+
+
+def _listed(sources: SourceList) -> str:
+    """The sources in a sentence, if there are several."""
+    if len(sources.sources) < 2:
+        return ""
+    listed = (
+        f"{one.name} ({one.about.strip().rstrip('.')})" if one.about else one.name for one in sources.sources
+    )
+    return f"Its sources: {'; '.join(listed)}."
 
 
 def _server(about: str, tools: dict[str, Callable[..., Any]]) -> Any:
@@ -161,9 +316,9 @@ def describe(passages: Passages, about: str = "") -> str:
     titles = list(dict.fromkeys(p.title.strip() for p in sample if _says_something(p.title, p.doc)))
     if len(titles) < 2:  # the texts say more
         titles = list(
-            dict.fromkeys(f"“{_cut(' '.join(p.text.split()), 80)}”" for p in sample[:: len(sample) // 2 or 1])
+            dict.fromkeys(f"“{cut(' '.join(p.text.split()), 80)}”" for p in sample[:: len(sample) // 2 or 1])
         )
-    spread = [_cut(titles[n * len(titles) // 5], 90) for n in range(5)] if len(titles) >= 5 else titles
+    spread = [cut(titles[n * len(titles) // 5], 90) for n in range(5)] if len(titles) >= 5 else titles
     what = f"The collection contains {_count(passages.documents, 'document')} ({len(passages):,} passages) in {language}"
     examples = f", such as {'; '.join(dict.fromkeys(spread))}" if spread else ""
     return f"{about.strip().rstrip('.')}. {what}{examples}." if about.strip() else f"{what}{examples}."
@@ -179,13 +334,15 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def _results(system: ServedSystem, question: str, hits: list[Any]) -> list[SearchResult]:
-    """The hits, with a limited amount of text."""
-    results, left = [], ANSWER_CHARACTERS
-    for rank, hit in enumerate(hits, 1):
+def _results(
+    system: ServedSystem, question: str, hits: list[Any], before: int, characters: int
+) -> list[SearchResult]:
+    """The hits after so many others, with a limited amount of text."""
+    results, left = [], characters
+    for rank, hit in enumerate(hits, before + 1):
         passage = system.passages[hit.number]
         most = min(TEXT_CHARACTERS, max(200, left))
-        snippet, place = system.matched(hit, question, most)
+        snippet, place, sentence = system.matched(hit, question, most)
         text = passage.text if len(passage.text) <= most else snippet
         left -= len(text)
         position, _ = system.passages.position(hit.number)
@@ -197,32 +354,9 @@ def _results(system: ServedSystem, question: str, hits: list[Any]) -> list[Searc
                 title=passage.title,
                 passage=position,
                 place=str(place),
+                source=str(place.metadata.get("source", "")),
                 text=text,
+                sentence=sentence,
             )
         )
     return results
-
-
-def _reading(document: str, service: Service, start: int) -> Reading:
-    parts = service.document(document)
-    if start > len(parts):
-        raise QontextError(f"there is no passage {start:,}: the document has {len(parts)} passages")
-    texts: list[str] = []
-    length = 0
-    for passage in parts[start - 1 :]:
-        length += len(passage.text)
-        if texts and length > ANSWER_CHARACTERS:
-            break
-        texts.append(_cut(passage.text, ANSWER_CHARACTERS))
-    following = start + len(texts)
-    return Reading(
-        document=document,
-        title=parts[0].title,
-        text="\n\n".join(texts),
-        passages=len(parts),
-        next=following if following <= len(parts) else None,
-    )
-
-
-def _cut(text: str, limit: int) -> str:
-    return text if len(text) <= limit else text[:limit].rsplit(" ", 1)[0] + " …"

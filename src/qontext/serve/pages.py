@@ -17,6 +17,8 @@ from fastapi.responses import RedirectResponse, Response
 from qontext.data.collection import Passage
 from qontext.frame.errors import QontextError
 from qontext.retrieve.analyzer import term_of
+from qontext.retrieve.ask.evidence import Evidence
+from qontext.retrieve.ask.questions import text_of
 from qontext.retrieve.snippets import unwrapped
 from qontext.serve.api import service_of
 from qontext.serve.errors import ServeError, Unknown
@@ -45,6 +47,7 @@ class ShownResult:
     text: list[Stretch]
     moved: str
     is_relevant: bool
+    evidence: Evidence | None = None
     is_repeated: bool = False
     """True if another result has the same title."""
 
@@ -80,13 +83,21 @@ async def search(request: Request) -> Response:
     kind: Kind = "passage" if form["like"] else "query"
     k = form["k"] + (own is not None)
     try:
-        results = await asyncio.gather(*(service.search(system, [text], k, only, kind) for system in systems))
+        how: dict[str, Any] = {"group": form["group"]}
+        results = await asyncio.gather(
+            *(service.search(system, [text], k, only, kind, **how) for system in systems)
+        )
     except ServeError:
         raise
     except QontextError as error:  # a condition on an unknown field
         return page("search.html", request, 400, **{**empty, "error": str(error)})
     relevant = service.labels.relevant(form["query"]) if form["query"] else set()
     columns = _columns(systems, results, text, own, form["k"], relevant)
+    if form["explain"] and kind == "query":
+        columns = [
+            _explained(column, await service.explain(column.system, text, one.hits[0]))
+            for column, one in zip(columns, results)
+        ]
     return page("search.html", request, **{**empty, "columns": columns, "relevant": sorted(relevant)})
 
 
@@ -187,6 +198,8 @@ def _parameters(request: Request) -> dict[str, Any]:
     systems = list(dict.fromkeys(name for name in values.getlist("system") if name))[:SIDE_BY_SIDE]
     where = [text for line in values.getlist("where") for text in line.split(";") if text.strip()]
     form = {**fields, "systems": systems, "where": where, "k": _whole(values.get("k"), 10, 1, MOST)}
+    form |= {"explain": values.get("explain") == "1"}
+    form |= {"group": "document" if values.get("group") == "document" else "passage"}
 
     def link(**changes: Any) -> str:
         """The URL of this search with changed parameters."""
@@ -196,6 +209,8 @@ def _parameters(request: Request) -> dict[str, Any]:
             "like": form["like"],
             "query": form["query"],
             "k": form["k"] if form["k"] != 10 else "",
+            "explain": "1" if form["explain"] else "",
+            "group": "document" if form["group"] == "document" else "",
         }
         return url("/", **{**values, **changes})
 
@@ -260,7 +275,7 @@ def _result(
 ) -> ShownResult:
     passage = system.passages[hit.number]
     position, count = system.passages.position(hit.number)
-    shown, place = system.matched(hit, text, SNIPPET)
+    shown, place, sentence = system.matched(hit, text, SNIPPET)
     moved = ""
     if first is not None:
         before = first.get(passage.id)
@@ -272,10 +287,15 @@ def _result(
         passage=passage,
         place=str(place),
         position=f"passage {position} of {count}",
-        text=highlight(shown, text, system.analyzer),
+        text=highlight(shown, text_of(text), system.analyzer, sentence),
         moved=moved,
         is_relevant=passage.id in relevant,
     )
+
+
+def _explained(column: Column, found: list[Evidence]) -> Column:
+    """The column with what found each of its results."""
+    return replace(column, results=[replace(r, evidence=one) for r, one in zip(column.results, found)])
 
 
 def _first(system: ServedSystem, hits: list[ServedHit], text: str, relevant: set[str]) -> dict[str, Any]:
@@ -314,10 +334,20 @@ SNIPPET = 900
 class Stretch(NamedTuple):
     text: str
     is_marked: bool
+    is_best: bool = False
+    """True within the best sentence, if that is not all of the text."""
 
 
-def highlight(text: str, query: str, analyzer: str = "english") -> list[Stretch]:
-    """The text in segments; words with the stem of a query word are marked."""
+def highlight(text: str, query: str, analyzer: str = "english", sentence: str = "") -> list[Stretch]:
+    """The text in segments; words with the stem of a query word are marked, and the best sentence stands out."""
+    start = text.find(sentence) if sentence and len(sentence) < len(text.strip()) else -1
+    if start >= 0:
+        parts = (text[:start], sentence, text[start + len(sentence) :])
+        return [
+            stretch._replace(is_best=number == 1)
+            for number, part in enumerate(parts)
+            for stretch in highlight(part, query, analyzer)
+        ]
     term = _term_of(analyzer)
     stems = _stems(query, analyzer)
     stretches: list[Stretch] = []

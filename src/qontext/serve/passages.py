@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -42,6 +42,10 @@ class FieldFilter:
 
     def __bool__(self) -> bool:
         return bool(self.folder or self.document or self.where)
+
+    def among(self, source: str | None) -> FieldFilter:
+        """The same filter for passages of a source, or of several, separated by ``|``."""
+        return replace(self, where=(*self.where, f"source={source}")) if source else self
 
 
 class Passages:
@@ -110,6 +114,20 @@ class Passages:
         """The passages of a document, in order; none if there is no such document."""
         code = self._by_document.find(id)
         return [] if code is None else [self[int(number)] for number in self._rows(code)]
+
+    def numbers_of(self, id: str) -> list[int]:
+        """The numbers of the passages of a document, in order; none if there is no such document."""
+        code = self._by_document.find(id)
+        return [] if code is None else [int(number) for number in self._rows(code)]
+
+    @cached_property
+    def sources(self) -> Counter[str]:
+        """The sources of the passages → the number of passages."""
+        counts: Counter[str] = Counter()
+        for text, count in self._metadata.items():
+            if name := parsed(text, Path(self.name)).get("source"):
+                counts[str(name)] += count
+        return counts
 
     def similar_documents(self, id: str, most: int = 50) -> list[str]:
         """Ids of documents that begin like `id`, or contain its last part in either case, at most `most` of each; all ids

@@ -53,6 +53,15 @@ class SearchRequest(Body):
     where: Annotated[list[Condition], Field(max_length=MOST_CONDITIONS)] = []
     """Conditions on the metadata, all of which must hold, such as `date>=2024` or `author=Ada|Grace`."""
 
+    source: Name | None = None
+    """Return only passages of this source, or of several, separated by `|`."""
+    group: Literal["passage", "document"] = "passage"
+    """`document`: only the best passage of each document."""
+    min_score: float | None = Field(None, ge=0, le=1)
+    """Only passages with stronger evidence than this share of the answers of the held-out questions of `adapt`."""
+    explain: bool = False
+    """Say of each passage what found it."""
+
     @model_validator(mode="after")
     def _not_too_many(self) -> SearchRequest:
         if isinstance(self.query, list) and len(self.query) * self.k > MOST_HITS:
@@ -76,6 +85,10 @@ class SearchHit(BaseModel):
     place: str
     """File or URL, headings, and page, cell or line of the best sentence, if known."""
     metadata: dict[str, Any]
+    sentence: str = ""
+    """The passage's best sentence for the query; empty if no word of the query is in it."""
+    evidence: dict[str, Any] | None = None
+    """What found it, if that was asked for: `parts` with ranks, `words` with weights, the nearest `sentence`."""
 
 
 class SearchResult(BaseModel):

@@ -12,12 +12,14 @@ import numpy as np
 from qontext.data.collection import Passage, Qrels
 from qontext.frame import log
 from qontext.frame.errors import QontextError, did_you_mean
+from qontext.retrieve.ask.evidence import Evidence
+from qontext.retrieve.ask.questions import Group
 from qontext.serve.batching import Batcher
 from qontext.serve.errors import Unknown
 from qontext.serve.metrics import ServerMetrics
 from qontext.serve.models import Kind, Reranker, ServedEncoder
 from qontext.serve.passages import FieldFilter
-from qontext.serve.systems import ServedHit, ServedSystem, reranked
+from qontext.serve.systems import Opener, ServedHit, ServedSystem, reranked
 
 Array = np.ndarray[Any, Any]
 
@@ -55,9 +57,8 @@ class Service:
         seconds: float = 30,
         log_queries: bool = False,
     ) -> None:
-        self.systems = {system.name: system for system in [*systems, *_reranked(systems, rerankers)]}
         self.rerankers = {reranker.name: reranker for reranker in rerankers}
-        self.encoders = {s.name: s.encoder for s in systems if s.encoder is not None and "/" not in s.name}
+        self.replace(systems)
         if clash := self.rerankers.keys() & self.encoders.keys():
             raise QontextError(
                 f"a reranker and a directory have the name {min(clash)!r}", remedy="Rename one."
@@ -65,6 +66,14 @@ class Service:
         self.labels, self.about, self.log_queries = labels or Labels(), about, log_queries
         self.metrics, self.started = ServerMetrics(), int(time.time())
         self.batcher = Batcher(capacity, seconds, self.metrics.batch)
+        self.opener: Opener = Opener()
+        """What opened the systems, and opens them again when they changed."""
+
+    def replace(self, systems: Sequence[ServedSystem]) -> None:
+        """Answer with these systems from now on. A request that has begun keeps those that it began with."""
+        rerankers = list(self.rerankers.values())
+        self.encoders = {s.name: s.encoder for s in systems if s.encoder is not None and "/" not in s.name}
+        self.systems = {system.name: system for system in [*systems, *_reranked(systems, rerankers)]}
 
     @property
     def default(self) -> ServedSystem:
@@ -85,19 +94,50 @@ class Service:
             reranker.scores([("a", "a")])
 
     async def search(
-        self, system: ServedSystem, texts: list[str], k: int, only: FieldFilter, kind: Kind = "query"
+        self,
+        system: ServedSystem,
+        texts: list[str],
+        k: int,
+        only: FieldFilter,
+        kind: Kind = "query",
+        *,
+        group: Group = "passage",
+        min_score: float | None = None,
     ) -> TimedHits:
-        """The best k passages for each text."""
+        """The best k passages for each text, or of k documents; see `Searcher.search`."""
         started = time.perf_counter()
         if self.log_queries:
             for text in texts:  # quoted, so that each is one line of the log, whatever is in it
                 log.note(f"{system.name}: {text!r}")
         hits = await self.batcher.run(
-            ("search", system.name, k, only, kind),
-            lambda items: system.search(items, k, only, kind),
+            # Not its name, which another one has after a refresh.
+            ("search", id(system), k, only, kind, group),
+            lambda items: system.search(items, k, only, kind, group),
             texts,
         )
+        if min_score is not None:
+            hits = await self._strong(system, texts, hits, min_score)
         return TimedHits(hits, time.perf_counter() - started)
+
+    async def _strong(
+        self, system: ServedSystem, texts: list[str], hits: list[list[ServedHit]], least: float
+    ) -> list[list[ServedHit]]:
+        """The hits whose evidence is strong enough."""
+
+        def measure(pairs: list[tuple[str, list[ServedHit]]]) -> list[list[ServedHit]]:
+            strong = [zip(found, system.strengths(text, found)) for text, found in pairs]
+            return [[hit for hit, strength in one if strength >= least] for one in strong]
+
+        return await self.batcher.run(("strengths", id(system), least), measure, list(zip(texts, hits)))
+
+    async def explain(self, system: ServedSystem, text: str, hits: list[ServedHit]) -> list[Evidence]:
+        """What found the hits of a text."""
+
+        def explain(pairs: list[tuple[str, list[ServedHit]]]) -> list[list[Evidence]]:
+            return [system.evidence(*pair) for pair in pairs]
+
+        (found,) = await self.batcher.run(("explain", id(system)), explain, [(text, hits)])
+        return list(found)
 
     async def embed(self, encoder: ServedEncoder, texts: list[str], kind: Kind) -> tuple[Array, int]:
         """([N, D] vectors, tokens read)."""

@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from qontext.corpus.sources.several import FILE, read_listing
 from qontext.data.places import Place
 from qontext.frame.artifacts import Artifact, open_artifact
 from qontext.frame.errors import QontextError
 from qontext.frame.inputs import find
 from qontext.models.retriever import Retriever
 from qontext.retrieve.adapted import PLAN, AdaptedFolder, dense_index, is_adapted, reranker_of
+from qontext.retrieve.ask.evidence import Evidence, evidence, parts_of, strengths
+from qontext.retrieve.ask.prepared import cache_of, is_documents
+from qontext.retrieve.ask.questions import DEEPER, Group, NoSuchPart, SystemParts, rank, text_of
 from qontext.retrieve.index import Array, How, Index
 from qontext.retrieve.index.lexical import LexicalIndex
 from qontext.retrieve.index.load import encoder_of, fit, open_index, open_searchable
@@ -38,6 +42,14 @@ RERANK_DEPTH = 50
 FEW = 8
 """Queries that one pass over the vectors answers faster than a matrix product, which pads them to a multiple of so many."""
 SERVED = "Give the output of 'qontext adapt', 'qontext encode' or 'qontext index'."
+
+
+class Matched(NamedTuple):
+    """The part of a result that answers the question: the snippet, its place, and its best sentence, if a word is in it."""
+
+    text: str
+    place: Place
+    sentence: str
 
 
 class ServedHit(NamedTuple):
@@ -73,18 +85,62 @@ class ServedSystem:
         """The text analyzer, also used for highlighting."""
         return self.lexical.bm25.analyzer if self.lexical is not None else "english"
 
-    def matched(self, hit: ServedHit, question: str, most: int = SNIPPET) -> tuple[str, Place]:
+    @property
+    def parts(self) -> SystemParts:
+        """What answers sub-queries."""
+        own, folder = parts_of(self.ranker), self.directory
+        if folder is None:
+            return SystemParts(
+                lambda: self.ranker, _constant(own.get("words")), _constant(own.get("meaning"))
+            )
+        meaning = None if folder.system.encoder is None else lambda: folder.dense
+        return SystemParts(lambda: self.ranker, lambda: folder.words, meaning)
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The sources of its documents → what they are about."""
+        file = None if self.directory is None else self.directory.root / FILE
+        if file is None or not file.is_file():
+            return {}
+        return {name: entry.get("about", "") for name, entry in read_listing(file).items()}
+
+    def evidence(self, question: str, hits: Sequence[ServedHit]) -> list[Evidence]:
+        """What found the hits."""
+        pairs = [(hit, self.passages[hit.number]) for hit in hits]
+        opened = [(p.id, p.text, self.passages.sentences(hit.number)) for hit, p in pairs]
+        return evidence(text_of(question), opened, self.ranker)
+
+    def strengths(self, question: str, hits: Sequence[ServedHit]) -> list[float]:
+        """The shares of the held-out questions whose answers have weaker evidence."""
+        if self.directory is None:
+            raise NoSuchPart("how strong a hit is, is only known of a directory of 'qontext adapt'")
+        ids = [self.passages[hit.number].id for hit in hits]
+        return strengths(self.directory, text_of(question), ids)
+
+    def matched(self, hit: ServedHit, question: str, most: int = SNIPPET) -> Matched:
         """The snippet of a result, and the place of its best sentence."""
+        question = text_of(question)
         text = self.passages[hit.number].text
         rarity = None if self.lexical is None else self.lexical.bm25.rarity
         how: dict[str, Any] = {"analyzer": self.analyzer, "rarity": rarity, "most": most}
         shown = snippet(question, text, self.passages.sentences(hit.number), **how)
-        return shown.text, self.passages.place(hit.number).within(text, shown.begin, shown.end)
+        place = self.passages.place(hit.number).within(text, shown.begin, shown.end)
+        sentence = "" if shown.is_whole else " ".join(text[shown.begin : shown.end].split())
+        return Matched(shown.text, place, sentence)
 
     def search(
-        self, texts: Sequence[str], k: int, only: FieldFilter | None = None, kind: Kind = "query"
+        self,
+        texts: Sequence[str],
+        k: int,
+        only: FieldFilter | None = None,
+        kind: Kind = "query",
+        group: Group = "passage",
     ) -> list[Ranking]:
-        """For each text the best k passages that the filter accepts."""
+        """For each text the best k passages that the filter accepts; of each document only the best one, if the group is
+        ``document``."""
+        if group == "document":
+            deep = self.search(texts, DEEPER * k, only, kind)
+            return [self._by_document(ranking)[:k] for ranking in deep]
         accepted = self.passages.mask(only) if only else None
         if accepted is not None and not accepted.any():
             return [[] for _ in texts]
@@ -94,6 +150,8 @@ class ServedSystem:
                 return self._rankings(texts, k, kind, accepted)
             rankings = self._rankings(texts, max(k, RERANK_DEPTH), kind, accepted)
             return _reranked(texts, rankings, k, self.reranker, self.passages)
+        except NoSuchPart:
+            raise
         except QontextError as error:  # not a mistake of the client: conditions were checked above
             raise Failed(error.message, place=error.place, remedy=error.remedy) from error
 
@@ -102,11 +160,24 @@ class ServedSystem:
             return None if accepted is None else accepted[self.numbers[id(index)]]
 
         queries = {str(number): text for number, text in enumerate(texts)}
-        run = self.ranker.rank(queries, k, kind=kind, among=among)
+        if kind == "query":
+            run = rank(self.parts, queries, k, among)
+        else:
+            run = self.ranker.rank(queries, k, kind=kind, among=among)
         return [
             [ServedHit(self.passages.number_of(hit.passage), hit.score) for hit in run.get(query, ())]
             for query in queries
         ]
+
+    def _by_document(self, ranking: Ranking) -> Ranking:
+        best: dict[str, ServedHit] = {}
+        for hit in ranking:
+            best.setdefault(self.passages[hit.number].doc, hit)
+        return list(best.values())
+
+
+def _constant(ranker: Ranker | None) -> Callable[[], Ranker] | None:
+    return None if ranker is None else lambda: ranker
 
 
 def reranked(system: ServedSystem, reranker: Reranker, name: str) -> ServedSystem:
@@ -148,6 +219,12 @@ class Opener:
         self._encoders: dict[tuple[str, int | None, int | None, int | None], ServedEncoder] = {}
         self._cross_encoders: dict[str, CrossEncoder] = {}
 
+    def again(self) -> Opener:
+        """An opener of the same directories, whose documents changed: the models are the same."""
+        other = replace(self)
+        other._encoders = self._encoders
+        return other
+
     def open_all(self, directories: Sequence[str]) -> list[ServedSystem]:
         """The systems of all directories, each as DIR or NAME=DIR."""
         paths_by_name: dict[str, str] = {}
@@ -162,7 +239,8 @@ class Opener:
         return [system for name, path in paths_by_name.items() for system in self.open(name, path)]
 
     def open(self, name: str, path: str) -> list[ServedSystem]:
-        """The systems of one directory."""
+        """The systems of one directory, or of documents that nobody prepared."""
+        path = served_path(path)
         if is_adapted(path):
             return self._open_adapted(name, path)
         if (Path(path) / PLAN).is_file():
@@ -312,6 +390,11 @@ def _named(text: str) -> tuple[str, str]:
             remedy="Rename it: NAME=DIR.",
         )
     return name, path
+
+
+def served_path(path: str) -> str:
+    """The directory that is opened: that of documents is in the user's cache."""
+    return str(cache_of(path)) if is_documents(path) and is_adapted(cache_of(path)) else path
 
 
 def path_of(text: str) -> str:

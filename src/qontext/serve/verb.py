@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +14,7 @@ from qontext.frame import log
 from qontext.frame.config import ComputeConfig, Input, existing
 from qontext.frame.errors import QontextError, missing_extra
 from qontext.frame.stages import Server
+from qontext.retrieve.ask.prepared import compute_vectors, is_documents, prepare
 
 if TYPE_CHECKING:
     from qontext.serve.models import Reranker
@@ -20,8 +23,8 @@ if TYPE_CHECKING:
 
 class ServeConfig(ComputeConfig):
     directories: Annotated[tuple[str, ...], Input(positional=True)] = Field(min_length=1)
-    """One or several directories of adapt, encode or index. A directory is named after the last part of its
-    path; NAME=DIR sets another name."""
+    """One or several directories of adapt, encode or index, or documents that nobody prepared. A directory is named
+    after the last part of its path; NAME=DIR sets another name."""
 
     passages: Annotated[str | None, Input()] = None
     """Passages, if they are not at the recorded path."""
@@ -40,6 +43,12 @@ class ServeConfig(ComputeConfig):
 
     about: str = ""
     """A sentence about the collection, for the search page and for agents."""
+
+    refresh: str | None = None
+    """Look for changed documents this often, such as 60s or 5m, and index them while questions are answered."""
+
+    watch: bool = False
+    """Index documents as soon as they change. Needs the package watchfiles."""
 
     host: str = "127.0.0.1"
     """Address to listen on. Addresses reachable from other machines need a token in QONTEXT_TOKEN."""
@@ -77,10 +86,11 @@ def run(config: ServeConfig) -> dict[str, Any]:
         from qontext.serve.mcp import build
 
         log.note("Serving MCP over standard input and output.")
-        try:
-            build(service).run("stdio")
-        finally:
-            service.close()
+        with refreshing(service, config):
+            try:
+                build(service).run("stdio")
+            finally:
+                service.close()
         return {}
     require("fastapi", "the server")
     require("uvicorn", "the server")
@@ -91,8 +101,34 @@ def run(config: ServeConfig) -> dict[str, Any]:
         service = open_service(config)
         if config.dry_run:
             return _summary(service)
-        listen(make_app(service, config, policy), socket, "Serving " + ", ".join(service.systems))
+        with refreshing(service, config):
+            listen(make_app(service, config, policy), socket, "Serving " + ", ".join(service.systems))
     return {}
+
+
+@contextlib.contextmanager
+def refreshing(service: Service, config: ServeConfig) -> Iterator[None]:
+    """Meanwhile, the served directories follow their documents, if the configuration says so."""
+    from qontext.serve.refresh import refresher
+    from qontext.serve.systems import path_of, served_path
+
+    opener = service.opener
+
+    def open_all() -> list[Any]:
+        nonlocal opener
+        opener = opener.again()
+        return opener.open_all(config.directories)
+
+    paths = [served_path(path_of(text)) for text in config.directories]
+    thread = refresher(service, paths, open_all, refresh=config.refresh, watch=config.watch)
+    if thread is None:
+        yield
+        return
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.stop()
 
 
 def _summary(service: Service) -> dict[str, Any]:
@@ -131,12 +167,14 @@ def make_app(service: Service, config: ServeConfig, policy: Any) -> Any:
 def open_service(config: ServeConfig) -> Service:
     """Open and warm up all systems and models of the configuration."""
     from qontext.serve.service import Service
-    from qontext.serve.systems import Opener
+    from qontext.serve.systems import Opener, path_of
 
     labels = _labels(config)
-    systems = Opener(config.device, config.precision, config.passages).open_all(config.directories)
+    for text in config.directories:
+        _prepare(path_of(text))
+    opener = Opener(config.device, config.precision, config.passages)
     service = Service(
-        systems,
+        opener.open_all(config.directories),
         _rerankers(config),
         labels=labels,
         about=config.about,
@@ -144,8 +182,16 @@ def open_service(config: ServeConfig) -> Service:
         seconds=config.timeout,
         log_queries=config.log_queries,
     )
+    service.opener = opener
     service.warm_up()
     return service
+
+
+def _prepare(path: str) -> None:
+    """Index documents that nobody prepared, as `search` does."""
+    if is_documents(path):
+        prepare(path)
+        compute_vectors(path)
 
 
 def require(package: str, what: str) -> None:
@@ -185,6 +231,7 @@ COMMAND = Server(
     examples="""
         qontext serve runs/mine
         qontext serve runs/mine vectors fast=index --reranker reranker --data data --port 8080
+        qontext serve runs/mine --refresh 60s
         qontext serve runs/mine --mcp
         qontext serve runs/mine --dry-run
     """,

@@ -2,7 +2,7 @@
 
 words     the words of the question that the passage has, each with its part of the score of BM25
 meaning   the sentence of the passage whose vector is nearest to that of the question
-tokens    the score after the comparison token by token
+tokens, reranker    the rank after the comparison token by token, and after the cross-encoder
 
 The scores of different questions are not comparable. What is comparable is how many of the questions that `adapt` held out
 have an answer with weaker evidence: the share that `strengths` returns, by
@@ -23,7 +23,16 @@ from qontext.frame import artifacts, log
 from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
 from qontext.retrieve.analyzer import WORD, term_of
-from qontext.retrieve.rankers import CANDIDATES, Among, Fused, IndexRanker, Ranker, TokenReranked, everything
+from qontext.retrieve.rankers import (
+    CANDIDATES,
+    Among,
+    Fused,
+    IndexRanker,
+    PairReranked,
+    Ranker,
+    TokenReranked,
+    everything,
+)
 from qontext.retrieve.snippets import sentences_of
 
 if TYPE_CHECKING:
@@ -39,7 +48,7 @@ AT_ONCE = 16
 """Sentences that are encoded together: so few that torch is not needed for them."""
 
 
-class Part(NamedTuple):
+class FoundBy(NamedTuple):
     """A part of the system, with the hit's rank and score in it; None if it is not among its best."""
 
     part: str
@@ -51,7 +60,7 @@ class Part(NamedTuple):
 class Evidence:
     """What found a hit."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[FoundBy, ...]
     words: Mapping[str, float] = field(default_factory=dict)
     """The words of the question that the passage has → their part of the score of BM25."""
     sentence: str = ""
@@ -71,7 +80,7 @@ class Evidence:
     def from_json(cls, fields: Mapping[str, Any]) -> Evidence:
         """The inverse of `as_json`."""
         words = {row["word"]: row["weight"] for row in fields.get("words", ())}
-        parts = tuple(Part(**part) for part in fields["parts"])
+        parts = tuple(FoundBy(**part) for part in fields["parts"])
         return cls(parts, words, fields.get("sentence", ""), fields.get("similarity"))
 
     def lines(self) -> list[str]:
@@ -89,6 +98,8 @@ def parts_of(ranker: Ranker, name: str = "") -> dict[str, Ranker]:
     """The parts of a ranker by name, those that find first; the whole is the last."""
     if isinstance(ranker, TokenReranked):
         return {**parts_of(ranker.first), "tokens": ranker}
+    if isinstance(ranker, PairReranked):
+        return {**parts_of(ranker.first), "reranker": ranker}
     if isinstance(ranker, Fused):
         inner = {name: part for one in ranker.rankers for name, part in parts_of(one).items()}
         return {**inner, "both": ranker}
@@ -117,7 +128,7 @@ def evidence(
             if isinstance(meaning, IndexRanker)
             else ("", None)
         )
-        found = tuple(Part(name, *ranks[name].get(id, (None, None))) for name in parts)
+        found = tuple(FoundBy(name, *ranks[name].get(id, (None, None))) for name in parts)
         shown.append(Evidence(found, {} if bm25 is None else matched_words(bm25, question, id), *nearest))
     return shown
 

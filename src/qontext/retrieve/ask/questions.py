@@ -59,7 +59,7 @@ class NoSuchPart(QontextError):
     """A sub-query by a part that the system does not have."""
 
 
-class Parts(NamedTuple):
+class SystemParts(NamedTuple):
     """The parts of a system, opened when a question needs them; None if there is no such part."""
 
     whole: Callable[[], Ranker]
@@ -67,7 +67,7 @@ class Parts(NamedTuple):
     meaning: Callable[[], Ranker] | None
 
     @classmethod
-    def of(cls, collection: Any) -> Parts:
+    def of(cls, collection: Any) -> SystemParts:
         """Those of a directory of `adapt`, or of passages in memory."""
         meaning = None if collection.system.encoder is None else lambda: collection.dense
         return cls(collection.ranker, lambda: collection.words, meaning)
@@ -83,7 +83,7 @@ class Parts(NamedTuple):
         return part()
 
 
-def rank(parts: Parts, queries: Mapping[str, str], k: int, among: Among) -> Run:
+def rank(parts: SystemParts, queries: Mapping[str, str], k: int, among: Among) -> Run:
     """The best k passages of each question (id → text), of which some have sub-queries."""
     from qontext.data.runs import Run
 
@@ -99,7 +99,7 @@ def rank(parts: Parts, queries: Mapping[str, str], k: int, among: Among) -> Run:
     return Run.of(hits)
 
 
-def _fused(parts: Parts, query: str, subs: Sequence[SubQuery], k: int, among: Among) -> Run:
+def _fused(parts: SystemParts, query: str, subs: Sequence[SubQuery], k: int, among: Among) -> Run:
     """The rankings of sub-queries with equal weights, each in standard deviations of its hits."""
     from qontext.retrieve.fuse import hybrid
 

@@ -1,0 +1,139 @@
+"""`serve --refresh` and `--watch`: the served directories follow their documents while questions are answered.
+
+Whether something changed is looked at in a thread; the next index is built by a process of its own, so that encoding
+does not delay answers. Once `adapted.json` names another index, whoever built it, the new systems are opened beside the old
+ones and replace them at once. A request that has begun keeps the systems it began with.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from qontext.adapt.follow import has_changed, watched
+from qontext.frame import log, trust
+from qontext.frame.errors import QontextError, missing_extra
+from qontext.retrieve.adapted import index_of, is_adapted
+from qontext.serve.service import Service
+from qontext.serve.systems import ServedSystem
+
+_UNITS = {"s": 1, "m": 60, "h": 3600}
+SETTLE_MS = 500
+"""Milliseconds of silence after a change, before it is looked at: files are written in pieces."""
+
+
+def seconds_of(text: str) -> float:
+    """'60s', '5m', '1h' or seconds → seconds."""
+    number, unit = (text[:-1], text[-1].lower()) if text[-1:].isalpha() else (text, "s")
+    try:
+        seconds = float(number) * _UNITS[unit]
+    except (ValueError, KeyError):
+        seconds = 0
+    if not 0.1 <= seconds <= 366 * 86_400:
+        raise QontextError(f"{text!r} is not a length of time", remedy="Use a value such as 60s, 5m or 1h.")
+    return seconds
+
+
+class Refresher(threading.Thread):
+    """Looks for changes until it is stopped.
+
+    Args:
+        service: Whose systems are replaced.
+        roots: The directories of `adapt` among the served ones.
+        open_all: Opens all served directories again.
+        every: Seconds between two looks; None to wait for the system's word that a file was written.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        roots: Sequence[Path],
+        open_all: Callable[[], list[ServedSystem]],
+        every: float | None,
+    ) -> None:
+        super().__init__(name="qontext-refresh", daemon=True)
+        self.service, self.roots, self.open_all, self.every = service, roots, open_all, every
+        self.served = {root: index_of(root) for root in roots}
+        self.done = threading.Event()
+        self._problems: dict[Path, str] = {}
+
+    def run(self) -> None:
+        for _ in self._moments():
+            try:
+                self.look()
+            except Exception as error:  # the server goes on with what it has
+                log.warn(f"the served directories were not refreshed: {error}")
+
+    def look(self) -> bool:
+        """Index what has changed, and serve what is new; returns whether something is."""
+        for root in self.roots:
+            if has_changed(root):
+                self._index(root)
+        now = {root: index_of(root) for root in self.roots}
+        if now == self.served:
+            return False
+        self.service.replace(self.open_all())
+        self.served = now
+        log.note(f"Serving what changed: {', '.join(folder.name for folder in now.values())}.")
+        return True
+
+    def stop(self) -> None:
+        self.done.set()
+        if self.is_alive():
+            self.join(timeout=10)
+
+    def _moments(self) -> Iterator[None]:
+        if self.every is not None:
+            while not self.done.wait(self.every):
+                yield
+            return
+        from watchfiles import watch
+
+        places = [place for root in self.roots for place in (*watched(root), root)]
+        yield
+        for _changes in watch(*places, stop_event=self.done, debounce=SETTLE_MS, recursive=True):
+            yield
+
+    def _index(self, root: Path) -> None:
+        """Run `qontext refresh`; a problem is reported once, not at every look."""
+        done = subprocess.run(
+            [sys.executable, "-m", "qontext", "refresh", str(root), "--quiet"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env={**os.environ, **trust.environment()},
+            check=False,
+        )
+        said = done.stderr.strip().rpartition("\n")[2] if done.returncode else ""
+        if said and self._problems.get(root) != said:
+            log.warn(f"{root} is served as it was: {said.removeprefix('error: ')}")
+        self._problems[root] = said
+
+
+def refresher(
+    service: Service,
+    directories: Sequence[str],
+    open_all: Callable[[], list[ServedSystem]],
+    *,
+    refresh: str | None,
+    watch: bool,
+) -> Refresher | None:
+    """The thread that `--refresh` and `--watch` ask for."""
+    if refresh is None and not watch:
+        return None
+    roots = [Path(path) for path in dict.fromkeys(directories) if is_adapted(path)]
+    if not roots:
+        raise QontextError(
+            "only directories of adapt know their documents", remedy="Remove --refresh and --watch."
+        )
+    if watch:
+        from importlib.util import find_spec
+
+        if find_spec("watchfiles") is None:
+            raise missing_extra("watchfiles", "watch", "--watch")
+    return Refresher(service, roots, open_all, None if watch else seconds_of(refresh or ""))

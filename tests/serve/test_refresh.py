@@ -1,0 +1,163 @@
+"""A server follows its documents: what is served is replaced at once, and no answer is lost or mixed meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.serve.conftest import start
+
+from qontext import api
+from qontext.frame.errors import QontextError
+from qontext.serve.refresh import Refresher, refresher, seconds_of
+from qontext.serve.security import Policy
+from qontext.serve.systems import Opener
+from qontext.serve.verb import ServeConfig, make_app, open_service
+
+
+@pytest.fixture
+def docs(tmp_path: Path) -> Path:
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    (folder / "mill.md").write_text("The mill grinds flour.\n")
+    return folder
+
+
+def served(out: Path) -> Any:
+    return open_service(
+        ServeConfig.make({"directories": (str(out),), "device": "cpu", "port": 0}, where="serve")
+    )
+
+
+def titles(service: Any, question: str) -> list[str]:
+    system = service.default
+    return [system.passages[hit.number].doc for hit in system.search([question], 5)[0]]
+
+
+def follow(service: Any, out: Path, every: float | None) -> Refresher:
+    opener = [service.opener]
+
+    def open_all() -> Any:
+        opener[0] = opener[0].again()
+        return opener[0].open_all([str(out)])
+
+    return Refresher(service, [out], open_all, every)
+
+
+def test_a_changed_file_is_served_once_it_is_looked_at(docs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "made"
+    api.refresh(out, source=[docs], words=True)
+    service = served(out)
+    try:
+        thread = follow(service, out, 60)
+        assert thread.look() is False and titles(service, "bread") == []
+        (docs / "oven.md").write_text("The oven bakes bread.\n")
+        os.environ["QONTEXT_AUTO_PRECISION"] = "fp32"
+        api.refresh(out, words=True)
+        assert thread.look() is True, "whoever built the index"
+        assert titles(service, "bread") == ["oven.md"] and titles(service, "flour") == ["mill.md"]
+        assert thread.look() is False
+    finally:
+        service.close()
+
+
+def test_a_failed_refresh_leaves_what_is_served(docs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "made"
+    api.refresh(out, source=[docs], words=True)
+    service = served(out)
+    try:
+        thread = follow(service, out, 60)
+        docs.rename(tmp_path / "elsewhere")
+        assert thread.look() is False and titles(service, "flour") == ["mill.md"]
+    finally:
+        service.close()
+
+
+def test_a_request_keeps_the_systems_that_it_began_with(docs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "made"
+    api.refresh(out, source=[docs], words=True)
+    service = served(out)
+    try:
+        before = service.default
+        (docs / "mill.md").write_text("The mill saws wood.\n")
+        api.refresh(out, words=True)
+        service.replace(service.opener.again().open_all([str(out)]))
+        assert before is not service.default
+        assert [before.passages[hit.number].text for hit in before.search(["mill"], 5)[0]] == [
+            "The mill grinds flour."
+        ]
+        assert titles(service, "wood") == ["mill.md"]
+    finally:
+        service.close()
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("60s", 60), ("5m", 300), ("1h", 3600), ("2", 2)])
+def test_lengths_of_time(text: str, seconds: float) -> None:
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["soon", "0s", "-1", "5 weeks", "nan", "inf"])
+def test_other_lengths_of_time_are_refused(text: str) -> None:
+    with pytest.raises(QontextError, match="not a length of time"):
+        seconds_of(text)
+
+
+def test_only_directories_of_adapt_are_refreshed(tmp_path: Path) -> None:
+    with pytest.raises(QontextError, match="know their documents"):
+        refresher(None, [str(tmp_path)], list, refresh="60s", watch=False)  # type: ignore[arg-type]
+
+
+def test_no_answer_is_lost_or_mixed_while_the_index_is_swapped(tmp_path: Path) -> None:
+    """Two states of the same documents, swapped a hundred times under load: each answer is of one of them."""
+    states = []
+    for word in ("flour", "timber"):
+        docs = tmp_path / f"{word}.jsonl"
+        rows = [
+            {"_id": f"{word}-{n}", "text": f"Lot {n} of the mill is {word}."}
+            for n in range(30 if word == "flour" else 50)
+        ]
+        docs.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        api.refresh(tmp_path / word, source=[docs], words=True)
+        states.append(str(tmp_path / word))
+    service = served(Path(states[0]))
+    config = ServeConfig.make({"directories": (states[0],), "device": "cpu", "port": 0}, where="serve")
+    running = start(make_app(service, config, Policy()), service)
+    done, problems, answered = threading.Event(), [], [0]
+
+    def ask() -> None:
+        with httpx.Client(base_url=running.url, timeout=60) as client:
+            while not done.is_set():
+                reply = client.post("/v1/search", json={"query": ["the mill", "lot 7"], "k": 20})
+                words = {
+                    hit["text"].split()[-1]
+                    for result in reply.json().get("results", [])
+                    for hit in result["hits"]
+                }
+                ids = {
+                    hit["document"].partition("-")[0] + "."
+                    for r in reply.json().get("results", [])
+                    for hit in r["hits"]
+                }
+                if reply.status_code != 200 or len(words) != 1 or words != ids:
+                    problems.append((reply.status_code, words, ids))
+                answered[0] += 1
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    try:
+        for thread in threads:
+            thread.start()
+        for swap in range(100):
+            service.replace(Opener(device="cpu").open_all([f"mine={states[swap % 2]}"]))
+            time.sleep(0.005)
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join(timeout=60)
+        running.stop()
+    assert problems == [] and answered[0] > 10
