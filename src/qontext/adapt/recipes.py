@@ -47,7 +47,7 @@ def serving_recipe(
     tokens: bool,
 ) -> Recipe:
     """The recipe for an index of all documents; `reuse` names what earlier steps encoded, `dense` has the settings of an
-    index of the vectors. With `tokens`, the bits of tokens are stored, too. Without a model, words are all that is indexed."""
+    index of the vectors. With `tokens`, the bits of tokens are stored, too. Without a model, only words are indexed."""
     reading: dict[str, Any] = {
         "texts": "@passages",
         "encoder": model,

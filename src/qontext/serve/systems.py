@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -174,10 +174,6 @@ class ServedSystem:
         for hit in ranking:
             best.setdefault(self.passages[hit.number].doc, hit)
         return list(best.values())
-
-
-def _constant(ranker: Ranker | None) -> Callable[[], Ranker] | None:
-    return None if ranker is None else lambda: ranker
 
 
 def reranked(system: ServedSystem, reranker: Reranker, name: str) -> ServedSystem:
