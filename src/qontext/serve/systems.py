@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -88,13 +88,14 @@ class ServedSystem:
     @property
     def parts(self) -> SystemParts:
         """What answers sub-queries."""
-        own, folder = parts_of(self.ranker), self.directory
+        folder, own = self.directory, parts_of(self.ranker)
         if folder is None:
-            return SystemParts(
-                lambda: self.ranker, _constant(own.get("words")), _constant(own.get("meaning"))
+            words, meaning = (
+                partial(own.get, name) if name in own else None for name in ("words", "meaning")
             )
-        meaning = None if folder.system.encoder is None else lambda: folder.dense
-        return SystemParts(lambda: self.ranker, lambda: folder.words, meaning)
+            return SystemParts(lambda: self.ranker, words, meaning)
+        dense = None if folder.system.encoder is None else lambda: folder.dense
+        return SystemParts(lambda: self.ranker, lambda: folder.words, dense)
 
     @property
     def sources(self) -> dict[str, str]:
