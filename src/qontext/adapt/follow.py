@@ -235,7 +235,7 @@ class Follower:
         publish.remove_others(self.root)
         passages = open_artifact(index / "passages").summary
         vectors = open_artifact(index / "vectors").summary if is_artifact(index / "vectors") else {}
-        encoded = {
+        encoded: dict[str, Any] = {
             name: vectors[name] for name in ("encoded_now", "reused") if name in vectors and index != earlier
         }
         return {
@@ -281,7 +281,7 @@ def _edit(listing: Listing, edits: Edits, root: Path) -> None:
         name, path = parse(text, {} if "=" not in text else listing)
         trust.give(path)
         open_source(path, fields=FieldNames())  # refuses what cannot be read before anything is written
-        again = listing.get(name, {})
+        again: dict[str, Any] = {**listing.get(name, {})}
         alone = was_empty and len(edits.source) == 1
         ids = again.get("ids", "") if again or alone else f"{name}/"
         listing[name] = listed(path, root, about=again.get("about", ""), ids=ids)

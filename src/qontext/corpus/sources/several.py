@@ -91,7 +91,9 @@ def place_of(entry: Listed, root: Path) -> str:
     """Where the source is now, though it or its directory may have been moved."""
     if sources.scheme_of(entry["path"]) is not None:
         return entry["path"]
-    own = {name: str(entry[name]) for name in ("path", "beside") if name in entry}  # type: ignore[literal-required]
+    own: dict[str, str] = {"path": entry["path"]}
+    if "beside" in entry:
+        own["beside"] = entry["beside"]
     there = [place for place in places(own, root) if place.exists()]
     return str(there[0]) if there else entry["path"]
 

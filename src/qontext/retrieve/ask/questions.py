@@ -114,7 +114,8 @@ def _fused(parts: SystemParts, query: str, subs: Sequence[SubQuery], k: int, amo
 def by_document(run: Run, document_of: Callable[[str], str], k: int, *, renamed: bool = False) -> Run:
     """The best passage of each document, in the order of the passages, or, `renamed`, the document itself; at most k of each
     query."""
-    from qontext.data.runs import Hit, Run
+    from qontext.data.records import Hit
+    from qontext.data.runs import Run
 
     hits = []
     for query in run:
