@@ -120,9 +120,9 @@ def test_few_judgments_decide_nothing(adapted: Adapted) -> None:
 
 def test_what_cannot_be_judged_is_one_sentence(adapted: Adapted, tmp_path: Path) -> None:
     with pytest.raises(QontextError, match="leave out the queries"):
-        config(adapted.out, queries="queries")
+        api.annotate(adapted.out, adapted.documents)
     with pytest.raises(QontextError, match="needs the queries of the passages"):
-        config(tmp_path)
+        api.annotate(tmp_path)
     with pytest.raises(QontextError, match="greater than or equal to 5"):
         api.adapt(adapted.documents, judge=2)
     (tmp_path / "saved").mkdir()

@@ -6,9 +6,9 @@ import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from qontext.adapt.judgments import FILE, FOLDER, pools
 from qontext.frame import disk, locks, log
@@ -69,8 +69,8 @@ class AnnotateConfig(StageConfig):
     device: Annotated[str, Machine()] = "auto"
     """Device of the cross-encoder: auto, cpu, cuda or cuda:N."""
 
-    @model_validator(mode="after")
-    def _complete(self) -> Self:
+    def check(self) -> None:
+        """Refuse what does not belong together, or is missing."""
         if is_adapted(self.passages):
             if self.queries is not None:
                 raise QontextError("a directory of adapt has questions: leave out the queries")
@@ -78,7 +78,6 @@ class AnnotateConfig(StageConfig):
             raise QontextError(
                 f"annotate needs {'the queries of the passages' if self.queries is None else '--out'}"
             )
-        return self
 
     @property
     def root(self) -> Path:
@@ -88,6 +87,7 @@ class AnnotateConfig(StageConfig):
 def run(config: AnnotateConfig) -> dict[str, Any]:
     from qontext.serve.annotate.store import Store
 
+    config.check()
     root = config.root
     disk.require_no_file(root)
     if config.export:
