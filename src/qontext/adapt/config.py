@@ -96,7 +96,7 @@ class AdaptConfig(StageConfig):
     """The index that searches the vectors. Default: the previous one, else exact search. Its recall is measured."""
 
     on: RunsOn = "local"
-    """The place where passages are tokenized, encoded and given queries: local, ray, HOST:PORT or ray://HOST:PORT; see
+    """Runner of tokenizing, encoding and generating queries: local, ray, HOST:PORT or ray://HOST:PORT; see
     'qontext encode'."""
 
     copy_model: Annotated[bool, Action()] = False

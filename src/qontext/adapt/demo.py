@@ -32,7 +32,7 @@ class DemoConfig(StageConfig):
     """Approximate time budget, such as 90s, 10m or 2h; a number alone is in minutes."""
 
     yes: Annotated[bool, Action()] = False
-    """Start without asking, even if the plan takes longer than a budget that is set. The default is only aimed at."""
+    """Start without asking, even if the plan exceeds a budget that was set. The default budget is only a target."""
 
 
 def run(settings: DemoConfig) -> dict[str, Any]:

@@ -106,7 +106,7 @@ class FinetuneConfig(LabeledConfig):
     in the folder query/ of the result, where `search` and `encode --kind query` find it."""
 
     representation: str = "vector"
-    """The representation of a text, and with it the similarity of two."""
+    """The representation of texts, which also defines their similarity."""
 
     loss: str = "contrastive"
     """Loss between queries and passages."""

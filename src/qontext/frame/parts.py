@@ -58,7 +58,7 @@ class PartsConfig(StageConfig):
     """Base of the configuration of a stage that is made of parts."""
 
     on: RunsOn = "local"
-    """The place where parts are made: local (this process), ray (a Ray cluster that this machine belongs to, or a new one on
+    """Runner of the parts: local (this process), ray (a Ray cluster that this machine belongs to, or a new one on
     this machine alone), or the address of a cluster, HOST:PORT or ray://HOST:PORT."""
 
     shard: Annotated[str | None, Machine()] = None

@@ -67,7 +67,7 @@ class TrainingConfig(DeviceConfig):
     """Token budget per micro-batch. Lower it if memory runs out. 0: 8,192 on a CPU, 65,536 on a GPU."""
 
     on: Annotated[RunsOn, Advanced()] = "local"
-    """The place where the training runs: local (this process, or those of torchrun), ray (the Ray cluster that this machine
+    """Runner of the training: local (this process, or those of torchrun), ray (the Ray cluster that this machine
     belongs to, or a new one on this machine alone), or the address of a cluster, HOST:PORT or ray://HOST:PORT."""
 
     ranks: Annotated[int | None, Machine(), Advanced()] = Field(None, ge=1, le=100_000)

@@ -144,7 +144,7 @@ class RunConfig(StageConfig):
     cores. Its results are not meaningful."""
 
     on: RunsOn = "local"
-    """The place where steps with parts are made: local, ray, HOST:PORT or ray://HOST:PORT; see 'qontext encode'."""
+    """Runner of steps that are made of parts: local, ray, HOST:PORT or ray://HOST:PORT; see 'qontext encode'."""
 
     until: Annotated[str | None, Action()] = None
     """Stop after this step."""

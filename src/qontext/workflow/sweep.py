@@ -53,7 +53,7 @@ class SweepConfig(StageConfig):
     """Run the small profile, on any labeled set in BEIR's layout. Its results are not meaningful."""
 
     on: RunsOn = "local"
-    """The place where steps with parts are made: local, ray, HOST:PORT or ray://HOST:PORT; see 'qontext encode'."""
+    """Runner of steps that are made of parts: local, ray, HOST:PORT or ray://HOST:PORT; see 'qontext encode'."""
 
     dry_run: Annotated[bool, Action()] = False
     """Only show the steps that would run."""

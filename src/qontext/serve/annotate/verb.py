@@ -29,8 +29,8 @@ RELATED_OVERLAP, RELATED_RANK, RELATED_RERANK = 0.5, 10, 0.5
 
 class AnnotateConfig(StageConfig):
     passages: Annotated[str, Input(positional=True)]
-    """Passages from 'qontext split'. Or a directory of `adapt`: which passages answer its questions is judged, and its next
-    verdict is that of the judgments."""
+    """Passages from 'qontext split'. Or a directory of `adapt`: people judge which passages answer its questions, and its
+    next verdict uses these judgments."""
 
     queries: Annotated[str | None, Input(positional=True)] = None
     """Queries of the passages, from generate or filter."""
