@@ -1,4 +1,4 @@
-"""What `adapt` recommends without labels, against every system on real questions.
+"""The recommendation of `adapt` without labels, against every system on real questions.
 
     python benchmarks/adapt.py DATA/fairytaleqa DATA/scifact … --encoder FOLDER --work FOLDER
 

@@ -1,4 +1,4 @@
-"""What other ways of scoring passages would gain over those of `adapt`, without any more training.
+"""The gain of other ways of scoring passages over those of `adapt`, without any more training.
 
     python benchmarks/scoring.py DATA --encoder FOLDER --adapted FOLDER --cache FOLDER [--passes fairytaleqa:dev …]
 
@@ -192,7 +192,7 @@ def best_tokens(query_ID: Array, packed: Packed) -> Array:
 def of_questions(
     retriever: Retriever, passages: list[Passage], questions: dict[str, str], qrels: Any, docs: dict[str, str]
 ) -> tuple[dict[str, Any], Array, Array]:
-    """What only depends on the questions and on words; and the vectors of the questions, and of all their tokens."""
+    """The values that depend on questions and words alone; and the vectors of the questions, and of all their tokens."""
     texts = list(questions.values())
     query_QD = retriever.encode_queries(texts)
     token_ids = retriever.tokenize(texts, "query")

@@ -47,7 +47,7 @@ def qontext(tmp_path: Path) -> Qontext:
 
 
 def loaded_by(arguments: list[list[str]], modules: tuple[str, ...]) -> dict[str, list[str]]:
-    """Which of `modules` are loaded after each of these command lines, in one new process."""
+    """The `modules` that are loaded after each of these command lines, in one new process."""
     code = textwrap.dedent(f"""
         import contextlib, io, json, sys
         from qontext import cli

@@ -131,7 +131,7 @@ def test_a_stage_writes_one_directory_once(name: str, inputs: Path, tmp_path: Pa
 
 
 def is_own_json(part: Path) -> bool:
-    """Whether the file is of a format of this project, not of a library."""
+    """True if the file is of a format of this project, not of a library."""
     return (
         not any((part.parent / name).exists() for name in ("config.json", "tokenizer.json"))
         and "bm25" not in part.parts

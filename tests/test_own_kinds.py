@@ -57,7 +57,7 @@ def write_modules(folder: Path) -> None:
 
 
 def install(folder: Path) -> None:
-    """What an installed package looks like: its modules and a folder that describes it, with its entry points."""
+    """Write an installed package: its modules and a folder that describes it, with its entry points."""
     write_modules(folder)
     about = folder / "verse_tools-1.0.dist-info"
     about.mkdir()

@@ -75,7 +75,7 @@ def passages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(warm: Server, folder: Path, *arguments: str, code: int = 2) -> str:
-    """What a command says whose current directory is `folder`: its error."""
+    """The error of a command whose current directory is `folder`."""
     running = warm.launch({"argv": arguments, "cwd": str(folder)}, folder / "said")
     assert running.wait() == {code}, running.text()
     assert "internal error" not in running.text() and "Traceback" not in running.text()

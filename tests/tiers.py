@@ -111,7 +111,7 @@ CASES: dict[str, int] = {
 
 
 def names_of(item: pytest.Item) -> list[str]:
-    """What rules call a test: its folder, its file and its function, by the path below `tests`."""
+    """The names that rules have for a test: its folder, its file and its function, by the path below `tests`."""
     path, _, function = item.nodeid.removeprefix("tests/").partition("::")
     parents = [path[:end] for end, sign in enumerate(path) if sign == "/"]
     return [*parents, path, f"{path}::{function.partition('[')[0]}"]

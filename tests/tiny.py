@@ -202,7 +202,7 @@ class Running:
             os.kill(pid, number)
 
     def ended(self) -> bool:
-        """Whether one of them has."""
+        """True if one of them has."""
         return any(self.server.ask({"poll": pid}) for pid in self.pids)
 
     def kill_when(self, reached: Callable[[], object]) -> None:

@@ -44,7 +44,7 @@ def test_two_processes_stop_with_their_parent_and_go_on(
 
 
 def _ends(pid: int) -> bool:
-    """Whether the process ends by itself, which takes torchrun some seconds; after two minutes it is made to."""
+    """True if the process ends by itself, which takes torchrun some seconds; after two minutes it is made to."""
     for _ in range(1_200):
         try:
             os.kill(pid, 0)

@@ -168,7 +168,7 @@ def test_a_step_has_queries_or_passages_in_their_shares() -> None:
 
 
 def test_mixed_contexts_by_hand() -> None:
-    """Which steps have queries, and which neighbors the passages have in the others, from the hashes of the draws."""
+    """The steps that have queries, and which neighbors the passages have in the others, from the hashes of the draws."""
     sources = with_queries([1] * 8)
     one, store_of_queries = sources.passages, sources.queries
     assert store_of_queries is not None

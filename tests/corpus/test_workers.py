@@ -40,7 +40,7 @@ def test_workers_end_with_a_killed_parent(tmp_path: Path) -> None:
 
 
 def is_running(pid: str) -> bool:
-    """Whether the process lives: a dead one that nobody has asked about yet does not count."""
+    """True if the process lives: a dead one that nobody has asked about yet does not count."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

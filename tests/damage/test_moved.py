@@ -118,7 +118,7 @@ def test_a_report_inside_a_moved_folder_is_still_no_part_of_it(
 
 @pytest.fixture
 def adapted(copy: Path) -> Path:
-    """What `adapt` hands over, in small: a model, an index of all passages, and which system measured best."""
+    """The result of `adapt` in small: a model, an index of all passages, and which system measured best."""
     root = copy / "adapted"
     shutil.copytree("encoder", root / "model")
     api.split("data", keep=True, workers=1, out=root / "index" / "passages")

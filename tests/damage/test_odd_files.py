@@ -86,7 +86,7 @@ def odd(
 
 
 def refused(command: str) -> str:
-    """What the command line says; a command that waits for a pipe never comes back."""
+    """The output of the command line; a command that waits for a pipe never comes back."""
     done = CliRunner().invoke(app, command.split())
     assert done.exit_code == 2 and done.stderr.startswith("error: "), done.stderr
     return done.stderr

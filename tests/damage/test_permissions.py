@@ -130,7 +130,7 @@ LOCKED = {
         "train-generator queries.parquet --out made",
     ],
 }
-"""What may not be read, and the commands that want to read it."""
+"""Files that may not be read, and the commands that want to read it."""
 
 WRITING = [
     "split docs.jsonl --keep --out locked/made",
@@ -155,7 +155,7 @@ WRITING = [
 
 
 def without_privilege() -> list[str]:
-    """What a command is to be started with, so that permissions bind it."""
+    """The prefix of a command, so that permissions bind it."""
     if os.geteuid() != 0:
         return []
     if shutil.which("setpriv") is None:

@@ -18,7 +18,7 @@ RUN = "q1 Q0 a 1 3.0 x\nq1 Q0 b 2 2.0 x\nq2 Q0 a 1 2.0 x\nq2 Q0 c 2 1.5 x\nq9 Q0
 
 
 def one_line(capsys: pytest.CaptureFixture[str]) -> str:
-    """What was said to the user, without the breaks of the lines."""
+    """The words to the user, without the breaks of the lines."""
     return " ".join(capsys.readouterr().err.split())
 
 

@@ -1,4 +1,4 @@
-"""Where examples stand: in help texts, in the documentation's blocks of code and at the head of recipes."""
+"""The places of examples: in help texts, in the documentation's blocks of code and at the head of recipes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Example:
 
     @property
     def argv(self) -> list[str]:
-        """What follows `qontext`."""
+        """The words after `qontext`."""
         words = self.words
         return words[words.index("qontext") + 1 :]
 
@@ -43,7 +43,7 @@ class Example:
 
     @property
     def outputs(self) -> list[str]:
-        """What it is told to write."""
+        """The outputs that it is told to write."""
         argv = self.argv
         return [argv[n + 1] for n, word in enumerate(argv) if word in ("--out", "-o")]
 

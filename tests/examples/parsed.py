@@ -32,7 +32,7 @@ NOT_EXECUTED = {
     "langchain_huggingface": "it is not installed",
     "127.0.0.1:8000": "needs a server; tests/serve/test_clients.py has one",
 }
-"""What a block of Python holds → why it is only compiled."""
+"""The content of a block of Python → why it is only compiled."""
 
 
 def why_not_executed(code: str) -> str | None:

@@ -18,7 +18,7 @@ from qontext.frame.errors import QontextError
 class Settings(StageConfig):
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     here: Annotated[str, Machine()] = "fp32"
-    """What `auto` resolves to on this machine."""
+    """The number format that `auto` resolves to on this machine."""
     device: Annotated[str, Machine()] = "cpu"
     parts: Annotated[int, Machine()] = 2
     """After how many parts the process is killed."""

@@ -275,7 +275,7 @@ def test_a_recipe_sends_no_secret_to_its_host(
 
 
 def asks(config: type[StageConfig], **values: Any) -> str:
-    """What these settings of a file ask for."""
+    """The demands of these settings of a file."""
     return "; ".join(
         demand.does
         for demand in config.demands(values)

@@ -31,7 +31,7 @@ FORMATS = {
     "split": PARQUET, "generate": PARQUET, "mine": PARQUET, "encode": ARRAYS, "tokens": ARRAYS,
     "pretrain": MODELS, "train-reranker": MODELS, "train-generator": MODELS,
 }  # fmt: skip
-"""What is inside an input: by the file's ending, or by the verb that made it."""
+"""Damages inside an input: by the file's ending, or by the verb that made it."""
 INSIDE_SET = {"corpus.jsonl": JSON_LINES, "queries.jsonl": JSON_LINES, "qrels/train.tsv": TAB_SEPARATED}
 
 EXPECTED: dict[str, str] = {
@@ -168,7 +168,7 @@ def _inside(file: str, damage: Damage) -> Damage:
 
 
 def _of_verb(verb: str, config: type[StageConfig], is_stage: bool) -> Iterator[Case]:
-    """What concerns no single setting."""
+    """Cases that concern no single setting."""
     needed = any(info.is_required() for info in config.model_fields.values()) or (
         is_stage and stages.load(verb).without_out is None
     )

@@ -149,7 +149,7 @@ WORDS = (
 
 
 def write_inputs(folder: Path) -> None:
-    """What is not made by verbs: documents in several formats, a labeled set, a run, generated queries, a recipe."""
+    """Inputs that no verb makes: documents in several formats, a labeled set, a run, generated queries, a recipe."""
     documents = [(f"d{n}", f"Report {n}", _text(n)) for n in range(12)]
     rows = [{"_id": id, "title": title, "text": text} for id, title, text in documents]
     _lines(folder / "docs.jsonl", rows)

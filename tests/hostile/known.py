@@ -12,6 +12,6 @@ KNOWN: dict[str, tuple[str, ...]] = {}
 
 
 def is_known(case: str) -> bool:
-    """Whether the case is expected to fail for now."""
+    """True if the case is expected to fail for now."""
     patterns = (pattern for entry in KNOWN.values() for pattern in entry)
     return os.environ.get("HOSTILE_KNOWN") != "0" and any(fnmatch.fnmatchcase(case, p) for p in patterns)

@@ -27,7 +27,7 @@ def empty(valid: Path, work: Path) -> str:
 
 
 def other(valid: Path, work: Path) -> str:
-    """What another command finished."""
+    """The finished output of another command."""
     shutil.copytree(valid, work / "kept")
     return "kept"
 

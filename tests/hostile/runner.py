@@ -25,7 +25,7 @@ REFUSE, REPORT, EITHER, ACCEPT = "must refuse", "must refuse or report", "may ac
 REPORTED = re.compile(
     r"warning|skipp|left out|problem|dropp|ignor|empty|no result|not_in|missing|unknown|duplic", re.I
 )
-"""What a line says that counts something as passed over."""
+"""The words of a line that counts something as passed over."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def _placed(value: Any, inputs: Path, out: str) -> Any:
 
 
 def faults(done: Outcome, expected: str, folder: Path, before: frozenset[str] = frozenset()) -> list[str]:
-    """What is wrong with an outcome; nothing, if it is as it should be. `before` is the listing of work/ before it."""
+    """The faults of an outcome; none, if it is as it should be. `before` is the listing of work/ before it."""
     text = done.err + done.out
     problems = []
     if done.hung:
@@ -148,7 +148,7 @@ def listing(folder: Path) -> frozenset[str]:
 
 
 def leavings(done: Outcome, folder: Path, before: frozenset[str]) -> list[str]:
-    """What a command left lying about that it should not have, or removed although it refused."""
+    """The files that a command left lying about that it should not have, or removed although it refused."""
     problems = []
     if not done.hung:
         problems += [f"leaves {p.name} in the temporary folder" for p in sorted((folder / "tmp").iterdir())]

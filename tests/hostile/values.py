@@ -10,7 +10,7 @@ from tests.hostile.runner import ACCEPT, EITHER, REFUSE
 from qontext.frame.config import StageConfig, plain_type
 
 Value = tuple[str, str]
-"""What is typed, and what is expected."""
+"""The text that is typed, and the outcome that is expected."""
 
 LONG = "x" * 100_000
 NUMBERS: dict[str, Value] = {
@@ -113,7 +113,7 @@ OUTS: dict[str, Value] = {
     "dash": ("-", EITHER),
     "dot": (".", EITHER),
 }
-"""Where to write. What has to be set up on the disk first stands in `files`."""
+"""Places to write to. What has to be set up on the disk first stands in `files`."""
 
 SKIPPED = {
     "large": {"steps", "condenser_steps", "epochs", "permutations", "passages", "neighbors", "effort"},

@@ -22,7 +22,7 @@ from qontext.frame import artifacts
 from qontext.training.metrics import read
 
 KILLS = int(os.environ.get("QONTEXT_KILLS", "1"))
-"""How often each command is killed. With the default, what resumes on a disk that was full stands for all."""
+"""The number of times that each command is killed. With the default, what resumes on a disk that was full stands for all."""
 
 TRAINING = "--batch-size 4 --log-every 2 --checkpoint-minutes 0 --precision fp32 --device cpu"
 LENGTHS = "--query-length 12 --passage-length 24 --passages-per-query 3"
@@ -140,7 +140,7 @@ class World:
     seconds: dict[str, float] = field(default_factory=dict)
 
     def whole(self, name: str) -> Path:
-        """What the command writes when it is left alone; made when it is first asked for, with what it reads."""
+        """The output of the command when it is left alone; made when it is first asked for, with what it reads."""
         for needed in self.needs(name):
             self.whole(needed)
         out = self.folder / name

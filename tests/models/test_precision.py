@@ -110,7 +110,7 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def is_rounded(values: torch.Tensor) -> bool:
-    """Whether all values are numbers of bf16."""
+    """True if all values are numbers of bf16."""
     return bool((values.bfloat16().float() == values).all())
 
 

@@ -54,7 +54,7 @@ def mean(values: list[Any]) -> Tensor:
 
 
 def losses_of(objective: Any, batch: Any) -> dict[str, Tensor]:
-    """What the loop would add up: every micro-batch's losses, and the contrastive one."""
+    """The sum that the loop would form: every micro-batch's losses, and the contrastive one."""
     micro, keys = prepare(batch, Alone)
     outputs = []
     for one in micro:

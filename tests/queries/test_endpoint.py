@@ -21,7 +21,7 @@ KEY = "sk-canary-Q7w3Zr9Lx2Vb5Nt8"
 
 
 def leaks(text):
-    """Whether eight characters of the key stand in a row in the text."""
+    """True if eight characters of the key stand in a row in the text."""
     return any(KEY[i : i + 8] in text for i in range(len(KEY) - 7))
 
 

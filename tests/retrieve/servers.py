@@ -106,7 +106,7 @@ def _start_milvus(milvus: Any, folder: Path) -> Any:
 
 
 def _answers(uri: str, process: subprocess.Popen[bytes], seconds: float = 120) -> bool:
-    """Whether the server takes requests before long. One that has lost a part of itself listens and never answers."""
+    """True if the server takes requests before long. One that has lost a part of itself listens and never answers."""
     import grpc
     from pymilvus import MilvusClient, MilvusException
 

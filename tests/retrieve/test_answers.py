@@ -30,7 +30,7 @@ PAGES = {
 
 @pytest.fixture(scope="module")
 def adapted(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `adapt` hands over, made by its parts: an index of three documents and a model."""
+    """The result of `adapt`, made by its parts: an index of three documents and a model."""
     folder = tmp_path_factory.mktemp("adapted")
     for name, text in PAGES.items():
         (folder / "documents" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -145,7 +145,7 @@ def test_a_prompt_on_a_terminal(adapted: Path) -> None:
     os.close(theirs)
 
     def after(typed: bytes) -> str:
-        """What is shown until the next prompt."""
+        """The text that is shown until the next prompt."""
         os.write(ours, typed)
         shown = b""
         while not shown.endswith(b"> "):

@@ -88,7 +88,7 @@ def test_what_is_no_vote_is_refused(study: Running) -> None:
 
 
 def study_folder(study: Running) -> str:
-    """Where the votes of the server are."""
+    """The place of the votes of the server."""
     return str(study.server.config.app.app.app.state.store.path.parent)
 
 

@@ -59,7 +59,7 @@ def test_none_all_and_evaluation() -> None:
 
 
 def deviations(p: float, *pairs: tuple[Tensor, Tensor]) -> list[float]:
-    """How far from independent two masks are, in standard deviations."""
+    """The distance of two masks from independence, in standard deviations."""
     values = []
     for one, other in pairs:
         product = (one.double() - (1 - p)) * (other.double() - (1 - p))

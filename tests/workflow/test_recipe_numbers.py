@@ -38,7 +38,7 @@ def settings(name: str, verb: str) -> Any:
 
 
 def spans_per_step(config: PretrainConfig) -> int:
-    """How many texts the encoder reads per step."""
+    """The number of texts that the encoder reads per step."""
     layout = config.layout()
     return config.batch_size * (2 if layout.encode == "both" else 1)
 

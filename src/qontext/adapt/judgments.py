@@ -126,7 +126,7 @@ def corrected(root: Path, split: str, systems: Sequence[str], name: str) -> Corr
 
 
 def about_judgments(result: Corrected, chosen: str, label: Any) -> list[str]:
-    """What the judgments say, and how many more would tell the recommended system from the closest other one."""
+    """The result of the judgments, and how many more would tell the recommended system from the closest other one."""
     rival, missing = result.missing(chosen)
     low, high = result.intervals[chosen]
     known = (

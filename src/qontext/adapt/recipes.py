@@ -129,7 +129,7 @@ def _preparing(request: Request, plan: Plan) -> Iterator[Step]:
 
 
 def _asking(request: Request, plan: Plan) -> Generator[Step, None, str | None]:
-    """What the untrained system finds for real questions without labels: pseudo-labels. Returns the run."""
+    """The hits of the untrained system for real questions without labels: pseudo-labels. Returns the run."""
     if request.questions is None:
         return None
     questions = {

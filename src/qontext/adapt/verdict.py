@@ -218,7 +218,7 @@ def _gains(system: str, measured: Measured) -> Iterator[str]:
 
 
 def compared_with(system: str, outside: Mapping[str, float], measured: Measured) -> Iterator[str]:
-    """Whether the recommended system is better than those that are used today."""
+    """True if the recommended system is better than those that are used today."""
     for name, mean in outside.items():
         change = measured.means[system] - mean
         p = measured.p(name, system)

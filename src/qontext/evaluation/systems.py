@@ -147,7 +147,7 @@ def _summary(scores: dict[str, Artifact], runs: dict[str, Artifact], pairs: Any)
 
 
 def _sentences(summary: dict[str, Any]) -> list[str]:
-    """What each system has, and how that compares with BM25."""
+    """The scores of each system, compared with BM25."""
     main = MEASURES.split()[0]
     means = {name: values[main] for name, values in summary["measures"].items()}
     p_of = {

@@ -1,4 +1,4 @@
-"""What formats of models have in common: a folder that other tools load, checked against the original model before it is
+"""The common part of formats of models: a folder that other tools load, checked against the original model before it is
 released.
 
 The folder is that of the original, with its tokenizer, modules, pooling, prompts and limits, and with the weights of the

@@ -97,7 +97,7 @@ def all_named(texts: Sequence[str]) -> dict[str, str]:
 
 
 def remember(texts: Sequence[str]) -> None:
-    """What the user names now may be asked again by the directory that records it."""
+    """Let what the user names now be asked again by the directory that records it."""
     for spec in all_named(texts).values():
         trust.remember(demands({"system": spec}))
 
@@ -139,7 +139,7 @@ def check(spec: str) -> None:
 
 
 def demands(values: Mapping[str, Any]) -> Iterator[Demand]:
-    """What a file asks for that names a system: to run a command, or to send questions to a host."""
+    """The demands of a file that names a system: to run a command, or to send questions to a host."""
     spec = values.get("system")
     if not isinstance(spec, str):
         return
@@ -155,7 +155,7 @@ def demands(values: Mapping[str, Any]) -> Iterator[Demand]:
 
 
 def also_demands(values: Mapping[str, Any]) -> Iterator[Demand]:
-    """What a file asks for whose setting `also` or `system` has ``NAME=SYSTEM`` several times."""
+    """The demands of a file whose setting `also` or `system` has ``NAME=SYSTEM`` several times."""
     for spec in all_named(values.get("also") or values.get("system") or ()).values():
         yield from demands({"system": spec})
 

@@ -187,7 +187,7 @@ class Objective(TrainableModel):
         return self.contrasted(vector, last, rows.encoder)
 
     def contrasted(self, vector_NH: Tensor, last_NTH: Tensor, text: Text) -> Tensor:
-        """What the contrastive loss compares of each text."""
+        """The vectors of texts that the contrastive loss compares."""
         return vector_NH
 
     def vectors(self, ids_NT: Tensor, mask_NT: Tensor) -> Tensor:

@@ -83,8 +83,8 @@ class WindowEncoder:
         return Packed(starts, vectors), Packed(words.starts[starts], words.values)
 
     def _flat(self, tokens: Sequence[list[Any]], advance: Any) -> tuple[Any, list[Any], Any]:
-        """Where each passage's windows begin, all windows, and `advance` by windows, of each of which a passage advances by
-        its share."""
+        """The starts of the passages' windows, all windows, and `advance` by windows, of each of which a passage advances
+        by its share."""
         starts = np.cumsum([0, *map(len, tokens)])
         share = len(tokens) / max(1, int(starts[-1]))
         windows = [window for own in tokens for window in own]
