@@ -1,9 +1,12 @@
 """Pseudo-queries without a model."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from qontext.data.collection import Passage
+from qontext.data.collection import Passage, read_passages
 from qontext.queries.generators.keyphrase import Keyphrase, _heaviest
 from qontext.queries.generators.questions import ask, stands_alone
 from qontext.queries.words import Rarity, TokenArrays
@@ -221,3 +224,31 @@ def test_what_is_an_ordinary_question(query):
 
 def test_queries_of_ordinary_passages_are_questions():
     assert all(stands_alone(query) for queries in generated(WORLD).values() for query in queries)
+
+
+@pytest.mark.parametrize(
+    ("language", "common"),
+    [("de", "der die das und in den von mit zu des"), ("es", "de la el en y que los del las")],
+)
+def test_other_languages_have_stop_words_of_their_own(
+    shared_data: Callable[[str], Path], language: str, common: str
+) -> None:
+    passages = list(read_passages(shared_data(f"xquad_{language}")))
+    rarity = Rarity(passages)
+    assert not rarity.are_english and rarity.stop(common.split()).all()
+    assert not rarity.stop(["universität", "universidad", "was"]).any(), (
+        "an English function word is none here"
+    )
+    queries = [pair for pairs in Keyphrase(rarity, 5, 1).labeled(passages) for pair in pairs]
+    terms = [query for kind, query in queries if kind == "terms"]
+    assert terms and not [q for q in terms if set(common.split()) & set(q.split("_")[-1].split()[1:])]
+    assert not [query for kind, query in queries if kind == "question" and not query.endswith("?")]
+
+
+def test_clauses_stand_for_words_where_there_are_no_spaces(shared_data: Callable[[str], Path]) -> None:
+    passages = list(read_passages(shared_data("xquad_zh")))
+    queries = [queries for _, queries in Keyphrase(Rarity(passages), 5, 1)(passages)]
+    assert all(len(own) == len(set(own)) >= 3 for own in queries)
+    lengths = sorted(len(query) for own in queries for query in own)
+    texts = sorted(len(passage.text) for passage in passages)
+    assert lengths[len(lengths) // 2] < texts[len(texts) // 2] / 2, "no query is the whole passage"

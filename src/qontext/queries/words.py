@@ -21,6 +21,7 @@ T = TypeVar("T")
 READ_CHARACTERS = 20_000
 """Maximum characters of a text that are read."""
 PRUNE_ABOVE = 4_000_000
+_ENGLISH_SHARE, _MANY_WORDS, _RARER_THAN_EVERY = 0.1, 1_000, 4
 
 STOP_WORDS = frozenset(
     """a about above after again against all also although am among an and any anyone are around as at away
@@ -40,6 +41,8 @@ STOP_WORDS = frozenset(
 
 _WORD = re.compile(r"[^\W_]+(?:['’.&-][^\W_]+)*")
 _BLANKS = r'["“”„«»()\[\]/–—]'
+_CLAUSE = r"([。！？；，、：])"
+"""Punctuation of scripts that put no space after it."""
 _TRIM = ".,;:!?'’‘`…-*&%$#=+~·•¿¡。！？、，"
 # Not sentence ends although they end in a period: initials, titles and the like.
 _ABBREVIATION = (
@@ -100,6 +103,7 @@ def split(texts: Sequence[str]) -> tuple[Array, Array, Any]:
     column = pa.array([text[:READ_CHARACTERS] for text in texts], pa.large_string())
     column = pc.replace_substring_regex(column, r"\([^()]*\)", " ")
     column = pc.replace_substring_regex(pc.replace_substring(column, "\n", " . "), _BLANKS, " ")
+    column = pc.replace_substring_regex(column, _CLAUSE, r"\1 ")
     parts = pc.utf8_split_whitespace(column)
     coded = pc.dictionary_encode(parts.flatten())
     starts = parts.offsets.to_numpy() - parts.offsets[0].as_py()
@@ -111,6 +115,9 @@ class Rarity:
     with one occurrence are dropped when the table exceeds four million entries, so memory is bounded; a
     dropped word counts as occurring once.
     """
+
+    are_english: bool
+    """False for many words among which the most common one of English is rare."""
 
     def __init__(self, passages: Iterable[Passage]) -> None:
         word_counts: Counter[str] = Counter()
@@ -130,11 +137,21 @@ class Rarity:
         counted = np.fromiter(word_counts.values(), dtype=np.float64, count=len(word_counts))
         self.unseen = float(np.log(max(self.passages, 2)))
         self._of = dict(zip(word_counts, (self.unseen - np.log(counted)).tolist()))
+        is_rare = word_counts["the"] < _ENGLISH_SHARE * self.passages
+        self.are_english = len(word_counts) < _MANY_WORDS or not is_rare
 
     def of(self, words: Sequence[str]) -> Array:
         """Between 0 (in every passage) and 1 (in one passage only), for each word."""
         get, unseen = self._of.get, self.unseen
         return np.array([get(word, unseen) for word in words]) / unseen
+
+    def stop(self, words: Sequence[str]) -> Array:
+        """Whether a word says little: the function words of English, or of texts in another language the words of every
+        fourth passage."""
+        if self.are_english:
+            return np.array([not word or word in STOP_WORDS for word in words])
+        is_common = self.of(words) * self.unseen < np.log(_RARER_THAN_EVERY)
+        return is_common | np.array([not word for word in words])
 
 
 def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:

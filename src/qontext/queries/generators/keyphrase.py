@@ -11,6 +11,9 @@ A word's salience is a product of how much likelier people's questions were foun
 (training splits of a Wikipedia, a story and a health set): frequency in the passage (x3 for two
 occurrences), in the title (x8), capitalized (x2), early (x3 from end to start). Rarity in the corpus
 matters little in the middle; very common words and words of a single passage are asked for less.
+
+Texts in another language than English have their own common words in place of English function words, and only the
+questions that they contain. Where there are no spaces between words, clauses stand for them.
 """
 
 from __future__ import annotations
@@ -77,7 +80,7 @@ class _View:
     """A batch of P passages for the kinds: T tokens, S sentences, E (passage, word) entries."""
 
     def __init__(self, passages: Sequence[Passage], rarity: Rarity, seed: int, rounds: int) -> None:
-        self.rounds, self.seed = rounds, seed
+        self.rounds, self.seed, self.are_english = rounds, seed, rarity.are_english
         self.titles = [" ".join(p.title.split()[:8]) for p in passages]
         keys = np.array([key_of(p.id) for p in passages], dtype=np.uint64)
         # Titles and texts share one dictionary, so that a word has one code in both.
@@ -98,7 +101,7 @@ class _View:
 
     def _salience(self, word: Array, first: Array, count: Array, owner: Array, rarity: Rarity) -> Array:
         tokens = self.tokens
-        stop = np.array([not w or w in STOP_WORDS for w in tokens.words])
+        stop = rarity.stop(tokens.words)
         short = np.array([len(w) < 3 or w[0].isdigit() for w in tokens.words])
         rare = rarity.of(tokens.words)[word]
         place = owner[first]
@@ -128,6 +131,8 @@ class _View:
         self.order = np.lexsort((-(np.log1p(-dice) / mean), passage))
         self.focus_of = np.repeat(np.arange(len(begins)), length)
         flagged = hints(self.tokens, begins, ends)
+        if not self.are_english:
+            flagged[:, [rule != "itself" for rule in _RULES]] = False
         self.rules: dict[int, list[str]] = {}
         for line, rule in zip(*(axis.tolist() for axis in np.nonzero(flagged))):
             self.rules.setdefault(line, []).append(_RULES[rule])
