@@ -256,6 +256,27 @@ def titles(content: dict[str, Any]) -> Rows:
     return rows
 
 
+def scoring(content: dict[str, Any]) -> Rows:
+    """nDCG@10 of what is replaced, and below it the differences of the arms, with a star where p < .05."""
+    sets = list(content["scoring"]["sets"])
+    rows = [["", *(name.replace("-start", "").replace("-adapted", ", adapted") for name in sets), "mean"]]
+    arms = content["scoring"]["arms"]
+    for base in (row for row in arms if ":" not in row["arm"]):
+        cells = (f"{base['nDCG@10'][name]:.3f}".removeprefix("0") for name in sets)
+        rows.append([f"**{base['arm']}**", *cells, f"{base['mean']:.3f}".removeprefix("0")])
+        for row in arms:
+            of, _, arm = row["arm"].partition(":")
+            if arm and of == base["arm"]:
+                shown = [
+                    f"{row['difference'][name]:+.3f}{'*' if row['p'][name] < 0.05 else ''}"
+                    if name in row["difference"]
+                    else ""
+                    for name in sets
+                ]
+                rows.append([arm, *shown, f"{row['mean_difference']:+.3f}"])
+    return rows
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], Rows]] = {
     "pretrain": pretrain,
     "contexts": contexts,
@@ -270,6 +291,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], Rows]] = {
     "judges": judges,
     "growth": growth,
     "titles": titles,
+    "scoring": scoring,
 }
 
 if __name__ == "__main__":

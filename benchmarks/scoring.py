@@ -19,7 +19,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
+import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import partial
@@ -29,14 +32,17 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
+from qontext import api
 from qontext.corpus.counting import Counter, counter
 from qontext.data.collection import (
     Passage,
     load_collection,
+    passage_row,
     read_passages,
     read_qrels,
     read_queries,
 )
+from qontext.data.lines import write_jsonl
 from qontext.data.runs import Run
 from qontext.evaluation.comparison import randomization_test
 from qontext.evaluation.measures import find, ndcg
@@ -96,7 +102,12 @@ def main() -> None:
             source, keyphrases = options.data / steps.parent.name, name in options.keyphrases
             compute = partial(stored, source, steps, which, keyphrases=keyphrases)
             done["scoring"][name] = measured(options.cache / f"{name}.npz", compute, arms)
+    name, _, split = options.passes[0].partition(":") if options.passes else ("", "", "")
+    if name:
+        timed = options.cache / f"seconds-{name}.json"
+        done["seconds"] = {name: processor_seconds(options.data / name, split, options, timed)}
     result: dict[str, Any] = {"encoder": Path(options.encoder).name, "window": WINDOW}
+    result["processor_seconds"] = done.pop("seconds", {})
     for part, sets in done.items():
         result[part] = {"sets": {name: sizes for name, (sizes, _) in sets.items()}}
         result[part]["arms"] = table({name: scores for name, (_, scores) in sets.items()})
@@ -117,6 +128,9 @@ def sample(source: Path, split: str, options: Any) -> tuple[list[Passage], dict[
     able = sorted(q for q, own in judged.items() if q in texts and any(g > 0 for g in own.values()))
     chosen = sorted(dice.sample(able, min(options.questions, len(able))))
     relevant = {p for q in chosen for p, grade in judged[q].items() if grade > 0}
+    relevant = {*dice.sample(sorted(relevant), min(len(relevant), options.passages))}
+    judged = {q: {p: g for p, g in judged[q].items() if p in relevant} for q in chosen}
+    chosen = [q for q in chosen if any(g > 0 for g in judged[q].values())]
     documents = defaultdict(list)
     for passage in passages:
         documents[passage.doc].append(passage.id)
@@ -141,9 +155,34 @@ def by_passes(source: Path, split: str, options: Any) -> dict[str, Any]:
     return arrays | window_pass(retriever, passages, query_QD, query_ID)
 
 
+def processor_seconds(source: Path, split: str, options: Any, cache: Path) -> dict[str, float]:
+    """Processor time for windows and bits: from one pass of the windows, and from passes of their own, as before."""
+    if not cache.exists():
+        passages, *_ = sample(source, split, argparse.Namespace(passages=80, questions=20))
+        with tempfile.TemporaryDirectory() as folder:
+            data = Path(folder) / "corpus.jsonl"
+            write_jsonl(data, map(passage_row, passages))
+            seconds: dict[str, list[float]] = defaultdict(list)
+            ways: dict[str, dict[str, Any]] = {
+                "windows": {"window": WINDOW},
+                "bits": {"tokens": True},
+                "windows and bits": {"window": WINDOW, "tokens": True},
+            }
+            for turn in range(2):
+                for name, settings in ways.items():
+                    began = time.process_time()
+                    api.encode(data, encoder=options.encoder, out=Path(folder) / f"{name}-{turn}", **settings)
+                    seconds[name].append(time.process_time() - began)
+        best = {name: round(min(values), 1) for name, values in seconds.items()}
+        cache.write_text(json.dumps({"passages": len(passages), "load": os.getloadavg()[0], **best}))
+    result: dict[str, float] = json.loads(cache.read_text())
+    return result
+
+
 def stored(source: Path, steps: Path, which: str, *, keyphrases: bool) -> dict[str, Any]:
     """The similarities of a set that was adapted, from what is stored of it."""
-    vectors, bits = open_stored(steps / f"{which}-vectors"), open_bits(steps / f"{which}-tokens")
+    vectors, apart = open_stored(steps / f"{which}-vectors"), steps / f"{which}-tokens"
+    bits = open_bits(apart if apart.is_dir() else steps / f"{which}-vectors")
     ids = np.concatenate([part.to_pylist() for part in vectors.part_ids])
     found = {passage.id: passage for passage in read_passages(steps / "holdout" / "measured")}
     passages = [found[id] for id in ids]
@@ -513,6 +552,10 @@ def weighted(own: Features, hybrid: Array, bits: Array) -> Iterator[tuple[str, A
     for weight in (0.1, 0.2, 0.4, 0.5, 0.6):
         yield f"both:weight of vectors {weight}", both(own, weight=weight)
         yield f"all:weight of vectors {weight}", reranked(both(own, weight=weight), bits)
+    for weight in (0.4, 0.5):
+        for share in (0.6, 0.7):
+            name = f"all:weight of vectors {weight}, of tokens {share}"
+            yield name, reranked(both(own, weight=weight), bits, share)
     for weight in (0.3, 0.4, 0.6, 0.7):
         yield f"all:weight of tokens {weight}", reranked(hybrid, bits, weight)
     for which, name in enumerate(("mean", "greatest")):

@@ -290,7 +290,7 @@ def test_a_recipe_is_read_as_it_was_built(tmp_path: Path, changes: dict[str, Any
 def test_what_is_trained_is_measured_and_the_rest_is_left_out() -> None:
     plain = steps(training_recipe(REQUEST, plan(5_000, 5)))
     assert plain["adapted-vectors"]["encoder"] == "@pretrain" and "finetune" not in plain
-    assert plain["hybrid-generated"]["weights"] == [0.7, 0.3]
+    assert plain["hybrid-generated"]["weights"] == [0.6, 0.4]
     labeled = replace(REQUEST, labeled=320, **LABELS)
     tuned = steps(training_recipe(labeled, make_plan(labeled, survey(5_000), RATES, 384)))
     assert tuned["adapted-vectors"]["encoder"] == "@finetune" and "teacher" not in tuned
@@ -337,7 +337,7 @@ def test_labels_that_are_not_trained_on_all_measure() -> None:
     assert not adaptation.finetune_steps
     untrained = steps(training_recipe(request, adaptation))
     assert untrained["holdout"]["split_labels"] is False and "hybrid-start-dev" not in untrained
-    assert untrained["hybrid-start-test"]["weights"] == [0.7, 0.3]
+    assert untrained["hybrid-start-test"]["weights"] == [0.6, 0.4]
     assert (
         "split_labels"
         not in steps(training_recipe(divided, plan(5_000, 120, labeled=320, **LABELS)))["holdout"]

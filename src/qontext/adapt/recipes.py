@@ -21,7 +21,7 @@ MOST_ASKED = 2_000
 """Real questions without labels that are used of a log."""
 SPARING = ("lora_rank", "activation_checkpointing")
 """Settings with which training fits into less memory."""
-DENSE_WEIGHT = 0.3
+DENSE_WEIGHT = 0.4
 """Weight of the dense run in fusion with BM25, without labels to tune it."""
 
 
