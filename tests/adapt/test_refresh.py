@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.adapt.calls import adapt
 from tests.adapt.conftest import make_report
 
 from qontext import api
@@ -124,10 +125,13 @@ def test_sources_are_added_described_and_removed_one_by_one(
     assert documents(out, "oven") == [] and list(read_listing(out / "sources.json")) == ["handbook"]
 
 
-def test_a_source_is_added_to_a_directory_of_adapt(adapted: Any, tickets: Path) -> None:
+def test_a_source_is_added_to_a_directory_of_adapt(adapted: Any, tickets: Path, small_encoder: Path) -> None:
     added = api.refresh(adapted.out, source=[f"tickets={tickets}"])
     assert added["documents"] == {"new": 1, "changed": 0, "unchanged": 30, "removed": 0}
     assert added["encoded_now"] == 1
+    assert documents(adapted.out, "oven hot", where=["source=tickets"]) == ["tickets/7"]
+    again = adapt(adapted.documents, adapted.out, small_encoder)
+    assert again["encoded_now"] == 0, "adapt of one source is adapt of all"
     assert documents(adapted.out, "oven hot", where=["source=tickets"]) == ["tickets/7"]
 
 

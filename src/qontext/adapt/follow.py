@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from qontext.corpus.sources.several import (
     read_listing,
     stamp_of,
 )
+from qontext.corpus.sources.web import demand_of
 from qontext.frame import inputs, log, trust
 from qontext.frame.artifacts import Workdir, is_artifact, open_artifact
 from qontext.frame.damage import read_json
@@ -124,6 +126,12 @@ class Follower:
         if not listing and self.about is not None and self.before is None:
             raise QontextError(
                 "has no documents: it was saved from memory", place=self.root, remedy="Save it again."
+            )
+        if self.before is not None and self.before.request.keep:
+            raise QontextError(
+                "was made from passages, which are kept as they are: sources of documents cannot be added",
+                place=self.root,
+                remedy="Begin another directory with --source.",
             )
         before = {name: dict(entry) for name, entry in listing.items()}
         if not listing and self.before is not None:
@@ -280,6 +288,8 @@ def _edit(listing: Listing, edits: Edits, root: Path) -> None:
     for text in edits.source:
         name, path = parse(text, {} if "=" not in text else listing)
         trust.give(path)
+        if path.startswith(("http://", "https://")):  # asked for again at every refresh
+            trust.remember([demand_of(path)])
         open_source(path, fields=FieldNames())  # refuses what cannot be read before anything is written
         again: dict[str, Any] = {**listing.get(name, {})}
         alone = was_empty and len(edits.source) == 1
@@ -309,3 +319,14 @@ def _refuse_within(root: Path, source: str) -> None:
         return
     if not any(part.startswith(".") for part in place.relative_to(folder.resolve()).parts):
         raise QontextError(f"is inside the source {source}", place=root, remedy="Choose another directory.")
+
+
+def with_all_sources(config: AdaptConfig) -> AdaptConfig:
+    """Documents that are one of several sources of the directory stand for all of them."""
+    file = Path(config.out) / FILE
+    if not file.is_file():
+        return config
+    places = {os.path.realpath(place_of(entry, file.parent)) for entry in read_listing(file).values()}
+    if os.path.realpath(Path(config.documents).expanduser()) not in places:
+        return config
+    return config.model_copy(update={"documents": f"{SCHEME}:{file.absolute()}"})

@@ -354,10 +354,11 @@ def _with_documents(config: AdaptConfig, under: Path) -> AdaptConfig:
     is written `under` a folder."""
     from qontext import api
     from qontext.adapt.config import parse_budget
+    from qontext.adapt.follow import with_all_sources
     from qontext.corpus.docset import is_documentation
 
     if not is_documentation(config.documents):
-        return config
+        return with_all_sources(config)
     if config.read_as:
         raise QontextError("has no files", place=config.documents, remedy="Remove --read-as.")
     documents = under / "documents"

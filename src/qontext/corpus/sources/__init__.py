@@ -35,6 +35,8 @@ SOURCES = Kinds(
         "pydocs": Kind("qontext.corpus.sources.pydocs:PyDocs", "the documentation of the installed Python packages"),
         "ir_datasets": Kind("qontext.corpus.sources.irds:IrDatasets", "a data set of ir_datasets"),
         "hf": Kind("qontext.corpus.sources.hf:HuggingFace", "a data set of the Hugging Face Hub or the datasets library"),
+        "https": Kind("qontext.corpus.sources.web:Https", "a page or a sitemap, over the network"),
+        "http": Kind("qontext.corpus.sources.web:Http", "the same without encryption"),
         "sources": Kind("qontext.corpus.sources.several:Several", "several sources, as a file names them"),
     },
 )  # fmt: skip
