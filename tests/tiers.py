@@ -47,6 +47,9 @@ SLOW: dict[str, list[str]] = {
         "serve/test_annotate.py::test_two_people_annotate_in_browsers",
         "serve/test_browser.py",
     ],
+    "puts a server under load": [
+        "serve/test_refresh.py::test_no_answer_is_lost_or_mixed_while_the_index_is_swapped",
+    ],
     "damages what it finds in many ways; the fast tier has a sample": [
         "damage/test_permissions.py",
         "hostile/test_hostile.py::test_a_valid_command_succeeds",

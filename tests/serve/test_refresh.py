@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from pathlib import Path
@@ -58,7 +57,6 @@ def test_a_changed_file_is_served_once_it_is_looked_at(docs: Path, tmp_path: Pat
         thread = follow(service, out, 60)
         assert thread.look() is False and titles(service, "bread") == []
         (docs / "oven.md").write_text("The oven bakes bread.\n")
-        os.environ["QONTEXT_AUTO_PRECISION"] = "fp32"
         api.refresh(out, words=True)
         assert thread.look() is True, "whoever built the index"
         assert titles(service, "bread") == ["oven.md"] and titles(service, "flour") == ["mill.md"]
