@@ -78,7 +78,11 @@ def build(service: Service) -> Any:
     """The MCP server: tools, whose descriptions mention the collection's content, documents as resources, and a prompt."""
     sources = source_list(service)
     about = " ".join([describe(service.default.passages, service.about), _listed(sources)]).strip()
-    tools = {"search": _search(service), "read": _read(service), "sources": lambda: source_list(service)}
+
+    async def list_sources() -> SourceList:
+        return source_list(service)
+
+    tools = {"search": _search(service), "read": _read(service), "sources": list_sources}
     server = _server(about, tools)
     from mcp_types import ToolAnnotations
 
@@ -261,23 +265,31 @@ def _server(about: str, tools: dict[str, Callable[..., Any]]) -> Any:
 
     class Server(MCPServer[Any]):
         async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+            if name in tools and (wrong := _unknown_argument(name, arguments, tools[name])):
+                raise ToolError(wrong)
             try:
                 return await super().call_tool(name, arguments, context)
             except ToolError as error:
                 if isinstance(error.__cause__, ValidationError):
                     problem = error.__cause__.errors()[0]
-                    raise ToolError(_wrong_argument(name, arguments, tools[name], problem)) from None
+                    raise ToolError(_wrong_argument(problem)) from None
                 raise
 
     with _untouched_logging():
         return Server("qontext", title="Qontext search", instructions=about, version=__version__)
 
 
-def _wrong_argument(tool: str, arguments: dict[str, Any], function: Callable[..., Any], problem: Any) -> str:
-    """The first problem with the arguments of a tool."""
+def _unknown_argument(tool: str, arguments: dict[str, Any], function: Callable[..., Any]) -> str | None:
+    """The first argument that a tool does not have, with those that it has."""
     names = inspect.signature(function).parameters
-    if unknown := [name for name in arguments if name not in names]:
-        return f"{tool} has no argument {shorten(unknown[0], 60)!r}. Its arguments: {', '.join(names)}."
+    unknown = next((name for name in arguments if name not in names), None)
+    if unknown is None:
+        return None
+    return f"{tool} has no argument {shorten(unknown, 60)!r}. Its arguments: {', '.join(names)}."
+
+
+def _wrong_argument(problem: Any) -> str:
+    """The first problem with the value of an argument."""
     name, message = problem["loc"][0], problem["msg"]
     return f"{name}: {message[:1].lower()}{message[1:]}."
 
