@@ -13,8 +13,6 @@ from qontext.frame import process
 
 
 def main() -> None:
-    if sys.platform == "win32":
-        sys.exit("error: Qontext runs on Linux and macOS. On Windows, run it in WSL.")
     process.run_command(_run)
 
 

@@ -130,7 +130,7 @@ def _encoded(passages: list[Passage], reading: dict[str, Any], root: Path) -> fl
 
 def _trained(folder: Path) -> float:
     """The passages per second of a training, apart from its first step, which includes one-time costs."""
-    lines = (folder / "logs" / "metrics.jsonl").read_text().splitlines()
+    lines = (folder / "logs" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     rates = [json.loads(line)["passages_per_second"] for line in lines if "passages_per_second" in line]
     return float(statistics.median(rates[1:]))
 

@@ -103,8 +103,8 @@ def _writing(root: Path) -> Iterator[None]:
             yield
         finally:
             if [path.name for path in root.iterdir()] == [f".lock{LOCK}"]:
-                (root / f".lock{LOCK}").unlink()
-                with contextlib.suppress(OSError):  # a scratch folder of another process
+                with contextlib.suppress(OSError):  # a scratch folder of another process, or Windows
+                    (root / f".lock{LOCK}").unlink()
                     root.rmdir()
 
 

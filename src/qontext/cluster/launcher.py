@@ -43,7 +43,8 @@ class Processes(ABC):
 def watch(group: Processes) -> None:
     """Until all processes have ended. A signal stops them and raises KeyboardInterrupt; a second one does so at once."""
     try:
-        with StopRequests(signal.SIGHUP, message=group.message) as request:
+        hangup = (signal.SIGHUP,) if hasattr(signal, "SIGHUP") else ()  # not on Windows
+        with StopRequests(*hangup, message=group.message) as request:
             while not request.requested and group.wait(1.0):
                 pass
             if request.requested:
@@ -95,5 +96,5 @@ class Torchrun(Processes):
 
 def _stop_with_parent() -> Callable[[], None] | None:
     """A function for child processes, so that they are signaled when the parent dies (Linux only)."""
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    prctl = getattr(ctypes.CDLL(None), "prctl", None) if sys.platform == "linux" else None
     return None if prctl is None else lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -5,7 +5,6 @@ It is told what to do in plain values, and answers in plain values; errors are a
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import socket
@@ -121,6 +120,8 @@ class _Kept(logging.Handler):
 
 def interface_of(address: str) -> str | None:
     """The network interface with this IPv4 address."""
+    import fcntl  # Ray clusters are of Linux and macOS
+
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             try:

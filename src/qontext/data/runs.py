@@ -25,6 +25,7 @@ from qontext.data.numbering import ascending, by_occurrence, first_with_space
 from qontext.data.ranks import check_ranks
 from qontext.data.records import Hit
 from qontext.frame.config import existing
+from qontext.frame.disk import replace
 from qontext.frame.errors import QontextError
 
 _COLUMNS = ("query", "q0", "passage", "rank", "score", "tag")
@@ -61,7 +62,7 @@ class Run(Mapping[str, list[Hit]]):
         target = Path(path)
         partial = target.with_name(f".{target.name}.partial")
         write_run(self, partial, tag=tag)
-        partial.replace(target)
+        replace(partial, target)
 
     @classmethod
     def of(cls, hits: Iterable[Hit]) -> Run:

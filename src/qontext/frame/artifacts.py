@@ -17,14 +17,14 @@ import shutil
 import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Any, NotRequired
 
 from annotated_types import Ge
 from typing_extensions import TypedDict
 
 import qontext
-from qontext.frame import machine, process
+from qontext.frame import locks, machine, process
 from qontext.frame.damage import CLAIM as CLAIM
 from qontext.frame.damage import META as META
 from qontext.frame.damage import damaged, misfit, read_json
@@ -309,7 +309,7 @@ def begin(path: Path, claim: dict[str, Any], writer: str = "0", *, rank: int = 0
 def abandon(work: Workdir) -> None:
     """Clean up after an error before the first part, so that a corrected command starts from scratch."""
     if not work.names():
-        shutil.rmtree(work.path)
+        shutil.rmtree(work.path, ignore_errors=not locks.REMOVABLE)
 
 
 def claimed_by(path: Path) -> str | None:
@@ -364,6 +364,11 @@ def read_description(path: Path) -> dict[str, Any]:
         value: dict[str, Any] = read_json(path, MetaShape if path.name == META else ClaimShape)
     except QontextError as error:
         raise QontextError(error.message, place=path, remedy=REMADE) from None
+    for name in value.get("parts", ()):
+        if PurePath(name).is_absolute() or ".." in PurePath(name).parts:
+            raise QontextError(
+                f"damaged: its part {name} is outside of the directory", place=path, remedy=REMADE
+            )
     return value
 
 

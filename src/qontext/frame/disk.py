@@ -8,6 +8,7 @@ import hashlib
 import os
 import re
 import stat
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -88,12 +89,34 @@ _REFUSALS = {
 
 
 def sync(path: Path) -> None:
-    """Flush a file or a directory entry to the disk."""
-    handle = os.open(path, os.O_RDONLY)
+    """Flush a file or a directory entry to the disk. Windows flushes files that may be written, and no directories."""
+    is_posix = hasattr(os, "O_DIRECTORY")
+    if not is_posix and path.is_dir():
+        return
+    handle = os.open(path, os.O_RDONLY if is_posix else os.O_RDWR)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+REPLACE_SECONDS = 5.0
+"""Seconds in which others close a file that is to be replaced."""
+
+
+def replace(source: Path, target: Path) -> None:
+    """Rename a file or a folder atomically. On Windows, a file that another process is reading, if only to look for viruses,
+    cannot be replaced: this waits for it.
+    """
+    end = time.monotonic() + REPLACE_SECONDS
+    while True:
+        try:
+            source.replace(target)
+            return
+        except PermissionError:
+            if hasattr(os, "O_DIRECTORY") or time.monotonic() > end:
+                raise
+        time.sleep(0.01)
 
 
 def make_directory(path: Path) -> None:
@@ -151,18 +174,28 @@ _WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 def allow_open_files(count: int) -> None:
     """Let this process keep so many files open at once, such as mapped ones, beside those that it has."""
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count + 512
-    if soft == resource.RLIM_INFINITY or wanted <= soft:
-        return
-    if hard != resource.RLIM_INFINITY and wanted > hard:
+    limit = raise_open_files(wanted)
+    if limit is not None and limit < wanted:
         raise QontextError(
-            f"{count:,} files are to be open at once, but the limit of this process is {hard:,}",
+            f"{count:,} files are to be open at once, but the limit of this process is {limit:,}",
             remedy="Raise the limit (ulimit -Hn).",
         )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def raise_open_files(wanted: int) -> int | None:
+    """Raise the limit of open files to `wanted`, as far as the system allows; the limit, or None if there is none."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return None
+    if soft < wanted and soft != hard:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return soft
 
 
 Identity = tuple[int, int]

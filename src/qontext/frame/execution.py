@@ -315,7 +315,7 @@ def _execute_file(stage: Stage[C], settings: C, out: Path, part: str, *, overwri
         )
     hidden = out.with_name(f".{out.name}.making")
     artifact = execute(stage, settings, hidden, overwrite=True)
-    (hidden / part).replace(out)
+    disk.replace(hidden / part, out)
     artifacts.clear(hidden)
     shutil.rmtree(hidden)
     return Artifact(out, artifact.meta)

@@ -61,7 +61,7 @@ def _tree(root: Path, of: Callable[[Path], str]) -> Iterator[tuple[str, str]]:
             raise entry
         path = Path(entry.path)
         if path.is_file() and not path.name.startswith(".lock") and not _is_card(path):
-            yield printable(path.relative_to(root)), of(path)
+            yield printable(path.relative_to(root).as_posix()), of(path)
     for artifact in dict.fromkeys(artifacts):
         yield from _artifact(artifact, root)
 
@@ -71,8 +71,10 @@ def _artifact(folder: Path, root: Path) -> Iterator[tuple[str, str]]:
     made_from = (place.resolve() for entry in claim["inputs"].values() for place in places(entry, folder))
     if root.resolve() in made_from:
         return
-    sizes = {str(p.relative_to(folder)): p.stat().st_size for p in sorted(folder.rglob("*")) if p.is_file()}
-    yield str(folder.relative_to(root)), str(claim.get("digest", sizes))
+    sizes = {
+        p.relative_to(folder).as_posix(): p.stat().st_size for p in sorted(folder.rglob("*")) if p.is_file()
+    }
+    yield folder.relative_to(root).as_posix(), str(claim.get("digest", sizes))
 
 
 def _is_card(file: Path) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from qontext.frame.damage import read_json
-from qontext.frame.disk import file_hash, file_stamp
+from qontext.frame.disk import file_hash, file_stamp, replace
 from qontext.frame.errors import QontextError
 
 MOST_READ = 512 << 20
@@ -81,7 +81,7 @@ def _remember(store: Path, known: dict[str, tuple[str, str]]) -> None:
         store.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         written = store.with_name(f".{store.name}.{os.getpid()}")
         written.write_text(json.dumps(known), encoding="utf-8")
-        written.replace(store)
+        replace(written, store)
         others = sorted(store.parent.glob("*.json"), key=lambda file: file.stat().st_mtime)
         for old in others[:-KEPT]:
             old.unlink()

@@ -1,19 +1,35 @@
-"""Locks for one writer at a time, which name their holder and which the OS releases when the holder dies."""
+"""Locks for one writer at a time, which name their holder and which the OS releases when the holder dies.
+
+On Linux and macOS these are `flock` locks; on Windows, a locked byte beyond the end of the file. There, a folder that is
+read holds an open file, since Windows renames no folder in which a file is open.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl  # not filelock: before version 4 a forked child keeps the lock, and no version names the holder
 import os
 import platform
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 from qontext.frame.disk import raise_disk_error
 from qontext.frame.errors import QontextError
+from qontext.frame.process import PAUSE
+
+# Not filelock: before version 4 a forked child keeps the lock, and no version names the holder.
+try:
+    import fcntl
+except ImportError:  # Windows
+    import msvcrt
+
+REMOVABLE = "fcntl" in globals()
+"""Whether open files, such as a lock that is held, can be removed and their folders renamed: not on Windows."""
+_BYTE = 1 << 30
+"""The byte that is locked on Windows, where nobody can read a locked one."""
 
 
 @contextlib.contextmanager
@@ -36,11 +52,11 @@ def _locked(folder: Path, file: Path, *, wait: bool) -> IO[str]:
     while True:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            handle = file.open("a+")
+            handle = file.open("a+", encoding="ascii")
         except OSError as error:
             raise_disk_error(error, folder, anyway=True)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            _take(handle.fileno(), wait=wait)
         except OSError:
             holder = _holder(handle)
             handle.close()
@@ -58,11 +74,30 @@ def _locked(folder: Path, file: Path, *, wait: bool) -> IO[str]:
         handle.close()
 
 
+def _take(handle: int, *, wait: bool) -> None:
+    """Lock an open file, or raise OSError if another process has it locked."""
+    if REMOVABLE:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        return
+    while True:
+        os.lseek(handle, _BYTE, os.SEEK_SET)
+        try:
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
+            return
+        except OSError:
+            if not wait:
+                raise
+        time.sleep(PAUSE)
+
+
 class ReadLock:
     """A folder that is read, and that `remove_unread` leaves alone until this object is gone."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        if not REMOVABLE:
+            self._handle = os.open(path / f".lock-reading-{os.getpid()}", os.O_RDWR | os.O_CREAT)
+            return
         self._handle = os.open(path, os.O_RDONLY)
         with contextlib.suppress(OSError):  # a file system without locks
             fcntl.flock(self._handle, fcntl.LOCK_SH)
@@ -70,10 +105,20 @@ class ReadLock:
     def __del__(self) -> None:
         if hasattr(self, "_handle"):
             os.close(self._handle)
+            if not REMOVABLE:
+                with contextlib.suppress(OSError):  # another reader's
+                    (self.path / f".lock-reading-{os.getpid()}").unlink()
 
 
 def remove_unread(path: Path, aside: Path) -> bool:
     """Remove a folder, unless a process reads it. It is first renamed to `aside`, so it is whole or gone."""
+    if not REMOVABLE:
+        try:
+            path.rename(aside)
+        except PermissionError:
+            return False
+        shutil.rmtree(aside)
+        return True
     handle = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -95,7 +140,8 @@ def _sign(handle: IO[str]) -> None:
 
 
 def _holder(handle: IO[str]) -> str:
-    holder = re.fullmatch(r"\d+ on [\w.-]*", os.pread(handle.fileno(), 300, 0).decode("utf-8", "replace"))
+    os.lseek(handle.fileno(), 0, os.SEEK_SET)
+    holder = re.fullmatch(r"\d+ on [\w.-]*", os.read(handle.fileno(), 300).decode("utf-8", "replace"))
     return f" (process {holder[0]})" if holder else ""
 
 
@@ -107,7 +153,8 @@ def _let_go() -> None:
 
 
 _held: list[IO[str]] = []
-os.register_at_fork(after_in_child=_let_go)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go)
 
 
 def refuse_if_written(path: Path) -> None:

@@ -86,7 +86,7 @@ def _units() -> list[str]:
 def _cpu_line(name: str) -> str:
     """Linux' description of the first core; empty elsewhere."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return ""
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from qontext.frame import log, process
+from qontext.frame.disk import replace
 from qontext.frame.errors import QontextError
 
 VARIABLE = "QONTEXT_TRUSTED"
@@ -79,6 +80,8 @@ def give(values: Any) -> None:
         decided.words.add(values)
         if code := _CODE.match(values):
             decided.words.add(code[0])
+    elif isinstance(values, os.PathLike):
+        give(os.fspath(values))
     elif isinstance(values, Mapping):
         give(values.values())
     elif isinstance(values, Iterable) and not isinstance(values, bytes):
@@ -89,6 +92,17 @@ def give(values: Any) -> None:
 def is_given(word: str) -> bool:
     """True if the user gave this word."""
     return word in decided.words
+
+
+def is_named(path: str) -> bool:
+    """True if the user named this file, in any spelling, or a folder that it is in."""
+    place = _absolute(path)
+    return any(place.is_relative_to(_absolute(word)) for word in decided.words if word and "\0" not in word)
+
+
+def _absolute(path: str) -> Path:
+    """The path from the root, without ``..``; nothing is looked up."""
+    return Path(os.path.abspath(os.path.expanduser(path)))  # noqa: PTH100, PTH111 -- it may be no path at all
 
 
 @contextlib.contextmanager
@@ -223,7 +237,7 @@ def _remember(new: Mapping[str, str]) -> None:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         written = file.with_name(f".{file.name}.{os.getpid()}")
         written.write_text(json.dumps({**_remembered(), **new}, indent=1, sort_keys=True), encoding="utf-8")
-        written.replace(file)
+        replace(written, file)
     except (OSError, RuntimeError) as error:
         log.warn(f"the answer is not remembered: {error}")
 

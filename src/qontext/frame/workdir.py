@@ -17,7 +17,7 @@ from typing import Any
 
 from qontext.frame import locks, process
 from qontext.frame.damage import CLAIM, META
-from qontext.frame.disk import raise_disk_error, sync
+from qontext.frame.disk import raise_disk_error, replace, sync
 from qontext.frame.errors import QontextError, printable
 
 TEMPORARY, SCRATCH = ".tmp-", ".scratch-"
@@ -62,7 +62,7 @@ class Workdir:
             target = temporary / final.name
             yield target
             sync(target)
-            target.replace(final)
+            replace(target, final)
             temporary.rmdir()
             sync(final.parent)
         except BaseException as error:
@@ -89,12 +89,12 @@ class Workdir:
                 for path in files:
                     target = self.path / path.relative_to(temporary)
                     target.parent.mkdir(parents=True, exist_ok=True)
-                    path.replace(target)
+                    replace(path, target)
                 shutil.rmtree(temporary)
             else:
                 final.parent.mkdir(parents=True, exist_ok=True)
                 _discard(final)
-                temporary.replace(final)
+                replace(temporary, final)
             sync(final.parent)
         except BaseException as error:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -115,9 +115,9 @@ class Workdir:
         """The existing parts, in sorted order."""
         names = (p.relative_to(self.path) for p in self._below() if p.is_file())
         return sorted(
-            str(name)
+            name.as_posix()
             for name in names
-            if str(name) not in (META, CLAIM) and not any(part.startswith(".") for part in name.parts)
+            if name.as_posix() not in (META, CLAIM) and not any(part.startswith(".") for part in name.parts)
         )
 
     def sweep(self, *, deep: bool = True) -> None:
@@ -160,6 +160,9 @@ def scratch(parent: Path) -> Iterator[Path]:
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+            if not locks.REMOVABLE:
+                stack.close()
+                shutil.rmtree(folder, ignore_errors=True)
             if is_new:
                 with contextlib.suppress(OSError):  # not empty
                     parent.rmdir()
@@ -171,6 +174,8 @@ def _sweep_scratch(parent: Path) -> None:
         with contextlib.suppress(QontextError):  # in use
             with locks.lock(folder):
                 shutil.rmtree(folder, ignore_errors=True)
+        if not locks.REMOVABLE:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def has_only_scratch(parent: Path) -> bool:

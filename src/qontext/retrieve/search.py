@@ -97,6 +97,7 @@ class Search(Parts[SearchConfig]):
                 with (self.work.path / part.name).open("rb") as file:
                     shutil.copyfileobj(file, run)
         self.work.remove(PARTIAL)
+        vars(self).pop("searched", None)  # Windows removes no file that is mapped
         self.work.remove(WORDS)
         if counts["queries"] < len(self.queries):
             log.note(f"{len(self.queries) - counts['queries']:,} queries have no result.")

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import resource
 import signal
 import socket as sockets
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from qontext.frame import log
+from qontext.frame import disk, log
 from qontext.frame.errors import QontextError
 from qontext.frame.trust import is_this_machine
 from qontext.serve.security import LOOPBACK, TOKEN, Policy
@@ -58,7 +57,9 @@ def bind(host: str, port: int) -> Iterator[sockets.socket]:
         raise QontextError(f"unknown address {host!r}", remedy="Choose another --host.") from None
     socket = sockets.socket(family, kind)
     try:
-        socket.setsockopt(sockets.SOL_SOCKET, sockets.SO_REUSEADDR, 1)
+        # On Windows, SO_REUSEADDR lets another program take over a port that is in use.
+        alone = getattr(sockets, "SO_EXCLUSIVEADDRUSE", None)
+        socket.setsockopt(sockets.SOL_SOCKET, alone or sockets.SO_REUSEADDR, 1)
         try:
             socket.bind(address)
         except OSError as error:
@@ -79,13 +80,8 @@ LAST_SECONDS = 1.0
 def most_connections() -> int:
     """The number of connections at a time: a sixth of the open files, since as many may be accepted before others
     are closed, and everything else needs some."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return CONNECTIONS
-    if soft < FILES and soft != hard:
-        soft = FILES if hard == resource.RLIM_INFINITY else min(hard, FILES)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return max(4, min(CONNECTIONS, soft // 6))
+    limit = disk.raise_open_files(FILES)
+    return CONNECTIONS if limit is None else max(4, min(CONNECTIONS, limit // 6))
 
 
 def _connections(most: int) -> Any:

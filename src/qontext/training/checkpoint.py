@@ -53,7 +53,7 @@ def save(
         weights = {n: p.detach().contiguous() for n, p in trained(module).items()}
         save_file(weights, folder / "weights.safetensors")
         save_file(moments, folder / "optimizer.safetensors")
-        (folder / "state.json").write_text(json.dumps(state))
+        (folder / "state.json").write_text(json.dumps(state), encoding="utf-8")
     for old in _all(work.path / name)[:-KEPT]:
         work.remove(str(old.relative_to(work.path)))
 

@@ -22,14 +22,14 @@ class Metrics:
         self.phase = phase
         lines = [line for line in read(self.path) if line["phase"] != phase or line["step"] <= from_step]
         with work.write(FILE) as path:
-            path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+            path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
         self._tracker: Any = None
         self._finish: Callable[[], object] = lambda: None
         if track != "none":
             self._tracker, self._finish = _tracker(track, work.path)
 
     def write(self, step: int, values: dict[str, Any]) -> None:
-        with self.path.open("a") as file:
+        with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"phase": self.phase, "step": step, **values}) + "\n")
         if self._tracker is not None:
             self._tracker(step, {f"{self.phase}/{k}": v for k, v in _flat(values).items()})
@@ -42,7 +42,7 @@ class Metrics:
 def read(path: Path) -> list[dict[str, Any]]:
     """The lines of a metrics file, without a truncated last line."""
     lines = []
-    for line in path.read_text().splitlines() if path.exists() else []:
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         try:
             lines.append(json.loads(line))
         except ValueError:
