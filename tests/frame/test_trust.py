@@ -380,3 +380,144 @@ def test_a_name_that_is_no_module_is_no_path(clone: Path, monkeypatch: pytest.Mo
     with pytest.raises(trust.Untrusted):
         api.run("odd.toml")
     assert read == [] and not (clone / "MARKER").exists()
+
+
+OUTSIDE = {
+    "absolute": '[split]\nsource = "{folder}/private.jsonl"\n',
+    "above": '[split]\nsource = "../private.jsonl"\n',
+    "hidden": '[split]\nsource = ".env.jsonl"\n',
+    "input": '[inputs]\ndocuments = "{folder}/private.jsonl"\n[split]\nsource = "$documents"\n',
+    "arm": '[split]\nsource = "p.jsonl"\n[sweep.one]\nsplit.source = "{folder}/private.jsonl"\n',
+    "address": '[split]\nsource = "https://example.org/private.jsonl"\n',
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_a_recipe_asks_before_it_reads_elsewhere(
+    clone: Path, command: Callable[..., tuple[int, str]], name: str
+) -> None:
+    for file in (clone.parent / "private.jsonl", clone / ".env.jsonl"):
+        file.write_text('{"_id": "1", "text": "A secret."}\n')
+    text = OUTSIDE[name].format(folder=clone.parent)
+    (clone / "r.toml").write_text(text)
+    source = next(line.split('"')[1] for line in text.splitlines() if "private" in line or ".env" in line)
+    verb, setting = ("sweep", "sweep.one.source") if name == "arm" else ("run", "split.source")
+    code, said = command(verb, "r.toml", "--out", "o")
+    assert code == 2 and f"asks to read {source}" in said and "--trust" in said, said
+    assert not (clone / "o").exists()
+    if name in ("absolute", "above", "hidden"):
+        for words in (["--trust"], ["--set", f"{setting}={source}"]):
+            code, said = command("run", "r.toml", "--out", f"o{len(words)}", *words)
+            assert code == 0, said
+
+
+def test_a_reference_to_a_step_stays_in_its_folder(
+    clone: Path, command: Callable[..., tuple[int, str]]
+) -> None:
+    (clone / "r.toml").write_text(
+        '[split]\nsource = "p.jsonl"\n[train-tokenizer]\npassages = "@split/../../../private"\n'
+    )
+    code, said = command("run", "r.toml", "--out", "o", "--trust")
+    assert code == 2 and "which is not in that step's folder" in said
+
+
+@pytest.mark.parametrize("name", ["../private.npy", "/etc/passwd"])
+def test_a_directory_names_no_part_outside(
+    clone: Path, command: Callable[..., tuple[int, str]], name: str
+) -> None:
+    about = json.loads((clone / "vectors" / META).read_text())
+    about["parts"] = {name: {"bytes": 1, "hash": "h"}}
+    (clone / "vectors" / META).write_text(json.dumps(about))
+    for words in (
+        ["show", "vectors"],
+        ["show", "vectors", "--verify"],
+        ["search", "vectors", "--queries", "q.jsonl", "--k", "1", "--out", "o"],
+    ):
+        code, said = command(*words)
+        assert code == 2 and "is outside of the directory" in said, said
+
+
+def test_show_obeys_no_control_characters(clone: Path, command: Callable[..., tuple[int, str]]) -> None:
+    about = json.loads((clone / "vectors" / META).read_text())
+    about["summary"] = {"note": "\x1b]52;c;cm0gLXJm\x07\x1b[2J\u202egnp.exe", "\x1b[31mname": 1}
+    (clone / "vectors" / META).write_text(json.dumps(about))
+    (clone / "title.toml").write_text(
+        '[recipe]\ntitle = "\\u001b[2J\\u009b2J"\n[split]\nsource = "p.jsonl"\n'
+    )
+    for words in (["show", "vectors"], ["recipes", "title.toml"]):
+        code, said = command(*words)
+        assert code == 0 and not {*said} & {"\x1b", "\x07", "\u202e", "\x9b"}, said
+        assert "2J" in said
+
+
+def hostile_model(folder: Path, kind: str) -> None:
+    """A folder that looks like a model."""
+    folder.mkdir()
+    config: dict[str, Any] = {"model_type": "bert", "hidden_size": 8, "num_hidden_layers": 1}
+    config |= {"num_attention_heads": 2, "intermediate_size": 8, "vocab_size": 30}
+    if kind == "pickle":
+        import pickle
+
+        class Run:
+            def __reduce__(self) -> Any:
+                return Path.write_text, (folder.parent / "MARKER", "ran")
+
+        (folder / "pytorch_model.bin").write_bytes(pickle.dumps({"weight": Run()}))
+    elif kind == "code":
+        config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.C", "AutoModel": "own.M"}}
+        (folder / "own.py").write_text(f"open({str(folder.parent / 'MARKER')!r}, 'w').write('ran')\n")
+    elif kind == "base":
+        (folder / "adapter_config.json").write_text(
+            '{"base_model_name_or_path": "someone/base", "peft_type": "LORA"}'
+        )
+    elif kind == "kernel":
+        config["attn_implementation"] = config["_attn_implementation"] = "someone/kernel"
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize("kind", ["pickle", "code", "base", "kernel"])
+def test_a_model_runs_no_code_and_downloads_nothing(
+    clone: Path, command: Callable[..., tuple[int, str]], kind: str
+) -> None:
+    hostile_model(clone / "model", kind)
+    with socket.create_server(("127.0.0.1", 0)) as sink:
+        sink.setblocking(False)
+        hub = f"http://127.0.0.1:{sink.getsockname()[1]}"
+        for words in (
+            ["encode", "p.jsonl", "--encoder", "model", "--out", "o"],
+            ["adapt", "p.jsonl", "--encoder", "model", "--budget", "1m", "--yes", "--out", "a"],
+        ):
+            code, said = command(*words, HF_ENDPOINT=hub, HF_HUB_OFFLINE="")
+            assert code == 2 and "Traceback" not in said, said
+        with pytest.raises(BlockingIOError):
+            sink.accept()
+    assert not (clone / "MARKER").exists()
+
+
+def test_what_only_a_file_names_is_downloaded_with_a_word(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Even with --quiet."""
+    import huggingface_hub
+
+    from qontext.frame import log
+    from qontext.models import hub
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **settings: "/nowhere")
+    log.show(log.WARNING)
+    hub.download("someone/model", [])
+    assert "warning: downloading someone/model" in capfd.readouterr().err
+    trust.give("someone/model")
+    hub.download("someone/model", [])
+    assert capfd.readouterr().err == ""
+
+
+def test_what_the_user_named_is_named_in_any_spelling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    trust.give({"documents": tmp_path / "docs", "out": "made/../other", "about": ""})
+    assert (
+        trust.is_named(str(tmp_path / "docs")) and trust.is_named("docs/a.txt") and trust.is_named("other/x")
+    )
+    assert not trust.is_named("docs2") and not trust.is_named(".env") and not trust.is_named("made/x")

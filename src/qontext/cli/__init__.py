@@ -40,7 +40,8 @@ With documents of your own:
 Help for a command: qontext VERB --help.
 """
 
-
+LEFT_OUT = ("torch", "transformers", "tokenizers", "safetensors", "ir_measures", "matplotlib")
+"""Packages that an installation for searching by words alone may lack; see docs/install.md."""
 _TRUST = (
     "Allow the code, servers and secrets that the recipe, index or directory itself names; see SECURITY.md."
 )
@@ -240,6 +241,11 @@ def run_guarded(action: Callable[[], None], *, debug: bool) -> None:
             raise
         if (foreign := kinds.error_in_foreign_code(error)) is not None:
             log.say(f"error: {foreign}")
+            raise typer.Exit(2) from None
+        if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in LEFT_OUT:
+            log.say(
+                f"error: this needs the package {error.name}, which is not installed. Run: pip install qontext"
+            )
             raise typer.Exit(2) from None
         log.say(
             f"internal error: {type(error).__name__}: {error}\n"

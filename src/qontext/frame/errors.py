@@ -49,6 +49,15 @@ def printable(text: str | Path) -> str:
         return text.encode("utf-8", "backslashreplace").decode()
 
 
+_CONTROL = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069]")
+
+
+def visible(text: str) -> str:
+    """The text without characters that a terminal obeys: a title or a name in a file could write over what stands there,
+    turn it around, or fill the clipboard."""
+    return _CONTROL.sub("�", text)
+
+
 def shorten(text: str, limit: int) -> str:
     """The text, or its beginning and end if it is longer than `limit` characters."""
     if len(text) <= limit:

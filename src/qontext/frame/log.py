@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from qontext.frame.errors import QontextError, shorten
+from qontext.frame.errors import QontextError, shorten, visible
 
 logger = logging.getLogger("qontext")
 DETAIL, NOTE, WARNING, SILENT = logging.DEBUG, logging.INFO, logging.WARNING, logging.CRITICAL
@@ -31,7 +31,7 @@ warn = logger.warning
 def say(text: str) -> None:
     """Write a line to stderr. Failures are ignored (full disk, closed terminal)."""
     with contextlib.suppress(OSError, ValueError):
-        print(text, file=sys.stderr, flush=True)
+        print(visible(text), file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
@@ -230,7 +230,7 @@ def show_line(text: str) -> None:
     from rich.console import Console
 
     with results():
-        Console(markup=False, emoji=False, highlight=False).print(text, style="bold")
+        Console(markup=False, emoji=False, highlight=False).print(visible(text), style="bold")
 
 
 def show_table(title: str, rows: dict[str, Any]) -> None:
@@ -240,7 +240,7 @@ def show_table(title: str, rows: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title, show_header=False, box=None, title_justify="left", title_style="bold")
+    table = Table(title=visible(title), show_header=False, box=None, title_justify="left", title_style="bold")
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(overflow="fold")
     _add_rows(table, rows, "")
@@ -255,7 +255,7 @@ def show_rows(title: str, rows: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", title_style="bold")
+    table = Table(title=visible(title), title_justify="left", title_style="bold")
     for name, value in (rows[0] if rows else {}).items():
         table.add_column(
             name.replace("_", " "),
@@ -271,7 +271,7 @@ def show_rows(title: str, rows: list[dict[str, Any]]) -> None:
 def _add_rows(table: Any, rows: dict[str, Any], indent: str) -> None:
     for name, value in rows.items():
         label = indent + (
-            name if ":" in name else name.replace("_", " ")
+            visible(name) if ":" in name else visible(name).replace("_", " ")
         )  # the name of a class is shown as it is
         if isinstance(value, dict):
             table.add_row(label, "")
@@ -288,5 +288,5 @@ def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4f}" if abs(value) < 1 else f"{value:,.5g}"
     if isinstance(value, list | tuple):
-        return ", ".join(map(str, value))
-    return str(value)
+        return visible(", ".join(map(str, value)))
+    return visible(str(value))

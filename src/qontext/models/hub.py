@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from qontext.frame import log
+from qontext.frame import log, trust
 from qontext.frame.errors import QontextError
 
 PROBE_SECONDS = 3.0
@@ -71,7 +71,8 @@ def download(name: str, patterns: list[str]) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import RepositoryNotFoundError
 
-    log.note(f"Downloading {name} from the Hugging Face Hub …")
+    # What only a file names is said even to those who do not want to hear of progress.
+    (log.note if trust.is_given(name) else log.warn)(f"downloading {name} from the Hugging Face Hub …")
     try:
         return Path(snapshot_download(name, allow_patterns=patterns))
     except RepositoryNotFoundError:

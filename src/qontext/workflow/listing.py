@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from qontext.frame import log
 from qontext.frame.config import Input, StageConfig
+from qontext.frame.errors import visible
 from qontext.frame.stages import Report
 from qontext.workflow.recipe import Recipe, demands, describe_recipe
 from qontext.workflow.scores import published_rows
@@ -76,7 +77,7 @@ def _show_sweep(name: str, arms: list[str], small: bool) -> dict[str, Any]:
     first = recipes[arms[0]]
     if log.is_shown():
         with log.results():
-            print(f"# The arm {arms[0]!r}\n\n{first.dump()}")
+            print(f"# The arm {arms[0]!r}\n\n{visible(first.dump())}")
     rows = [{"arm": arm, "published": "" if small else _main(recipe)} for arm, recipe in recipes.items()]
     log.show_rows("Arms", rows)
     return {
@@ -95,7 +96,7 @@ def _show(name: str, small: bool) -> dict[str, Any]:
     figures = [] if small else published_rows(recipe)
     if log.is_shown():
         with log.results():
-            print(recipe.dump())
+            print(visible(recipe.dump()))
     if asked := demands(tables, find_recipe(name)):
         log.note(f"To run, it asks to {'; '.join(demand.does for demand in asked)}. See SECURITY.md.")
     if figures:

@@ -35,6 +35,7 @@ from qontext.frame.stages import Command, Pipeline, Stage
 from qontext.workflow.tables import (
     INPUTS,
     RECIPE,
+    SHIPPED,
     Tables,
     explain_inputs,
     find_recipe,
@@ -46,6 +47,7 @@ from qontext.workflow.tables import (
     steps_of,
 )
 
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 LAST = ("beir", "compare")
 """Verbs of steps that are no stages: they show a result, which no other step reads."""
 
@@ -70,13 +72,14 @@ class Step:
 
     def upstream(self) -> set[str]:
         """The steps whose output this step reads."""
-        return {value[1:].partition("/")[0] for value in self._references()}
+        return {value[1:].partition("/")[0] for value in self.references()}
 
     def reads(self, root: Path) -> set[str]:
         """The directories below `root`, and parts of them, that this step reads."""
-        return {str(_resolve(value, root)) for value in self._references()}
+        return {str(_resolve(value, root)) for value in self.references()}
 
-    def _references(self) -> Iterator[str]:
+    def references(self) -> Iterator[str]:
+        """The values that name the output of a step, or a part of it."""
         return (value for value in flat(self.settings.values()) if _is_reference(value))
 
     def configure(self, root: Path) -> StageConfig:
@@ -170,27 +173,30 @@ def describe_recipe(
 
 
 def demands(tables: Tables, file: Path) -> list[trust.Demand]:
-    """The demands of a recipe. Files that it would send somewhere are named with the host."""
+    """The demands of a recipe, with the files and addresses elsewhere that it reads; of one that comes with the package,
+    only if it sends something."""
+    steps = {name: (table, stages.load(_verb(name, table, file))) for name, table in steps_of(tables).items()}
     wanted = dict.fromkeys(
-        demand
-        for name, table in steps_of(tables).items()
-        for demand in stages.load(_verb(name, table, file)).config.demands(table)
+        demand for table, stage in steps.values() for demand in stage.config.demands(table)
     )
-    if any(demand.sends for demand in wanted):
+    if SHIPPED not in file.parents or any(demand.sends for demand in wanted):
         outside = {
             value: None
-            for name, table in steps_of(tables).items()
-            for field in stages.load(_verb(name, table, file)).config.inputs()
+            for table, stage in steps.values()
+            for field in stage.config.inputs()
             for value in flat([table.get(field)])
             if isinstance(value, str) and _is_outside(value, file)
         }
-        wanted |= {trust.Demand(f"read {path}", (path,)): None for path in outside}
+        named = {word for demand in wanted for word in demand.words}
+        wanted |= {trust.Demand(f"read {path}", (path,)): None for path in outside if path not in named}
     return list(wanted)
 
 
 def _is_outside(value: str, file: Path) -> bool:
-    """True if an input is a file outside of the recipe's folder and the current one, or a hidden one."""
-    if _is_reference(value) or not (path := Path(value).expanduser()).exists():
+    """True if an input is an address, or a file outside of the recipe's folder and the current one, or a hidden one."""
+    if _ADDRESS.match(value):
+        return True
+    if _is_reference(value) or not (path := Path(value).expanduser()).exists() or trust.is_named(value):
         return False
     here = [Path.cwd(), file.resolve().parent]
     inside = next((path.resolve().relative_to(f) for f in here if path.resolve().is_relative_to(f)), None)
@@ -218,6 +224,8 @@ def _recipe(tables: Tables, file: Path, *, is_shown: bool = False) -> Recipe:
         step = Step(name, stage, settings)
         for needed in step.upstream():
             choose(needed, readable, f"earlier step, read by [{name}],")
+        if above := next((value for value in step.references() if ".." in Path(value).parts), None):
+            raise QontextError(f"[{name}] reads {above}, which is not in that step's folder", place=file)
         if not (is_shown and any(demand.code for demand in stage.config.demands(settings))):
             stage.config.accepting(settings, f"[{name}] in {file.name}")
         if isinstance(stage, Stage):

@@ -173,7 +173,11 @@ def _read(file: Path, readers: tuple[Path, ...], arm: str | None = None) -> Tabl
 
 def _own(file: Path) -> Tables:
     """The tables of one file, to be left as they are: files that come with the package are parsed once."""
-    return _parsed_once(file) if SHIPPED in file.parents else _parsed(file)
+    if SHIPPED not in file.parents:
+        return _parsed(file)
+    tables = _parsed_once(file)
+    trust.give(tables)  # what comes with the package is no file from others
+    return tables
 
 
 def _parsed(file: Path) -> Tables:
