@@ -136,10 +136,15 @@ class Recipe:
 
 
 def read_recipe(
-    path: str, changes: tuple[str, ...] = (), *, small: bool = False, arm: str | None = None
+    path: str,
+    changes: tuple[str, ...] = (),
+    *,
+    small: bool = False,
+    arm: str | None = None,
+    is_foreign: bool = False,
 ) -> Recipe:
     """Parse and check a recipe: a file, or the name of a shipped one. `changes` are ``step.field=value``; `arm` is one
-    of a sweep.
+    of a sweep. One that may be from anyone, `is_foreign`, needs the user's word for what it reads elsewhere.
     """
     file = find_recipe(path)
     if arm is None and read_arms(file):
@@ -160,7 +165,7 @@ def read_recipe(
     inputs = {name: _fill(value, values, file) for name, value in values.items()}
     for table in steps_of(tables).values():
         table.update({key: _fill(value, inputs, file) for key, value in table.items() if key != "verb"})
-    trust.require(demands(tables, file), file)
+    trust.require(demands(tables, file, is_foreign=is_foreign), file)
     return _recipe(tables | {INPUTS: {}}, file)
 
 
@@ -172,14 +177,14 @@ def describe_recipe(
     return _recipe(read_tables(file, small=small, changes=changes, arm=arm), file, is_shown=True)
 
 
-def demands(tables: Tables, file: Path) -> list[trust.Demand]:
-    """The demands of a recipe, with the files and addresses elsewhere that it reads; of one that comes with the package,
-    only if it sends something."""
+def demands(tables: Tables, file: Path, *, is_foreign: bool = True) -> list[trust.Demand]:
+    """The demands of a recipe, with the files and addresses elsewhere that it reads; of one that comes with the package or
+    that `adapt` wrote, only if it sends something."""
     steps = {name: (table, stages.load(_verb(name, table, file))) for name, table in steps_of(tables).items()}
     wanted = dict.fromkeys(
         demand for table, stage in steps.values() for demand in stage.config.demands(table)
     )
-    if SHIPPED not in file.parents or any(demand.sends for demand in wanted):
+    if (is_foreign and SHIPPED not in file.parents) or any(demand.sends for demand in wanted):
         outside = {
             value: None
             for table, stage in steps.values()

@@ -155,7 +155,7 @@ class RunConfig(StageConfig):
 
 def run(settings: RunConfig) -> dict[str, Any]:
     with trust.never_asking() if settings.dry_run else nullcontext():
-        recipe = read_recipe(settings.recipe, settings.set, small=settings.small)
+        recipe = read_recipe(settings.recipe, settings.set, small=settings.small, is_foreign=True)
     root = Path(settings.out or run_folder(settings.recipe, settings.small))
     if settings.until is not None:
         choose(settings.until, [step.name for step in recipe.steps], "step")

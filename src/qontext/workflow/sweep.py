@@ -229,7 +229,7 @@ def _recipes(
         if arm is not None:
             own = steps.setdefault(arm, set(read_tables(file, small=small, arm=arm)))
             settings = tuple(change for change in settings if change.partition(".")[0] in own)
-        recipes[c] = read_recipe(recipe, settings, small=small, arm=arm)
+        recipes[c] = read_recipe(recipe, settings, small=small, arm=arm, is_foreign=True)
     step_names = set().union(*steps.values())
     for change in changes if steps else ():
         choose(change.partition(".")[0], step_names, f"step of {file.name}")
