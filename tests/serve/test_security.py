@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 import socket
 from dataclasses import replace
 from typing import Any
@@ -358,6 +359,6 @@ def test_the_number_of_connections_follows_the_limit_of_open_files(
     monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, most: int
 ) -> None:
     limits = [(soft, hard)]
-    monkeypatch.setattr(listen.resource, "getrlimit", lambda _: limits[-1])
-    monkeypatch.setattr(listen.resource, "setrlimit", lambda _, pair: limits.append(pair))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda _, pair: limits.append(pair))
     assert listen.most_connections() == most
