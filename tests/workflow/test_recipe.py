@@ -149,7 +149,7 @@ def test_an_interrupted_step_resumes(run: Run, tmp_path: Path) -> None:
         file.writelines(json.dumps({"_id": str(i), "text": "A sentence. " * 9}) + "\n" for i in range(3000))
     small = "from qontext.corpus import split; split.RECORDS_PER_BLOCK = 4; split.BLOCKS_PER_PART = 8; "
     command = [sys.executable, "-c", small + "from qontext import cli; cli.main()", "run", "recipe.toml"]
-    command += ["--out", "out", "--set", "inputs.corpus=docs.jsonl", "--trust"]  # its tokenizer is elsewhere
+    command += ["--out", "out", "--set", "inputs.corpus=docs.jsonl"]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as process:
         while not list((tmp_path / "out" / "split").glob("part-*")):
             assert process.poll() is None

@@ -23,6 +23,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -198,10 +199,14 @@ def demands(tables: Tables, file: Path, *, is_foreign: bool = True) -> list[trus
 
 
 def _is_outside(value: str, file: Path) -> bool:
-    """True if an input is an address, or a file outside of the recipe's folder and the current one, or a hidden one."""
+    """True if an input is an address, or a file outside of the recipe's folder and the current one, or a hidden one, that
+    is of no installed package."""
     if _ADDRESS.match(value):
         return True
     if _is_reference(value) or not (path := Path(value).expanduser()).exists() or trust.is_named(value):
+        return False
+    installed = (entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages")))
+    if any(path.resolve().is_relative_to(Path(entry).resolve()) for entry in installed):
         return False
     here = [Path.cwd(), file.resolve().parent]
     inside = next((path.resolve().relative_to(f) for f in here if path.resolve().is_relative_to(f)), None)
