@@ -36,7 +36,7 @@ USED_SHARE = 0.95
 """Share of the budget to plan with."""
 FILTERED_SHARE = 0.1
 """Maximum share of the budget for filtering queries."""
-TOKENS_SHARE = 0.15
+TOKENS_SHARE = 0.3
 """Maximum share of the budget for comparing tokens."""
 MOST_TOKENS, CHARACTERS_PER_TOKEN = 40_000_000, 4
 """Tokens whose bits are stored: 2 GB for 384 dimensions."""
