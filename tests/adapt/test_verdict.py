@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qontext.adapt.expectation import BETA, PRIORS, TAU, evidence, expected
+from qontext.adapt.expectation import PRIORS, evidence, expected
 from qontext.adapt.verdict import Measured, choose, encoder_for, explain
 
 MEANS = {"bm25": 0.60, "start": 0.50, "hybrid-start": 0.62, "adapted": 0.58, "hybrid": 0.66}
@@ -96,10 +96,10 @@ def test_expectation_is_the_posterior_mean_of_a_normal_model() -> None:
     prior, change = PRIORS["tokens"], np.array([0.3, 0.0, 0.0, 0.1])
     variance = change.var(ddof=1) / 4
     real, generated = (evidence(values, is_real=is_real) for is_real in (True, False))
-    weights = (1 / TAU**2, 1 / variance)
+    weights = (1 / prior.tau**2, 1 / variance)
     by_real = (weights[0] * prior.m + weights[1] * change.mean()) / sum(weights)
     assert expected([real])["tokens"] == pytest.approx(by_real)
-    weights = (1 / TAU**2, 1 / variance, 1 / (BETA**2 + variance))
+    weights = (1 / prior.tau**2, 1 / variance, 1 / (prior.beta**2 + variance))
     means = (prior.m, change.mean(), change.mean() - prior.b)
     by_both = sum(w * m for w, m in zip(weights, means)) / sum(weights)
     assert expected([real, generated])["tokens"] == pytest.approx(by_both)
