@@ -151,7 +151,8 @@ class Rarity:
         if self.are_english:
             return np.array([not word or word in STOP_WORDS for word in words])
         is_common = self.of(words) * self.unseen < np.log(_RARER_THAN_EVERY)
-        return is_common | np.array([not word for word in words])
+        says_little: Array = is_common | np.array([not word for word in words])
+        return says_little
 
 
 def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
