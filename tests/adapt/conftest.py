@@ -131,3 +131,9 @@ def adapted(finished: Adapted, tmp_path: Path) -> Adapted:
     shutil.copy(finished.documents, tmp_path / "docs.jsonl")
     shutil.copytree(finished.out, tmp_path / "made")
     return Adapted(tmp_path / "docs.jsonl", tmp_path / "made", finished.result)
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default encoder is that of its package: no test uses the network."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")

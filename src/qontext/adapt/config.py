@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from qontext.adapt.vector_index import CHOICES, Choice
 from qontext.corpus.sources import ReadAs, fingerprint, reads_below
@@ -43,8 +43,10 @@ class AdaptConfig(StageConfig):
     max_labels: int | None = Field(None, ge=1)
     """Maximum number of labeled questions to train on."""
 
-    encoder: Annotated[str | None, Input()] = None
-    """Initial encoder: a folder or a Hub name. Default: that of a finished --out, else all-MiniLM-L6-v2."""
+    encoder: Annotated[tuple[str, ...], Input(or_one=True)] = ()
+    """Initial encoder: a folder or a Hub name, also as NAME@REVISION. Repeat the option to have several measured first: the
+    best is adapted. Default: that of --out, else a small one for the language of the documents from the Hub, else
+    all-MiniLM-L6-v2 from its package."""
 
     title: TitleRule | None = None
     """The title of a passage, in training and search: prepend it to the text, put it before the tokenizer's separator and
@@ -117,6 +119,16 @@ class AdaptConfig(StageConfig):
 
     seed: Seed = 42
     """Random seed."""
+
+    @field_validator("encoder", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: Any) -> Any:
+        return () if value is None else (value,) if isinstance(value, str) else value
+
+    @property
+    def start(self) -> str | None:
+        """The initial encoder, once there is only one."""
+        return self.encoder[0] if self.encoder else None
 
     def identity(self) -> dict[str, Any]:
         """Without the index: it can be another one without another training; and without a rule of titles that is not set,

@@ -38,12 +38,15 @@ class DemoConfig(StageConfig):
 def run(settings: DemoConfig) -> dict[str, Any]:
     from qontext.adapt.config import AdaptConfig
     from qontext.adapt.run import run as adapt
+    from qontext.models.reference import default_encoder
+    from qontext.retrieve.adapted import is_adapted
 
     log.note(INTRODUCTION)
     return adapt(
         AdaptConfig(
             documents=settings.source,
             out=settings.out,
+            encoder=() if is_adapted(settings.out) else (default_encoder(),),
             passages=settings.passages,
             budget=settings.budget,
             yes=settings.yes or "budget" not in settings.model_fields_set,

@@ -12,6 +12,7 @@ from qontext.data.labels import measured_sizes, read_labels
 from qontext.frame.errors import QontextError
 from qontext.models.folder import locate
 from qontext.models.language_models import causal_folder
+from qontext.models.reference import MULTILINGUAL
 from qontext.models.tokenizer import load_tokenizer
 from qontext.queries.generators import GENERATORS
 from qontext.retrieve import outside
@@ -36,22 +37,22 @@ _SPARING = {
     "lora_rank": "adapters are trained beside frozen weights (LoRA)",
     "activation_checkpointing": "layers are computed twice",
 }
-MULTILINGUAL = "intfloat/multilingual-e5-small"
 
 
-def prepare(config: AdaptConfig) -> tuple[Request, Survey, list[str], int]:
-    """The request, the survey, notes for the plan, and the vectors' dimension."""
+def prepare(config: AdaptConfig, source: Survey | None = None) -> tuple[Request, Survey, list[str], int]:
+    """The request, the survey, unless it was made before, notes for the plan, and the vectors' dimension."""
     import torch
 
     from qontext.models.precision import resolve_device
     from qontext.models.retriever import Retriever
 
-    assert config.encoder is not None
+    encoder = config.start
+    assert encoder is not None
     budget = parse_budget(config.budget)
-    source = survey(config.documents, labeled=config.labels is not None, read_as=config.read_as)
-    folder = locate(config.encoder)
+    source = source or survey(config.documents, labeled=config.labels is not None, read_as=config.read_as)
+    folder = locate(encoder)
     tokenizer = load_tokenizer(folder.transformer)
-    retriever = Retriever(config.encoder, device="cpu", title=config.title)
+    retriever = Retriever(encoder, device="cpu", title=config.title)
     notes = _notes(source, tokenizer)
     positions = min(LONGEST_READ, int(retriever.model.config.max_position_embeddings) - 2)
     lengths = _lengths(source, tokenizer)
@@ -72,9 +73,9 @@ def prepare(config: AdaptConfig) -> tuple[Request, Survey, list[str], int]:
             splits=splits,
             labeled=labeled,
             max_labels=config.max_labels if labeled else None,
-            encoder=config.encoder,
+            encoder=encoder,
             generate=_generator(config, device),
-            pretrain=_objective(config.encoder, folder.layout, trained, config.seed)
+            pretrain=_objective(encoder, folder.layout, trained, config.seed)
             | ({"title": config.title} if config.title else {})
             | sparing,
             max_tokens=PASSAGE_TOKENS if not source.keep else min(LONGEST_TRAINED, read),
@@ -240,7 +241,7 @@ def _notes(source: Survey, tokenizer: Any) -> list[str]:
     if per_word > STRANGE_FERTILITY or unknown > STRANGE_UNKNOWN:
         notes.append(
             f"the encoder's tokenizer does not fit this language ({source.language_name}): {per_word:.1f} tokens per word, "
-            f"{unknown:.0%} unknown. A multilingual encoder is better: --encoder {MULTILINGUAL}."
+            f"{unknown:.0%} unknown. A multilingual encoder is better: --encoder {MULTILINGUAL.name}."
         )
     elif source.language != "en":
         notes.append(

@@ -9,12 +9,13 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from qontext import __version__
 from qontext.adapt.config import Request
-from qontext.adapt.recipes import serving_recipe
+from qontext.adapt.recipes import DENSE_WEIGHT, serving_recipe
 from qontext.adapt.state import STEPS, current_index
 from qontext.adapt.vector_index import Choice
 from qontext.adapt.verdict import Verdict
@@ -23,9 +24,9 @@ from qontext.frame.artifacts import CARD, TEMPORARY, Workdir
 from qontext.frame.disk import make_directory
 from qontext.frame.errors import QontextError
 from qontext.models.folder import locate
-from qontext.models.reference import TRAINING_ONLY, Reference, model_digest, refer, resolve
+from qontext.models.reference import TRAINING_ONLY, Reference, model_digest, refer, resolve, shown_name
 from qontext.retrieve.adapted import DENSE, INDEX, MODEL, RERANKER
-from qontext.retrieve.system import label_of
+from qontext.retrieve.system import System, label_of
 from qontext.workflow.recipe import Recipe, read_recipe
 from qontext.workflow.run import plan, run_recipe
 
@@ -190,6 +191,34 @@ def published_model(encoder: str | None, reference: Reference | None, root: Path
     return resolve(reference, root, encoder if is_there else None)
 
 
+def weights(steps: Path, verdict: Verdict) -> dict[str, Any]:
+    """The weights of the recommended system's parts."""
+    system = System.parse(verdict.system)
+    if not (system.words and system.encoder):
+        return {"weights": [1 - DENSE_WEIGHT, DENSE_WEIGHT]}
+    without = replace(system, reranked=False)
+    by_tokens = {"token_weight": _fused(steps, without, verdict)[1]} if system.tokens else {}
+    return {"weights": _fused(steps, replace(without, tokens=False), verdict), **by_tokens}
+
+
+def last_stage(
+    reranker: str | None, depth: int, steps: Path, verdict: Verdict, work: Workdir, *, copied: bool
+) -> dict[str, Any]:
+    """The cross-encoder of the recommended system, if it has one."""
+    system = System.parse(verdict.system)
+    if reranker is None or not system.reranked:
+        return {}
+    how = {"depth": depth, "weight": _fused(steps, system, verdict)[1]}
+    return {"reranker": {**how, **publish_reranker(reranker, work, copied=copied)}}
+
+
+def _fused(steps: Path, system: System, verdict: Verdict) -> list[float]:
+    """The weights of the last fusion of a system."""
+    fusion = artifacts.open_artifact(steps / f"{system.name}-{verdict.asked_split}")
+    weights: list[float] = fusion.summary["weights"]
+    return weights
+
+
 def publish_reranker(source: str, work: Workdir, *, copied: bool) -> dict[str, Any]:
     """Copy the cross-encoder to the folder `reranker`, or refer to it; its entries in `adapted.json`."""
     if not is_copied(source, work.path, RERANKER):
@@ -252,7 +281,7 @@ def model_card(request: Request, verdict: Verdict, root: Path) -> str:
     recommendation, *reasons = verdict.sentences
     measures = list(next(iter(verdict.scores[verdict.split].values())))
     is_hub_name = "/" in request.encoder and not Path(request.encoder).exists()
-    base = [f"base_model: {request.encoder}"] if is_hub_name else []
+    base = [f"base_model: {shown_name(request.encoder)}"] if is_hub_name else []
     kind = "adapted to" if verdict.encoder == "adapted" else "not changed, for"
     return "\n".join(
         [

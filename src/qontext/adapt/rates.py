@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from qontext import api
+from qontext.adapt.config import Request
 from qontext.adapt.survey import spread
 from qontext.data.collection import Passage, passage_row
 from qontext.data.lines import write_jsonl
@@ -109,6 +110,16 @@ def measure(
     return Rates(
         trained, encoded, generated, scored, seconds, asking, load if load > machine.cores() else 0.0
     )
+
+
+def encoding_rate(sample: tuple[Passage, ...], request: Request, under: Path) -> float:
+    """Passages per second that the request's encoder encodes."""
+    usable = list({passage.id: passage for passage in sample if passage.text.strip()}.values())
+    if len(usable) < FEWEST:
+        return 10.0
+    reading = {"encoder": request.encoder, "max_length": request.read_tokens, "window": request.window}
+    with log.warnings_only(), scratch(under) as root:
+        return _encoded(usable, reading, root)
 
 
 def _encoded(passages: list[Passage], reading: dict[str, Any], root: Path) -> float:

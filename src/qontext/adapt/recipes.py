@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from qontext.adapt.config import Request
@@ -74,6 +75,24 @@ def serving_recipe(
         steps,
         comment="Written by `qontext adapt`: the index that is searched.",
     )
+
+
+def asking_recipe(request: Request, estimated: int, searched: int, labels: int) -> tuple[Recipe, Plan]:
+    """The recipe for questions about some of the passages with which initial encoders are measured, and its plan: of about
+    so many passages, so many are searched, with at most so many labeled questions that are for training."""
+    plan = Plan(max(1, estimated), searched, 1, 0, 0, 0, 1, {}, 0, tokens=True)
+    quick = {"generator": "keyphrase", "seed": request.pretrain["seed"]}
+    most = min(request.max_labels or labels, labels) if request.labeled else None
+    asking = replace(request, generate=quick, question_model=None, max_labels=most)
+    return Recipe("Questions to measure initial encoders with", tuple(_preparing(asking, plan))), plan
+
+
+def start_recipe(request: Request, plan: Plan, split: str, measured: Path) -> Recipe:
+    """The recipe that measures an initial encoder on these questions, without tuned weights."""
+    data = str(measured)
+    encoding = (step.renamed({MEASURED: data}) for step in _encoding(request, plan, "start", request.encoder))
+    steps = (*encoding, *searches(replace(request, splits=()), plan, split, data))
+    return Recipe(f"Measure {request.encoder}", steps)
 
 
 def systems(plan: Plan) -> list[str]:

@@ -9,6 +9,7 @@ many are new (`update`). See `state` for the contents of the directory.
 from __future__ import annotations
 
 import contextlib
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -23,11 +24,12 @@ from qontext.frame.errors import QontextError
 from qontext.frame.inputs import refuse_output_within
 from qontext.frame.stages import Pipeline
 from qontext.retrieve import outside
-from qontext.retrieve.adapted import ADAPTED, LOCK, PLAN
+from qontext.retrieve.adapted import ADAPTED, LOCK, PLAN, STARTS
 
 if TYPE_CHECKING:
     from qontext.adapt.config import Request
     from qontext.adapt.result import Adapted
+    from qontext.adapt.starts import Starts
     from qontext.adapt.survey import Survey
     from qontext.adapt.verdict import Verdict
 
@@ -44,7 +46,7 @@ def run(config: AdaptConfig) -> dict[str, Any]:
 
 
 def _run(config: AdaptConfig, root: Path) -> dict[str, Any]:
-    from qontext.adapt import state
+    from qontext.adapt import starts, state
     from qontext.adapt.state import with_recorded_settings
 
     started = time.monotonic()
@@ -65,6 +67,7 @@ def _run(config: AdaptConfig, root: Path) -> dict[str, Any]:
         if config.questions is not None and "questions" not in absent:
             _check_questions(config.questions)
         config = _with_documents(config, aside or root)
+        config, measured = starts.settled(config, before.starts if before else None, aside or root)
         claim = _claim(config, root, absent)
         if not config.dry_run:
             Workdir(root).sweep(deep=False)
@@ -72,8 +75,8 @@ def _run(config: AdaptConfig, root: Path) -> dict[str, Any]:
             if before is not None and not before.is_for(claim):
                 differences = artifacts.differences(before.claim, claim)
                 log.note(f"{root} has a plan for another request: {differences}.")
-            return _plan(config, root, claim, started, aside)
-        return _resume(config, root, claim, before, started, aside, list(absent))
+            return _plan(config, root, claim, started, aside, measured)
+        return _resume(config, root, claim, before, started, aside, list(absent), measured)
 
 
 def _check_questions(file: str) -> None:
@@ -89,7 +92,7 @@ def _check_questions(file: str) -> None:
 def _refuse_foreign(root: Path) -> None:
 
     is_free = not root.exists() or workdir.has_only_scratch(root)
-    if not is_free and not any((root / name).exists() for name in (PLAN, "documents")):
+    if not is_free and not any((root / name).exists() for name in (PLAN, "documents", STARTS)):
         raise QontextError(
             "is not empty and was not written by adapt", place=root, remedy="Choose another --out."
         )
@@ -116,6 +119,7 @@ def _resume(
     started: float,
     aside: Path | None,
     absent: list[str],
+    measured: Starts | None,
 ) -> dict[str, Any]:
     """The same request again: resume its plan, update the index, or show what either would do. Without the `absent`
     inputs, nothing is trained."""
@@ -142,23 +146,30 @@ def _resume(
         result = _carry_out(config, root, planned, started)
     elif action == "update":
         result = update.run(config, root, claim, before, started, absent)
-    return _plan(config, root, claim, started, aside) if result is None else result
+    return _plan(config, root, claim, started, aside, measured) if result is None else result
 
 
 def _plan(
-    config: AdaptConfig, root: Path, claim: dict[str, Any], started: float, aside: Path | None
+    config: AdaptConfig,
+    root: Path,
+    claim: dict[str, Any],
+    started: float,
+    aside: Path | None,
+    starts: Starts | None,
 ) -> dict[str, Any]:
     """Survey, measure rates, plan; then run, unless it is a dry run. A plan with `aside` is only shown."""
     from qontext.adapt import rates, state
     from qontext.adapt.plan import make_plan
     from qontext.adapt.prepare import prepare
     from qontext.adapt.show import request_consent, show_plan
+    from qontext.adapt.starts import spent
 
     request, survey, notes, dimension = prepare(config)
     if survey.documents < 1:
         raise QontextError("contains no documents", place=config.documents)
     asking = _asking(request, survey)
     log.note("Measuring the speed of this machine: less than half a minute, unless it is very busy …")
+    survey = spent(starts, survey)
     measured = rates.measure(
         survey.sample,
         request.pretrain,
@@ -184,8 +195,9 @@ def _plan(
         return result
     if not config.dry_run and not config.yes:
         request_consent(plan, request)
-    planned = state.planned(root, claim, request, plan, survey)
+    planned = state.planned(root, claim, request, plan, survey, starts)
     planned.write_new(artifacts.open_root(root))
+    shutil.rmtree(root / STARTS, ignore_errors=True)
     if config.dry_run:
         return {**result, "recipe": str(root / state.RECIPE)}
     return _carry_out(config, root, planned, started)
@@ -217,7 +229,7 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
     processes = shared_by(config.processes or plan.processes, recipe)
     run_steps(root / state.RECIPE, steps, processes, config.on)
     run_recipe(recipe, steps, on=config.on)
-    verdict = _judge(root, request, plan)
+    verdict = _judge(root, planned)
     is_adapted = verdict.encoder == "adapted"
     source = _trained(steps, plan) if is_adapted else request.encoder
     card = publish.model_card(request, verdict, root)
@@ -233,12 +245,13 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
     about: dict[str, Any] = {
         "system": verdict.system,
         "encoder": verdict.encoder,
-        **_weights(steps, verdict),
+        **publish.weights(steps, verdict),
         "read_tokens": request.read_tokens,
         "index": index.name,
         **publish.recorded(root, reference),
-        **_last_stage(config, request, plan, steps, verdict, work),
+        **publish.last_stage(request.reranker, plan.reranked, steps, verdict, work, copied=config.copy_model),
         **({"labels": labels} if labels else {}),
+        **({"starts": planned.starts} if planned.starts else {}),
         "verdict": verdict.as_json(),
         "searching": searching,
         "expected_seconds": round(plan.expected, 1),
@@ -261,51 +274,22 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
     return {"out": str(root), **about, **outcome, "seconds_now": round(took, 1)}
 
 
-def _judge(root: Path, request: Request, plan: Any) -> Verdict:
+def _judge(root: Path, planned: Any) -> Verdict:
     """The verdict on what was measured, with the judgments that there are now."""
     from qontext.adapt import recipes, state
     from qontext.adapt.judgments import take_judgments
+    from qontext.adapt.starts import sentence
     from qontext.adapt.verdict import judge
     from qontext.evaluation.holdout import ASKED
 
+    request, plan = planned.request, planned.plan
     take_judgments(root)
     splits = [split for split in request.splits if split != "dev"]
     people = ASKED if request.questions else None
-    return judge(root / state.STEPS, splits, recipes.systems(plan), list(request.also), people)
-
-
-def _weights(steps: Path, verdict: Any) -> dict[str, Any]:
-    """The weights of the recommended system's parts."""
-    from qontext.adapt import recipes
-    from qontext.retrieve.system import System
-
-    system = System.parse(verdict.system)
-    if not (system.words and system.encoder):
-        return {"weights": [1 - recipes.DENSE_WEIGHT, recipes.DENSE_WEIGHT]}
-    without = replace(system, reranked=False)
-    by_tokens = {"token_weight": _fused(steps, without, verdict)[1]} if system.tokens else {}
-    return {"weights": _fused(steps, replace(without, tokens=False), verdict), **by_tokens}
-
-
-def _fused(steps: Path, system: Any, verdict: Any) -> list[float]:
-    """The weights of the last fusion of a system."""
-    fusion = artifacts.open_artifact(steps / f"{system.name}-{verdict.asked_split}")
-    weights: list[float] = fusion.summary["weights"]
-    return weights
-
-
-def _last_stage(
-    config: AdaptConfig, request: Any, plan: Any, steps: Path, verdict: Any, work: Workdir
-) -> dict[str, Any]:
-    """The cross-encoder of the recommended system, if it has one."""
-    from qontext.adapt import publish
-    from qontext.retrieve.system import System
-
-    system = System.parse(verdict.system)
-    if not system.reranked:
-        return {}
-    how = {"depth": plan.reranked, "weight": _fused(steps, system, verdict)[1]}
-    return {"reranker": {**how, **publish.publish_reranker(request.reranker, work, copied=config.copy_model)}}
+    verdict = judge(root / state.STEPS, splits, recipes.systems(plan), list(request.also), people)
+    if not planned.starts:
+        return verdict
+    return replace(verdict, sentences=[*verdict.sentences, sentence(planned.starts)])
 
 
 def _report(root: Path, title: str, system: str, opening: list[str]) -> str:
@@ -345,7 +329,8 @@ def _claim(config: AdaptConfig, root: Path, absent: Mapping[str, Any]) -> dict[s
     """The claim, with the recorded digests of inputs that are no longer there."""
     present = config.model_copy(update=dict.fromkeys(absent))
     claim = execution.claim_of(ADAPT, present, root)
-    claim = {**claim, "inputs": {**claim["inputs"], **absent}}
+    inputs = {("encoder" if name == "encoder[0]" else name): entry for name, entry in claim["inputs"].items()}
+    claim = {**claim, "inputs": {**inputs, **absent}}
     return {**claim, "key": artifacts.key_of(claim)}
 
 
@@ -377,7 +362,7 @@ def returned(summary: Mapping[str, Any]) -> Adapted:
 
 def _names(config: AdaptConfig) -> dict[str, str | None]:
     """The inputs with their current names."""
-    return {name: getattr(config, name) for name in type(config).inputs()}
+    return {**{name: getattr(config, name) for name in type(config).inputs()}, "encoder": config.start}
 
 
 ADAPT = Pipeline(

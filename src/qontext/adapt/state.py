@@ -23,6 +23,7 @@ from typing_extensions import TypedDict
 from qontext.adapt.config import AdaptConfig, Request
 from qontext.adapt.plan import Plan
 from qontext.adapt.recipes import training_recipe
+from qontext.adapt.starts import Starts
 from qontext.adapt.survey import Survey
 from qontext.corpus.docset import is_documentation
 from qontext.frame import artifacts, log
@@ -46,6 +47,7 @@ class PlannedShape(TypedDict):
     request: Request
     plan: Plan
     survey: NotRequired[dict[str, Any]]
+    starts: NotRequired[Starts]
     earlier: NotRequired[Annotated[str, Field(pattern=r"^index(-[0-9]+)?$")]]
 
 
@@ -59,6 +61,8 @@ class Planned:
     survey: Mapping[str, Any]
     earlier: str | None = None
     """The folder of the index that was searched when the plan was made."""
+    starts: Starts | None = None
+    """What was measured of several initial encoders."""
 
     @property
     def documents(self) -> str:
@@ -78,6 +82,7 @@ class Planned:
                 "plan": asdict(self.plan),
                 "survey": dict(self.survey),
                 **({"earlier": self.earlier} if self.earlier else {}),
+                **({"starts": self.starts} if self.starts else {}),
             },
         )
 
@@ -88,10 +93,17 @@ class Planned:
         self.write(work)
 
 
-def planned(root: Path, claim: dict[str, Any], request: Request, plan: Plan, survey: Survey) -> Planned:
+def planned(
+    root: Path,
+    claim: dict[str, Any],
+    request: Request,
+    plan: Plan,
+    survey: Survey,
+    starts: Starts | None = None,
+) -> Planned:
     found = {k: v for k, v in asdict(survey).items() if k != "sample"}
     index = current_index(root)
-    return Planned(claim, request, plan, found, index.name if index else None)
+    return Planned(claim, request, plan, found, index.name if index else None, starts)
 
 
 def current_index(root: Path) -> Path | None:
@@ -123,6 +135,7 @@ def read_planned(root: Path) -> Planned | None:
         Plan(**value["plan"]),
         value.get("survey", {}),
         value.get("earlier"),
+        value.get("starts"),
     )
 
 
@@ -160,10 +173,15 @@ Entry = Mapping[str, str]
 def with_recorded_settings(
     config: AdaptConfig, root: Path, before: Planned | None
 ) -> tuple[AdaptConfig, dict[str, Entry]]:
-    """The configuration with the recorded settings, or with the default encoder; and the recorded inputs that
-    are no longer there: a directory is updated without those that it does not need."""
-    if before is None or not (root / ADAPTED).is_file():
-        return config.model_copy(update={"encoder": config.encoder or default_encoder()}), {}
+    """The configuration with the recorded settings; and the recorded inputs that are no longer there: a directory is updated
+    without those that it does not need. Of an unfinished directory, only the encoder is kept."""
+    if before is None:
+        return config, {}
+    if not (root / ADAPTED).is_file():
+        there, _ = _inputs(config, root, before.claim["inputs"])
+        encoder = there.get("encoder")
+        is_there = encoder is not None and _is_there(encoder, before.claim["inputs"]["encoder"])
+        return config.model_copy(update={"encoder": (encoder,)}) if is_there else config, {}
     _refuse_another_source(config, root, before.claim["inputs"]["documents"])
     settings: dict[str, Any] = {
         name: value
@@ -183,8 +201,12 @@ def with_recorded_settings(
             for value in (values if isinstance(values, tuple) else (values,))
         )
         log.note(f"{root} keeps what it was made with: {flags}.")
-    encoder = inputs.get("encoder") or config.encoder or default_encoder()
+    encoder = (inputs["encoder"],) if "encoder" in inputs else config.encoder
     return config.model_copy(update={**inputs, **settings, "encoder": encoder}), absent
+
+
+def _is_there(name: str, entry: Entry) -> bool:
+    return entry["digest"].startswith("name:") or Path(name).exists()
 
 
 def _refuse_another_source(config: AdaptConfig, root: Path, recorded: Entry) -> None:
@@ -219,7 +241,7 @@ def _inputs(
     inputs: dict[str, str] = {}
     absent: dict[str, Entry] = {}
     for name in names:
-        is_set = name in config.model_fields_set and (name != "encoder" or config.encoder is not None)
+        is_set = name in config.model_fields_set and (name != "encoder" or config.encoder)
         if is_set or name not in recorded:
             continue
         entry = recorded[name]

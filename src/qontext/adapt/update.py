@@ -82,7 +82,7 @@ def run(
         verify_model(root)
         card = publish.model_card(request, Verdict(**about["verdict"]), root)
         model, reference = publish.republish_model(
-            config.encoder, about.pop("reference", None), work, card, copied=config.copy_model
+            config.start, about.pop("reference", None), work, card, copied=config.copy_model
         )
         tokens = System.parse(about["system"]).tokens
         index, _ = publish.make_index(
@@ -233,7 +233,7 @@ def preview_update(
     """Show what an update would do; None if it would train again, which takes a plan. Files are written to `aside`."""
     about, index = read_adapted(root), index_of(root)
     request = replace(before.request, documents=config.documents)
-    model = publish.published_model(config.encoder, about.get("reference"), root)
+    model = publish.published_model(config.start, about.get("reference"), root)
     was = publish.chosen(root)
     choice = Choice.of(config) or was
     request = request if choice.is_exact else replace(request, window=None)

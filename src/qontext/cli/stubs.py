@@ -116,6 +116,8 @@ def _parameter(config: type[StageConfig], name: str) -> str:
         info.annotation,
         _SOURCE if mark is not None and mark.by_content else "str | Path" if name == "out" else "str",
     )
+    if mark is not None and mark.or_one:
+        kind = f"{_SOURCE} | {kind}"
     if name in config.kinds:  # editors complete the names; any module:Class is valid, too
         kind = f"Literal[{', '.join(map(repr, config.kinds[name].own))}] | {kind}"
     return f"{name}: {kind}" if info.is_required() else f"{name}: {kind} = {info.default!r}"

@@ -35,13 +35,15 @@ class Input:
 
     Without `by_content`, the value itself is used (for example, a question). `fingerprint` hashes names that
     are not paths; for all others it returns None, and the content of the file or folder is hashed. `reads_below` says
-    of a folder whether all that is below it is read, so that no output may be written there.
+    of a folder whether all that is below it is read, so that no output may be written there. With `or_one`, one name stands
+    for a list of one.
     """
 
     positional: bool = False
     by_content: bool = True
     fingerprint: Callable[[str], str | None] | None = None
     reads_below: Callable[[Path], bool] | None = None
+    or_one: bool = False
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,7 +91,9 @@ def _is_path(value: str) -> bool:
     scheme, colon, _ = value.partition(":")
     if colon and all(part.isidentifier() for part in scheme.split(".")):
         return False
-    return value.startswith((".", "/", "~")) or value.count("/") > 1 or Path(value).suffix != ""
+    # The name of a model may end with a version, such as v1.5.
+    has_suffix = re.match(r"\.[^\W\d]", Path(value).suffix) is not None
+    return value.startswith((".", "/", "~")) or value.count("/") > 1 or has_suffix
 
 
 def find(entry: Entry, directory: Path, what: str, *, remedy: str) -> str:

@@ -1,5 +1,5 @@
-"""Names → folders with model files: a local path, or a Hub name from the cache or the network. A missing
-network is detected at once; only named models are downloaded.
+"""Names → folders with model files: a local path, or a Hub name (NAME or NAME@REVISION) from the cache or the network. A
+missing network is detected at once; only named models are downloaded.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import re
 import socket
 import threading
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from qontext.frame import log, trust
@@ -29,21 +30,9 @@ def locate(name: str, what: str, *, weights: bool = False) -> Path:
         raise QontextError(f"expected a folder with a {what}, found a file", place=name)
     if name.startswith((".", "/", "~")) or name.count("/") > 1 or not name:
         raise QontextError(f"no such folder with a {what}", place=name or "(empty name)")
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
-
     patterns = _MODEL_FILES if weights else _TEXT_FILES
-    try:
-        cached = Path(snapshot_download(name, allow_patterns=patterns, local_files_only=True))
-        # A cached tokenizer is a folder without weights.
-        if not weights or any(cached.rglob("*.safetensors")):
-            return cached
-    except HFValidationError:
-        raise QontextError(
-            f"{name!r} is neither a folder nor the name of a model on the Hugging Face Hub"
-        ) from None
-    except LocalEntryNotFoundError:
-        pass
+    if (cached := _cached(name, patterns, weights=weights)) is not None:
+        return cached
     if not online():
         raise QontextError(
             f"the {what} {name!r} is neither a local folder nor in the Hub cache, and the Hugging Face Hub is unreachable",
@@ -56,14 +45,33 @@ def is_local(name: str) -> bool:
     """True if the model is a folder, or complete in the Hub's cache: nothing is downloaded."""
     if Path(name).expanduser().is_dir():
         return True
+    try:
+        return _cached(name, _MODEL_FILES, weights=True) is not None
+    except QontextError:  # not the name of a model
+        return False
+
+
+def _cached(name: str, patterns: list[str], *, weights: bool) -> Path | None:
+    """The cached files of a Hub model."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
     try:
-        cached = Path(snapshot_download(name, allow_patterns=_MODEL_FILES, local_files_only=True))
-    except (HFValidationError, LocalEntryNotFoundError):
-        return False
-    return any(cached.rglob("*.safetensors"))
+        cached = Path(snapshot_download(**_at(name), allow_patterns=patterns, local_files_only=True))
+    except HFValidationError:
+        raise QontextError(
+            f"{name!r} is neither a folder nor the name of a model on the Hugging Face Hub"
+        ) from None
+    except LocalEntryNotFoundError:
+        return None
+    # A cached tokenizer is a folder without weights.
+    return cached if not weights or any(cached.rglob("*.safetensors")) else None
+
+
+def _at(name: str) -> dict[str, Any]:
+    """The repository and revision of NAME or NAME@REVISION."""
+    repository, _, revision = name.partition("@")
+    return {"repo_id": repository, "revision": revision or None}
 
 
 def download(name: str, patterns: list[str]) -> Path:
@@ -74,7 +82,7 @@ def download(name: str, patterns: list[str]) -> Path:
     # What only a file names is said even to those who do not want to hear of progress.
     (log.note if trust.is_given(name) else log.warn)(f"downloading {name} from the Hugging Face Hub …")
     try:
-        return Path(snapshot_download(name, allow_patterns=patterns))
+        return Path(snapshot_download(**_at(name), allow_patterns=patterns))
     except RepositoryNotFoundError:
         raise QontextError(
             f"the Hugging Face Hub has no public model named {name!r}", remedy="Check the spelling."

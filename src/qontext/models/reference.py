@@ -5,19 +5,39 @@ from __future__ import annotations
 import json
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NotRequired
+from typing import NamedTuple, NotRequired
 
 from typing_extensions import TypedDict
 
-from qontext.frame import trust
+from qontext.frame import log, trust
 from qontext.frame.artifacts import CLAIM, META
 from qontext.frame.disk import file_hash
 from qontext.frame.errors import QontextError
 from qontext.frame.fingerprint import places, relative
 from qontext.frame.hashes import digest_of
+from qontext.models import hub
 from qontext.models.folder import locate
 
 HUB_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
+
+
+class HubModel(NamedTuple):
+    """A model on the Hugging Face Hub, at a revision; its size is that of its weights."""
+
+    name: str
+    revision: str
+    megabytes: int
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.revision}"
+
+
+ENGLISH = HubModel("Snowflake/snowflake-arctic-embed-xs", "742da4f66e1823b5b4dbe6c320a1375a1fd85f9e", 90)
+MULTILINGUAL = HubModel(
+    "ibm-granite/granite-embedding-97m-multilingual-r2", "835ad14087e140460703cf0fae09f97d469d65c2", 195
+)
+"""The initial encoders for documents in English and in other languages: small models that lead the published tables of
+retrieval among those that `adapt` trains whole. See docs/adapt.md for figures and sources."""
 TRAINING_ONLY = (META, CLAIM, "logs", "checkpoints", "cache", "head.safetensors")
 """Files and folders of a model folder that only training reads."""
 LONGEST_SHOWN = 40
@@ -44,10 +64,29 @@ def default_encoder() -> str:
     return name
 
 
+def encoder_for(language: str) -> str:
+    """The default encoder for documents in a language: a small one from the Hub, if it is in the cache or can be downloaded,
+    else the one that needs no network."""
+    best, offline = ENGLISH if language == "en" else MULTILINGUAL, default_encoder()
+    trust.give(str(best))  # no file names it
+    if not hub.is_local(str(best)):
+        if not hub.online():
+            return offline
+        log.note(f"The default encoder is {best.name} ({best.megabytes} MB); --encoder names another one.")
+        try:
+            locate(str(best))
+        except QontextError as error:
+            if not Path(offline).is_dir():
+                raise
+            log.warn(f"{error.message}: using {shown_name(offline)} instead")
+            return offline
+    return str(best)
+
+
 def shown_name(name: str) -> str:
     """The name of a model for people: a Hub name, or the end of a path."""
     if not Path(name).expanduser().exists():
-        return name
+        return name.partition("@")[0]
     if name == default_encoder():
         return HUB_ENCODER.partition("/")[2]
     return name if len(name) <= LONGEST_SHOWN else "…/" + "/".join(Path(name).parts[-2:])

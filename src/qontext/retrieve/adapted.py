@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from qontext.retrieve.where import Mask
 
 ADAPTED, PLAN, INDEX, DENSE, TOKENS = "adapted.json", "plan.json", "index", "dense", "tokens"
-MODEL, RERANKER = "model", "reranker"
+MODEL, RERANKER, STARTS = "model", "reranker", "starts"
 FORMAT = 1
 """The format of such a directory, apart from the program's version: incremented when earlier programs cannot read it."""
 LOCK = "-adapt"
