@@ -46,8 +46,7 @@ def prepare(config: AdaptConfig, source: Survey | None = None) -> tuple[Request,
     from qontext.models.precision import resolve_device
     from qontext.models.retriever import Retriever
 
-    encoder = config.start
-    assert encoder is not None
+    (encoder,) = config.encoder
     budget = parse_budget(config.budget)
     source = source or survey(config.documents, labeled=config.labels is not None, read_as=config.read_as)
     folder = locate(encoder)

@@ -83,15 +83,16 @@ def asking_recipe(request: Request, estimated: int, searched: int, labels: int) 
     plan = Plan(max(1, estimated), searched, 1, 0, 0, 0, 1, {}, 0, tokens=True)
     quick = {"generator": "keyphrase", "seed": request.pretrain["seed"]}
     most = min(request.max_labels or labels, labels) if request.labeled else None
-    asking = replace(request, generate=quick, question_model=None, max_labels=most)
+    asking = replace(request, generate=quick, question_model=None, questions=None, max_labels=most)
     return Recipe("Questions to measure initial encoders with", tuple(_preparing(asking, plan))), plan
 
 
 def start_recipe(request: Request, plan: Plan, split: str, measured: Path) -> Recipe:
     """The recipe that measures an initial encoder on these questions, without tuned weights."""
     data = str(measured)
-    encoding = (step.renamed({MEASURED: data}) for step in _encoding(request, plan, "start", request.encoder))
-    steps = (*encoding, *searches(replace(request, splits=()), plan, split, data))
+    plain = replace(request, splits=(), also={}, questions=None)
+    encoding = (step.renamed({MEASURED: data}) for step in _encoding(plain, plan, "start", request.encoder))
+    steps = (*encoding, *searches(plain, plan, split, data))
     return Recipe(f"Measure {request.encoder}", steps)
 
 

@@ -155,8 +155,8 @@ def _passages(
     sample: Any,
     folder: Path,
 ) -> int:
-    """The number of passages that the slowest encoder encodes twice in its share of the budget; recorded, so that a run that
-    resumes has the same ones. What was measured for another request is removed."""
+    """The number of passages that the slowest encoder encodes in half of its share of the budget. It is recorded, so that a
+    run that resumes has the same ones. What was measured for another request is removed."""
     from qontext.adapt.rates import encoding_rate
 
     mark = type(config).inputs()["documents"]
