@@ -142,4 +142,4 @@ def base_of(root: Path) -> str:
         folder = Path(name).expanduser()
     if name and name == default_encoder():
         return HUB_ENCODER
-    return name if is_named and name not in PRESETS else ""
+    return name.partition("@")[0] if is_named and name not in PRESETS else ""
