@@ -129,6 +129,12 @@ def hub_with(folder: Path, name: str, revision: str) -> Iterator[str]:
             if self.path.startswith(f"/api/models/{name}/revision/{revision}"):
                 siblings = [{"rfilename": file} for file in files]
                 body = json.dumps({"id": name, "sha": revision, "siblings": siblings}).encode()
+            elif self.path.startswith(f"/api/models/{name}/tree/{revision}"):
+                listed = [
+                    {"type": "file", "path": file, "size": len(content), "oid": f"{number:040x}"}
+                    for number, (file, content) in enumerate(files.items())
+                ]
+                body = json.dumps(listed).encode()
             elif self.path.startswith(prefix) and self.path.removeprefix(prefix) in files:
                 body = files[self.path.removeprefix(prefix)]
             else:

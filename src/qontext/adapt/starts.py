@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -69,14 +69,17 @@ def settled(config: AdaptConfig, recorded: Starts | None, under: Path) -> tuple[
     names = config.encoder
     if not names:
         names = (encoder_for(_language(config)),)
+    if len(names) == 1:
+        is_chosen = recorded is not None and _digest(names[0]) in (None, recorded["chosen"])
+        return config.model_copy(update={"encoder": names}), recorded if is_chosen else None
     digests = {name: digest_of(name, "encoder") for name in names}
-    if len({*digests.values()}) < len(config.encoder):
+    if len({*digests.values()}) < len(names):
         raise QontextError("the same encoder is named twice", place=names[0], remedy="Name different ones.")
-    starts = recorded if recorded and _is_of(recorded, [*digests.values()]) else None
-    if len(names) > 1 and (starts is None or config.retrain):
+    starts = recorded if recorded and _is_of(recorded, digests.values()) else None
+    if starts is None or config.retrain:
         starts = _measured(config, digests, under / STARTS)
         _show(starts)
-    best = next(name for name, digest in digests.items() if starts is None or digest == starts["chosen"])
+    best = next(name for name, digest in digests.items() if digest == starts["chosen"])
     return config.model_copy(update={"encoder": (best,)}), starts
 
 
@@ -94,10 +97,16 @@ def sentence(starts: Starts) -> str:
     )
 
 
-def _is_of(starts: Starts, digests: list[str]) -> bool:
-    """True if these encoders were measured, or if the only one is the best of them."""
-    if len(digests) == 1:
-        return digests[0] == starts["chosen"]
+def _digest(name: str) -> str | None:
+    """The digest of an encoder; None if it is no longer there, which an update may do without."""
+    try:
+        return digest_of(name, "encoder")
+    except QontextError:
+        return None
+
+
+def _is_of(starts: Starts, digests: Iterable[str]) -> bool:
+    """True if these encoders were measured."""
     return {one["digest"] for one in starts["candidates"]} == {*digests}
 
 
