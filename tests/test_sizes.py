@@ -27,7 +27,7 @@ FOUND_BY_NAME = (
     "__main__.py",
     "cluster/local.py",
     "adapt/demo.py",
-    "adapt/processes.py",
+    "cluster/recipe_processes.py",
 )
 """Modules that are chosen or started by name: interfaces, formats, runners, verbs, and the processes of `adapt`."""
 
