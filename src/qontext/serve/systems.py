@@ -91,7 +91,7 @@ class ServedSystem:
         folder, own = self.directory, parts_of(self.ranker)
         if folder is None:
             words, meaning = (
-                partial(own.get, name) if name in own else None for name in ("words", "meaning")
+                partial(own.__getitem__, name) if name in own else None for name in ("words", "meaning")
             )
             return SystemParts(lambda: self.ranker, words, meaning)
         dense = None if folder.system.encoder is None else lambda: folder.dense
