@@ -132,7 +132,8 @@ def test_an_agent_reads_on_asks_in_parts_and_names_places(tmp_path: Any) -> None
             (ticket,) = (await ask("search", question="lamp", sources=["tickets"]))["results"]
             assert (ticket["document"], ticket["source"]) == ("tickets/7", "tickets")
             parts = [{"by": "words", "text": "broken"}, {"by": "words", "text": "lamp"}]
-            assert (await ask("search", queries=parts))["results"][0]["document"] == "tickets/7"
+            found = (await ask("search", queries=parts, k=7))["results"]
+            assert "tickets/7" in {row["document"] for row in found} and len(found) > 1
             assert "needs an index of vectors" in await ask(
                 "search", queries=[{"by": "meaning", "text": "lamp"}]
             )
