@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.tiny import Server
 from torch import nn
 
 from qontext.frame.errors import QontextError
@@ -72,3 +74,38 @@ def test_a_resumed_run_goes_on_with_its_loss_scale() -> None:
     again = stepper(torch.float16, fused=True, **{**one.state(1), "step": 0})
     assert again.optimizer.scaler.state_dict() == one.optimizer.scaler.state_dict()
     assert again.optimizer.scaler.get_scale() == 8.0
+
+
+class Mean(Line):
+    """A loss that is a mean over the rows of the batch."""
+
+    def forward(self, rows: Slope) -> Output:
+        total = len(rows.row_keys) * (self.weight * rows.slope).sum()
+        return Output({"mean": total / self.batch_rows})
+
+
+def test_a_mean_over_rows_does_not_depend_on_the_micro_batches() -> None:
+    micro = [Slope(2.0, row_keys=np.zeros(count, np.uint64)) for count in (1, 3)]
+    whole = Slope(2.0, row_keys=np.zeros(4, np.uint64))
+    gradients = []
+    for parts in (micro, [whole]):
+        one = stepper(fused=False)
+        one.model = Mean()
+        one.backward(Batch(parts, passages=4))
+        assert one.model.batch_rows == 4
+        gradients.append(one.model.weight.grad)
+    torch.testing.assert_close(*gradients)
+    torch.testing.assert_close(gradients[0], torch.full((2, 2), 2.0))
+
+
+TOTAL = """
+from qontext.training.distributed import join
+group = join("cpu")
+print(group.total(group.rank + 2))
+"""
+
+
+def test_the_rows_of_all_ranks_are_counted(warm: Server, tmp_path: Path) -> None:
+    running = warm.launch({"code": TOTAL, "cwd": str(tmp_path)}, tmp_path / "said", 2)
+    assert running.wait() == {0}, running.text()
+    assert [path.read_text().split()[-1] for path in running.outputs] == ["5", "5"]

@@ -95,6 +95,7 @@ def training_step(
     objective = _objective(method, encoder)
     device = next(encoder.parameters()).device
     batch = _batch(objective, texts, contexts, step, max_tokens)
+    objective.batch_rows = batch.rows
     outputs = []
     for rows in batch.micro:
         with drawn_for(rows.row_keys):

@@ -75,6 +75,11 @@ class Batch:
     keys: Tensors | None = None
     predictions: tuple[float, ...] = ()
 
+    @property
+    def rows(self) -> int:
+        """The number of rows of this rank."""
+        return sum(len(rows.row_keys) for rows in self.micro)
+
     def pin(self) -> Batch:
         return replace(self, micro=[rows.pin() for rows in self.micro], keys=self.keys and self.keys.pin())
 
@@ -97,6 +102,8 @@ class TrainableModel(nn.Module):
     contrastive = False
     progress = 0.0
     """Share of the steps that are done, for losses whose weight changes during the training."""
+    batch_rows = 0
+    """The number of rows of the whole batch, on all ranks, for losses that are a mean over rows."""
 
     def forward(self, rows: Any) -> Output:
         raise NotImplementedError

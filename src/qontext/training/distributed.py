@@ -72,6 +72,10 @@ class Group:
         dist.all_reduce(flag)
         return bool(flag)
 
+    def total(self, value: int) -> int:
+        """The sum of the ranks' values."""
+        return value if self.world == 1 else int(self.sum(torch.tensor(value)))
+
     def of_first(self, value: int) -> int:
         """The first rank's value."""
         return int(self.sum(torch.tensor(value if self.is_first else 0)))

@@ -59,6 +59,7 @@ class Stepper:
     def backward(self, batch: Batch) -> Losses:
         """Accumulate the gradients of this rank's share; returns its share of the losses."""
         micro, keys = prepare(batch, self.group)
+        self.model.batch_rows = self.group.total(batch.rows)
         with weights_do_not_change():
             if not self.model.contrastive:
                 return self._backward(micro)
