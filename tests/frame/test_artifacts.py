@@ -191,6 +191,21 @@ def test_done_is_not_done_again(tmp_path: Path, source: Path) -> None:
     assert (tmp_path / "out" / "part.txt").read_text() == "Atext"
 
 
+@pytest.mark.parametrize("parts", [[], ["other.txt"]])
+def test_only_what_left_parts_is_resumed_with_a_note(
+    tmp_path: Path, source: Path, parts: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A process that was killed before its first part left a claim alone."""
+    artifact = make(source, tmp_path / "out")
+    claim = {name: artifact.meta[name] for name in ("verb", "format", "config", "inputs", "key")}
+    artifacts.clear(tmp_path / "out")
+    work = artifacts.begin(tmp_path / "out", claim)
+    for name in parts:
+        work.write_text(name, "")
+    make(source, tmp_path / "out")
+    assert ("Resuming" in capsys.readouterr().err) == bool(parts)
+
+
 def test_killed_between_its_description_and_its_claim(tmp_path: Path, source: Path) -> None:
     artifact = make(source, tmp_path / "out")
     before = leftovers(tmp_path / "out")

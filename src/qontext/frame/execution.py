@@ -145,10 +145,11 @@ def execute(stage: Stage[C], settings: C, out: Path, *, overwrite: bool = False)
             if state == "interrupted":
                 assert earlier is not None
                 settings, claim = computed.resumed(settings, claim, earlier.meta)
-                if process.rank() == 0:
-                    log.note(f"{'Joining' if share.is_shard else 'Resuming'} {out}.")
             claimed = {**claim, "launch": process.launch_id()}
             work = artifacts.begin(out, claimed, share.writer, rank=share.rank, world=share.world)
+            # An attempt that failed before its first part leaves nothing to go on from.
+            if state == "interrupted" and process.rank() == 0 and (share.is_shard or work.names()):
+                log.note(f"{'Joining' if share.is_shard else 'Resuming'} {out}.")
         return _work(stage, settings, work, claim, share, unchanged)
 
 
