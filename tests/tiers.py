@@ -81,6 +81,7 @@ SLOW: dict[str, list[str]] = {
         "adapt/test_odd_ids.py",
         "adapt/test_processes.py",
         "adapt/test_starts.py::test_the_best_encoder_is_chosen_once",
+        "adapt/test_starts.py::test_the_default_comes_from_the_hub_where_it_can_be_reached",
         "adapt/test_starts.py::test_the_choice_stands_in_the_result_and_is_kept_by_an_update",
         "adapt/test_last_stage.py::test_a_recommended_cross_encoder_answers_wherever_the_directory_is_used",
         "evidence",

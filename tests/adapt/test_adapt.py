@@ -302,7 +302,7 @@ def test_an_encoder_that_was_not_changed_is_copied_only_if_asked(
     weights.write_bytes(content)
     result = api.adapt(write_documents(documents), out=out, budget="90s").summary
     assert result["updated"] and result["encoded_now"] == 1 and result["model"] == str(out / "model")
-    assert Searcher(out).search("bell", 1)[0].document == "new"
+    assert "new" in {answer.document for answer in Searcher(out).search("bell")}
 
 
 def test_one_passage_per_document(
