@@ -202,6 +202,8 @@ class Request:
     """The generator of the questions to measure with, if it is not that of the training queries."""
     memory: int = 0
     """Bytes that a training step is expected to need."""
+    untrainable: str | None = None
+    """The reason why the encoder cannot be trained and is measured as it is."""
     read_as: tuple[str, ...] = ()
     """ENDING=FORMAT pairs: how files are read whose extension says something else."""
     questions: str | None = None

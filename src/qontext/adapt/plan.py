@@ -136,7 +136,7 @@ def make_plan(request: Request, survey: Survey, rates: Rates, dimension: int) ->
     batch = _batch(passages, processes, request.device)
     finetuning = _finetuning_size(request, passages, processes, seconds_left, together)
     trained = min((seconds_left - finetuning.seconds) * together.trained, PASSES * passages)
-    steps = int(trained / batch) if passages >= FEWEST else 0
+    steps = int(trained / batch) if passages >= FEWEST and not request.untrainable else 0
     limits: dict[str, dict[str, float]] = {}
     if steps >= FEWEST_STEPS:
         seconds = needed.seconds
@@ -150,7 +150,7 @@ def make_plan(request: Request, survey: Survey, rates: Rates, dimension: int) ->
         notes = _notes_on_training(request, passages, trained, filtering, finetuning)
     else:
         minutes = (sum(needed.seconds.values()) + filtering + 60 * batch / together.trained) / USED_SHARE / 60
-        notes = [_why_untrained(passages, minutes)]
+        notes = [_why_untrained(request, passages, minutes)]
         steps, finetuning = 0, Finetuning()
         needed = _necessary(request, survey, passages, together, serving=serving, encoders=1)
     disk = _disk(request, survey, needed.encoded + passages, passages, dimension, tokens=needed.tokens)
@@ -208,7 +208,9 @@ def _reranked(request: Request, answers: float, rates: Rates) -> int:
     return depth if depth >= FEWEST_RERANKED else 0
 
 
-def _why_untrained(passages: int, minutes: float) -> str:
+def _why_untrained(request: Request, passages: int, minutes: float) -> str:
+    if request.untrainable:
+        return f"the encoder is measured as it is, because it cannot be trained: {request.untrainable}."
     if passages < FEWEST:
         return f"{passages} passages are too few for training: the encoder will not be changed."
     return f"the budget is too small to train the encoder; {math.ceil(minutes):,} minutes would suffice."

@@ -48,14 +48,13 @@ def prepare(config: AdaptConfig, source: Survey | None = None) -> tuple[Request,
 
     (encoder,) = config.encoder
     budget = parse_budget(config.budget)
-    source = source or survey(config.documents, labeled=config.labels is not None, read_as=config.read_as)
     folder = locate(encoder)
     tokenizer = load_tokenizer(folder.transformer)
     retriever = Retriever(encoder, device="cpu", title=config.title)
+    source = source or survey(config.documents, labeled=config.labels is not None, read_as=config.read_as)
     notes = _notes(source, tokenizer)
-    positions = min(LONGEST_READ, int(retriever.model.config.max_position_embeddings) - 2)
     lengths = _lengths(source, tokenizer)
-    read = _read_tokens(lengths, positions, keep=source.keep)
+    read = _read_tokens(lengths, min(LONGEST_READ, retriever.positions - 2), keep=source.keep)
     window = _window(config.index, source, lengths, read)
     trained = min(TRAINED_IN_WINDOWS if window else LONGEST_TRAINED, read)
     if config.question_model is not None:
@@ -89,6 +88,7 @@ def prepare(config: AdaptConfig, source: Survey | None = None) -> tuple[Request,
             divided=divided,
             window=window,
             question_model=config.question_model,
+            untrainable=_untrainable(encoder),
             title=config.title or folder.title,
             read_as=config.read_as,
             also=outside.all_named(config.also),
@@ -146,16 +146,31 @@ def fit_into_memory(
     return way, size
 
 
+def _untrainable(encoder: str) -> str | None:
+    """Why the encoder cannot be trained."""
+    from qontext.models.encoder import check_trainable
+
+    try:
+        check_trainable(encoder)
+    except QontextError as error:
+        return error.message
+    return None
+
+
 def _objective(encoder: str, layout: Any, max_tokens: int, seed: int) -> dict[str, Any]:
     """coCondenser on (passage, query) pairs, with the encoder's similarity. Training of a retriever continues
-    without a new head; a plain language model gets the papers' objective, [CLS] and the Condenser head.
+    without a new head; a plain masked language model gets the papers' objective, [CLS] and the Condenser head.
     """
+    from qontext.models.families import FAMILIES
+
+    family = FAMILIES.get(locate(encoder).config.get("model_type", ""))
+    has_head = family is not None and family.has_layers
     settings: dict[str, Any] = {"encoder": encoder, "method": "cocondenser", "max_tokens": max_tokens}
     settings |= {"seed": seed, "dropout": 0.0}
-    if layout.pooling == "mean":
-        settings |= {"vector": "mean", "similarity": "cosine", "temperature": 0.05, "lr": 5e-5}
+    if layout.pooling in ("mean", "lasttoken"):
+        settings |= {"vector": layout.pooling, "similarity": "cosine", "temperature": 0.05, "lr": 5e-5}
         settings |= {"head_weight": 0.0, "late_mlm_weight": 0.0}
-    elif layout.similarity == "cosine" or layout.normalize:
+    elif layout.similarity == "cosine" or layout.normalize or not has_head:
         settings |= {"similarity": "cosine", "temperature": 0.05, "lr": 5e-5}
         settings |= {"head_weight": 0.0, "late_mlm_weight": 0.0}
     else:

@@ -69,10 +69,11 @@ def measure(
     *,
     window: int | None = None,
     question_model: str | None = None,
+    trains: bool = True,
     under: Path,
 ) -> Rates:
-    """Run generate, pretrain and encode on the sample, with the recipe's settings, and measure their time. The slower the
-    machine, the smaller the samples.
+    """Run generate, pretrain (if it `trains`) and encode on the sample, with the recipe's settings, and measure
+    their time. The slower the machine, the smaller the samples.
     Their output is temporary, in a hidden folder of the directory `under`.
     """
     started, load = time.monotonic(), machine.load()
@@ -99,7 +100,7 @@ def measure(
         # With a smaller batch, what a step costs in itself weighs more.
         batch = min(BATCH, len(some) // 2, int(MOST_SECONDS * TRAINED_SHARE * encoded / STEPS))
         trained = TRAINED_SHARE * encoded
-        if batch >= FEWEST_TRAINED:
+        if trains and batch >= FEWEST_TRAINED:
             settings = {**pretrain, "batch_size": batch, "steps": STEPS, "log_every": 1, "workers": 1}
             trained = _trained(api.pretrain(passages, queries=queries, **settings, out=root / "encoder").path)
         advance(1)

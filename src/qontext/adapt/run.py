@@ -178,6 +178,7 @@ def _plan(
         request.reranker,
         window=request.window,
         question_model=request.question_model,
+        trains=request.untrainable is None,
         under=aside or root,
     )
     plan = make_plan(replace(request, budget=max(1.0, request.budget - asking)), survey, measured, dimension)

@@ -11,7 +11,7 @@ from qontext.finetune.losses import LOSSES
 from qontext.frame.config import Advanced, Input, Machine
 from qontext.frame.errors import QontextError
 from qontext.models.representations import REPRESENTATIONS
-from qontext.training.config import AdaptedConfig
+from qontext.training.config import AdaptedConfig, EncoderConfig
 
 if TYPE_CHECKING:
     from qontext.finetune.losses.base import Loss
@@ -88,7 +88,7 @@ class LabeledConfig(AdaptedConfig):
         return Schedule(self.dev_every or max(1, steps // 10), steps, self.keep, self.patience)
 
 
-class FinetuneConfig(LabeledConfig):
+class FinetuneConfig(LabeledConfig, EncoderConfig):
     kinds: ClassVar = {"representation": REPRESENTATIONS, "loss": LOSSES}
 
     passages_per_query: int = Field(16, ge=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +15,8 @@ from qontext.frame.errors import QontextError
 from qontext.models.attention import compute_first_token_alone
 from qontext.models.batching import pack_by_tokens
 from qontext.models.cross_encoder import encode_pairs, pad_pairs
+from qontext.models.encoder import UNLIMITED
+from qontext.models.families import Family, family_of, find_family
 from qontext.models.folder import locate
 from qontext.models.load import load, read_config, seeded
 from qontext.models.precision import keep_fp32
@@ -121,40 +122,40 @@ def load_classifier(name: str, seed: int, dropout: float | None) -> tuple[Any, A
     """
     directory = locate(name).transformer
     settings = read_config(directory, num_labels=1)
-    rates, reserved = _classifier(settings, str(directory))
+    family = _classifying(settings, str(directory))
     if dropout is not None:
-        for rate in rates:
-            setattr(settings, rate, dropout)
+        for rate in (*family.dropouts, *_HEAD_DROPOUTS):
+            if hasattr(settings, rate):
+                setattr(settings, rate, dropout)
+    tokenizer = load_tokenizer(directory)
+    check_tokenizer(tokenizer, directory, is_masked=family.auto == "AutoModelForMaskedLM")
+    if family.auto == "AutoModelForCausalLM":  # the library finds the last token by the padding
+        settings.get_text_config().pad_token_id = tokenizer.pad_token_id
     more: dict[str, Any] = {"config": settings, "ignore_mismatched_sizes": True}
     with seeded(seed):
         model, _ = load("AutoModelForSequenceClassification", directory, "encoder", **more)
     keep_fp32(model)
-    tokenizer = load_tokenizer(directory)
-    check_tokenizer(tokenizer, directory)
     check_vocabulary(tokenizer, model.get_input_embeddings().num_embeddings, directory)
-    return model, tokenizer, int(settings.max_position_embeddings) - reserved
+    positions = (
+        getattr(settings.get_text_config(), "max_position_embeddings", None) or tokenizer.model_max_length
+    )
+    return model, tokenizer, min(int(positions), UNLIMITED) - family.reserved_positions(settings)
 
 
-CLASSIFIERS = {
-    "ernie": ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"),
-    "deberta": ("hidden_dropout_prob", "attention_probs_dropout_prob", "pooler_dropout", "cls_dropout"),
-    "deberta-v2": ("hidden_dropout_prob", "attention_probs_dropout_prob", "pooler_dropout", "cls_dropout"),
-}
-"""Architectures that are no encoders here, but whose sequence classifiers train (DeBERTa-v3 is a deberta-v2), with the
-configuration keys of their dropout rates."""
+_HEAD_DROPOUTS = ("classifier_dropout", "classifier_dropout_prob", "pooler_dropout", "cls_dropout")
+"""The configuration keys of the dropout rates of classifiers."""
 
 
-def _classifier(settings: Any, place: str) -> tuple[Sequence[str], int]:
-    """The configuration keys of the dropout rates, and the rows of the position table that no token can have."""
-    from qontext.models.families import FAMILIES, family_of
+def _classifying(settings: Any, place: str) -> Family:
+    """The family of an architecture that has a sequence classifier in transformers."""
+    from transformers import AutoModelForSequenceClassification
 
-    if settings.model_type in CLASSIFIERS and not getattr(settings, "is_decoder", False):
-        return CLASSIFIERS[settings.model_type], 0
-    if settings.model_type not in FAMILIES:
+    classifiers: Any = AutoModelForSequenceClassification
+    is_half = settings.is_encoder_decoder or find_family(settings).auto == "AutoModelForTextEncoding"
+    if type(settings) not in classifiers._model_mapping or is_half:
         raise QontextError(
             f"{settings.model_type!r} is not a supported architecture of rerankers",
             place=place,
-            remedy=f"Supported architectures: {', '.join([*FAMILIES, *CLASSIFIERS])}.",
+            remedy="Choose an architecture with a sequence classifier in transformers, such as BERT, DeBERTa or Qwen.",
         )
-    family = family_of(settings, place)
-    return (*family.dropouts, "classifier_dropout"), family.reserved_positions(settings)
+    return family_of(settings, place)

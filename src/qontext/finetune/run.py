@@ -20,7 +20,6 @@ def run(config: FinetuneConfig, work: Workdir) -> dict[str, Any]:
     from qontext.finetune.bi_encoder import BiEncoder
     from qontext.finetune.examples import read_examples
     from qontext.models.attention import compute_first_token_alone
-    from qontext.models.encoder import load_encoder
     from qontext.training.distributed import join
     from qontext.training.loop import train
 
@@ -28,12 +27,12 @@ def run(config: FinetuneConfig, work: Workdir) -> dict[str, Any]:
     config = config.settled(work, group.device)
     teacher = read_run(config.teacher) if config.teacher else None
     examples, source = read_examples(config.groups, config.split, config.passages, teacher)
-    encoder = load_encoder(config.encoder, seed=config.seed, dropout=config.dropout)
+    encoder = config.open_encoder(config.encoder)
     query_encoder = _query_encoder(config)
-    check_length("passage_length", config.passage_length, encoder.max_length, config.encoder)
-    check_length("query_length", config.query_length, encoder.max_length, config.encoder)
     representation = open_representation(config, encoder)
-    reader = _reader(config, representation, encoder.tokenizer, says=group.is_first)
+    reader = _reader(config, representation, encoder, says=group.is_first)
+    check_length("passage_length", reader.lengths.passage, encoder.max_length, config.encoder)
+    check_length("query_length", reader.lengths.query, encoder.max_length, config.encoder)
     batch_teacher = open_batch_teacher(config, group)
     plan = _plan(config, examples, source, reader, group, work, batch_teacher)
     steps = config.steps_over(len(examples))
@@ -69,11 +68,11 @@ def run(config: FinetuneConfig, work: Workdir) -> dict[str, Any]:
         evaluations=evaluations,
     )
     if group.is_first:
-        _save(config, model, reader.titles, summary, work)
+        _save(config, model, reader, summary, work)
     return summary if group.is_first else {}
 
 
-def _save(config: FinetuneConfig, model: Any, titles: Any, summary: dict[str, Any], work: Workdir) -> None:
+def _save(config: FinetuneConfig, model: Any, reader: Any, summary: dict[str, Any], work: Workdir) -> None:
     from qontext.finetune.card import retriever_card
     from qontext.models.folder import QUERY_FOLDER
     from qontext.models.representations.base import Lengths
@@ -81,7 +80,8 @@ def _save(config: FinetuneConfig, model: Any, titles: Any, summary: dict[str, An
     from qontext.training import checkpoint, metrics
 
     model.to("cpu")
-    longest = config.passage_length if config.untied else max(config.query_length, config.passage_length)
+    titles = reader.titles
+    longest = reader.lengths.passage if config.untied else max(reader.lengths)
     lengths = Lengths(config.query_length, config.passage_length)
     with work.write_folder(".") as folder:
         model.representation.save(model.encoder, folder, lengths, max_length=longest)
@@ -89,7 +89,7 @@ def _save(config: FinetuneConfig, model: Any, titles: Any, summary: dict[str, An
         if model.query_encoder is not None:
             (folder / QUERY_FOLDER).mkdir()
             halves = model.query_encoder, folder / QUERY_FOLDER
-            model.representation.save(*halves, lengths, max_length=config.query_length)
+            model.representation.save(*halves, lengths, max_length=reader.lengths.query)
             config.save_adapter(model.query_encoder.backbone, folder / QUERY_FOLDER, config.encoder)
         record_title(folder, titles.rule)
         card = retriever_card(config, summary, model.representation, titles)
@@ -102,14 +102,13 @@ def _save(config: FinetuneConfig, model: Any, titles: Any, summary: dict[str, An
 def _query_encoder(config: FinetuneConfig) -> Any:
     """The query encoder of an untied pair: that of earlier training, or else a copy of the initial encoder. None if both
     share one."""
-    from qontext.models.encoder import load_encoder
     from qontext.models.folder import QUERY_FOLDER, locate
 
     trained = locate(config.encoder).transformer / QUERY_FOLDER
     is_pair = (trained / "config.json").is_file()
     if config.untied:
         start = str(trained) if is_pair else config.encoder
-        return load_encoder(start, seed=config.seed, dropout=config.dropout)
+        return config.open_encoder(start)
     if is_pair:
         log.warn(
             f"{config.encoder} has a separate encoder for queries, which is ignored: --untied trains both."
@@ -122,18 +121,31 @@ def open_representation(config: FinetuneConfig, encoder: Any) -> Any:
     from qontext.models.folder import locate
     from qontext.models.representations.base import Lengths
 
+    if config.representation != "vector" and encoder.predicts != "masked":
+        raise QontextError(
+            f"the representation {config.representation!r} is not supported for {encoder.config.model_type!r}",
+            place=config.encoder,
+            remedy="Choose --representation vector, or a masked language model.",
+        )
     layout = locate(config.encoder).layout
     kind, options = REPRESENTATIONS.load(config.representation), config.options("representation")
     return kind.new(encoder, layout, options, Lengths(config.query_length, config.passage_length))
 
 
-def _reader(config: FinetuneConfig, representation: Any, tokenizer: Any, *, says: bool) -> Any:
+def _reader(config: FinetuneConfig, representation: Any, encoder: Any, *, says: bool) -> Any:
     """The form in which the model reads texts."""
     from qontext.finetune.batches import Reader
     from qontext.models.representations.base import Lengths
+    from qontext.models.tokenizer import prompt_length
 
-    lengths, titles = Lengths(config.query_length, config.passage_length), config.titles(tokenizer, says=says)
-    return Reader(tokenizer, representation.prompts(), lengths, titles)
+    lengths = Lengths(config.query_length, config.passage_length)
+    titles = config.titles(encoder.tokenizer, says=says)
+    if own := representation.prompts():
+        return Reader(encoder.tokenizer, own, lengths, titles)
+    prompts = encoder.prompts
+    more = (prompt_length(encoder.tokenizer, prompts[kind]) for kind in ("query", "passage"))
+    lengths = Lengths(*(length + tokens for length, tokens in zip(lengths, more)))
+    return Reader(encoder.tokenizer, prompts, lengths, titles)
 
 
 def check_length(name: str, value: int, most: int, encoder: str) -> None:
@@ -147,13 +159,13 @@ def _evaluations(
     """Evaluation of retrieval on the labeled set `dev`."""
     from qontext.training.evaluation import Evaluations, Probe
 
-    settings: dict[str, Any] = {"queries": config.dev_queries, "query_tokens": config.query_length}
+    settings: dict[str, Any] = {"queries": config.dev_queries, "query_tokens": reader.lengths.query}
     prompts = reader.prompts
     settings |= {
         "prompts": (prompts.get("query", ""), prompts.get("passage", "")),
         "between": reader.titles.between,
     }
-    probe = Probe(str(config.dev), config.dev_split, reader.tokenizer, config.passage_length, **settings)
+    probe = Probe(str(config.dev), config.dev_split, reader.tokenizer, reader.lengths.passage, **settings)
 
     def measure() -> dict[str, float]:
         return probe.measure(

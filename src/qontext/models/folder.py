@@ -21,8 +21,8 @@ from __future__ import annotations
 import contextlib
 import difflib
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -43,7 +43,8 @@ from qontext.models.titles import recorded_title
 Kind = Literal["query", "passage"]
 QUERY_FOLDER = "query"
 """The folder of the query encoder of an untied pair, in the retriever's directory."""
-_PROMPTS: dict[Kind, tuple[str, ...]] = {"query": ("query",), "passage": ("document", "passage", "corpus")}
+PROMPTS: dict[Kind, tuple[str, ...]] = {"query": ("query",), "passage": ("document", "passage", "corpus")}
+"""The names of each kind's prompt in sentence-transformers; the first one that is there counts."""
 _LEGACY_POOLING = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_mean_tokens": "mean",
@@ -162,15 +163,23 @@ class FolderLayout:
     """The folder of the module by which the representation is known; None for one vector."""
     title: TitleRule | None = None
     """The rule for the titles of passages; None without a record."""
+    is_bare: bool = False
+    """True without a list of modules, so that the pooling is but the default."""
 
     def representation_class(self) -> Any:
         """The class of the representation; one from user code needs the user's word."""
         root = _root(self.transformer)
         return REPRESENTATIONS.load(self.representation, place=root and root / "modules.json")
 
+    def prompted(self, prompts: Mapping[Kind, str | None]) -> FolderLayout:
+        """The layout with other prompts of these kinds: texts, or names of the folder's own; None leaves what there is."""
+        own, given = self.prompts, {kind: prompt for kind, prompt in prompts.items() if prompt is not None}
+        named = {PROMPTS[kind][0]: own.get(prompt, prompt) for kind, prompt in given.items()}
+        return replace(self, prompts={**self.prompts, **named})
+
     def prompt(self, kind: Kind) -> str:
         """The prompt before each text of this kind."""
-        name = next((name for name in _PROMPTS[kind] if name in self.prompts), self.default_prompt)
+        name = next((name for name in PROMPTS[kind] if name in self.prompts), self.default_prompt)
         return self.prompts.get(name, "") if name else ""
 
 
@@ -179,7 +188,9 @@ def read_layout(directory: Path) -> FolderLayout:
     root = _root(directory)
     if root is None:
         title = recorded_title(directory)
-        return FolderLayout(directory, "cls", (), False, {}, None, False, None, "dot", title=title)
+        return FolderLayout(
+            directory, "cls", (), False, {}, None, False, None, "dot", title=title, is_bare=True
+        )
     listed = read_json(root / "modules.json", list[Module])
     if any(m["type"].startswith("pylate.") for m in listed):
         raise QontextError(
@@ -311,7 +322,9 @@ def _shapes(file: Path) -> Iterator[tuple[str, list[int]]]:
 def _check_sizes(config: dict[str, Any], shapes: Shapes, place: Path) -> None:
     widest = max((max(shape, default=1) for shape in shapes.values()), default=_MOST)
     positions = [
-        max(shape, default=1) for name, shape in shapes.items() if "position" in name or ".wpe." in name
+        max(shape, default=1)
+        for name, shape in shapes.items()
+        if ("position" in name or ".wpe." in name) and "vision" not in name  # of patches of images
     ]
     limits = {
         **dict.fromkeys(_LAYERS, len(shapes) or 10_000),

@@ -16,8 +16,9 @@ from safetensors import safe_open
 from torch import Tensor
 
 from qontext.frame import log
+from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError, choose, first_line, raise_if_out_of_memory
-from qontext.models.families import family_of
+from qontext.models.families import Family, family_of, find_family
 from qontext.models.folder import WEIGHTS
 from qontext.models.precision import keep_fp32
 
@@ -36,9 +37,7 @@ def load(
     """The model in `folder`, read by one of transformers' auto classes in fp32, and the names of its weights that are
     missing there. `what` names it in messages; `settings` are those of `from_pretrained`.
     """
-    import transformers
-
-    kind: Any = getattr(transformers, auto)
+    kind = transformers_class(auto)
     settings = {"use_safetensors": True, "dtype": torch.float32, **settings}
     try:
         with quiet():
@@ -68,11 +67,14 @@ def require_weights(missing: set[str], folder: Path) -> None:
 def load_backbone(folder: Path) -> Any:
     """The backbone in fp32, without a pooler: no vector depends on it, and many folders have no weights for it, so that
     the library would initialize them at random."""
+    auto = find_family(read_config(folder)).auto
     model, missing = load(
-        "AutoModel", folder, "encoder", remedy="Expected config.json and model.safetensors."
+        auto if auto == "AutoModelForTextEncoding" else "AutoModel",
+        folder,
+        "encoder",
+        remedy="Expected config.json and model.safetensors.",
     )
-    prefix = "encoder." if model.config.is_encoder_decoder else ""
-    model = model.get_encoder() if model.config.is_encoder_decoder else model
+    model, prefix = _encoder_half(model)
     if "add_pooling_layer" in inspect.signature(type(model).__init__).parameters:
         model.pooler = None
     require_weights(missing & {prefix + name for name in model.state_dict()}, folder)
@@ -80,21 +82,31 @@ def load_backbone(folder: Path) -> Any:
     return model.eval()
 
 
+def _encoder_half(model: Any) -> tuple[Any, str]:
+    """The encoder of a model with a decoder, and its prefix; any other model as it is."""
+    if not model.config.is_encoder_decoder or not hasattr(model, "decoder"):
+        return model, ""
+    return model.get_encoder(), "encoder."
+
+
 def new_model(config: Any, attention: str, seed: int, dropout: float | None) -> Any:
-    """A newly initialized model."""
-    auto: Any = _auto_model()
-    options = _options(config, attention, dropout, config.model_type)
+    """A newly initialized masked language model."""
+    options = _options(config, family_of(config, config.model_type), attention, dropout)
+    auto: Any = transformers_class("AutoModelForMaskedLM")
     with seeded(seed), quiet():
         return auto.from_config(**options)
 
 
-def load_mlm(
+def load_model(
     directory: Path, attention: str, seed: int, dropout: float | None, name: str
 ) -> tuple[Any, dict[str, Tensor]]:
-    """The masked language model in `directory`, in fp32, and its pooler, which is unused but saved again. A model without an
-    MLM head gets a new one, initialized from `seed` and tied to the word embeddings. `name` is the model's in messages.
+    """The model in `directory`, in fp32, with the head of its family, and its pooler, which is unused but saved again. A
+    model without the head gets a new one, initialized from `seed` and tied to the word embeddings. `name` is the model's
+    in messages.
     """
-    options = _options(read_config(directory), attention, dropout, str(directory))
+    config = read_config(directory)
+    family = family_of(config, str(directory))
+    options = _options(config, family, attention, dropout)
     if not any(directory.glob(WEIGHTS)):
         pickled = any(directory.glob("*.bin"))
         raise QontextError(
@@ -105,11 +117,18 @@ def load_mlm(
             remedy="Expected model.safetensors, as written by transformers' save_pretrained.",
         )
     with seeded(seed):
-        model, missing = load("AutoModelForMaskedLM", directory, "model", **options)
+        model, missing = load(family.auto, directory, "model", **options)
+    if family.predicts(config) == "nothing" and family.auto != "AutoModelForCausalLM":
+        model, prefix = _encoder_half(model)
+        if getattr(model, "pooler", None) is not None:
+            model.pooler = None
+        require_weights(missing & {prefix + name for name in model.state_dict()}, directory)
+        return model, {}
     prefix = f"{model.base_model_prefix}."
     require_weights({key for key in missing if key.startswith(prefix)}, directory)
     if missing:
-        log.note(f"{name} has no MLM head; a new one is initialized, tied to the word embeddings.")
+        head = "MLM head" if family.auto == "AutoModelForMaskedLM" else "language-model head"
+        log.note(f"{name} has no {head}; a new one is initialized, tied to the word embeddings.")
         model.config.tie_word_embeddings = True
         model.tie_weights()
     return model, _pooler(directory, prefix)
@@ -127,14 +146,14 @@ def _pooler(directory: Path, prefix: str) -> dict[str, Tensor]:
     return pooler
 
 
-def _options(config: Any, attention: str, dropout: float | None, place: str) -> dict[str, Any]:
+def _options(config: Any, family: Family, attention: str, dropout: float | None) -> dict[str, Any]:
     """Model constructor arguments. Architectures without fused attention (MPNet) fall back to the eager one."""
-    family = family_of(config, place)
     if dropout is not None:
         for name in family.dropouts:
-            setattr(config, name, dropout)
+            if hasattr(config, name):
+                setattr(config, name, dropout)
     choose(attention, ATTENTIONS, "attention implementation")
-    kind: Any = _auto_model()._model_mapping[type(config)]
+    kind: Any = transformers_class(family.auto)._model_mapping[type(config)]
     fused = attention != "sdpa" or kind._supports_sdpa
     return {
         "config": config,
@@ -143,23 +162,33 @@ def _options(config: Any, attention: str, dropout: float | None, place: str) -> 
     }
 
 
-def _auto_model() -> Any:
-    from transformers import AutoModelForMaskedLM
+def transformers_class(name: str) -> Any:
+    """A class of transformers."""
+    import transformers
 
-    return AutoModelForMaskedLM
+    return getattr(transformers, name)
 
 
 def read_config(directory: Path, **settings: Any) -> Any:
-    """The configuration of the model in a folder."""
+    """The configuration of the model in a folder. A model that needs code from its folder is refused."""
     from transformers import AutoConfig
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
+    place = directory / "config.json"
+    about = read_json(place, dict[str, Any])
+    kind = about.get("model_type")
+    if kind not in CONFIG_MAPPING_NAMES and about.get("auto_map"):
+        raise QontextError(
+            f"the architecture {str(kind)[:40]!r} needs code from its folder, which is never executed",
+            place=place,
+            remedy="Choose a model that transformers runs itself; many are also published in such a form.",
+        )
     try:
         return AutoConfig.from_pretrained(
             str(directory), local_files_only=True, trust_remote_code=False, **settings
         )
     except Exception as error:  # ValueError, KeyError, a JSON error: whatever it is, this file is wrong
         raise_if_out_of_memory(error)
-        place = directory / "config.json"
         raise QontextError(f"not a readable configuration: {first_line(error)}", place=place) from None
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NotRequired
+from typing import Any, NotRequired
 
 import torch
 from pydantic import PositiveInt
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
@@ -32,11 +32,21 @@ def _last(hidden_NTH: Tensor, mask_NT: Tensor) -> Tensor:
     return hidden_NTH[torch.arange(len(hidden_NTH), device=hidden_NTH.device), mask_NT.sum(1) - 1]
 
 
+def _weighted(hidden_NTH: Tensor, mask_NT: Tensor) -> Tensor:
+    """SGPT: the later a token, the more it weighs."""
+    weights = mask_NT.cumsum(1).unsqueeze(-1).to(hidden_NTH.dtype) * mask_NT.unsqueeze(-1)
+    return (hidden_NTH * weights).sum(1) / weights.sum(1)
+
+
 POOLINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "cls": lambda hidden_NTH, mask_NT: hidden_NTH[:, 0],
     "mean": _mean,
     "max": _max,
     "lasttoken": _last,
+    "weightedmean": _weighted,
+    "mean_sqrt_len_tokens": lambda hidden_NTH, mask_NT: (
+        _mean(hidden_NTH, mask_NT) * mask_NT.sum(1, keepdim=True).sqrt()
+    ),
 }
 
 
@@ -49,6 +59,9 @@ class Dense(TypedDict):
     activation_function: NotRequired[str]
 
 
+WEIGHTS = "model.safetensors"
+
+
 class DenseLayer(nn.Sequential):
     """A linear layer with its activation; `dimension` is its output dimension."""
 
@@ -56,9 +69,26 @@ class DenseLayer(nn.Sequential):
         super().__init__(linear, activation)
         self.dimension = linear.out_features
 
+    def settings(self) -> dict[str, Any]:
+        """Its config.json."""
+        linear, activation = self
+        about = {"in_features": linear.in_features, "out_features": linear.out_features}
+        kind = type(activation)
+        return {
+            **about,
+            "bias": linear.bias is not None,
+            "activation_function": f"{kind.__module__}.{kind.__name__}",
+        }
+
+
+def save_dense(layer: DenseLayer, folder: Path) -> None:
+    """Write the weights of a dense layer, as sentence-transformers reads them."""
+    weights = {f"linear.{name}": weight.detach().cpu() for name, weight in layer[0].state_dict().items()}
+    save_file(weights, folder / WEIGHTS)
+
 
 def read_dense(path: Path) -> DenseLayer:
-    config, file = read_json(path / "config.json", Dense), path / "model.safetensors"
+    config, file = read_json(path / "config.json", Dense), path / WEIGHTS
     if not file.is_file():
         pickled = (path / "pytorch_model.bin").is_file()
         raise QontextError(

@@ -43,6 +43,18 @@ def weighted_cross_entropy(
     return loss
 
 
+class TiedOutput:
+    """Word embeddings as a linear layer, for a model without a head."""
+
+    bias = None
+
+    def __init__(self, embedding: nn.Embedding) -> None:
+        self.weight = embedding.weight
+
+    def __call__(self, hidden_KH: Tensor) -> Tensor:
+        return F.linear(hidden_KH, self.weight)
+
+
 class _InBlocks(torch.autograd.Function):
     @staticmethod
     def forward(

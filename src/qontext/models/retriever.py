@@ -11,7 +11,7 @@ Shapes: N texts, T tokens, H hidden size, D dimensions of the vector.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,7 +26,8 @@ from qontext.frame import log
 from qontext.frame.errors import QontextError
 from qontext.models.attention import compute_first_token_alone
 from qontext.models.batching import Ints, grid_for, pad, run_batches
-from qontext.models.encoder import load_encoder
+from qontext.models.encoder import UNLIMITED, load_encoder
+from qontext.models.families import find_family, is_decoder
 from qontext.models.folder import QUERY_FOLDER, Kind, locate
 from qontext.models.load import load_backbone
 from qontext.models.packed import Packed
@@ -34,7 +35,7 @@ from qontext.models.pooling import POOLINGS, read_dense
 from qontext.models.precision import Precision, autocast, resolve_device, resolve_precision
 from qontext.models.products import use_where_faster
 from qontext.models.titles import Titles
-from qontext.models.tokenizer import check_vocabulary, load_tokenizer, token_ids
+from qontext.models.tokenizer import check_vocabulary, end_texts, load_tokenizer, token_ids
 
 if TYPE_CHECKING:
     from qontext.models.representations.base import Representation
@@ -58,8 +59,8 @@ class Retriever:
         Maximum tokens of a text; longer texts are truncated. Default: the encoder's limit. batch_tokens:
         Tokens per batch, including padding. dimensions: Cut vectors to their first dimensions, as an encoder trained
         with 'finetune --dimensions' allows. Default: all. title: prepend, sep or leave: what is done with the titles of
-        passages. Default: as the folder says, else prepend. packed: Accept an encoder whose texts do not become one vector
-        each (SPLADE, ColBERT). `encode` then returns `Packed` representations.
+        passages. Default: as the folder says, else prepend. prompts: Texts before those of a kind. Default: the folder's.
+        packed: Accept an encoder whose texts do not become one vector each (SPLADE, ColBERT): `encode` returns `Packed`.
     """
 
     model: Any
@@ -85,26 +86,29 @@ class Retriever:
         dimensions: int | None = None,
         title: TitleRule | None = None,
         packed: bool = False,
+        prompts: Mapping[Kind, str | None] | None = None,
     ) -> None:
         name = os.fspath(name)
         self._settings: dict[str, Any] = {"device": device, "precision": precision, "pooling": pooling}
         self._settings |= {"max_length": max_length, "batch_tokens": batch_tokens, "dimensions": dimensions}
+        self._settings["prompts"] = prompts
         self._of_queries: Retriever | None = None
         self.device = resolve_device(device)
         self.dtype = resolve_precision(precision, self.device)
         self.grid = grid_for(self.device, self.dtype, inference=True)
-        self.layout = locate(name).layout
+        self.layout = locate(name).layout.prompted(prompts or {})
         if pooling is not None:
             self.layout = replace(self.layout, pooling=pooling)
         if self.layout.module is None:
             positions = self._open_pooled(name)
         else:
             positions = self._open_representation(name, accepts_packed=packed)
+        self.positions = positions or UNLIMITED
         self.titles = Titles.of(title or self.layout.title or "prepend", self.tokenizer, name)
         if max_length and positions and max_length > positions:
             raise QontextError(f"the encoder's limit is {positions:,} tokens, got {max_length:,}", place=name)
         limits = (self.layout.max_length, self.tokenizer.model_max_length, positions)
-        self.max_length = int(max_length or min(limit for limit in limits if limit))
+        self.max_length = int(max_length or min(UNLIMITED, *(limit for limit in limits if limit)))
         # A GPU needs large batches; a CPU is fastest while those of all its threads fit its caches.
         self.batch_tokens = batch_tokens or (65_536 if self.device.type != "cpu" else 1_024)
         if dimensions is not None:
@@ -120,15 +124,18 @@ class Retriever:
             )
         self.tokenizer = load_tokenizer(self.layout.transformer)
         model = load_backbone(self.layout.transformer).to(self.device)
+        if self.layout.is_bare and is_decoder(model.config):  # whose first token sees nothing
+            self.tokenizer = end_texts(self.tokenizer)
+            self.layout = replace(self.layout, pooling=self._settings["pooling"] or "lasttoken")
         use_where_faster(model, self.device, self.dtype)
         if self.layout.pooling == "cls":
             compute_first_token_alone(model)
         check_vocabulary(self.tokenizer, model.get_input_embeddings().num_embeddings, name)
         self.model, self.config = model, model.config
         self.dense = [read_dense(path).to(self.device) for path in self.layout.dense]
-        self.width = int(model.config.hidden_size)
+        self.width = int(find_family(model.config).output_size(model.config))
         self.dimension = self.dense[-1].dimension if self.dense else self.width
-        return getattr(model.config, "max_position_embeddings", None)
+        return getattr(model.config.get_text_config(), "max_position_embeddings", None)
 
     def _open_representation(self, name: str, *, accepts_packed: bool) -> int:
         """Load the encoder and the representation, whose forward pass is that of training."""

@@ -13,7 +13,7 @@ The same encoder produces the same bytes.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -26,7 +26,7 @@ from qontext.models.load import quiet
 from qontext.models.tokenizer import save_tokenizer
 from qontext.training import adapters
 
-Pooling = Literal["cls", "mean"]
+Pooling = Literal["cls", "mean", "lasttoken"]
 Similarity = Literal["dot", "cosine"]
 _MADE = """
 ## How it was made
@@ -96,8 +96,11 @@ def write_modules(
     )
 
 
-def vector_modules(hidden_size: int, pooling: str, *, normalize: bool) -> list[ModuleFolder]:
-    """The modules of an encoder of one vector. `pooling` is that of a layout."""
+def vector_modules(
+    hidden_size: int, pooling: str, *, normalize: bool, dense: Iterable[Any] = ()
+) -> list[ModuleFolder]:
+    """The modules of an encoder of one vector, with the dense layers after its pooling. `pooling` is that of a
+    layout."""
     settings = {
         "word_embedding_dimension": hidden_size,
         "pooling_mode_cls_token": pooling == "cls",
@@ -108,7 +111,9 @@ def vector_modules(hidden_size: int, pooling: str, *, normalize: bool) -> list[M
     }
     # The names under which every version since 2 finds its modules; version 5 also has longer ones.
     modules = [ModuleFolder("models.Transformer", ""), ModuleFolder("models.Pooling", "1_Pooling", settings)]
-    return [*modules, ModuleFolder("models.Normalize", "2_Normalize")] if normalize else modules
+    for layer in dense:
+        modules.append(ModuleFolder("models.Dense", f"{len(modules)}_Dense", layer.settings()))
+    return [*modules, ModuleFolder("models.Normalize", f"{len(modules)}_Normalize")] if normalize else modules
 
 
 def _write(path: Path, value: Any) -> None:

@@ -6,7 +6,7 @@ import copy
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -105,19 +105,82 @@ def lowered(text: str, tokenizer: Any) -> str:
     return token.join(part.lower() for part in text.split(token)) if token else text.lower()
 
 
-def check_tokenizer(tokenizer: Any, place: str | Path) -> None:
-    """Refuse a tokenizer without the special tokens that masking and pooling need."""
-    missing = [name for name in ("pad", "cls", "sep", "mask") if getattr(tokenizer, f"{name}_token") is None]
-    if missing:
+class Frame(NamedTuple):
+    """The ids that a tokenizer puts before and after those of a text."""
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.before) + len(self.after)
+
+
+def frame_of(tokenizer: Any, prompt: str = "") -> Frame:
+    """The special tokens around a text, and the prompt before it."""
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    encoding = backend.encode("a")
+    own = np.flatnonzero(np.array(encoding.special_tokens_mask) == 0)
+    first, last = (int(own[0]), int(own[-1]) + 1) if len(own) else (len(encoding.ids), len(encoding.ids))
+    before = (*encoding.ids[:first], *backend.encode(prompt.strip(), add_special_tokens=False).ids)
+    return Frame(tuple(before), tuple(encoding.ids[last:]))
+
+
+def end_texts(tokenizer: Any) -> Any:
+    """The tokenizer, which ends each text with its end token, as decoders for retrieval do: a bare language model's text
+    ends in whatever word is last."""
+    end = tokenizer.eos_token
+    if frame_of(tokenizer).after or end is None:
+        return tokenizer
+    from tokenizers import processors
+    from transformers import PreTrainedTokenizerFast
+
+    backend = tokenizer.backend_tokenizer
+    before = backend.post_processor
+    closing = processors.TemplateProcessing(
+        single=f"$A {end}", pair=f"$A $B:1 {end}:1", special_tokens=[(end, tokenizer.eos_token_id)]
+    )
+    backend.post_processor = closing if before is None else processors.Sequence([before, closing])
+    # As this class, because the others make post-processors of their own when they are loaded.
+    kind: Any = PreTrainedTokenizerFast
+    names = {f"{name}_token": getattr(tokenizer, f"{name}_token") for name in ("bos", "eos", "unk", "pad")}
+    return kind(tokenizer_object=backend, model_max_length=tokenizer.model_max_length, **names)
+
+
+def prompt_length(tokenizer: Any, prompt: str) -> int:
+    """The number of a prompt's tokens."""
+    ids = tokenizer.backend_tokenizer.encode(prompt.strip(), add_special_tokens=False).ids
+    return len(ids)
+
+
+def check_tokenizer(tokenizer: Any, place: str | Path, *, is_masked: bool = True) -> None:
+    """Refuse a tokenizer without the special tokens that masking and pooling need. Without a padding token, a decoder's end
+    token is used as one."""
+    if not is_masked:
+        if tokenizer.pad_token is None:
+            tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
+        if tokenizer.pad_token is None:
+            raise QontextError(
+                "the tokenizer has neither a padding nor an end token",
+                place=place,
+                remedy="Add it to tokenizer_config.json.",
+            )
+        return
+    begin = tokenizer.cls_token or tokenizer.bos_token
+    end = tokenizer.sep_token or tokenizer.eos_token
+    special = {"pad": tokenizer.pad_token, "cls": begin, "sep": end, "mask": tokenizer.mask_token}
+    if missing := [name for name, token in special.items() if token is None]:
         raise QontextError(
             f"the tokenizer has no {', '.join(missing)} token",
             place=place,
             remedy="Add it to tokenizer_config.json, or train a tokenizer: qontext train-tokenizer",
         )
-    ids = tokenizer("a")["input_ids"]
-    if not ids or ids[0] != tokenizer.cls_token_id or ids[-1] != tokenizer.sep_token_id:
+    before, after = ([tokenizer.convert_ids_to_tokens(id) for id in ids] for ids in frame_of(tokenizer))
+    is_ended = after[-1:] == [end] or not (after or tokenizer.sep_token)
+    if before[:1] != [begin] or not is_ended:
         raise QontextError(
-            f"the tokenizer does not put {tokenizer.cls_token} before and {tokenizer.sep_token} after a text",
+            f"the tokenizer does not put {begin} before and {end} after a text",
             place=place,
             remedy="Add a post-processor to its tokenizer.json that inserts them.",
         )
@@ -125,7 +188,7 @@ def check_tokenizer(tokenizer: Any, place: str | Path) -> None:
 
 def check_fit(tokenizer: Any, config: Any, reserved_positions: int, place: str | Path) -> None:
     """Refuse a tokenizer whose ids the encoder cannot embed or would misread."""
-    check_vocabulary(tokenizer, config.vocab_size, place)
+    check_vocabulary(tokenizer, config.get_text_config().vocab_size, place)
     padding, expected = tokenizer.pad_token_id, reserved_positions - 1
     if reserved_positions and padding != expected:
         raise _misfit(f"its padding id is {padding}, the encoder expects {expected}", place)

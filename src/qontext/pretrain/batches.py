@@ -22,6 +22,7 @@ from qontext.contexts import Context
 from qontext.contexts.base import Ints, Slices, Sources
 from qontext.frame.errors import QontextError
 from qontext.models.batching import FINE, Grid, pack_by_tokens
+from qontext.models.families import Predicts
 from qontext.pretrain.masking import Vocabulary
 from qontext.pretrain.texts import Bag, Bags, FlatTexts, Prepared, Text
 from qontext.training.batch import Batch, Rows, Tensors
@@ -113,6 +114,8 @@ class BatchPlan:
     world: int = 1
     neighbors: int = 1
     grid: Grid = FINE
+    predicts: Predicts = "masked"
+    """What the encoder itself predicts of the texts that it reads."""
 
     @property
     def choices(self) -> int:
@@ -138,7 +141,7 @@ class BatchPlan:
         # is paired with itself is two members.
         keys = [hashed(self.seed, "row", visit, anchors, number) for number in range(len(members))]
         encoded = Slices.join(members[:repeat])
-        encoder = self._masked(encoded, np.concatenate(keys[:repeat]), "encoder", self.layout.encoder_rate)
+        encoder = self._encoded(encoded, np.concatenate(keys[:repeat]))
         decoder = None
         if self.layout.decode != "nothing":
             order = -1 if self.layout.decode == "other" else 1
@@ -168,6 +171,13 @@ class BatchPlan:
             begin, end = self.documents[numbers], self.documents[numbers + 1]
             numbers = begin + below(end - begin, self.seed, "anchor", numbers, epoch)
         return self.anchors[numbers], epoch, first
+
+    def _encoded(self, slices: Slices, keys: U64) -> Prepared:
+        """The texts that the encoder reads, with what it predicts of them itself."""
+        rate = self.layout.encoder_rate
+        if self.predicts == "next" and rate > 0:
+            return self._flatten(slices, keys).whole(next_token=True, words=self.words, decoded=False)
+        return self._masked(slices, keys, "encoder", rate if self.predicts == "masked" else 0.0)
 
     def _masked(self, slices: Slices, keys: U64, stream: str, rate: float) -> Prepared:
         """Texts with this share of masked tokens; draws are independent for each stream."""
@@ -208,7 +218,7 @@ class BatchPlan:
             place, target = np.repeat(first, count) + within, np.repeat(to, count) + within
             ids[target], starts[target] = store_ids[place], store_starts[place]
         starts[(at + titles)[(titles > 0) & (bodies > 0)]] = True  # a cropped text may begin inside a word
-        return FlatTexts(ids, starts, lengths, keys)
+        return FlatTexts(ids, starts, lengths, keys, slices.is_query)
 
     def _titles(self, slices: Slices) -> tuple[Ints, Ints]:
         """[N] where the titles of the slices begin, and [N] how many of their tokens are read: all, or of a long one as many
@@ -231,9 +241,9 @@ class BatchPlan:
         row_keys: U64,
     ) -> Batch:
         """The batch, from all rows' texts, their pairs, documents and whether they are contexts, and `row_keys`."""
-        beside = decoder.widths() if decoder else None
-        cuts = pack_by_tokens(encoder.widths(), beside, self.micro_tokens, self.grid)
-        widest = self.sources.max_tokens + 2
+        beside = decoder.widths(self.words) if decoder else None
+        cuts = pack_by_tokens(encoder.widths(self.words), beside, self.micro_tokens, self.grid)
+        widest = self.sources.max_tokens + max(map(len, self.words.frames()))
         micro = [
             MicroBatch(
                 encoder.pad(rows, self.words, widest, self.grid),

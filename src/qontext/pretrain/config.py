@@ -10,13 +10,13 @@ from qontext.data.passage import TitleRule
 from qontext.frame.config import Advanced, Input, Machine, without_empty
 from qontext.frame.errors import QontextError
 from qontext.pretrain.objectives import METHODS
-from qontext.training.config import AdaptedConfig
+from qontext.training.config import EncoderConfig
 
 if TYPE_CHECKING:
     from qontext.pretrain.objectives.base import Common
 
 
-class PretrainConfig(AdaptedConfig):
+class PretrainConfig(EncoderConfig):
     kinds: ClassVar = {"method": METHODS}
 
     passages: Annotated[str, Input(positional=True)]
@@ -55,9 +55,9 @@ class PretrainConfig(AdaptedConfig):
     """The title of a passage: prepend it to the text, put it before the tokenizer's separator and the text (sep), or leave
     it out. Recorded in the result. Default: as the tokens were made or the encoder was trained, else prepend."""
 
-    vector: Literal["cls", "mean"] = "cls"
-    """Vector of a text: the last layer's [CLS], as in the papers, or the mean over its tokens, to continue
-    from an encoder trained with mean pooling."""
+    vector: Literal["cls", "mean", "lasttoken"] = "cls"
+    """Vector of a text: the last layer's [CLS], as in the papers, which of a decoder is the last token; the mean over its
+    tokens, to continue from an encoder trained with mean pooling; or the last token."""
 
     similarity: Literal["dot", "cosine"] = "dot"
     """Similarity in the contrastive loss."""

@@ -20,6 +20,7 @@ from qontext.models.encoder import Encoder
 from qontext.models.folder import locate
 from qontext.models.presets import PRESETS
 from qontext.models.titles import settle_title
+from qontext.models.tokenizer import frame_of
 from qontext.training.distributed import Group
 
 CACHE = "cache"
@@ -66,7 +67,7 @@ def open_sources(
         return arrays
 
     passages = store(passages_path, "passages")
-    limit = max_tokens - 2
+    limit = max_tokens - len(frame_of(encoder.tokenizer))
     if not len(passages.ids):
         raise QontextError("the passages contain no text to train on", place=passages_path)
     if queries_path is None:

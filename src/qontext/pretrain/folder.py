@@ -45,7 +45,9 @@ vectors = model.encode(["a passage", "a question"])
 def save_encoder(config: PretrainConfig, encoder: Encoder, titles: Titles, folder: Path) -> None:
     """Write the encoder, with what it does with titles."""
     record_title(folder, titles.rule)
-    encoder.save(folder, max_length=config.max_tokens, pooling=config.vector, similarity=config.similarity)
+    pooling = encoder.pooling(config.vector)
+    longest = config.max_tokens + encoder.longest_prompt
+    encoder.save(folder, max_length=longest, pooling=pooling, similarity=config.similarity)
 
 
 def save_head(objective: Objective, folder: Path) -> None:

@@ -15,12 +15,16 @@ batch.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from qontext.models.folder import Kind
+from qontext.models.tokenizer import Frame, frame_of
 from qontext.training.randomness import U64, below, uniform
 
 MASK_SHARE, RANDOM_SHARE = 0.8, 0.1
@@ -28,7 +32,8 @@ MASK_SHARE, RANDOM_SHARE = 0.8, 0.1
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The tokenizer properties for masking: its size and its special ids."""
+    """The tokenizer properties for masking: its size and its special ids, -1 for one that it does not have; and the ids
+    around a passage and a query, by default [CLS] and [SEP]."""
 
     size: int
     mask: int
@@ -36,17 +41,36 @@ class Vocabulary:
     sep: int
     pad: int
     special: tuple[int, ...]
+    around: tuple[Frame, Frame] | None = None
 
     @staticmethod
-    def of(tokenizer: Any) -> Vocabulary:
+    def of(tokenizer: Any, prompts: Mapping[Kind, str] = MappingProxyType({})) -> Vocabulary:
+        ids = {
+            name: getattr(tokenizer, f"{name}_token_id")
+            for name in ("mask", "cls", "bos", "sep", "eos", "pad")
+        }
+        passage, query = (frame_of(tokenizer, prompts.get(kind, "")) for kind in ("passage", "query"))
         return Vocabulary(
             len(tokenizer),
-            tokenizer.mask_token_id,
-            tokenizer.cls_token_id if tokenizer.cls_token_id is not None else tokenizer.bos_token_id,
-            tokenizer.sep_token_id if tokenizer.sep_token_id is not None else tokenizer.eos_token_id,
-            tokenizer.pad_token_id,
+            _or_none(ids["mask"]),
+            _or_none(ids["cls"], ids["bos"]),
+            _or_none(ids["sep"], ids["eos"]),
+            _or_none(ids["pad"]),
             tuple(sorted(set(tokenizer.all_special_ids))),
+            (passage, query),
         )
+
+    def frames(self, *, decoded: bool = False) -> tuple[Frame, Frame]:
+        """The ids around a passage and a query. Before a text that is decoded stands nothing but the place of the vector, if
+        the text does not begin with such a token."""
+        frames = self.around or (Frame((self.cls,), (self.sep,)),) * 2
+        if decoded and self.mask < 0:
+            frames = frames[0]._replace(before=(self.pad,)), frames[1]._replace(before=(self.pad,))
+        return frames
+
+
+def _or_none(*ids: int | None) -> int:
+    return next((id for id in ids if id is not None), -1)
 
 
 def choose_words(

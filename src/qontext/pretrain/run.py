@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from qontext.frame import log
@@ -20,7 +21,6 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
     from qontext.contexts import Context, reads_queries
     from qontext.models.titles import Titles
     from qontext.pretrain.data import choose_anchors, open_sources, title_rule
-    from qontext.pretrain.objectives import METHODS
     from qontext.training.distributed import join
 
     group = join(config.device)
@@ -32,7 +32,7 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
     encoder = _encoder(config)
     title = title_rule(config.title, config.passages, config.encoder, says=group.is_first)
     titles = Titles.of(title, encoder.tokenizer, config.encoder)
-    objective_class, options, common = METHODS.load(config.method), config.options("method"), config.common()
+    objective_class, options, common = _method(config, encoder)
     layout = objective_class.layout(options, common)
     check_layout(layout, config.method, config.context, objective_class.context_remedy)
     if config.queries and not layout.needs_context and group.is_first:
@@ -55,12 +55,12 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
     )
     steps = config.steps_over(len(anchors) if documents is None else len(documents) - 1)
     summary: dict[str, Any] = {"method": config.method, "steps": steps, **counts}
-    if context is not None:
-        summary["context"] = config.context_name()
+    summary |= {} if context is None else {"context": config.context_name()}
     objective: Any = None
     phases = list(objective_class.phases(config.method, options, steps))
     for number, (name, kind, phase_steps) in enumerate(phases):
         before, objective = objective, kind(encoder, options, common).to(group.device)
+        encoder.dense.requires_grad_(objective.contrastive)  # they only serve comparison
         if before is None:
             _take_head(config, objective, is_first=group.is_first)
         else:  # the next objective continues with the same encoder and head
@@ -78,13 +78,22 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
     return summary if group.is_first else {}
 
 
-def _encoder(config: PretrainConfig) -> Encoder:
-    from qontext.models.encoder import load_encoder
+def _method(config: PretrainConfig, encoder: Encoder) -> tuple[Any, Any, Any]:
+    """The method, its options, and the settings that every method reads; refused if it does not fit the encoder."""
+    from qontext.pretrain.objectives import METHODS
 
-    encoder = load_encoder(
-        config.encoder, tokenizer=config.tokenizer, seed=config.seed, dropout=config.dropout
-    )
-    if config.max_tokens > encoder.max_length:
+    kind, options = METHODS.load(config.method), config.options("method")
+    kind.check_encoder(encoder, options)
+    if getattr(options, "token_weight", 0) and len(encoder.dense):
+        raise QontextError(
+            "a loss between tokens is not for an encoder with dense layers", place=config.encoder
+        )
+    return kind, options, replace(config.common(), vector=encoder.pooling(config.vector))
+
+
+def _encoder(config: PretrainConfig) -> Encoder:
+    encoder = config.open_encoder(config.encoder, tokenizer=config.tokenizer)
+    if config.max_tokens + encoder.longest_prompt > encoder.max_length:
         raise QontextError(
             f"max_tokens = {config.max_tokens}, but the encoder's limit is {encoder.max_length} tokens",
             place=config.encoder,
@@ -140,7 +149,8 @@ def _plan(
         sources=sources,
         layout=layout,
         context=context,
-        words=Vocabulary.of(encoder.tokenizer),
+        words=Vocabulary.of(encoder.tokenizer, encoder.prompts),
+        predicts=encoder.predicts,
         anchors=anchors,
         documents=documents,
         batch_size=config.batch_size,
@@ -228,10 +238,19 @@ def _evaluations(
     phase: str,
 ) -> Any:
     """Evaluation of retrieval without fine-tuning on the labeled set `probe`."""
-    from qontext.training.evaluation import Evaluations, Probe, Schedule
+    from qontext.models.tokenizer import prompt_length
+    from qontext.training.evaluation import QUERY_TOKENS, Evaluations, Probe, Schedule
 
-    read = objective.encoder.tokenizer, config.max_tokens
-    probe = Probe(str(config.probe), config.probe_split, *read, between=titles.between)
+    tokenizer, prompts = objective.encoder.tokenizer, objective.encoder.prompts
+    probe = Probe(
+        str(config.probe),
+        config.probe_split,
+        tokenizer,
+        config.max_tokens + prompt_length(tokenizer, prompts["passage"]),
+        query_tokens=QUERY_TOKENS + prompt_length(tokenizer, prompts["query"]),
+        between=titles.between,
+        prompts=(prompts["query"], prompts["passage"]),
+    )
 
     def measure() -> dict[str, float]:
         return probe.measure(objective, objective.compared, group.device)

@@ -25,7 +25,7 @@ def load_method(
     encoder: Encoder,
     *,
     has_queries: bool = False,
-    vector: Literal["cls", "mean"] = "cls",
+    vector: Literal["cls", "mean", "lasttoken"] = "cls",
     similarity: Literal["dot", "cosine"] = "dot",
     seed: int = 42,
     **options: Any,
@@ -36,7 +36,8 @@ def load_method(
         method: A name, as for `qontext pretrain --method`, or a class of your own.
         encoder: From `load_encoder`.
         has_queries: True if contexts are queries, which are not encoded unless the loss is contrastive.
-        vector: The vector of a text: the last layer's [CLS], or the mean over its tokens.
+        vector: The vector of a text: the last layer's [CLS], the mean over its tokens, or the last token, which decoders
+            have instead of [CLS].
         similarity: Similarity in the contrastive loss.
         seed: Seed of the head's initial weights and of masks.
         options: The method's options, such as `encoder_mask`.
@@ -54,7 +55,9 @@ def load_method(
     trust.give(method)  # a name in a Python call is the user's own word
     kind = METHODS.load(method) if isinstance(method, str) else method
     values = kind.Options.make(options, where="pretrain")
-    objective: Objective = kind(encoder, values, Common(seed, vector, similarity, has_queries)).train()
+    kind.check_encoder(encoder, values)
+    common = Common(seed, encoder.pooling(vector), similarity, has_queries)
+    objective: Objective = kind(encoder, values, common).train()
     return objective
 
 
@@ -147,12 +150,13 @@ def _batch(
         sources=sources,
         layout=layout,
         context=None if contexts is None else Context("query", sources),
-        words=Vocabulary.of(objective.encoder.tokenizer),
+        words=Vocabulary.of(objective.encoder.tokenizer, objective.encoder.prompts),
         anchors=np.arange(len(texts)),
         documents=None,
         batch_size=len(texts),
         micro_tokens=MICRO_TOKENS,
         seed=objective.common.seed,
+        predicts=objective.encoder.predicts,
     )
     return plan(step)
 
@@ -167,6 +171,7 @@ def _sources(
     from qontext.contexts.base import Sources
     from qontext.corpus.store import TokenStore, tokenize
     from qontext.frame.errors import QontextError
+    from qontext.models.tokenizer import frame_of
 
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()
@@ -183,9 +188,9 @@ def _sources(
         names = pa.array([str(number) for number in places[:-1]])
         return TokenStore(**arrays, offsets=np.cumsum([0, *lengths]), groups=places, names=names)
 
-    passages = store(texts, "texts")
+    passages, limit = store(texts, "texts"), max_tokens - len(frame_of(tokenizer))
     if contexts is None:
-        return Sources(passages, max_tokens - 2)
+        return Sources(passages, limit)
     if len(contexts) != len(texts):
         raise QontextError(f"there are {len(texts):,} texts, but {len(contexts):,} contexts")
-    return Sources(passages, max_tokens - 2, store(contexts, "contexts"), np.arange(len(texts)))
+    return Sources(passages, limit, store(contexts, "contexts"), np.arange(len(texts)))

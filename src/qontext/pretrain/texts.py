@@ -42,12 +42,13 @@ class Text(Tensors):
 
 @dataclass(frozen=True)
 class FlatTexts:
-    """Concatenated texts before masking: `ids`, `word_starts` [tokens]; `lengths`, `keys` [N]."""
+    """Concatenated texts before masking: `ids`, `word_starts` [tokens]; `lengths`, `keys`, `is_query` [N]."""
 
     ids: Ints
     word_starts: NDArray[np.bool_]
     lengths: Ints
     keys: U64
+    is_query: NDArray[np.bool_] | None = None
 
     def masked(self, stream: str, rate: float, seed: int, words: Vocabulary) -> Prepared:
         """Predict the masked tokens, each at its position."""
@@ -66,23 +67,27 @@ class FlatTexts:
         )
         return replace(prepared, masked=chosen)
 
-    def whole(self, *, next_token: bool, words: Vocabulary) -> Prepared:
-        """Mask nothing. Predict every token at its position, or at the previous one (including the final [SEP])."""
+    def whole(self, *, next_token: bool, words: Vocabulary, decoded: bool = True) -> Prepared:
+        """Mask nothing. Predict every token at its position, or at the previous one (including the final [SEP]); a token
+        with nothing before it is not predicted."""
         every = np.ones(len(self.ids), bool)
-        prepared = self._prepared(self.ids, every, self.ids)
-        if next_token:
-            return replace(prepared, end_label=words.sep)
-        return replace(prepared, word_starts=self.word_starts)
+        if not next_token:
+            return replace(self._prepared(self.ids, every, self.ids), word_starts=self.word_starts)
+        frames = words.frames(decoded=decoded)
+        if not frames[0].before:
+            every[(np.cumsum(self.lengths) - self.lengths)[self.lengths > 0]] = False
+        prepared = replace(self._prepared(self.ids, every, self.ids), is_next=True, is_decoded=decoded)
+        return replace(prepared, end_label=frames[0].after[0] if frames[0].after else None)
 
     def _prepared(self, ids: Ints, chosen: NDArray[np.bool_], labels: Ints) -> Prepared:
-        return Prepared(self.ids, ids, chosen, labels, self.lengths)
+        return Prepared(self.ids, ids, chosen, labels, self.lengths, self.is_query)
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """Concatenated, masked texts with their targets (`chosen` tokens, their `labels`). With an `end_label`,
-    every prediction moves one position forward, and that label follows the last token. With `word_starts`,
-    padded texts come with the numbers of their words. `masked` are the masked tokens, if others are predicted, too.
+    """Concatenated, masked texts with their targets (`chosen` tokens, their `labels`). With `is_next`, every prediction
+    moves one position forward, and an `end_label` follows the last token. With `word_starts`, padded texts come with the
+    numbers of their words. `masked` are the masked tokens, if others are predicted, too.
     """
 
     original: Ints
@@ -90,6 +95,9 @@ class Prepared:
     chosen: NDArray[np.bool_]
     labels: Ints
     lengths: Ints
+    is_query: NDArray[np.bool_] | None = None
+    is_next: bool = False
+    is_decoded: bool = False
     end_label: int | None = None
     word_starts: NDArray[np.bool_] | None = None
     masked: NDArray[np.bool_] | None = None
@@ -100,9 +108,13 @@ class Prepared:
         ends = 0 if self.end_label is None else len(self.lengths)
         return float(max(1, self.chosen.sum() + ends))
 
-    def widths(self) -> Ints:
-        """[N] each text's tokens with [CLS] and [SEP]."""
-        return self.lengths + 2
+    def widths(self, words: Vocabulary) -> Ints:
+        """[N] each text's tokens with those around it."""
+        passage, query = words.frames(decoded=self.is_decoded)
+        return self.lengths + np.where(self._are_queries(), len(query), len(passage))
+
+    def _are_queries(self) -> NDArray[np.bool_]:
+        return np.zeros(len(self.lengths), bool) if self.is_query is None else self.is_query
 
     def hashes(self) -> Ints:
         """[N] a 63-bit hash of each text before masking."""
@@ -115,24 +127,29 @@ class Prepared:
 
     def pad(self, rows: Ints, words: Vocabulary, widest: int, grid: Grid) -> Text:
         """The rows as a padded rectangle: [CLS] text [SEP] [PAD] …, at most `widest` wide, as positions may end there."""
-        lengths = self.lengths[rows]
-        width = min(int(grid.padded(self.widths()[rows]).max()), widest)
+        lengths, widths = self.lengths[rows], self.widths(words)[rows]
+        frames, of = words.frames(decoded=self.is_decoded), self._are_queries()[rows].astype(int)
+        lead = np.array([len(frame.before) for frame in frames])[of]
+        width = min(int(grid.padded(widths).max()), widest)
         begins = (np.cumsum(self.lengths) - self.lengths)[rows]
         place = np.repeat(begins - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
         row = np.repeat(np.arange(len(rows)), lengths)
-        column = place - begins[row] + 1
-        ids = np.full((len(rows), width), words.pad, np.int64)
-        ids[:, 0] = words.cls
+        column = place - begins[row] + lead[row]
+        ids = np.full((len(rows), width), max(words.pad, 0), np.int64)
+        for kind, frame in enumerate(frames):
+            ids[of == kind, : len(frame.before)] = frame.before
         ids[row, column] = self.ids[place]
-        ids[np.arange(len(rows)), lengths + 1] = words.sep
-        mask = np.arange(width) < (lengths + 2)[:, None]
+        for number, id in enumerate(frames[0].after):
+            ids[np.arange(len(rows)), lead + lengths + number] = id
+        mask = np.arange(width) < widths[:, None]
 
         chosen = self.chosen[place]
         at_row, at_column, labels = row[chosen], column[chosen], self.labels[place[chosen]]
         if self.end_label is not None:
             at_row = np.concatenate([at_row, np.arange(len(rows))])
-            at_column = np.concatenate([at_column, lengths + 1]) - 1
+            at_column = np.concatenate([at_column, lead + lengths])
             labels = np.concatenate([labels, np.full(len(rows), self.end_label)])
+        at_column = at_column - int(self.is_next)
         return Text(
             torch.from_numpy(ids),
             torch.from_numpy(mask),
@@ -141,15 +158,17 @@ class Prepared:
             torch.full((len(labels),), 1 / self.total),
             None
             if self.word_starts is None
-            else self._words(self.word_starts[place], row, column, ids.shape),
+            else self._words(self.word_starts[place], row, column, lead, ids.shape),
             None if self.masked is None else torch.from_numpy((row * width + column)[self.masked[place]]),
         )
 
     @staticmethod
-    def _words(starts: NDArray[np.bool_], row: Ints, column: Ints, shape: tuple[int, ...]) -> Tensor:
+    def _words(
+        starts: NDArray[np.bool_], row: Ints, column: Ints, lead: Ints, shape: tuple[int, ...]
+    ) -> Tensor:
         """[N, T] the number of each token's word, from 1; a text that was cropped may begin inside a word."""
         flags = np.zeros(shape, np.int64)
-        flags[row, column] = starts | (column == 1)
+        flags[row, column] = starts | (column == lead[row])
         words = np.zeros(shape, np.int64)
         words[row, column] = flags.cumsum(1)[row, column]
         return torch.from_numpy(words)

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from qontext.data.passage import TitleRule
 from qontext.frame.artifacts import Workdir
-from qontext.frame.config import ComputeConfig, Input, Machine
+from qontext.frame.config import ComputeConfig, Input, Machine, without_empty
 from qontext.frame.errors import QontextError
 from qontext.frame.parts import Outcome, Part, Parts, PartsConfig, slices
 from qontext.frame.stages import Stage
@@ -61,6 +61,10 @@ class EncodeConfig(PartsConfig, ComputeConfig):
     """The title of a passage: prepend it to the text, put it before the tokenizer's separator and the text (sep), or leave
     it out. Default: as the encoder was trained, else prepend."""
 
+    prompt: str | None = None
+    """What is put before each text, such as "passage: ", or the name of one of the encoder's prompts. Default: as the
+    encoder's folder says, else nothing."""
+
     storage: Literal["fp16", "fp32"] = "fp32"
     """Number format on disk; fp16 halves the size and changes scores in the fourth digit."""
 
@@ -69,6 +73,10 @@ class EncodeConfig(PartsConfig, ComputeConfig):
 
     batch_tokens: Annotated[int | None, Machine()] = Field(None, ge=1)
     """Tokens per batch. Default: chosen for the device."""
+
+    def identity(self) -> dict[str, Any]:
+        """Without a prompt that is not set, so that earlier results stay valid."""
+        return without_empty(super().identity(), "prompt")
 
 
 class Encode(Parts[EncodeConfig]):
@@ -111,7 +119,12 @@ class Encode(Parts[EncodeConfig]):
         settle_title(config.title, layout.title, config.encoder, says=self.work.rank == 0)
         if layout.module is not None:
             _check_representation(config, layout.representation, layout.representation_class().stored)
-        settings |= {"pooling": config.pooling, "dimensions": config.dimensions, "packed": True}
+        settings |= {
+            "prompts": {config.kind: config.prompt},
+            "pooling": config.pooling,
+            "dimensions": config.dimensions,
+            "packed": True,
+        }
         self.retriever = Retriever(config.encoder, **settings).of(config.kind)
         self.between = self.retriever.titles.between
         if self.retriever.is_packed:

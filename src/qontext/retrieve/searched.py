@@ -94,6 +94,10 @@ class SearchConfig(PartsConfig, Bm25Options, AskConfig, DeviceConfig):
     max_length: int | None = Field(None, ge=3, le=100_000)
     """Maximum length of a query in tokens; longer queries are truncated. Default: the encoder's limit."""
 
+    query_prompt: str | None = None
+    """A text before each query, such as "query: ", or the name of one of the encoder's prompts. Default: as the encoder's
+    folder says."""
+
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
     """Number format for encoding queries; auto is bf16 if the hardware supports it, else fp32."""
 
@@ -102,7 +106,7 @@ class SearchConfig(PartsConfig, Bm25Options, AskConfig, DeviceConfig):
 
     def identity(self) -> dict[str, Any]:
         """Without a system and a grouping where there is none, as in directories that were written before they existed."""
-        settings = without_empty(super().identity(), "system")
+        settings = without_empty(super().identity(), "system", "query_prompt")
         return {name: value for name, value in settings.items() if (name, value) != ("group", "passage")}
 
     @property
@@ -229,7 +233,7 @@ def _retriever(config: SearchConfig, index: Index, entry: Any, work: Workdir) ->
     )
     precision = settle_precision(work, config.precision, resolve_device(device))
     settings: dict[str, Any] = {"device": device, "precision": precision, "max_length": config.max_length}
-    retriever = Retriever(name, **settings, packed=True)
+    retriever = Retriever(name, **settings, packed=True, prompts={"query": config.query_prompt})
     fit(retriever, index, name, untied=untied)
     return retriever
 

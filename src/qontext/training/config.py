@@ -15,6 +15,8 @@ from qontext.frame.parts import RunsOn
 
 if TYPE_CHECKING:
     from qontext.models.batching import Grid
+    from qontext.models.encoder import Encoder
+    from qontext.models.folder import Kind
     from qontext.training.time_limit import TimeLimit
 
 
@@ -169,3 +171,43 @@ class AdaptedConfig(TrainingConfig):
         if self.keep_adapter:
             is_path = Path(encoder).expanduser().exists()
             adapters.save(backbone, folder / adapters.FOLDER, "" if is_path else encoder)
+
+
+class EncoderConfig(AdaptedConfig):
+    """Settings of trainings of an encoder of texts."""
+
+    query_prompt: str | None = None
+    """What is put before each query, such as "query: ", here and wherever the result is used; or the name of one of the
+    encoder's prompts. Default: as the encoder's folder says, else nothing."""
+
+    passage_prompt: str | None = None
+    """What is put before each passage. Default: as the encoder's folder says, else nothing."""
+
+    attention: Annotated[Literal["model", "bidirectional"], Advanced()] = "model"
+    """Attention of a decoder: from left to right, as in the model, or in both directions, which the result records."""
+
+    def identity(self) -> dict[str, Any]:
+        """Without settings that are not set, so that earlier results stay valid."""
+        omitted = {"query_prompt": None, "passage_prompt": None, "attention": "model"}
+        return {
+            name: value
+            for name, value in super().identity().items()
+            if name not in omitted or value != omitted[name]
+        }
+
+    def open_encoder(self, name: str, *, tokenizer: str | None = None) -> Encoder:
+        """The encoder to train, with these settings."""
+        from qontext.models.encoder import load_encoder
+
+        encoder = load_encoder(
+            name,
+            tokenizer=tokenizer,
+            seed=self.seed,
+            dropout=self.dropout,
+            bidirectional=self.attention == "bidirectional",
+        )
+        given: dict[Kind, str | None] = {"query": self.query_prompt, "passage": self.passage_prompt}
+        for kind, prompt in given.items():
+            if prompt is not None:
+                encoder.prompts[kind] = encoder.named_prompts.get(prompt, prompt)
+        return encoder

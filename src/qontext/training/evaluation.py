@@ -30,7 +30,7 @@ from qontext.training.batch import TrainableModel
 from qontext.training.distributed import Group
 from qontext.training.metrics import Metrics
 
-OTHERS = 2000
+OTHERS, QUERY_TOKENS = 2000, 64
 Vectors = Callable[[Tensor, Tensor], Tensor]
 """Tokens [N, T] and mask [N, T] → vectors [N, H]; or of queries and passages, their similarity."""
 Keep = Literal["best", "last"]
@@ -150,7 +150,7 @@ class Probe:
         max_tokens: int,
         *,
         queries: int = 200,
-        query_tokens: int = 64,
+        query_tokens: int = QUERY_TOKENS,
         prompts: tuple[str, str] = ("", ""),
         between: str | None = " ",
     ) -> None:

@@ -1,4 +1,4 @@
-"""One vector, from the last layer's [CLS] or the mean over the tokens.
+"""One vector, from the last layer's [CLS], the mean over the tokens, or the last token, and the dense layers of its folder.
 
     s(q, p) = <h_q, h_p>        cosine: of vectors of length one
 
@@ -8,13 +8,12 @@ Matryoshka: the loss is the mean over vectors cut to their first d dimensions, f
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self, cast, get_args
 
 import torch.nn.functional as F
 from pydantic import model_validator
 from torch import Tensor
 
-from qontext.frame import log
 from qontext.frame.config import Options
 from qontext.frame.errors import QontextError
 from qontext.models.encoder import Encoder
@@ -25,9 +24,9 @@ from qontext.models.save import Pooling, Similarity
 
 
 class VectorOptions(Options):
-    pooling: Literal["auto", "cls", "mean"] = "auto"
-    """Vector of a text: the last layer's [CLS], or the mean over its tokens. Auto: from the encoder's folder,
-    else [CLS]."""
+    pooling: Literal["auto", "cls", "mean", "lasttoken"] = "auto"
+    """Vector of a text: the last layer's [CLS], the mean over its tokens, or the last token. Auto: from the encoder's
+    folder, else [CLS], or of a decoder, the last token."""
 
     similarity: Literal["auto", "dot", "cosine"] = "auto"
     """Similarity of vectors. Auto: from the encoder's folder, else dot product."""
@@ -59,16 +58,18 @@ class Vector(Representation):
     @classmethod
     def new(cls, encoder: Encoder, layout: FolderLayout, options: Any, lengths: Lengths) -> Self:
         pooling, similarity = resolve(layout, options)
-        if max(options.dimensions, default=0) >= encoder.hidden_size:
+        if options.pooling != "cls":
+            pooling = encoder.pooling(pooling)
+        if max(options.dimensions, default=0) >= encoder.dimension:
             raise QontextError(
-                f"dimensions = {max(options.dimensions)}, but the encoder's vectors have {encoder.hidden_size}: "
+                f"dimensions = {max(options.dimensions)}, but the encoder's vectors have {encoder.dimension}: "
                 "name smaller numbers"
             )
         return cls(pooling, similarity, options.dimensions)
 
     def forward(self, encoder: Encoder, ids_NT: Tensor, mask_NT: Tensor, are_queries: bool) -> Tensor:
         (last_NTH,) = encoder(ids_NT, mask_NT)
-        vectors_NH = POOLINGS[self.pooling](last_NTH.float(), mask_NT)
+        vectors_NH = encoder.project(POOLINGS[self.pooling](last_NTH.float(), mask_NT))
         return F.normalize(vectors_NH, dim=1) if self.compared == "cosine" else vectors_NH
 
     def similarity(self, queries_QH: Tensor, passages_PH: Tensor) -> Tensor:
@@ -79,6 +80,9 @@ class Vector(Representation):
         if self.compared == "cosine":
             cut = [F.normalize(part, dim=1) for part in cut]
         return [*cut, texts_MH]
+
+    def width(self, encoder: Encoder) -> int:
+        return encoder.dimension
 
     def about(self) -> dict[str, str]:
         return {"pooling": self.pooling, "similarity": self.compared}
@@ -98,19 +102,10 @@ def resolve(layout: FolderLayout, options: Any) -> tuple[Pooling, Similarity]:
     """Pooling and similarity: from the options, else from the encoder's folder."""
     pooling = layout.pooling if options.pooling == "auto" else options.pooling
     similarity = layout.similarity if options.similarity == "auto" else options.similarity
-    if pooling not in ("cls", "mean"):
+    if pooling not in get_args(Pooling):
         raise QontextError(
             f"training with the encoder's pooling {pooling!r} is not supported",
             place=layout.transformer,
-            remedy="Set --pooling cls or mean.",
-        )
-    if layout.dense:
-        raise QontextError(
-            "training an encoder with a dense layer after its pooling is not supported",
-            place=layout.transformer,
-        )
-    if layout.prompts:
-        log.warn(
-            f"{layout.transformer} uses prompts; they are ignored in training and not saved with the result."
+            remedy="Set --pooling cls, mean or lasttoken.",
         )
     return cast(Pooling, pooling), "cosine" if similarity == "cosine" else "dot"

@@ -39,6 +39,10 @@ METHODS = Kinds(
             "qontext.pretrain.objectives.simlm:SimLm",
             "an encoder and a decoder restore the tokens that a generator replaced",
         ),
+        "cot-lm": Kind(
+            "qontext.pretrain.objectives.cot_lm:CotLm",
+            "for decoders: the passage's vector, then its context token by token",
+        ),
         "bow": Kind(
             "qontext.pretrain.objectives.bow:Bow",
             "[CLS] predicts the words of the text, of its context, or both",

@@ -22,6 +22,7 @@ from qontext.models.encoder import Encoder
 from qontext.models.pooling import POOLINGS
 from qontext.pretrain.batches import Keys as Keys
 from qontext.pretrain.batches import Layout, MicroBatch
+from qontext.pretrain.objectives import METHODS
 from qontext.pretrain.texts import Text
 from qontext.training.batch import Output as Output
 from qontext.training.batch import TrainableModel
@@ -34,7 +35,7 @@ class Common:
     """
 
     seed: int = 42
-    vector: Literal["cls", "mean"] = "cls"
+    vector: Literal["cls", "mean", "lasttoken"] = "cls"
     similarity: Literal["dot", "cosine"] = "dot"
     has_queries: bool = False
     max_tokens: int | None = None
@@ -104,6 +105,20 @@ class Layers(config.Options):
         return numbers
 
 
+Needs = Literal["output", "masked", "layers", "next"]
+_NEEDED = {
+    "masked": "a masked language model",
+    "layers": "a masked language model whose layers can be repeated",
+    "next": "a language model that predicts the next token",
+}
+
+
+def _fitting(has: dict[str, bool]) -> list[str]:
+    """The methods for an encoder that has this."""
+    others = ["cocondenser --head-weight 0", "bow"]
+    return [*others, *(["cot-lm"] if has["next"] else []), *(["mlm"] if has["masked"] else [])]
+
+
 class Phase(NamedTuple):
     """A phase of a training: the method's name in metrics and checkpoints, its class, its optimizer steps."""
 
@@ -136,6 +151,28 @@ class Objective(TrainableModel):
         self.common = common
 
     @staticmethod
+    def needs(options: Any) -> Needs:
+        """What an encoder must have."""
+        return "masked"
+
+    @classmethod
+    def check_encoder(cls, encoder: Encoder, options: Any) -> None:
+        """Refuse an encoder without what the method needs."""
+        needs, family = cls.needs(options), encoder.family
+        has = {
+            "output": True,
+            "masked": encoder.predicts == "masked",
+            "layers": encoder.predicts == "masked" and family.has_layers,
+            "next": family.auto == "AutoModelForCausalLM",
+        }
+        if not has[needs]:
+            name = METHODS.name_of(f"{cls.__module__}:{cls.__qualname__}")
+            raise QontextError(
+                f"the method {name} needs {_NEEDED[needs]}, which {encoder.config.model_type!r} does not have",
+                remedy=f"Methods that train it: {', '.join(_fitting(has))}.",
+            )
+
+    @staticmethod
     def layout(options: Any, common: Common) -> Layout:
         """The rows that the method reads."""
         raise NotImplementedError
@@ -153,7 +190,7 @@ class Objective(TrainableModel):
         raise NotImplementedError
 
     def vector(self, last_NTH: Tensor, mask_NT: Tensor) -> Tensor:
-        """h_x [N, H]: the last layer's [CLS] as it is, or with `vector = "mean"` the mean over the text's tokens."""
+        """h_x [N, H]: the last layer's [CLS] as it is, the mean over the text's tokens, or its last token."""
         return POOLINGS[self.common.vector](last_NTH, mask_NT)
 
     def read(self, text: Text) -> Tensor:
@@ -166,9 +203,13 @@ class Objective(TrainableModel):
         return last, self.vector(last, text.mask)
 
     def mlm(self, name: str, last_NTH: Tensor, text: Text) -> dict[str, Tensor]:
-        """w · CE(φ(h^L), label) with w = `late_mlm_weight`, under this name; nothing if the weight is 0."""
-        weight = self.options.late_mlm_weight
-        return {name: weight * self.predict(last_NTH, text)} if weight > 0 else {}
+        """w · CE(φ(h^L), label) with w = `late_mlm_weight`, under this name; nothing if the weight is 0. A decoder's labels
+        are the next tokens."""
+        weight, predicts = self.options.late_mlm_weight, self.encoder.predicts
+        if weight == 0 or predicts == "nothing":
+            return {}
+        name = name if predicts == "masked" else name.replace("mlm", "lm")
+        return {name: weight * self.predict(last_NTH, text)}
 
     def decode(
         self, name: str, vector_NH: Tensor, text: Text, rest_NTH: Tensor | None = None
@@ -187,13 +228,13 @@ class Objective(TrainableModel):
         return self.contrasted(vector, last, rows.encoder)
 
     def contrasted(self, vector_NH: Tensor, last_NTH: Tensor, text: Text) -> Tensor:
-        """The vectors of texts that the contrastive loss compares."""
-        return vector_NH
+        """The vectors of texts [N, D] that the contrastive loss compares, after the dense layers of the folder."""
+        return self.encoder.project(vector_NH)
 
     def vectors(self, ids_NT: Tensor, mask_NT: Tensor) -> Tensor:
-        """Texts' vectors [N, H]."""
+        """Texts' vectors [N, D], after the dense layers of the encoder's folder."""
         (last,) = self.encoder(ids_NT, mask_NT)
-        return self.vector(last, mask_NT)
+        return self.encoder.project(self.vector(last, mask_NT))
 
     def compared(self, ids_NT: Tensor, mask_NT: Tensor) -> Tensor:
         """Texts' vectors [N, H] whose dot product is the similarity that the encoder is saved with."""

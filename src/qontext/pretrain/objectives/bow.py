@@ -25,7 +25,7 @@ from torch import Tensor
 from qontext.frame.errors import QontextError
 from qontext.models.encoder import Encoder
 from qontext.pretrain.batches import Layout, MicroBatch
-from qontext.pretrain.objectives.base import Common, Masks, Objective, Output
+from qontext.pretrain.objectives.base import Common, Masks, Needs, Objective, Output
 from qontext.pretrain.objectives.contrast import Contrast, Contrasting
 from qontext.pretrain.texts import Bag
 
@@ -65,6 +65,10 @@ class Bow(Contrasting, Objective):
     def __init__(self, encoder: Encoder, options: BowOptions, common: Common) -> None:
         super().__init__(encoder, options, common)
         self.contrastive = options.contrastive_weight > 0
+
+    @staticmethod
+    def needs(options: BowOptions) -> Needs:
+        return "output"
 
     @staticmethod
     def layout(options: BowOptions, common: Common) -> Layout:

@@ -17,7 +17,7 @@ from qontext.frame import config
 from qontext.frame.errors import QontextError
 from qontext.models.encoder import Encoder
 from qontext.pretrain.batches import Layout, MicroBatch
-from qontext.pretrain.objectives.base import Common, Layers, Objective, Output, Weights
+from qontext.pretrain.objectives.base import Common, Layers, Needs, Objective, Output, Weights
 from qontext.pretrain.objectives.mlm import MlmOptions
 
 
@@ -47,8 +47,14 @@ class Condenser(Objective):
     def __init__(self, encoder: Encoder, options: Head, common: Common) -> None:
         super().__init__(encoder, options, common)
         self.early = options.early_layer(encoder.num_layers)
+        if not encoder.family.has_layers:  # and the weight of a head is 0
+            return
         self.head_reads = f"layer {self.early}"
         self.head = encoder.fresh_layers(options.layers(2), options.copied_layers(), seed=common.seed)
+
+    @staticmethod
+    def needs(options: Head) -> Needs:
+        return "layers" if options.head_weight > 0 else "output"
 
     @staticmethod
     def layout(options: Any, common: Common) -> Layout:
@@ -56,7 +62,8 @@ class Condenser(Objective):
 
     def forward(self, batch: MicroBatch) -> Output:
         text = batch.encoder
-        early, last = self.encoder(text.ids, text.mask, layers=(self.early, -1))
+        layers = (self.early, -1) if self.options.head_weight > 0 else (-1,)
+        *early, last = self.encoder(text.ids, text.mask, layers=layers)
         vector = self.vector(last, text.mask)
-        losses = self.decode("head_mlm", vector, text, early) | self.mlm("late_mlm", last, text)
+        losses = self.decode("head_mlm", vector, text, *early) | self.mlm("late_mlm", last, text)
         return Output(losses, self.contrasted(vector, last, text))

@@ -123,7 +123,9 @@ class Contrasting:
     encoder: Encoder
 
     def contrasted(self, vector_NH: Tensor, last_NTH: Tensor, text: Text) -> Tensor:
-        """h_x [N, H]; with a loss between tokens, [N, 1 + W, H]: h_x, then e of each place, 0 where there is no token."""
+        """h_x after the dense layers [N, D]; with a loss between tokens, [N, 1 + W, H]: h_x, then e of each place, 0 where
+        there is no token."""
+        vector_NH = self.encoder.project(vector_NH)
         if self.options.token_weight == 0:
             return vector_NH
         special = torch.tensor(self.encoder.tokenizer.all_special_ids, device=text.ids.device)

@@ -23,7 +23,7 @@ from torch import nn
 from qontext.frame.errors import QontextError
 from qontext.models.encoder import Encoder
 from qontext.pretrain.batches import Layout, MicroBatch
-from qontext.pretrain.objectives.base import Common, Layers, Masks, Objective, Output, Weights
+from qontext.pretrain.objectives.base import Common, Layers, Masks, Needs, Objective, Output, Weights
 from qontext.pretrain.objectives.contrast import Contrast, Contrasting
 from qontext.pretrain.objectives.decoder import AutoregressiveDecoder, Settings
 
@@ -78,6 +78,10 @@ class CotMae(Contrasting, Objective):
             )
         else:
             self.head = encoder.fresh_layers(options.layers(2), options.copied_layers(), seed=common.seed)
+
+    @staticmethod
+    def needs(options: CotMaeOptions) -> Needs:
+        return "masked" if options.decoder == "autoregressive" else "layers"
 
     @staticmethod
     def layout(options: CotMaeOptions, common: Common) -> Layout:

@@ -26,7 +26,7 @@ from qontext.frame.errors import QontextError
 from qontext.models.encoder import Encoder, load_encoder
 from qontext.models.prediction import SCORES_PER_BLOCK
 from qontext.pretrain.batches import Layout, MicroBatch
-from qontext.pretrain.objectives.base import Common, Layers, Objective, Output, Weights
+from qontext.pretrain.objectives.base import Common, Layers, Needs, Objective, Output, Weights
 from qontext.pretrain.texts import Text
 from qontext.training.dropout import draw_uniform
 
@@ -68,6 +68,10 @@ class SimLm(Objective):
         """The generator moves with the encoder."""
         self.frozen[0]._apply(change)  # type: ignore[no-untyped-call]
         return super()._apply(change, *rest)  # type: ignore[no-untyped-call]
+
+    @staticmethod
+    def needs(options: SimLmOptions) -> Needs:
+        return "layers"
 
     @staticmethod
     def layout(options: SimLmOptions, common: Common) -> Layout:

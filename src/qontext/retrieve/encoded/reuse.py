@@ -20,6 +20,8 @@ SAME = (
     "representation",
     "window",
     "weights",
+    "attention",
+    "prompt",
     "max_length",
     "pooling",
     "normalized",
@@ -119,8 +121,16 @@ def properties_of(
         "title": retriever.titles.rule,
         "computed_in": str(retriever.dtype).removeprefix("torch."),
         "weights": weights_hash(retriever.modules()),
+        **_read_with(retriever),
         "storage": storage,
     }
+
+
+def _read_with(retriever: Any) -> dict[str, str]:
+    """The prompt of passages, if there is one, and the attention of a decoder that was made bidirectional."""
+    prompt = retriever.layout.prompt("passage")
+    both = getattr(retriever.config.get_text_config(), "is_causal", None) is False
+    return {**({"prompt": prompt} if prompt else {}), **({"attention": "bidirectional"} if both else {})}
 
 
 def packed_properties(retriever: Any, storage: str) -> dict[str, Any]:
