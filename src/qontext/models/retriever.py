@@ -96,13 +96,10 @@ class Retriever:
         self.device = resolve_device(device)
         self.dtype = resolve_precision(precision, self.device)
         self.grid = grid_for(self.device, self.dtype, inference=True)
-        self.layout = locate(name).layout.prompted(prompts or {})
-        if pooling is not None:
-            self.layout = replace(self.layout, pooling=pooling)
-        if self.layout.module is None:
-            positions = self._open_pooled(name)
-        else:
-            positions = self._open_representation(name, accepts_packed=packed)
+        layout = locate(name).layout.prompted(prompts or {})
+        self.layout = replace(layout, pooling=pooling or layout.pooling)
+        opened = self._open_pooled if layout.module is None else self._open_representation
+        positions = opened(name, accepts_packed=packed)
         self.positions = positions or UNLIMITED
         self.titles = Titles.of(title or self.layout.title or "prepend", self.tokenizer, name)
         if max_length and positions and max_length > positions:
@@ -114,7 +111,7 @@ class Retriever:
         if dimensions is not None:
             self.cut(dimensions)
 
-    def _open_pooled(self, name: str) -> int | None:
+    def _open_pooled(self, name: str, *, accepts_packed: bool) -> int | None:
         """Load the model, its pooling and its dense layers; returns the maximum tokens of a text, if there is one."""
         if self.layout.pooling not in POOLINGS:
             raise QontextError(
