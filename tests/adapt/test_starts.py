@@ -46,7 +46,8 @@ def test_the_best_encoder_is_chosen_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An interrupted measurement goes on, and what is recorded is not measured again."""
-    out, settings = tmp_path / "made", {"out": tmp_path / "made", "budget": "90s", "yes": True}
+    out = tmp_path / "made"
+    settings: Any = {"out": out, "budget": "90s", "yes": True}
     both = [blind, small_encoder]
     made, calls = recipes.start_recipe, []
 

@@ -194,7 +194,7 @@ def _split(judged: Mapping[str, int]) -> str:
 
 def _score(folder: Path, system: str, split: str) -> float:
     measures = open_artifact(folder / f"score-{system}-{split}").summary.take("measures", dict[str, float])
-    return measures["nDCG@10"]
+    return float(measures["nDCG@10"])
 
 
 def _rivals(folder: Path, split: str, best: int, count: int) -> list[float | None]:
