@@ -98,7 +98,8 @@ def _show(name: str, small: bool) -> dict[str, Any]:
         with log.results():
             print(visible(recipe.dump()))
     if asked := demands(tables, find_recipe(name)):
-        log.note(f"To run, it asks to {'; '.join(demand.does for demand in asked)}. See SECURITY.md.")
+        # Also where notes are not shown: that is why one looks at it first.
+        log.warn(f"to run, it asks to {'; '.join(demand.does for demand in asked)}. See SECURITY.md.")
     if figures:
         columns = list(dict.fromkeys(key for row in figures for key in row))
         log.show_rows("Published", [{key: row.get(key) for key in columns} for row in figures])
