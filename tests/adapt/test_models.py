@@ -23,7 +23,7 @@ def test_what_cannot_be_trained_is_planned_as_it_is_beside_bm25_and_its_tokens(
     assert "cannot be trained: training with the pooling 'max' is not supported" in json.dumps(plan["notes"])
     recipe = (tmp_path / "out" / "recipe.toml").read_text()
     steps = [line[1:-1] for line in recipe.splitlines() if line.startswith("[")]
-    assert {"start-vectors", "start-tokens", "bm25-generated"} <= {*steps}
+    assert {"start-vectors", "bm25-generated"} <= {*steps}
     assert not {"pretrain", "finetune"} & {*steps}
 
 

@@ -108,6 +108,7 @@ CONFIGS: dict[str, Callable[[], Any]] = {
     "roformer": lambda: _config("RoFormerConfig", **TINY),
 }  # fmt: skip
 OTHERS = ["smollm3", "roformer"]
+OF_IMAGES = ("t5gemma2_encoder", "embedding_gemma2")
 ENTRIES = [n for n in CONFIGS if n in OTHERS or next(m for m in FAMILIES if FAMILIES[m] == FAMILIES[n]) == n]
 """A family of each entry of the table: those with the same one are read alike, and only saved by other classes."""
 MASKED = [name for name in CONFIGS if name in FAMILIES and FAMILIES[name].auto == "AutoModelForMaskedLM"]
@@ -168,7 +169,7 @@ def save_family(
         "t5",
         "mt5",
         "umt5",
-        "embedding_gemma2",
+        *OF_IMAGES,
         "gemma3_text",
     )
     width = 24 if name == "embedding_gemma2" else 32
@@ -200,9 +201,6 @@ def save_family(
         json.dumps({"max_seq_length": 60, "do_lower_case": False})
     )
     return folder
-
-
-OF_IMAGES = ("t5gemma2_encoder", "embedding_gemma2")
 
 
 def elsewhere(
@@ -332,7 +330,11 @@ def test_every_method_trains_the_families_that_it_fits_and_refuses_the_others(
     loss.backward()
     assert torch.isfinite(loss) and loss > 0
     trained = [*encoder.backbone.named_parameters(), *objective.head_parameters()]
-    learned = [p for n, p in trained if p.ndim == 2 and "pooler" not in n]
+    learned = [
+        p
+        for n, p in trained
+        if p.ndim == 2 and not any(part in n for part in ("pooler", "vision", "multi_modal"))
+    ]
     assert sum(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in learned) >= 0.7 * len(learned)
 
 
@@ -453,6 +455,7 @@ def test_instructions_are_those_of_the_published_folders(name: str, labeled: Pat
         "passages_per_query": 2,
         "query_length": 16,
         "query_prompt": chosen,
+        "passage_length": 60,
     }
     api.finetune(labeled, encoder=folder, out=tmp_path / "out", **settings, **ONE_STEP)
     trained = Retriever(tmp_path / "out", **form)
