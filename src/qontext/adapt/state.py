@@ -201,8 +201,8 @@ def with_recorded_settings(
             for value in (values if isinstance(values, tuple) else (values,))
         )
         log.note(f"{root} keeps what it was made with: {flags}.")
-    encoder = (inputs["encoder"],) if "encoder" in inputs else config.encoder
-    return config.model_copy(update={**inputs, **settings, "encoder": encoder}), absent
+    encoders = (inputs["encoder"],) if "encoder" in inputs else config.encoder
+    return config.model_copy(update={**inputs, **settings, "encoder": encoders}), absent
 
 
 def _is_there(name: str, entry: Entry) -> bool:
