@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 from typing import Annotated, Any
 
-from qontext.frame import disk, locks, log
+from qontext.frame import disk, log
 from qontext.frame.config import Action, Input, StageConfig
 from qontext.frame.errors import QontextError
 from qontext.frame.stages import Pipeline
-from qontext.retrieve.adapted import ADAPTED, LOCK, is_adapted
+from qontext.retrieve.adapted import ADAPTED, is_adapted
 
 
 class RefreshConfig(StageConfig):
@@ -41,6 +41,7 @@ class RefreshConfig(StageConfig):
 
 def run(config: RefreshConfig) -> dict[str, Any]:
     from qontext.adapt.follow import Edits, Follower
+    from qontext.adapt.run import writing
 
     started, root = time.monotonic(), Path(config.out)
     disk.require_no_file(root)
@@ -53,7 +54,7 @@ def run(config: RefreshConfig) -> dict[str, Any]:
     if not is_adapted(root) and not _is_free(root):
         raise QontextError("is not empty and was not written by adapt or refresh", place=root)
     try:
-        with locks.lock(root, LOCK), log.without_repeats():
+        with writing(root), log.without_repeats():
             result = Follower(
                 Edits(config.source, config.about, config.remove, config.only),
                 root,

@@ -60,7 +60,7 @@ def _run(config: AdaptConfig, root: Path) -> dict[str, Any]:
             Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="qontext-"))) if is_preview else None
         )
         if aside is None:
-            stack.enter_context(_writing(root))
+            stack.enter_context(writing(root))
         before = state.read_planned(root)
         outside.remember(config.also)
         config, absent = with_recorded_settings(config, root, before)
@@ -99,7 +99,7 @@ def _refuse_foreign(root: Path) -> None:
 
 
 @contextlib.contextmanager
-def _writing(root: Path) -> Iterator[None]:
+def writing(root: Path) -> Iterator[None]:
     """One `adapt` at a time writes the directory. A directory that stays empty is removed."""
     with locks.lock(root, LOCK):
         try:

@@ -111,7 +111,7 @@ def _shown(
     title = f"{would} to the {visibility} repository {settings.repository}"
     log.show_rows(title, [{**row, "size": shown_size(row["size"])} for row in rows])
     if settings.dry_run:
-        log.say(f"{CARD}:\n\n{card}")
+        log.show_line(f"{CARD}:\n\n{card}")
     else:
         log.note(f"{url}")
     return {
