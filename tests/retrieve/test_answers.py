@@ -76,6 +76,7 @@ def test_a_question_as_json(adapted: Path) -> None:
         "title": "oven",
         "text": "The oven bakes bread with fire.\nIt is hot.",
         "snippet": "The oven bakes bread with fire. It is hot.",
+        "sentence": "The oven bakes bread with fire.",
         "file": "news/oven.txt",
         "line": 1,
         "last_line": 1,

@@ -69,7 +69,7 @@ def refused(world: World, *directories: str, **settings: Any) -> str:
 def test_what_cannot_be_served(world: World, tmp_path: Path) -> None:
     assert "no such directory" in refused(world, "nothing")
     (tmp_path / "plain").mkdir()
-    assert "not searchable. Give the output of 'qontext adapt'" in refused(world, str(tmp_path / "plain"))
+    assert "contains no file in a supported format" in refused(world, str(tmp_path / "plain"))
     assert "not searchable" in refused(world, "mine/index/passages")
     assert "two directories have the name" in refused(world, "mine", "mine=bm25")
     assert "ends in -query" in refused(world, "a-query=bm25")

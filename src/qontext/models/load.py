@@ -177,7 +177,8 @@ def read_config(directory: Path, **settings: Any) -> Any:
     place = directory / "config.json"
     about = read_json(place, dict[str, Any])
     kind = about.get("model_type")
-    if kind not in CONFIG_MAPPING_NAMES and about.get("auto_map"):
+    is_known = isinstance(kind, str) and kind in CONFIG_MAPPING_NAMES
+    if not is_known and about.get("auto_map"):
         raise QontextError(
             f"the architecture {str(kind)[:40]!r} needs code from its folder, which is never executed",
             place=place,

@@ -35,7 +35,8 @@ def is_documents(path: str) -> bool:
         is_there = place.exists() and not is_adapted(place) and not is_artifact(place)
     except OSError:
         return False
-    return is_there and not any((place / name).exists() for name in (CLAIM, PLAN))
+    # What a directory of `adapt` that lost a file still has.
+    return is_there and not any((place / name).exists() for name in (CLAIM, PLAN, "index/passages"))
 
 
 def cache_of(path: str) -> Path:
