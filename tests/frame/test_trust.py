@@ -503,7 +503,7 @@ def test_what_only_a_file_names_is_downloaded_with_a_word(
     from qontext.frame import log
     from qontext.models import hub
 
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **settings: "/nowhere")
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda **settings: "/nowhere")
     log.show(log.WARNING)
     hub.download("someone/model", [])
     assert "warning: downloading someone/model" in capfd.readouterr().err

@@ -140,7 +140,7 @@ def test_servers_and_frameworks_cite_the_same_place(tmp_path: Path, index: Index
     (hit,) = source.system.search([question], 1, FieldFilter())[0]
     served = http._hit(source.system, question, 1, hit)
     assert (served.place, "red lamp blinks" in served.snippet) == (cited, True)
-    assert mcp._results(source.system, question, [hit])[0].place == cited
+    assert mcp._results(source.system, question, [hit], 0, 2_000)[0].place == cited
     result = pages._result(source.system, 1, hit, question, None, set())
     assert result.place == cited and "lamp" in {part.text for part in result.text if part.is_marked}
     (one,) = source.results(question, 1)
@@ -152,7 +152,8 @@ FILLER = "It is a fine and quiet day by the wide river. "
 
 def test_a_snippet_shows_the_sentence_that_answers() -> None:
     text = FILLER * 12 + "The red lamp blinks five times if the filter is clogged. " + FILLER * 12
-    shown, begin, end = snippet("why does the lamp blink five times?", text)
+    found = snippet("why does the lamp blink five times?", text)
+    shown, begin, end = found.text, found.begin, found.end
     assert text[begin:end] == "The red lamp blinks five times if the filter is clogged."
     assert text[begin:end] in shown and len(shown) < 340
     assert shown.startswith("…") and shown.endswith("…") and " …" not in shown and "… " not in shown
