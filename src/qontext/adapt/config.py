@@ -12,7 +12,6 @@ from pydantic import Field, field_validator, model_validator
 from qontext.adapt.vector_index import CHOICES, Choice
 from qontext.corpus.sources import ReadAs, fingerprint, reads_below
 from qontext.data.passage import TitleRule
-from qontext.evaluation.ppi import FEWEST
 from qontext.frame.config import Action, Asks, Input, Machine, Seed, StageConfig, without_empty
 from qontext.frame.errors import QontextError, missing_extra
 from qontext.frame.parts import RunsOn
@@ -20,6 +19,9 @@ from qontext.queries.generators import GENERATORS
 from qontext.queries.generators.chat import check_endpoint
 from qontext.retrieve import outside
 from qontext.retrieve.analyzer import LANGUAGES
+
+FEWEST_JUDGED = 5
+"""Judged questions below which a variance means nothing."""
 
 
 class AdaptConfig(StageConfig):
@@ -104,7 +106,7 @@ class AdaptConfig(StageConfig):
     copy_model: Annotated[bool, Action()] = False
     """Copy the encoder to --out even if it was not changed, so that --out can be moved to another machine."""
 
-    judge: Annotated[int | None, Action()] = Field(None, ge=FEWEST, le=10_000)
+    judge: Annotated[int | None, Action()] = Field(None, ge=FEWEST_JUDGED, le=10_000)
     """Number of questions to judge yourself once everything is measured, on a page that this command serves; the verdict is
     then that of the judgments."""
 

@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from qontext.adapt.config import FEWEST_JUDGED
 from qontext.data.collection import Qrels, load_collection, read_qrels
 from qontext.data.passage import Passage
 from qontext.data.runs import read_run
 from qontext.evaluation.gather import per_query
 from qontext.evaluation.measures import Floats, measure, parse
-from qontext.evaluation.ppi import FEWEST, Corrected, correct
+from qontext.evaluation.ppi import Corrected, correct
 from qontext.frame import log, stages
 from qontext.frame.artifacts import open_artifact
 from qontext.frame.errors import QontextError
@@ -105,10 +106,12 @@ def corrected(root: Path, split: str, systems: Sequence[str], name: str) -> Corr
     """The systems on the judged questions of a split, by the measure `name`, corrected for all questions of the split; None
     if there are too few judgments."""
     people = judged(root, split, systems)
-    if len(people) < FEWEST or not any(grade > 0 for grades in people.values() for grade in grades.values()):
+    if len(people) < FEWEST_JUDGED or not any(
+        grade > 0 for grades in people.values() for grade in grades.values()
+    ):
         if people:
             log.note(
-                f"{len(people)} judged questions are too few for the verdict: at least {FEWEST} are needed."
+                f"{len(people)} judged questions are too few for the verdict: at least {FEWEST_JUDGED} are needed."
             )
         return None
     machine: dict[str, Floats] = {}

@@ -242,7 +242,10 @@ def run_guarded(action: Callable[[], None], *, debug: bool) -> None:
         if (foreign := kinds.error_in_foreign_code(error)) is not None:
             log.say(f"error: {foreign}")
             raise typer.Exit(2) from None
-        if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in LEFT_OUT:
+        if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in (
+            *LEFT_OUT,
+            "huggingface_hub",
+        ):
             log.say(
                 f"error: this needs the package {error.name}, which is not installed. Run: pip install qontext"
             )

@@ -24,9 +24,6 @@ import numpy as np
 from qontext.evaluation.comparison import holm
 from qontext.evaluation.measures import Floats
 
-FEWEST = 5
-"""Judged questions below which a variance means nothing."""
-
 
 @dataclass(frozen=True)
 class Estimate:

@@ -20,12 +20,12 @@ from qontext.frame.errors import QontextError
 from qontext.frame.parts import Outcome, Part, Parts, PartsConfig, slices
 from qontext.frame.stages import Stage
 from qontext.queries.generators import GENERATORS, Generator, Task
-from qontext.queries.imitation import CANDIDATES, Style
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from qontext.data.collection import Passage
+    from qontext.queries.imitation import Style
 
 FOOTER = b"qontext"
 
@@ -43,8 +43,8 @@ class GenerateConfig(PartsConfig):
     """Queries per passage; duplicates are dropped, so there may be fewer."""
 
     like: Annotated[str | None, Input()] = None
-    """Questions that people asked (lines of a .txt or .log file, or as for `search --queries`). More queries are generated,
-    and those that resemble them most in length, form and words are kept."""
+    """Questions that people asked (lines of a .txt or .log file, or queries in any format that `search` reads). More
+    queries are generated, and those that resemble them most in length, form and words are kept."""
 
     seed: Seed = 42
     """Random seed. The queries of a passage do not depend on part, process or order."""
@@ -77,6 +77,8 @@ class Generate(Parts[GenerateConfig]):
             precision = computed.settle(self.work, options.precision, *format_and_device)
             options = options.model_copy(update={"precision": precision})
         config = self.config
+        from qontext.queries.imitation import CANDIDATES, Style
+
         self.style = None if config.like is None else Style.of(config.like, config.seed)
         asked = config.per_passage * (1 if self.style is None else CANDIDATES)
         self.generator = self.kind.open(options, Task(config.passages, asked, config.seed))

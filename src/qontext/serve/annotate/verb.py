@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from qontext.adapt.judgments import FILE, FOLDER, pools
 from qontext.frame import disk, locks, log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, Machine, Seed, StageConfig
@@ -81,6 +80,8 @@ class AnnotateConfig(StageConfig):
 
     @property
     def root(self) -> Path:
+        from qontext.adapt.judgments import FOLDER
+
         return Path(self.out or Path(self.passages) / FOLDER)
 
 
@@ -111,6 +112,7 @@ def run(config: AnnotateConfig) -> dict[str, Any]:
 
 def _write_judgments(study: Study, root: Path) -> dict[str, Any]:
     """Write the judgments of answers as a qrels file, for `adapt`."""
+    from qontext.adapt.judgments import FILE
     from qontext.data.collection import write_qrels
     from qontext.serve.annotate.results import judgments
     from qontext.serve.annotate.store import Store
@@ -133,6 +135,7 @@ def _write_judgments(study: Study, root: Path) -> dict[str, Any]:
 
 def _open_answers(config: AnnotateConfig, root: Path) -> Study:
     """The study of the answers that the systems of a directory of `adapt` found, with more questions if they are wanted."""
+    from qontext.adapt.judgments import pools
     from qontext.adapt.verdict import Verdict
     from qontext.serve.annotate import study
 
