@@ -36,14 +36,14 @@ from qontext.retrieve.index.load import open_index
 
 DIES = """
     import os, signal
-    from qontext.retrieve.index.servers.postgres import Table
-    copy, calls = Table._copy, []
+    from qontext.retrieve.index.servers.postgres import PostgresTable
+    copy, calls = PostgresTable._copy, []
     def copy_and_die(self, rows):
         copy(self, rows)
         calls.append(rows)
         if len(calls) == 2:
             os.kill(os.getpid(), signal.SIGKILL)
-    Table._copy = copy_and_die
+    PostgresTable._copy = copy_and_die
 """
 
 
@@ -142,7 +142,7 @@ def test_a_part_that_two_processes_write_is_there_once(
         module.connect(postgres.uri) as other,
         ThreadPoolExecutor(1) as pool,
     ):
-        first, second = (module.Table(client, vectors, options) for client in (one, other))
+        first, second = (module.PostgresTable(client, vectors, options) for client in (one, other))
         copy, copied = second._copy, []
         second._copy = lambda rows: (copied.append(len(rows.keys)), copy(rows))  # type: ignore[method-assign]
         first.create("build", "d")

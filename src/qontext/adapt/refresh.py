@@ -79,7 +79,7 @@ REFRESH = Pipeline(
     run=run,
     examples="""
         qontext refresh runs/mine
-        qontext refresh runs/mine --source notes=handbook --about notes="How we work here."
         qontext refresh runs/new --source docs.jsonl --words
+        qontext refresh runs/new --source notes=handbook --about notes="How we work here."
     """,
 )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from qontext.cluster.launcher import Torchrun, watch
-from qontext.frame import log
+from qontext.frame import log, trust
 from qontext.frame.errors import QontextError
-from qontext.workflow.recipe import Recipe, read_recipe
+from qontext.workflow.recipe import Recipe, demands, read_recipe, read_tables
 from qontext.workflow.run import plan
 
 
@@ -34,6 +34,10 @@ def run_steps(recipe: Path, steps: Path, processes: int, on: str) -> None:
         place=recipe,
         remedy="Run the same command again to resume; --processes 1 uses a single process.",
     )
+    # The processes read what this one does, without asking: `adapt` wrote the recipe.
+    tables = read_tables(recipe)
+    reads = {*demands(tables, recipe)} - {*demands(tables, recipe, is_foreign=False)}
+    trust.give([demand.words for demand in reads])
     _give_back_memory()
     watch(Torchrun(processes, command, failed))
 

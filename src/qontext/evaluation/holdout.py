@@ -85,8 +85,9 @@ def run(config: HoldoutConfig, work: Workdir) -> dict[str, Any]:
     total, held_out, rule = _held_out(config)
     held_queries: dict[str, tuple[str, str]] = {}
     summary: dict[str, Any] = {"passages": total, "held_out_passages": len(held_out), "held_out_by": rule}
+    asked = None if config.asked is None else _asked(config)
     if config.queries is not None:
-        texts, training = _divide(config, held_out, work)
+        texts, training = _divide(config, held_out, [] if asked is None else asked[0], work)
         if config.question_model is not None:
             texts = _written(config.question_model, set(texts), config, work)
         held_queries = _chosen(texts, config.seed)
@@ -117,11 +118,9 @@ def run(config: HoldoutConfig, work: Workdir) -> dict[str, Any]:
                 )
             queries |= {id: labels.queries[id] for id in qrels}
         summary["labeled_queries"] = {name: len(qrels) for name, qrels in splits.items()}
-    if config.asked is not None:
-        taught, judged[ASKED], texts_asked = _asked(config)
+    if asked is not None:
+        taught, judged[ASKED], texts_asked = asked
         queries |= texts_asked
-        if config.queries is not None:
-            _teach([(passage, text) for passage, text in taught if passage not in held_out], work)
         summary["asked_questions"] = {"train": len(taught), ASKED: len(texts_asked)}
     summary["searched_passages"] = _write_measured(config, queries, judged, total, work)
     if not any(judged.values()):
@@ -174,21 +173,22 @@ def _asked(config: HoldoutConfig) -> tuple[list[tuple[str, str]], Qrels, dict[st
     )
 
 
-def _teach(pairs: list[tuple[str, str]], work: Workdir) -> None:
-    """Write real questions beside the generated training queries."""
+def _with_asked(queries: Any, pairs: list[tuple[str, str]]) -> Any:
+    """The training queries with real questions, each after the generated queries of its passage."""
     import pyarrow as pa
 
     from qontext.data import records
 
     rows = sorted(pairs)
-    numbers = list(range(FIRST_ASKED, FIRST_ASKED + len(rows)))
     columns = {
         "passage": [passage for passage, _ in rows],
         "query": [text for _, text in rows],
-        "number": numbers,
+        "number": list(range(FIRST_ASKED, FIRST_ASKED + len(rows))),
     }
-    with work.write("queries/asked.parquet") as path:
-        records.write_table(path, pa.table(columns, records.QUERIES))
+    joined = pa.concat_tables([queries, pa.table(columns, records.QUERIES)])
+    passages = joined["passage"].to_pylist()
+    places = {passage: place for place, passage in enumerate(dict.fromkeys(passages))}
+    return joined.take(sorted(range(len(passages)), key=lambda row: places[passages[row]]))
 
 
 def _held_out(config: HoldoutConfig) -> tuple[int, set[str], str]:
@@ -215,8 +215,11 @@ def _held_out(config: HoldoutConfig) -> tuple[int, set[str], str]:
     return total, held_out or {fallback}, rule
 
 
-def _divide(config: HoldoutConfig, out: set[str], work: Workdir) -> tuple[dict[str, list[str]], int]:
-    """Write the training queries; returns held-out passages with their queries, and the number of the others."""
+def _divide(
+    config: HoldoutConfig, out: set[str], taught: list[tuple[str, str]], work: Workdir
+) -> tuple[dict[str, list[str]], int]:
+    """Write the training queries, with those that are `taught` for a passage; returns held-out passages with their queries,
+    and the number of the generated others."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -235,8 +238,9 @@ def _divide(config: HoldoutConfig, out: set[str], work: Workdir) -> tuple[dict[s
     if not len(rest):  # too few passages to hold any out
         parts = records.parquet_parts(config.queries)
         rest = pa.concat_tables([records.read_whole(part, records.QUERIES) for part in parts])
+    pairs = [(passage, text) for passage, text in taught if passage not in out]
     with work.write("queries/queries.parquet") as path:
-        records.write_table(path, rest)
+        records.write_table(path, _with_asked(rest, pairs) if pairs else rest)
     return dict(list(by_passage.items())[: 2 * config.questions]), len(rest)
 
 

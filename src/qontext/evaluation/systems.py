@@ -97,6 +97,9 @@ def show_systems(settings: Asked) -> dict[str, Any]:
 def _questions(settings: Asked, steps: Path, split: str) -> Path:
     """The folder of `holdout` with passages, questions and judgments."""
     passages = _step(steps, "split", source=settings.documents, on_error="skip")
+    if skipped := {kind: n for kind, n in passages.summary.get("skipped", {}).items() if n}:
+        kinds = ", ".join(f"{n:,} × {kind.replace('_', ' ')}" for kind, n in skipped.items())
+        log.warn(f"documents are skipped: {kinds}.")
     asked: dict[str, Any] = {"passages": passages.path, "share": 0.99, "questions": settings.questions}
     if settings.labels is not None:
         asked |= {"labels": settings.labels, "split_labels": False}
