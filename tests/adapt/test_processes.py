@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from tests.adapt.calls import adapt
 
 from qontext import api
+from qontext.frame import trust
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
@@ -40,6 +41,7 @@ def test_two_processes_stop_with_their_parent_and_go_on(
         assert not (out / "steps" / "adapted-vectors" / "meta.json").exists(), "they went on to the end"
     assert not (out / "adapted.json").exists()
     # No process of the first run holds the directory.
+    trust.give([str(reports), str(small_encoder)])
     assert api.run(out / "recipe.toml", out=out / "steps", until="pretrain")["steps"][-1]["summary"]["steps"]
 
 
@@ -71,6 +73,7 @@ def test_two_processes_adapt_together(
     assert set(json.loads(done.stdout)["verdict"]["scores"]["generated"]) >= {"bm25", "start", "adapted"}
     assert (out / "steps" / "recipe.toml").is_file(), "written by the processes' own 'qontext run'"
     # One process comes to the same weights.
+    trust.give([str(reports), str(small_encoder)])
     alone = api.run(out / "recipe.toml", out=tmp_path / "alone", until="pretrain")
     folders = (out / "steps" / "pretrain", alone["steps"][-1]["path"], small_encoder)
     weights, same, start = (load_file(Path(folder) / "model.safetensors") for folder in folders)

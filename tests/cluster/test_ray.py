@@ -186,7 +186,7 @@ def test_the_head_is_killed(
         order.touch()
     _, said = running.communicate()
     assert running.returncode == 2, said
-    (line,) = (line for line in said.splitlines() if line)
+    *_, line = (line for line in said.splitlines() if line)
     assert line.startswith(f"error: the head of the Ray cluster at {address} is gone: ")
     assert line.endswith("Start the cluster again; the same command resumes.")
     assert not all(order.exists() for order in orders)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from qontext.frame import log
+from qontext.frame import locks, log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
 from qontext.frame.stages import Stage
@@ -18,6 +19,17 @@ if TYPE_CHECKING:
 
 
 def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
+    from qontext.pretrain.data import remove_cache
+
+    summary = _pretrain(config, work)
+    if summary:
+        if not locks.REMOVABLE:
+            gc.collect()  # Windows removes no file that is mapped
+        remove_cache(work)
+    return summary
+
+
+def _pretrain(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
     from qontext.contexts import Context, reads_queries
     from qontext.models.titles import Titles
     from qontext.pretrain.data import choose_anchors, open_sources, title_rule
@@ -267,7 +279,6 @@ def _save(
     summary: dict[str, Any],
     work: Workdir,
 ) -> None:
-    from qontext.pretrain.data import remove_cache
     from qontext.pretrain.folder import model_card, save_encoder, save_head
     from qontext.training import checkpoint, metrics
 
@@ -280,7 +291,6 @@ def _save(
         (folder / "README.md").write_text(card, encoding="utf-8")
     metrics.plot(work)
     checkpoint.remove(work, "checkpoints")
-    remove_cache(work)
 
 
 STAGE = Stage(
