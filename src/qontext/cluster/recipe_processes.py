@@ -7,8 +7,9 @@ from pathlib import Path
 from qontext.cluster.launcher import Torchrun, watch
 from qontext.frame import log, trust
 from qontext.frame.errors import QontextError
-from qontext.workflow.recipe import Recipe, demands, read_recipe, read_tables
+from qontext.workflow.recipe import Recipe, demands, read_recipe
 from qontext.workflow.run import plan
+from qontext.workflow.tables import read_tables
 
 
 def shared_by(processes: int, recipe: Recipe) -> int:
