@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from qontext.adapt import recipes, verdict
-from qontext.adapt.config import AdaptConfig, Request
+from qontext.adapt.config import AdaptConfig
 from qontext.adapt.expectation import Evidence, evidence, expected
 from qontext.adapt.plan import Plan
 from qontext.adapt.prepare import prepare
@@ -76,7 +76,7 @@ def measured(source: Path, work: Path, options: argparse.Namespace) -> dict[str,
         write_set(source, work / "set", options)
     sizes = json.loads((work / "set" / "sizes.json").read_text())
     config = AdaptConfig(
-        documents=str(work / "set" / "corpus.jsonl"), encoder=options.encoder, seed=options.seed
+        documents=str(work / "set" / "corpus.jsonl"), encoder=(options.encoder,), seed=options.seed
     )
     request, *_ = prepare(config)
     plan = fixed_plan(sizes["passages"], options.steps)
@@ -93,18 +93,17 @@ def measured(source: Path, work: Path, options: argparse.Namespace) -> dict[str,
         for step in recipes.searches(request, plan, split, str(real), f"real-{split}")
     ]
     run_recipe(Recipe(training.title, (*training.steps, *asked)), steps)
-    return {**sizes, "window": request.window, **row(steps, request, plan, list(sizes["questions"]))}
+    names = recipes.systems(plan)
+    of = {split: scores_of(steps, names, f"real-{split}") for split in sizes["questions"]}
+    return {**sizes, "window": request.window, **row(scores_of(steps, names, "generated"), of)}
 
 
 def fixed_plan(passages: int, steps: int) -> Plan:
     return Plan(passages, passages, 32, steps, 0, 0, 1, {"filter": 1.0}, 0, tokens=True)
 
 
-def row(steps: Path, request: Request, plan: Plan, splits: list[str]) -> dict[str, Any]:
-    """Means, differences and regrets of the systems."""
-    names = recipes.systems(plan)
-    of = {split: scores_of(steps, names, f"real-{split}") for split in splits}
-    generated = scores_of(steps, names, "generated")
+def row(generated: Scores, of: Mapping[str, Scores]) -> dict[str, Any]:
+    """Means, differences and regrets of the systems: on generated questions, and on the real ones of each split."""
     chosen = verdict.choose(expected([evidence(generated, is_real=False)]))
     test = of["test"]
     best = max(test, key=lambda name: test[name].mean())

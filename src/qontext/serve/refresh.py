@@ -65,7 +65,7 @@ class Refresher(threading.Thread):
         for _ in self._moments():
             try:
                 self.look()
-            except Exception as error:  # the server goes on with what it has
+            except Exception as error:  # the server keeps answering with what it has
                 log.warn(f"the served directories were not refreshed: {error}")
 
     def look(self) -> bool:
