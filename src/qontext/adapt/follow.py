@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from qontext.adapt import publish, update
 from qontext.adapt.config import AdaptConfig, Request
+from qontext.adapt.recipes import WEIGHTS
 from qontext.adapt.state import STEPS, read_planned
 from qontext.adapt.survey import language_of
 from qontext.corpus.sources import FieldNames, Problem, open_source
@@ -217,7 +218,7 @@ class Follower:
         index, _ = publish.make_index(request, model, self.root, {}, None, "local", tokens=False)
         system = System("start" if model else None, words=True)
         about = {
-            "format": FORMAT, "system": system.name, "weights": [0.7, 0.3] if model else [1, 0],
+            "format": FORMAT, "system": system.name, "weights": [*WEIGHTS] if model else [1, 0],
             "read_tokens": READ_TOKENS, "index": index.name, "start": start,
         }  # fmt: skip
         if model is not None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from qontext import __version__
 from qontext.adapt.config import Request
-from qontext.adapt.recipes import DENSE_WEIGHT, serving_recipe
+from qontext.adapt.recipes import WEIGHTS, serving_recipe
 from qontext.adapt.state import STEPS, current_index
 from qontext.adapt.vector_index import Choice
 from qontext.adapt.verdict import Verdict
@@ -195,7 +195,7 @@ def weights(steps: Path, verdict: Verdict) -> dict[str, Any]:
     """The weights of the recommended system's parts."""
     system = System.parse(verdict.system)
     if not (system.words and system.encoder):
-        return {"weights": [1 - DENSE_WEIGHT, DENSE_WEIGHT]}
+        return {"weights": [*WEIGHTS]}
     without = replace(system, reranked=False)
     by_tokens = {"token_weight": _fused(steps, without, verdict)[1]} if system.tokens else {}
     return {"weights": _fused(steps, replace(without, tokens=False), verdict), **by_tokens}

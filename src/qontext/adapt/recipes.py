@@ -22,8 +22,8 @@ MOST_ASKED = 2_000
 """Real questions without labels that are used of a log."""
 SPARING = ("lora_rank", "activation_checkpointing")
 """Settings with which training fits into less memory."""
-DENSE_WEIGHT = 0.4
-"""Weight of the dense run in fusion with BM25, without labels to tune it."""
+WEIGHTS = (0.6, 0.4)
+"""Weights of BM25 and the dense run in their fusion, without labels to tune them."""
 
 
 def training_recipe(request: Request, plan: Plan) -> Recipe:
@@ -166,8 +166,8 @@ def _asking(request: Request, plan: Plan) -> Generator[Step, None, str | None]:
         return "@asked-bm25"
     yield Step.of("asked-vectors", _reading(request, plan, "@split", request.encoder), verb="encode")
     yield Step.of("asked-dense", {"index": "@asked-vectors", **questions}, verb="search")
-    weights = [round(1 - DENSE_WEIGHT, 3), DENSE_WEIGHT]
-    fusing = {"runs": ["@asked-bm25", "@asked-dense"], "method": "zscore", "weights": weights, "k": RERANKED}
+    runs = ["@asked-bm25", "@asked-dense"]
+    fusing = {"runs": runs, "method": "zscore", "weights": [*WEIGHTS], "k": RERANKED}
     yield Step.of("asked-answers", fusing, verb="fuse")
     return "@asked-answers"
 
@@ -284,7 +284,7 @@ def _searching(request: Request, plan: Plan, split: str, data: str, suffix: str)
         yield Step.of(f"{encoder}-{suffix}", {"index": f"@{encoder}-vectors", **questions}, verb="search")
         depth = {"k": RERANKED} if plan.tokens or plan.reranked else {}
         runs = [f"@bm25-{suffix}", f"@{encoder}-{suffix}"]
-        yield _fusing(request, hybrid, suffix, runs, DENSE_WEIGHT, depth)
+        yield _fusing(request, hybrid, suffix, runs, WEIGHTS[1], depth)
         first = replace(hybrid, tokens=plan.tokens)
         if plan.tokens:
             by_tokens = {"data": data, "tokens": f"@{encoder}-vectors", "k": RERANKED}
