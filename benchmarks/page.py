@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-PAGE = HERE.parent / "docs" / "performance.md"
-RETRIEVE = HERE.parent / "docs" / "retrieve.md"
-METHODS = HERE.parent / "docs" / "methods.md"
-QUERIES = HERE.parent / "docs" / "queries.md"
-ADAPT = HERE.parent / "docs" / "adapt-results.md"
+PAGE = HERE.parent / "docs" / "results" / "performance.md"
+RETRIEVE = HERE.parent / "docs" / "guides" / "search.md"
+METHODS = HERE.parent / "docs" / "guides" / "methods.md"
+QUERIES = HERE.parent / "docs" / "guides" / "queries.md"
+ADAPT = HERE.parent / "docs" / "results" / "adapt.md"
 Rows = list[list[str]]
 
 
@@ -57,7 +57,7 @@ COSTS = {
     "`bow --target context`": "bow, queries",
     "`bow --contrastive-weight`": "bow, queries, contrastive",
 }
-"""The first cell of a row of docs/methods.md → the method in methods.json."""
+"""The first cell of a row of docs/guides/methods.md → the method in methods.json."""
 
 
 def with_costs(page: str) -> str:

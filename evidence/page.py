@@ -1,6 +1,6 @@
-"""Write the tables and figures of docs/evidence.md and the README from the cells, and an HTML page with all plots.
+"""Write the tables and figures of docs/results/evidence.md and the README from the cells, and an HTML page with all plots.
 
-    python evidence/page.py [--cells evidence/cells] [--page docs/evidence.md] [--readme README.md]
+    python evidence/page.py [--cells evidence/cells] [--page docs/results/evidence.md] [--readme README.md]
         [--differences evidence/differences.json] [--html runs/evidence.html]
 
 A figure on these pages is thus one that a cell measured. Text between the tables is written by hand.
@@ -77,7 +77,7 @@ def main() -> None:
     )
     parser.add_argument("--cells", type=Path, default=HERE / "cells")
     parser.add_argument("--differences", type=Path, default=HERE / "differences.json")
-    parser.add_argument("--page", type=Path, default=HERE.parent / "docs" / "evidence.md")
+    parser.add_argument("--page", type=Path, default=HERE.parent / "docs" / "results" / "evidence.md")
     parser.add_argument("--readme", type=Path, default=HERE.parent / "README.md")
     parser.add_argument("--html", type=Path, default=Path("runs/evidence.html"))
     options = parser.parse_args()

@@ -41,7 +41,7 @@ for line in {lines!r}:
 
 
 def test_words_are_searched_without_torch(tmp_path: Path) -> None:
-    """In one process: everything that docs/install.md says, and the sentence for what needs a model."""
+    """In one process: everything that docs/guides/install.md says, and the sentence for what needs a model."""
     write_lines(tmp_path / "docs.jsonl", [{"_id": "1", "text": "The mill grinds flour."}])
     (tmp_path / "q.tsv").write_text("1\tflour\n")
     lines = [
@@ -69,7 +69,7 @@ def test_words_are_searched_without_torch(tmp_path: Path) -> None:
 
 
 def test_the_documented_packages_are_the_dependencies() -> None:
-    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "guides" / "install.md").read_text(encoding="utf-8")
     listed = re.search(r"^pip install (bm25s .*)$", page, re.M)
     assert listed is not None
     needed = {re.split(r"[>=<!]", name)[0].replace("-", "_") for name in PROJECT["dependencies"]}
@@ -134,7 +134,7 @@ def test_compose() -> None:
 
 
 def test_commands_of_the_page() -> None:
-    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "guides" / "deploy.md").read_text(encoding="utf-8")
     commands = re.findall(r"^docker compose run --rm qontext (.*)$", page, re.M)
     assert len(commands) == 2
     for command in commands:

@@ -352,7 +352,7 @@ def test_the_committed_pages_hold_the_figures_of_the_cells(
     monkeypatch.setattr(page, "DRAWN", dict(kept))
     tables = page.tables_of(cells)
     assert page.DRAWN.keys() == kept.keys(), "run evidence/page.py"
-    texts = [(HERE.parent / name).read_text("utf-8") for name in ("docs/evidence.md", "README.md")]
+    texts = [(HERE.parent / name).read_text("utf-8") for name in ("docs/results/evidence.md", "README.md")]
     assert [page.filled(text, tables) for text in texts] == texts
     assert all(f"<!-- {name} -->" in texts[0] + texts[1] for name in tables), "every table has its place"
 

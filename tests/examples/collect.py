@@ -15,7 +15,7 @@ from qontext.workflow.tables import SHIPPED
 ROOT = Path(__file__).parents[2]
 PAGES = [
     ROOT / "README.md",
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "skills").glob("*/SKILL.md")),
 ]
 COMMAND = re.compile(r"^\W*((?:qontext|torchrun) .*)", re.M)

@@ -6,14 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.examples.collect import COMMAND, PAGES, blocks, examples_in
+from tests.examples.collect import COMMAND, PAGES, ROOT, blocks, examples_in
 from tests.examples.parsed import parse, why_not_executed, why_not_run
 from tests.examples.workspace import Workspace
 
 
-@pytest.mark.parametrize(
-    "page", PAGES, ids=lambda page: page.stem if page.stem != "SKILL" else page.parent.name
-)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_the_blocks_of_a_page_run(page: Path, workspace: Workspace, tmp_path: Path) -> None:
     """One after the other, in one folder, where a recipe that is shown is recipe.toml from then on."""
     folder = workspace.copy(tmp_path / "workspace")
@@ -38,9 +36,7 @@ def test_the_blocks_of_a_page_run(page: Path, workspace: Workspace, tmp_path: Pa
                 )
 
 
-@pytest.mark.parametrize(
-    "page", PAGES, ids=lambda page: page.stem if page.stem != "SKILL" else page.parent.name
-)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_the_links_of_a_page_exist(page: Path) -> None:
     links = re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text())
     assert links or page.name != "README.md"

@@ -471,7 +471,7 @@ def test_instructions_are_those_of_the_published_folders(name: str, labeled: Pat
 
 
 def test_the_page_about_models_has_a_row_for_every_family() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "models.md").read_text("utf-8")
     rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
     named = {name.strip(" `") for row in rows for name in row.split(",")}
     assert named == FAMILIES.keys() and named | {*OTHERS} == CONFIGS.keys()

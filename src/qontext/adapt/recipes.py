@@ -192,7 +192,7 @@ def _pretraining(request: Request, plan: Plan) -> Iterator[Step]:
 def _finetuning(request: Request, plan: Plan) -> Iterator[Step]:
     """Fine-tuning on the labels, else on generated queries; with a cross-encoder, on its scores of each
     query's passages. Generated queries are only used with a cross-encoder: without one, fine-tuning was not
-    better than longer pre-training (docs/adapt-results.md).
+    better than longer pre-training (docs/results/adapt.md).
     """
     passages = "@holdout/measured" if request.labeled else "@split"
     texts = {"data": passages} if request.labeled else {"queries": plan.queries, "passages": passages}

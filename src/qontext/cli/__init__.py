@@ -41,7 +41,7 @@ Help for a command: qontext VERB --help.
 """
 
 LEFT_OUT = ("torch", "transformers", "tokenizers", "safetensors", "ir_measures", "matplotlib")
-"""Packages that an installation for searching by words alone may lack; see docs/install.md."""
+"""Packages that an installation for searching by words alone may lack; see docs/guides/install.md."""
 _TRUST = (
     "Allow the code, servers and secrets that the recipe, index or directory itself names; see SECURITY.md."
 )

@@ -1,7 +1,7 @@
 """Held-out questions written by a local language model.
 
 Keyphrases repeat the rare words of their passage, which favors search by words. A language model that was fine-tuned on
-people's questions asks like people, though not always like those who search these documents (docs/adapt-results.md).
+people's questions asks like people, though not always like those who search these documents (docs/results/adapt.md).
 """
 
 from __future__ import annotations
