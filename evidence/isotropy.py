@@ -14,11 +14,12 @@ Shapes: P passages, Q queries, D dimensions, V words.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from record import Values, recorded
 from study import MEASURES
 
 from qontext.data.collection import load_collection
@@ -48,7 +49,7 @@ def whitened(passages_PD: Array, queries_QD: Array) -> tuple[Array, Array]:
 CONTROLS = {"centered": centered, "whitened": whitened}
 
 
-def of_arm(vectors: Artifact, data: Path, split: str) -> dict[str, Any]:
+def of_arm(vectors: Artifact, data: Path, split: str) -> dict[str, Values]:
     """The scores of a cell's vectors without labels, centered and whitened."""
     stored = open_vectors(vectors.path)
     passages_PD = np.empty((len(stored), stored.dimension), np.float32)
@@ -66,7 +67,7 @@ def of_arm(vectors: Artifact, data: Path, split: str) -> dict[str, Any]:
     }
 
 
-def of_words(length: int, seed: int, tokenizer: str, data: Path, split: str) -> dict[str, Any]:
+def of_words(length: int, seed: int, tokenizer: str, data: Path, split: str) -> dict[str, Values]:
     """The scores of random vectors of words, over the first `length` tokens of a text."""
     collection, tokens = load_collection(data), load_tokenizer(Path(tokenizer))
     passages = list(collection.passages())
@@ -84,19 +85,10 @@ def of_words(length: int, seed: int, tokenizer: str, data: Path, split: str) -> 
 
 def scores(
     passages_PD: Array, queries_QD: Array, ids: Array, queries: Sequence[str], data: Path, split: str
-) -> dict[str, Any]:
-    """The scores of the vectors by their cosine: the mean of each measure, and the values of each question."""
+) -> Values:
+    """The scores of each question by the cosine of the vectors."""
     run = _searched(_unit(passages_PD), _unit(queries_QD), ids, queries)
     return recorded(measure(run, load_collection(data).qrels(split), parse(MEASURES)).values)
-
-
-def recorded(values: Mapping[str, Array]) -> dict[str, Any]:
-    """Values of questions as cells hold them."""
-    return {
-        "mean": {name: float(column.mean()) for name, column in values.items()},
-        "queries": len(next(iter(values.values()))),
-        "values": {name: [round(float(v), 4) for v in column] for name, column in values.items()},
-    }
 
 
 def _searched(passages_PD: Array, queries_QD: Array, ids: Array, queries: Sequence[str]) -> Run:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from record import read_cells
 from study import ARMS, CLAIMS, LONG, MEASURES, SCALES, Claim
 
 from qontext.evaluation import plots
@@ -98,10 +99,6 @@ def main() -> None:
     options.html.write_text(html(cells, tables, drawn, list(curves)), "utf-8")
 
 
-def read_cells(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(file.read_text("utf-8")) for file in sorted(folder.rglob("*.json"))]
-
-
 def place_of(cell: dict[str, Any]) -> str:
     """The start and the data set of a cell: what is equal in all cells that are compared."""
     return f"{cell['scale']}/{cell['set']}"
@@ -112,7 +109,7 @@ def values_of(cells: Sequence[dict[str, Any]]) -> dict[Key, dict[int, dict[str, 
     values: dict[Key, dict[int, dict[str, Any]]] = defaultdict(dict)
     for cell in cells:
         for labels, scores in cell["scores"].items():
-            columns = {measure: np.array(column) for measure, column in scores["values"].items()}
+            columns = {measure: np.array(column) for measure, column in scores.items()}
             values[place_of(cell), labels, cell["arm"]][cell["seed"]] = columns
     return values
 

@@ -10,8 +10,8 @@ Every cell is a recipe, so a killed run continues where it was. With --zero-shot
 on those sets. A language model that `qontext train-generator` fine-tuned on other sets (--question-model) asks the
 questions of the arms that need one; without it, they are left out. A cross-encoder that learns from the labels of
 --teacher-set teaches the arms that are distilled; on that set itself, they are left out. What a cell measured is written
-as JSON: its recipe, the values of each question, seconds per step, and the machine. A cell whose recipe changed is run
-again.
+(record.py): its recipe, the values of each question, seconds per step, and the machine. A cell whose recipe changed is
+run again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from isotropy import of_arm, of_words, recorded
+from isotropy import of_arm, of_words
+from record import Values, read_cell, recorded, write_cell
 from steps import Places, recipe, start_recipe, teacher_recipe
 from study import ARMS, GENERATORS, SCALES, TITLED, Cell, Scale
 
@@ -143,7 +144,7 @@ class Study:
         by_system = of_words(cell.arm.words, cell.seed, self.start, data, self.scale.split)
         self.record(file, cell, key, settings, by_system, {"words": round(time.monotonic() - began, 3)}, load)
 
-    def controls(self, cell: Cell, steps: Recipe, work: Path, places: Places) -> dict[str, Any]:
+    def controls(self, cell: Cell, steps: Recipe, work: Path, places: Places) -> dict[str, Values]:
         """The scores of centered and whitened vectors, where the scale says so and the arm has vectors without labels."""
         ends = {
             step.name: step
@@ -161,7 +162,7 @@ class Study:
         cell: Cell,
         key: str,
         settings: dict[str, Any],
-        by_system: dict[str, Any],
+        by_system: dict[str, Values],
         seconds: dict[str, float],
         load: float,
     ) -> None:
@@ -184,7 +185,7 @@ class Study:
             "machine": machine.describe(),
             "date": time.strftime("%Y-%m-%d", time.gmtime()),
         }
-        write(file, record)
+        write_cell(file, record)
 
     def places(self, cell: Cell) -> Places:
         return Places(
@@ -233,10 +234,10 @@ def key_of(settings: dict[str, Any]) -> str:
 
 
 def is_recorded(file: Path, key: str) -> bool:
-    recorded = file.exists() and json.loads(file.read_text("utf-8"))["recipe"] == key
-    if recorded:
+    found = file.exists() and read_cell(file)["recipe"] == key
+    if found:
         log.note(f"{file.parent.name}/{file.stem}: recorded")
-    return recorded
+    return found
 
 
 def cut(model: str, layers: int, folder: Path) -> str:
@@ -249,8 +250,8 @@ def cut(model: str, layers: int, folder: Path) -> str:
     return str(folder)
 
 
-def scores(steps: Recipe, work: Path) -> dict[str, Any]:
-    """Labels of fine-tuning → the mean of each measure, and the values of each question."""
+def scores(steps: Recipe, work: Path) -> dict[str, Values]:
+    """Labels of fine-tuning → the values of each question."""
     by_system = {}
     for step in steps.steps:
         if step.stage.verb == "evaluate":
@@ -295,13 +296,6 @@ def write_gold(data: Path, file: Path) -> None:
     ]
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("".join(rows), "utf-8")
-
-
-def write(file: Path, content: Mapping[str, Any]) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    fresh = file.with_suffix(".tmp")
-    fresh.write_text(json.dumps(content, ensure_ascii=False) + "\n", "utf-8")
-    fresh.replace(file)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,10 @@ def modules() -> Any:
     """The study's modules, which are scripts beside each other."""
     sys.path.insert(0, str(HERE))
     try:
-        yield {name: importlib.import_module(name) for name in ("study", "steps", "run", "page", "isotropy")}
+        yield {
+            name: importlib.import_module(name)
+            for name in ("study", "steps", "record", "run", "page", "isotropy")
+        }
     finally:
         sys.path.remove(str(HERE))
 
@@ -50,15 +53,45 @@ def cells_of(begun: Any, modules: Any, *names: str) -> list[Path]:
 
 def test_a_cell_is_recorded_with_scores_settings_and_times(begun: Any, modules: Any) -> None:
     (file,) = cells_of(begun, modules, "cocondenser-gold")
-    record = json.loads(file.read_text())
+    record = modules["record"].read_cell(file)
     assert set(record["scores"]) == {"0", "16", "0+bm25", "16+bm25", "0+centered", "0+whitened"}
     assert record["title"] == modules["study"].TITLED["search"]
     assert record["tokens"] == 32 and record["start"] and record["machine"]["processor"]
-    values = record["scores"]["0"]["values"]["MRR@10"]
-    assert len(values) == record["scores"]["0"]["queries"] == 10
-    assert np.isclose(record["scores"]["0"]["mean"]["MRR@10"], np.mean(values), atol=1e-4)
+    assert [len(record["scores"]["0"][measure]) for measure in ("MRR@10", "nDCG@10", "R@100")] == [10] * 3
     assert record["seconds"]["pretrain-cocondenser-gold-1"] > 0
     assert str(begun.work) not in file.read_text() and str(begun.data) not in file.read_text()
+
+
+def test_a_cell_is_read_as_it_was_written_whatever_the_number_of_relevant_passages(
+    modules: Any, tmp_path: Path
+) -> None:
+    """Of one passage at each rank, of several, of graded ones, and of none found; with a byte or so per question."""
+    record = modules["record"]
+    ranks = [*range(1, 101), None] * 20
+    found = {
+        "MRR@10": [1 / rank if rank and rank <= 10 else 0 for rank in ranks],
+        "nDCG@10": [1 / np.log2(1 + rank) if rank and rank <= 10 else 0 for rank in ranks],
+        "R@100": [float(rank is not None) for rank in ranks],
+    }
+    several = {
+        "MRR@10": [1.0, 0.5, 0.0, 0.1],
+        "nDCG@10": [0.7071, 1.0, 0.0, 0.2],
+        "R@100": [0.5, 1.0, 2 / 3, 1 / 3],
+    }
+    scores = {"0": record.recorded(found), "16": record.recorded(several)}
+    written = {"arm": "a", "settings": {"of": "ä"}, "scores": scores, "seconds": {"b": 1.5}}
+    record.write_cell(tmp_path / "set" / "a-1.json", written)
+    file = tmp_path / "set" / "a-1.json"
+    assert record.read_cell(file) == written and record.read_cells(tmp_path) == [written]
+    lines = file.read_text("utf-8").splitlines()
+    assert len(lines) == 2 + 3 + 2 + 2, "a line for each field and each search"
+    assert len(next(line for line in lines if line.startswith('"0"'))) < len(ranks) + 30
+
+
+def test_the_cells_are_small(modules: Any) -> None:
+    files = list((HERE / "cells").rglob("*.*"))
+    assert {file.suffix for file in files} == {".json"}
+    assert sum(file.stat().st_size for file in files) < 2e6
 
 
 def test_titles_are_in_all_texts_or_in_none(begun: Any, modules: Any) -> None:
@@ -211,7 +244,7 @@ def test_every_claim_names_arms(modules: Any) -> None:
 
 
 def cell(arm: str, values: list[float], seed: int = 1) -> dict[str, Any]:
-    scores = {"mean": {}, "values": dict.fromkeys(("MRR@10", "nDCG@10", "R@100"), values)}
+    scores = dict.fromkeys(("MRR@10", "nDCG@10", "R@100"), values)
     return {
         "scale": "small",
         "set": "stories",
@@ -295,12 +328,12 @@ def test_random_vectors_of_words_find_what_shares_words(begun: Any, modules: Any
     cell = study.Cell("small", "stories", study.named("words-64"), 1)
     begun.run(cell)
     file = begun.cells / f"{cell.name}.json"
-    first = json.loads(file.read_text())
+    first = modules["record"].read_cell(file)
     assert set(first["scores"]) == {"0"} and first["tokens"] == 64
-    assert first["scores"]["0"]["mean"]["MRR@10"] > 0.3, "questions share words with their passages"
+    assert np.mean(first["scores"]["0"]["MRR@10"]) > 0.3, "questions share words with their passages"
     file.unlink()
     begun.run(cell)
-    assert json.loads(file.read_text())["scores"] == first["scores"]
+    assert modules["record"].read_cell(file)["scores"] == first["scores"]
 
 
 def test_arms_are_compared_over_the_seeds_that_both_have(modules: Any) -> None:
@@ -362,8 +395,7 @@ def test_kept_differences_are_those_of_the_cells(modules: Any, monkeypatch: pyte
     kept = page.read_drawn(HERE / "differences.json")
     monkeypatch.setattr(page, "DRAWN", {})
     names = ("cocondenser-passage-1", "cocondenser-query-1")
-    cells = [
-        json.loads((HERE / "cells" / "curve" / "fairytaleqa" / f"{name}.json").read_text()) for name in names
-    ]
+    folder = HERE / "cells" / "curve" / "fairytaleqa"
+    cells = [modules["record"].read_cell(folder / f"{name}.json") for name in names]
     page.tests_of(cells)
     assert page.DRAWN and all(kept[key] == value for key, value in page.DRAWN.items())
