@@ -138,6 +138,8 @@ QUERIES = {("generate", key) for key in ("verb", "passages", "generator", "per_p
         ("cocondenser-beir", "qac-cocondenser-beir", CONTEXTS | QUERIES),
         ("cot-mae-50k-beir", "qac-cot-mae-beir", CONTEXTS | QUERIES),
         ("cocondenser-nq", "cocondenser-triviaqa", set()),
+        ("condenser-nq", "condenser-triviaqa", set()),
+        ("bm25-nq", "bm25-triviaqa", set()),
         (
             "msmarco-finetune-cocondenser",
             "bert-msmarco",
@@ -162,6 +164,28 @@ def flat(name: str) -> dict[tuple[str, str], Any]:
         for step in read
         for key, value in {"verb": step.stage.verb, **step.settings}.items()
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "pretrained_as"),
+    [
+        ("cocondenser-nq", None),  # on Wikipedia
+        ("condenser-nq", "condenser"),
+        ("cot-mae-nq", "cot-mae-msmarco"),
+    ],
+)
+def test_rows_of_natural_questions_differ_in_the_pretraining_alone(
+    name: str, pretrained_as: str | None
+) -> None:
+    ours, base = flat(name), flat("dpr-finetune")
+    before = {key: value for key, value in ours.items() if key[0] in ("split", "pretrain")}
+    after = {key: value for key, value in ours.items() if key not in before}
+    assert {key for key in after | base if after.get(key) != base.get(key)} == {
+        (retriever, "encoder") for retriever in ("retriever-1", "retriever-2")
+    }
+    if pretrained_as:
+        pretrained = flat(pretrained_as)
+        assert before == {key: value for key, value in pretrained.items() if key in before}
 
 
 def test_both_arms_read_their_contexts() -> None:

@@ -127,6 +127,9 @@ def test_dpr_s_files_as_published(data: Path, start: str, tmp_path: Path) -> Non
     assert [row["system"] for row in scores] == ["score-1", "score-2"]
     assert all(row["Answer@100"] == 100 for row in scores), "of 40 passages, all are found"
     assert (open_artifact(tmp_path / "out" / "retriever-2").path / "query").is_dir()
+    settings = tuple(f"inputs.{name}={inputs[name]}" for name in ("passages", "test"))
+    words = api.run("bm25-nq", set=settings, out=str(tmp_path / "bm25"))["scores"][0]
+    assert words["Answer@100"] == 100 and words["Answer@5"] < 100, "they have the same twelve words"
 
 
 def test_msmarco_s_documents_as_published(data: Path, start: str, tmp_path: Path) -> None:
