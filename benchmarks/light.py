@@ -27,7 +27,7 @@ import sys
 from qontext.models import light
 from qontext.__main__ import main
 if sys.argv.pop(1) == "torch":
-    light.open_light = lambda *given: None
+    light.light_folder = lambda *given: None
 main()
 """
 

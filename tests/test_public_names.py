@@ -159,3 +159,51 @@ def test_waiting_threads_spin_briefly_unless_the_user_says_otherwise(
         [sys.executable, "-c", code], env=clean | given, capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == ["False", str(expected)], "and torch, which reads it, is not loaded yet"
+
+
+def test_runs_of_other_tools_are_query_to_passage_to_score(tmp_path: Path) -> None:
+    plain = {"q": {"b": 1.0, "a": 2}}
+    run = Run.of([Hit("q", "a", 2.0), Hit("q", "b", 1.0)])
+    qrels = {"q": {"b": 1}}
+    assert evaluate(plain, qrels, "MRR@10").means == evaluate(run, qrels, "MRR@10").means == {"MRR@10": 0.5}
+    assert qontext.fuse([plain, run])["q"] == qontext.fuse([run, run])["q"]
+    (pair,) = compare({"plain": plain, "run": [run, run]}, qrels, "MRR@10")
+    assert pair.difference.mean == 0
+    assert qontext.mine(plain, qrels)[0].negatives == ["a"]
+    for wrong, message in (
+        ({"q": ["a"]}, "the results of query 'q' are a list, not passage → score"),
+        ({"q": {"a": "high"}}, "a score of the run is not a number"),
+        (3, "expected a run, not a int"),
+    ):
+        with pytest.raises(QontextError, match=message):
+            evaluate(wrong, qrels)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("k", [0, -1, 1.5])
+def test_a_number_of_passages_is_at_least_one(k: int) -> None:
+    search, run = Searcher.build(TEXTS), Run.of([Hit("q", "0", 1.0), Hit("q", "1", 0.5)])
+    calls = [
+        lambda: search("flour", k=k),
+        lambda: search.run({"q": "flour"}, k),
+        lambda: Bm25.build(TEXTS).search({"q": "flour"}, k),
+        lambda: qontext.fuse([run, run], k=k),
+        lambda: qontext.rerank(run, {"q": "flour"}, TEXTS, [], k=k),
+    ]
+    for call in calls:
+        with pytest.raises(QontextError, match=f"k = {k}: the number of passages must be a whole number"):
+            call()
+    with pytest.raises(QontextError, match="per_query = 0: it must be at least 1"):
+        qontext.mine(run, {"q": {"0": 1}}, per_query=0)
+
+
+def test_a_question_becomes_a_vector(minilm: Path) -> None:
+    """By the encoder alone, or by that of a searcher."""
+    retriever, search = qontext.Retriever(minilm), Searcher.build(TEXTS, minilm)
+    vectors = retriever.encode_queries(["who grinds flour?"])
+    np.testing.assert_array_equal(search.encode_queries(["who grinds flour?"]), vectors)
+    assert vectors.shape == (1, retriever.dimension)
+    for encode in (retriever.encode_queries, search.encode_queries, retriever.encode_passages):
+        with pytest.raises(QontextError, match=r"expected a list of \w+, not a single text. Write \[text\]"):
+            encode("who grinds flour?")
+    with pytest.raises(QontextError, match="there is no encoder"):
+        Searcher.build(TEXTS).encode_queries(["who grinds flour?"])

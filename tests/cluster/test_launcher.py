@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 import pytest
 
@@ -100,3 +101,48 @@ def _child(script):
     import sys
 
     return subprocess.Popen([sys.executable, "-c", script])
+
+
+def test_a_second_signal_ends_all_processes_at_once(monkeypatch, tmp_path):
+    """Those of torchrun are in sessions of their own, and finish their step after a first signal."""
+    rank = f"""
+import os, pathlib, signal, time
+signal.signal(signal.SIGTERM, lambda *_: None)
+pathlib.Path({str(tmp_path / "rank")!r}).write_text(str(os.getpid()))
+while True:
+    time.sleep(1)
+"""
+    script = f"""
+import signal, subprocess, sys
+signal.signal(signal.SIGTERM, lambda *_: None)
+subprocess.Popen([sys.executable, "-c", {rank!r}], start_new_session=True).wait()
+"""
+    group = Torchrun(2, ["run"], QontextError("stopped"))
+    monkeypatch.setattr(Torchrun, "_start", lambda self: _child(script))
+    wait, stop = group.wait, group.stop
+
+    def interrupted(seconds):
+        if (tmp_path / "rank").exists() and (tmp_path / "rank").read_text():
+            os.kill(os.getpid(), signal.SIGTERM)
+        return wait(0.1)
+
+    def stopped():
+        os.kill(os.getpid(), signal.SIGTERM)
+        stop()
+
+    monkeypatch.setattr(group, "wait", interrupted)
+    monkeypatch.setattr(group, "stop", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        watch(group)
+    assert group.child is not None and group.child.returncode == -signal.SIGKILL
+    pid = int((tmp_path / "rank").read_text())
+    while _is_alive(pid):
+        time.sleep(0.01)
+
+
+def _is_alive(pid):
+    """Not ended; one that ended and that nobody asks about (as in a container without an init) is not alive either."""
+    import subprocess
+
+    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return bool(state.stdout.strip()) and not state.stdout.strip().startswith("Z")

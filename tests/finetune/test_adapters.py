@@ -152,7 +152,7 @@ def test_rerankers_and_pretraining_train_adapters_and_heads(
 def test_settings_of_adapters_that_cannot_work(
     finetune: Finetune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(QontextError, match="keep_adapter needs --lora-rank"):
+    with pytest.raises(QontextError, match="--keep-adapter needs --lora-rank"):
         finetune(tmp_path / "out", keep_adapter=True)
     monkeypatch.setattr(adapters, "find_spec", lambda name: None)
     with pytest.raises(

@@ -159,5 +159,5 @@ def test_an_encoder_of_one_vector_teaches_its_similarities(
 
 
 def test_what_cannot_teach_is_refused(finetune: Finetune, tmp_path: Path) -> None:
-    with pytest.raises(QontextError, match="batch_teacher_weight needs --batch-teacher"):
+    with pytest.raises(QontextError, match="--batch-teacher-weight needs --batch-teacher"):
         finetune(tmp_path / "out", batch_teacher_weight=0.5)

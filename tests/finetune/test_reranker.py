@@ -171,7 +171,7 @@ def test_the_loss_is_the_cross_entropy_of_each_list(start: Path) -> None:
 def test_without_negatives_there_is_nothing_to_rerank(train: Train, beir: Path, tmp_path: Path) -> None:
     with pytest.raises(QontextError, match=r"no query has a negative.*qontext mine"):
         train(tmp_path / "out", groups=beir)
-    with pytest.raises(QontextError, match=r"max_length = 999, but the encoder's limit is 512"):
+    with pytest.raises(QontextError, match=r"--max-length 999: the encoder's limit is 512"):
         train(tmp_path / "out", max_length=999)
 
 

@@ -204,7 +204,7 @@ def _other(trained: Path, out: Path) -> Path:
             "pooling is not read by the representation 'sparse'",
         ),
         ({"query_flops": 0.1}, "query_flops is not read by the representation 'vector'"),
-        ({"representation": "sparse", "untied": True}, "untied is only for the representation 'vector'"),
+        ({"representation": "sparse", "untied": True}, "--untied needs --representation vector"),
         ({"representation": "sparce"}, "sparse"),
     ],
     ids=str,

@@ -13,6 +13,7 @@ from tests.tiny import save_bert
 from qontext.models.folder import read_layout
 from qontext.models.light import LightRetriever, is_light
 from qontext.models.retriever import Retriever
+from qontext.retrieve.adapted import QueryEncoder
 
 TEXTS = ["who grinds flour?", "The mill by the river " * 40, "x", "Mühlen – und Boote 水"]
 
@@ -72,3 +73,11 @@ def test_a_setting_that_is_not_written_has_berts_default(minilm: Path, tmp_path:
     (tmp_path / "config.json").write_text(json.dumps(config))
     theirs = Retriever(tmp_path, device="cpu", precision="fp32").encode(TEXTS, "query")
     assert np.abs(light(tmp_path).encode(TEXTS, "query") - theirs).max() < 1e-5
+
+
+def test_whether_an_encoder_is_light_is_known_without_its_weights(
+    minilm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LightRetriever, "__init__", lambda *given, **more: pytest.fail("read the weights"))
+    assert QueryEncoder(str(minilm), 64, "auto").is_light
+    assert not QueryEncoder(str(minilm), 64, "cuda").is_light

@@ -10,9 +10,9 @@ from qontext.retrieve.index import How, flat
 from qontext.retrieve.index.exact import ExactIndex
 from qontext.retrieve.index.flat import FlatIndex
 from qontext.retrieve.index.load import open_index
-from qontext.serve.systems import FEW
+from qontext.serve.systems import SCANNED
 
-SERVED = How(few=FEW, in_memory=True)
+SERVED = How(few=SCANNED, in_memory=True)
 
 
 def test_vectors_in_memory_have_the_results_of_stored_ones(
@@ -23,7 +23,7 @@ def test_vectors_in_memory_have_the_results_of_stored_ones(
     assert isinstance(index, FlatIndex) and index.dimension == 16 and list(index.ids) == list(stored.ids)
     assert {part.dtype for part in index.vectors.parts} == {np.dtype(np.float32)}
     some = np.arange(len(index.ids)) % 3 == 0
-    for count in (1, FEW, FEW + 1):
+    for count in (1, SCANNED, SCANNED + 1):
         queries = np.random.default_rng(count).standard_normal((count, 16)).astype(np.float32)
         for rows in (None, some):
             numbers, scores = index.search(queries, 5, rows)

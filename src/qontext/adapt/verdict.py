@@ -34,7 +34,7 @@ LEVEL = 0.05
 """Significance level."""
 MARGIN = 0.005
 """Expected nDCG@10 that a system has to gain to be worth the next higher cost."""
-FEW = 200
+FEW_QUESTIONS = 200
 """Number of questions below which the verdict says how large a difference they could show."""
 FLATTERY = (
     "There are no real questions, so these results are for generated ones about documents that were not trained on. "
@@ -276,7 +276,7 @@ def _reason(system: str, measured: Measured, expected: Mapping[str, float]) -> s
 
 
 def _few(system: str, measured: Measured) -> list[str]:
-    if measured.n >= FEW:
+    if measured.n >= FEW_QUESTIONS:
         return []
     return [
         f"{measured.n:,} questions are few: with them, differences from the recommended system below about "

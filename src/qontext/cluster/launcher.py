@@ -6,6 +6,7 @@ that make parts (`on_ray`). Ctrl-C, SIGTERM and SIGHUP stop all of them in the s
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -41,7 +42,8 @@ class Processes(ABC):
 
 
 def watch(group: Processes) -> None:
-    """Until all processes have ended. A signal stops them and raises KeyboardInterrupt; a second one does so at once."""
+    """Wait until all processes have ended. A signal stops them and raises KeyboardInterrupt; a second one ends
+    them at once."""
     try:
         hangup = (signal.SIGHUP,) if hasattr(signal, "SIGHUP") else ()  # not on Windows
         with StopRequests(*hangup, message=group.message) as request:
@@ -91,7 +93,28 @@ class Torchrun(Processes):
 
     def end(self) -> None:
         if self.child is not None and self.child.poll() is None:
-            self.child.terminate()
+            # Those of torchrun are in sessions of their own, and a signal would let them finish their step.
+            below = descendants(self.child.pid)
+            self.child.kill()
+            for pid in below:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self.child.wait()
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that a process started, and those that they started, as `ps` lists them; empty where it is missing."""
+    try:
+        listed = subprocess.run(
+            ["ps", "-A", "-o", "pid=", "-o", "ppid="], capture_output=True, text=True, check=True
+        ).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return []
+    parents = [(int(child), int(parent)) for child, parent in map(str.split, listed.splitlines())]
+    found = [pid]
+    for above in found:
+        found += [child for child, parent in parents if parent == above]
+    return found[1:]
 
 
 def _stop_with_parent() -> Callable[[], None] | None:

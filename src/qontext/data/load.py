@@ -1,9 +1,11 @@
-"""Load passages, queries and judgments as plain Python objects, from every format that the commands read."""
+"""Load passages, queries, judgments and runs as plain Python objects, from every format that the commands read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from qontext.data.collection import (
     Passage,
@@ -13,8 +15,14 @@ from qontext.data.collection import (
     read_qrels,
     read_queries,
 )
+from qontext.data.records import Hit
+from qontext.data.runs import Run
 from qontext.frame.disk import StrPath
 from qontext.frame.errors import QontextError
+
+AnyRun: TypeAlias = "Run | Mapping[str, Mapping[str, float]] | StrPath"
+"""A run; or in memory as query → passage → score; or a TREC run file or output directory of a search."""
+_RUNS = "Pass a Run, a path, or query → passage → score."
 
 
 def load_passages(source: StrPath) -> list[Passage]:
@@ -46,6 +54,36 @@ def load_qrels(source: StrPath, *, split: str = "test") -> Qrels:
     """
     path = Path(source)
     return load_collection(path).qrels(split) if path.is_dir() else read_qrels(path)
+
+
+def as_run(one: AnyRun) -> Run:
+    """A run as it is; one of a file or directory; or one of query → passage → score."""
+    if isinstance(one, Run):
+        return one
+    if isinstance(one, str | os.PathLike):
+        return Run.read(one)
+    if not isinstance(one, Mapping):
+        raise QontextError(f"expected a run, not a {type(one).__name__}", remedy=_RUNS)
+    rows = []
+    for query, scores in one.items():
+        if not isinstance(scores, Mapping):
+            raise QontextError(
+                f"the results of query {query!r} are a {type(scores).__name__}, not passage → score",
+                remedy=_RUNS,
+            )
+        rows += [(query, passage, score) for passage, score in scores.items()]
+    try:
+        return Run.of([Hit(str(query), str(passage), float(score)) for query, passage, score in rows])
+    except (TypeError, ValueError) as error:
+        raise QontextError(f"a score of the run is not a number: {error}", remedy=_RUNS) from None
+
+
+def as_texts(items: Sequence[Any], what: str) -> Sequence[Any]:
+    """The items, if they are a sequence: a single text would be taken for its characters."""
+    if isinstance(items, str | Mapping):
+        kind = "a single text" if isinstance(items, str) else f"a {type(items).__name__}"
+        raise QontextError(f"expected a list of {what}, not {kind}", remedy="Write [text].")
+    return items
 
 
 def as_passages(items: Iterable[Passage | str], ids: Sequence[str] | None = None) -> Iterator[Passage]:

@@ -147,6 +147,7 @@ class Run(Mapping[str, list[Hit]]):
 
     def top(self, k: int) -> Run:
         """The best `k` hits of each query."""
+        check_depth(k)
         is_top = self.row_ranks() < k
         starts = np.concatenate([[0], np.cumsum(np.minimum(np.diff(self.starts), k))])
         return Run(self.queries, starts, self.ids, self.codes[is_top], self.scores[is_top])
@@ -157,6 +158,12 @@ class Run(Mapping[str, list[Hit]]):
             self.__dict__["_numbers"] = {query: q for q, query in enumerate(self.queries)}
         numbers: dict[str, int] = self.__dict__["_numbers"]
         return numbers
+
+
+def check_depth(k: int) -> None:
+    """Refuse a number of passages that is not a whole number from 1."""
+    if not isinstance(k, int | np.integer) or k < 1:
+        raise QontextError(f"k = {k!r}: the number of passages must be a whole number, at least 1")
 
 
 def read_run(path: Path | str) -> Run:

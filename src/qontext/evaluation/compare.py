@@ -20,7 +20,7 @@ from qontext.frame.stages import Report
 
 if TYPE_CHECKING:
     from qontext.data.collection import Qrels
-    from qontext.data.runs import Run
+    from qontext.data.load import AnyRun
     from qontext.evaluation.side_by_side import Comparison
 
 _ENDING = re.compile(r"(\.(trec|run|txt|tsv|res))?(\.(gz|zst|xz))?$")
@@ -69,7 +69,7 @@ def run(settings: CompareConfig) -> dict[str, Any]:
 
 
 def compare(
-    runs: Mapping[str, Run | StrPath | Sequence[Run | StrPath]] | Sequence[StrPath],
+    runs: Mapping[str, AnyRun | Sequence[AnyRun]] | Sequence[StrPath],
     qrels: Qrels | StrPath,
     measures: str | Sequence[str] = (),
     *,
@@ -86,8 +86,8 @@ def compare(
     corrected by Holm's procedure for all pairs of systems, for each measure by itself.
 
     Args:
-        runs: System name → run, or a list of runs, one for each training seed. Or a list of paths, as on the command line:
-            run files or output directories of a search, ``NAME=PATH`` to name one.
+        runs: System name → run, as for `evaluate`, or a list of runs, one for each training seed. Or a list of paths, as on
+            the command line: run files or output directories of a search, ``NAME=PATH`` to name one.
         qrels, measures, split, relevant: As for `evaluate`.
         data: A folder in BEIR's layout with the texts of the examples. Default: the folder of `qrels`.
         examples: Number of queries with the largest gains and losses between the first two systems.
@@ -126,19 +126,14 @@ def compare(
 
 
 def _groups(
-    runs: Mapping[str, Run | StrPath | Sequence[Run | StrPath]] | Sequence[StrPath],
-) -> dict[str, list[Run | str]]:
+    runs: Mapping[str, AnyRun | Sequence[AnyRun]] | Sequence[StrPath],
+) -> dict[str, list[AnyRun]]:
     """System → its runs, one for each training seed."""
-    from qontext.data.runs import Run
-
-    groups: dict[str, list[Run | str]]
+    groups: dict[str, list[AnyRun]]
     if isinstance(runs, Mapping):
-        several = {
-            name: [one] if isinstance(one, Run | str | os.PathLike) else one for name, one in runs.items()
-        }
         groups = {
-            name: [one if isinstance(one, Run) else os.fspath(one) for one in own]
-            for name, own in several.items()
+            name: [one] if isinstance(one, Mapping | str | os.PathLike) else [*one]
+            for name, one in runs.items()
         }
     else:
         found = [find_runs(os.fspath(text)) for text in runs]

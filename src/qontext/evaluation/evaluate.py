@@ -25,6 +25,7 @@ from qontext.retrieve import outside
 
 if TYPE_CHECKING:
     from qontext.data.collection import Qrels
+    from qontext.data.load import AnyRun
     from qontext.data.runs import Run
     from qontext.evaluation.datasets import Judged
     from qontext.evaluation.measures import Scores
@@ -140,7 +141,7 @@ def show(settings: EvaluateConfig) -> dict[str, Any]:
 
 @overload
 def evaluate(
-    run: Run | StrPath,
+    run: AnyRun,
     qrels: Qrels | StrPath,
     measures: str | Sequence[str] = (),
     *,
@@ -170,7 +171,7 @@ def evaluate(
     overwrite: bool = False,
 ) -> Artifact: ...
 def evaluate(
-    run: Run | StrPath,
+    run: AnyRun,
     qrels: Qrels | StrPath | None = None,
     measures: str | Sequence[str] = (),
     *,
@@ -188,7 +189,7 @@ def evaluate(
     """Score a run by judgments, or by answer strings.
 
     Args:
-        run: A `Run`, a TREC run file, or the output directory of a search.
+        run: A `Run`, query → passage → score, a TREC run file, or the output directory of a search.
         qrels: Query → passage → grade, a qrels file, a folder in BEIR's layout, the name of a benchmark, or a file of
             questions with answers.
         measures: Measures in the notation of ir_measures, such as ``"MRR@10 nDCG@10 R@100"``, or ``"Answer@20"`` for
@@ -227,7 +228,7 @@ def evaluate(
 
 
 def _scores(
-    run: Run | StrPath,
+    run: AnyRun,
     qrels: Qrels | StrPath,
     measures: str | Sequence[str],
     split: str,
@@ -235,13 +236,13 @@ def _scores(
     passages: StrPath | None,
     patterns: bool,
 ) -> Scores:
-    from qontext.data.runs import Run, read_run
+    from qontext.data.load import as_run
     from qontext.evaluation import answers, checks
 
     if isinstance(run, str | os.PathLike) and isinstance(qrels, str | os.PathLike):
         checks.check_kinds(os.fspath(run), os.fspath(qrels))
-    results = run if isinstance(run, Run) else read_run(os.fspath(run))
-    place = "run" if isinstance(run, Run) else os.fspath(run)
+    results = as_run(run)
+    place = os.fspath(run) if isinstance(run, str | os.PathLike) else "run"
     if isinstance(qrels, str | os.PathLike) and _is_questions(qrels):
         return answers.by_answers(results, place, os.fspath(qrels), _joined(measures), passages, patterns)[0]
     judged = judgments(qrels, split)
@@ -262,7 +263,7 @@ def judgments(qrels: Qrels | StrPath, split: str) -> Judged:
 
 
 def scored_run(
-    run: Run | StrPath,
+    run: AnyRun,
     name: str,
     qrels: Qrels | StrPath,
     judged: Judged,
@@ -270,14 +271,13 @@ def scored_run(
     relevant: int | None,
 ) -> tuple[Scores, Run]:
     """Score a run by judgments after checking that they belong together; `name` is that of a run in memory."""
-    from qontext.data.runs import Run, read_run
+    from qontext.data.load import as_run
     from qontext.evaluation import checks
 
-    place = name if isinstance(run, Run) else os.fspath(run)
-    if not isinstance(run, Run):
-        if isinstance(qrels, str | os.PathLike):
-            checks.check_kinds(place, os.fspath(qrels))
-        run = read_run(place)
+    place = os.fspath(run) if isinstance(run, str | os.PathLike) else name
+    if isinstance(run, str | os.PathLike) and isinstance(qrels, str | os.PathLike):
+        checks.check_kinds(place, os.fspath(qrels))
+    run = as_run(run)
     checks.check_ids(run, judged.qrels, place, judged.place)
     return score(run, judged, _joined(measures), relevant)
 

@@ -70,7 +70,7 @@ class LabeledConfig(AdaptedConfig):
     @model_validator(mode="after")
     def _has_dev(self) -> Self:
         if self.patience and not self.dev:
-            raise QontextError("patience needs --dev")
+            raise QontextError("--patience needs --dev")
         return self
 
     def titles(self, tokenizer: Any, *, says: bool) -> Titles:
@@ -137,19 +137,19 @@ class FinetuneConfig(LabeledConfig, EncoderConfig):
     def _fits_together(self) -> Self:
         if self.teacher and self.passages_per_query < 2:
             raise QontextError(
-                "distillation compares passages of a query: set passages_per_query to 2 or more"
+                "distillation compares passages of a query: set --passages-per-query to 2 or more"
             )
         reads_teacher = LOSSES.load(self.loss).reads_teacher
         if reads_teacher and not self.teacher:
-            raise QontextError(f"the loss {self.loss!r} needs --teacher")
+            raise QontextError(f"--loss {self.loss} needs --teacher")
         if self.teacher and not reads_teacher:
             readers = [name for name in LOSSES.own if LOSSES.load(name).reads_teacher]
             raise QontextError(
-                f"teacher is not read by the loss {self.loss!r}",
+                f"--teacher is not read by --loss {self.loss}",
                 remedy=f"Choose --loss {' or '.join(readers)}.",
             )
         if self.untied and self.representation != "vector":
-            raise QontextError("untied is only for the representation 'vector'")
+            raise QontextError("--untied needs --representation vector")
         return self
 
     def make_loss(self) -> Loss:

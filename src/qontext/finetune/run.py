@@ -150,7 +150,9 @@ def _reader(config: FinetuneConfig, representation: Any, encoder: Any, *, says: 
 
 def check_length(name: str, value: int, most: int, encoder: str) -> None:
     if value > most:
-        raise QontextError(f"{name} = {value}, but the encoder's limit is {most} tokens", place=encoder)
+        raise QontextError(
+            f"--{name.replace('_', '-')} {value}: the encoder's limit is {most} tokens", place=encoder
+        )
 
 
 def _evaluations(

@@ -295,10 +295,11 @@ def problem_of_name(text: str, *, is_path: bool = False) -> str:
 
 
 def _sentence(error: Any, where: str) -> str:
-    field = ".".join(str(part) for part in error["loc"]) or "settings"
+    field = ".".join(str(part) for part in error["loc"])
     value = "" if error["type"] == "missing" or isinstance(error["input"], dict) else f" = {error['input']!r}"
     message = error["msg"].removeprefix("Value error, ")
-    return f"{where}: {field}{value}: {message[:1].lower()}{message[1:]}"
+    sentence = message[:1].lower() + message[1:]
+    return f"{where}: {field}{value}: {sentence}" if field else f"{where}: {sentence}"
 
 
 def existing(path: Path | str, what: str) -> Path:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from typing_extensions import TypedDict
 
 from qontext.frame.damage import opening, read_json
-from qontext.models.folder import QUERY_FOLDER, FolderLayout, Kind, locate
+from qontext.models.folder import QUERY_FOLDER, FolderLayout, Kind, ModelFolder, locate
 
 Floats = NDArray[np.float32]
 
@@ -130,15 +130,19 @@ class LightRetriever:
         return result
 
 
-def open_light(name: str | os.PathLike[str], max_length: int | None = None) -> LightRetriever | None:
-    """The query encoder of a model folder; None if it is not supported here."""
+def light_folder(name: str | os.PathLike[str]) -> ModelFolder | None:
+    """The folder of the query encoder of a model, if `LightRetriever` supports it. Its weights are not loaded."""
     folder = locate(os.fspath(name))
     half = folder.transformer / QUERY_FOLDER
     if (half / "config.json").is_file():
         folder = locate(str(half))
-    if not is_light(folder.layout, folder.config):
-        return None
-    return LightRetriever(folder.layout, folder.config, max_length=max_length)
+    return folder if is_light(folder.layout, folder.config) else None
+
+
+def open_light(name: str | os.PathLike[str], max_length: int | None = None) -> LightRetriever | None:
+    """The query encoder of a model folder; None if it is not supported here."""
+    folder = light_folder(name)
+    return None if folder is None else LightRetriever(folder.layout, folder.config, max_length=max_length)
 
 
 def is_light(layout: FolderLayout, config: Mapping[str, Any]) -> bool:

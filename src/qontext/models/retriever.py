@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from qontext.data.collection import Passage
-from qontext.data.passage import TitleRule
+from qontext.data.load import as_texts
+from qontext.data.passage import Passage, TitleRule
 from qontext.frame import log
 from qontext.frame.errors import QontextError
 from qontext.models.attention import compute_first_token_alone
@@ -177,13 +177,13 @@ class Retriever:
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray[Any, Any]:
         """Encode queries, with the query prompt if the model has one: [N, D]."""
-        vectors: np.ndarray[Any, Any] = self.encode(queries, "query")
+        vectors: np.ndarray[Any, Any] = self.encode(as_texts(queries, "queries"), "query")
         return vectors
 
     def encode_passages(self, passages: Sequence[Passage | str]) -> np.ndarray[Any, Any]:
-        """Encode passages (title and text, joined) or plain texts, with the passage prompt if the model has
-        one: [N, D]."""
-        texts = [p if isinstance(p, str) else p.joined(self.titles.between) for p in passages]
+        """Encode passages (title and text) or plain texts, with the passage prompt if the model has one: [N, D]."""
+        items, between = as_texts(passages, "passages"), self.titles.between
+        texts = [item if isinstance(item, str) else item.joined(between) for item in items]
         vectors: np.ndarray[Any, Any] = self.encode(texts, "passage")
         return vectors
 

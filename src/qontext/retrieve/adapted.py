@@ -54,7 +54,7 @@ TOKEN_WEIGHT = 0.5
 """Weight of the comparison by tokens beside BM25 and the vectors, without labels to tune it."""
 RERANKER_WEIGHT = 0.8
 """Weight of a cross-encoder's scores beside those of the system that finds its candidates, without labels to tune it."""
-FEW = 16
+WITHOUT_TORCH = 16
 """Maximum number of queries to encode and search without torch, which takes seconds to import."""
 REPEAT = "Remove it, and run the same 'qontext adapt' again: finished steps are kept."
 
@@ -267,7 +267,7 @@ class AdaptedFolder:
         """The index of the vectors."""
         from qontext.retrieve.index.load import open_index
 
-        few = FEW if self.encoder.is_light else 0
+        few = WITHOUT_TORCH if self.encoder.is_light else 0
         with trusting(self._is_trusted):
             return open_index(dense_index(self.folder), How(self.device, few=few))[0]
 
@@ -347,7 +347,7 @@ class QueryEncoder:
     @property
     def is_light(self) -> bool:
         """True if a few texts are encoded without torch."""
-        return self._light is not None
+        return self._is_light
 
     def encode(self, texts: Sequence[str], kind: Kind) -> Any:
         return self._for(len(texts)).encode(texts, kind)
@@ -357,13 +357,19 @@ class QueryEncoder:
         return vectors
 
     def _for(self, count: int) -> Any:
-        return self._light if count <= FEW and self.is_light else self._retriever
+        return self._light if count <= WITHOUT_TORCH and self.is_light else self._retriever
+
+    @cached_property
+    def _is_light(self) -> bool:
+        from qontext.models.light import light_folder  # which loads no weights
+
+        return self.device in ("auto", "cpu") and light_folder(self.model) is not None
 
     @cached_property
     def _light(self) -> Any:
         from qontext.models.light import open_light
 
-        return open_light(self.model, self.max_length) if self.device in ("auto", "cpu") else None
+        return open_light(self.model, self.max_length)
 
     @cached_property
     def _retriever(self) -> Any:

@@ -28,7 +28,7 @@ from typing_extensions import TypedDict
 
 from qontext.data.collection import Passage
 from qontext.data.load import as_passages
-from qontext.data.runs import Run
+from qontext.data.runs import Run, check_depth
 from qontext.frame import process
 from qontext.frame.damage import damaged, opening, read_json
 from qontext.frame.disk import require_regular
@@ -186,6 +186,7 @@ class Bm25:
         """The best `k` passages of each query (id → text). Passages without any of its words are not hits.
         With `rows`, [P] bool, only these passages are searched.
         """
+        check_depth(k)
         numbers, scores = self.top(list(queries.values()), k, rows)
         hit = scores > 0
         query_codes = np.broadcast_to(np.arange(len(queries))[:, None], hit.shape)[hit]

@@ -11,7 +11,6 @@ run's last result; results of a run with equal scores all get 1.
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -26,6 +25,7 @@ from qontext.frame.stages import Stage
 if TYPE_CHECKING:
     import numpy as np
 
+    from qontext.data.load import AnyRun
     from qontext.data.runs import Run
 
 Method = Literal["rrf", "minmax", "zscore"]
@@ -78,7 +78,7 @@ def run(config: FuseConfig, work: Workdir) -> dict[str, Any]:
 
 
 def fuse(
-    runs: Sequence[Run | str | os.PathLike[str]],
+    runs: Sequence[AnyRun],
     weights: Sequence[float] = (),
     *,
     method: Method = "rrf",
@@ -88,7 +88,7 @@ def fuse(
     """Fuse several runs into one.
 
     Args:
-        runs: Runs, TREC run files, or output directories of a search.
+        runs: Runs, as a `Run` or query → passage → score, TREC run files, or output directories of a search.
         weights: Weight of each run. Default: equal weights.
         method: ``rrf``, reciprocal rank fusion, or fusion of scores with ``minmax`` or ``zscore`` normalization.
         rank_constant: Constant added to ranks by rrf.
@@ -99,9 +99,9 @@ def fuse(
     >>> [hit.passage for hit in fuse([bm25, dense])["q"]]
     ['p2', 'p1', 'p3']
     """
-    from qontext.data.runs import Run
+    from qontext.data.load import as_run
 
-    opened = [one if isinstance(one, Run) else Run.read(one) for one in runs]
+    opened = [as_run(one) for one in runs]
     if len(opened) < 2:
         raise QontextError("fusion needs at least two runs", remedy="Add another run.")
     return RankedRows(opened, method, rank_constant).fused(_checked(tuple(weights), len(opened)), k)

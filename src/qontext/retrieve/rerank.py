@@ -25,6 +25,7 @@ from qontext.frame.parts import Outcome, Part, Parts, PartsConfig
 from qontext.frame.stages import Stage
 
 if TYPE_CHECKING:
+    from qontext.data.load import AnyRun
     from qontext.data.runs import Run
     from qontext.models.cross_encoder import CrossEncoder
 
@@ -75,14 +76,14 @@ class RerankConfig(PartsConfig, ComputeConfig):
         if bool(self.reranker) == bool(self.tokens):
             raise QontextError("pass either --reranker or --tokens")
         if self.tokens and self.max_length:
-            raise QontextError("max_length needs --reranker: the passages' vectors are stored")
+            raise QontextError("--max-length needs --reranker: the passages' vectors are stored")
         if self.tokens and self.title:
-            raise QontextError("title needs --reranker: the passages' vectors are stored")
+            raise QontextError("--title needs --reranker: the passages' vectors are stored")
         return self
 
 
 def rerank(
-    run: Run | str | os.PathLike[str],
+    run: AnyRun,
     queries: Mapping[str, str],
     passages: Iterable[Passage | str],
     reranker: CrossEncoder | str | os.PathLike[str] | Sequence[CrossEncoder | str | os.PathLike[str]],
@@ -94,7 +95,7 @@ def rerank(
     """Rescore the top of a run with a cross-encoder, or with the mean of several.
 
     Args:
-        run: A `Run`, a TREC run file, or the output directory of a search.
+        run: A `Run`, query → passage → score, a TREC run file, or the output directory of a search.
         queries: Query id → text.
         passages: The passages, or texts, whose ids are their numbers from 0.
         reranker: A `CrossEncoder`, a model folder or Hub name, or several of them.
@@ -106,10 +107,12 @@ def rerank(
     >>> rerank(run, {"q": "who grinds flour?"}, ["The mill grinds flour.", "A boat."], "reranker")
     Run of 1 queries and 2 hits
     """
-    from qontext.data.runs import Run
+    from qontext.data.load import as_run
+    from qontext.data.runs import check_depth
     from qontext.models.cross_encoder import CrossEncoder, reranked
 
-    opened = run if isinstance(run, Run) else Run.read(run)
+    opened = as_run(run)
+    check_depth(k)
     several = [reranker] if isinstance(reranker, CrossEncoder | str | os.PathLike) else reranker
     models = [one if isinstance(one, CrossEncoder) else CrossEncoder(one, device=device) for one in several]
     if not models:

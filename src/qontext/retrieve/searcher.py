@@ -22,6 +22,8 @@ from qontext.retrieve.snippets import snippet
 from qontext.retrieve.system import System, SystemName
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from qontext.data.collection import Passage
     from qontext.data.runs import Run
 
@@ -262,6 +264,20 @@ class Searcher:
             for id, (before, after) in wanted.items()
         }
 
+    def encode_queries(self, queries: Sequence[str]) -> np.ndarray[Any, Any]:
+        """[N, D] the vectors of questions, by the encoder whose vectors are searched.
+
+        >>> Searcher("mine").encode_queries(["who grinds flour?"]).shape
+        (1, 32)
+        """
+        from qontext.data.load import as_texts
+
+        encoder = self.collection.encoder
+        if encoder is None:
+            raise QontextError("there is no encoder: these passages are searched by words alone")
+        vectors: np.ndarray[Any, Any] = encoder.encode(as_texts(queries, "queries"), "query")
+        return vectors
+
     def run(
         self,
         queries: Mapping[str, str],
@@ -275,6 +291,9 @@ class Searcher:
         `renamed` by the document's id."""
         if not isinstance(queries, Mapping):
             raise QontextError(f"expected queries as id → text, not a {type(queries).__name__}")
+        from qontext.data.runs import check_depth
+
+        check_depth(k)
         among = self.collection.among(tuple(where))
         depth = max(k if group == "passage" else DEEPER * k, CANDIDATES)
         run = rank(SystemParts.of(self.collection), queries, depth, among)

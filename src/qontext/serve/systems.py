@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 RERANK_DEPTH = 50
-FEW = 8
+SCANNED = 8
 """Queries that one pass over the vectors answers faster than a matrix product, which pads them to a multiple of so many."""
 SERVED = "Give the output of 'qontext adapt', 'qontext encode' or 'qontext index'."
 
@@ -307,7 +307,7 @@ class Opener:
     @property
     def how(self) -> How:
         """The settings of exact search."""
-        return How(device=self.device, few=FEW, in_memory=True)
+        return How(device=self.device, few=SCANNED, in_memory=True)
 
     def _read(self, source: str) -> Passages:
         path = os.path.realpath(self.passages or source)

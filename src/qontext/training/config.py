@@ -91,7 +91,7 @@ class TrainingConfig(DeviceConfig):
     @model_validator(mode="after")
     def _has_a_limit(self) -> Self:
         if self.minutes is None and not (self.most_steps is self.steps_after is None):
-            raise QontextError("most_steps and steps_after need --minutes")
+            raise QontextError("--most-steps and --steps-after need --minutes")
         if self.ranks is not None and self.on == "local":
             raise QontextError("--ranks needs --on, such as --on ray", remedy="On one machine, use torchrun.")
         return self
@@ -149,7 +149,9 @@ class AdaptedConfig(TrainingConfig):
     @model_validator(mode="after")
     def _has_a_rank(self) -> Self:
         if not self.lora_rank and (self.keep_adapter or self.lora_alpha is not None):
-            raise QontextError(f"{'keep_adapter' if self.keep_adapter else 'lora_alpha'} needs --lora-rank")
+            raise QontextError(
+                f"{'--keep-adapter' if self.keep_adapter else '--lora-alpha'} needs --lora-rank"
+            )
         return self
 
     def identity(self) -> dict[str, Any]:

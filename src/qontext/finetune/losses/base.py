@@ -79,7 +79,7 @@ class WithBatchTeacher(config.Options):
     @model_validator(mode="after")
     def _has_a_second_teacher(self) -> Self:
         if not self.batch_teacher and self.batch_teacher_weight != 0.75:
-            raise QontextError("batch_teacher_weight needs --batch-teacher")
+            raise QontextError("--batch-teacher-weight needs --batch-teacher")
         return self
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from qontext.data.collection import Passage, Qrels, read_queries
-from qontext.data.load import load_qrels
+from qontext.data.load import AnyRun, as_run, load_qrels
 from qontext.data.runs import Run
 from qontext.finetune.negatives.groups import Group, Groups
 from qontext.finetune.negatives.sources import Corpus, NegativeSources
@@ -44,12 +44,12 @@ class Selection:
 
 
 def mine(
-    run: Run | StrPath | Sequence[Run | StrPath],
+    run: AnyRun | Sequence[AnyRun],
     qrels: Qrels | StrPath,
     queries: Mapping[str, str] | StrPath | None = None,
     passages: Iterable[Passage] | None = None,
     *,
-    scores: Run | StrPath | None = None,
+    scores: AnyRun | None = None,
     split: str = "train",
     min_grade: int = 1,
     **selection: Any,
@@ -57,7 +57,8 @@ def mine(
     """Mine hard negatives: the best passages of a run that are not judged relevant.
 
     Args:
-        run: A run over the training queries, or several, each of which gives its negatives.
+        run: A run over the training queries (a `Run`, query → passage → score, or a path), or several, each of which gives
+            its negatives.
         qrels: Query → passage → grade, a qrels file, or a folder in BEIR's layout.
         queries: Query id → text, or a file or folder with them. Default: those of the folder of `qrels`.
         passages: Passages, for negatives that are drawn from all of them (`random`) or the positives' documents.
@@ -72,14 +73,14 @@ def mine(
     >>> groups[0]
     Group(query='q', text='who grinds flour?', positives=['p2'], negatives=['p1', 'p3'])
     """
-    several = [run] if isinstance(run, Run | str | os.PathLike) else run
-    runs = [one if isinstance(one, Run) else Run.read(one) for one in several]
+    several = [run] if isinstance(run, Mapping | str | os.PathLike) else run
+    runs = [as_run(one) for one in several]
     judged = load_qrels(qrels, split=split) if isinstance(qrels, str | os.PathLike) else qrels
     how = _selection(selection)
     if passages is None and (how.random or how.in_document):
         raise QontextError("random and in-document negatives need passages")
     corpus = None if passages is None else Corpus.of(passages, how.seed)
-    opened = Run.read(scores) if isinstance(scores, str | os.PathLike) else scores
+    opened = None if scores is None else as_run(scores)
     positives = positives_of(judged, min_grade)
     if not positives:
         raise QontextError(f"no query has a positive (a grade of {min_grade} or more)")
@@ -112,6 +113,9 @@ def _selection(settings: Mapping[str, Any]) -> Selection:
     known = Selection.__dataclass_fields__
     if unknown := next((name for name in settings if name not in known), None):
         raise QontextError(f"unknown setting of mine {unknown!r}: choose from {', '.join(known)}")
+    for name, least in (("depth", 1), ("per_query", 1), ("skip", 0), ("random", 0), ("in_document", 0)):
+        if name in settings and settings[name] < least:
+            raise QontextError(f"{name} = {settings[name]}: it must be at least {least}")
     return Selection(**settings)
 
 

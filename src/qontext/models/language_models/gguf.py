@@ -35,7 +35,11 @@ def unpacked(file: Path) -> Path:
     require_regular(file)
     with file.open("rb") as stream:
         if stream.read(4) != b"GGUF":
-            raise QontextError("not a GGUF file", place=file)
+            raise QontextError(
+                "not a GGUF file",
+                place=file,
+                remedy="Download it again, or name the folder of a model in safetensors.",
+            )
     target = cache_folder("gguf") / f"{file.stem}-{_mark(file)}-{FORMAT}"
     if (target / "config.json").is_file():
         return target

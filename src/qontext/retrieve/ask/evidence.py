@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from qontext.frame import artifacts, log
 from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
+from qontext.retrieve.adapted import WITHOUT_TORCH
 from qontext.retrieve.analyzer import WORD, term_of
 from qontext.retrieve.rankers import (
     CANDIDATES,
@@ -44,8 +45,6 @@ CALIBRATION = "calibration.json"
 """The file of a directory of `adapt` with the evidence for the answers of its held-out questions, in ascending order."""
 QUESTIONS, FEWEST = 500, 20
 """Held-out questions that are asked at most, and at least, to say how strong evidence is."""
-AT_ONCE = 16
-"""Sentences that are encoded together: so few that torch is not needed for them."""
 
 
 class FoundBy(NamedTuple):
@@ -142,7 +141,7 @@ def _nearest(question: str, text: str, starts: Sequence[int], encoder: Any) -> t
     sentences = [text[begin:end] for begin, end in sentences_of(text, starts)]
     import numpy as np
 
-    blocks = [sentences[first : first + AT_ONCE] for first in range(0, len(sentences), AT_ONCE)]
+    blocks = [sentences[first : first + WITHOUT_TORCH] for first in range(0, len(sentences), WITHOUT_TORCH)]
     query = encoder.encode([question], "query")
     if not isinstance(query, np.ndarray) or query.ndim != 2:
         return "", None  # a representation of several vectors

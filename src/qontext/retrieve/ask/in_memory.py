@@ -17,6 +17,7 @@ from qontext.retrieve.system import System
 
 if TYPE_CHECKING:
     from qontext.data.collection import Passage
+    from qontext.models.retriever import Retriever
     from qontext.retrieve.index import Index
 
 WEIGHTS = (0.5, 0.5)
@@ -33,7 +34,8 @@ class InMemory:
         from qontext.retrieve.bm25 import Bm25
         from qontext.retrieve.index.lexical import LexicalIndex
 
-        self.encoder, self.device = encoder, device
+        self.device, self._model = device, encoder
+        self.encoder: Retriever | None = None
         own = list(as_passages(passages))
         self.lexical = LexicalIndex(Bm25.build(own))  # refuses ids that occur twice
         self._by_id = {passage.id: passage for passage in own}
@@ -47,7 +49,7 @@ class InMemory:
         from qontext.models.retriever import Retriever
         from qontext.retrieve.index.load import index_of_arrays
 
-        self._retriever = retriever = Retriever(encoder, device=device, packed=True)
+        self.encoder = retriever = Retriever(encoder, device=device, packed=True)
         ordered = sorted(self._by_id)
         encoded: Any = retriever.encode_passages([self._by_id[id] for id in ordered])
         index: Index = index_of_arrays(
@@ -93,11 +95,11 @@ class InMemory:
             "read_tokens": 3,
             "index": INDEX,
         }
-        if self.encoder is not None:
-            name = os.fspath(self.encoder)
+        if self.encoder is not None and self._model is not None:
+            name = os.fspath(self._model)
             command("encode")(passages, encoder=name, device=self.device, out=folder / "vectors")
             about |= {"encoder": "start", "weights": list(WEIGHTS)}
-            about |= {"read_tokens": self._retriever.max_length, "reference": refer(name, root)}
+            about |= {"read_tokens": self.encoder.max_length, "reference": refer(name, root)}
         Workdir(root).write_json(ADAPTED, about)
 
     def _write_passages(self, out: Path) -> None:
