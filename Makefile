@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # pip, not uv or poetry: constraints.txt pins what the tests ran with.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-all test-slow tiers test-oldest hostile kills evidence check install clean
+.PHONY: demo docs test test-all test-slow tiers test-oldest hostile kills evidence check install clean
 
 demo: $(VENV)/demo-installed
 	$(BIN)/qontext demo --out runs/demo
@@ -54,6 +54,11 @@ evidence: install
 	$(BIN)/python evidence/run.py --data $(DATA) --start $(START) --documents $(DOCUMENTS) --sets $(SETS) $(MORE)
 	$(BIN)/python evidence/page.py
 
+# The documentation site, into site/: the pages of docs/ and a reference generated from the code. Nothing in it comes from
+# another host, and every page, link and anchor is checked.
+docs: $(VENV)/site-installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+
 check: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -71,10 +76,15 @@ $(VENV)/demo-installed: $(VENV)/python pyproject.toml constraints.txt
 	$(INSTALL) -e '.[demo]'
 	touch $@
 
+$(VENV)/site-installed: $(VENV)/python pyproject.toml constraints.txt
+	@echo 'Installing into $(VENV): a minute or two …'
+	$(INSTALL) -e '.[site]'
+	touch $@
+
 $(VENV)/dev-installed: $(VENV)/python pyproject.toml constraints.txt
 	@echo 'Installing into $(VENV), with everything that the tests use: a few minutes …'
 	$(INSTALL) -e '.[dev]'
-	touch $@ $(VENV)/demo-installed
+	touch $@ $(VENV)/demo-installed $(VENV)/site-installed
 
 clean:
-	rm -rf $(VENV) $(OLDEST) runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) runs build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -20,6 +20,7 @@ FIXTURES = {
     "milvus_server": "starts a Milvus server",
     "onnx": "converts a model to ONNX, which takes ten seconds",
     "postgres": "starts a PostgreSQL server",
+    "site": "builds the documentation site",
 }
 """Fixture → why the tests that request it are slow."""
 
@@ -60,6 +61,9 @@ SLOW: dict[str, list[str]] = {
         "examples/test_docs.py::test_the_blocks_of_a_page_run",
         "examples/test_help.py",
         "examples/test_public_names.py::test_the_example_of_a_public_name_runs",
+    ],
+    "generates the whole reference": [
+        "examples/test_site.py::test_the_reference_has_every_setting_and_kind",
     ],
     "measures memory, or reads so much that it counts": [
         "corpus/test_sources_dirty.py::test_a_line_too_long_is_not_held_in_memory",
