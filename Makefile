@@ -48,7 +48,7 @@ hostile: install
 kills: install
 	QONTEXT_KILLS=12 OMP_NUM_THREADS=1 $(BIN)/pytest tests/kills tests/serve/test_vote_kills.py
 
-# The study of docs/results/evidence.md: runs what is not recorded in evidence/cells, and writes the page. MORE: further options
+# The study of docs/results/evidence.md: runs what is not recorded in evidence/cells, and writes the pages. MORE: further options
 # of evidence/run.py, such as --arms, --seeds or --scale.
 evidence: install
 	$(BIN)/python evidence/run.py --data $(DATA) --start $(START) --documents $(DOCUMENTS) --sets $(SETS) $(MORE)

@@ -1,7 +1,7 @@
-"""Write the tables and figures of docs/results/evidence.md and the README from the cells, and an HTML page with all plots.
+"""Write the tables and figures of the pages about the study from the cells, and an HTML page with all plots.
 
-    python evidence/page.py [--cells evidence/cells] [--page docs/results/evidence.md] [--readme README.md]
-        [--differences evidence/differences.json] [--html runs/evidence.html]
+    python evidence/page.py [--cells evidence/cells] [--pages docs/results] [--differences evidence/differences.json]
+        [--html runs/evidence.html]
 
 A figure on these pages is thus one that a cell measured. Text between the tables is written by hand.
 """
@@ -41,12 +41,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 HERE = Path(__file__).parent
+PAGES = ("evidence.md", "evidence-tables.md")
 MAIN = "MRR@10"
 INK = "#808080"
 """Of figures' text: readable on a light and on a dark page."""
 TITLES = {arm.name: arm.title for arm in ARMS}
 HOW = {"": "", "bm25": " + BM25", "centered": ", centered", "whitened": ", whitened"}
 """The treatment of vectors in a search, by the end of a key of scores."""
+WORDS = ("reproduced", "reproduced in part", "mixed", "contradicted", "inconclusive")
+"""Verdicts, in the order in which a row names those of several starts and sets."""
 COARSE, FINE = 0.002, 200_000
 """Permutations of differences whose p, after the usual number of them, is at most COARSE."""
 FIELDS = tuple(field.name for field in fields(Difference))
@@ -78,23 +81,23 @@ def main() -> None:
     )
     parser.add_argument("--cells", type=Path, default=HERE / "cells")
     parser.add_argument("--differences", type=Path, default=HERE / "differences.json")
-    parser.add_argument("--page", type=Path, default=HERE.parent / "docs" / "results" / "evidence.md")
-    parser.add_argument("--readme", type=Path, default=HERE.parent / "README.md")
+    parser.add_argument("--pages", type=Path, default=HERE.parent / "docs" / "results")
     parser.add_argument("--html", type=Path, default=Path("runs/evidence.html"))
     options = parser.parse_args()
     cells = read_cells(options.cells)
     DRAWN.update(read_drawn(options.differences))
     tables = tables_of(cells)
     write_drawn(options.differences, DRAWN)
-    for page in (options.page, options.readme):
-        page.write_text(filled(page.read_text("utf-8"), tables), "utf-8")
+    texts = {name: filled((options.pages / name).read_text("utf-8"), tables) for name in PAGES}
+    for name, text in texts.items():
+        (options.pages / name).write_text(text, "utf-8")
     systems = systems_of(cells)
     curves = learning(systems)
     drawn = figures(systems) | curves
     for name, figure in drawn.items():
-        file = options.page.parent / "figures" / f"evidence-{name}.svg"
-        file.parent.mkdir(exist_ok=True)
-        file.write_bytes(plots.svg_bytes(figure, name, ink=INK))
+        file = f"figures/evidence-{name}.svg"
+        if any(f"({file})" in text for text in texts.values()):
+            (options.pages / file).write_bytes(plots.svg_bytes(figure, name, ink=INK))
     options.html.parent.mkdir(parents=True, exist_ok=True)
     options.html.write_text(html(cells, tables, drawn, list(curves)), "utf-8")
 
@@ -201,13 +204,44 @@ def verdicts(tests: Sequence[Test], claim: Claim) -> str:
     return "; ".join(f"{text} ({', '.join(where[text])})" for text in where)
 
 
+def summary(tests: Sequence[Test], claim: Claim) -> str:
+    """The verdicts of a claim without their places: the number of starts and sets with each."""
+    if claim.why_not:
+        return "not tested"
+    own = [test for test in tests if test.claim is claim]
+    found: dict[str, list[float]] = defaultdict(list)
+    for place in sorted({test.data for test in own}):
+        there = [test for test in own if test.data == place]
+        word = verdict(there, claim).partition(" (could show")[0]
+        found[word].append(max(map(detectable, there)))
+    texts = {
+        word: word + (f" (could show ≥ {max(found[word]):.1f})" if word == "inconclusive" else "")
+        for word in sorted(found, key=lambda word: WORDS.index(word) if word in WORDS else len(WORDS))
+    }
+    if len(texts) < 2:
+        return next(iter(texts.values()), "not tested")
+    return ", ".join(f"{text}: {len(found[word])}" for word, text in texts.items())
+
+
+def verdicts_table(tests: Sequence[Test]) -> Table:
+    """A row per claim, without places: what the page shows."""
+    table = Table(["claim", "published", "verdict", "differences", "confounded by"], is_prose=True)
+    for claim in CLAIMS:
+        points = [100 * test.difference.mean for test in tests if test.claim is claim]
+        ends = f"{min(points):+.1f} … {max(points):+.1f}" if points else "–"
+        published = f"{claim.published:+.1f}" if claim.published is not None else "–"
+        texts = [claim.text, published, summary(tests, claim), ends, ", ".join(claim.faults) or "–"]
+        table.rows.append(Row(tuple(Cell(text, is_text=True) for text in texts)))
+    return table
+
+
 def claims_table(tests: Sequence[Test]) -> Table:
     columns = [
         "claim",
         "paper",
         "published",
         "verdict",
-        "what else may decide it",
+        "confounded by",
         "tested",
         "better",
         "worse",
@@ -291,7 +325,7 @@ SHORT_ARMS = (
     "bm25", "words-64", "none", "mlm", "cot-mae-query", "cocondenser-passage", "cocondenser-span", "cocondenser-query",
     "contrastive-query",
 )  # fmt: skip
-"""The rows that the README shows."""
+"""The rows of the short table."""
 
 
 def short_table(systems: dict[Key, SystemScores]) -> Table:
@@ -332,6 +366,7 @@ def tables_of(cells: Sequence[dict[str, Any]]) -> dict[str, Table]:
     systems, tests = systems_of(cells), tests_of(cells)
     places = sorted({key[0] for key in systems})
     return {
+        "verdicts": verdicts_table(tests),
         "claims": claims_table(tests),
         "short": short_table(systems),
         **{re.sub(r"\W", "_", place): arms_table(systems, cells, place) for place in places},

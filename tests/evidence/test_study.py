@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import shutil
 import sys
 from dataclasses import replace
@@ -17,6 +18,7 @@ from tests.tiny import save_bert, save_llama, write_inputs
 from qontext.evaluation.comparison import Difference
 
 HERE = Path(__file__).resolve().parents[2] / "evidence"
+RESULTS = HERE.parent / "docs" / "results"
 
 
 @pytest.fixture(scope="module")
@@ -385,9 +387,31 @@ def test_the_committed_pages_hold_the_figures_of_the_cells(
     monkeypatch.setattr(page, "DRAWN", dict(kept))
     tables = page.tables_of(cells)
     assert page.DRAWN.keys() == kept.keys(), "run evidence/page.py"
-    texts = [(HERE.parent / name).read_text("utf-8") for name in ("docs/results/evidence.md", "README.md")]
+    texts = [(RESULTS / name).read_text("utf-8") for name in page.PAGES]
     assert [page.filled(text, tables) for text in texts] == texts
     assert all(f"<!-- {name} -->" in texts[0] + texts[1] for name in tables), "every table has its place"
+    assert len(texts[0].split()) <= 2500, "a page that is read in ten minutes"
+
+
+def test_a_row_counts_the_verdicts_of_starts_and_sets(modules: Any) -> None:
+    """Their words in a fixed order; of several that could show little, the weakest."""
+    page, claim = modules["page"], modules["study"].Claim("text", "place", (("a", "b"),))
+
+    def test(data: str, low: float, high: float, p: float) -> Any:
+        d = Difference((low + high) / 2, low, high, p=p, wins=1, losses=1, ties=0)
+        return page.Test(claim, data, "0", "a", "b", 1, d, p)
+
+    wide, narrow = test("s", -0.02, 0.024, 0.5), test("t", -0.01, 0.012, 0.5)
+    assert page.summary([wide, narrow], claim) == "inconclusive (could show ≥ 3.1)"
+    found = [wide, test("u", 0.01, 0.02, 0.01), test("v", 0.01, 0.02, 0.01)]
+    assert page.summary(found, claim) == "reproduced: 2, inconclusive (could show ≥ 3.1): 1"
+    assert page.summary([], claim) == "not tested"
+
+
+def test_the_figures_of_the_pages_are_there_and_no_others(modules: Any) -> None:
+    texts = "".join(file.read_text("utf-8") for file in RESULTS.glob("*.md"))
+    shown = set(re.findall(r"\(figures/(evidence-[\w-]+\.svg)\)", texts))
+    assert shown == {file.name for file in (RESULTS / "figures").glob("evidence-*.svg")}
 
 
 def test_kept_differences_are_those_of_the_cells(modules: Any, monkeypatch: pytest.MonkeyPatch) -> None:
