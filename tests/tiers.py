@@ -82,6 +82,7 @@ SLOW: dict[str, list[str]] = {
         "adapt/test_generators.py",
         "adapt/test_kept_plans.py",
         "adapt/test_labels.py",
+        "adapt/test_models.py::test_prompts_are_those_of_training_measuring_and_search",
         "adapt/test_odd_ids.py",
         "adapt/test_processes.py",
         "adapt/test_starts.py::test_the_best_encoder_is_chosen_once",

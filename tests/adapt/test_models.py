@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from tests.adapt.calls import adapt
 from tests.models.test_families import save_family
 
+from qontext.frame import artifacts
 from qontext.frame.errors import QontextError
+from qontext.models.retriever import Retriever
+from qontext.retrieve.adapted import AdaptedFolder
 
 
 def test_what_cannot_be_trained_is_planned_as_it_is_beside_bm25_and_its_tokens(
@@ -44,3 +49,27 @@ def test_a_model_that_needs_code_is_refused_before_the_survey(
     monkeypatch.setattr("qontext.adapt.prepare.survey", lambda *_, **__: pytest.fail("surveyed"))
     with pytest.raises(QontextError, match="needs code from its folder, which is never executed"):
         adapt(reports, tmp_path / "out", encoder, dry_run=True)
+
+
+def test_prompts_are_those_of_training_measuring_and_search(
+    reports: Path, small_encoder: Path, tmp_path: Path
+) -> None:
+    """A prompt is a text, or the name of one of the encoder's; what is recommended reads questions with it."""
+    encoder = Path(shutil.copytree(small_encoder, tmp_path / "encoder"))
+    (encoder / "config_sentence_transformers.json").write_text('{"prompts": {"web": "lamp "}}')
+    given: dict[str, Any] = {"query_prompt": "web", "passage_prompt": "passage: "}
+    out = tmp_path / "made"
+    result = adapt(reports, out, encoder, **given)
+    resolved = {"query": "lamp ", "passage": "passage: "}
+    steps = out / "steps"
+    for name in ("start-vectors", "adapted-vectors"):
+        assert artifacts.open_artifact(steps / name).summary["prompts"] == resolved
+    trained = Retriever(steps / "pretrain", device="cpu", precision="fp32")
+    assert {kind: trained.layout.prompt(kind) for kind in resolved} == resolved
+    folder = AdaptedFolder(out)
+    expected = Retriever(result["model"], device="cpu", precision="fp32", prompts=resolved)
+    question = ["the keeper of the northern harbour"]
+    vectors = folder.encoder.encode(question, "query")
+    np.testing.assert_allclose(vectors, expected.encode_queries(question), atol=1e-5)
+    again = adapt(reports, out, encoder)
+    assert again["model"] == result["model"], "the recorded prompts hold where none are given"

@@ -55,6 +55,13 @@ class AdaptConfig(StageConfig):
     the text (sep), or leave it out. BM25 reads titles unless they are left out. Default: as the encoder was trained, else
     prepend."""
 
+    query_prompt: str | None = None
+    """What is put before each query, in training and search, such as "query: ", or the name of one of the encoder's prompts.
+    Default: as the encoder's folder says, else nothing."""
+
+    passage_prompt: str | None = None
+    """What is put before each passage. Default: as the encoder's folder says, else nothing."""
+
     reranker: Annotated[str | None, Input()] = None
     """Cross-encoder: a folder or a Hub name. Its scores replace labels, or refine them (margin-MSE), and it is the last
     stage of a system: it reads the best passages of a question."""
@@ -133,10 +140,12 @@ class AdaptConfig(StageConfig):
         return self.encoder[0] if self.encoder else None
 
     def identity(self) -> dict[str, Any]:
-        """Without the index: it can be another one without another training; and without a rule of titles that is not set,
-        so that directories without this setting stay the same."""
+        """Without the index: it can be another one without another training; and without later settings that are not set, so
+        that directories without them stay the same."""
         options = CHOICES.options(self.index).model_fields if self.index is not None else {}
-        settings = without_empty(super().identity(), "read_as", "title", "also")
+        settings = without_empty(
+            super().identity(), "read_as", "title", "also", "query_prompt", "passage_prompt"
+        )
         if self.lora_rank is None:
             del settings["lora_rank"]
         return {name: value for name, value in settings.items() if name not in options}
@@ -200,6 +209,8 @@ class Request:
     """Maximum tokens of a window, if passages have a vector for each of their windows."""
     title: TitleRule | None = None
     """The rule for titles; None: the one with which the initial encoder was trained."""
+    prompts: dict[str, str] = field(default_factory=dict)
+    """query_prompt and passage_prompt, where they are not those of the initial encoder's folder."""
     question_model: str | None = None
     """The generator of the questions to measure with, if it is not that of the training queries."""
     memory: int = 0

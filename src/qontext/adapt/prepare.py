@@ -51,6 +51,8 @@ def prepare(config: AdaptConfig, source: Survey | None = None) -> tuple[Request,
     folder = locate(encoder)
     tokenizer = load_tokenizer(folder.transformer)
     retriever = Retriever(encoder, device="cpu", title=config.title)
+    given = folder.layout.given({"query": config.query_prompt, "passage": config.passage_prompt})
+    prompts = {f"{kind}_prompt": prompt for kind, prompt in given.items()}
     source = source or survey(config.documents, labeled=config.labels is not None, read_as=config.read_as)
     notes = _notes(source, tokenizer)
     lengths = _lengths(source, tokenizer)
@@ -75,6 +77,7 @@ def prepare(config: AdaptConfig, source: Survey | None = None) -> tuple[Request,
             generate=_generator(config, device),
             pretrain=_objective(encoder, folder.layout, trained, config.seed)
             | ({"title": config.title} if config.title else {})
+            | prompts
             | sparing,
             max_tokens=PASSAGE_TOKENS if not source.keep else min(LONGEST_TRAINED, read),
             read_tokens=read,
@@ -90,6 +93,7 @@ def prepare(config: AdaptConfig, source: Survey | None = None) -> tuple[Request,
             question_model=config.question_model,
             untrainable=_untrainable(encoder),
             title=config.title or folder.title,
+            prompts=prompts,
             read_as=config.read_as,
             also=outside.all_named(config.also),
             questions=config.questions,

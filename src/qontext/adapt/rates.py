@@ -34,6 +34,7 @@ FEWEST = 8
 """Minimum number of passages for training; below it, nothing is timed."""
 SPLIT_CHARACTERS, BM25_PASSAGES, KEYPHRASE_PASSAGES = 1_500_000, 15_000, 2_500
 """Conservative rates per second on one core, for parts that take too little time to be measured."""
+PROMPTS = ("query_prompt", "passage_prompt")
 STAGE_SECONDS = 1.0
 """Fixed seconds of a stage, after others in the same process: loading a model, writing."""
 
@@ -87,7 +88,8 @@ def measure(
         log.warnings_only(),
         scratch(under) as root,
     ):
-        reading = {"encoder": str(pretrain["encoder"]), "max_length": max_length, "window": window}
+        prompts = {name: pretrain[name] for name in PROMPTS if name in pretrain}
+        reading = {"encoder": str(pretrain["encoder"]), "max_length": max_length, "window": window, **prompts}
         encoded = _encoded(usable, reading, root)
         advance(1)
         some = spread(usable, TRAINED)
@@ -119,6 +121,7 @@ def encoding_rate(sample: tuple[Passage, ...], request: Request, under: Path) ->
     if len(usable) < FEWEST:
         return 10.0
     reading = {"encoder": request.encoder, "max_length": request.read_tokens, "window": request.window}
+    reading |= request.prompts
     with log.warnings_only(), scratch(under) as root:
         return _encoded(usable, reading, root)
 

@@ -54,6 +54,7 @@ def serving_recipe(
         "encoder": model,
         "max_length": request.read_tokens,
         "title": request.title,
+        **request.prompts,
     }
     vectors = {**reading, "reuse": reuse.get("vectors")}
     if tokens:
@@ -175,7 +176,8 @@ def _asking(request: Request, plan: Plan) -> Generator[Step, None, str | None]:
 def _reading(request: Request, plan: Plan, texts: str, encoder: str) -> dict[str, Any]:
     """The settings of `encode` for a vector of each passage, or of its windows, and for the bits of tokens."""
     reading = {"texts": texts, "encoder": encoder, "max_length": request.read_tokens, "title": request.title}
-    return {**reading, "window": request.window, **({"tokens": True} if plan.tokens else {})}
+    reading |= {"window": request.window, **request.prompts}
+    return {**reading, **({"tokens": True} if plan.tokens else {})}
 
 
 def _pretraining(request: Request, plan: Plan) -> Iterator[Step]:
@@ -237,6 +239,7 @@ def _finetuning_settings(request: Request, plan: Plan, passages: str) -> dict[st
         "dropout": 0.0,
         "seed": request.pretrain["seed"],
         **{name: request.pretrain[name] for name in SPARING if name in request.pretrain},
+        **request.prompts,
         **({"teacher": "@teacher", "loss": "margin-mse"} if request.reranker else {}),
     }
 

@@ -292,7 +292,12 @@ def _to_encode(index: Path, passages: Path, model: str, request: Request, *, tok
     from qontext.models.retriever import Retriever
     from qontext.retrieve.encoded.reuse import Earlier, properties_of, text_hashes
 
-    settings: Any = {"max_length": request.read_tokens, "title": request.title}
+    passage = request.prompts.get("passage_prompt")
+    settings: Any = {
+        "max_length": request.read_tokens,
+        "title": request.title,
+        "prompts": {"passage": passage},
+    }
     retriever = Retriever(model, **settings).of("passage")
     properties = properties_of(retriever, "fp32", request.window, tokens=tokens)
     earlier = Earlier(str(index / "vectors"), "passage", properties)

@@ -84,13 +84,15 @@ def measure(folder: Path, model: str, questions: list[str], read_tokens: int, de
 
     from qontext.models.retriever import Retriever
     from qontext.retrieve.encoded.packed import open_stored
+    from qontext.retrieve.encoded.vectors import prompts_of
     from qontext.retrieve.index.flat import ScanIndex
     from qontext.retrieve.index.load import open_index
 
     questions = questions[:: max(1, len(questions) // QUESTIONS)][:QUESTIONS]
     exact = ScanIndex(open_stored(folder / "vectors"))
     place = folder / DENSE
-    retriever = Retriever(model, device=device, max_length=read_tokens)
+    prompts = prompts_of(artifacts.open_artifact(folder / "vectors"))
+    retriever = Retriever(model, device=device, max_length=read_tokens, prompts=prompts)
     queries = retriever.encode(questions, "query")
     best, exact_seconds = _timed(exact, queries)
     about: dict[str, Any] = {

@@ -173,9 +173,13 @@ class FolderLayout:
 
     def prompted(self, prompts: Mapping[Kind, str | None]) -> FolderLayout:
         """The layout with other prompts of these kinds: texts, or names of the folder's own; None leaves what there is."""
-        own, given = self.prompts, {kind: prompt for kind, prompt in prompts.items() if prompt is not None}
-        named = {PROMPTS[kind][0]: own.get(prompt, prompt) for kind, prompt in given.items()}
+        named = {PROMPTS[kind][0]: prompt for kind, prompt in self.given(prompts).items()}
         return replace(self, prompts={**self.prompts, **named})
+
+    def given(self, prompts: Mapping[Kind, str | None]) -> dict[Kind, str]:
+        """The texts of those prompts that are not None."""
+        own = self.prompts
+        return {kind: own.get(prompt, prompt) for kind, prompt in prompts.items() if prompt is not None}
 
     def prompt(self, kind: Kind) -> str:
         """The prompt before each text of this kind."""

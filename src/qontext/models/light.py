@@ -139,10 +139,15 @@ def light_folder(name: str | os.PathLike[str]) -> ModelFolder | None:
     return folder if is_light(folder.layout, folder.config) else None
 
 
-def open_light(name: str | os.PathLike[str], max_length: int | None = None) -> LightRetriever | None:
-    """The query encoder of a model folder; None if it is not supported here."""
-    folder = light_folder(name)
-    return None if folder is None else LightRetriever(folder.layout, folder.config, max_length=max_length)
+def open_light(
+    name: str | os.PathLike[str],
+    max_length: int | None = None,
+    prompts: Mapping[Kind, str | None] | None = None,
+) -> LightRetriever | None:
+    """The query encoder of a model folder, with its prompts or others; None if it is not supported here."""
+    if (folder := light_folder(name)) is None:
+        return None
+    return LightRetriever(folder.layout.prompted(prompts or {}), folder.config, max_length=max_length)
 
 
 def is_light(layout: FolderLayout, config: Mapping[str, Any]) -> bool:

@@ -284,7 +284,14 @@ class AdaptedFolder:
     @cached_property
     def encoder(self) -> Any:
         """The encoder of the queries."""
-        return QueryEncoder(self.model, self.read_tokens, self.device)
+        return QueryEncoder(self.model, self.read_tokens, self.device, self.prompts)
+
+    @cached_property
+    def prompts(self) -> dict[Kind, str | None]:
+        """The prompts of the vectors, if not those of the encoder's folder."""
+        from qontext.retrieve.encoded.vectors import prompts_of
+
+        return prompts_of(open_artifact(dense_index(self.folder)))
 
     @cached_property
     def model(self) -> str:
@@ -341,8 +348,8 @@ class QueryEncoder:
     """An encoder of one vector that is loaded on first use. A few texts are encoded in NumPy where it can, since torch takes
     seconds to import."""
 
-    def __init__(self, model: str, max_length: int, device: str) -> None:
-        self.model, self.max_length, self.device = model, max_length, device
+    def __init__(self, model: str, max_length: int, device: str, prompts: dict[Kind, str | None]) -> None:
+        self.model, self.max_length, self.device, self.prompts = model, max_length, device, prompts
 
     @property
     def is_light(self) -> bool:
@@ -369,10 +376,11 @@ class QueryEncoder:
     def _light(self) -> Any:
         from qontext.models.light import open_light
 
-        return open_light(self.model, self.max_length)
+        return open_light(self.model, self.max_length, self.prompts)
 
     @cached_property
     def _retriever(self) -> Any:
         from qontext.models.retriever import Retriever
 
-        return Retriever(self.model, device=self.device, max_length=self.max_length)
+        form: dict[str, Any] = {"max_length": self.max_length, "prompts": self.prompts}
+        return Retriever(self.model, device=self.device, **form)

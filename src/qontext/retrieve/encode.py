@@ -21,6 +21,7 @@ from qontext.frame.stages import Stage
 
 if TYPE_CHECKING:
     from qontext.data.passage import Passage
+    from qontext.models.folder import Kind
     from qontext.models.packed import Packed
 
 BLOCK = 16_384
@@ -61,9 +62,12 @@ class EncodeConfig(PartsConfig, ComputeConfig):
     """The title of a passage: prepend it to the text, put it before the tokenizer's separator and the text (sep), or leave
     it out. Default: as the encoder was trained, else prepend."""
 
-    prompt: str | None = None
-    """What is put before each text, such as "passage: ", or the name of one of the encoder's prompts. Default: as the
-    encoder's folder says, else nothing."""
+    query_prompt: str | None = None
+    """What is put before each query, such as "query: ", or the name of one of the encoder's prompts. With passages, it is
+    recorded for those who search them. Default: as the encoder's folder says, else nothing."""
+
+    passage_prompt: str | None = None
+    """What is put before each passage. Default: as the encoder's folder says, else nothing."""
 
     storage: Literal["fp16", "fp32"] = "fp32"
     """Number format on disk; fp16 halves the size and changes scores in the fourth digit."""
@@ -75,8 +79,13 @@ class EncodeConfig(PartsConfig, ComputeConfig):
     """Tokens per batch. Default: chosen for the device."""
 
     def identity(self) -> dict[str, Any]:
-        """Without a prompt that is not set, so that earlier results stay valid."""
-        return without_empty(super().identity(), "prompt")
+        """Without prompts that are not set, so that earlier results stay valid."""
+        return without_empty(super().identity(), "query_prompt", "passage_prompt")
+
+    @property
+    def prompts(self) -> dict[Kind, str | None]:
+        """The prompts that are set."""
+        return {"query": self.query_prompt, "passage": self.passage_prompt}
 
 
 class Encode(Parts[EncodeConfig]):
@@ -116,11 +125,12 @@ class Encode(Parts[EncodeConfig]):
             "title": config.title,
         }
         layout = locate(config.encoder).layout
+        self.prompts = layout.given(config.prompts)
         settle_title(config.title, layout.title, config.encoder, says=self.work.rank == 0)
         if layout.module is not None:
             _check_representation(config, layout.representation, layout.representation_class().stored)
         settings |= {
-            "prompts": {config.kind: config.prompt},
+            "prompts": config.prompts,
             "pooling": config.pooling,
             "dimensions": config.dimensions,
             "packed": True,
@@ -209,7 +219,7 @@ class Encode(Parts[EncodeConfig]):
         return {"encoded": len(content.tokens), "reused": reused}
 
     def facts(self) -> dict[str, Any]:
-        return self.properties
+        return {**self.properties, **({"prompts": self.prompts} if self.prompts else {})}
 
     def finish(self, outcome: Outcome) -> dict[str, Any]:
         from qontext.retrieve.encoded.vectors import write_numbers

@@ -22,7 +22,7 @@ from qontext.models.retriever import Retriever
 from qontext.retrieve.encoded.packed import has_bits, open_bits, open_packed, take
 from qontext.retrieve.encoded.reuse import text_hashes
 from qontext.retrieve.encoded.token_bits import similarities
-from qontext.retrieve.encoded.vectors import representation_of, stored_as
+from qontext.retrieve.encoded.vectors import prompts_of, representation_of, stored_as
 from qontext.retrieve.index.exact import rectangle
 
 Array = np.ndarray[Any, Any]
@@ -63,6 +63,7 @@ class TokenScorer:
         name = find(self.encoded.encoder, Path(path), "the encoder of the passages", remedy=remedy)
         title = artifact.summary.get("title")
         form: dict[str, Any] = {"device": device, "precision": precision, "title": title}
+        form["prompts"] = prompts_of(artifact)
         model = Retriever(name, **form, packed=not is_bits)
         self._score = _by_bits(model) if is_bits else _by_vectors(model)
         self._between = model.titles.between

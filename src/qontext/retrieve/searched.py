@@ -95,8 +95,8 @@ class SearchConfig(PartsConfig, Bm25Options, AskConfig, DeviceConfig):
     """Maximum length of a query in tokens; longer queries are truncated. Default: the encoder's limit."""
 
     query_prompt: str | None = None
-    """A text before each query, such as "query: ", or the name of one of the encoder's prompts. Default: as the encoder's
-    folder says."""
+    """A text before each query, such as "query: ", or the name of one of the encoder's prompts. Default: the one that was
+    recorded with the vectors, else as the encoder's folder says."""
 
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
     """Number format for encoding queries; auto is bf16 if the hardware supports it, else fp32."""
@@ -221,6 +221,7 @@ def _retriever(config: SearchConfig, index: Index, entry: Any, work: Workdir) ->
     """The encoder of the queries."""
     from qontext.models.precision import own_device, resolve_device, settle_precision
     from qontext.models.retriever import Retriever
+    from qontext.retrieve.encoded.vectors import prompts_of
     from qontext.retrieve.index.load import encoder_of, fit
 
     device, untied = own_device(config.device), config.untied
@@ -233,7 +234,10 @@ def _retriever(config: SearchConfig, index: Index, entry: Any, work: Workdir) ->
     )
     precision = settle_precision(work, config.precision, resolve_device(device))
     settings: dict[str, Any] = {"device": device, "precision": precision, "max_length": config.max_length}
-    retriever = Retriever(name, **settings, packed=True, prompts={"query": config.query_prompt})
+    prompts = prompts_of(artifacts.open_artifact(config.index or ""))
+    if config.query_prompt is not None:
+        prompts["query"] = config.query_prompt
+    retriever = Retriever(name, **settings, packed=True, prompts=prompts)
     fit(retriever, index, name, untied=untied)
     return retriever
 

@@ -16,10 +16,18 @@ Array = np.ndarray[Any, Any]
 class ServedEncoder:
     """Texts → vectors. Passages are truncated at the same length as those of the index."""
 
-    def __init__(self, path: str, *, device: str, precision: Any, lengths: dict[Kind, int | None]) -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        device: str,
+        precision: Any,
+        lengths: dict[Kind, int | None],
+        prompts: dict[Kind, str | None],
+    ) -> None:
         from qontext.models.retriever import Retriever
 
-        self.retriever = Retriever(path, device=device, precision=precision)
+        self.retriever = Retriever(path, device=device, precision=precision, prompts=prompts)
         self._lengths = {kind: lengths[kind] or self.retriever.of(kind).max_length for kind in lengths}
 
     @property

@@ -23,6 +23,7 @@ from qontext.retrieve.adapted import PLAN, AdaptedFolder, dense_index, is_adapte
 from qontext.retrieve.ask.evidence import Evidence, evidence, parts_of, strengths
 from qontext.retrieve.ask.prepared import cache_of, is_documents
 from qontext.retrieve.ask.questions import DEEPER, Group, NoSuchPart, SystemParts, rank, text_of
+from qontext.retrieve.encoded.vectors import prompts_of
 from qontext.retrieve.index import Array, How, Index
 from qontext.retrieve.index.lexical import LexicalIndex
 from qontext.retrieve.index.load import encoder_of, fit, open_index, open_searchable
@@ -213,7 +214,7 @@ class Opener:
 
     def __post_init__(self) -> None:
         self._passages: dict[str, Passages] = {}
-        self._encoders: dict[tuple[str, int | None, int | None, int | None], ServedEncoder] = {}
+        self._encoders: dict[tuple[Any, ...], ServedEncoder] = {}
         self._cross_encoders: dict[str, CrossEncoder] = {}
 
     def again(self) -> Opener:
@@ -259,13 +260,17 @@ class Opener:
         if entry is None:
             lexical = index if isinstance(index, LexicalIndex) else None
             return [ServedSystem(name, _label(artifact), ranker=IndexRanker(index), lexical=lexical, **parts)]
-        encoder_path, length = encoder_of(entry, path), _passage_length(artifact)
+        encoder_path, length, prompts = (
+            encoder_of(entry, path),
+            _passage_length(artifact),
+            prompts_of(artifact),
+        )
         if index.reads == "packed":
-            form: dict[str, Any] = {"device": self.device, "precision": self.precision}
+            form: dict[str, Any] = {"device": self.device, "precision": self.precision, "prompts": prompts}
             packed = Retriever(encoder_path, max_length=length, packed=True, **form)
             fit(packed, index, encoder_path)
             return [ServedSystem(name, index.tag, ranker=IndexRanker(index, packed), **parts)]
-        encoder = self.encoder(encoder_path, None, length, index.dimension)
+        encoder = self.encoder(encoder_path, None, length, index.dimension, prompts)
         fit(encoder.retriever, index, encoder_path)
         ranker = IndexRanker(index, encoder)
         return [ServedSystem(name, _label(artifact), ranker=ranker, encoder=encoder, **parts)]
@@ -316,13 +321,13 @@ class Opener:
         return self._passages[path]
 
     def encoder(
-        self, path: str, query: int | None, passage: int | None, dimensions: int | None = None
+        self, path: str, query: int | None, passage: int | None, dimensions: int | None, prompts: Any
     ) -> ServedEncoder:
         """The encoder for an index of so many dimensions."""
-        key = (path, query, passage, dimensions)
+        key = (path, query, passage, dimensions, *prompts.items())
         if key not in self._encoders:
             lengths: dict[Kind, int | None] = {"query": query, "passage": passage}
-            form: dict[str, Any] = {"device": self.device, "precision": self.precision}
+            form: dict[str, Any] = {"device": self.device, "precision": self.precision, "prompts": prompts}
             self._encoders[key] = ServedEncoder(path, lengths=lengths, **form)
         return self._encoders[key]
 
@@ -344,7 +349,7 @@ class _ServedFolder(AdaptedFolder):
 
     @cached_property
     def encoder(self) -> ServedEncoder:
-        return self._opener.encoder(self.model, self.read_tokens, self.read_tokens)
+        return self._opener.encoder(self.model, self.read_tokens, self.read_tokens, None, self.prompts)
 
     @cached_property
     def index(self) -> Index:

@@ -26,6 +26,7 @@ from qontext.frame.artifacts import DERIVED, META, Artifact, Workdir, open_artif
 from qontext.frame.damage import damaged, read_array
 from qontext.frame.disk import allow_open_files
 from qontext.frame.errors import QontextError
+from qontext.models.folder import Kind
 
 _IDS = pa.schema([pa.field("id", pa.string(), nullable=False)])
 
@@ -213,6 +214,12 @@ def inverse(order: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def representation_of(artifact: Artifact) -> str:
     """The representation of the texts that `encode` wrote."""
     return str(artifact.summary.get("representation", "vector"))
+
+
+def prompts_of(artifact: Artifact) -> dict[Kind, str | None]:
+    """The prompts with which `encode` read the texts of vectors, or of their index, if not those of the encoder's folder."""
+    given = artifact.summary.take("prompts", dict[Kind, str]) if "prompts" in artifact.summary else {}
+    return {**given}
 
 
 def stored_as(artifact: Artifact) -> str:

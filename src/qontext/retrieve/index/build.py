@@ -118,7 +118,7 @@ class Build(Parts[IndexConfig]):
 
     def finish(self, outcome: Outcome) -> dict[str, Any]:
         from qontext.frame.fingerprint import rebased
-        from qontext.retrieve.encoded.vectors import write_ids
+        from qontext.retrieve.encoded.vectors import prompts_of, write_ids
 
         if self.ingest is None:
             passages = read_json(self.work.path / BUILT, dict[str, int])["passages"]
@@ -131,6 +131,8 @@ class Build(Parts[IndexConfig]):
                 write_ids(path, self.vectors.ids)
             encoder = rebased(self.vectors.encoder, self.vectors.artifact.path, self.work.path)
             summary |= {"dimension": self.vectors.dimension, "encoder": encoder}
+            prompts = prompts_of(self.vectors.artifact)
+            summary |= {"prompts": prompts} if prompts else {}
         self.work.remove(PARTIAL)
         return summary
 
