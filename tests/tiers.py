@@ -112,6 +112,7 @@ CASES: dict[str, int] = {
     "finetune/test_representations.py::test_search_finds_what_the_similarity_says": 2,
     "finetune/test_representations.py::test_the_cache_trains_the_same": 2,
     "finetune/test_run.py::test_it_learns_and_the_cache_gives_the_plain_gradient_with_dropout_on": 1,
+    "models/test_published_configs.py::test_it_is_encoded_trained_and_saved": 2,
     "pretrain/test_gradients.py::test_small_rectangles_give_the_gradient_of_one_padded_batch_with_dropout_on": 3,
     "pretrain/test_no_waiting.py::test_no_step_reads_a_value": 6,
     "pretrain/test_reports.py::test_dropout_does_not_depend_on_the_micro_batches": 1,

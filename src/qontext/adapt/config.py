@@ -20,6 +20,7 @@ from qontext.queries.generators.chat import check_endpoint
 from qontext.retrieve import outside
 from qontext.retrieve.analyzer import LANGUAGES
 
+PROMPTS = ("query_prompt", "passage_prompt")
 FEWEST_JUDGED = 5
 """Judged questions below which a variance means nothing."""
 
@@ -209,8 +210,6 @@ class Request:
     """Maximum tokens of a window, if passages have a vector for each of their windows."""
     title: TitleRule | None = None
     """The rule for titles; None: the one with which the initial encoder was trained."""
-    prompts: dict[str, str] = field(default_factory=dict)
-    """query_prompt and passage_prompt, where they are not those of the initial encoder's folder."""
     question_model: str | None = None
     """The generator of the questions to measure with, if it is not that of the training queries."""
     memory: int = 0
@@ -233,6 +232,11 @@ class Request:
         everything = {"test": sum(self.judged.values())}
         splits = tuple(split for split in self.splits if split != "dev")
         return replace(self, splits=splits, labeled=0, max_labels=None, judged=everything, divided=False)
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """The prompts that are not those of the initial encoder's folder."""
+        return {name: self.pretrain[name] for name in PROMPTS if name in self.pretrain}
 
     @property
     def words(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from qontext.adapt.config import Request, parse_budget
 from qontext.adapt.survey import Survey, fertility, spread, survey
 from qontext.data.labels import measured_sizes, read_labels
 from qontext.frame.errors import QontextError
-from qontext.models.folder import locate
+from qontext.models.folder import FolderLayout, locate
 from qontext.models.language_models import causal_folder
 from qontext.models.reference import MULTILINGUAL
 from qontext.models.tokenizer import load_tokenizer
@@ -51,8 +51,6 @@ def prepare(config: AdaptConfig, source: Survey | None = None) -> tuple[Request,
     folder = locate(encoder)
     tokenizer = load_tokenizer(folder.transformer)
     retriever = Retriever(encoder, device="cpu", title=config.title)
-    given = folder.layout.given({"query": config.query_prompt, "passage": config.passage_prompt})
-    prompts = {f"{kind}_prompt": prompt for kind, prompt in given.items()}
     source = source or survey(config.documents, labeled=config.labels is not None, read_as=config.read_as)
     notes = _notes(source, tokenizer)
     lengths = _lengths(source, tokenizer)
@@ -76,8 +74,7 @@ def prepare(config: AdaptConfig, source: Survey | None = None) -> tuple[Request,
             encoder=encoder,
             generate=_generator(config, device),
             pretrain=_objective(encoder, folder.layout, trained, config.seed)
-            | ({"title": config.title} if config.title else {})
-            | prompts
+            | _reading(config, folder.layout)
             | sparing,
             max_tokens=PASSAGE_TOKENS if not source.keep else min(LONGEST_TRAINED, read),
             read_tokens=read,
@@ -93,7 +90,6 @@ def prepare(config: AdaptConfig, source: Survey | None = None) -> tuple[Request,
             question_model=config.question_model,
             untrainable=_untrainable(encoder),
             title=config.title or folder.title,
-            prompts=prompts,
             read_as=config.read_as,
             also=outside.all_named(config.also),
             questions=config.questions,
@@ -103,6 +99,13 @@ def prepare(config: AdaptConfig, source: Survey | None = None) -> tuple[Request,
         notes,
         retriever.dimension,
     )
+
+
+def _reading(config: AdaptConfig, layout: FolderLayout) -> dict[str, Any]:
+    """The title rule and the prompts that are not those of the encoder's folder."""
+    prompts = layout.given({"query": config.query_prompt, "passage": config.passage_prompt})
+    title = {"title": config.title} if config.title else {}
+    return {**title, **{f"{kind}_prompt": prompt for kind, prompt in prompts.items()}}
 
 
 def fit_into_memory(

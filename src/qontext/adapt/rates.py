@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from qontext import api
-from qontext.adapt.config import Request
+from qontext.adapt.config import PROMPTS, Request
 from qontext.adapt.survey import spread
 from qontext.data.collection import Passage, passage_row
 from qontext.data.lines import write_jsonl
@@ -34,7 +34,6 @@ FEWEST = 8
 """Minimum number of passages for training; below it, nothing is timed."""
 SPLIT_CHARACTERS, BM25_PASSAGES, KEYPHRASE_PASSAGES = 1_500_000, 15_000, 2_500
 """Conservative rates per second on one core, for parts that take too little time to be measured."""
-PROMPTS = ("query_prompt", "passage_prompt")
 STAGE_SECONDS = 1.0
 """Fixed seconds of a stage, after others in the same process: loading a model, writing."""
 

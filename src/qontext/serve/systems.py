@@ -1,7 +1,6 @@
 """Directories → searchable systems. A directory of `adapt` becomes several systems: NAME is the recommended one, NAME/bm25,
 NAME/dense, NAME/hybrid and, with bits of tokens, NAME/tokens are its parts. If NAME ends with a cross-encoder, no other
-system has it. Vectors and indexes are one system each. All of them are used by one thread.
-"""
+system has it. Vectors and indexes are one system each. All of them are used by one thread."""
 
 from __future__ import annotations
 
@@ -260,11 +259,8 @@ class Opener:
         if entry is None:
             lexical = index if isinstance(index, LexicalIndex) else None
             return [ServedSystem(name, _label(artifact), ranker=IndexRanker(index), lexical=lexical, **parts)]
-        encoder_path, length, prompts = (
-            encoder_of(entry, path),
-            _passage_length(artifact),
-            prompts_of(artifact),
-        )
+        encoder_path, length = encoder_of(entry, path), _passage_length(artifact)
+        prompts = prompts_of(artifact)
         if index.reads == "packed":
             form: dict[str, Any] = {"device": self.device, "precision": self.precision, "prompts": prompts}
             packed = Retriever(encoder_path, max_length=length, packed=True, **form)
