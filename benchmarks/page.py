@@ -1,4 +1,4 @@
-"""Write the tables of figures in docs/ from the JSON files here.
+"""Write the tables of figures in docs/results from the JSON files here.
 
     python benchmarks/page.py
 
@@ -14,18 +14,14 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-PAGE = HERE.parent / "docs" / "results" / "performance.md"
-RETRIEVE = HERE.parent / "docs" / "guides" / "search.md"
-METHODS = HERE.parent / "docs" / "guides" / "methods.md"
-QUERIES = HERE.parent / "docs" / "guides" / "queries.md"
-ADAPT = HERE.parent / "docs" / "results" / "adapt.md"
+RESULTS = HERE.parent / "docs" / "results"
+PAGES = [RESULTS / f"{name}.md" for name in ("performance", "retrieval", "queries", "training", "adapt")]
 Rows = list[list[str]]
 
 
 def main() -> None:
-    for page in (PAGE, RETRIEVE, QUERIES, ADAPT):
+    for page in PAGES:
         page.write_text(filled(page.read_text("utf-8")), "utf-8")
-    METHODS.write_text(with_costs(filled(METHODS.read_text("utf-8"))), "utf-8")
 
 
 def filled(page: str) -> str:
@@ -40,39 +36,6 @@ def table(name: str) -> str:
     head, *rows = TABLES[name](content)
     lines = [head, ["---"] * len(head), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines) + f"\n{machine(content)}\n"
-
-
-COSTS = {
-    "`mlm`": "mlm",
-    "`condenser`": "condenser",
-    "`cocondenser`": "cocondenser, passages",
-    "`cocondenser --queries`": "cocondenser, queries",
-    "`cot-mae`": "cot-mae, passages",
-    "`cot-mae --queries`": "cot-mae, queries",
-    "`retromae`": "retromae",
-    "`dupmae`": "dupmae",
-    "`seed`": "seed",
-    "`simlm`": "simlm",
-    "`bow`": "bow",
-    "`bow --target context`": "bow, queries",
-    "`bow --contrastive-weight`": "bow, queries, contrastive",
-}
-"""The first cell of a row of docs/guides/methods.md → the method in methods.json."""
-
-
-def with_costs(page: str) -> str:
-    """The page with the last cell of each row of a pre-training method, and the line below the table, made anew."""
-    content = json.loads((HERE / "methods.json").read_text("utf-8"))
-    costs = {row["method"]: f"{row['relative']:.2f}" for row in content["rows"]}
-    lines = []
-    for line in page.split("\n"):
-        cells = line.split(" | ")
-        if line.startswith("*Cost*: "):
-            line = re.sub(r"\(.*\)", f"({machine(content)[:-1]})", line)
-        elif label := COSTS.get(cells[0].removeprefix("| ")):
-            line = " | ".join([*cells[:-1], f"{costs[label]} |"])
-        lines.append(line)
-    return "\n".join(lines)
 
 
 def machine(content: dict[str, Any]) -> str:
@@ -111,6 +74,10 @@ def contexts(content: dict[str, Any]) -> Rows:
         context = "queries" if row["context"] == "query" else f"passages ({row['context']})"
         rows.append([method, context, f"{row['pairs/s']:.1f}", f"{row['ratio to passages']:.2f}"])
     return rows
+
+
+def methods(content: dict[str, Any]) -> Rows:
+    return [["method", "a step"]] + [[row["method"], f"{row['relative']:.2f}"] for row in content["rows"]]
 
 
 def finetune(content: dict[str, Any]) -> Rows:
@@ -280,6 +247,7 @@ def scoring(content: dict[str, Any]) -> Rows:
 TABLES: dict[str, Callable[[dict[str, Any]], Rows]] = {
     "pretrain": pretrain,
     "contexts": contexts,
+    "methods": methods,
     "finetune": finetune,
     "encode": encode,
     "search": search,

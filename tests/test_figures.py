@@ -1,4 +1,4 @@
-"""The figures in docs/ are those of the files that the benchmarks wrote."""
+"""The figures in docs/results are those of the files that the benchmarks wrote."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ def page() -> Any:
 
 
 def test_the_tables_are_those_that_the_script_writes(page: Any) -> None:
-    files = (page.PAGE, page.RETRIEVE, page.METHODS, page.QUERIES, page.ADAPT)
-    texts = [file.read_text("utf-8") for file in files]
+    texts = [file.read_text("utf-8") for file in page.PAGES]
     for text in texts:
         assert page.filled(text) == text
     assert sum(text.count("<!-- end -->") for text in texts) == len(page.TABLES)
@@ -36,10 +35,3 @@ def test_another_figure_is_another_table(page: Any, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(page, "HERE", tmp_path)
     assert "| 123,456 |" in page.filled("<!-- encode -->\n<!-- end -->")
 
-
-def test_the_costs_of_the_methods_are_those_that_were_measured(page: Any) -> None:
-    text = page.METHODS.read_text("utf-8")
-    assert page.with_costs(text) == text
-    methods = {row["method"] for row in json.loads((BENCHMARKS / "methods.json").read_text())["rows"]}
-    assert set(page.COSTS.values()) <= methods
-    assert all(f"| {row} |" in text for row in page.COSTS)
