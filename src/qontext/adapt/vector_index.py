@@ -16,7 +16,7 @@ from qontext.retrieve.index import BACKENDS, check_found
 
 SLOW = 0.1
 """Seconds for a question above which an index is recommended. Exact search takes that long for 300,000 vectors of 384
-dimensions on two old, busy cores, and for 3 million on two fast ones (docs/guides/indexes.md)."""
+dimensions on two old, busy cores, and for 3 million on two fast ones (docs/results/retrieval.md)."""
 QUESTIONS, DEPTH = 100, 100
 """Held-out questions to measure with at most, and results that are compared."""
 

@@ -37,7 +37,7 @@ MULTILINGUAL = HubModel(
     "ibm-granite/granite-embedding-97m-multilingual-r2", "835ad14087e140460703cf0fae09f97d469d65c2", 195
 )
 """The initial encoders for documents in English and in other languages: small models that lead the published tables of
-retrieval among those that `adapt` trains whole. See docs/guides/adapt.md for figures and sources."""
+retrieval among those that `adapt` trains whole. See docs/results/adapt.md for figures and sources."""
 TRAINING_ONLY = (META, CLAIM, "logs", "checkpoints", "cache", "head.safetensors")
 """Files and folders of a model folder that only training reads."""
 LONGEST_SHOWN = 40
