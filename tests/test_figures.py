@@ -34,4 +34,3 @@ def test_another_figure_is_another_table(page: Any, tmp_path: Path, monkeypatch:
     (tmp_path / "encode.json").write_text(json.dumps(content))
     monkeypatch.setattr(page, "HERE", tmp_path)
     assert "| 123,456 |" in page.filled("<!-- encode -->\n<!-- end -->")
-
