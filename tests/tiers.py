@@ -61,6 +61,7 @@ SLOW: dict[str, list[str]] = {
         "examples/test_docs.py::test_the_blocks_of_a_page_run",
         "examples/test_help.py",
         "examples/test_public_names.py::test_the_example_of_a_public_name_runs",
+        "examples/test_site.py::test_the_files_of_a_command_are_those_that_it_writes",
     ],
     "generates the whole reference": [
         "examples/test_site.py::test_the_reference_has_every_setting_and_kind",

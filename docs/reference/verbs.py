@@ -12,7 +12,7 @@ from qontext.cli.help import FIRST, GENERAL, RARE
 from qontext.frame import stages
 from qontext.frame.stages import Stage
 
-from . import kinds, settings
+from . import kinds, outputs, settings
 from .text import inline, markdown, page, source_link, split
 
 FOLDER = "reference/commands"
@@ -75,6 +75,8 @@ def _page(verb: str) -> str:
     parts += ["## Examples", f"```bash\n{examples}\n```"]
     if about := markdown(about):
         parts += ["## Description", about]
+    if files := outputs.listing(verb, is_stage=isinstance(loaded, Stage)):
+        parts += ["## Files", files]
     parts += _settings(loaded, command)
     parts.append(f"Source: {source_link(listed.module)}")
     return page(f"qontext {verb}", first if "→" in first else lead, "\n\n".join(parts), boost=0.6)

@@ -6,18 +6,21 @@ import ast
 import html
 import http.server
 import importlib
+import json
 import os
 import re
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.examples.collect import ROOT
+from tests.examples.workspace import Workspace
 from tests.serve.browser import PHONE, Person, chromium
 
 from qontext.frame import stages
@@ -101,6 +104,27 @@ def test_equations_keep_their_columns(reference: Any) -> None:
     assert reference.text.prose("s = <h, h'> and `a_b` with --top-k") == (
         "s = &lt;h, h'&gt; and `a_b` with `--top-k`"
     )
+
+
+def test_the_files_of_a_command_are_those_that_it_writes(reference: Any, workspace: Workspace) -> None:
+    seen: dict[str, set[str]] = {}
+    for folder in [*workspace.folder.iterdir(), *(workspace.folder / "runs").rglob("*")]:
+        if (folder / "meta.json").is_file():
+            verb = json.loads((folder / "meta.json").read_text(encoding="utf-8"))["verb"]
+            files = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
+            names = {str(path) for path in files if not any(part.startswith(".") for part in path.parts)}
+            patterns = [p for listed in reference.outputs.FILES[verb] for p in listed.split(", ")]
+            if verb not in ("index", "export"):
+                unknown = {name for name in names if not any(fnmatch(name, pattern) for pattern in patterns)}
+                assert unknown <= {"meta.json"}, f"{verb}: {unknown}"
+            seen.setdefault(verb, set()).update(names)
+    assert len(seen) > 12
+    optional = re.compile(r"starts-|\.jinja|derived|head|README|plots")
+    for verb, names in seen.items():
+        for pattern in (p for listed in reference.outputs.FILES[verb] for p in listed.split(", ")):
+            assert optional.search(pattern) or any(fnmatch(name, pattern) for name in names), (
+                f"{verb}: {pattern}"
+            )
 
 
 def test_every_environment_variable_is_explained() -> None:
