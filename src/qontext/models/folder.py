@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -80,6 +81,18 @@ class Limits(TypedDict, total=False):
 
     max_seq_length: Annotated[int, Field(ge=3)] | None
     do_lower_case: bool | None
+
+
+class WeightsSize(TypedDict, total=False):
+    """The bytes of all files of weights."""
+
+    total_size: Annotated[int, Field(ge=0)]
+
+
+class WeightsIndex(TypedDict, total=False):
+    """The fields read from model.safetensors.index.json."""
+
+    metadata: WeightsSize
 
 
 class Pooling(TypedDict, total=False):
@@ -270,7 +283,7 @@ def _read(path: Path, shape: Any) -> Any:
     return read_json(path, shape) if path.exists() else {}
 
 
-WEIGHTS = "model*.safetensors"
+WEIGHTS, WEIGHTS_INDEX = "model*.safetensors", "model.safetensors.index.json"
 
 _LAYERS = (
     "num_hidden_layers",
@@ -307,6 +320,18 @@ def check_model(directory: Path) -> dict[str, Any]:
         if isinstance(config.get(half), dict):
             _check_sizes(config[half], shapes, place)
     return config
+
+
+def parameters(directory: Path) -> int:
+    """The number of parameters of a model, from the headers of its weights, or from their index where they are not here."""
+    shapes = [shape for file in sorted(directory.glob(WEIGHTS)) for _, shape in _shapes(file)]
+    index = directory / WEIGHTS_INDEX
+    if shapes or not index.exists():
+        return sum(math.prod(shape) for shape in shapes)
+    stored = read_json(directory / "config.json", dict[str, Any])
+    dtype = str(stored.get("dtype") or stored.get("torch_dtype") or "float32")
+    size = read_json(index, WeightsIndex).get("metadata", {}).get("total_size", 0)
+    return int(size) // (2 if dtype.endswith("16") else 4)
 
 
 def _check_weights(directory: Path) -> None:

@@ -15,11 +15,11 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from qontext.frame import log
+from qontext.frame import log, machine
 from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError, choose, first_line, raise_if_out_of_memory
 from qontext.models.families import Family, family_of, find_family
-from qontext.models.folder import WEIGHTS
+from qontext.models.folder import WEIGHTS, parameters
 from qontext.models.precision import keep_fp32
 
 ATTENTIONS = ("sdpa", "eager", "flash_attention_2", "flex_attention")
@@ -39,6 +39,8 @@ def load(
     """
     kind = transformers_class(auto)
     settings = {"use_safetensors": True, "dtype": torch.float32, **settings}
+    if isinstance(settings["dtype"], torch.dtype):
+        require_memory(folder, settings["dtype"].itemsize, f"the weights of the {what}", place or folder)
     try:
         with quiet():
             model, report = kind.from_pretrained(
@@ -53,6 +55,25 @@ def load(
         message = f"cannot load the {what}: {first_line(error)}"
         raise QontextError(message, place=place or folder, remedy=remedy) from None
     return model, {*report["missing_keys"]}
+
+
+def require_memory(
+    folder: Path,
+    size: int,
+    what: str,
+    place: Path | str,
+    remedy: str = "Choose a smaller model.",
+    free: int = 0,
+) -> None:
+    """Refuse a model of which so many bytes for each parameter do not fit into the free memory; by default, that of the
+    machine. No weights are read."""
+    needed, free = size * parameters(folder), free or machine.free_memory()
+    if free and needed > free:
+        raise QontextError(
+            f"{what} need {needed / 2**30:,.0f} GiB of memory, of which {free / 2**30:,.1f} GiB are free",
+            place=place,
+            remedy=remedy,
+        )
 
 
 def require_weights(missing: set[str], folder: Path) -> None:

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from qontext.training.time_limit import TimeLimit
 
 
+FULL_TRAINING = 16
+"""Bytes of memory for each parameter that is trained: its weight, gradient and two moments."""
+
+
 class TrainingConfig(DeviceConfig):
     """Settings of all trainings that `training.loop` runs."""
 
@@ -201,6 +205,7 @@ class EncoderConfig(AdaptedConfig):
         """The encoder to train, with these settings."""
         from qontext.models.encoder import load_encoder
 
+        self._require_memory(name)
         encoder = load_encoder(
             name,
             tokenizer=tokenizer,
@@ -213,3 +218,22 @@ class EncoderConfig(AdaptedConfig):
             if prompt is not None:
                 encoder.prompts[kind] = encoder.named_prompts.get(prompt, prompt)
         return encoder
+
+    def _require_memory(self, name: str) -> None:
+        """Refuse an encoder whose weights, gradients and moments do not fit into memory, before anything is loaded."""
+        import torch
+
+        from qontext.models.folder import locate
+        from qontext.models.load import require_memory
+        from qontext.models.precision import resolve_device
+
+        device = resolve_device(self.device)
+        free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
+        remedy = (
+            "Choose a smaller model."
+            if self.lora_rank
+            else "Train adapters (--lora-rank 16), or choose a smaller model."
+        )
+        what = "its weights" if self.lora_rank else "its weights, gradients and moments"
+        size = 4 if self.lora_rank else FULL_TRAINING
+        require_memory(locate(name).transformer, size, what, name, remedy, free)
