@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ Values = dict[str, list[float]]
 """Measure → a value for each question."""
 
 
-def recorded(values: Mapping[str, Sequence[float]]) -> Values:
+def recorded(values: Mapping[str, Iterable[float]]) -> Values:
     """Values of questions, as precise as cells hold them."""
     return {measure: [round(float(value), 4) for value in column] for measure, column in values.items()}
 

@@ -22,25 +22,27 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from isotropy import of_arm, of_words
 from record import Values, read_cell, recorded, write_cell
-from steps import Places, recipe, start_recipe, teacher_recipe
-from study import ARMS, GENERATORS, SCALES, TITLED, Cell, Scale
+from sets import joined, without_titles, write_gold, write_pairs
+from steps import Places, paragraphs_recipe, recipe, start_recipe, teacher_recipe
+from study import ARMS, GENERATORS, SCALES, TITLED, Arm, Cell, Scale, named, pilot
 
-from qontext.data.collection import load_collection, passage_row, read_qrels, read_queries
-from qontext.data.lines import write_jsonl
 from qontext.evaluation.gather import per_query
 from qontext.frame import artifacts, log, machine
 from qontext.workflow.recipe import Recipe
 from qontext.workflow.run import run_recipe
 
 HERE = Path(__file__).parent
+JOINT = "joint"
+"""The set that is joined from those of a scale's pool."""
 LARGE = ("vectors-", "run-", "finetune-")
 """Prefixes of the directories that are removed when a cell is recorded: only the cell itself reads them."""
 
@@ -56,13 +58,12 @@ def main() -> None:
     parser.add_argument(
         "--arms",
         nargs="+",
-        default=[arm.name for arm in ARMS],
         choices=[arm.name for arm in ARMS],
         metavar="ARM",
     )
     parser.add_argument("--seeds", nargs="+", type=int, default=[1])
     parser.add_argument("--scale", default="minilm", choices=SCALES)
-    parser.add_argument("--zero-shot", nargs="+", default=[None])
+    parser.add_argument("--zero-shot", nargs="+")
     parser.add_argument("--question-model", help="a language model fine-tuned by qontext train-generator")
     parser.add_argument("--teacher-set", default="squad_pool")
     parser.add_argument("--split", default="test")
@@ -74,12 +75,13 @@ def main() -> None:
     work = options.work / options.scale
     study = Study.begin(scale, options.start, options.documents, options.data, work, options.cells)
     study = replace(study, question_model=options.question_model, teacher_set=options.teacher_set)
-    chosen = [arm for arm in ARMS if arm.name in options.arms]
+    arms = options.arms or scale.arms or [arm.name for arm in ARMS]
+    targets = options.zero_shot or scale.targets or [None]
     for seed in options.seeds:
-        for data in options.sets:
-            for target in options.zero_shot:
-                for arm in chosen:
-                    study.run(Cell(options.scale, data, arm, seed, target))
+        for data in [JOINT] if scale.pool else options.sets:
+            for arm in arms:
+                cells = [Cell(options.scale, data, named(arm), seed, target) for target in targets]
+                study.run_all(cells)
 
 
 @dataclass(frozen=True)
@@ -92,19 +94,50 @@ class Study:
     cells: Path
     start: str
     start_settings: dict[str, Any]
+    judge: str = ""
     question_model: str | None = None
     teacher_set: str = "squad_pool"
 
     @classmethod
     def begin(cls, scale: Scale, model: str, documents: str, data: Path, work: Path, cells: Path) -> Study:
         """Train the language model, unless that is done."""
+        if scale.pool:
+            run_recipe(paragraphs_recipe(documents), work / "documents")
+            paragraphs = work / "documents" / "split"
+            documents = str(joined(scale.pool, paragraphs, data, work / "sets" / JOINT))
         first = cut(model, scale.layers, work / "cut") if scale.layers else model
         if not scale.start_steps:
-            return cls(scale, data, work, cells, first, {})
+            return cls(scale, data, work, cells, first, {}, model)
         steps = start_recipe(scale, first, documents)
         run_recipe(steps, work / "start")
         settings = described(steps, {documents: "DOCUMENTS", first: "MODEL"})
-        return cls(scale, data, work, cells, str(work / "start" / "pretrain"), settings)
+        return cls(scale, data, work, cells, str(work / "start" / "pretrain"), settings, model)
+
+    def run_all(self, cells: Sequence[Cell]) -> None:
+        """Run the cells of one arm, which share their training, and remove what only they read."""
+        tuned = [replace(cell, arm=self.tuned(cell)) for cell in cells]
+        for cell in tuned:
+            self.run(cell)
+        for cell in tuned:
+            for step in recipe(cell, self.scale, self.places(cell)).steps:
+                if step.name.startswith(LARGE):
+                    shutil.rmtree(self.work / cell.data / step.name, ignore_errors=True)
+
+    def tuned(self, cell: Cell) -> Arm:
+        """The arm with the learning rate with which short pilots reached the best MRR@10 on development questions."""
+        trained = named(cell.arm.of) if cell.arm.of else cell.arm
+        if not self.scale.rates or not trained.settings or self.lacks(cell):
+            return cell.arm
+        small, reached = pilot(self.scale), {}
+        for rate in self.scale.rates:
+            arm = replace(
+                trained, name=f"{trained.name}-lr{rate:g}", settings={**trained.settings, "lr": rate}
+            )
+            tried = Cell(f"{cell.scale}-pilot", cell.data, arm, 1, small.targets[0])
+            replace(self, scale=small).run_all([tried])
+            scores = read_cell(self.cells / f"{tried.name}.json")["scores"][str(small.labels[0])]
+            reached[rate] = float(np.mean(scores["MRR@10"]))
+        return replace(cell.arm, settings={**cell.arm.settings, "lr": max(reached, key=reached.__getitem__)})
 
     def run(self, cell: Cell) -> None:
         """Run a cell, unless it is recorded, and record it."""
@@ -117,6 +150,8 @@ class Study:
         places, work = self.places(cell), self.work / cell.data
         if cell.arm.source == "gold" and not Path(places.gold).exists():
             write_gold(Path(places.data), Path(places.gold))
+        if cell.arm.source in ("upper", "lower") and not Path(places.lower).exists():
+            write_pairs(Path(places.data), self.judge, Path(places.upper), Path(places.lower))
         steps, settings = recipe(cell, self.scale, places), self.settings(cell, places)
         key, file = key_of(settings), self.cells / f"{cell.name}.json"
         if is_recorded(file, key):
@@ -129,9 +164,6 @@ class Study:
         seconds = {row["step"]: artifacts.open_artifact(row["path"]).meta["made"]["seconds"] for row in rows}
         by_system = scores(steps, work) | self.controls(cell, steps, work, places)
         self.record(file, cell, key, settings, by_system, seconds, load)
-        for step in steps.steps:
-            if step.name.startswith(LARGE):
-                shutil.rmtree(work / step.name, ignore_errors=True)
 
     def record_words(self, cell: Cell) -> None:
         """Random vectors of words: no training, and so no recipe. The tokenizer is that of the start."""
@@ -192,14 +224,16 @@ class Study:
             data=str(self.set_of(cell.data)),
             start=self.start,
             gold=str(self.work / cell.data / "gold.tsv"),
+            upper=str(self.work / cell.data / "upper.tsv"),
+            lower=str(self.work / cell.data / "lower.tsv"),
             target=str(self.set_of(cell.target)) if cell.target else None,
             question_model=self.question_model,
             teacher=str(self.work / f"teacher-{self.teacher_set}" / "reranker"),
         )
 
     def set_of(self, name: str) -> Path:
-        """A labeled set; a copy of it without titles, where the scale says so."""
-        folder = self.data / name
+        """A labeled set; the joined one; a copy of it without titles, where the scale says so."""
+        folder = self.work / "sets" / JOINT if name == JOINT else self.data / name
         if self.scale.titles == "none":
             return without_titles(folder, self.work / "sets" / name)
         return folder
@@ -260,17 +294,6 @@ def scores(steps: Recipe, work: Path) -> dict[str, Values]:
     return by_system
 
 
-def without_titles(data: Path, out: Path) -> Path:
-    """A copy of a labeled set without the titles of its passages."""
-    if not (out / "corpus.jsonl").exists():
-        (out / "qrels").mkdir(parents=True, exist_ok=True)
-        for file in [*data.glob("queries.jsonl*"), *data.glob("qrels/*")]:
-            shutil.copyfile(file, out / file.relative_to(data))
-        rows = (passage_row(passage._replace(title="")) for passage in load_collection(data).passages())
-        write_jsonl(out / "corpus.jsonl", rows)
-    return out
-
-
 def described(steps: Recipe, places: Mapping[str, str]) -> dict[str, Any]:
     """The settings of all steps, with names for the places on this machine."""
 
@@ -283,19 +306,6 @@ def described(steps: Recipe, places: Mapping[str, str]) -> dict[str, Any]:
         step.name: {"verb": step.stage.verb, **{key: plain(value) for key, value in step.settings.items()}}
         for step in steps.steps
     }
-
-
-def write_gold(data: Path, file: Path) -> None:
-    """The training questions of a set by the passage that answers them, as queries of that passage."""
-    questions = read_queries(data)
-    rows = [
-        f"{passage}\t{' '.join(questions[query].split())}\n"
-        for query, judged in read_qrels(data / "qrels" / "train.tsv").items()
-        for passage, grade in judged.items()
-        if grade > 0
-    ]
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("".join(rows), "utf-8")
 
 
 if __name__ == "__main__":

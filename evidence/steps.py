@@ -7,23 +7,39 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from study import BM25, GENERATORS, MEASURES, WITH_BM25, Arm, Cell, Scale, named
+from study import BM25, FILES, GENERATORS, MEASURES, MINED, WITH_BM25, Arm, Cell, Scale, named
 
 from qontext.workflow.recipe import Recipe, Step
 
 
+def paragraphs_recipe(documents: str) -> Recipe:
+    return Recipe("Paragraphs of the documents", (Step.of("split", {"source": documents, "keep": True}),))
+
+
 def start_recipe(scale: Scale, model: str, documents: str) -> Recipe:
-    """The plain language model that arms start from: the given encoder, trained to predict masked words again."""
+    """The plain language model that arms start from: the given encoder, trained to predict masked words again, or one from
+    nothing with a tokenizer of its own."""
     tokens = scale.start_tokens or scale.tokens
+    if scale.encoder:
+        first = [
+            Step.of("split", {"source": documents, "keep": True}),
+            Step.of(
+                "tokenizer", {"passages": "@split", "vocabulary": scale.vocabulary}, verb="train-tokenizer"
+            ),
+        ]
+        encoder = {"encoder": scale.encoder, "tokenizer": "@tokenizer", "title": "prepend"}
+    else:
+        first = [Step.of("split", {"source": documents, "tokenizer": model, "max_tokens": tokens})]
+        encoder = {"encoder": model}
     return Recipe(
         "A language model to start from",
         (
-            Step.of("split", {"source": documents, "tokenizer": model, "max_tokens": tokens}),
+            *first,
             Step.of(
                 "pretrain",
                 {
                     "passages": "@split",
-                    "encoder": model,
+                    **encoder,
                     "method": "mlm",
                     "steps": scale.start_steps,
                     "batch_size": scale.batch,
@@ -38,12 +54,14 @@ def start_recipe(scale: Scale, model: str, documents: str) -> Recipe:
 @dataclass(frozen=True)
 class Places:
     """The inputs of a cell: a data set, the encoder that arms start from, the set's training questions as queries of their
-    passages, the set to measure on, if it is another one, and, for the arms that need one, a language model that asks
-    questions and a cross-encoder that learned from another set's labels."""
+    passages, pairs of passages that are close and less close, the set to measure on, if it is another one, and, for the arms
+    that need one, a language model that asks questions and a cross-encoder that learned from another set's labels."""
 
     data: str
     start: str
     gold: str
+    upper: str = ""
+    lower: str = ""
     target: str | None = None
     question_model: str | None = None
     teacher: str = ""
@@ -80,16 +98,24 @@ def recipe(cell: Cell, scale: Scale, places: Places) -> Recipe:
             steps.append(_pretrain(named(trained.after), cell.seed, scale, start))
             first = f"@pretrain-{trained.after}-{cell.seed}"
         steps.append(_pretrain(trained, cell.seed, scale, first))
-        encoder = f"@pretrain-{trained.name}-{cell.seed}"
-    if not arm.of and not arm.representation:
-        steps += _measured(f"{tag}{end}", 0, encoder, scale, measured, words.name)
+        encoder = f"@pretrain-{trained.name}-{cell.seed}" + (f"/snapshots/{arm.at}" if arm.at else "")
+    if (not arm.of or arm.at) and not arm.representation:
+        steps += _measured(f"{tag}{end}", "0", encoder, scale, measured, words.name)
     if arm.distilled:
         steps += _distilled(cell, encoder, scale, places)
-        steps += _measured(f"{tag}{end}", 0, f"@finetune-{tag}-0", scale, measured, words.name)
+        steps += _measured(f"{tag}{end}", "0", f"@finetune-{tag}-0", scale, measured, words.name)
     for labels in () if arm.distilled else scale.labels:
         steps += _finetuned(cell, labels, encoder, start, scale, data)
         retriever, is_vector = f"@finetune-{tag}-{labels}", arm.representation is None
-        steps += _measured(f"{tag}{end}", labels, retriever, scale, measured, words.name, is_vector=is_vector)
+        steps += _measured(
+            f"{tag}{end}", str(labels), retriever, scale, measured, words.name, is_vector=is_vector
+        )
+        if scale.mined and is_vector:
+            steps += _mined(f"{tag}{MINED}", tag, labels, scale, data)
+            groups = f"@groups-{tag}{MINED}-{labels}"
+            steps.append(_finetune(f"{tag}{MINED}", labels, encoder, groups, cell, scale, data))
+            retriever = f"@finetune-{tag}{MINED}-{labels}"
+            steps += _measured(f"{tag}{end}", f"{labels}{MINED}", retriever, scale, measured, words.name)
     return Recipe(f"{arm.title} on {cell.place}", tuple(steps))
 
 
@@ -153,7 +179,7 @@ def _shared(arm: Arm, scale: Scale, places: Places) -> Iterator[Step]:
     generator = GENERATORS.get(arm.source or "")
     if generator == "causal":
         drawn |= {"per_passage": min(2, scale.queries_per_passage), "model": places.question_model}
-    if generator == "span" and scale.titles != "all":
+    if (generator == "span" and scale.titles != "all") or (generator and not scale.query_titles):
         drawn |= {"title": "leave"}
     if generator:
         yield Step.of(f"queries-{generator}", {**drawn, "generator": generator}, verb="generate")
@@ -164,8 +190,9 @@ def _shared(arm: Arm, scale: Scale, places: Places) -> Iterator[Step]:
         settings = {"queries": "@queries-keyphrase", "passages": "@passages", "keep_at_least": 0}
         ranks = {"by": "retrieval", "retriever": start, "skip": 1, "top": 100}
         yield Step.of("queries-uncertain", settings | ranks, verb="filter")
-    if arm.source == "gold":
-        yield Step.of("queries-gold", {**drawn, "generator": "file", "queries": places.gold}, verb="generate")
+    if arm.source in FILES:
+        read = {**drawn, "generator": "file", "queries": getattr(places, arm.source)}
+        yield Step.of(f"queries-{arm.source}", read, verb="generate")
     if scale.labels:
         yield _by_bm25("bm25-train", data, max(scale.labels))
     for labels in scale.labels:
@@ -206,7 +233,7 @@ def _finetune(
         "groups": groups,
         "passages": data,
         "encoder": encoder,
-        "steps": max(scale.finetune_steps, labels // scale.finetune_batch),
+        "steps": max(scale.finetune_steps, scale.finetune_epochs * labels // scale.finetune_batch),
         "batch_size": min(scale.finetune_batch, labels or scale.finetune_batch),
         "passages_per_query": scale.finetune_passages,
         "passage_length": scale.tokens,
@@ -256,11 +283,19 @@ def _pretrain(arm: Arm, seed: int, scale: Scale, start: str) -> Step:
     }
     if arm.settings["method"] == "cocondenser" or "contrastive_weight" in arm.settings:
         settings["temperature"] = scale.temperature
+    if (
+        arm.settings["method"] == "cocondenser"
+        and arm.settings.get("head_weight") != 0
+        and scale.condenser_steps
+    ):
+        settings["condenser_steps"] = scale.condenser_steps
+    if scale.snapshots:
+        settings["snapshots"] = scale.snapshots
     return Step.of(f"pretrain-{arm.name}-{seed}", {**settings, **queries, **arm.settings}, verb="pretrain")
 
 
 def _measured(
-    tag: str, labels: int, encoder: str, scale: Scale, data: str, bm25: str, *, is_vector: bool = True
+    tag: str, labels: str, encoder: str, scale: Scale, data: str, bm25: str, *, is_vector: bool = True
 ) -> Iterator[Step]:
     """Steps that score an encoder on the test questions. Without pre-training for retrieval its vector is [CLS], too."""
     end = f"{tag}-{labels}"

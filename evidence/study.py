@@ -6,11 +6,13 @@ data set with one seed: it is pre-trained, measured without labels, fine-tuned, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 MEASURES = "MRR@10 nDCG@10 R@100"
 WITH_BM25 = "+bm25"
+MINED = "+mined"
+"""Marks scores of a retriever that was fine-tuned on negatives which the first one mined: retriever 2."""
 TITLED = {
     "search": "everywhere but in what pre-training reads",
     "all": "in all texts",
@@ -28,8 +30,9 @@ class Arm:
     With `of`, it is the encoder of that arm, fine-tuned otherwise: with other settings (`finetune`), on negatives that the
     retriever of that arm mined, instead of BM25's (`mined`: stage 2), or towards the scores of a cross-encoder that learned
     from the same labels (`taught`), or, without labels, on keyphrases towards those of one that learned from another set's
-    labels (`distilled`). `representation` is what fine-tuning trains, if it is not a vector. An arm of `words` has no
-    model: its vectors are means of random vectors of so many tokens of a text."""
+    labels (`distilled`), or it is the encoder that the arm had after `at` eighths of its steps. `representation` is what
+    fine-tuning trains, if it is not a vector. An arm of `words` has no model: its vectors are means of random vectors of so
+    many tokens of a text."""
 
     name: str
     title: str
@@ -43,6 +46,7 @@ class Arm:
     finetune: dict[str, Any] = field(default_factory=dict)
     representation: str | None = None
     words: int | None = None
+    at: int | None = None
 
 
 def _query(method: str, **more: Any) -> dict[str, Any]:
@@ -61,7 +65,11 @@ GENERATORS = {
     "causal-filtered": "causal",
 }
 """The generator that a source's queries come from."""
+FILES = ("gold", "upper", "lower")
+"""Sources that are read from a file: training questions, or for each passage the one of two other passages of its document
+that is closer to it, or less close."""
 CONTRASTIVE_ONLY = {"late_mlm_weight": 0.0, "head_weight": 0.0}
+FORWARD = {"directions": "forward"}
 
 ARMS = (
     Arm(BM25, "BM25"),
@@ -125,7 +133,41 @@ ARMS = (
     Arm("contrastive-query-distilled", "contrastive, keyphrases, distilled", of="contrastive-query", finetune=EIGHT,
         distilled=True),
     Arm("cocondenser-query-soft", "coCondenser, soft labels", of="cocondenser-query", finetune=EIGHT, taught=True),
+    Arm("contrastive-passage", "contrastive, passages",
+        {"method": "cocondenser", "context": "rand", **CONTRASTIVE_ONLY}),
+    Arm("contrastive-near", "contrastive, neighbors", {"method": "cocondenser", "context": "near", **CONTRASTIVE_ONLY}),
+    Arm("contrastive-upper", "contrastive, closer passages", _query("cocondenser", **CONTRASTIVE_ONLY), "upper"),
+    Arm("contrastive-lower", "contrastive, less close passages", _query("cocondenser", **CONTRASTIVE_ONLY), "lower"),
+    Arm("cot-mae-forward", "CoT-MAE, passages, forward", {"method": "cot-mae", "context": PASSAGES, **FORWARD}),
+    Arm("cot-mae-near", "CoT-MAE, neighbors, forward", {"method": "cot-mae", "context": "near", **FORWARD}),
+    Arm("cot-mae-rand", "CoT-MAE, random passages, forward", {"method": "cot-mae", "context": "rand", **FORWARD}),
+    Arm("cot-mae-upper", "CoT-MAE, closer passages", _query("cot-mae"), "upper"),
+    Arm("cot-mae-lower", "CoT-MAE, less close passages", _query("cot-mae"), "lower"),
+    Arm("cot-mae-causal", "CoT-MAE, SmolLM2's questions", _query("cot-mae"), "causal"),
+    Arm("cot-mae-then-contrastive", "CoT-MAE, then contrastive, keyphrases",
+        _query("cocondenser", **CONTRASTIVE_ONLY), "keyphrase", "cot-mae-query"),
+    Arm("cocondenser-no-mlm", "coCondenser without MLM, passages",
+        {"method": "cocondenser", "context": "rand", "late_mlm_weight": 0.0}),
+    *(
+        Arm(f"{arm}-at-{eighths}", f"{title}, after {eighths}/8", of=arm, at=eighths)
+        for arm, title in {
+            "mlm": "MLM",
+            "cot-mae-passage": "CoT-MAE, passages",
+            "cot-mae-query": "CoT-MAE, keyphrases",
+            "cocondenser-passage": "coCondenser, passages",
+            "cocondenser-query": "coCondenser, keyphrases",
+        }.items()
+        for eighths in (1, 2, 4)
+    ),
 )  # fmt: skip
+DEPTH = (
+    BM25, "words-64", "words-256", "none", "mlm", "cot-mae-passage", "cot-mae-query", "cocondenser-passage",
+    "cocondenser-query", "contrastive-passage", "contrastive-query", "cot-mae-forward", "cot-mae-mixed", "retromae",
+    "cot-mae-query-autoregressive", "bow-query", "cocondenser-span", "cot-mae-near", "cot-mae-rand", "cot-mae-upper",
+    "cot-mae-lower", "contrastive-near", "contrastive-upper", "contrastive-lower", "cot-mae-then-contrastive",
+    *(arm.name for arm in ARMS if arm.at), "cocondenser-no-mlm", "cot-mae-causal", "cocondenser-causal",
+)  # fmt: skip
+"""The arms of the study at depth, by their weight: where computing ends, the last ones are missing."""
 
 
 @dataclass(frozen=True)
@@ -156,8 +198,23 @@ class Scale:
     queries_per_passage: int = 5
     split: str = "test"
     titles: Literal["search", "all", "none"] = "search"  # which texts have them, by the keys of `TITLED`
+    query_titles: bool = True  # whether keyphrases are of titles, too
     start_tokens: int | None = None  # of the texts of that training; as all others, if None
     isotropy: bool = False  # vectors without labels are measured centered and whitened, too
+    encoder: str = (
+        ""  # the size of an encoder from nothing, instead of the given model, which then judges pairs alone
+    )
+    vocabulary: int = 16_000  # of its tokenizer
+    pool: tuple[
+        str, ...
+    ] = ()  # sets whose passages and labels are joined, with the passages of the documents, as one set
+    targets: tuple[str, ...] = ()  # the sets on which each cell is measured
+    arms: tuple[str, ...] = ()  # all, if there are none
+    condenser_steps: int = 0  # of the head, before coCondenser
+    finetune_epochs: int = 1
+    mined: bool = False  # whether each arm is fine-tuned on negatives that its retriever mined, too
+    snapshots: int = 0
+    rates: tuple[float, ...] = ()  # learning rates; a pilot chooses that of each arm
 
 
 @dataclass(frozen=True)
@@ -184,6 +241,8 @@ def named(arm: str) -> Arm:
     return next(other for other in ARMS if other.name == arm)
 
 
+POOL = ("squad_pool", "squadshifts_wiki_pool", "fairytaleqa", "medquad")
+ZERO_SHOT = ("scifact", "nfcorpus", "cosqa", "cranfield", "vaswani", "dl19_small")
 SCALES = {
     "minilm": Scale("all-MiniLM-L6-v2 as it comes", vector="mean", similarity="cosine", temperature=0.05, lr=5e-5),
     "plain": Scale(
@@ -207,13 +266,39 @@ SCALES = {
         "all-MiniLM-L6-v2 trained back into a language model, fine-tuned on few and on many labels", start_steps=600,
         start_lr=3e-4, vector="mean", similarity="cosine", temperature=0.05, labels=(100, 8_000),
     ),
-    "language-model": Scale("a language model", start_steps=20_000, steps=5_000, lr=3e-4),
+    "depth": Scale(
+        "a BERT of 4 × 256 from nothing, in the papers' geometry", encoder="mini", start_steps=20_000, start_lr=5e-4,
+        steps=5_000, batch=64, tokens=144, titles="all", query_titles=False, isotropy=True, pool=POOL,
+        targets=(*POOL, *ZERO_SHOT), arms=DEPTH, condenser_steps=300, labels=(34_000,), finetune_epochs=3,
+        finetune_passages=16, mined=True, snapshots=8, rates=(1e-4, 3e-4, 1e-3),
+    ),
     "small": Scale(
         "miniature", layers=1, start_steps=2, steps=2, batch=8, tokens=32, labels=(16,), finetune_steps=2,
         finetune_batch=8, reranker_steps=2, reranker_batch=4, teacher_labels=16, teacher_steps=2, distill_steps=2,
         queries_per_passage=2, isotropy=True,
     ),
 }  # fmt: skip
+SCALES["depth-small"] = replace(
+    SCALES["depth"], title="depth in miniature", encoder="tiny", vocabulary=400, start_steps=2, steps=8, batch=8, tokens=32,
+    labels=(16,), finetune_steps=2, finetune_epochs=1, finetune_batch=8, finetune_passages=2, queries_per_passage=2,
+    condenser_steps=2, pool=("stories", "tales"), targets=("stories", "others"), rates=(1e-4, 1e-3),
+)  # fmt: skip
+
+
+def pilot(scale: Scale) -> Scale:
+    """How an arm's learning rate is chosen: few steps, few labels, on development questions of one set."""
+    return replace(
+        scale,
+        steps=max(2, scale.steps * 300 // 5_000),
+        split="dev",
+        targets=scale.targets[:1],
+        labels=(min(scale.labels[0], 4_000),),
+        finetune_epochs=1,
+        mined=False,
+        isotropy=False,
+        snapshots=0,
+        rates=(),
+    )
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from tests.tiny import save_bert, save_llama, write_inputs
 
+from qontext.data.collection import load_collection
 from qontext.evaluation.comparison import Difference
 
 HERE = Path(__file__).resolve().parents[2] / "evidence"
@@ -28,7 +29,7 @@ def modules() -> Any:
     try:
         yield {
             name: importlib.import_module(name)
-            for name in ("study", "steps", "record", "run", "page", "isotropy")
+            for name in ("study", "steps", "sets", "record", "run", "page", "isotropy")
         }
     finally:
         sys.path.remove(str(HERE))
@@ -98,7 +99,7 @@ def test_the_cells_are_small(modules: Any) -> None:
 
 def test_titles_are_in_all_texts_or_in_none(begun: Any, modules: Any) -> None:
     """Without them, a copy of the set is read; its queries and judgments are the same."""
-    study, load = modules["study"], modules["run"].load_collection
+    study, load = modules["study"], load_collection
     cell = study.Cell("small", "stories", study.named("cocondenser-span"), 1)
     rules = {}
     for titles in ("search", "all", "none"):
@@ -134,6 +135,113 @@ def test_test_questions_are_in_no_training(begun: Any, modules: Any) -> None:
     gold = (begun.work / "stories" / "gold.tsv").read_text()
     assert gold.count("\n") == 20
     assert "chapter 19 " in gold and "chapter 20 " not in gold
+
+
+@pytest.fixture(scope="module")
+def deep(modules: Any, tmp_path_factory: pytest.TempPathFactory, minilm: Path) -> Any:
+    """The study at depth in miniature: its sets are joined, its encoder is from nothing."""
+    folder = tmp_path_factory.mktemp("depth")
+    splits = {"train": range(16), "dev": range(16, 20), "test": range(20, 30)}
+    for name in ("stories", "tales"):
+        write_inputs(folder, name, splits)
+    write_inputs(folder, "others", {"test": range(20, 30)})
+    judge = save_bert(folder / "judge", minilm)
+    scale = modules["study"].SCALES["depth-small"]
+    documents = str(folder / "docs.jsonl")
+    return modules["run"].Study.begin(scale, str(judge), documents, folder, folder / "work", folder / "cells")
+
+
+def deep_cells(deep: Any, modules: Any, arm: str) -> dict[str, Any]:
+    study = modules["study"]
+    deep.run_all([study.Cell("depth-small", "joint", study.named(arm), 1, t) for t in deep.scale.targets])
+    files = {t: deep.cells / "depth-small" / f"joint-to-{t}" / f"{arm}-1.json" for t in deep.scale.targets}
+    return {target: modules["record"].read_cell(file) for target, file in files.items()}
+
+
+def test_the_joined_set_has_each_text_once_and_all_labels(deep: Any) -> None:
+    joint = load_collection(deep.set_of("joint"))
+    passages = {passage.id: (passage.title, passage.text) for passage in joint.passages()}
+    assert len(set(passages.values())) == len(passages) == 60 + 30
+    assert {id.partition("/")[0] for id in passages} == {"stories", "documents"}, "tales has the same texts"
+    for split, questions in {"train": 16, "dev": 4, "test": 10}.items():
+        judged = joint.qrels(split)
+        assert len(judged) == 2 * questions and joint.queries(split).keys() == judged.keys()
+        assert all(passage in passages for relevant in judged.values() for passage in relevant)
+
+
+def test_at_depth_an_arm_is_trained_once_and_measured_on_every_set_at_every_stage(
+    deep: Any, modules: Any
+) -> None:
+    cells = deep_cells(deep, modules, "cot-mae-query")
+    stages = {"0", "16", "16+mined"}
+    expected = stages | {f"{stage}+bm25" for stage in stages} | {"0+centered", "0+whitened"}
+    assert {target: set(cell["scores"]) for target, cell in cells.items()} == dict.fromkeys(cells, expected)
+    one, two = (cell["settings"]["cell"] for cell in cells.values())
+    assert one["pretrain-cot-mae-query-1"] == two["pretrain-cot-mae-query-1"]
+    assert one["queries-keyphrase"]["title"] == "leave"
+    assert one["pretrain-cot-mae-query-1"]["title"] == "prepend"
+    mined = one["finetune-cot-mae-query-1+mined-16"]
+    assert mined["encoder"] == one["finetune-cot-mae-query-1-16"]["encoder"]
+    assert one["groups-cot-mae-query-1+mined-16"]["run"] == "@run-train-cot-mae-query-1+mined-16"
+    assert not list((deep.work / "joint").glob("vectors-*")), "what only the arm reads is removed"
+
+
+def test_a_pilot_chooses_the_learning_rate_on_development_questions(deep: Any, modules: Any) -> None:
+    cells = deep_cells(deep, modules, "cot-mae-query")
+    pilots = sorted((deep.cells / "depth-small-pilot" / "joint-to-stories").glob("cot-mae-query-lr*.json"))
+    reached = {}
+    for file in pilots:
+        pilot = modules["record"].read_cell(file)
+        settings = pilot["settings"]["cell"]
+        rate = settings[f"pretrain-{file.stem}"]["lr"]
+        assert settings[f"run-{file.stem}-stories-16"]["split"] == "dev"
+        reached[rate] = np.mean(pilot["scores"]["16"]["MRR@10"])
+    assert set(reached) == set(deep.scale.rates)
+    chosen = cells["others"]["settings"]["cell"]["pretrain-cot-mae-query-1"]["lr"]
+    assert reached[chosen] == max(reached.values())
+
+
+def test_curves_are_snapshots_of_the_same_training(deep: Any, modules: Any) -> None:
+    whole, part = (
+        deep_cells(deep, modules, arm)["others"] for arm in ("cot-mae-query", "cot-mae-query-at-2")
+    )
+    first, second = whole["settings"]["cell"], part["settings"]["cell"]
+    assert first["pretrain-cot-mae-query-1"] == second["pretrain-cot-mae-query-1"]
+    assert first["pretrain-cot-mae-query-1"]["snapshots"] == 8
+    for step in ("vectors-cot-mae-query-at-2-1-others-0", "finetune-cot-mae-query-at-2-1-16"):
+        assert second[step]["encoder"] == "@pretrain-cot-mae-query-1/snapshots/2"
+    assert set(part["scores"]) == set(whole["scores"])
+
+
+def test_pairs_of_passages_are_of_one_document_and_ordered_by_the_judge(tmp_path: Path, modules: Any) -> None:
+    """A judge of one's own: it finds texts close that share words."""
+    from qontext.models.retriever import Retriever
+
+    words = [["red", "red fox", "red fox runs", "blue whale"], ["one", "two"]]
+    rows = [
+        {"_id": f"{d}-{n}", "title": "", "text": text, "doc_id": str(d)}
+        for d, texts in enumerate(words)
+        for n, text in enumerate(texts)
+    ]
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    vocabulary = sorted({word for texts in words for text in texts for word in text.split()})
+
+    def encode(self: Any, texts: list[str], kind: str) -> Any:
+        counts = np.array([[text.split().count(word) for word in vocabulary] for text in texts], np.float32)
+        return counts / np.linalg.norm(counts, axis=1, keepdims=True)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Retriever, "__init__", lambda self, model: None)
+        patch.setattr(Retriever, "encode", encode)
+        modules["sets"].write_pairs(tmp_path / "set", "judge", tmp_path / "upper.tsv", tmp_path / "lower.tsv")
+    upper, lower = (
+        dict(line.split("\t") for line in (tmp_path / f"{name}.tsv").read_text().splitlines())
+        for name in ("upper", "lower")
+    )
+    assert upper.keys() == lower.keys() == {f"0-{n}" for n in range(4)}, "two others are needed"
+    assert all(upper[id] != lower[id] for id in upper)
+    assert "blue whale" not in (upper["0-0"], upper["0-1"], upper["0-2"])
 
 
 def test_stage_two_trains_the_same_encoder_on_negatives_that_its_own_retriever_mined(
@@ -230,11 +338,15 @@ def test_other_representations_are_measured_after_fine_tuning(
 
 
 def test_every_arm_is_a_recipe_whose_settings_are_accepted(modules: Any, tmp_path: Path) -> None:
-    study = modules["study"]
-    for arm in study.ARMS:
-        places = modules["steps"].Places("data", "start", "gold", question_model="model", teacher="teacher")
-        steps = modules["steps"].recipe(study.Cell("minilm", "set", arm, 1), study.SCALES["minilm"], places)
-        for step in steps.steps:
+    study, steps = modules["study"], modules["steps"]
+    places = steps.Places(
+        "data", "start", "gold", "upper", "lower", question_model="model", teacher="teacher"
+    )
+    at_depth = replace(places, target="another")
+    cells = [(study.Cell("minilm", "set", arm, 1), places) for arm in study.ARMS]
+    cells += [(study.Cell("depth", "joint", study.named(arm), 1, "another"), at_depth) for arm in study.DEPTH]
+    for cell, where in cells:
+        for step in steps.recipe(cell, study.SCALES[cell.scale], where).steps:
             step.configure(tmp_path)
 
 

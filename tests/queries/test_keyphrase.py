@@ -20,8 +20,8 @@ WORLD = [
 ]  # fmt: skip
 
 
-def generator(per_passage=5, seed=1):
-    return Keyphrase(Rarity(WORLD), per_passage, seed)
+def generator(per_passage=5, seed=1, title="prepend"):
+    return Keyphrase(Rarity(WORLD), per_passage, seed, title=title)
 
 
 def generated(passages, **settings):
@@ -80,6 +80,11 @@ def test_more_queries_begin_with_the_same_ones():
 def test_title_words_stand_first_and_once():
     terms = generated(WORLD)["a"][0].split()
     assert terms[0] == "Aldermoor" and terms.count("Aldermoor") == 1 and len(terms) == 5
+
+
+def test_without_the_title_queries_are_those_of_a_passage_that_has_none() -> None:
+    untitled = [passage._replace(title="") for passage in WORLD]
+    assert generated(WORLD, title="leave") == generated(untitled) != generated(WORLD)
 
 
 def test_rare_is_counted_over_passages_not_over_words():

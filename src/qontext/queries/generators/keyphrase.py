@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -36,21 +37,32 @@ _RULES = list(RULES)
 _SIGNS = " .,;:'’-"
 
 
+class KeyphraseOptions(Options):
+    """Read by the generator `keyphrase`."""
+
+    title: Literal["prepend", "leave"] = "prepend"
+    """Begin queries with the passage's title, as the passage does, or make them of its text alone."""
+
+
 class Keyphrase(Generator):
     """Passages → queries. A pure function of (passage, seed, corpus statistics)."""
 
+    Options = KeyphraseOptions
     is_quick = True
 
-    def __init__(self, rarity: Rarity, per_passage: int, seed: int) -> None:
-        self.rarity, self.per_passage, self.seed = rarity, per_passage, seed
+    def __init__(self, rarity: Rarity, per_passage: int, seed: int, *, title: str = "prepend") -> None:
+        self.rarity, self.per_passage, self.seed, self.title = rarity, per_passage, seed, title
         self.tally: Counter[str] = Counter()
 
     @classmethod
-    def open(cls, options: Options, task: Task) -> Keyphrase:
+    def open(cls, options: KeyphraseOptions, task: Task) -> Keyphrase:
         """One pass over the corpus for its statistics; every process does it, since it is fast."""
-        return cls(Rarity(read_passages(task.passages)), task.per_passage, task.seed)
+        rarity = Rarity(read_passages(task.passages))
+        return cls(rarity, task.per_passage, task.seed, title=options.title)
 
     def __call__(self, passages: Sequence[Passage]) -> Iterator[tuple[int, list[str]]]:
+        if self.title == "leave":
+            passages = [passage._replace(title="") for passage in passages]
         view = _View(passages, self.rarity, self.seed, rounds=-(-self.per_passage // len(KINDS)) + 1)
         for index in range(len(passages)):
             yield index, [query for _, query in self._queries(view, index)]
