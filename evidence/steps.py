@@ -179,7 +179,9 @@ def _shared(arm: Arm, scale: Scale, places: Places) -> Iterator[Step]:
     generator = GENERATORS.get(arm.source or "")
     if generator == "causal":
         drawn |= {"per_passage": min(2, scale.queries_per_passage), "model": places.question_model}
-    if (generator == "span" and scale.titles != "all") or (generator and not scale.query_titles):
+    if (generator == "span" and scale.titles != "all") or (
+        generator in ("span", "keyphrase") and not scale.query_titles
+    ):
         drawn |= {"title": "leave"}
     if generator:
         yield Step.of(f"queries-{generator}", {**drawn, "generator": generator}, verb="generate")
