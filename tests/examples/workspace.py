@@ -23,7 +23,8 @@ from qontext.data import records
 TRAINING = "--steps 2 --batch-size 4 --precision fp32 --device cpu"
 COMPUTING = "--precision fp32 --device cpu"
 SMALLER = {
-    "generate (?!.*--generator (keyphrase|llm|file|title|lead|span))": "--device cpu --max-new-tokens 4",
+    "generate (?!.*--generator (keyphrase|llm|file|title|lead|span|terms))": "--device cpu --max-new-tokens 4",
+    "generate .*--generator terms": COMPUTING,
     "train-generator": "--preset tiny --vocabulary 200 --steps 2 --batch-size 4 --max-passage-tokens 24 --device cpu",
     "pretrain": f"{TRAINING} --max-tokens 40",
     "finetune": f"{TRAINING} --passages-per-query 3",
@@ -64,6 +65,7 @@ MADE = {
     "encoder": "pretrain passages --queries queries --encoder tiny --tokenizer tokenizer",
     "generator": "train-generator data",
     "question-model": "train-generator data --model language-model",
+    "weights": "train-generator data --learns terms --model encoder",
     "bm25-train.trec": f"search --bm25 --data data {TRAIN}",
     "groups": "mine bm25-train.trec data --data data",
     "retriever": "finetune groups --passages data --encoder encoder",

@@ -25,6 +25,7 @@ TINY = {
     "train-reranker": {"steps": 2, "batch_size": 4, "max_length": 48},
     "rerank": {"max_length": 48},
     "encode": {"max_length": 48},
+    "train-generator": {"steps": 2, "batch_size": 4},
     "train-tokenizer": {"vocabulary": 300},
 }
 """Verb → settings that are smaller still."""

@@ -4,12 +4,13 @@ Nogueira and Lin, "From doc2query to docTTTTTquery". The result has the columns 
 and can be used in their place. Appended are
 
     all     tf(t, d) + Σ_q tf(t, q)                 docT5query: the passage is found by new words, and its own are weighted
-    seen    tf(t, d) + Σ_q tf(t, q) · [t ∈ d]       its own words are weighted alone, as DeepCT does
+    seen    tf(t, d) + Σ_q tf(t, q) · [t ∈ d]       its own words are weighted alone
     new     tf(t, d) + Σ_q tf(t, q) · [t ∉ d]       it is found by new words alone; uniCOIL learns the weights of all
+    alone   Σ_q tf(t, q)                            queries in the place of title and text, such as DeepCT's weighted words
 
 for the terms t of a passage d and its queries q. DeepCT (Dai and Callan 2019) estimates with a trained model the share of a
-passage's queries that contain a term, and drops terms with none; here generated queries are counted, which are too few to
-drop terms by.
+passage's queries that contain a term, and drops terms with none (`generate --generator terms`, then `alone`); `seen` counts
+generated queries, which are too few to drop terms by.
 """
 
 from __future__ import annotations
@@ -45,7 +46,11 @@ _TOGETHER = 1 << 21
 """Queries whose passages are looked up together."""
 
 
-Words = Literal["all", "seen", "new"]
+Words = Literal["all", "seen", "new", "alone"]
+
+
+_WHOLE = ("all", "alone")
+"""Of these, whole queries are appended."""
 
 
 class Appended:
@@ -56,7 +61,7 @@ class Appended:
 
     def __call__(self, passage: str, queries: list[str]) -> list[str]:
         """The chosen words of each query; queries without one are left out."""
-        if self.words == "all":
+        if self.words in _WHOLE:
             return queries
         seen, wanted = self._terms(passage), self.words == "seen"
         kept = []
@@ -85,16 +90,16 @@ class ExpandConfig(PartsConfig):
     at_most: Annotated[int, Field(ge=1)] | None = None
     """Maximum number of a passage's queries that are read. Default: all."""
     words: Words = "all"
-    """Words of the queries that are appended: all; those that the passage has (seen); or those that it lacks (new)."""
+    """Words of the queries that are appended: all; those that the passage has (seen); those that it lacks (new); or all, in
+    the place of the passage (alone)."""
     analyzer: str | None = None
     """With --words seen or new: how words are compared, as in 'qontext index --backend bm25'. Default: english."""
 
     def identity(self) -> dict[str, Any]:
         """Without a choice of words, its settings are omitted."""
-        if self.words == "all":
-            return {
-                name: value for name, value in super().identity().items() if name not in ("words", "analyzer")
-            }
+        if self.words in _WHOLE:
+            default = ("words", "analyzer") if self.words == "all" else ("analyzer",)
+            return {name: value for name, value in super().identity().items() if name not in default}
         return {**super().identity(), "analyzer": self.analyzer or "english"}
 
     @field_validator("analyzer")
@@ -108,7 +113,7 @@ class ExpandConfig(PartsConfig):
 
     @model_validator(mode="after")
     def _is_read(self) -> ExpandConfig:
-        if self.analyzer is not None and self.words == "all":
+        if self.analyzer is not None and self.words in _WHOLE:
             raise ValueError("analyzer is read with --words seen or --words new only. Leave it out")
         return self
 
@@ -183,14 +188,15 @@ class Expand(Parts[ExpandConfig]):
         """Rows with the passage as the first sentence and each query as one more."""
         positions: dict[str, int] = {}
         for passage in passages:
-            text, starts = passage.text, [0]
+            is_alone = self.config.words == "alone"
+            text, title, starts = ("", "", [0]) if is_alone else (passage.text, passage.title, [0])
             queries = of.get(passage.id, [])[: self.config.at_most]
             for query in self.appended(f"{passage.title} {passage.text}", queries):
                 starts.append(len(text) + 1)
                 text = f"{text}\n{query}"
             position = positions[passage.doc] = positions.get(passage.doc, -1) + 1
             yield {
-                "id": passage.id, "doc": passage.doc, "position": position, "title": passage.title,
+                "id": passage.id, "doc": passage.doc, "position": position, "title": title,
                 # These are for search, not for training: their tokens are not counted.
                 "text": text, "sentences": starts, "tokens": 0, "overlong": False,
             }  # fmt: skip
@@ -253,7 +259,7 @@ def _read_queries(folder: Path, part: Part) -> dict[str, list[str]]:
 
 
 _NOTHING = {
-    "all": ("contains no query of these passages", "Check that they belong together."),
+    **dict.fromkeys(_WHOLE, ("contains no query of these passages", "Check that they belong together.")),
     "seen": ("contains no query with a word that its passage has", "Check that they belong together."),
     "new": (
         "contains no query with a word that its passage lacks",

@@ -124,7 +124,9 @@ def _make_part(
         passage = passages[full[place]]
         if style is not None:
             queries = style.choose(passage, queries, per_passage)
-        queries_of[full[place]] = clean(queries[:per_passage], passage, tally)
+        queries_of[full[place]] = clean(
+            queries[:per_passage], passage, tally, keep_echoes=generator.repeats_passage
+        )
         advance(per_passage)
     tally["without_queries"] = sum(not queries for queries in queries_of)
     columns = {
@@ -176,6 +178,7 @@ STAGE = Stage(
         qontext generate passages --generator t5 --model generator --out queries
         qontext generate passages --generator causal --model language-model --out queries
         qontext generate passages --generator llm --endpoint http://localhost:8000/v1 --chat-model NAME --out queries
+        qontext generate passages --generator terms --model weights --per-passage 1 --out weighted-words
         qontext generate passages --generator file --queries predicted.jsonl.gz --out queries
         torchrun --nproc-per-node 8 -m qontext generate passages --out queries
         qontext generate passages --shard 0/4 --out queries

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from qontext.frame import log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input
+from qontext.frame.errors import QontextError
 from qontext.frame.stages import Stage
 from qontext.training.config import TrainingConfig
 
@@ -27,6 +28,10 @@ class TrainGeneratorConfig(TrainingConfig):
 
     vocabulary: int = Field(8000, ge=64, le=1 << 24)
     """Vocabulary size of a model from scratch."""
+
+    learns: Literal["queries", "terms"] = "queries"
+    """What is learned: to write a passage's queries, or which of its own words they contain (terms: DeepCT), from an encoder
+    named with --model. 'generate --generator terms' reads the latter."""
 
     train_split: str = "train"
     """The split to train on."""
@@ -82,6 +87,22 @@ class TrainGeneratorConfig(TrainingConfig):
     def _several(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else tuple(map(str, value))
 
+    @model_validator(mode="after")
+    def _has_an_encoder(self) -> Self:
+        if self.learns == "terms" and (self.model is None or self.label_smoothing):
+            raise QontextError(
+                "label_smoothing is not read with --learns terms"
+                if self.model
+                else "learns terms needs an encoder",
+                remedy="Leave it out." if self.model else "Name it with --model.",
+            )
+        return self
+
+    def identity(self) -> dict[str, Any]:
+        """Without the default of a setting that earlier directories lack."""
+        identity = super().identity()
+        return identity if self.learns != "queries" else {k: v for k, v in identity.items() if k != "learns"}
+
     def steps_over(self, examples: int) -> int:
         return 4000 if self.steps is None and self.epochs is None else super().steps_over(examples)
 
@@ -120,8 +141,8 @@ def _generator(config: TrainGeneratorConfig, pairs: list[Any]) -> Any:
     """The model to train, as its architecture is trained."""
     from qontext.models.language_models import find_causal, load_causal
     from qontext.queries.generators.t5 import SourceText
-    from qontext.queries.training.new_model import from_model, from_scratch
-    from qontext.queries.training.trainable import Shape, TrainableCausal, TrainableSeq2Seq
+    from qontext.queries.training.new_model import from_model, from_scratch, load_terms
+    from qontext.queries.training.trainable import Shape, TrainableCausal, TrainableSeq2Seq, TrainableTerms
 
     source = SourceText(config.prefix, config.with_title)
     shape = Shape(source, config.max_passage_tokens, config.max_query_tokens)
@@ -130,6 +151,14 @@ def _generator(config: TrainGeneratorConfig, pairs: list[Any]) -> Any:
         return TrainableSeq2Seq(
             *from_scratch(config.preset, texts, config.vocabulary, config.seed), shape=shape
         )
+    if config.learns == "terms":
+        model, tokenizer, _, longest = load_terms(config.model, config.seed)
+        if config.max_passage_tokens > longest:
+            raise QontextError(
+                f"max_passage_tokens = {config.max_passage_tokens}, but the encoder's limit is {longest} tokens",
+                place=config.model,
+            )
+        return TrainableTerms(model, tokenizer, shape)
     if folder := find_causal(config.model):
         return TrainableCausal(*load_causal(folder), shape)
     return TrainableSeq2Seq(*from_model(config.model, config.seed), shape=shape)
@@ -217,5 +246,6 @@ STAGE = Stage(
         qontext generate passages --model generator --out queries
         qontext train-generator data --model language-model --lr 5e-5 --epochs 1 --out question-model
         qontext generate passages --generator causal --model question-model --out queries
+        qontext train-generator data --learns terms --model encoder --lr 2e-5 --epochs 3 --out weights
     """,
 )

@@ -32,6 +32,10 @@ GENERATORS = Kinds(
         "title": Kind("qontext.queries.generators.controls:Title", "the title"),
         "lead": Kind("qontext.queries.generators.controls:Lead", "the first sentence"),
         "span": Kind("qontext.queries.generators.controls:Span", "random spans"),
+        "terms": Kind(
+            "qontext.queries.generators.terms:Terms",
+            "the passage's own words, weighted by a trained model: DeepCT",
+        ),
         "file": Kind("qontext.queries.generators.file:FromFile", "existing queries"),
     },
 )
@@ -66,6 +70,8 @@ class Generator(ABC):
     """Default number of passages per part. An interrupted process loses at most one part."""
     is_quick: ClassVar[bool] = False
     """True if it is so fast that `adapt` does not measure its speed."""
+    repeats_passage: ClassVar[bool] = False
+    """True if its queries are meant to repeat the passage: echoes are kept."""
     model_option: ClassVar[str] = ""
     """The option for the model, if it has one; set by `adapt --generator-model`."""
 
@@ -95,7 +101,9 @@ class Generator(ABC):
         """(index, queries) of every passage, in any order."""
 
 
-def clean(generated: Iterable[str], passage: Passage, tally: Counter[str]) -> list[str]:
+def clean(
+    generated: Iterable[str], passage: Passage, tally: Counter[str], *, keep_echoes: bool = False
+) -> list[str]:
     """The queries worth keeping, in order; what is dropped is counted in `tally` by reason.
 
     Two queries are equal if they differ only in case, punctuation and white space.
@@ -110,7 +118,7 @@ def clean(generated: Iterable[str], passage: Passage, tally: Counter[str]) -> li
         elif plain in queries:
             tally["duplicates"] += 1
         else:
-            if body is None and len(query) > ECHO_SHARE / 2 * len(passage.text):
+            if not keep_echoes and body is None and len(query) > ECHO_SHARE / 2 * len(passage.text):
                 body = _plain(passage.text)
             if body and len(plain) > ECHO_SHARE * len(body) and (plain in body or body in plain):
                 tally["echoes"] += 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, NotRequired
 
@@ -72,12 +72,17 @@ class SourceText:
     @classmethod
     def of(cls, settings: T5Options, folder: Path) -> SourceText:
         """The input format in the model folder, if it was trained by Qontext; an explicit prefix overrides it."""
+        default = "text2query: " if "with_prefix" in settings.model else ""
+        recorded = cls.in_folder(folder, default)
+        return recorded if settings.prefix is None else replace(recorded, prefix=settings.prefix)
+
+    @classmethod
+    def in_folder(cls, folder: Path, prefix: str = "") -> SourceText:
+        """The input format in the model folder; with this prefix, if it was not trained by Qontext."""
         trained: dict[str, Any] = {}
         if (folder / SETTINGS_FILE).is_file():
             trained = read_json(folder / SETTINGS_FILE, Trained)
-        default = "text2query: " if "with_prefix" in settings.model else ""
-        prefix = trained.get("prefix", default) if settings.prefix is None else settings.prefix
-        return cls(prefix, bool(trained.get("with_title", False)))
+        return cls(trained.get("prefix", prefix), bool(trained.get("with_title", False)))
 
     def text(self, passage: Passage) -> str:
         title = f"{passage.title}: " if self.with_title and passage.title else ""

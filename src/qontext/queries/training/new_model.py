@@ -1,16 +1,21 @@
-"""The initial model of a generator: a sequence-to-sequence model, an encoder used twice, or a new T5."""
+"""The initial model of a generator: a sequence-to-sequence model, an encoder used twice or with an estimate for each token,
+or a new T5."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from qontext.frame.damage import opening
 from qontext.frame.errors import QontextError
+from qontext.models.encoder import UNLIMITED
+from qontext.models.families import family_of
 from qontext.models.folder import locate
 from qontext.models.language_models import load_seq2seq, load_seq2seq_tokenizer, seq2seq_folder
-from qontext.models.load import quiet, seeded
+from qontext.models.load import load, quiet, read_config, seeded
+from qontext.models.tokenizer import check_tokenizer, check_vocabulary, load_tokenizer
 
 
 class GeneratorPreset(NamedTuple):
@@ -92,3 +97,26 @@ def from_model(name: str, seed: int) -> tuple[Any, Any]:
     for half in (model.config.encoder, model.config.decoder):
         half._name_or_path = ""  # it would be saved: the model must not depend on the encoder's path
     return model, tokenizer
+
+
+def load_terms(name: str, seed: int | None = None) -> tuple[Any, Any, Path, int]:
+    """An encoder with one estimate for each token, its tokenizer, its folder, and the maximum length of a text. A missing
+    head is initialized from `seed`; without one it is refused."""
+    folder = locate(name).transformer
+    settings = read_config(folder, num_labels=1)
+    family = family_of(settings, name)
+    tokenizer = load_tokenizer(folder)
+    check_tokenizer(tokenizer, folder, is_masked=family.auto == "AutoModelForMaskedLM")
+    more: dict[str, Any] = {"config": settings, "ignore_mismatched_sizes": True}
+    with seeded(seed or 0):
+        model, missing = load("AutoModelForTokenClassification", folder, "encoder", **more)
+    if missing and seed is None:
+        raise QontextError(
+            f"is no model of the weights of words: it has no weights for {min(missing)}",
+            place=name,
+            remedy="Train one: qontext train-generator DATA --learns terms --model ENCODER",
+        )
+    check_vocabulary(tokenizer, model.get_input_embeddings().num_embeddings, name)
+    positions = getattr(settings.get_text_config(), "max_position_embeddings", None)
+    longest = min(int(positions or tokenizer.model_max_length), UNLIMITED)
+    return model, tokenizer, folder, longest - family.reserved_positions(settings)

@@ -1,10 +1,20 @@
-"""The loss of a model that learns to generate the queries that a passage answers.
+"""The losses of models that learn to generate the queries that a passage answers, or to estimate which of its words they
+contain.
 
     L = − Σ_t log P(q_t | q_<t, passage)        averaged over the tokens of all queries of a batch
 
 A sequence-to-sequence model reads the passage in its encoder. A decoder-only model continues the passage with the query:
 the passage is read, not predicted; sequences are padded on the left, so that all queries end at the same place, and
 logits, which have the size of the vocabulary, are computed at the queries' places alone.
+
+DeepCT (Dai and Callan 2019, section 3.1), for the words i of a passage and a query of it:
+
+    y_i = 1 if the query contains the word i, else 0
+    ŷ_i = w · h_i + b                                   h_i: the last layer at the word's first token
+    L   = mean over the words of a batch of (y_i − ŷ_i)²
+
+The minimum over the queries Q_d of a passage d is at their share |{q ∈ Q_d : t ∈ q}| / |Q_d|, the query term recall that
+DeepCT regresses. Words are compared by their stems, and stop words are in no query, as in the released code.
 
 Shapes: N pairs of a micro-batch, T tokens of a padded sequence, Q of the longest query, V vocabulary.
 """
@@ -21,10 +31,15 @@ from torch.nn.functional import cross_entropy
 
 from qontext.models.batching import Ints, pack_by_tokens
 from qontext.models.precision import autocast
+from qontext.queries.generators.terms import WordTokens
 from qontext.queries.training.pairs import PairPlan, PairRows
+from qontext.retrieve.analyzer import WORD, term_of
 from qontext.training.batch import Output, TrainableModel
 from qontext.training.randomness import U64
 from qontext.training.texts import TokenizedTexts
+
+ANALYZER = "english"
+"""How the words of passages and queries are compared."""
 
 
 class QueryGeneration(TrainableModel):
@@ -49,11 +64,11 @@ class QueryGeneration(TrainableModel):
 
     @torch.inference_mode()
     def loss(self, plan: PairPlan, device: torch.device, dtype: torch.dtype) -> float:
-        """The mean over the tokens of all queries of `plan`."""
+        """The mean over all predictions of `plan`."""
         training = self.training
         self.eval()
         with autocast(device, dtype):
-            total = sum(self(rows.to(device)).losses["query"].item() for rows in plan.all())
+            total = sum(sum(self(rows.to(device)).losses.values()).item() for rows in plan.all())
         self.train(training)
         return float(total)
 
@@ -104,3 +119,32 @@ def as_texts(sequences: Sequence[Sequence[int]]) -> TokenizedTexts:
     lengths = np.array([len(ids) for ids in sequences], np.int64)
     flat = np.concatenate([np.asarray(ids, np.int32) for ids in sequences])
     return TokenizedTexts(flat, lengths.cumsum() - lengths, lengths, np.arange(len(lengths)))
+
+
+def targets(passage: WordTokens, query: str) -> list[int]:
+    """1 or 0 at the first token of each word, -100 elsewhere."""
+    term = term_of(ANALYZER)
+    asked = {term(word) for word in WORD.findall(query.lower())} - {""}
+    labels = [-100] * len(passage.ids)
+    for word, place in zip(passage.words, passage.places):
+        labels[place] = int(term(word) in asked)
+    return labels
+
+
+@dataclass(frozen=True)
+class TermPlan(PairPlan):
+    """`queries` are the targets of the passages' tokens."""
+
+    def predictions(self, pairs: Ints) -> int:
+        texts = self.queries
+        spans = zip(texts.begin[pairs].tolist(), texts.length[pairs].tolist())
+        return max(1, sum(int(np.count_nonzero(texts.ids[at : at + n] >= 0)) for at, n in spans))
+
+
+class TermRecall(QueryGeneration):
+    """The squared error of a token classifier with one output."""
+
+    def forward(self, rows: PairRows) -> Output:
+        estimates_NL = self.model(input_ids=rows.ids, attention_mask=rows.mask).logits[..., 0].float()
+        errors_NL = (estimates_NL - rows.labels).square()
+        return Output({"terms": errors_NL[rows.labels >= 0].sum() * rows.weight})

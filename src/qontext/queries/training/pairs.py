@@ -62,7 +62,7 @@ def _unwanted(qrels: collection.Qrels, relevant: set[str]) -> set[str]:
 
 @dataclass(frozen=True)
 class PairRows(Rows):
-    """Padded passages [N, L] and queries [N, Q], labels -100 at padding; `weight` is the weight of a query token."""
+    """Padded passages [N, L] and queries [N, Q], labels -100 at padding; `weight` is the weight of a prediction."""
 
     ids: Tensor
     mask: Tensor
@@ -86,9 +86,13 @@ class PairPlan:
     def __call__(self, step: int) -> Batch:
         pairs, _, first = self.sampler(step)
         row_keys = hashed(self.sampler.seed, "dropout", step, first + np.arange(len(pairs)))
-        tokens = int(self.queries.length[pairs].sum())
-        micro = list(self.rows(pairs, row_keys, 1 / tokens))
-        return Batch(micro, self.sampler.batch_size, predictions=(float(tokens),))
+        predictions = self.predictions(pairs)
+        micro = list(self.rows(pairs, row_keys, 1 / predictions))
+        return Batch(micro, self.sampler.batch_size, predictions=(float(predictions),))
+
+    def predictions(self, pairs: Ints) -> int:
+        """The number of predictions over which the loss of these pairs is averaged."""
+        return int(self.queries.length[pairs].sum())
 
     def rows(self, pairs: Ints, row_keys: U64, weight: float) -> Iterator[PairRows]:
         """The pairs in micro-batches of similar lengths."""
@@ -98,9 +102,9 @@ class PairPlan:
             yield PairRows(ids, mask.long(), labels, torch.tensor(weight), row_keys=row_keys[cut])
 
     def all(self) -> Iterator[PairRows]:
-        """All pairs, weighted by their tokens."""
+        """All pairs, each prediction with the same weight."""
         pairs = np.arange(len(self.passages.length))
-        yield from self.rows(pairs, np.zeros(len(pairs), np.uint64), 1 / int(self.queries.length.sum()))
+        yield from self.rows(pairs, np.zeros(len(pairs), np.uint64), 1 / self.predictions(pairs))
 
 
 def tokenize_pairs(

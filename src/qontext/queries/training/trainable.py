@@ -14,7 +14,16 @@ from qontext.models.precision import autocast
 from qontext.queries.generators.causal_prompts import TRAINED_TAIL, Prompt, read_query
 from qontext.queries.generators.sampling import CausalDecoder, LanguageHead, Sampler, draw, end_tokens, sample
 from qontext.queries.generators.t5 import CHARACTERS_PER_TOKEN, SourceText
-from qontext.queries.training.objectives import CausalGeneration, CausalPlan, QueryGeneration, as_texts
+from qontext.queries.generators.terms import WordTokens, estimate, frequencies, words_in_tokens
+from qontext.queries.training.objectives import (
+    CausalGeneration,
+    CausalPlan,
+    QueryGeneration,
+    TermPlan,
+    TermRecall,
+    as_texts,
+    targets,
+)
 from qontext.queries.training.pairs import PairPlan, TrainingPair, tokenize_pairs
 from qontext.training.sampler import EpochSampler
 
@@ -130,3 +139,28 @@ class TrainableCausal(Trainable):
             truncation=True, max_length=self.shape.max_query_tokens - 1,
         )["input_ids"]  # fmt: skip
         return [[*query, self.end] for query in ids]
+
+
+class TrainableTerms(Trainable):
+    """An encoder with an estimate for each word of a passage."""
+
+    def objective(self, label_smoothing: float = 0.0) -> QueryGeneration:
+        return TermRecall(self.model)
+
+    def plan(self, pairs: list[TrainingPair], sampler: EpochSampler, micro_tokens: int) -> PairPlan:
+        read = self._read(pairs)
+        labels = [targets(row, pair.query) for row, pair in zip(read, pairs)]
+        passages = as_texts([row.ids for row in read])
+        return TermPlan(passages, as_texts(labels), sampler, micro_tokens, self.tokenizer.pad_token_id or 0)
+
+    def write(self, pairs: Sequence[TrainingPair], sampler: Sampler, dtype: torch.dtype) -> list[str]:
+        read = self._read(pairs)
+        counted = map(
+            frequencies, (row.words for row in read), estimate(self.model, self.tokenizer, read, dtype)
+        )
+        return [", ".join(f"{word} {count}" for word, count in of.items()) for of in counted]
+
+    def _read(self, pairs: Sequence[TrainingPair]) -> list[WordTokens]:
+        longest = self.shape.max_passage_tokens
+        texts = [self.shape.text(pair)[: longest * CHARACTERS_PER_TOKEN] for pair in pairs]
+        return words_in_tokens(self.tokenizer, texts, len(self.shape.source.prefix), longest)
