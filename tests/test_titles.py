@@ -307,7 +307,8 @@ def test_separators_survive_lower_case() -> None:
     assert lowered("A Text", SimpleNamespace(sep_token=None)) == "a text"
 
 
-UNTITLED = {f"{name}-msmarco" for name in ("ance", "coil", "colbert", "splade", "tas-b", "unicoil")}
+OF_TOKENS = ("colbert", "colbert-end-to-end", "colbertv2")
+UNTITLED = {f"{name}-msmarco" for name in (*OF_TOKENS, "ance", "coil", "splade", "tas-b", "unicoil")}
 """Recipes of papers that read MS MARCO's passages as published: without titles."""
 PAPERS = sorted(
     file.stem

@@ -188,6 +188,16 @@ def test_rows_of_natural_questions_differ_in_the_pretraining_alone(
         assert before == {key: value for key, value in pretrained.items() if key in before}
 
 
+def test_lists_of_a_positive_and_63_negatives_from_retriever_1() -> None:
+    """Santhanam et al. 2022; retriever 1 is that of the other recipes of ColBERT."""
+    configs, base = steps("colbertv2-msmarco"), steps("colbert-end-to-end-msmarco")
+    assert configs["retriever-1"] == base["retriever-1"] and base["run-1"].index == "runs/vectors-1"
+    two = configs["retriever-2"]
+    assert (two.passages_per_query, configs["groups-2"].per_query, two.loss) == (64, 63, "kl")
+    assert (two.batch_size, two.lr, two.steps, two.warmup * two.steps) == (32, 1e-5, 400_000, 20_000)
+    assert (two.encoder, configs["groups-2"].run) == ("runs/retriever-1", "runs/run-1-train")
+
+
 def test_both_arms_read_their_contexts() -> None:
     for arm, context in (("cocondenser", "rand"), ("cot-mae-50k", "near+olap+rand")):
         assert settings(f"{arm}-msmarco", "pretrain").context_name() == context
@@ -195,7 +205,14 @@ def test_both_arms_read_their_contexts() -> None:
         assert settings(f"{arm}-msmarco", "pretrain").context_name() == "query"
 
 
-OWN = ("ance-msmarco", "me-bert-msmarco", "pair-msmarco", "rocketqa-msmarco", "tas-b-msmarco")
+OWN = (
+    "ance-msmarco",
+    "colbertv2-msmarco",
+    "me-bert-msmarco",
+    "pair-msmarco",
+    "rocketqa-msmarco",
+    "tas-b-msmarco",
+)
 """Recipes of methods of fine-tuning, whose stages differ."""
 TWO_STAGES = [
     path.stem
