@@ -43,6 +43,9 @@ SLOW: dict[str, list[str]] = {
         "serve/test_vote_kills.py",
         "workflow/test_recipe.py::test_an_interrupted_step_resumes",
     ],
+    "starts a command at a terminal": [
+        "retrieve/test_page.py::test_at_a_terminal_a_plain_folder_is_asked_and_a_passage_opened",
+    ],
     "drives a browser": [
         "evaluation/test_report.py::test_in_a_real_browser",
         "serve/test_annotate.py::test_two_people_annotate_in_browsers",

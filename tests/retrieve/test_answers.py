@@ -142,7 +142,8 @@ def test_a_prompt_on_a_terminal(adapted: Path) -> None:
     pty = pytest.importorskip("pty")
     ours, theirs = pty.openpty()
     program = [sys.executable, "-m", "qontext", "search", str(adapted), "--k", "1"]
-    running = subprocess.Popen(program, stdin=theirs, stdout=theirs, stderr=theirs, close_fds=True)
+    own = {**os.environ, "TERM": "dumb"}  # which cannot show a page
+    running = subprocess.Popen(program, stdin=theirs, stdout=theirs, stderr=theirs, close_fds=True, env=own)
     os.close(theirs)
 
     def after(typed: bytes) -> str:

@@ -4,9 +4,12 @@ from a prompt or a pipe."""
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
+from importlib.util import find_spec
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
@@ -59,13 +62,32 @@ class Asking(NamedTuple):
     where: tuple[str, ...] = ()
     group: Group = "passage"
 
+    def ask(self, searcher: Searcher, question: str) -> list[Answer]:
+        """The answers to a question."""
+        names = ("explain", "min_score", "context")
+        settings: dict[str, Any] = {name: getattr(self.settings, name) for name in names}
+        return searcher.search(question, self.k, self.where, group=self.group, **settings)
+
+
+def has_page() -> bool:
+    """True if people ask at a terminal, and textual is installed."""
+    is_terminal = sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    return is_terminal and log.is_shown() and find_spec("textual") is not None
+
+
+def show_page(searcher: Searcher, how: Asking) -> list[dict[str, Any]]:
+    """The questions that were asked on the page, with their answers."""
+    from qontext.retrieve.ask.page import SearchPage
+
+    path_of = getattr(searcher.collection, "path_of", lambda place: None)
+    page = SearchPage(partial(how.ask, searcher), captions, lambda one: path_of(one.place))
+    page.run()
+    return page.asked
+
 
 def answer(searcher: Searcher, question: str, how: Asking) -> list[dict[str, Any]]:
     """Answer one question: show the passages, and return them as JSON."""
-    settings: dict[str, Any] = {
-        name: getattr(how.settings, name) for name in ("explain", "min_score", "context")
-    }
-    answers = searcher.search(question, how.k, how.where, group=how.group, **settings)
+    answers = how.ask(searcher, question)
     if how.settings.files:
         show_files(searcher, answers)
     else:
@@ -77,14 +99,17 @@ def show_files(searcher: Searcher, answers: list[Answer]) -> None:
     """Print the paths of the files of the answers, each once; of a document that is no file, its id."""
     if not log.is_shown():
         return
-    path_of = getattr(searcher.collection, "path_of", lambda answer: None)
+    path_of = getattr(searcher.collection, "path_of", lambda place: None)
     shown = dict.fromkeys(str(path_of(one.place) or one.place.file or one.document) for one in answers)
     with log.results():
         print("\n".join(shown))
 
 
 def converse(searcher: Searcher, how: Asking) -> dict[str, Any]:
-    """Answer questions until the input ends; the model stays loaded. An error in one question does not stop it."""
+    """Answer questions until the input ends; the model stays loaded. An error in one question does not stop it. At a
+    terminal that is a page, if the package for it is installed."""
+    if has_page() and not how.settings.files:
+        return {"questions": show_page(searcher, how)}
     questions = []
     for question in _questions():
         try:
@@ -105,7 +130,9 @@ def _questions() -> Iterator[str]:
         return
     with contextlib.suppress(ImportError):  # Python may be built without it
         import readline  # noqa: F401 -- gives `input` its history
-    log.note("Ask a question; an empty line or Ctrl-D ends.")
+    log.note(
+        "Ask a question; an empty line or Ctrl-D ends. (A page instead: pip install 'qontext[terminal]')"
+    )
     while True:
         try:
             line = input("> ").strip()
@@ -159,7 +186,7 @@ def _highlighted(answer: Answer) -> Any:
     return shown
 
 
-def captions(answers: list[Answer]) -> list[tuple[str, str]]:
+def captions(answers: Sequence[Answer]) -> list[tuple[str, str]]:
     """The title of each answer, and its place, if it is not the title. Answers with the same title have their ids, too."""
     rows = []
     for one in answers:

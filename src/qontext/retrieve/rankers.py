@@ -41,6 +41,9 @@ class Encodes(Protocol):
 class EncodesTokens(Protocol):
     """An encoder of one vector that also has those of its tokens."""
 
+    model: str
+    """A folder or a Hub name."""
+
     def token_vectors(self, texts: Sequence[str], kind: Kind) -> list[Array]:
         """[T, D] for each text: the vectors of its tokens."""
         ...

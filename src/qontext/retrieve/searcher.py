@@ -238,7 +238,7 @@ class Searcher:
             more = {"sentence": sentence, "strength": measured.get(p.id), "before": before, "after": after}
             answers.append(Answer(number, round(hit.score, 6), *fields, **more))  # type: ignore[arg-type]
         if explain:
-            opened = [(a.id, a.text, passages[a.id].sentences) for a in answers]
+            opened = [passages[answer.id] for answer in answers]
             found = evidence(text, opened, self.collection.ranker(), among=among)
             answers = Answers(replace(answer, evidence=one) for answer, one in zip(answers, found))
         return answers

@@ -27,6 +27,7 @@ class ServedEncoder:
     ) -> None:
         from qontext.models.retriever import Retriever
 
+        self.model = path
         self.retriever = Retriever(path, device=device, precision=precision, prompts=prompts)
         self._lengths = {kind: lengths[kind] or self.retriever.of(kind).max_length for kind in lengths}
 

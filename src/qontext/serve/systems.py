@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qontext.corpus.sources.several import FILE, read_listing
-from qontext.data.places import Place
+from qontext.data.places import Found, Place
 from qontext.frame.artifacts import Artifact, open_artifact
 from qontext.frame.errors import QontextError
 from qontext.frame.inputs import find
@@ -108,7 +108,7 @@ class ServedSystem:
     def evidence(self, question: str, hits: Sequence[ServedHit]) -> list[Evidence]:
         """What found the hits."""
         pairs = [(hit, self.passages[hit.number]) for hit in hits]
-        opened = [(p.id, p.text, self.passages.sentences(hit.number)) for hit, p in pairs]
+        opened = [Found(p, sentences=tuple(self.passages.sentences(hit.number))) for hit, p in pairs]
         return evidence(text_of(question), opened, self.ranker)
 
     def strengths(self, question: str, hits: Sequence[ServedHit]) -> list[float]:

@@ -2,7 +2,8 @@
 
 words     the words of the question that the passage has, each with its part of the score of BM25
 meaning   the sentence of the passage whose vector is nearest to that of the question
-tokens, reranker    the rank after the comparison token by token, and after the cross-encoder
+tokens    the rank after the comparison token by token, and the word of the passage that each word of the question met
+reranker  the rank after the cross-encoder
 
 The scores of different questions are not comparable. What is comparable is how many of the questions that `adapt` held out
 have an answer with weaker evidence: the share that `strengths` returns, by
@@ -24,6 +25,7 @@ from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
 from qontext.retrieve.adapted import WITHOUT_TORCH
 from qontext.retrieve.analyzer import WORD, term_of
+from qontext.retrieve.ask.tokens import TokenMatch, matched_tokens
 from qontext.retrieve.rankers import (
     CANDIDATES,
     Among,
@@ -37,6 +39,7 @@ from qontext.retrieve.rankers import (
 from qontext.retrieve.snippets import sentences_of
 
 if TYPE_CHECKING:
+    from qontext.data.places import Found
     from qontext.data.runs import Run
     from qontext.retrieve.adapted import AdaptedFolder
     from qontext.retrieve.bm25 import Bm25
@@ -65,6 +68,8 @@ class Evidence:
     sentence: str = ""
     """The sentence of the passage whose vector is nearest to that of the question."""
     similarity: float | None = None
+    tokens: tuple[TokenMatch, ...] = ()
+    """The words of the question whose tokens met tokens of the passage."""
 
     def as_json(self) -> dict[str, Any]:
         """The evidence as JSON."""
@@ -73,6 +78,8 @@ class Evidence:
             own["words"] = [{"word": word, "weight": weight} for word, weight in self.words.items()]
         if self.sentence:
             own |= {"sentence": self.sentence, "similarity": self.similarity}
+        if self.tokens:
+            own["tokens"] = [match._asdict() for match in self.tokens]
         return own
 
     @classmethod
@@ -80,7 +87,8 @@ class Evidence:
         """The inverse of `as_json`."""
         words = {row["word"]: row["weight"] for row in fields.get("words", ())}
         parts = tuple(FoundBy(**part) for part in fields["parts"])
-        return cls(parts, words, fields.get("sentence", ""), fields.get("similarity"))
+        tokens = tuple(TokenMatch(**match) for match in fields.get("tokens", ()))
+        return cls(parts, words, fields.get("sentence", ""), fields.get("similarity"), tokens)
 
     def lines(self) -> list[str]:
         """The evidence for people, a line for each part that says more than its rank."""
@@ -90,6 +98,9 @@ class Evidence:
             shown.append("words: " + ", ".join(f"{word} {weight:.2f}" for word, weight in self.words.items()))
         if self.sentence:
             shown.append(f"nearest sentence ({self.similarity:.2f}): {self.sentence}")
+        if self.tokens:
+            met = (f"{match.token} → {match.met} {match.similarity:.2f}" for match in self.tokens)
+            shown.append("tokens: " + ", ".join(met))
         return shown
 
 
@@ -109,26 +120,29 @@ def parts_of(ranker: Ranker, name: str = "") -> dict[str, Ranker]:
 
 def evidence(
     question: str,
-    hits: Sequence[tuple[str, str, Sequence[int]]],
+    hits: Sequence[Found],
     ranker: Ranker,
     *,
     among: Among = everything,
 ) -> list[Evidence]:
-    """The evidence for each hit, which is the id of a passage, its text, and where its sentences start."""
+    """The evidence for each hit."""
     parts = parts_of(ranker)
     runs = {name: part.rank({"q": question}, CANDIDATES, among=among) for name, part in parts.items()}
     ranks = {name: _ranks(run) for name, run in runs.items()}
-    words, meaning = parts.get("words"), parts.get("meaning")
+    words, meaning, compared = (parts.get(name) for name in ("words", "meaning", "tokens"))
     bm25 = getattr(words.index, "bm25", None) if isinstance(words, IndexRanker) else None
     shown = []
-    for id, text, starts in hits:
+    for hit in hits:
+        passage = hit.passage
         nearest = (
-            _nearest(question, text, starts, meaning.encoder)
+            _nearest(question, passage.text, hit.sentences, meaning.encoder)
             if isinstance(meaning, IndexRanker)
             else ("", None)
         )
-        found = tuple(FoundBy(name, *ranks[name].get(id, (None, None))) for name in parts)
-        shown.append(Evidence(found, {} if bm25 is None else matched_words(bm25, question, id), *nearest))
+        by = tuple(FoundBy(name, *ranks[name].get(passage.id, (None, None))) for name in parts)
+        own = {} if bm25 is None else matched_words(bm25, question, passage.id)
+        met = matched_tokens(compared, question, passage) if isinstance(compared, TokenReranked) else ()
+        shown.append(Evidence(by, own, *nearest, tuple(met)))
     return shown
 
 

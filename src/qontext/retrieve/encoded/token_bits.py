@@ -48,13 +48,17 @@ def similarities(query_ID: Array, passages: Packed) -> Array:
 
 
 def _of_some(query_ID: Array, bits_JB: Array, starts: Array) -> Array:
-    dimension = query_ID.shape[1]
-    are_positive_JD = np.unpackbits(bits_JB, axis=1, count=dimension).astype(np.float32)
-    # With signs s = 2b - 1: <e, s> = 2 <e, b> - Σ e.
-    products_IJ = 2 * (query_ID @ are_positive_JD.T) - query_ID.sum(1, keepdims=True)
-    greatest_IP = np.maximum.reduceat(products_IJ, starts - starts[0], axis=1)
-    similarity_P: Array = greatest_IP.mean(0) / np.float32(np.sqrt(dimension))
+    greatest_IP = np.maximum.reduceat(_products(query_ID, bits_JB), starts - starts[0], axis=1)
+    similarity_P: Array = greatest_IP.mean(0) / np.float32(np.sqrt(query_ID.shape[1]))
     return similarity_P
+
+
+def _products(query_ID: Array, bits_JB: Array) -> Array:
+    """[I, J] <e_i, sign(e_j)>."""
+    are_positive_JD = np.unpackbits(bits_JB, axis=1, count=query_ID.shape[1]).astype(np.float32)
+    # With signs s = 2b - 1: <e, s> = 2 <e, b> - Σ e.
+    products_IJ: Array = 2 * (query_ID @ are_positive_JD.T) - query_ID.sum(1, keepdims=True)
+    return products_IJ
 
 
 class TokenBits:
@@ -76,6 +80,11 @@ class TokenBits:
         rows = (found.row_queries(), found.queries, found.codes, found.ids)
         by_tokens = Run.from_codes(*rows, np.concatenate(scores).astype(np.float64))
         return hybrid([found, by_tokens], (1 - weight, weight), found.size)
+
+    def products(self, query_ID: Array, id: str) -> Array:
+        """[I, J] the similarity of each token of a query to each token of a passage."""
+        bits_JB = take(self.encoded, self._places(np.array([id], object))).values
+        return _products(query_ID, bits_JB) / np.float32(np.sqrt(query_ID.shape[1]))
 
     def _places(self, ids: Array) -> Array:
         """[P] where the passages with these ids stand."""

@@ -9,7 +9,7 @@ sentences say; a question asks for one of these things. Nothing is trained for i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +19,9 @@ from qontext.data.passage import Passage
 from qontext.frame.errors import QontextError
 from qontext.models.folder import Kind
 from qontext.models.packed import Packed
-from qontext.models.retriever import Retriever
+
+if TYPE_CHECKING:
+    from qontext.models.retriever import Retriever
 
 LEAST = 1 / 3
 """The share of a window below which the last one is added to the window before it."""
