@@ -62,6 +62,9 @@ SLOW: dict[str, list[str]] = {
     ],
     "runs the examples of help and documentation, in a workspace that is made with twenty commands": [
         "examples/test_docs.py::test_the_blocks_of_a_page_run",
+        "examples/test_examples.py::test_a_server_answers_whoever_has_the_token",
+        "examples/test_examples.py::test_an_own_loss_is_trained_and_compared",
+        "examples/test_examples.py::test_the_whole_pipeline",
         "examples/test_help.py",
         "examples/test_public_names.py::test_the_example_of_a_public_name_runs",
         "examples/test_site.py::test_the_files_of_a_command_are_those_that_it_writes",
