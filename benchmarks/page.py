@@ -15,13 +15,23 @@ from typing import Any
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "docs" / "results"
-PAGES = [RESULTS / f"{name}.md" for name in ("performance", "retrieval", "queries", "training", "adapt")]
+PAGES = [
+    RESULTS / f"{name}.md"
+    for name in ("performance", "retrieval", "queries", "training", "adapt", "adapt-tables")
+]
+FIGURE = RESULTS / "figures" / "adapt.svg"
 Rows = list[list[str]]
 
 
 def main() -> None:
+    from qontext.evaluation import plots
+
     for page in PAGES:
         page.write_text(filled(page.read_text("utf-8")), "utf-8")
+    figure = plots.intervals(
+        ranges(json.loads((HERE / "adapt.json").read_text("utf-8"))), "nDCG@10, mean and range"
+    )
+    FIGURE.write_bytes(plots.svg_bytes(figure, "adapt", ink="#808080"))
 
 
 def filled(page: str) -> str:
@@ -244,6 +254,55 @@ def scoring(content: dict[str, Any]) -> Rows:
     return rows
 
 
+SYSTEMS = {
+    "bm25": "BM25",
+    "start": "MiniLM",
+    "adapted": "MiniLM adapted",
+    "hybrid-start": "BM25 + MiniLM",
+    "hybrid": "BM25 + adapted",
+    "tokens-start": "BM25 + MiniLM + tokens",
+    "tokens": "BM25 + adapted + tokens",
+}
+SETS = {
+    "fairytaleqa": "FairytaleQA",
+    "cosqa": "CoSQA",
+    "scifact": "SciFact",
+    "dl19_small": "TREC DL 2019",
+    "codebase": "source code",
+}
+
+
+def adapt(content: dict[str, Any]) -> Rows:
+    """nDCG@10 of every system, then what the recommendation gains over BM25 + MiniLM, and its regret."""
+    of = {name: content["sets"][name] for name in SETS}
+    rows = [["", *SETS.values(), "mean"]]
+    for system, title in SYSTEMS.items():
+        means = [row["test"][system] for row in of.values()]
+        cells = [
+            _score(mean, bold=mean == max(row["test"].values())) for mean, row in zip(means, of.values())
+        ]
+        rows.append([title, *cells, _score(content["mean"]["test"][system])])
+    gains = [f"{row['gain']['mean']:+.3f}{'*' if row['gain']['p'] < 0.05 else ''}" for row in of.values()]
+    mean_gain = content["mean"]["recommended"] - content["mean"]["test"]["hybrid-start"]
+    rows.append(["recommended without labels, minus BM25 + MiniLM", *gains, f"{mean_gain:+.3f}"])
+    for number in ("0", "30", "100"):
+        cells = [_score(row["regret"][number]) if number in row["regret"] else "–" for row in of.values()]
+        name = f"regret with {number} real questions" if number != "0" else "regret without labels"
+        rows.append([name, *cells, _score(content["mean"]["regret"][number])])
+    return rows
+
+
+def ranges(content: dict[str, Any]) -> dict[str, tuple[float, float, float]]:
+    """System → its mean nDCG@10 over the sets, the least and the greatest."""
+    means = {s: [of["test"][s] for of in content["sets"].values()] for s in SYSTEMS}
+    return {SYSTEMS[s]: (sum(m) / len(m), min(m), max(m)) for s, m in means.items()}
+
+
+def _score(value: float, *, bold: bool = False) -> str:
+    text = f"{value:.3f}".removeprefix("0")
+    return f"**{text}**" if bold else text
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], Rows]] = {
     "pretrain": pretrain,
     "contexts": contexts,
@@ -260,6 +319,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], Rows]] = {
     "growth": growth,
     "titles": titles,
     "scoring": scoring,
+    "adapt": adapt,
 }
 
 if __name__ == "__main__":

@@ -34,3 +34,13 @@ def test_another_figure_is_another_table(page: Any, tmp_path: Path, monkeypatch:
     (tmp_path / "encode.json").write_text(json.dumps(content))
     monkeypatch.setattr(page, "HERE", tmp_path)
     assert "| 123,456 |" in page.filled("<!-- encode -->\n<!-- end -->")
+
+
+def test_the_picture_of_the_readme_shows_every_system(page: Any) -> None:
+    content = json.loads((BENCHMARKS / "adapt.json").read_text("utf-8"))
+    ranges = page.ranges(content)
+    assert list(ranges) == list(page.SYSTEMS.values())
+    assert ranges["BM25"] == (pytest.approx(content["mean"]["test"]["bm25"], abs=1e-3), 0.4321, 0.7799)
+    assert page.FIGURE.exists() and all(
+        name in page.FIGURE.read_text("utf-8") for name in ("BM25", "MiniLM adapted")
+    )

@@ -31,7 +31,7 @@ SMALLER = {
     "train-reranker": f"{TRAINING} --candidates 3",
     "(filter|relevance) .*--re(triever|ranker)": "--device cpu",
     "(encode|rerank|search (?!--bm25))": COMPUTING,
-    "search handbook": "--no-vectors",
+    "search (handbook|docs/)": "--no-vectors",
     "adapt": "--encoder encoder --budget 1m --yes",
     "run recipe.toml .*pretrain": "--set pretrain.steps=2",
     "run (?!recipe.toml)": "--dry-run",
@@ -238,6 +238,7 @@ def _write_other_formats(folder: Path) -> None:
     (folder / "handbook" / "guide" / "mill.html").write_text(
         "<h1>The mill</h1><h2>Flour</h2><p>It grinds flour."
     )
+    shutil.copytree(folder / "handbook", folder / "docs")
     labels = [{"query": f"which {d['title']}", "passage": d["_id"]} for d in documents]
     write_lines(folder / "labels.jsonl", labels)
     (folder / "questions.txt").write_text("".join(f"where is {d['title']}?\n" for d in documents))
