@@ -204,8 +204,10 @@ class EncoderConfig(AdaptedConfig):
     def open_encoder(self, name: str, *, tokenizer: str | None = None) -> Encoder:
         """The encoder to train, with these settings."""
         from qontext.models.encoder import load_encoder
+        from qontext.models.presets import PRESETS
 
-        self._require_memory(name)
+        if name not in PRESETS:
+            self._require_memory(name)
         encoder = load_encoder(
             name,
             tokenizer=tokenizer,
