@@ -50,6 +50,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
     if page.file.generated_by:
         page.edit_url = None
+    if page.file.src_uri.startswith("results/"):
+        page.meta.setdefault("search", {"boost": 0.5})  # the manual comes first
     text = _LINK.sub(link, markdown)
     _TEXTS[page.file.src_uri] = text
     return text

@@ -27,11 +27,13 @@ from qontext.frame import stages
 
 QUESTIONS = {
     "search a folder of PDFs": "guides/search/",
-    "own encoder": "guides/adapt/",
+    "own encoder": "guides/models/",
     "read the verdict": "guides/adapt/",
     "add a loss": "extending/",
     "run a row of a paper": "guides/reproduce/",
     "serve with a token": "guides/serve/",
+    "quantization": "reference/indexes/",
+    "SPLADE": "guides/finetune/",
     "CoT-MAE": "reference/methods/cot-mae/",
     "split": "reference/commands/split/",
 }
