@@ -165,6 +165,14 @@ def windows(content: dict[str, Any]) -> Rows:
     return rows
 
 
+def encoders(content: dict[str, Any]) -> Rows:
+    rows = [["set", "questions", "encoder", "nDCG@10", "with BM25"]]
+    for row in sorted(content["rows"], key=lambda row: row["set"]):
+        scores = [f"{row[name]:.3f}".lstrip("0") if name in row else "" for name in ("alone", "with_bm25")]
+        rows.append([row["set"], f"{row['questions']:,}", row["encoder"], *scores])
+    return rows
+
+
 def tokens(content: dict[str, Any]) -> Rows:
     names = {
         "BM25": "BM25",
@@ -312,6 +320,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], Rows]] = {
     "search": search,
     "serve": serve,
     "windows": windows,
+    "encoders": encoders,
     "tokens": tokens,
     "representations": representations,
     "expansion": expansion,
