@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -44,3 +45,19 @@ def test_the_picture_of_the_readme_shows_every_system(page: Any) -> None:
     assert page.FIGURE.exists() and all(
         name in page.FIGURE.read_text("utf-8") for name in ("BM25", "MiniLM adapted")
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("README.md", 500),
+        ("CHANGELOG.md", 600),
+        ("docs/results/adapt.md", 1500),
+        ("docs/results/performance.md", 1500),
+    ],
+)
+def test_a_page_stays_short(name: str, words: int) -> None:
+    """Without its tables, which are as long as what was measured."""
+    text = (BENCHMARKS.parent / name).read_text("utf-8")
+    prose = re.sub(r"<!-- \w+ -->\n.*?<!-- end -->", "", text, flags=re.DOTALL)
+    assert len(prose.split()) <= words
