@@ -124,9 +124,9 @@ def generate(
     retries: int = 6,
     price_in: float = 0.0,
     price_out: float = 0.0,
+    title: Literal['prepend', 'leave'] = 'prepend',
     shortest: int = 4,
     longest: int = 16,
-    title: Literal['prepend', 'leave'] = 'prepend',
     queries: str | Path | Artifact | None = None,
     trust: bool = False,
     overwrite: bool = False,
@@ -753,8 +753,10 @@ def report(
 
 @overload
 def adapt(
-    documents: str | Path | Artifact,
+    documents: str | Path | Artifact = 'sources:',
     *,
+    source: Sequence[str] = (),
+    about: Sequence[str] = (),
     read_as: Sequence[str] = (),
     out: str | Path = 'runs/adapted',
     labels: str | Path | Artifact | None = None,
@@ -804,8 +806,10 @@ def adapt(
 
 @overload
 def adapt(
-    documents: str | Path | Artifact,
+    documents: str | Path | Artifact = 'sources:',
     *,
+    source: Sequence[str] = (),
+    about: Sequence[str] = (),
     read_as: Sequence[str] = (),
     out: str | Path = 'runs/adapted',
     labels: str | Path | Artifact | None = None,

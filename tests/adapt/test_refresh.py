@@ -55,6 +55,47 @@ def test_a_directory_begins_with_words_and_gets_vectors_later(
     assert (index_of(out) / "vectors").is_dir() and "guide/mill.md" in documents(out, "flour")[:2]
 
 
+def test_adapt_begins_with_several_sources(
+    handbook: Path, tickets: Path, small_encoder: Path, tmp_path: Path
+) -> None:
+    out, about = tmp_path / "made", "handbook=How we work."
+    sources = [f"handbook={handbook}", f"tickets={tickets}"]
+    how: dict[str, Any] = {"encoder": small_encoder, "budget": "90s", "dry_run": True}
+    plan: Any = api.adapt(source=sources, about=[about], out=out, **how)
+    listing = read_listing(out / "sources.json")
+    assert {name: entry.get("ids") for name, entry in listing.items()} == {
+        "handbook": "handbook/",
+        "tickets": "tickets/",
+    }
+    assert listing["handbook"]["about"] == "How we work."
+    claim = json.loads((out / "plan.json").read_text())["claim"]
+    assert claim["inputs"]["documents"]["path"] == f"sources:{out / 'sources.json'}"
+    assert "source" not in claim["config"] and plan
+    recorded = (out / "plan.json").read_bytes()
+    for again in ({"source": sources}, {"documents": tickets}):  # one of them stands for all
+        api.adapt(**again, out=out, **how)
+        assert json.loads((out / "plan.json").read_text())["claim"] == json.loads(recorded)["claim"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "adapt needs documents"),
+        ({"documents": "HANDBOOK", "source": ["a=HANDBOOK"]}, "adapt needs documents"),
+        ({"documents": "HANDBOOK", "about": ["a=What it is."]}, "--about is for sources"),
+        ({"source": ["a=HANDBOOK"], "about": ["b=What it is."]}, "there is no source 'b'"),
+        ({"source": ["a=nowhere"]}, "nowhere"),
+    ],
+)
+def test_adapt_refuses_odd_sources(
+    settings: dict[str, Any], message: str, handbook: Path, tmp_path: Path
+) -> None:
+    filled = json.loads(json.dumps(settings).replace("HANDBOOK", str(handbook)))
+    with pytest.raises(QontextError, match=message):
+        api.adapt(**filled, out=tmp_path / "made", dry_run=True)
+    assert not (tmp_path / "made" / "sources.json").exists()
+
+
 def test_only_what_is_new_is_encoded(handbook: Path, small_encoder: Path, tmp_path: Path) -> None:
     out = tmp_path / "made"
     api.refresh(out, source=[handbook], encoder=small_encoder)

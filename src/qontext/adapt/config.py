@@ -21,6 +21,8 @@ from qontext.retrieve import outside
 from qontext.retrieve.analyzer import LANGUAGES
 
 PROMPTS = ("query_prompt", "passage_prompt")
+NAMED = "sources:"
+"""As the documents: those of --source."""
 FEWEST_JUDGED = 5
 """Judged questions below which a variance means nothing."""
 
@@ -28,10 +30,19 @@ FEWEST_JUDGED = 5
 class AdaptConfig(StageConfig):
     kinds: ClassVar = {"index": CHOICES}
 
-    documents: Annotated[str, Input(positional=True, fingerprint=fingerprint, reads_below=reads_below)]
+    documents: Annotated[str, Input(positional=True, fingerprint=fingerprint, reads_below=reads_below)] = (
+        NAMED
+    )
     """Documents: a file or folder of records (.jsonl, .tsv, .parquet) or of documents (text, Markdown, HTML, PDF, DOCX,
     EPUB, notebooks, mail, source code), a BEIR folder, hf:NAME, or pydocs: for the documentation of the
-    installed Python packages."""
+    installed Python packages. Default: those of --source."""
+
+    source: Annotated[tuple[str, ...], Action()] = ()
+    """NAME=PATH: instead of DOCUMENTS, documents with a name, for filters and answers. May be repeated; 'qontext refresh'
+    adds, replaces and removes sources later."""
+
+    about: Annotated[tuple[str, ...], Action()] = ()
+    """A sentence about a source, as NAME=SENTENCE, for people and agents who choose where to search."""
 
     read_as: ReadAs = ()
     """ENDING=FORMAT: read files with this extension as text, markdown, html, csv, code or another format of documents. May
@@ -150,6 +161,17 @@ class AdaptConfig(StageConfig):
         if self.lora_rank is None:
             del settings["lora_rank"]
         return {name: value for name, value in settings.items() if name not in options}
+
+    @model_validator(mode="after")
+    def _has_documents(self) -> Self:
+        if (self.documents != NAMED) == bool(self.source):
+            raise QontextError(
+                "adapt needs documents: those of its argument or of --source",
+                remedy="Name one of both: 'qontext adapt DOCUMENTS' or 'qontext adapt --source NAME=PATH'.",
+            )
+        if self.about and not self.source:
+            raise QontextError("--about is for sources", remedy="Name them with --source.")
+        return self
 
     @model_validator(mode="after")
     def _can_serve(self) -> Self:

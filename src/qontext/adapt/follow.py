@@ -322,6 +322,26 @@ def _refuse_within(root: Path, source: str) -> None:
         raise QontextError(f"is inside the source {source}", place=root, remedy="Choose another directory.")
 
 
+def with_named_sources(config: AdaptConfig, root: Path, under: Path, *, is_new: bool) -> AdaptConfig:
+    """The sources that the settings name, with those that the directory has, as one, which is written `under` a folder."""
+    if not config.source:
+        return config
+    listing: Listing = read_listing(root / FILE) if (root / FILE).is_file() else {}
+    if not listing and not is_new:
+        raise QontextError(
+            "was made from documents without a name",
+            place=root,
+            remedy=f"Add sources with 'qontext refresh {root} --source NAME=PATH'.",
+        )
+    _edit(listing, Edits(config.source, config.about), root)
+    for entry in listing.values():
+        _refuse_within(root, place_of(entry, root))
+    Workdir(under).write_json(FILE, listing)
+    documents = f"{SCHEME}:{(under / FILE).absolute()}"
+    trust.give(documents)
+    return config.model_copy(update={"documents": documents, "source": (), "about": ()})
+
+
 def with_all_sources(config: AdaptConfig) -> AdaptConfig:
     """Documents that are one of several sources of the directory stand for all of them."""
     file = Path(config.out) / FILE

@@ -47,6 +47,7 @@ def run(config: AdaptConfig) -> dict[str, Any]:
 
 def _run(config: AdaptConfig, root: Path) -> dict[str, Any]:
     from qontext.adapt import starts, state
+    from qontext.adapt.follow import with_named_sources
     from qontext.adapt.state import with_recorded_settings
 
     started = time.monotonic()
@@ -62,6 +63,7 @@ def _run(config: AdaptConfig, root: Path) -> dict[str, Any]:
         if aside is None:
             stack.enter_context(writing(root))
         before = state.read_planned(root)
+        config = with_named_sources(config, root, aside or root, is_new=before is None)
         outside.remember(config.also)
         config, absent = with_recorded_settings(config, root, before)
         if config.questions is not None and "questions" not in absent:
@@ -90,9 +92,15 @@ def _check_questions(file: str) -> None:
 
 
 def _refuse_foreign(root: Path) -> None:
+    from qontext.corpus.sources.several import FILE as SOURCES
 
     is_free = not root.exists() or workdir.has_only_scratch(root)
-    if not is_free and not any((root / name).exists() for name in (PLAN, "documents", STARTS)):
+    is_begun = (root / SOURCES).is_file() and not (root / ADAPTED).exists()
+    if (
+        not is_free
+        and not is_begun
+        and not any((root / name).exists() for name in (PLAN, "documents", STARTS))
+    ):
         raise QontextError(
             "is not empty and was not written by adapt", place=root, remedy="Choose another --out."
         )
@@ -378,6 +386,7 @@ ADAPT = Pipeline(
         qontext adapt docs.jsonl --copy-model --out runs/mine
         qontext adapt docs.jsonl --also mine="grep -ril {question} docs" --out runs/compared
         qontext adapt docs.jsonl --questions questions.txt --judge 30 --out runs/mine
+        qontext adapt --source notes=handbook --source docs=docs.jsonl --dry-run --out runs/both
         qontext adapt pydocs: --budget 10m --dry-run
     """,
 )
