@@ -87,3 +87,31 @@ def test_there_are_no_crumbs() -> None:
 
     crumbs = [name for name, source in modules().items() if is_crumb(name, source)]
     assert [name for name in crumbs if not name.endswith("__init__.py")] == []
+
+
+QUESTION = re.compile(r"(What|Whether|How|Where|That|Why)\b")
+
+
+def docstrings(source: str) -> Iterator[tuple[int, str]]:
+    """(line, text) of the docstrings of modules, classes, functions and fields."""
+    for node in ast.walk(ast.parse(source)):
+        body = getattr(node, "body", None)
+        values = (
+            [child.value for child in body if isinstance(child, ast.Expr)] if isinstance(body, list) else []
+        )
+        for value in values:
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                yield value.lineno, value.value.strip()
+
+
+def test_docstrings_say_the_thing() -> None:
+    # "The number of texts", not "How many texts there are". A comment stands above a signature, not behind its end.
+    questions = [
+        f"{name}:{line}: {text[:60]}"
+        for name, source in modules().items()
+        for line, text in docstrings(source)
+        if QUESTION.match(text)
+    ]
+    assert questions == []
+    behind = re.compile(r"^\s*\)( -> .*)?:\s+#", re.MULTILINE)
+    assert [name for name, source in modules().items() if behind.search(source)] == []

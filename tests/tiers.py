@@ -92,6 +92,7 @@ SLOW: dict[str, list[str]] = {
         "adapt/test_models.py::test_prompts_are_those_of_training_measuring_and_search",
         "adapt/test_odd_ids.py",
         "adapt/test_processes.py",
+        "adapt/test_retrain.py::test_a_directory_answers_while_it_is_trained_again_and_if_that_is_ended",
         "adapt/test_starts.py::test_the_best_encoder_is_chosen_once",
         "adapt/test_starts.py::test_the_default_comes_from_the_hub_where_it_can_be_reached",
         "adapt/test_starts.py::test_the_choice_stands_in_the_result_and_is_kept_by_an_update",

@@ -196,6 +196,15 @@ def test_clean_removes_nothing_of_others(tmp_path: Path, about: str) -> None:
     assert (tmp_path / "steps" / "thesis.txt").exists() and (tmp_path / "report" / "thesis.txt").exists()
 
 
+@pytest.mark.parametrize("about", ["", "{}"])
+def test_clean_reads_the_file_that_says_whose_folder_it_is(tmp_path: Path, about: str) -> None:
+    (tmp_path / "steps").mkdir()
+    (tmp_path / "adapted.json").write_text(about)
+    with pytest.raises(QontextError, match=r"adapted\.json"):
+        api.clean(tmp_path)
+    assert (tmp_path / "steps").exists()
+
+
 def test_clean_leaves_what_someone_put_beside_the_results(adapted: Any) -> None:
     (adapted.out / "steps" / "notes.txt").write_text("mine")
     with pytest.raises(QontextError, match=r"notes.txt: was not written by adapt"):

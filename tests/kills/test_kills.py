@@ -118,6 +118,25 @@ def test_a_killed_update_with_milvus_lite_still_answers(world: World, tmp_path: 
     end_an_update(world, update, tmp_path, seconds, signal.SIGKILL, whole)
 
 
+@pytest.mark.parametrize("signal_", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", range(KILLS))
+def test_a_killed_training_again_still_answers(
+    world: World, tmp_path: Path, number: int, signal_: signal.Signals
+) -> None:
+    out, command = tmp_path / "adapt", [*UPDATE.split(), "--retrain", "--out", str(tmp_path / "adapt")]
+    shutil.copytree(world.whole("adapt"), out)
+    running = world.disturbed.launch({"argv": command}, tmp_path / "said")
+    time.sleep(moment(f"retrain {signal_}", number) * world.seconds["adapt"])
+    running.send(signal_)
+    assert running.wait() <= {0, 130, -signal_}, running.text()
+    assert list(Searcher(out).search("chapter 3 river", k=3))
+    gc.collect()  # it does not hold the index any longer
+    world.disturbed.run(command, tmp_path / "said")
+    assert list(Searcher(out).search("chapter 3 river", k=3))
+    assert sum(path.name.startswith("index") for path in out.iterdir()) == 1
+    assert files(world.disturbed.temporary) == []
+
+
 def end_an_update(
     world: World, update: list[str], tmp_path: Path, seconds: float, signal_: signal.Signals, whole: Path
 ) -> None:

@@ -68,11 +68,11 @@ class AdaptConfig(StageConfig):
     prepend."""
 
     query_prompt: str | None = None
-    """What is put before each query, in training and search, such as "query: ", or the name of one of the encoder's prompts.
+    """Text before each query, in training and search, such as "query: ", or the name of one of the encoder's prompts.
     Default: as the encoder's folder says, else nothing."""
 
     passage_prompt: str | None = None
-    """What is put before each passage. Default: as the encoder's folder says, else nothing."""
+    """Text before each passage. Default: as the encoder's folder says, else nothing."""
 
     reranker: Annotated[str | None, Input()] = None
     """Cross-encoder: a folder or a Hub name. Its scores replace labels, or refine them (margin-MSE), and it is the last
@@ -245,7 +245,7 @@ class Request:
     also: dict[str, str] = field(default_factory=dict)
     """Name → outside system to measure beside ours."""
     tokenizer: str | None = None
-    """What counts the tokens of passages; None: the encoder's tokenizer."""
+    """The tokenizer that counts the tokens of passages; None: the encoder's."""
 
     def without_training_on_labels(self) -> Request:
         """Labels that are not trained on all measure, unless they have splits of their own."""

@@ -99,6 +99,10 @@ class Follower:
         self.encoder, self.words = encoder, words
         self.before = read_planned(root) if is_adapted(root) else None
         self.about = read_adapted(root) if is_adapted(root) else None
+        if self.before is not None and self.before.is_pending:
+            raise QontextError(
+                "has a plan that is not carried out", place=root, remedy="Run the same 'qontext adapt' again."
+            )
 
     def run(self) -> dict[str, Any]:
         self.documents, is_edited = self._documents()
@@ -173,7 +177,7 @@ class Follower:
         return digest_of(self.documents) if now == self.before.documents else None
 
     def _wants_vectors(self) -> bool:
-        """Whether a directory that began with words gets vectors now."""
+        """True if a directory that began with words gets vectors now."""
         if self.words or self.before is not None:
             return False
         return self.about is None or (self.about["system"] == "bm25" and self._encoder() is not None)
@@ -197,7 +201,7 @@ class Follower:
         assert self.before is not None and self.about is not None
         about, earlier = self.about, index_of(self.root)
         request = replace(self.before.request, documents=self.documents)
-        model = publish.published_model(None, about.get("reference"), self.root)
+        model = publish.published_model(None, about, self.root)
         tokens = System.parse(about["system"]).tokens
         index, _ = publish.make_index(request, model, self.root, {}, None, "local", tokens=tokens)
         share = publish.new_share(self.root, index / "passages")
@@ -227,7 +231,7 @@ class Follower:
 
     def _model(self, about: dict[str, Any]) -> str | None:
         if "reference" in about:
-            return publish.published_model(self.encoder, about["reference"], self.root)
+            return publish.published_model(self.encoder, about, self.root)
         return self._encoder()
 
     def _language(self) -> str:
@@ -272,7 +276,7 @@ def _is_listed(documents: str) -> bool:
 
 
 def _request(documents: str, language: str, encoder: str | None) -> Request:
-    """How documents are read that nobody surveyed."""
+    """The request for documents that nobody surveyed."""
     return Request(
         documents=documents, labels=None, splits=(), labeled=0, encoder=encoder or "", generate={}, pretrain={},
         max_tokens=144, read_tokens=READ_TOKENS, budget=0, device="auto", keep=False, language=language,

@@ -154,7 +154,7 @@ def fit_into_memory(
 
 
 def _untrainable(encoder: str) -> str | None:
-    """Why the encoder cannot be trained."""
+    """The reason why the encoder cannot be trained."""
     from qontext.models.encoder import check_trainable
 
     try:

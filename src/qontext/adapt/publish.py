@@ -5,6 +5,8 @@ beside it, with the vectors of unchanged ones.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import re
 import shutil
@@ -25,7 +27,16 @@ from qontext.frame.disk import make_directory
 from qontext.frame.errors import QontextError
 from qontext.models.folder import locate
 from qontext.models.reference import TRAINING_ONLY, Reference, model_digest, refer, resolve, shown_name
-from qontext.retrieve.adapted import DENSE, INDEX, MODEL, RERANKER
+from qontext.retrieve.adapted import (
+    ADAPTED,
+    DENSE,
+    INDEX,
+    MODEL,
+    RERANKER,
+    copied_model,
+    is_adapted,
+    read_adapted,
+)
 from qontext.retrieve.system import System, label_of
 from qontext.workflow.recipe import Recipe, read_recipe
 from qontext.workflow.run import plan, run_recipe
@@ -77,11 +88,64 @@ def make_index(
 
 
 def remove_others(root: Path) -> None:
-    """Remove the indexes of earlier and interrupted updates, unless a process reads them."""
+    """Remove the indexes and models of earlier and interrupted runs, unless a process reads them."""
     work, now = Workdir(root), current_index(root)
-    for folder in root.iterdir():
-        if re.fullmatch(rf"{INDEX}(-\d+|\.before)?", folder.name) and folder.is_dir() and folder != now:
-            locks.remove_unread(folder, root / f"{TEMPORARY}{work.writer}.{folder.name}")
+    others = [
+        folder
+        for folder in root.iterdir()
+        if re.fullmatch(rf"{INDEX}(-\d+|\.before)?", folder.name) and folder.is_dir() and folder != now
+    ]
+    are_gone = [locks.remove_unread(folder, _aside(work, folder)) for folder in others]
+    if now is not None and is_adapted(root) and all(are_gone):
+        _remove_other_models(root, work, now)
+
+
+def _aside(work: Workdir, folder: Path) -> Path:
+    return work.path / f"{TEMPORARY}{work.writer}.{folder.name}"
+
+
+def _remove_other_models(root: Path, work: Workdir, index: Path) -> None:
+    """Remove the copies of models that are no longer used; the used ones get their usual names, if no process may be about
+    to read them."""
+    about = read_adapted(root)
+    entries = {MODEL: about, RERANKER: about.get("reranker", {"reference": None})}
+    for name, entry in entries.items():
+        used = None if "reference" in entry else copied_model(entry, root, name)
+        for folder in _copies(root, name):
+            if folder != used:
+                shutil.rmtree(folder.rename(_aside(work, folder)))
+        if used is None or used.name == name or locks.is_read(index):
+            continue
+        with contextlib.suppress(PermissionError):  # Windows, where it is read
+            used.rename(root / name)
+    renamed = [
+        entry for entry in entries.values() if not (root / str(entry.get("model_folder", ""))).is_dir()
+    ]
+    if renamed:
+        for entry in renamed:
+            entry.pop("model_folder")
+        work.write_json(ADAPTED, about)
+
+
+def _copies(root: Path, name: str) -> list[Path]:
+    """The folders of copied models: `name`, and those beside it."""
+    pattern = re.compile(rf"{name}(-\d+)?")
+    return sorted(folder for folder in root.iterdir() if pattern.fullmatch(folder.name) and folder.is_dir())
+
+
+def _copy_of(source: str, root: Path, name: str) -> Path | None:
+    """The folder that is a copy of this model."""
+    folders = _copies(root, name)
+    digest = model_digest(locate(source).root) if folders else ""
+    return next((folder for folder in folders if model_digest(folder) == digest), None)
+
+
+def _new_folder(root: Path, name: str) -> Path:
+    """The folder for another copy: what is searched with stays as it is until `adapted.json` names the other one."""
+    if not is_adapted(root):
+        return root / name
+    folders = (root / (name if number == 1 else f"{name}-{number}") for number in itertools.count(1))
+    return next(folder for folder in folders if not folder.exists())
 
 
 def _next(now: Path) -> Path:
@@ -160,33 +224,44 @@ def new_share(root: Path, passages: Path) -> float | None:
 
 def publish_model(source: str, work: Workdir, card: str, *, copied: bool) -> tuple[str, Reference | None]:
     """Copy the encoder to the folder `model`, or refer to it: its name from now on, and the reference. A copy that is
-    already there is kept up to date."""
-    if is_copied(source, work.path):
-        work.write_text(f"{MODEL}/{CARD}", card)
+    already there is kept up to date. Another copy, which is searched with, is left alone."""
+    if (folder := _copy_of(source, work.path, MODEL)) is not None:
+        work.write_text(f"{folder.name}/{CARD}", card)
     elif copied:
-        copy_model(source, work, card)
+        folder = _new_folder(work.path, MODEL)
+        copy_model(source, work, card, folder.name)
     else:
         return source, refer(source, work.path)
-    return str(work.path / MODEL), None
+    return str(folder), None
 
 
 def republish_model(
-    encoder: str | None, reference: Reference | None, work: Workdir, card: str, *, copied: bool
+    encoder: str | None, about: Mapping[str, Any], work: Workdir, card: str, *, copied: bool
 ) -> tuple[str, Reference | None]:
     """The same for a finished directory; `encoder` names it where it is now."""
-    model = published_model(encoder, reference, work.path)
-    return (model, None) if reference is None else publish_model(model, work, card, copied=copied)
+    model = published_model(encoder, about, work.path)
+    return publish_model(model, work, card, copied=copied) if "reference" in about else (model, None)
 
 
-def recorded(root: Path, reference: Reference | None) -> dict[str, Any]:
-    """The encoder's entries in `adapted.json`: the reference, or the hash of the folder `model`."""
-    return {"reference": reference} if reference else {"model_digest": model_digest(root / MODEL)}
+def recorded(model: str, reference: Reference | None) -> dict[str, Any]:
+    """The encoder's entries in `adapted.json`: the reference, or the hash of its folder."""
+    return (
+        {"reference": reference}
+        if reference
+        else {"model_digest": model_digest(Path(model)), **_named(model, MODEL)}
+    )
 
 
-def published_model(encoder: str | None, reference: Reference | None, root: Path) -> str:
+def _named(folder: str, name: str) -> dict[str, str]:
+    """The entry for the folder of a copy that does not have the usual name yet."""
+    return {} if Path(folder).name == name else {"model_folder": Path(folder).name}
+
+
+def published_model(encoder: str | None, about: Mapping[str, Any], root: Path) -> str:
     """The encoder of a finished directory."""
+    reference: Reference | None = about.get("reference")
     if reference is None:
-        return str(root / MODEL)
+        return str(copied_model(about, root, MODEL))
     is_there = encoder is not None and ("beside" not in reference or Path(encoder).exists())
     return resolve(reference, root, encoder if is_there else None)
 
@@ -221,11 +296,12 @@ def _fused(steps: Path, system: System, verdict: Verdict) -> list[float]:
 
 def publish_reranker(source: str, work: Workdir, *, copied: bool) -> dict[str, Any]:
     """Copy the cross-encoder to the folder `reranker`, or refer to it; its entries in `adapted.json`."""
-    if not is_copied(source, work.path, RERANKER):
+    if (folder := _copy_of(source, work.path, RERANKER)) is None:
         if not copied:
             return {"reference": refer(source, work.path)}
-        copy_model(source, work, None, RERANKER)
-    return {"digest": model_digest(work.path / RERANKER)}
+        folder = _new_folder(work.path, RERANKER)
+        copy_model(source, work, None, folder.name)
+    return {"digest": model_digest(folder), **_named(str(folder), RERANKER)}
 
 
 def republish_reranker(
@@ -242,23 +318,7 @@ def republish_reranker(
     return {"reranker": {**how, **publish_reranker(source, work, copied=copied)}}
 
 
-def is_copied(source: str, root: Path, name: str = MODEL) -> bool:
-    """True if the folder of this name is a copy of this model."""
-    folder = root / name
-    return folder.is_dir() and model_digest(folder) == model_digest(locate(source).root)
-
-
-def remove_copies(root: Path, about: Mapping[str, Any]) -> None:
-    """Remove the folders of earlier models, once the directory refers to others, or uses none."""
-    for name, is_used in {
-        MODEL: "model_digest" in about,
-        RERANKER: "digest" in about.get("reranker", {}),
-    }.items():
-        if not is_used:
-            shutil.rmtree(root / name, ignore_errors=True)
-
-
-def copy_model(source: str, work: Workdir, card: str | None, name: str = MODEL) -> None:
+def copy_model(source: str, work: Workdir, card: str | None, name: str) -> None:
     """Copy a model's folder, without files only needed for training, to the folder of this name, with this
     card; atomic."""
     with work.write_folder(name) as folder:

@@ -36,7 +36,7 @@ class RefreshConfig(StageConfig):
     """For a new directory: the encoder, a folder or a Hub name. Default: all-MiniLM-L6-v2, if it is on this machine."""
 
     words: Annotated[bool, Action()] = False
-    """If there are no vectors yet, compute none: search by words alone, at once."""
+    """Search by words alone, at once: compute no vectors if there are none yet."""
 
 
 def run(config: RefreshConfig) -> dict[str, Any]:

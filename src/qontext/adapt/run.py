@@ -24,7 +24,7 @@ from qontext.frame.errors import QontextError
 from qontext.frame.inputs import refuse_output_within
 from qontext.frame.stages import Pipeline
 from qontext.retrieve import outside
-from qontext.retrieve.adapted import ADAPTED, LOCK, PLAN, STARTS
+from qontext.retrieve.adapted import ADAPTED, LOCK, PLAN, STARTS, is_adapted, model_of
 
 if TYPE_CHECKING:
     from qontext.adapt.config import Request
@@ -69,11 +69,13 @@ def _run(config: AdaptConfig, root: Path) -> dict[str, Any]:
         if config.questions is not None and "questions" not in absent:
             _check_questions(config.questions)
         config = _with_documents(config, aside or root)
-        config, measured = starts.settled(config, before.starts if before else None, aside or root)
+        is_pending = before is not None and before.is_pending
+        known = before.starts if before else None
+        config, measured = starts.settled(config, known, aside or root, is_pending=is_pending)
         claim = _claim(config, root, absent)
         if not config.dry_run:
             Workdir(root).sweep(deep=False)
-        if before is None or not before.is_for(claim) or config.retrain:
+        if before is None or not before.is_for(claim) or (config.retrain and not is_pending):
             if before is not None and not before.is_for(claim):
                 differences = artifacts.differences(before.claim, claim)
                 log.note(f"{root} has a plan for another request: {differences}.")
@@ -133,7 +135,7 @@ def _resume(
     inputs, nothing is trained."""
     from qontext.adapt import show, state, update
 
-    is_finished = (root / ADAPTED).is_file()
+    is_finished = is_adapted(root) and not before.is_pending
     documents = claim["inputs"]["documents"]["digest"]
     action = update.next_action(root, before, documents, is_complete=not absent)
     result = None
@@ -257,7 +259,7 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
         **publish.weights(steps, verdict),
         "read_tokens": request.read_tokens,
         "index": index.name,
-        **publish.recorded(root, reference),
+        **publish.recorded(model, reference),
         **publish.last_stage(request.reranker, plan.reranked, steps, verdict, work, copied=config.copy_model),
         **({"labels": labels} if labels else {}),
         **({"starts": planned.starts} if planned.starts else {}),
@@ -267,8 +269,9 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
     }
     about["seconds"] = round(earlier + time.monotonic() - started, 1)
     work.write_json(ADAPTED, about)
-    publish.remove_copies(root, about)
+    planned = planned.carried_out(work)
     publish.remove_others(root)
+    model = model if reference else model_of(root)
     opening = [*verdict.sentences, *searching.get("sentences", ())]
     report = _report(root, recipe.title, verdict.system, opening)
     split = artifacts.open_artifact(index / "passages").summary

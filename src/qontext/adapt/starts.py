@@ -63,9 +63,11 @@ class Starts(TypedDict):
     candidates: list[Candidate]
 
 
-def settled(config: AdaptConfig, recorded: Starts | None, under: Path) -> tuple[AdaptConfig, Starts | None]:
+def settled(
+    config: AdaptConfig, recorded: Starts | None, under: Path, *, is_pending: bool = False
+) -> tuple[AdaptConfig, Starts | None]:
     """The configuration with one encoder; of several, also how they were measured. What is recorded of the same ones is not
-    measured again; otherwise, it is written `under` a folder."""
+    measured again, unless all is; otherwise, it is written `under` a folder."""
     names = config.encoder
     if not names:
         names = (encoder_for(_language(config)),)
@@ -76,7 +78,7 @@ def settled(config: AdaptConfig, recorded: Starts | None, under: Path) -> tuple[
     if len({*digests.values()}) < len(names):
         raise QontextError("the same encoder is named twice", place=names[0], remedy="Name different ones.")
     starts = recorded if recorded and _is_of(recorded, digests.values()) else None
-    if starts is None or config.retrain:
+    if starts is None or (config.retrain and not is_pending):
         starts = _measured(config, digests, under / STARTS)
         _show(starts)
     best = next(name for name, digest in digests.items() if digest == starts["chosen"])
@@ -84,7 +86,7 @@ def settled(config: AdaptConfig, recorded: Starts | None, under: Path) -> tuple[
 
 
 def sentence(starts: Starts) -> str:
-    """What was measured, in one sentence."""
+    """The measurements in one sentence."""
     kind = "generated" if starts["split"] == "generated" else "real"
     figures = [
         f"{shown_name(one['encoder'])} {one['scores'][WHOLE]:.3f}"

@@ -49,6 +49,7 @@ class PlannedShape(TypedDict):
     survey: NotRequired[dict[str, Any]]
     starts: NotRequired[Starts]
     earlier: NotRequired[Annotated[str, Field(pattern=r"^index(-[0-9]+)?$")]]
+    pending: NotRequired[bool]
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,9 @@ class Planned:
     earlier: str | None = None
     """The folder of the index that was searched when the plan was made."""
     starts: Starts | None = None
-    """What was measured of several initial encoders."""
+    """The measurements of several initial encoders."""
+    is_pending: bool = False
+    """True if the directory still answers with the result of an earlier plan."""
 
     @property
     def documents(self) -> str:
@@ -83,12 +86,20 @@ class Planned:
                 "survey": dict(self.survey),
                 **({"earlier": self.earlier} if self.earlier else {}),
                 **({"starts": self.starts} if self.starts else {}),
+                **({"pending": True} if self.is_pending else {}),
             },
         )
 
+    def carried_out(self, work: Workdir) -> Planned:
+        """The plan whose result is what the directory answers with."""
+        if not self.is_pending:
+            return self
+        after = replace(self, is_pending=False)
+        after.write(work)
+        return after
+
     def write_new(self, work: Workdir) -> None:
-        """Put the directory into the state "planned"."""
-        work.remove(ADAPTED)
+        """Put the directory into the state "planned". What it answers with stays until the plan is carried out."""
         work.write_text(RECIPE, training_recipe(self.request, self.plan).dump())
         self.write(work)
 
@@ -103,11 +114,12 @@ def planned(
 ) -> Planned:
     found = {k: v for k, v in asdict(survey).items() if k != "sample"}
     index = current_index(root)
-    return Planned(claim, request, plan, found, index.name if index else None, starts)
+    earlier = index.name if index else None
+    return Planned(claim, request, plan, found, earlier, starts, is_pending=is_adapted(root))
 
 
 def current_index(root: Path) -> Path | None:
-    """The folder of the index that is searched, or was until the directory was planned again."""
+    """The folder of the index that is searched, or was until an earlier version planned again."""
     if is_adapted(root):
         return index_of(root)
     before = read_planned(root)
@@ -136,6 +148,7 @@ def read_planned(root: Path) -> Planned | None:
         value.get("survey", {}),
         value.get("earlier"),
         value.get("starts"),
+        value.get("pending", False),
     )
 
 

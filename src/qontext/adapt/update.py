@@ -45,10 +45,11 @@ RETRAIN_ABOVE, MENTION_ABOVE = 0.5, 0.1
 def next_action(root: Path, before: Planned, documents: str, *, is_complete: bool) -> str:
     """The action of the same request on the directory: "resume" its plan, "update" its index, or make a new "plan". It is
     `is_complete` if all inputs of the plan are still there."""
-    is_finished = (root / ADAPTED).is_file()
+    is_finished = is_adapted(root) and not before.is_pending
     is_cleaned = is_finished and not (root / STEPS).exists()
     has_steps = not is_cleaned and (is_complete or not is_finished)
-    if before.documents == documents and has_steps and not _is_updated(root, documents):
+    is_updated = is_finished and _is_updated(root, documents)
+    if before.documents == documents and has_steps and not is_updated:
         return "resume"
     return "update" if is_finished else "plan"
 
@@ -56,8 +57,10 @@ def next_action(root: Path, before: Planned, documents: str, *, is_complete: boo
 def _is_updated(root: Path, documents: str) -> bool:
     """True if the index is of other documents than the model: these were indexed since it was trained."""
     split = root / STEPS / "split"
-    is_whole = (root / ADAPTED).is_file() and artifacts.is_artifact(split)
-    return is_whole and artifacts.open_artifact(split).inputs["source"]["digest"] != documents
+    return (
+        artifacts.is_artifact(split)
+        and artifacts.open_artifact(split).inputs["source"]["digest"] != documents
+    )
 
 
 def run(
@@ -81,14 +84,14 @@ def run(
             )
         verify_model(root)
         card = publish.model_card(request, Verdict(**about["verdict"]), root)
-        model, reference = publish.republish_model(
-            config.start, about.pop("reference", None), work, card, copied=config.copy_model
-        )
+        model, reference = publish.republish_model(config.start, about, work, card, copied=config.copy_model)
         tokens = System.parse(about["system"]).tokens
         index, _ = publish.make_index(
             request, model, root, {}, vector_index.Choice.of(config), config.on, tokens=tokens
         )
-        about |= publish.recorded(root, reference)
+        for name in ("reference", "model_digest", "model_folder"):
+            about.pop(name, None)
+        about |= publish.recorded(model, reference)
         about |= publish.republish_reranker(config.reranker, about, work, copied=config.copy_model)
         pairs = (reranker_of(root, about), about["reranker"]["depth"]) if "reranker" in about else None
         asked = Verdict(**about["verdict"]).asked_split
@@ -233,7 +236,7 @@ def preview_update(
     """Show what an update would do; None if it would train again, which takes a plan. Files are written to `aside`."""
     about, index = read_adapted(root), index_of(root)
     request = replace(before.request, documents=config.documents)
-    model = publish.published_model(config.start, about.get("reference"), root)
+    model = publish.published_model(config.start, about, root)
     was = publish.chosen(root)
     choice = Choice.of(config) or was
     request = request if choice.is_exact else replace(request, window=None)

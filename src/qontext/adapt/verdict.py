@@ -255,7 +255,7 @@ def _the(system: str) -> str:
 
 
 def _reason(system: str, measured: Measured, expected: Mapping[str, float]) -> str:
-    """Why this system, and not the one with the highest score."""
+    """The reason for this system, and not for the one with the highest score."""
     means = measured.means
     top = max(means, key=lambda name: means[name])
     if means[system] == means[top]:

@@ -41,7 +41,7 @@ def run(verb: str, parts: Parts[Any], waiting: list[Part], advance: Callable[...
 
 
 @dataclass(eq=False)
-class _Hand:
+class _WorkerSlot:
     """A worker, as the queue sees it."""
 
     actor: Any
@@ -67,17 +67,17 @@ class _PartsJob(Processes):
     ) -> None:
         self.ray, self.verb, self.parts, self.advance = ray, verb, parts, advance
         self.queue, self.undone = deque(waiting), {part.number for part in waiting}
-        self.hands: list[_Hand] = []
+        self.slots: list[_WorkerSlot] = []
         self.failures, self.deaths = Counter[int](), Counter[int]()
-        self.slowest, self.hired = 0.0, 0
+        self.slowest, self.spawned = 0.0, 0
         self.outcome, self.head, self.room = Outcome(), ClusterHead(ray, parts.config.on), 0
         self.resource = "GPU" if parts.uses_gpu and ray.cluster_resources().get("GPU") else "CPU"
 
     def wait(self, seconds: float) -> bool:
-        self._hire()
+        self._spawn()
         self._lease()
         self._beat()
-        references = {ref: hand for hand in self.hands for ref in hand.calls}
+        references = {ref: slot for slot in self.slots for ref in slot.calls}
         ready: list[Any] = []
         if references:
             ready, _ = self.ray.wait(list(references), num_returns=1, timeout=seconds)
@@ -92,21 +92,21 @@ class _PartsJob(Processes):
         """Nothing is to be saved: a part is whole or absent."""
 
     def end(self) -> None:
-        for hand in self.hands:
-            self._dismiss(hand)
+        for slot in self.slots:
+            self._dismiss(slot)
 
-    def _hire(self) -> None:
-        """As many workers as the cluster has room for, and no more than there are parts."""
+    def _spawn(self) -> None:
+        """Start as many workers as the cluster has room for, and no more than there are parts."""
         if self.head.look() or not self.room:
             self.room = self._room()
-        while len(self.hands) < min(self.room, len(self.undone)) and not self.head.is_gone():
-            self.hired += 1
-            order = Order.of(self.verb, self.parts, f"{self.parts.work.writer}.ray{self.hired}")
+        while len(self.slots) < min(self.room, len(self.undone)) and not self.head.is_gone():
+            self.spawned += 1
+            order = Order.of(self.verb, self.parts, f"{self.parts.work.writer}.ray{self.spawned}")
             needs = {"num_cpus": 1, **({"num_gpus": 1} if self.resource == "GPU" else {})}
             kind = self.ray.remote(**needs, max_restarts=0, max_concurrency=2)(Worker)
-            hand = _Hand(kind.remote(tuple(order)))
-            hand.calls[hand.actor.open.remote()] = "open"
-            self.hands.append(hand)
+            slot = _WorkerSlot(kind.remote(tuple(order)))
+            slot.calls[slot.actor.open.remote()] = "open"
+            self.slots.append(slot)
 
     def _room(self) -> int:
         """Cores or GPUs of the cluster. A head that ends meanwhile would never answer: then the number stays as it was."""
@@ -122,53 +122,53 @@ class _PartsJob(Processes):
         return max(1, answers[0] if answers else self.room)
 
     def _lease(self) -> None:
-        for hand in self.hands:
-            if not hand.is_open or hand.part is not None:
+        for slot in self.slots:
+            if not slot.is_open or slot.part is not None:
                 continue
-            hand.part, hand.following = hand.following or self._next(), None
-            if hand.part is None:
+            slot.part, slot.following = slot.following or self._next(), None
+            if slot.part is None:
                 continue
-            if len(self.queue) >= len(self.hands):
-                hand.following = self._next()
-            hand.since = time.monotonic()
-            hand.calls[hand.actor.make.remote(hand.part, hand.following)] = "make"
+            if len(self.queue) >= len(self.slots):
+                slot.following = self._next()
+            slot.since = time.monotonic()
+            slot.calls[slot.actor.make.remote(slot.part, slot.following)] = "make"
 
     def _next(self) -> Part | None:
         return self.queue.popleft() if self.queue else None
 
     def _beat(self) -> None:
         now = time.monotonic()
-        for hand in self.hands:
-            if "beat" not in hand.calls.values() and now - hand.beaten > BEAT:
-                hand.beaten = now
-                hand.calls[hand.actor.beat.remote()] = "beat"
+        for slot in self.slots:
+            if "beat" not in slot.calls.values() and now - slot.beaten > BEAT:
+                slot.beaten = now
+                slot.calls[slot.actor.beat.remote()] = "beat"
 
-    def _take(self, hand: _Hand, ref: Any) -> None:
+    def _take(self, slot: _WorkerSlot, ref: Any) -> None:
         """The answer of a worker, or its death."""
-        if hand not in self.hands:
+        if slot not in self.slots:
             return
-        what = hand.calls.pop(ref)
+        what = slot.calls.pop(ref)
         try:
             answer = self.ray.get(ref)
         except self.ray.exceptions.RayError as error:
-            self._lose(hand, error)
+            self._lose(slot, error)
             return
-        hand.heard = time.monotonic()
+        slot.heard = time.monotonic()
         if what == "open":
-            self._opened(hand, *answer)
+            self._opened(slot, *answer)
         elif what == "make":
-            self._finished(hand, *answer)
+            self._finished(slot, *answer)
 
-    def _opened(self, hand: _Hand, facts: dict[str, Any] | None, failure: Any) -> None:
+    def _opened(self, slot: _WorkerSlot, facts: dict[str, Any] | None, failure: Any) -> None:
         if failure is not None:
             raise Failure(*failure).error()
-        self.outcome.facts, hand.is_open = facts, True
+        self.outcome.facts, slot.is_open = facts, True
 
-    def _finished(self, hand: _Hand, counts: dict[str, int] | None, failure: Any) -> None:
-        part, hand.part = hand.part, None
+    def _finished(self, slot: _WorkerSlot, counts: dict[str, int] | None, failure: Any) -> None:
+        part, slot.part = slot.part, None
         assert part is not None
         if failure is None:
-            self.slowest = max(self.slowest, time.monotonic() - hand.since)
+            self.slowest = max(self.slowest, time.monotonic() - slot.since)
             if part.number in self.undone:
                 self.undone.remove(part.number)
                 self.outcome.counts.update(counts or {})
@@ -182,19 +182,19 @@ class _PartsJob(Processes):
         log.detail(f"{part.name} failed and is tried again: {failed.message}")
         self.queue.append(part)
 
-    def _lose(self, hand: _Hand, why: object) -> None:
+    def _lose(self, slot: _WorkerSlot, why: object) -> None:
         """A worker is gone: its parts return to the queue."""
-        self._dismiss(hand)
-        self.hands.remove(hand)
-        for part in reversed(hand.leased):
+        self._dismiss(slot)
+        self.slots.remove(slot)
+        for part in reversed(slot.leased):
             if part.number in self.undone:
                 self.queue.appendleft(part)
-        number = hand.part.number if hand.part else -1
+        number = slot.part.number if slot.part else -1
         self.deaths[number] += 1
         reason = next(self._lines(why), type(why).__name__)
         log.detail(f"A worker is gone ({reason}); its parts return to the queue.")
         if self.deaths[number] >= DEATHS:
-            what = hand.part.name if hand.part else "opening the stage"
+            what = slot.part.name if slot.part else "opening the stage"
             raise QontextError(
                 f"{DEATHS} workers died at the same work ({what}): {reason}",
                 place=self.parts.work.path,
@@ -208,12 +208,12 @@ class _PartsJob(Processes):
     def _give_up(self) -> None:
         """Workers that are silent, or for too long at one part."""
         now, lease = time.monotonic(), max(LEAST_LEASE, PATIENCE * self.slowest)
-        for hand in list(self.hands):
-            if hand.heard is not None and now - max(hand.heard, 0) > SILENCE:
-                self._lose(hand, f"not heard of for {SILENCE:.0f} s")
-            elif hand.part is not None and self.slowest and now - hand.since > lease:
-                self._lose(hand, f"at one part for {lease:.0f} s")
+        for slot in list(self.slots):
+            if slot.heard is not None and now - max(slot.heard, 0) > SILENCE:
+                self._lose(slot, f"not heard of for {SILENCE:.0f} s")
+            elif slot.part is not None and self.slowest and now - slot.since > lease:
+                self._lose(slot, f"at one part for {lease:.0f} s")
 
-    def _dismiss(self, hand: _Hand) -> None:
+    def _dismiss(self, slot: _WorkerSlot) -> None:
         with contextlib.suppress(Exception):
-            self.ray.kill(hand.actor)
+            self.ray.kill(slot.actor)

@@ -41,7 +41,7 @@ def run(verb: str, settings: Any, out: Path, overwrite: bool) -> None:
         group = _placement(ray, count, uses_gpu)
         ranks = _Ranks(ray, settings.on)
         try:
-            ranks.hire(group, count, uses_gpu, training)
+            ranks.spawn(group, count, uses_gpu, training)
             watch(ranks)
         finally:
             ranks.end()
@@ -100,7 +100,7 @@ class _Ranks(Processes):
         self.heard: list[float] = []
         self.beaten = 0.0
 
-    def hire(self, group: Any, count: int, uses_gpu: bool, training: TrainingOrder) -> None:
+    def spawn(self, group: Any, count: int, uses_gpu: bool, training: TrainingOrder) -> None:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         needs = {"num_cpus": 1, **({"num_gpus": 1} if uses_gpu else {})}

@@ -91,7 +91,7 @@ class Worker:
         self.pool = ThreadPoolExecutor(1)
 
     def beat(self) -> bool:
-        """That this process is alive and can be reached."""
+        """The heartbeat of this process."""
         return True
 
     def open(self) -> tuple[dict[str, Any] | None, Failure | None]:

@@ -322,7 +322,7 @@ def _usable(
 
 
 def problem_of(document: Document, *, keep: bool) -> Problem | None:
-    """Why a document cannot be used; None if it can."""
+    """The reason why a document cannot be used; None if it can."""
     texts = [document.id, document.title, document.content, *(name for name, _ in document.passages)]
     try:
         "".join(texts).encode()

@@ -27,7 +27,7 @@ except ImportError:  # Windows
     import msvcrt
 
 REMOVABLE = "fcntl" in globals()
-"""Whether open files, such as a lock that is held, can be removed and their folders renamed: not on Windows."""
+"""True if open files, such as a lock that is held, can be removed and their folders renamed: not on Windows."""
 _BYTE = 1 << 30
 """The byte that is locked on Windows, where nobody can read a locked one."""
 
@@ -110,6 +110,20 @@ class ReadLock:
                     (self.path / f".lock-reading-{os.getpid()}").unlink()
 
 
+def is_read(path: Path) -> bool:
+    """True if a process has a `ReadLock` of the folder."""
+    if not REMOVABLE:
+        return any(path.glob(".lock-reading-*"))
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return isinstance(error, BlockingIOError)  # otherwise it is a file system without locks
+    finally:
+        os.close(handle)
+    return False
+
+
 def remove_unread(path: Path, aside: Path) -> bool:
     """Remove a folder, unless a process reads it. It is first renamed to `aside`, so it is whole or gone."""
     if not REMOVABLE:
@@ -119,14 +133,8 @@ def remove_unread(path: Path, aside: Path) -> bool:
             return False
         shutil.rmtree(aside)
         return True
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if isinstance(error, BlockingIOError):
-            return False  # otherwise it is a file system without locks
-    finally:
-        os.close(handle)
+    if is_read(path):
+        return False
     path.rename(aside)
     shutil.rmtree(aside)
     return True

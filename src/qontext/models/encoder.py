@@ -47,7 +47,7 @@ class Encoder(nn.Module):
     dense: Any
     """The folder's dense layers after the pooling."""
     prompts: dict[Kind, str]
-    """What is put before each text of a kind."""
+    """The prompt before each text of a kind."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Encoder(nn.Module):
 
     @property
     def predicts(self) -> Predicts:
-        """What the model predicts of the text that it reads: masked tokens, the next token, or nothing."""
+        """The model's own prediction about the text that it reads: masked tokens, the next token, or nothing."""
         return self.family.predicts(self.config)
 
     @property

@@ -26,7 +26,7 @@ from qontext.frame.errors import QontextError
 Shared = Mapping[str, nn.Module]
 Step = Callable[[nn.Module, Tensor], Tensor]
 Predicts = Literal["masked", "next", "nothing"]
-"""What a model is trained to predict of the text that it reads: its masked tokens, the next token, or nothing."""
+"""The prediction that a model is trained for: masked tokens of the text that it reads, the next token, or nothing."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Family:
         return self.prepare is not None
 
     def predicts(self, config: Any) -> Predicts:
-        """What a model with this configuration predicts."""
+        """The prediction of a model with this configuration."""
         if self.auto == "AutoModelForMaskedLM":
             return "masked"
         return "next" if self.is_causal(config) else "nothing"

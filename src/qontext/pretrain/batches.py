@@ -115,7 +115,7 @@ class BatchPlan:
     neighbors: int = 1
     grid: Grid = FINE
     predicts: Predicts = "masked"
-    """What the encoder itself predicts of the texts that it reads."""
+    """The encoder's own prediction about the texts that it reads."""
 
     @property
     def choices(self) -> int:

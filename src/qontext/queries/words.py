@@ -146,8 +146,8 @@ class Rarity:
         return np.array([get(word, unseen) for word in words]) / unseen
 
     def stop(self, words: Sequence[str]) -> Array:
-        """Whether a word says little: the function words of English, or of texts in another language the words of every
-        fourth passage."""
+        """[N] True for words that say little: the function words of English, or of texts in another language the words of
+        every fourth passage."""
         if self.are_english:
             return np.array([not word or word in STOP_WORDS for word in words])
         is_common = self.of(words) * self.unseen < np.log(_RARER_THAN_EVERY)

@@ -127,16 +127,17 @@ def _shown(
 
 def model_folder(path: Path) -> Path:
     """The model's folder: of a directory of `adapt`, its folder `model`."""
-    from qontext.retrieve.adapted import MODEL, is_adapted
+    from qontext.retrieve.adapted import MODEL, copied_model, is_adapted, read_adapted
 
     if is_adapted(path):
-        if not (path / MODEL).is_dir():
+        folder = copied_model(read_adapted(path), path, MODEL)
+        if not folder.is_dir():
             raise QontextError(
                 "refers to a model that it did not change, so there is nothing to push",
                 place=path,
                 remedy="Use that model by its own name.",
             )
-        return path / MODEL
+        return folder
     if not any((path / name).is_file() for name in ("config.json", "modules.json")):
         raise QontextError(
             "contains no model: it has no config.json",

@@ -69,6 +69,8 @@ class RerankerDescription(TypedDict):
     """The cross-encoder, if it is not in the folder `reranker`."""
     digest: NotRequired[str]
     """The hash of the folder `reranker`."""
+    model_folder: NotRequired[Annotated[str, Field(pattern=r"^reranker-[0-9]+$")]]
+    """The folder of the copy, until it can be called `reranker`."""
 
 
 class Description(TypedDict):
@@ -84,6 +86,8 @@ class Description(TypedDict):
     """The encoder, if it is not in the folder `model`."""
     model_digest: NotRequired[str]
     """The hash of the folder `model`; not recorded by earlier versions."""
+    model_folder: NotRequired[Annotated[str, Field(pattern=r"^model-[0-9]+$")]]
+    """The folder of the model, until it can be called `model`: see `copied_model`."""
     reranker: NotRequired[RerankerDescription]
     index: NotRequired[Annotated[str, Field(pattern=r"^index(-[0-9]+)?$")]]
     """The folder of the index. An update builds another one beside it."""
@@ -109,10 +113,17 @@ def read_adapted(root: Path) -> dict[str, Any]:
     return about
 
 
-def model_of(root: Path, encoder: str | None = None) -> str:
+def copied_model(entry: Mapping[str, Any], root: Path, name: str) -> Path:
+    """The folder of a copied model, from `adapted.json` or from its reranker's entry. Training again writes another one
+    beside the one that is searched with, which takes its name once no process reads that."""
+    folder = root / str(entry.get("model_folder", name))
+    return folder if folder.is_dir() else root / name
+
+
+def model_of(root: Path, encoder: str | None = None, about: Mapping[str, Any] | None = None) -> str:
     """The encoder of a directory of `adapt`: its folder `model`, or the model that it refers to, unchanged. `encoder`
-    names a copy of it elsewhere."""
-    about = read_adapted(root)
+    names a copy of it elsewhere; `about` is what `adapted.json` said when the directory was opened."""
+    about = read_adapted(root) if about is None else about
     return _located(about, root, MODEL, "encoder", encoder)
 
 
@@ -128,7 +139,7 @@ def _located(entry: Mapping[str, Any], root: Path, name: str, what: str, copy: s
     """A model of a directory of `adapt`: the one that the entry refers to, or the folder of this name."""
     if "reference" in entry:
         return resolve(entry["reference"], root, copy, what)
-    folder = root / name
+    folder = copied_model(entry, root, name)
     if not folder.is_dir():
         raise QontextError(
             f"the folder of the {what} is missing",
@@ -143,12 +154,16 @@ def _located(entry: Mapping[str, Any], root: Path, name: str, what: str, copy: s
 def verify_model(root: Path) -> None:
     """Refuse other models in the directory than `adapt` wrote; reads all of them."""
     about = read_adapted(root)
-    recorded = {MODEL: about.get("model_digest"), RERANKER: about.get("reranker", {}).get("digest")}
-    for name, digest in recorded.items():
-        if digest is not None and model_digest(root / name) != digest:
+    reranker = about.get("reranker", {})
+    recorded = {
+        copied_model(about, root, MODEL): about.get("model_digest"),
+        copied_model(reranker, root, RERANKER): reranker.get("digest"),
+    }
+    for folder, digest in recorded.items():
+        if digest is not None and model_digest(folder) != digest:
             raise QontextError(
                 "changed since it was written",
-                place=root / name,
+                place=folder,
                 remedy="Restore it, or run adapt with --retrain.",
             )
 
@@ -185,7 +200,11 @@ def fingerprint_of(path: str) -> str | None:
     made = {
         child.name: open_artifact(child).digest for child in sorted(folder.iterdir()) if is_artifact(child)
     }
-    model = about["reference"]["digest"] if "reference" in about else model_digest(root / MODEL)
+    model = (
+        about["reference"]["digest"]
+        if "reference" in about
+        else model_digest(copied_model(about, root, MODEL))
+    )
     system = {name: about.get(name) for name in ("system", "weights", "token_weight", "read_tokens")}
     last = about.get("reranker")
     stages = [[last["depth"], last["weight"], _digest_of(last)]] if last else []
@@ -296,14 +315,14 @@ class AdaptedFolder:
     @cached_property
     def model(self) -> str:
         """The encoder: a folder or a Hub name."""
-        return model_of(self.root, self._copy)
+        return model_of(self.root, self._copy, self.about)
 
     @cached_property
     def cross_encoder(self) -> Any:
         """The cross-encoder of the last stage."""
         from qontext.models.cross_encoder import CrossEncoder
 
-        return CrossEncoder(reranker_of(self.root), device=self.device)
+        return CrossEncoder(reranker_of(self.root, self.about), device=self.device)
 
     def _passages(self, ids: set[str]) -> dict[str, Passage]:
         return {id: found.passage for id, found in self.find(ids).items()}

@@ -21,7 +21,7 @@ from qontext.retrieve.ask.questions import Group
 from qontext.retrieve.searcher import Answer, Searcher
 
 PROMPT = "-"
-"""As the question: read questions from standard input."""
+"""The question that stands for reading questions from standard input."""
 SHOWN = 5
 """Default number of answers to a question."""
 
@@ -55,7 +55,7 @@ class AskConfig(StageConfig):
 
 
 class Asking(NamedTuple):
-    """How questions are answered; see `Searcher.search`."""
+    """The settings of answers; see `Searcher.search`."""
 
     settings: AskConfig
     k: int

@@ -63,11 +63,11 @@ class EncodeConfig(PartsConfig, ComputeConfig):
     it out. Default: as the encoder was trained, else prepend."""
 
     query_prompt: str | None = None
-    """What is put before each query, such as "query: ", or the name of one of the encoder's prompts. With passages, it is
+    """Text before each query, such as "query: ", or the name of one of the encoder's prompts. With passages, it is
     recorded for those who search them. Default: as the encoder's folder says, else nothing."""
 
     passage_prompt: str | None = None
-    """What is put before each passage. Default: as the encoder's folder says, else nothing."""
+    """Text before each passage. Default: as the encoder's folder says, else nothing."""
 
     storage: Literal["fp16", "fp32"] = "fp32"
     """Number format on disk; fp16 halves the size and changes scores in the fourth digit."""

@@ -1,4 +1,4 @@
-"""What `qontext search` searches, as its settings say: the system of a directory of `adapt`, an index with the encoder of
+"""The system that the settings of `qontext search` name: the one of a directory of `adapt`, an index with the encoder of
 its vectors, passages by their words, or a search from elsewhere."""
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _fingerprint(path: str) -> str | None:
 
 class SearchConfig(PartsConfig, Bm25Options, AskConfig, DeviceConfig):
     index: Annotated[str | None, Input(positional=True, fingerprint=_fingerprint)] = None
-    """What to search: vectors (from `encode`, exact search), an index (from `index`), a directory of
+    """The index to search: vectors (from `encode`, exact search), an index (from `index`), a directory of
     `adapt`, or documents that nobody prepared, for a question. Optional with --bm25: the passages are then indexed first."""
 
     question: Annotated[str | None, Input(positional=True, by_content=False)] = None

@@ -52,7 +52,7 @@ class Answer:
     after: str = ""
     """The text of neighboring passages, if it was asked for."""
     evidence: Evidence | None = field(default=None, compare=False)
-    """What found the passage, if it was asked for."""
+    """The evidence for the passage, if it was asked for."""
 
     @property
     def id(self) -> str:

@@ -40,7 +40,7 @@ class SearchResult(BaseModel):
     source: str = ""
     """The name of its source, if the collection has several."""
     evidence: dict[str, Any] | None = None
-    """What found it, if that was asked for."""
+    """The evidence for it, if that was asked for."""
 
 
 class SearchResults(BaseModel):
@@ -174,7 +174,7 @@ def _text(question: str, queries: Sequence[SubQuery]) -> str:
 
 
 def _key(system: ServedSystem, text: str, only: FieldFilter) -> str:
-    """What a cursor is for: the search, and the state of the index."""
+    """A hash of what a cursor is for: the search, and the state of the index."""
     state = system.directory.folder.name if system.directory is not None else ""
     return json_digest([system.name, state, len(system.passages), text, str(only)])[:12]
 

@@ -26,7 +26,7 @@ class Reading(BaseModel):
     next: int | None = None
     """The passage to continue from, if the text was truncated."""
     place: str = ""
-    """Where the text begins: file or URL, headings, and page, cell or line, if known."""
+    """The place where the text begins: file or URL, headings, and page, cell or line, if known."""
 
 
 def read(
@@ -107,7 +107,7 @@ def _range(lines: str) -> tuple[int, int]:
 
 
 def _nothing(lines: str | None, heading: str | None, page: int | None, places: Sequence[Place]) -> str:
-    """Why nothing is read, with what there is."""
+    """The reason why nothing is read, with what there is."""
     if heading is not None:
         there = dict.fromkeys(name for place in places for name in place.headings)
         listed = "; ".join(list(there)[:12]) or "none"

@@ -88,7 +88,7 @@ class SearchHit(BaseModel):
     sentence: str = ""
     """The passage's best sentence for the query; empty if no word of the query is in it."""
     evidence: dict[str, Any] | None = None
-    """What found it, if that was asked for: `parts` with ranks, `words` with weights, the nearest `sentence`."""
+    """The evidence for it, if that was asked for: `parts` with ranks, `words` with weights, the nearest `sentence`."""
 
 
 class SearchResult(BaseModel):

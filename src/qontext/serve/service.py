@@ -67,7 +67,7 @@ class Service:
         self.metrics, self.started = ServerMetrics(), int(time.time())
         self.batcher = Batcher(capacity, seconds, self.metrics.batch)
         self.opener: Opener = Opener()
-        """What opened the systems, and opens them again when they changed."""
+        """The opener of the systems, which opens them again when they changed."""
 
     def replace(self, systems: Sequence[ServedSystem]) -> None:
         """Answer with these systems from now on. A request that has begun keeps those that it began with."""
@@ -131,7 +131,7 @@ class Service:
         return await self.batcher.run(("strengths", id(system), least), measure, list(zip(texts, hits)))
 
     async def explain(self, system: ServedSystem, text: str, hits: list[ServedHit]) -> list[Evidence]:
-        """What found the hits of a text."""
+        """The evidence for the hits of a text."""
 
         def explain(pairs: list[tuple[str, list[ServedHit]]]) -> list[list[Evidence]]:
             return [system.evidence(*pair) for pair in pairs]

@@ -87,7 +87,7 @@ class ServedSystem:
 
     @property
     def parts(self) -> SystemParts:
-        """What answers sub-queries."""
+        """The rankers that answer sub-queries."""
         folder, own = self.directory, parts_of(self.ranker)
         if folder is None:
             words, meaning = (
@@ -106,7 +106,7 @@ class ServedSystem:
         return {name: entry.get("about", "") for name, entry in read_listing(file).items()}
 
     def evidence(self, question: str, hits: Sequence[ServedHit]) -> list[Evidence]:
-        """What found the hits."""
+        """The evidence for the hits."""
         pairs = [(hit, self.passages[hit.number]) for hit in hits]
         opened = [Found(p, sentences=tuple(self.passages.sentences(hit.number))) for hit, p in pairs]
         return evidence(text_of(question), opened, self.ranker)
@@ -353,7 +353,7 @@ class _ServedFolder(AdaptedFolder):
 
     @cached_property
     def cross_encoder(self) -> CrossEncoder:
-        return self._opener.cross_encoder(reranker_of(self.root))
+        return self._opener.cross_encoder(reranker_of(self.root, self.about))
 
 
 def _label(artifact: Artifact) -> str:

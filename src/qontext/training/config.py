@@ -183,11 +183,11 @@ class EncoderConfig(AdaptedConfig):
     """Settings of trainings of an encoder of texts."""
 
     query_prompt: str | None = None
-    """What is put before each query, such as "query: ", here and wherever the result is used; or the name of one of the
+    """Text before each query, such as "query: ", here and wherever the result is used; or the name of one of the
     encoder's prompts. Default: as the encoder's folder says, else nothing."""
 
     passage_prompt: str | None = None
-    """What is put before each passage. Default: as the encoder's folder says, else nothing."""
+    """Text before each passage. Default: as the encoder's folder says, else nothing."""
 
     attention: Annotated[Literal["model", "bidirectional"], Advanced()] = "model"
     """Attention of a decoder: from left to right, as in the model, or in both directions, which the result records."""

@@ -38,7 +38,7 @@ Keep = Literal["best", "last"]
 
 @dataclass(frozen=True)
 class Schedule:
-    """When to evaluate (every n steps and at the `last` one), which weights to keep, and when to stop."""
+    """The steps to evaluate at (every n and the `last` one), the weights to keep, and the patience before stopping."""
 
     every: int
     last: int

@@ -13,7 +13,7 @@ from qontext.frame.disk import shown_size
 from qontext.frame.errors import QontextError
 from qontext.frame.stages import Cleaner
 from qontext.frame.workdir import TEMPORARY
-from qontext.retrieve.adapted import PLAN, index_of, is_adapted
+from qontext.retrieve.adapted import PLAN, index_of, is_adapted, read_adapted
 from qontext.workflow.show import size_of
 
 REMOVED = {
@@ -73,6 +73,7 @@ def _check(root: Path) -> None:
             place=root,
             remedy="Pass the --out of a finished 'qontext adapt'.",
         )
+    read_adapted(root)  # which refuses a file that only has its name
     if (root / PLAN).is_file():  # not a saved searcher, which has nothing to remove
         artifacts.open_artifact(index_of(root) / "passages", verb="split")
     for name in REMOVED:

@@ -109,7 +109,7 @@ class Recipe:
     cost: str = ""
     """The cost at full size."""
     examples: str = ""
-    """As a sweep: the evaluation with examples of queries, for which the first passage of every arm is shown."""
+    """The evaluation of a sweep, with examples of queries, for which the first passage of every arm is shown."""
     inputs: Mapping[str, Any] = field(default_factory=dict)
     """The inputs that steps refer to."""
 

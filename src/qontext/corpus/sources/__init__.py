@@ -209,7 +209,7 @@ def fingerprint(source: str) -> str | None:
 
 
 def stamp(source: str) -> str:
-    """What changes with the content of documents that are not a file or folder, and is known without reading them; empty if
-    nothing is."""
+    """A stamp of documents that are not a file or folder: it changes with their content, and they are not read for it. Empty
+    if there is none."""
     scheme = scheme_of(source)
     return SOURCES.load(scheme[0]).stamp(scheme[1]) if scheme is not None else ""

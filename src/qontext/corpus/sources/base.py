@@ -100,7 +100,7 @@ class Source(ABC):
 
     @classmethod
     def stamp(cls, rest: str) -> str:
-        """What changes with the URI's content, and is known without reading it; empty if nothing is."""
+        """A stamp that changes with the URI's content, which is not read for it; empty if there is none."""
         return ""
 
     @abstractmethod

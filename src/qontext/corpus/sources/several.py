@@ -45,7 +45,7 @@ class Listed(TypedDict):
     path: Annotated[str, Field(min_length=1)]
     about: NotRequired[str]
     ids: NotRequired[str]
-    """What the ids of its documents begin with."""
+    """The prefix of its documents' ids."""
     beside: NotRequired[str]
 
 
@@ -88,7 +88,7 @@ def listed(path: str, root: Path, *, about: str = "", ids: str = "") -> Listed:
 
 
 def place_of(entry: Listed, root: Path) -> str:
-    """Where the source is now, though it or its directory may have been moved."""
+    """The current place of the source: it or its directory may have been moved."""
     if sources.scheme_of(entry["path"]) is not None:
         return entry["path"]
     own: dict[str, str] = {"path": entry["path"]}

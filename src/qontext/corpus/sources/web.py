@@ -99,12 +99,12 @@ def crawled(url: str) -> dict[str, Any]:
 
 
 def demand_of(url: str) -> trust.Demand:
-    """What a file asks for that names these pages."""
+    """The demand of a file that names these pages."""
     return trust.Demand(f"read {url} over the network", (url,))
 
 
 def _known(url: str) -> dict[str, Any] | None:
-    """What was crawled within the last hour."""
+    """The record of a crawl within the last hour; empty if there was none."""
     file = _listing_file(url)
     if not file.is_file():
         return None

@@ -152,7 +152,7 @@ class Objective(TrainableModel):
 
     @staticmethod
     def needs(options: Any) -> Needs:
-        """What an encoder must have."""
+        """The kind of prediction that an encoder must have."""
         return "masked"
 
     @classmethod

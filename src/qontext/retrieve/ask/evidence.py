@@ -60,7 +60,7 @@ class FoundBy(NamedTuple):
 
 @dataclass(frozen=True)
 class Evidence:
-    """What found a hit."""
+    """The parts of the system, the words and the sentence that found a hit."""
 
     parts: tuple[FoundBy, ...]
     words: Mapping[str, float] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What a search opens: a directory of `adapt`, as it is or refreshed first, or one for documents that nobody prepared.
+"""The directory that a search opens: one of `adapt`, as it is or refreshed first, or one for documents that nobody prepared.
 
 Of documents, the index is in the user's cache, under the hash of their path: they may be read-only, shared or under version
 control, and a folder from elsewhere cannot bring an index of its own. Words are indexed before the first answer, and vectors
@@ -25,7 +25,7 @@ from qontext.retrieve.adapted import PLAN, is_adapted, read_adapted
 PATIENCE = 5.0
 """Seconds that a search waits for another process that updates the index."""
 LOG = "vectors.log"
-"""What the process said that computes vectors."""
+"""The log of the process that computes vectors."""
 
 
 def is_documents(path: str) -> bool:

@@ -1,4 +1,4 @@
-"""What is asked: a question, or several sub-queries of it, whose rankings are fused; and documents instead of passages.
+"""Questions, and sub-queries of one, whose rankings are fused; hits by document instead of by passage.
 
 words:          searched by BM25 alone
 meaning:        searched by vectors alone

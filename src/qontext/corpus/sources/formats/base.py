@@ -28,7 +28,7 @@ LARGEST_MARKUP = 32 << 20
 
 
 class Unreadable(Exception):
-    """Why a file cannot be read; the source adds its place."""
+    """The reason why a file cannot be read; the source adds its place."""
 
     def __init__(self, kind: Kind, message: str, *, line: int | None = None) -> None:
         super().__init__(message)

@@ -51,7 +51,7 @@ LITE_KINDS = ("FLAT", "HNSW", "HNSW_SQ", "IVF_FLAT", "IVF_SQ8", "AUTOINDEX")
 """Index types of milvus-lite. It accepts any other name, too, and then searches without an index."""
 _BUILD, _ENCODER = "qontext.build", "qontext.encoder"
 _SECONDS = 10.0
-"""Until a server that does not answer is given up."""
+"""The time limit of a request."""
 _ROWS, _QUERIES = 2_048, 64
 """Rows of an upsert, and queries of a search."""
 _MOST = 16_384

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from qontext.retrieve.where import Condition
 
 _SECONDS = 10
-"""Until a server that does not answer is given up."""
+"""The time limit of a connection."""
 _LARGEST = {"vector": 2_000, "halfvec": 4_000}
 """Maximum number of dimensions of an index, by the type of the vectors."""
 _TEXTS = ("document", "title", "text", "place", "metadata")

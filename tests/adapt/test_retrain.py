@@ -1,0 +1,127 @@
+"""Training again: a directory answers with what it has until the new model and its index are complete."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.adapt.calls import adapt
+from tests.adapt.test_update import answers, indexes
+
+from qontext.adapt import publish, run, state, update
+from qontext.frame import locks
+from qontext.frame.artifacts import Workdir
+from qontext.frame.errors import QontextError
+from qontext.retrieve.adapted import copied_model, model_of, read_adapted, verify_model
+from qontext.retrieve.searcher import Searcher
+
+
+def models(out: Path) -> list[str]:
+    return sorted(path.name for path in out.iterdir() if path.name.startswith("model"))
+
+
+def end(*args: Any, **settings: Any) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.fixture
+def trained(adapted: Any, small_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The directory with the trained encoder, whatever the verdict is."""
+    judge = run._judge
+    monkeypatch.setattr(
+        run, "_judge", lambda *given: replace(judge(*given), system="hybrid", encoder="adapted")
+    )
+    adapt(adapted.documents, adapted.out, small_encoder)
+    assert models(adapted.out) == ["model"] and read_adapted(adapted.out)["system"] == "hybrid"
+    return adapted
+
+
+def test_a_directory_answers_while_it_is_trained_again_and_if_that_is_ended(
+    trained: Any, small_encoder: Path, write_documents: Callable[..., Path], report: Callable[..., Any]
+) -> None:
+    out, before, about = trained.out, answers(trained.out), read_adapted(trained.out)
+    changed = write_documents([report(number) for number in range(2, 32)], "docs.jsonl")
+    searcher = Searcher(out)  # which reads its parts when they are first needed
+    for place in ("qontext.cluster.recipe_processes.run_steps", "qontext.adapt.update.measured"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(place, end)
+            with pytest.raises(KeyboardInterrupt):
+                adapt(changed, out, small_encoder, retrain=True)
+        assert read_adapted(out) == about and answers(out) == before
+        planned = state.read_planned(out)
+        assert planned is not None and planned.is_pending
+        assert update.next_action(out, planned, planned.documents, is_complete=True) == "resume"
+    assert models(out) == ["model", "model-2"] and indexes(out) == ["index-2", "index-3"]
+    plan = (out / "plan.json").read_text()
+    adapt(changed, out, small_encoder, retrain=True)
+    # The same plan was carried out, not another one.
+    assert json.loads((out / "plan.json").read_text())["plan"] == json.loads(plan)["plan"]
+    assert read_adapted(out)["model_digest"] != about["model_digest"]
+    assert list(searcher.search("Which year was the bell of Corrie 12 repaired?", k=5)) == before
+    assert "report-31" in {answer.document for answer in Searcher(out).search("lighthouse", k=500)}
+    del searcher
+    gc.collect()
+    adapt(changed, out, small_encoder)
+    verify_model(out)
+    assert (models(out), indexes(out)) == (["model"], ["index-3"])
+    assert "model_folder" not in read_adapted(out) and answers(out)
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Path:
+    """A directory whose model has just been replaced."""
+    for name in ("model", "model-2", "model-3", "index", "index-2"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "name.txt").write_text(name)
+    about = {
+        "system": "start",
+        "weights": [1, 1],
+        "read_tokens": 64,
+        "index": "index-2",
+        "model_folder": "model-2",
+    }
+    Workdir(tmp_path).write_json("adapted.json", about)
+    return tmp_path
+
+
+def test_the_new_model_takes_the_usual_name_once_nobody_reads_the_earlier_one(two: Path) -> None:
+    about = read_adapted(two)
+    reading = locks.ReadLock(two / "index")
+    publish.remove_others(two)
+    assert models(two) == ["model", "model-2", "model-3"] and model_of(two) == str(two / "model-2")
+    del reading
+    gc.collect()
+    reading = locks.ReadLock(two / "index-2")
+    publish.remove_others(two)
+    assert models(two) == ["model-2"] and model_of(two) == str(two / "model-2")
+    del reading
+    gc.collect()
+    publish.remove_others(two)
+    assert models(two) == ["model"] and (two / "model" / "name.txt").read_text() == "model-2"
+    assert model_of(two) == str(two / "model") and "model_folder" not in read_adapted(two)
+    assert copied_model(about, two, "model") == two / "model", "what was opened before finds it, too"
+
+
+def test_a_rename_that_ended_before_it_was_recorded_is_found(two: Path) -> None:
+    for name in ("model", "model-3"):
+        (two / name / "name.txt").unlink()
+        (two / name).rmdir()
+    (two / "model-2").rename(two / "model")
+    assert model_of(two) == str(two / "model")
+    publish.remove_others(two)
+    assert models(two) == ["model"] and "model_folder" not in read_adapted(two)
+
+
+def test_a_directory_with_a_plan_to_carry_out_is_not_refreshed(adapted: Any) -> None:
+    from qontext import api
+
+    planned = state.read_planned(adapted.out)
+    assert planned is not None
+    replace(planned, is_pending=True).write(Workdir(adapted.out))
+    with pytest.raises(QontextError, match="has a plan that is not carried out"):
+        api.refresh(adapted.out)
