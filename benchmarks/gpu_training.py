@@ -20,7 +20,7 @@ from qontext.models.encoder import Encoder
 from qontext.pretrain.batches import BatchPlan
 from qontext.pretrain.config import PretrainConfig
 from qontext.pretrain.masking import Vocabulary
-from qontext.training.distributed import Group
+from qontext.training.distributed import RankGroup
 from qontext.training.loop import Prefetched
 from qontext.training.optimizer import Optimizer
 from qontext.training.step import Stepper
@@ -112,7 +112,7 @@ def batches(method: str, setting: Setting, batch: int, micro_tokens: int | None 
 def stepper_of(
     objective: Any, setting: Setting, device: Any, dtype: torch.dtype, *, cache: Any = "auto"
 ) -> Stepper:
-    group = Group(0, 1, torch.device(device))
+    group = RankGroup(0, 1, torch.device(device))
     objective = objective.to(group.device)
     config = configured("cot-mae", setting.batch)
     return Stepper(

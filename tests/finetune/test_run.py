@@ -259,12 +259,12 @@ def test_vectors_in_training_are_those_after_it(finetune: Finetune, start: Path)
 
 def test_measurements_after_the_step_that_a_run_resumes_from_are_made_anew(tmp_path: Path) -> None:
     from qontext.frame.artifacts import Workdir
-    from qontext.training.distributed import Group
+    from qontext.training.distributed import RankGroup
     from qontext.training.evaluation import Evaluations, Schedule
 
     course = {2: 0.5, 4: 0.4, 6: 0.3}
     step = 0
-    alone, model = Group(0, 1, torch.device("cpu")), torch.nn.Linear(1, 1)
+    alone, model = RankGroup(0, 1, torch.device("cpu")), torch.nn.Linear(1, 1)
     schedule, work = Schedule(every=2, last=6, keep="best", patience=2), Workdir(tmp_path)
     dev = Evaluations(lambda: {"MRR@10": course[step]}, model, alone, work, schedule, phase="finetune")
     ends = []

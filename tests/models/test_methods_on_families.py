@@ -19,7 +19,7 @@ from qontext.pretrain.config import PretrainConfig
 from qontext.pretrain.masking import Vocabulary
 from qontext.pretrain.objectives import METHODS
 from qontext.training.batch import prepare
-from qontext.training.distributed import Group
+from qontext.training.distributed import RankGroup
 from qontext.training.dropout import drawn_for
 
 
@@ -52,7 +52,7 @@ def test_every_method_runs_on_every_architecture(checkpoint: tuple[Path, Any], n
     words = Vocabulary.of(encoder.tokenizer)
     plan = BatchPlan(sources, layout, Context("rand", sources), words, np.arange(4), None, 4, 60, 42)
     objective = config.objective(encoder).train()
-    micro, keys = prepare(plan(0), Group(0, 1, torch.device("cpu")))
+    micro, keys = prepare(plan(0), RankGroup(0, 1, torch.device("cpu")))
     outputs = []
     for one in micro:
         with drawn_for(one.row_keys):

@@ -30,7 +30,7 @@ from qontext.models.representations.vector import Vector
 from qontext.pretrain.batches import BatchPlan
 from qontext.pretrain.config import PretrainConfig
 from qontext.pretrain.masking import Vocabulary
-from qontext.training.distributed import Group
+from qontext.training.distributed import RankGroup
 from qontext.training.optimizer import Optimizer
 from qontext.training.sampler import EpochSampler
 from qontext.training.step import Stepper
@@ -38,7 +38,7 @@ from qontext.training.texts import TokenizedTexts, text_key
 
 SEED = 7
 VOCABULARY = Vocabulary(size=60, mask=4, cls=2, sep=3, pad=0, special=(0, 1, 2, 3, 4))
-ALONE = Group(0, 1, torch.device("cpu"))
+ALONE = RankGroup(0, 1, torch.device("cpu"))
 
 
 @dataclass(frozen=True)

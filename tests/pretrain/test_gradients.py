@@ -14,10 +14,10 @@ from qontext.models.batching import FINE, Grid
 from qontext.models.encoder import load_encoder
 from qontext.training import gradient_cache
 from qontext.training.batch import prepare
-from qontext.training.distributed import Group
+from qontext.training.distributed import RankGroup
 from qontext.training.dropout import drawn_for, use_cheap_dropout
 
-ALONE = Group(0, 1, torch.device("cpu"))
+ALONE = RankGroup(0, 1, torch.device("cpu"))
 Gradients = dict[str, torch.Tensor]
 
 

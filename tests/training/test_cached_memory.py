@@ -6,7 +6,7 @@ import gc
 
 import torch
 
-from qontext.training.distributed import Group
+from qontext.training.distributed import RankGroup
 from qontext.training.gradient_cache import backward
 
 
@@ -30,7 +30,7 @@ def test_only_vectors_are_kept_between_the_passes() -> None:
         lambda one: ({}, represent(one)),
         represent,
         contrast,
-        Group(0, 1, torch.device("cpu")),
+        RankGroup(0, 1, torch.device("cpu")),
         cached=True,
         between=lambda: calls.append(1),
     )

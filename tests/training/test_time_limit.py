@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from qontext.frame.artifacts import Workdir
-from qontext.training.distributed import Group
+from qontext.training.distributed import RankGroup
 from qontext.training.time_limit import RevisedSteps, StepEstimate, TimeLimit
 
 
@@ -35,7 +35,11 @@ def revised_steps(
     folder: Path, clock: Clock, limit: TimeLimit | None, done: int = 0, steps: int = 100
 ) -> RevisedSteps:
     return RevisedSteps(
-        StepEstimate(steps, limit, clock=clock), Group(0, 1, torch.device("cpu")), Workdir(folder), "p", done
+        StepEstimate(steps, limit, clock=clock),
+        RankGroup(0, 1, torch.device("cpu")),
+        Workdir(folder),
+        "p",
+        done,
     )
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from qontext.finetune.batches import LabelKeys, Texts
-from qontext.finetune.losses.base import Comparison, Loss
+from qontext.finetune.losses.base import Loss, ScoredBatch
 from qontext.finetune.losses.contrastive import Contrastive
 from qontext.frame.config import Options
 from qontext.models.encoder import Encoder
@@ -61,7 +61,7 @@ class BiEncoder(TrainableModel):
         queries, passages = keys[rows][keys[rows].is_query], keys[~keys.is_query]
         own_QP = queries.query[:, None] == passages.query
         positive_QP = own_QP & passages.is_positive
-        comparison = Comparison(
+        comparison = ScoredBatch(
             representation=self.representation,
             passages=vectors_MH[~keys.is_query],
             similarity_QP=self.representation.similarity(*sides(vectors_MH, keys, rows)),

@@ -102,10 +102,10 @@ def _evaluations(
 ) -> Any:
     """Evaluation of the ranks of positives in the lists of `dev`."""
     from qontext.finetune.listwise import mean_reciprocal_rank
-    from qontext.training.distributed import Group
+    from qontext.training.distributed import RankGroup
     from qontext.training.evaluation import Evaluations
 
-    alone = Group(0, 1, group.device)
+    alone = RankGroup(0, 1, group.device)
     settings = {"batch_size": 1, "candidates": plan.candidates}
     config = config.model_copy(update=settings)
     lists = _plan(config, str(config.dev), config.dev_split, plan.tokenizer, between, alone)

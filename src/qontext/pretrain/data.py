@@ -21,7 +21,7 @@ from qontext.models.folder import locate
 from qontext.models.presets import PRESETS
 from qontext.models.titles import settle_title
 from qontext.models.tokenizer import frame_of
-from qontext.training.distributed import Group
+from qontext.training.distributed import RankGroup
 
 CACHE = "cache"
 WEIGHT = "score"
@@ -31,7 +31,7 @@ def open_sources(
     passages_path: str,
     queries_path: str | None,
     encoder: Encoder,
-    group: Group,
+    group: RankGroup,
     work: Workdir,
     *,
     title: TitleRule,

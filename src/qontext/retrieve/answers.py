@@ -17,7 +17,7 @@ from pydantic import Field
 from qontext.frame import log
 from qontext.frame.config import Action, StageConfig
 from qontext.frame.errors import QontextError, visible
-from qontext.retrieve.ask.questions import Group
+from qontext.retrieve.ask.questions import GroupBy
 from qontext.retrieve.searcher import Answer, Searcher
 
 PROMPT = "-"
@@ -60,7 +60,7 @@ class Asking(NamedTuple):
     settings: AskConfig
     k: int
     where: tuple[str, ...] = ()
-    group: Group = "passage"
+    group: GroupBy = "passage"
 
     def ask(self, searcher: Searcher, question: str) -> list[Answer]:
         """The answers to a question."""

@@ -18,7 +18,7 @@ from qontext.retrieve import outside
 from qontext.retrieve.adapted import fingerprint_of, is_adapted
 from qontext.retrieve.answers import PROMPT, AskConfig
 from qontext.retrieve.ask.prepared import is_documents, prepare
-from qontext.retrieve.ask.questions import DEEPER, Group, by_document
+from qontext.retrieve.ask.questions import DEEPER, GroupBy, by_document
 from qontext.retrieve.index.lexical import Bm25Options
 from qontext.retrieve.rankers import IndexRanker
 from qontext.retrieve.searcher import Searcher
@@ -51,7 +51,7 @@ class SearchConfig(PartsConfig, Bm25Options, AskConfig, DeviceConfig):
     """Search only passages whose metadata meet this condition, such as folder=guide, 'date>=2024' or
     'lang=de|fr'. May be repeated; all conditions must hold."""
 
-    group: Group = "passage"
+    group: GroupBy = "passage"
     """Group hits by document: a question has the best passage of each document, a run the documents themselves, with the
     scores of their best passages."""
 

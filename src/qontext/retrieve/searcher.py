@@ -16,7 +16,7 @@ from qontext.frame.errors import QontextError
 from qontext.retrieve.adapted import AdaptedFolder
 from qontext.retrieve.ask.evidence import Evidence, evidence, strengths
 from qontext.retrieve.ask.in_memory import InMemory
-from qontext.retrieve.ask.questions import DEEPER, Group, SystemParts, by_document, rank, text_of
+from qontext.retrieve.ask.questions import DEEPER, GroupBy, SystemParts, by_document, rank, text_of
 from qontext.retrieve.rankers import CANDIDATES, Among
 from qontext.retrieve.snippets import snippet
 from qontext.retrieve.system import System, SystemName
@@ -193,7 +193,7 @@ class Searcher:
         k: int = 10,
         where: Sequence[str] = (),
         *,
-        group: Group = "passage",
+        group: GroupBy = "passage",
         explain: bool = False,
         min_score: float | None = None,
         context: int = 0,
@@ -284,7 +284,7 @@ class Searcher:
         k: int = 10,
         where: Sequence[str] = (),
         *,
-        group: Group = "passage",
+        group: GroupBy = "passage",
         renamed: bool = False,
     ) -> Run:
         """The best k passages of each query (id → text), or with ``document`` as the group the best one of k documents,

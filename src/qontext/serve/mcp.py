@@ -23,7 +23,7 @@ from qontext.serve.systems import ServedSystem
 TEXT_CHARACTERS, ANSWER_CHARACTERS, MOST_RESULTS, DEEPEST = 2_000, 20_000, 20, 200
 
 
-class SearchResult(BaseModel):
+class FoundPassage(BaseModel):
     rank: int
     score: float
     document: str
@@ -44,7 +44,7 @@ class SearchResult(BaseModel):
 
 
 class SearchResults(BaseModel):
-    results: list[SearchResult]
+    results: list[FoundPassage]
     cursor: str | None = None
     """An argument of the same search, for the next passages; none if there are no more."""
 
@@ -348,7 +348,7 @@ def _count(number: int, noun: str) -> str:
 
 def _results(
     system: ServedSystem, question: str, hits: list[Any], before: int, characters: int
-) -> list[SearchResult]:
+) -> list[FoundPassage]:
     """The hits after so many others, with a limited amount of text."""
     results, left = [], characters
     for rank, hit in enumerate(hits, before + 1):
@@ -359,7 +359,7 @@ def _results(
         left -= len(text)
         position, _ = system.passages.position(hit.number)
         results.append(
-            SearchResult(
+            FoundPassage(
                 rank=rank,
                 score=round(hit.score, 6),
                 document=passage.doc,

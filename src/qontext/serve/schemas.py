@@ -190,7 +190,7 @@ class ModelList(BaseModel):
     data: list[Model]
 
 
-class Problem(BaseModel):
+class ErrorDetail(BaseModel):
     message: str
     type: str
     param: str | None = None
@@ -200,7 +200,7 @@ class Problem(BaseModel):
 class ErrorResponse(BaseModel):
     """The format of all API errors (OpenAI's)."""
 
-    error: Problem
+    error: ErrorDetail
 
 
 ERRORS: dict[int | str, dict[str, Any]] = {

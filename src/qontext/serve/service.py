@@ -13,7 +13,7 @@ from qontext.data.collection import Passage, Qrels
 from qontext.frame import log
 from qontext.frame.errors import QontextError, did_you_mean
 from qontext.retrieve.ask.evidence import Evidence
-from qontext.retrieve.ask.questions import Group
+from qontext.retrieve.ask.questions import GroupBy
 from qontext.serve.batching import Batcher
 from qontext.serve.errors import Unknown
 from qontext.serve.metrics import ServerMetrics
@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
-class Labels:
+class MarkedQueries:
     """Queries with judgments, so that relevant passages can be marked."""
 
     queries: dict[str, str] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class Service:
         systems: Sequence[ServedSystem],
         rerankers: Sequence[Reranker] = (),
         *,
-        labels: Labels | None = None,
+        labels: MarkedQueries | None = None,
         about: str = "",
         capacity: int = 64,
         seconds: float = 30,
@@ -63,7 +63,7 @@ class Service:
             raise QontextError(
                 f"a reranker and a directory have the name {min(clash)!r}", remedy="Rename one."
             )
-        self.labels, self.about, self.log_queries = labels or Labels(), about, log_queries
+        self.labels, self.about, self.log_queries = labels or MarkedQueries(), about, log_queries
         self.metrics, self.started = ServerMetrics(), int(time.time())
         self.batcher = Batcher(capacity, seconds, self.metrics.batch)
         self.opener: Opener = Opener()
@@ -101,7 +101,7 @@ class Service:
         only: FieldFilter,
         kind: Kind = "query",
         *,
-        group: Group = "passage",
+        group: GroupBy = "passage",
         min_score: float | None = None,
     ) -> TimedHits:
         """The best k passages for each text, or of k documents; see `Searcher.search`."""

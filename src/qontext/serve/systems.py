@@ -21,7 +21,7 @@ from qontext.models.retriever import Retriever
 from qontext.retrieve.adapted import PLAN, AdaptedFolder, dense_index, is_adapted, reranker_of
 from qontext.retrieve.ask.evidence import Evidence, evidence, parts_of, strengths
 from qontext.retrieve.ask.prepared import cache_of, is_documents
-from qontext.retrieve.ask.questions import DEEPER, Group, NoSuchPart, SystemParts, rank, text_of
+from qontext.retrieve.ask.questions import DEEPER, GroupBy, NoSuchPart, SystemParts, rank, text_of
 from qontext.retrieve.encoded.vectors import prompts_of
 from qontext.retrieve.index import Array, How, Index
 from qontext.retrieve.index.lexical import LexicalIndex
@@ -135,7 +135,7 @@ class ServedSystem:
         k: int,
         only: FieldFilter | None = None,
         kind: Kind = "query",
-        group: Group = "passage",
+        group: GroupBy = "passage",
     ) -> list[Ranking]:
         """For each text the best k passages that the filter accepts; of each document only the best one, if the group is
         ``document``."""

@@ -18,7 +18,7 @@ from qontext.retrieve.ask.prepared import compute_vectors, is_documents, prepare
 
 if TYPE_CHECKING:
     from qontext.serve.models import Reranker
-    from qontext.serve.service import Labels, Service
+    from qontext.serve.service import MarkedQueries, Service
 
 
 class ServeConfig(ComputeConfig):
@@ -202,14 +202,14 @@ def require(package: str, what: str) -> None:
         raise missing_extra(package, "serve", what)
 
 
-def _labels(config: ServeConfig) -> Labels | None:
+def _labels(config: ServeConfig) -> MarkedQueries | None:
     from qontext.data.collection import load_collection
-    from qontext.serve.service import Labels
+    from qontext.serve.service import MarkedQueries
 
     if config.data is None:
         return None
     collection = load_collection(config.data)
-    return Labels(collection.queries(config.split), collection.qrels(config.split))
+    return MarkedQueries(collection.queries(config.split), collection.qrels(config.split))
 
 
 def _rerankers(config: ServeConfig) -> list[Reranker]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from qontext.frame.errors import QontextError
-from qontext.training.distributed import Group
+from qontext.training.distributed import RankGroup
 from qontext.training.randomness import U64
 
 Losses = dict[str, Tensor]
@@ -143,7 +143,7 @@ def check_losses(losses: Any, name: str) -> Losses:
     return losses
 
 
-def prepare(batch: Batch, group: Group) -> tuple[list[Rows], Any]:
+def prepare(batch: Batch, group: RankGroup) -> tuple[list[Rows], Any]:
     """Move the micro-batches to the device, weighted as this rank's share, and gather the keys of all ranks' rows."""
     micro = [rows.to(group.device) for rows in batch.micro]
     if batch.predictions and group.world > 1:

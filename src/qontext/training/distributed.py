@@ -19,7 +19,7 @@ BUCKET_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
-class Group:
+class RankGroup:
     """The rank of this process and the number of processes."""
 
     rank: int
@@ -86,16 +86,16 @@ class Group:
             dist.barrier()
 
 
-def join(device: str = "auto") -> Group:
+def join(device: str = "auto") -> RankGroup:
     """Join the group in torchrun's environment variables; without them, a group of one process."""
     world, rank = process.world(), process.rank()
     own_device = resolve_device(device)
     if world == 1:
-        return Group(0, 1, own_device)
+        return RankGroup(0, 1, own_device)
     if own_device.type == "cuda":
         own_device = resolve_device(f"cuda:{process.local_rank() or 0}")
         torch.cuda.set_device(own_device)
     if not dist.is_initialized():
         process.check_meeting_point()
         dist.init_process_group("cpu:gloo,cuda:nccl" if own_device.type == "cuda" else "gloo")
-    return Group(rank, world, own_device)
+    return RankGroup(rank, world, own_device)

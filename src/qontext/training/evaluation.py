@@ -27,7 +27,7 @@ from qontext.frame.errors import QontextError
 from qontext.models.batching import Ints, pad, run_batches
 from qontext.training.adapters import trained
 from qontext.training.batch import TrainableModel
-from qontext.training.distributed import Group
+from qontext.training.distributed import RankGroup
 from qontext.training.metrics import Metrics
 
 OTHERS, QUERY_TOKENS = 2000, 64
@@ -53,7 +53,7 @@ class Evaluations:
         self,
         measure: Callable[[], dict[str, float]],
         model: TrainableModel,
-        group: Group,
+        group: RankGroup,
         work: Workdir,
         schedule: Schedule,
         *,

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from qontext.training.distributed import Group
+from qontext.training.distributed import RankGroup
 
 Losses = dict[str, Tensor]
 M = TypeVar("M")
@@ -27,7 +27,7 @@ SCORES_PER_BLOCK = 1 << 22
 
 
 def contrast_gradient(
-    contrast: Callable[[Tensor, slice], Losses], vectors_NH: Tensor, group: Group
+    contrast: Callable[[Tensor, slice], Losses], vectors_NH: Tensor, group: RankGroup
 ) -> tuple[Losses, Tensor]:
     """This rank's share of the contrastive losses, and the gradient of the whole loss with respect to its vectors.
 
@@ -53,7 +53,7 @@ def backward(
     forward: Callable[[M], tuple[Losses, Tensor]],
     represent: Callable[[M], Tensor],
     contrast: Callable[[Tensor, slice], Losses],
-    group: Group,
+    group: RankGroup,
     *,
     cached: bool,
     scale: Callable[[Tensor], Tensor] = lambda loss: loss,

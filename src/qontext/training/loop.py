@@ -21,7 +21,7 @@ from qontext.models.precision import resolve_precision, settle_precision
 from qontext.training import checkpoint
 from qontext.training.batch import Batch, TrainableModel
 from qontext.training.config import TrainingConfig
-from qontext.training.distributed import Group
+from qontext.training.distributed import RankGroup
 from qontext.training.evaluation import Evaluations
 from qontext.training.memory import recompute_layers, return_freed_memory
 from qontext.training.metrics import Metrics
@@ -38,7 +38,7 @@ def train(
     model: TrainableModel,
     plan: Plan,
     config: TrainingConfig,
-    group: Group,
+    group: RankGroup,
     work: Workdir,
     *,
     steps: int,
@@ -107,7 +107,7 @@ def _reported(run: Stepper, done: int, metrics: Metrics | None) -> str:
 def _resume(
     model: TrainableModel,
     config: TrainingConfig,
-    group: Group,
+    group: RankGroup,
     work: Workdir,
     steps: int,
     phase: str,
@@ -123,7 +123,7 @@ def _resume(
 
 
 def _revised_steps(
-    config: TrainingConfig, steps: int, group: Group, work: Workdir, phase: str, state: Mapping[str, Any]
+    config: TrainingConfig, steps: int, group: RankGroup, work: Workdir, phase: str, state: Mapping[str, Any]
 ) -> RevisedSteps:
     """The number of steps, and the time limit, if any."""
     earlier = float(state.get("elapsed", 0.0)) + time.monotonic() - work.opened
@@ -139,13 +139,13 @@ def _save(run: Stepper, work: Workdir, phase: str, state: dict[str, Any]) -> Non
     run.group.wait()
 
 
-def _pinned(plan: Plan, group: Group) -> Plan:
+def _pinned(plan: Plan, group: RankGroup) -> Plan:
     """For a GPU, batches in page-locked memory."""
     return (lambda step: plan(step).pin()) if group.device.type == "cuda" else plan
 
 
 def _progress(
-    phase: str, steps: int, group: Group, done: int
+    phase: str, steps: int, group: RankGroup, done: int
 ) -> contextlib.AbstractContextManager[Callable[..., None]]:
     """A progress bar on rank 0 only."""
     if group.is_first:

@@ -15,7 +15,7 @@ from qontext.models.precision import autocast
 from qontext.models.prediction import weights_do_not_change
 from qontext.training import gradient_cache
 from qontext.training.batch import Batch, Losses, Rows, TrainableModel, check, prepare
-from qontext.training.distributed import Group
+from qontext.training.distributed import RankGroup
 from qontext.training.dropout import drawn_for, use_cheap_dropout
 from qontext.training.memory import keep_freed_memory, out_of_memory_as_sentence, return_freed_memory
 from qontext.training.optimizer import Optimizer
@@ -34,7 +34,7 @@ class Stepper:
         self,
         model: TrainableModel,
         optimizer: Optimizer,
-        group: Group,
+        group: RankGroup,
         dtype: torch.dtype,
         *,
         cache: Cache = "off",
@@ -140,7 +140,7 @@ class Counters:
     """Sums of losses, the gradient norm and passages since the last report, and totals since the training began. The sums
     stay on the device and are read back when they are reported."""
 
-    def __init__(self, group: Group, state: Mapping[str, Any]) -> None:
+    def __init__(self, group: RankGroup, state: Mapping[str, Any]) -> None:
         self.group = group
         window = state.get("window", {"steps": 0, "norm": 0.0, "losses": {}})
         # The saved sums are those over all ranks: after resuming, the first rank continues them.

@@ -23,7 +23,7 @@ from typing_extensions import TypedDict
 from qontext.frame import log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.damage import read_json
-from qontext.training.distributed import Group
+from qontext.training.distributed import RankGroup
 
 MEASURED, FEWEST_MEASURED = 9, 5
 """The maximum and minimum number of steps that are timed."""
@@ -96,7 +96,9 @@ class RevisedSteps:
     """The number of steps of a training in a directory: the first rank revises it, all ranks follow, and a resumed run
     repeats the revisions."""
 
-    def __init__(self, estimate: StepEstimate, group: Group, work: Workdir, phase: str, done: int) -> None:
+    def __init__(
+        self, estimate: StepEstimate, group: RankGroup, work: Workdir, phase: str, done: int
+    ) -> None:
         self.estimate, self.group, self.work, self.phase = estimate, group, work, phase
         self.file = f"checkpoints/{phase}/revisions.json"
         path = work.path / self.file

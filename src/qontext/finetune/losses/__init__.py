@@ -18,7 +18,7 @@ LOSSES = Kinds(
             "InfoNCE: the positive against all passages of the batch",
         ),
         "pair": Kind(
-            "qontext.finetune.losses.pair:Pair",
+            "qontext.finetune.losses.pair:PairLoss",
             "the same, with positives closer to queries than to other passages",
         ),
         "kl": Kind(

@@ -19,7 +19,7 @@ from qontext.models.representations.base import Representation
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ScoredBatch:
     """Queries and passages, compared. Exactly one passage of a query is its positive of this visit."""
 
     representation: Representation
@@ -61,7 +61,7 @@ class Loss:
     def __init__(self, options: Any) -> None:
         self.options = options
 
-    def __call__(self, batch: Comparison) -> dict[str, Tensor]:
+    def __call__(self, batch: ScoredBatch) -> dict[str, Tensor]:
         """Named losses, each a sum over the Q queries; the training divides them by the queries of the whole batch."""
         raise NotImplementedError
 

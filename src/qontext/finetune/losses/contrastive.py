@@ -13,17 +13,17 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from qontext.finetune.losses.base import Comparison, Distillation, Loss, WithBatchTeacher
+from qontext.finetune.losses.base import Distillation, Loss, ScoredBatch, WithBatchTeacher
 
 
 class Contrastive(Loss):
     Options = WithBatchTeacher
 
-    def __call__(self, batch: Comparison) -> dict[str, Tensor]:
+    def __call__(self, batch: ScoredBatch) -> dict[str, Tensor]:
         return {"contrastive": infonce(batch.scores(), batch.positive_Q)}
 
 
-def added_contrastive(options: Distillation, batch: Comparison) -> dict[str, Tensor]:
+def added_contrastive(options: Distillation, batch: ScoredBatch) -> dict[str, Tensor]:
     """The weighted contrastive loss; nothing if the weight is 0."""
     if options.contrastive_weight == 0:
         return {}

@@ -16,7 +16,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from qontext.finetune.losses.base import Comparison, Distillation, Loss
+from qontext.finetune.losses.base import Distillation, Loss, ScoredBatch
 from qontext.finetune.losses.contrastive import added_contrastive
 from qontext.frame.config import Advanced
 
@@ -33,7 +33,7 @@ class KlDivergence(Loss):
     Options = KlOptions
     reads_teacher = True
 
-    def __call__(self, batch: Comparison) -> dict[str, Tensor]:
+    def __call__(self, batch: ScoredBatch) -> dict[str, Tensor]:
         teacher_P = batch.teacher_P
         teacher_P = teacher_P.sigmoid() if self.options.teacher_scores == "probabilities" else teacher_P
         teacher_P = teacher_P / self.options.teacher_temperature

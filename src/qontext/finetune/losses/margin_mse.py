@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from qontext.finetune.losses.base import Comparison, Distillation, Loss
+from qontext.finetune.losses.base import Distillation, Loss, ScoredBatch
 from qontext.finetune.losses.contrastive import added_contrastive
 
 
@@ -17,7 +17,7 @@ class MarginMse(Loss):
     Options = Distillation
     reads_teacher = True
 
-    def __call__(self, batch: Comparison) -> dict[str, Tensor]:
+    def __call__(self, batch: ScoredBatch) -> dict[str, Tensor]:
         scores_QP = batch.similarity_QP / batch.temperature
         loss = margin_mse(scores_QP, batch.teacher_P, batch.is_own_QP, batch.is_positive_QP)
         return {"margin_mse": loss} | added_contrastive(self.options, batch)

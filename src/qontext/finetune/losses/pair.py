@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from qontext.finetune.losses.base import Comparison, Loss
+from qontext.finetune.losses.base import Loss, ScoredBatch
 from qontext.finetune.losses.contrastive import infonce
 from qontext.frame.config import Options
 
@@ -21,10 +21,10 @@ class PairOptions(Options):
     """Share of the passage-centered loss."""
 
 
-class Pair(Loss):
+class PairLoss(Loss):
     Options = PairOptions
 
-    def __call__(self, batch: Comparison) -> dict[str, Tensor]:
+    def __call__(self, batch: ScoredBatch) -> dict[str, Tensor]:
         weight = self.options.passage_weight
         between_QP = batch.representation.similarity(batch.passages[batch.positive_Q], batch.passages)
         centered_QP = torch.where(batch.is_positive_QP, batch.similarity_QP, between_QP) / batch.temperature

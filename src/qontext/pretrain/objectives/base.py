@@ -69,7 +69,7 @@ class Masks(config.Options):
     """Share of masked tokens in the encoder (at least one token). 0 disables the encoder's own predictions."""
 
 
-class Layers(config.Options):
+class HeadLayers(config.Options):
     """Options of methods whose head consists of layers like the encoder's."""
 
     decoder_layers: int | None = Field(None, ge=1, le=24)

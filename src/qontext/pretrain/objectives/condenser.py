@@ -17,11 +17,11 @@ from qontext.frame import config
 from qontext.frame.errors import QontextError
 from qontext.models.encoder import Encoder
 from qontext.pretrain.batches import Layout, MicroBatch
-from qontext.pretrain.objectives.base import Common, Layers, Needs, Objective, Output, Weights
+from qontext.pretrain.objectives.base import Common, HeadLayers, Needs, Objective, Output, Weights
 from qontext.pretrain.objectives.mlm import MlmOptions
 
 
-class Head(Layers, Weights):
+class Head(HeadLayers, Weights):
     """The input layer of the Condenser head."""
 
     early_layer_number: int | None = Field(None, ge=1)

@@ -23,12 +23,12 @@ from torch import nn
 from qontext.frame.errors import QontextError
 from qontext.models.encoder import Encoder
 from qontext.pretrain.batches import Layout, MicroBatch
-from qontext.pretrain.objectives.base import Common, Layers, Masks, Needs, Objective, Output, Weights
+from qontext.pretrain.objectives.base import Common, HeadLayers, Masks, Needs, Objective, Output, Weights
 from qontext.pretrain.objectives.contrast import Contrast, Contrasting
 from qontext.pretrain.objectives.decoder import AutoregressiveDecoder, Settings
 
 
-class CotMaeOptions(Layers, Weights, Masks, Contrast):
+class CotMaeOptions(HeadLayers, Weights, Masks, Contrast):
     decoder_mask: float = Field(0.45, ge=0, le=1)
     """Share of masked tokens in the decoder."""
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from qontext.data.runs import Run
 
 By = Literal["words", "meaning", "hypothetical"]
-Group = Literal["passage", "document"]
+GroupBy = Literal["passage", "document"]
 DEEPER = 4
 """Times as many passages as documents that are asked for."""
 _LINE = re.compile(rf"\s*({'|'.join(get_args(By))}):\s*(\S.*)", re.IGNORECASE | re.DOTALL)
