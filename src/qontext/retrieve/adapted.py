@@ -70,7 +70,6 @@ class RerankerDescription(TypedDict):
     digest: NotRequired[str]
     """The hash of the folder `reranker`."""
     model_folder: NotRequired[Annotated[str, Field(pattern=r"^reranker-[0-9]+$")]]
-    """The folder of the copy, until it can be called `reranker`."""
 
 
 class Description(TypedDict):
@@ -87,7 +86,7 @@ class Description(TypedDict):
     model_digest: NotRequired[str]
     """The hash of the folder `model`; not recorded by earlier versions."""
     model_folder: NotRequired[Annotated[str, Field(pattern=r"^model-[0-9]+$")]]
-    """The folder of the model, until it can be called `model`: see `copied_model`."""
+    """See `copied_model`."""
     reranker: NotRequired[RerankerDescription]
     index: NotRequired[Annotated[str, Field(pattern=r"^index(-[0-9]+)?$")]]
     """The folder of the index. An update builds another one beside it."""
@@ -114,8 +113,8 @@ def read_adapted(root: Path) -> dict[str, Any]:
 
 
 def copied_model(entry: Mapping[str, Any], root: Path, name: str) -> Path:
-    """The folder of a copied model, from `adapted.json` or from its reranker's entry. Training again writes another one
-    beside the one that is searched with, which takes its name once no process reads that."""
+    """The folder of a copied model. Training again writes another one beside the one that is searched with, whose name it
+    takes once no process reads that."""
     folder = root / str(entry.get("model_folder", name))
     return folder if folder.is_dir() else root / name
 
@@ -123,8 +122,7 @@ def copied_model(entry: Mapping[str, Any], root: Path, name: str) -> Path:
 def model_of(root: Path, encoder: str | None = None, about: Mapping[str, Any] | None = None) -> str:
     """The encoder of a directory of `adapt`: its folder `model`, or the model that it refers to, unchanged. `encoder`
     names a copy of it elsewhere; `about` is what `adapted.json` said when the directory was opened."""
-    about = read_adapted(root) if about is None else about
-    return _located(about, root, MODEL, "encoder", encoder)
+    return _located(read_adapted(root) if about is None else about, root, MODEL, "encoder", encoder)
 
 
 def reranker_of(root: Path, about: Mapping[str, Any] | None = None) -> str:
@@ -154,12 +152,9 @@ def _located(entry: Mapping[str, Any], root: Path, name: str, what: str, copy: s
 def verify_model(root: Path) -> None:
     """Refuse other models in the directory than `adapt` wrote; reads all of them."""
     about = read_adapted(root)
-    reranker = about.get("reranker", {})
-    recorded = {
-        copied_model(about, root, MODEL): about.get("model_digest"),
-        copied_model(reranker, root, RERANKER): reranker.get("digest"),
-    }
-    for folder, digest in recorded.items():
+    models = ((MODEL, about, "model_digest"), (RERANKER, about.get("reranker", {}), "digest"))
+    for name, entry, key in models:
+        folder, digest = copied_model(entry, root, name), entry.get(key)
         if digest is not None and model_digest(folder) != digest:
             raise QontextError(
                 "changed since it was written",
