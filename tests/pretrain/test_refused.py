@@ -126,3 +126,9 @@ def test_a_head_that_is_none_is_told(corpus: Path, tmp_path: Path) -> None:
 def test_a_layout_of_unknown_words_is_refused(words: tuple[Any, ...]) -> None:
     with pytest.raises(QontextError, match=r"Layout: .* expected one of "):
         Layout(*(*words, 0.3) if len(words) == 2 else words)
+
+
+def test_an_encoder_from_nothing_has_no_weights_whose_memory_is_asked_about() -> None:
+    from qontext.pretrain.config import PretrainConfig
+
+    PretrainConfig(passages="passages", encoder="tiny")._require_memory("tiny")

@@ -228,7 +228,10 @@ class EncoderConfig(AdaptedConfig):
         from qontext.models.folder import locate
         from qontext.models.load import require_memory
         from qontext.models.precision import resolve_device
+        from qontext.models.presets import PRESETS
 
+        if name in PRESETS:  # which have no weights to read
+            return
         device = resolve_device(self.device)
         free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
         remedy = (
