@@ -30,7 +30,7 @@ class TrainGeneratorConfig(TrainingConfig):
     """Vocabulary size of a model from scratch."""
 
     learns: Literal["queries", "terms"] = "queries"
-    """What is learned: to write a passage's queries, or which of its own words they contain (terms: DeepCT), from an encoder
+    """The task: to write a passage's queries, or which of its own words they contain (terms: DeepCT), from an encoder
     named with --model. 'generate --generator terms' reads the latter."""
 
     train_split: str = "train"

@@ -39,7 +39,7 @@ from qontext.training.randomness import U64
 from qontext.training.texts import TokenizedTexts
 
 ANALYZER = "english"
-"""How the words of passages and queries are compared."""
+"""The analyzer by which words of passages and queries are compared."""
 
 
 class QueryGeneration(TrainableModel):
