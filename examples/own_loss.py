@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor
 
 from qontext import api
-from qontext.finetune.losses.base import Comparison, Loss
+from qontext.finetune.losses.base import Loss, ScoredBatch
 from qontext.frame.config import Options
 
 
@@ -36,7 +36,7 @@ class AdditiveMargin(Loss):
 
     Options = AdditiveMarginOptions
 
-    def __call__(self, batch: Comparison) -> dict[str, Tensor]:
+    def __call__(self, batch: ScoredBatch) -> dict[str, Tensor]:
         """The sum over the queries; the training divides it by their number."""
         margin_QP = self.options.margin / batch.temperature * batch.is_positive_QP
         scores_QP = batch.scores() - margin_QP

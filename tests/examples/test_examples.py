@@ -14,7 +14,7 @@ from tests.tiny import save_bert, write_inputs
 
 from qontext import api
 from qontext.evaluation.side_by_side import Comparison
-from qontext.finetune.losses.base import Comparison as Batch
+from qontext.finetune.losses.base import ScoredBatch
 from qontext.frame.artifacts import open_artifact
 
 QUICK = {"OMP_NUM_THREADS": "1", "QONTEXT_AUTO_PRECISION": "fp32", "CUDA_VISIBLE_DEVICES": ""}
@@ -62,7 +62,7 @@ def test_the_own_loss_is_its_equation() -> None:
     import torch
 
     own = example("own_loss")
-    batch = Batch(
+    batch = ScoredBatch(
         representation=None,  # type: ignore[arg-type]
         passages=None,
         similarity_QP=torch.tensor([[0.8, 0.7, -0.2]]),
