@@ -79,5 +79,5 @@ def test_whether_an_encoder_is_light_is_known_without_its_weights(
     minilm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LightRetriever, "__init__", lambda *given, **more: pytest.fail("read the weights"))
-    assert QueryEncoder(str(minilm), 64, "auto").is_light
-    assert not QueryEncoder(str(minilm), 64, "cuda").is_light
+    assert QueryEncoder(str(minilm), 64, "auto", {}).is_light
+    assert not QueryEncoder(str(minilm), 64, "cuda", {}).is_light
