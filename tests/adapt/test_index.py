@@ -138,7 +138,7 @@ def test_an_index_is_recommended_where_exact_search_is_slow() -> None:
 def test_settings_that_adapt_makes_itself_are_refused(
     reports: Path, small_encoder: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(QontextError, match="adapt: settings: replace is set by adapt itself"):
+    with pytest.raises(QontextError, match="adapt: replace is set by adapt itself"):
         adapt(reports, tmp_path / "out", small_encoder, index="milvus", replace="index")
     with pytest.raises(QontextError, match="unknown setting of adapt 'neighbors'"):
         adapt(reports, tmp_path / "out", small_encoder, neighbors=3)
