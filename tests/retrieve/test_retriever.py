@@ -156,7 +156,8 @@ def test_what_is_not_supported_is_told(minilm: Path, tiny_encoder: Path, tmp_pat
 
 def test_a_length_of_one_call_is_not_that_of_another(minilm: Path) -> None:
     """The encoder of a server, which truncates passages as the index does, and queries elsewhere."""
-    encoder = ServedEncoder(str(minilm), device="cpu", precision="fp32", lengths={"query": 5, "passage": 9})
+    lengths: dict[Any, int] = {"query": 5, "passage": 9}
+    encoder = ServedEncoder(str(minilm), device="cpu", precision="fp32", lengths=lengths, prompts={})
     longest = encoder.retriever.max_length
     kinds: list[Any] = ["query", "passage"] * 2
     counts = [encoder.retriever.tokenize(TEXTS, kind, encoder._lengths[kind]) for kind in kinds]
