@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from tests.adapt.calls import adapt
 
 from qontext import api
 from qontext.adapt import publish
-from qontext.frame import locks
+from qontext.adapt.update import next_action
+from qontext.frame import artifacts, locks
 from qontext.frame.errors import QontextError
 from qontext.retrieve.adapted import index_of
 from qontext.retrieve.searcher import Searcher
@@ -132,6 +134,20 @@ def test_what_an_interrupted_update_left_is_removed_when_there_is_nothing_to_upd
     assert indexes(adapted.out) == ["index", "index-2"]
     adapt(write_documents([report(number) for number in range(30)]), adapted.out, small_encoder)
     assert indexes(adapted.out) == ["index"] and index_of(adapted.out).name == "index"
+
+
+@pytest.mark.parametrize(("read", "action"), [("as planned", "resume"), ("changed meanwhile", "update")])
+def test_documents_that_changed_between_the_plan_and_reading_are_read_again(
+    tmp_path: Path, read: str, action: str
+) -> None:
+    """They are as the plan knows them again, but the index is of what was there meanwhile."""
+    (tmp_path / "adapted.json").write_text("{}")
+    inputs = {"source": {"path": "docs", "digest": read}}
+    claim = {"verb": "split", "format": 1, "config": {}, "inputs": inputs, "key": ""}
+    (tmp_path / "steps" / "split").mkdir(parents=True)
+    artifacts.finish(artifacts.Workdir(tmp_path / "steps" / "split"), claim, {}, 0.0)
+    planned: Any = SimpleNamespace(documents="as planned", is_pending=False)
+    assert next_action(tmp_path, planned, "as planned", is_complete=True) == action
 
 
 def test_documents_of_another_kind_are_another_directory(

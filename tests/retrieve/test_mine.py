@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import gzip
 import json
+import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import qontext
@@ -12,6 +15,7 @@ from qontext import Run, api
 from qontext.data.collection import read_passages
 from qontext.finetune.negatives import mine
 from qontext.finetune.negatives.groups import Group, read_groups
+from qontext.finetune.negatives.sources import Corpus
 from qontext.frame.errors import QontextError
 
 
@@ -163,6 +167,28 @@ def test_judgments_that_do_not_fit_are_told(
     (beir / "qrels" / "train.tsv").write_text(qrels)
     with pytest.raises(QontextError, match=message):
         mined(run, beir, tmp_path / "g")
+
+
+def test_ids_of_passages_take_some_bytes_each() -> None:
+    """A Python string and a dictionary's entry take more than a hundred."""
+    count, size = 100_000, 10_000
+
+    def columns(count: int) -> Iterator[tuple[pa.Array, pa.Array]]:
+        for first in range(0, count, size):
+            numbers = range(first, first + size)
+            yield (
+                pa.array([f"passage-{number}" for number in numbers]),
+                pa.array([f"document-{number // 10}" for number in numbers]),
+            )
+
+    Corpus(columns(1), seed=1)  # imports what it needs
+    before = pa.total_allocated_bytes()
+    tracemalloc.start()
+    corpus = Corpus(columns(count), seed=1)
+    held = tracemalloc.get_traced_memory()[0] + pa.total_allocated_bytes() - before
+    tracemalloc.stop()
+    assert held < 60 * count, held / count
+    assert corpus.rows([f"passage-{count - 1}", "passage-x"]).tolist() == [count - 1, -1]
 
 
 def test_a_run_over_other_passages_is_told(beir: Path, tmp_path: Path) -> None:
