@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +10,7 @@ from qontext.frame import log
 from qontext.frame.config import Input, StageConfig
 from qontext.frame.errors import visible
 from qontext.frame.stages import Report
-from qontext.workflow.recipe import Recipe, demands, describe_recipe
+from qontext.workflow.recipe import Recipe, Step, demands, describe_recipe
 from qontext.workflow.scores import published_rows
 from qontext.workflow.tables import (
     INPUTS,
@@ -103,7 +104,8 @@ def _show(name: str, small: bool) -> dict[str, Any]:
     if figures:
         columns = list(dict.fromkeys(key for row in figures for key in row))
         log.show_rows("Published", [{key: row.get(key) for key in columns} for row in figures])
-    hours = {} if small or not recipe.cost else estimated_hours(recipe)
+    is_of_a_paper = find_recipe(name).parent == SHIPPED and bool(recipe.cost or recipe.published)
+    hours = estimated_hours(recipe) if is_of_a_paper and not small else {}
     rows = [{"step": step, "1 H100": one, "8 H100s": round(one / 8, 1)} for step, one in hours.items()]
     if rows:
         log.show_rows("Hours, estimated from stated rates, not measured", rows)
@@ -131,40 +133,92 @@ def _main(recipe: Recipe) -> str:
     return f"{measure} {last[measure]}"
 
 
-LAYERS, WIDTH = 12, 768
+SHAPES = {"large": (24, 1024), "distil": (6, 768), "": (12, 768)}
+"""A part of a model's name → its layers and width."""
 PEAK, SHARE = 989e12, 0.4
 QUERY_TOKENS, LENGTH = 16, 144
 OF_DOCUMENTS, OF_COLLECTION = 32_000_000, 8_800_000
+SIZES = {
+    "nq": (60_000, 21_000_000),
+    "triviaqa": (60_000, 21_000_000),
+    "msmarco-document/*": (367_000, 3_200_000),
+}
+"""Benchmark → training questions and passages; of all others, those of MS MARCO's passages."""
+OF_MS_MARCO = (500_000, OF_COLLECTION)
 
 
 def estimated_hours(recipe: Recipe) -> dict[str, float]:
-    """Step → hours on one H100, of pre-trainings with a number of steps and of generation by T5, from stated rates.
+    """Step → hours on one H100, of steps of a shipped recipe that train, encode or generate by T5, from stated rates.
 
-    FLOPs per token  = 2 · P + 4 · L · T · H         forward, of BERT-base and T5-base: P = 12 · L · H², L = 12, H = 768
+    FLOPs per token  = 2 · P + 4 · L · T · H         forward; P = 12 · L · H², of BERT-base and T5-base L = 12, H = 768
     pre-training     = 3 · steps · tokens per step   forward and backward of the encoder; 4 with the gradient cache
+    fine-tuning      = 3 · questions · tokens of a question and its passages, in all epochs; of a cross-encoder, of its pairs
+    encoding         = passages · T                  forward
     generation       = passages · (T + 4/3 · queries · Q) forward; the decoder has a third more weights
     hours            = FLOPs / (40 % of 989 TFLOP/s, the H100's bf16 peak) / 3600
 
-    T is the length of a passage, which is taken to be full; Q = 16 tokens of a query; 10 passages per document of MS MARCO's
-    3.2 million, or the 8.8 million passages of its collection. Heads, decoders of pre-training, and the memory traffic that
-    bounds decoding are left out: these are lower bounds.
+    T is the length of a text, which is taken to be full; Q = 16 tokens of a query; 10 passages per document of MS MARCO's
+    3.2 million, or the 8.8 million passages of its collection. Left out are heads, decoders of pre-training, teachers,
+    training on queries without judgments, and the memory traffic that bounds decoding.
     """
+    questions, passages = SIZES.get(next(iter(recipe.benchmarks), ""), OF_MS_MARCO)
+    steps = {f"@{step.name}": step for step in recipe.steps}
     hours = {}
     for step in recipe.steps:
-        flops = 0.0
-        if step.stage.verb == "pretrain" and step.settings.get("steps"):
+        verb, settings, flops = step.stage.verb, step.settings, 0.0
+        if verb == "pretrain" and settings.get("steps"):
             flops = _pretraining(step.configure(Path("runs")))
-        elif step.stage.verb == "generate" and step.settings.get("generator") == "t5":
-            tokens = LENGTH + 4 / 3 * QUERY_TOKENS * int(step.settings["per_passage"])
-            passages = OF_DOCUMENTS if step.settings["passages"] == "@split" else OF_COLLECTION
-            flops = passages * tokens * _per_token(LENGTH)
+        elif verb == "generate" and settings.get("generator") == "t5":
+            tokens = LENGTH + 4 / 3 * QUERY_TOKENS * int(settings["per_passage"])
+            generated = OF_DOCUMENTS if settings["passages"] == "@split" else OF_COLLECTION
+            flops = generated * tokens * _per_token(LENGTH)
+        elif verb in ("finetune", "train-reranker") and _are_judged(steps.get(settings["groups"])):
+            flops = _finetuning(step, questions, _shape(recipe, settings["encoder"]))
+        elif verb == "encode" and (length := _length_of(steps.get(settings["encoder"]))):
+            flops = passages * length * _per_token(length, _shape(recipe, settings["encoder"]))
         if flops:
             hours[step.name] = round(flops / (PEAK * SHARE) / 3600, 1)
     return hours
 
 
-def _per_token(length: int) -> float:
-    return 2 * 12 * LAYERS * WIDTH**2 + 4 * LAYERS * length * WIDTH
+def _per_token(length: int, shape: tuple[int, int] = SHAPES[""]) -> float:
+    layers, width = shape
+    return 2 * 12 * layers * width**2 + 4 * layers * length * width
+
+
+def _shape(recipe: Recipe, model: str) -> tuple[int, int]:
+    """The layers and width of a model, which may be an input or come from a step."""
+    encoders = {f"@{step.name}": step.settings.get("encoder", "") for step in recipe.steps}
+    known = {**encoders, **{f"${name}": str(value) for name, value in recipe.inputs.items()}}
+    while model in known:
+        model = known[model]
+    return next(shape for part, shape in SHAPES.items() if part in model)
+
+
+def _are_judged(groups: Step | None) -> bool:
+    """False if a model labeled the queries of these groups, whose number is not known."""
+    return groups is None or not groups.settings.get("qrels", "").startswith("@")
+
+
+def _length_of(retriever: Step | None) -> int:
+    """The tokens of a passage that a fine-tuned retriever reads; 0 for any other encoder."""
+    if retriever is None or retriever.stage.verb != "finetune":
+        return 0
+    return int(_setting(retriever, "passage_length"))
+
+
+def _setting(step: Step, name: str) -> Any:
+    return step.settings.get(name, step.stage.config.model_fields[name].default)
+
+
+def _finetuning(step: Step, questions: int, shape: tuple[int, int]) -> float:
+    get = partial(_setting, step)
+    seen = get("steps") * get("batch_size") if get("steps") else get("epochs") * questions
+    if step.stage.verb == "train-reranker":
+        texts = [(get("candidates"), get("max_length"))]
+    else:
+        texts = [(1, get("query_length")), (get("passages_per_query"), get("passage_length"))]
+    return float(3 * seen * sum(count * length * _per_token(length, shape) for count, length in texts))
 
 
 def _pretraining(config: Any) -> float:
