@@ -6,11 +6,14 @@ import asyncio
 import contextlib
 import resource
 import socket
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
+from tests.serve import conftest
 from tests.serve.conftest import Running, Serve, World
 
 from qontext.data.collection import Passage
@@ -350,6 +353,38 @@ def test_slow_senders_leave_room_for_others(serve: Serve, monkeypatch: pytest.Mo
             slow = stack.enter_context(socket.create_connection((address.host, address.port or 80)))
             slow.sendall(begun)
         assert httpx.get(address.join("/healthz")).status_code == 200
+
+
+def test_slow_readers_leave_room_for_others(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that ask for much and read nothing: their answers fill the buffers, and they make place."""
+    monkeypatch.setattr(listen, "most_connections", lambda: 4)
+    monkeypatch.setattr(conftest, "bind", _with_small_buffers)
+    address = httpx.URL(serve("bm25").url)
+    request = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with contextlib.ExitStack() as stack:
+        for _ in range(6):
+            slow = stack.enter_context(socket.socket())
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+            slow.connect((address.host, address.port or 80))
+            slow.sendall(request * 20)
+        deadline = time.monotonic() + 20
+        while not (is_served := _is_served(address)) and time.monotonic() < deadline:
+            time.sleep(0.2)  # until all buffers are full
+        assert is_served and all(_is_served(address) for _ in range(4))
+
+
+@contextlib.contextmanager
+def _with_small_buffers(host: str, port: int) -> Iterator[socket.socket]:
+    with listen.bind(host, port) as bound:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+        yield bound
+
+
+def _is_served(address: httpx.URL) -> bool:
+    try:
+        return httpx.get(address.join("/healthz")).status_code == 200
+    except httpx.TransportError:
+        return False
 
 
 @pytest.mark.parametrize(

@@ -91,20 +91,22 @@ def _connections(most: int) -> Any:
     waiting: dict[Any, None] = {}  # the connections, from the one that has been quiet for longest
 
     class Connection(H11Protocol):
-        """Closed if no request begins in time, or if others need its place, so that idle and slow clients cannot hold all
-        connections."""
+        """Closed if no request begins in time, or if others need its place, so that clients that are idle, or slow to send
+        or to read, cannot hold all connections."""
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             self.limit = self.loop.call_later(HEADER_SECONDS, self.give_up)
             waiting[self] = None
+            self.unread = 0
             if len(waiting) > most:
-                slow = next((other for other in waiting if other.is_quiet() or other.is_sending()), self)
+                slow = next((other for other in waiting if other.makes_room()), self)
                 del waiting[slow]
-                slow.transport.close()
+                slow.end()
 
         def on_response_complete(self) -> None:
             super().on_response_complete()
+            self.unread = 0
             self.limit.cancel()
             self.limit = self.loop.call_later(HEADER_SECONDS, self.give_up)
             if waiting.pop(self, self) is None:
@@ -115,6 +117,10 @@ def _connections(most: int) -> Any:
             waiting.pop(self, None)
             super().connection_lost(exc)
 
+        def makes_room(self) -> bool:
+            """True if nothing is computed for it: it is quiet, or the client is slow to send or to read."""
+            return self.is_quiet() or self.is_sending() or bool(self.flow.write_paused)
+
         def is_quiet(self) -> bool:
             """True if no request is being answered."""
             return self.cycle is None or bool(self.cycle.response_complete)
@@ -124,7 +130,21 @@ def _connections(most: int) -> Any:
             return self.cycle is not None and bool(self.cycle.more_body)
 
         def give_up(self) -> None:
-            if self.is_quiet():
+            """Close, unless a request is being answered, or the client reads the last answer."""
+            if not self.is_quiet():
+                return
+            unread = self.transport.get_write_buffer_size()
+            if unread in (0, self.unread):
+                self.end()
+            else:
+                self.unread = unread
+                self.limit = self.loop.call_later(HEADER_SECONDS, self.give_up)
+
+        def end(self) -> None:
+            """Close. What the client has not read is dropped: it may never read it."""
+            if self.transport.get_write_buffer_size():
+                self.transport.abort()
+            else:
                 self.transport.close()
 
     return Connection
