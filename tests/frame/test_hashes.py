@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 
 import pytest
 
-from qontext.frame import hashes
+from qontext.frame import artifacts, hashes, log
 from qontext.frame.disk import file_hash
 from qontext.frame.hashes import cache_folder, digest_of, hash64, json_digest, known_hashes
 
@@ -56,6 +57,25 @@ def test_what_takes_too_long_is_not_read(folder: Path, read: list[str]) -> None:
     assert known_hashes(folder, ("a", "b"), most=199) is None and read == []
     assert known_hashes(folder, ("a",), most=100) == {"a": file_hash(folder / "a")}
     assert known_hashes(folder, ("a", "b"), most=100) == expected(folder)
+
+
+def test_what_was_not_read_is_said_until_it_was_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(artifacts, "known_hashes", functools.partial(known_hashes, most=10))
+    work = artifacts.Workdir(tmp_path / "large")
+    work.write_text("part", "more than ten bytes")
+    claim = {"verb": "x", "format": 1, "config": {}, "inputs": {}, "key": ""}
+    made = artifacts.finish(work, claim, {}, 0.0)
+    log.show(log.NOTE)
+    made.check_content()
+    assert "only sizes are compared" in capsys.readouterr().err
+    assert made.verify() == []
+    made.check_content()
+    assert capsys.readouterr().err == ""
+    (made.path / "part").write_text("MORE THAN TEN BYTES")
+    assert made.verify() == ["part"]
 
 
 @pytest.mark.parametrize("content", [b"", b"[1]", b'{"a": "x"}', b'{"a": ["x", 5]}', b"\xff"])

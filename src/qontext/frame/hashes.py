@@ -59,6 +59,15 @@ def known_hashes(folder: Path, names: Iterable[str], most: int = MOST_READ) -> d
     return {name: known[name][1] for name in stamps}
 
 
+def read_hashes(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """Name → hash of the folder's files, which are all read now, and remembered."""
+    store = _store(folder)
+    read = {name: (file_stamp(folder / name), file_hash(folder / name)) for name in names}
+    if store:
+        _remember(store, {**_remembered(store), **read})
+    return {name: value for name, (_, value) in read.items()}
+
+
 def _store(folder: Path) -> Path | None:
     name = digest_of(os.fsencode(folder.resolve())).hex()
     try:
