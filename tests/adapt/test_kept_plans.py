@@ -77,7 +77,7 @@ def test_a_finished_result_keeps_its_settings(
     first = adapt(write_documents(documents), out, small_encoder, labels=labels, seed=7)
     assert first["labels"] == {"test": 5}, "nothing was trained, so all labels measure"
     again = CliRunner().invoke(cli.app, ["adapt", str(write_documents(documents)), "--out", str(out)])
-    assert f"keeps what it was made with: --labels {labels}, --budget 90s, --seed 7." in again.stderr
+    assert f"Using the settings recorded in {out}: --labels {labels}, --budget 90s, --seed 7." in again.stderr
     assert again.exit_code == 0 and "another request" not in again.stderr
     labels.unlink()
     documents[0]["text"] = "Room 0 is dark."

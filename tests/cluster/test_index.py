@@ -124,7 +124,7 @@ def test_a_file_is_built_by_one_process(
     vectors: Artifact, tmp_path: Path, backend: str, more: dict[str, Any]
 ) -> None:
     with pytest.raises(
-        QontextError, match=f"one process builds an index of the backend '{backend}'.*Leave out"
+        QontextError, match=f"the backend '{backend}' writes a file, which a single process builds.*Leave out"
     ):
         api.index(vectors, backend=backend, out=tmp_path / "index", **more)
 

@@ -238,7 +238,7 @@ def test_what_is_no_tokenizer(passages: Artifact, tmp_path: Path, monkeypatch: p
     (tmp_path / "empty").mkdir()
     (tmp_path / "tokenizer.json").write_text("{}")
     for name, message in (
-        ("words", "only counts tokens"),
+        ("words", "is a counting rule, not a tokenizer"),
         (str(tmp_path / "empty"), "contains no tokenizer"),
         (str(tmp_path / "tokenizer.json"), "not a tokenizer"),
         (str(tmp_path / "nowhere"), "cannot read tokenizer"),

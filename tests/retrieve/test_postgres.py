@@ -158,7 +158,7 @@ def test_a_part_that_two_processes_write_is_there_once(
             late.result()
             assert copied == [40] * number and server.count("twice") == 40 * (number + 1)
         first.take_over("next build")
-        with pytest.raises(QontextError, match="the table 'twice' belongs to another build by now"):
+        with pytest.raises(QontextError, match="the table 'twice' was rebuilt in the meantime"):
             second.write("build", 0, parts[0])
     assert [id for _, id, _ in server.rows("twice")] == sorted(texts)
 

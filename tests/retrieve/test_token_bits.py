@@ -230,7 +230,7 @@ def test_bits_alone_as_earlier_versions_wrote_them(corpus: Path, tiny_encoder: P
 
 
 def test_where_bits_do_not_apply(corpus: Path, tiny_encoder: Path, tmp_path: Path) -> None:
-    with pytest.raises(QontextError, match="tokens is for passages"):
+    with pytest.raises(QontextError, match="--tokens needs --kind passage"):
         api.encode(corpus, encoder=tiny_encoder, tokens=True, kind="query", out=tmp_path / "no")
     vectors = api.encode(corpus, encoder=tiny_encoder, out=tmp_path / "vectors")
     (tmp_path / "run.trec").write_text("q0 Q0 p01 1 1.0 x\n")

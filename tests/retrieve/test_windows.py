@@ -173,7 +173,7 @@ def test_a_damaged_vector_is_refused(corpus: Path, tiny_encoder: Path, tmp_path:
 def test_where_windows_do_not_apply(
     corpus: Path, tiny_encoder: Path, beir: Path, tmp_path: Path, make_vectors: Callable[..., Any]
 ) -> None:
-    with pytest.raises(QontextError, match="window is for passages"):
+    with pytest.raises(QontextError, match="--window needs --kind passage"):
         api.encode(beir, encoder=tiny_encoder, kind="query", window=16, out=tmp_path / "queries")
     vectors = encode(corpus, tiny_encoder, tmp_path / "vectors")
     with pytest.raises(QontextError, match="scoring bf16 is only for exact search of one vector"):

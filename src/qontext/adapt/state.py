@@ -213,7 +213,7 @@ def with_recorded_settings(
             for name, values in unchanged.items()
             for value in (values if isinstance(values, tuple) else (values,))
         )
-        log.note(f"{root} keeps what it was made with: {flags}.")
+        log.note(f"Using the settings recorded in {root}: {flags}.")
     encoders = (inputs["encoder"],) if "encoder" in inputs else config.encoder
     return config.model_copy(update={**inputs, **settings, "encoder": encoders}), absent
 

@@ -218,7 +218,7 @@ def _gains(system: str, measured: Measured) -> Iterator[str]:
 
 
 def compared_with(system: str, outside: Mapping[str, float], measured: Measured) -> Iterator[str]:
-    """True if the recommended system is better than those that are used today."""
+    """The comparison of the recommended system with each of those that are used today."""
     for name, mean in outside.items():
         change = measured.means[system] - mean
         p = measured.p(name, system)
@@ -232,7 +232,7 @@ def compared_with(system: str, outside: Mapping[str, float], measured: Measured)
 
 
 def _adapting(system: str, measured: Measured) -> Iterator[str]:
-    """True if the adapted encoder is better than the original one, as part of the system."""
+    """The effect of adapting: the same system with the adapted and with the original encoder."""
     means = measured.means
     if "adapted" not in means:
         return

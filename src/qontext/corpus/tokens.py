@@ -52,7 +52,8 @@ class Tokenization(Parts[TokensConfig]):
         super().__init__(config, work)
         if config.tokenizer == counting.WORDS:
             raise QontextError(
-                "'words' only counts tokens", remedy="Name a model folder or a model on the Hugging Face Hub."
+                "'words' is a counting rule, not a tokenizer",
+                remedy="Name a model folder or a model on the Hugging Face Hub.",
             )
         self.kind = _kind(config.texts)
         columns = ["query"] if self.kind == "queries" else ["title", "text", "sentences"]

@@ -173,18 +173,18 @@ _WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def allow_open_files(count: int) -> None:
-    """Let this process keep so many files open at once, such as mapped ones, beside those that it has."""
+    """Raise the soft limit on open files so that `count` more can be open, such as memory-mapped ones."""
     wanted = count + 512
     limit = raise_open_files(wanted)
     if limit is not None and limit < wanted:
         raise QontextError(
-            f"{count:,} files are to be open at once, but the limit of this process is {limit:,}",
+            f"{count:,} open files are needed, but the limit of this process is {limit:,}",
             remedy="Raise the limit (ulimit -Hn).",
         )
 
 
 def raise_open_files(wanted: int) -> int | None:
-    """Raise the limit of open files to `wanted`, as far as the system allows; the limit, or None if there is none."""
+    """Raise the soft limit on open files to `wanted`, as far as the system allows; the limit, or None if there is none."""
     try:
         import resource
     except ImportError:  # Windows

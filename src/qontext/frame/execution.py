@@ -195,7 +195,7 @@ def _share(stage: Stage[C], settings: C) -> _Share:
     if isinstance(settings, PartsConfig):
         if settings.on != "local" and process.world() > 1:  # rank 0 connects to the cluster, the others wait
             if settings.shard is not None:
-                raise QontextError("--shard and --on divide the work twice", remedy="Leave one of them out.")
+                raise QontextError("--shard and --on cannot be combined", remedy="Leave one of them out.")
             return _Share(0, 1)
         index, count = process.share(settings.shard)
         return _Share(index, count, count)

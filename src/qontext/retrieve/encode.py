@@ -98,9 +98,13 @@ class Encode(Parts[EncodeConfig]):
         if not count:
             raise QontextError("contains no texts to encode", place=self.config.texts)
         if self.config.window is not None and self.config.kind == "query":
-            raise QontextError("window is for passages; a query has one vector", remedy="Remove --window.")
+            raise QontextError(
+                "--window needs --kind passage: a query has one vector", remedy="Remove --window."
+            )
         if self.config.tokens and self.config.kind == "query":
-            raise QontextError("tokens is for passages", remedy="Remove --tokens; 'rerank' encodes queries.")
+            raise QontextError(
+                "--tokens needs --kind passage", remedy="Remove --tokens; 'rerank' encodes queries."
+            )
         return slices(count, BLOCK, _name)
 
     def open(self) -> None:

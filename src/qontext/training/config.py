@@ -42,8 +42,7 @@ class TrainingConfig(DeviceConfig):
     """With --minutes: maximum number of steps, on a faster machine than expected. Default: those of --steps."""
 
     steps_after: Annotated[int | None, Advanced()] = Field(None, ge=0)
-    """With --minutes: the limit is that of a whole recipe, of which the rest takes as long as this many steps of the
-    training."""
+    """With --minutes: reserve time for the rest of the recipe, as much as this many training steps take."""
 
     minutes_before: Annotated[float, Machine()] = Field(0.0, ge=0)
     """With --steps-after: minutes that the recipe has taken before this training. In a recipe, it is known."""

@@ -131,7 +131,7 @@ def _results(
         ],
         "comparisons": [row.as_json() for row in comparisons],
         "published": published,
-        "foreseen": show_neighborhood_recall(sweep.labels, root, work),
+        "neighborhood_recall": show_neighborhood_recall(sweep.labels, root, work),
         "examples": show_examples(sweep.recipe.examples, sweep.labels, root, work),
     }
 

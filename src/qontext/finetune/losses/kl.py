@@ -23,7 +23,7 @@ from qontext.frame.config import Advanced
 
 class KlOptions(Distillation):
     teacher_temperature: Annotated[float, Advanced()] = Field(1.0, gt=0)
-    """Divisor of the teacher's scores before their softmax."""
+    """Temperature of the softmax over the teacher's scores."""
 
     teacher_scores: Annotated[Literal["logits", "probabilities"], Advanced()] = "logits"
     """Take the softmax of the teacher's scores, or of their logistic function, between 0 and 1."""

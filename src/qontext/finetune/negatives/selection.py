@@ -139,9 +139,9 @@ class SelectionReport:
     filtered: int = 0
     with_answers: int = 0
     unscored_positive: int = 0
-    fewer_than_asked: int = 0
+    too_few: int = 0
     lacking: int = 0
-    such_as: list[str] = field(default_factory=list)
+    examples_without_negatives: list[str] = field(default_factory=list)
     """The first queries without negatives."""
 
     @classmethod
@@ -151,7 +151,7 @@ class SelectionReport:
         for part in parts:
             for name, value in asdict(part).items():
                 setattr(total, name, getattr(total, name) + value)
-        total.such_as = total.such_as[:NAMED]
+        total.examples_without_negatives = total.examples_without_negatives[:NAMED]
         return total
 
     def summary(self, no_positive: int) -> dict[str, Any]:
@@ -160,8 +160,8 @@ class SelectionReport:
             "negatives": self.negatives,
             "negatives_per_query": round(self.negatives / self.queries, 2),
             "queries_without_negatives": self.lacking,
-            "such_as": self.such_as,
-            "queries_with_fewer_than_asked": self.fewer_than_asked,
+            "examples_without_negatives": self.examples_without_negatives,
+            "queries_with_too_few_negatives": self.too_few,
             "queries_without_positives": no_positive,
             "queries_not_in_a_run": self.not_in_run,
             "positives_removed": self.positives_removed,
@@ -191,10 +191,10 @@ def group_of(
         negatives.update(dict.fromkeys(corpus.anywhere(query, own, how.random)))
     if not negatives:
         report.lacking += 1
-        report.such_as = [*report.such_as, query][:NAMED]
+        report.examples_without_negatives = [*report.examples_without_negatives, query][:NAMED]
     report.queries += 1
     report.negatives += len(negatives)
-    report.fewer_than_asked += len(negatives) < how.per_query
+    report.too_few += len(negatives) < how.per_query
     return Group(query, sources.queries[query], positives, list(negatives))
 
 

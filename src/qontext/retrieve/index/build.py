@@ -46,7 +46,7 @@ class IndexConfig(PartsConfig):
     def _by_one_process(self) -> Self:
         if (self.on != "local" or self.shard is not None) and not self.is_divisible:
             raise QontextError(
-                f"one process builds an index of the backend {self.backend!r} that is a file",
+                f"the backend {self.backend!r} writes a file, which a single process builds",
                 remedy="Leave out --on and --shard; several processes can write to a server (postgres, milvus with --uri).",
             )
         return self

@@ -104,10 +104,10 @@ class Faiss(Backend):
 
 class HnswOptions(Options):
     neighbors: int = Field(32, ge=2)
-    """Links of each vector; more are more exact, slower and larger."""
+    """Links per vector (M). More: higher recall, slower and larger."""
 
     effort: int = Field(200, ge=1)
-    """Candidates looked at for each vector while building and for each query while searching."""
+    """Candidates per vector while building (efConstruction) and per query while searching (efSearch)."""
 
 
 class Hnsw(Faiss):

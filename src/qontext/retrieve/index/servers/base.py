@@ -43,10 +43,10 @@ class ServerOptions(Options):
     other settings, is created again."""
 
     neighbors: int = Field(16, ge=2, le=100)
-    """HNSW: links of each vector; more are more exact, slower and larger."""
+    """HNSW: links per vector (M). More: higher recall, slower and larger."""
 
     effort: int = Field(200, ge=4, le=1000)
-    """HNSW: candidates looked at for each vector while building and for each query while searching."""
+    """HNSW: candidates per vector while building (efConstruction) and per query while searching (ef)."""
 
     lists: int | None = Field(None, ge=1, le=32_768)
     """IVF: cells into which vectors are sorted; by default four times the root of their number."""
@@ -99,7 +99,7 @@ class ServerStore(ABC):
     @abstractmethod
     def write(self, build: str, part: int, rows: StoredRows) -> None:
         """Write the rows of a part in place of those with the same keys, unless it is recorded that the build wrote them.
-        Refused with `taken` where the collection is another build's by now. May be called twice, and twice at a time."""
+        Refused with `rebuilt` where the collection was rebuilt in the meantime. May be called twice, also concurrently."""
 
     @abstractmethod
     def delete(self, keys: Array) -> None:
@@ -114,10 +114,10 @@ class ServerStore(ABC):
         """The number of rows, once finished; None if only this process can write any."""
 
 
-def taken(place: str) -> QontextError:
+def rebuilt(place: str) -> QontextError:
     """The error for a stale build."""
     return QontextError(
-        f"{place} belongs to another build by now", remedy="Search the index that was built last."
+        f"{place} was rebuilt in the meantime", remedy="Search the index that was built last."
     )
 
 
@@ -193,7 +193,7 @@ def runs(keys: Array) -> Array:
 
 
 def check_owner(place: str, owner: tuple[str, str] | None, artifact: Artifact) -> None:
-    """Refuse a collection (named `place`, with what `Store.builds` says) that is gone, or another build's by now."""
+    """Refuse a collection (named `place`, with what `Store.builds` says) that is gone, or was rebuilt in the meantime."""
     if owner is None:
         raise QontextError(f"{place} does not exist", place=artifact.path, remedy="Build the index again.")
     if owner[0] != artifact.meta["key"]:

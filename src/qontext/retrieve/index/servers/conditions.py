@@ -43,7 +43,7 @@ _TEXT = "item #>> '{}'"
 
 
 def _test(condition: Condition, wanted: str) -> tuple[str, list[Any]] | None:
-    """True if `item` meets the condition with one of its alternatives."""
+    """SQL and parameters: `item` meets the condition with one of its alternatives; None if SQL cannot say it."""
     number, is_equal = number_in(wanted), condition.operator in ("=", "!=")
     if number is not None and not abs(number) < _EXACT:
         return None

@@ -37,7 +37,7 @@ from qontext.retrieve.index.servers.base import (
     cells,
     check_owner,
     read_keys,
-    taken,
+    rebuilt,
 )
 from qontext.retrieve.index.servers.conditions import milvus as translate
 from qontext.retrieve.index.servers.conditions import milvus_keys as conditions_of
@@ -172,7 +172,7 @@ class MilvusCollection(ServerStore):
 
     def write(self, build: str, part: int, rows: StoredRows) -> None:
         if (self.builds() or ("",))[0] != build:
-            raise taken(self.place)
+            raise rebuilt(self.place)
         for start in range(0, len(rows.keys), _ROWS):
             some = slice(start, start + _ROWS)
             self.client.upsert(self.name, _records(rows, some))

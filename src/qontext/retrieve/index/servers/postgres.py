@@ -36,7 +36,7 @@ from qontext.retrieve.index.servers.base import (
     cells,
     check_owner,
     read_keys,
-    taken,
+    rebuilt,
 )
 from qontext.retrieve.index.servers.conditions import postgres as translate
 from qontext.retrieve.index.servers.conditions import postgres_keys as condition_of
@@ -173,7 +173,7 @@ class PostgresTable(ServerStore):
         with self.client.transaction():
             own = "SELECT FROM {build} WHERE part = -1 AND build = %s FOR SHARE"
             if not self._execute(own, build).rowcount:
-                raise taken(self.place)
+                raise rebuilt(self.place)
             # Another process at the same part is waited for here; then it has written all.
             done = "INSERT INTO {build} VALUES (%s, %s, %s) ON CONFLICT (part) DO NOTHING"
             if self._execute(done, build, part, len(rows.keys)).rowcount:
