@@ -11,6 +11,7 @@ from qontext import api
 from qontext.adapt import demo
 from qontext.adapt import run as adapt_run
 from qontext.adapt.config import AdaptConfig
+from qontext.frame.errors import QontextError
 
 
 def made_when(root: Path) -> dict[str, int]:
@@ -20,6 +21,11 @@ def made_when(root: Path) -> dict[str, int]:
         for part in ("steps", "index")
         for path in (root / part).glob("*/meta.json")
     }
+
+
+def test_a_budget_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(QontextError, match=r"^demo: the budget '1s' is not a length of time"):
+        api.demo(budget="1s", out=tmp_path / "demo")
 
 
 def test_the_demo_runs_and_a_second_time_has_nothing_to_do(

@@ -357,6 +357,8 @@ def test_budgets(text: str, seconds: float) -> None:
 def test_what_is_no_budget(text: str) -> None:
     with pytest.raises(QontextError, match="is not a length of time"):
         parse_budget(text)
+    with pytest.raises(ValueError, match="is not a length of time"):
+        AdaptConfig(documents="docs", budget=text)  # before any document is read
 
 
 def test_what_is_read_as_what_is_in_the_plan_and_kept_by_updates(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from qontext.evaluation.compare import find_runs, system_names
 from qontext.evaluation.comparison import SystemScores, compare_systems, marks
+from qontext.evaluation.side_by_side import First, example_rows
 from qontext.frame import execution
 from qontext.frame.errors import QontextError
 
@@ -83,6 +84,15 @@ def test_the_first_passages_of_all_systems_side_by_side(
     assert [round(row["value"], 3) for row in example["first"]] == [0.5, 1, 0.333]
     assert example["first"][2]["text"] == "text of q3-wrong1"
     assert capsys.readouterr().out.count("text of q3-wrong1") == 2
+
+
+def test_first_passages_that_look_alike_are_told_apart() -> None:
+    texts = {"left": "insert before equal values", "right": "insert before equal values", "other": "a heap"}
+    row = [First("a", 0.0, "left", False), First("b", 1.0, "right", True), First("c", 0.0, "other", False)]
+    rows = example_rows({"q": row}, "MRR@10", ({"q": "where to insert"}, texts))
+    assert [one["first_passage"] for one in rows] == [
+        "left: insert before equal values", "right: insert before equal values", "a heap",
+    ]  # fmt: skip
 
 
 def test_seeds_are_averaged_and_their_spread_is_told(collection: Path, tmp_path: Path) -> None:

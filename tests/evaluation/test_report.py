@@ -287,6 +287,20 @@ def test_the_recommended_system_is_marked_and_shown_in_examples(folder: Path, tm
     assert '<p class="lead"><b>Use it.</b></p>' in page and '<p class="lead">It is good.</p>' in page
 
 
+def test_examples_that_look_alike_are_told_apart(folder: Path, tmp_path: Path) -> None:
+    same = tmp_path / "same"
+    shutil.copytree(folder / "data", same)
+    rows = [json.loads(line) for line in (same / "corpus.jsonl").read_text().splitlines()]
+    (same / "corpus.jsonl").write_text("".join(json.dumps({**row, "text": "Insert."}) + "\n" for row in rows))
+    runs = [
+        evaluate(tmp_path, name, same, {f"q{i}": rank for i in range(24)})
+        for name, rank in {"a": 2, "b": 1}.items()
+    ]
+    report = api.report(tuple(map(str, runs)), data=same, out=tmp_path / "out")
+    text = (report.path / "report.md").read_text()
+    assert "| q0-w1: Insert. |" in text and "| q0-right: Insert. |" in text
+
+
 def test_arms_of_a_sweep_are_named_by_what_differs_and_seeds_are_one_system(
     folder: Path, tmp_path: Path
 ) -> None:

@@ -196,6 +196,11 @@ class AdaptConfig(StageConfig):
         return self
 
     @model_validator(mode="after")
+    def _valid_budget(self) -> Self:
+        parse_budget(self.budget)
+        return self
+
+    @model_validator(mode="after")
     def _valid_endpoint(self) -> Self:
         if self.endpoint is not None:
             check_endpoint(self.endpoint)

@@ -4,6 +4,7 @@ differ most."""
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -119,20 +120,24 @@ def _example_texts(change: Change, texts: Texts) -> dict[str, str | None]:
 
 
 def example_rows(examples: Mapping[str, Sequence[First]], measure: str, texts: Texts) -> list[dict[str, Any]]:
-    """A row for each query and system: its value, and its first passage, marked if relevant."""
+    """A row for each query and system: its value, and its first passage, marked if relevant. Passages that look alike are
+    told apart by their ids."""
     queries, passages = texts
+    shown = {id: textwrap.shorten(text, _SHOWN, placeholder=" …") for id, text in passages.items()}
+    repeated = Counter(shown.values())
     rows = []
     for query, row in examples.items():
         heading = queries.get(query, query)
         for first in row:
-            text = "no results" if first.passage is None else passages.get(first.passage, first.passage)
+            text = "no results" if first.passage is None else shown.get(first.passage, first.passage)
+            text = f"{first.passage}: {text}" if repeated[text] > 1 else text
             rows.append(
                 {
                     "query": heading,
                     "system": first.system,
                     measure: f"{first.value:.3f}",
                     "": "✓" if first.right else "✗",
-                    "first_passage": textwrap.shorten(text, _SHOWN, placeholder=" …"),
+                    "first_passage": text,
                 }
             )
             heading = ""
