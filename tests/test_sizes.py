@@ -92,8 +92,8 @@ def test_there_are_no_crumbs() -> None:
 QUESTION = re.compile(r"(What|Whether|How|Where|That|Why)\b")
 
 
-def docstrings(source: str) -> Iterator[tuple[int, str]]:
-    """(line, text) of the docstrings of modules, classes, functions and fields."""
+def docstrings(source: str) -> Iterator[tuple[ast.AST, int, str]]:
+    """(node, line, text) of the docstrings of modules, classes, functions and fields."""
     for node in ast.walk(ast.parse(source)):
         body = getattr(node, "body", None)
         values = (
@@ -101,17 +101,20 @@ def docstrings(source: str) -> Iterator[tuple[int, str]]:
         )
         for value in values:
             if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                yield value.lineno, value.value.strip()
+                yield node, value.lineno, value.value.strip()
 
 
 def test_docstrings_say_the_thing() -> None:
     # "The number of texts", not "How many texts there are". A comment stands above a signature, not behind its end.
-    questions = [
-        f"{name}:{line}: {text[:60]}"
-        for name, source in modules().items()
-        for line, text in docstrings(source)
-        if QUESTION.match(text)
-    ]
+    questions, claims = [], []
+    for name, source in modules().items():
+        for node, line, text in docstrings(source):
+            if QUESTION.match(text):
+                questions.append(f"{name}:{line}: {text[:60]}")
+            is_claim = isinstance(node, ast.FunctionDef) and text.startswith("True ")
+            if is_claim and line == node.body[0].lineno and "bool" not in ast.unparse(node.returns):
+                claims.append(f"{name}:{line}: {text[:60]}")
     assert questions == []
+    assert claims == [], "they do not return a truth value"
     behind = re.compile(r"^\s*\)( -> .*)?:\s+#", re.MULTILINE)
     assert [name for name, source in modules().items() if behind.search(source)] == []

@@ -245,7 +245,7 @@ class Searcher:
 
     def _strengths(self, text: str, ids: Sequence[str], among: Among) -> list[float]:
         if not isinstance(self.collection, AdaptedFolder):
-            raise QontextError("how strong a hit is, is only known of a directory of 'qontext adapt'")
+            raise QontextError("only a directory of 'qontext adapt' knows how strong a hit is")
         return strengths(self.collection, text, ids, among)
 
     def _around(self, found: Sequence[Found], count: int) -> dict[str, tuple[str, str]]:

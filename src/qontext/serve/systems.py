@@ -114,7 +114,7 @@ class ServedSystem:
     def strengths(self, question: str, hits: Sequence[ServedHit]) -> list[float]:
         """The shares of the held-out questions whose answers have weaker evidence."""
         if self.directory is None:
-            raise NoSuchPart("how strong a hit is, is only known of a directory of 'qontext adapt'")
+            raise NoSuchPart("only a directory of 'qontext adapt' knows how strong a hit is")
         ids = [self.passages[hit.number].id for hit in hits]
         return strengths(self.directory, text_of(question), ids)
 

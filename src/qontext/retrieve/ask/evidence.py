@@ -221,7 +221,7 @@ def _calibration(folder: AdaptedFolder) -> list[float]:
     values = sorted(_held_out(folder))
     if len(values) < FEWEST:
         raise QontextError(
-            "how strong a hit is, is only known with held-out questions whose answers are in the index",
+            "the strength of a hit needs held-out questions whose answers are in the index",
             place=folder.root,
             remedy="Finish 'qontext adapt' for these documents, and do not clean its steps.",
         )
