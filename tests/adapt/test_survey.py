@@ -117,6 +117,25 @@ def test_files_of_formats_count_as_documents_and_others_as_not_read(tmp_path: Pa
     assert [passage.text for passage in source.sample] == ["The mill grinds flour.", "A boat."]
 
 
+@pytest.mark.parametrize("read", [2, 9])
+def test_a_part_of_the_source_has_a_part_of_the_unusable_documents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: int
+) -> None:
+    """The plan does not say that fewer documents are left out than the run leaves out."""
+    monkeypatch.setattr("qontext.adapt.survey.SAMPLE_DOCUMENTS", read)
+    for name, content in (
+        ("a", b"\xff"),
+        ("b", b"A mill."),
+        ("c", b"A boat."),
+        ("d", b"A leaf."),
+        ("e", b"\xff"),
+    ):
+        (tmp_path / f"{name}.txt").write_bytes(content)
+    number = "at least 1 document is" if read == 2 else "2 documents are"
+    count = 1 if read == 2 else 2
+    assert survey(str(tmp_path)).left_out == f"{number} left out: {count} × wrong encoding."
+
+
 def test_files_that_are_not_read_are_named_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The survey, both times that `adapt` splits, and the results of an update."""
     for name, content in (("a.txt", b"A mill."), ("b.pod", b"A boat."), ("c.bin", b"\0"), ("d.css", b"a{}")):

@@ -271,7 +271,5 @@ def _notes(source: Survey, tokenizer: Any) -> list[str]:
     if source.duplicates > 0.05:
         notes.append(f"{source.duplicates:.0%} of the documents repeat another one, word for word.")
     if source.unusable:
-        documents = "1 document is" if source.unusable == 1 else f"{source.unusable:,} documents are"
-        kinds = ", ".join(f"{count:,} × {kind}" for kind, count in source.problems.items())
-        notes.append(f"{documents} left out: {kinds}.")
+        notes.append(source.left_out)
     return notes

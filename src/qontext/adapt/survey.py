@@ -73,8 +73,8 @@ _LANGUAGES |= {"he": "Hebrew", "hi": "Hindi", "ja": "Japanese", "zh": "Chinese",
 
 @dataclass(frozen=True)
 class Survey:
-    """The result of a survey. Counts are for the whole source, `exact` or extrapolated; `sample` are some of
-    its texts."""
+    """The result of a survey. Counts are for the whole source, `exact` or extrapolated, but those of unusable documents,
+    which are of what was read; `sample` are some of the texts."""
 
     documents: int
     characters: int
@@ -90,6 +90,13 @@ class Survey:
     """The number of files that are not read, by extension."""
     problems: Mapping[str, int] = field(default_factory=dict)
     """The number of unusable documents by kind of problem."""
+
+    @property
+    def left_out(self) -> str:
+        """A sentence about the unusable documents. Where only a part was read, there may be more."""
+        documents = "1 document is" if self.unusable == 1 else f"{self.unusable:,} documents are"
+        kinds = ", ".join(f"{count:,} × {kind}" for kind, count in self.problems.items())
+        return f"{documents if self.exact else f'at least {documents}'} left out: {kinds}."
 
     @property
     def language_name(self) -> str:
