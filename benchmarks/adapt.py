@@ -28,7 +28,7 @@ import numpy as np
 
 from qontext.adapt import recipes, verdict
 from qontext.adapt.config import AdaptConfig
-from qontext.adapt.expectation import Evidence, evidence, expected
+from qontext.adapt.expectation import SplitEvidence, evidence, expected
 from qontext.adapt.plan import Plan
 from qontext.adapt.prepare import prepare
 from qontext.data.collection import load_collection, passage_row
@@ -122,7 +122,7 @@ def row(generated: Scores, of: Mapping[str, Scores]) -> dict[str, Any]:
     }
 
 
-def regrets_with(test: Scores, generated: Evidence) -> Iterator[tuple[int, float]]:
+def regrets_with(test: Scores, generated: SplitEvidence) -> Iterator[tuple[int, float]]:
     """Numbers of real questions to choose by, and the mean regret on the others."""
     count = len(next(iter(test.values())))
     for few in FEW:
@@ -133,7 +133,7 @@ def regrets_with(test: Scores, generated: Evidence) -> Iterator[tuple[int, float
             yield few, round(float(np.mean(found)), 4)
 
 
-def regret_of(test: Scores, generated: Evidence, seen: np.ndarray, others: np.ndarray) -> float:
+def regret_of(test: Scores, generated: SplitEvidence, seen: np.ndarray, others: np.ndarray) -> float:
     """The regret on the other questions of what is chosen on the seen ones."""
     real = evidence({name: values[seen] for name, values in test.items()}, is_real=True)
     chosen = verdict.choose(expected([real, generated]))

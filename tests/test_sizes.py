@@ -118,3 +118,16 @@ def test_docstrings_say_the_thing() -> None:
     assert claims == [], "they do not return a truth value"
     behind = re.compile(r"^\s*\)( -> .*)?:\s+#", re.MULTILINE)
     assert [name for name, source in modules().items() if behind.search(source)] == []
+
+
+SAME = {"QontextRetriever", "SubQuery"}
+"""Classes of one name that are one thing: a retriever for each framework, a sub-query and its form in a request."""
+
+
+def test_a_name_is_that_of_one_thing() -> None:
+    public = re.compile(
+        r"^class ([A-Z]\w*)|^([A-Z]\w*[a-z]\w*) = (?:Literal|Mapping|dict|list|tuple)\[", re.MULTILINE
+    )
+    places = {name: {a or b for a, b in public.findall(source)} for name, source in modules().items()}
+    count = Counter(one for names in places.values() for one in names)
+    assert {one for one, n in count.items() if n > 1} - SAME == set()

@@ -17,7 +17,7 @@ from qontext.adapt.recipes import serving_recipe, training_recipe
 from qontext.adapt.run import ADAPT
 from qontext.adapt.state import Planned, read_planned, with_recorded_settings
 from qontext.adapt.survey import Survey
-from qontext.evaluation.question_model import Asking
+from qontext.evaluation.question_model import AskingTime
 from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
 from qontext.frame.execution import claim_of
@@ -63,7 +63,7 @@ def test_a_plan_that_trains_keeps_to_its_budget(passages: int, minutes: float) -
 
 
 def test_the_questions_of_a_language_model_take_their_time() -> None:
-    slow = replace(RATES, asking=Asking(loading=3, question=0.2))
+    slow = replace(RATES, asking=AskingTime(loading=3, question=0.2))
     for passages, questions in ((500, 50), (20_000, 500)):
         without, asked = (
             make_plan(REQUEST, survey(passages), rates, 384).seconds["hold_out"] for rates in (RATES, slow)
@@ -95,7 +95,7 @@ def test_a_busy_machine_is_said_to_be_busy() -> None:
 
 
 def test_a_slow_language_model_writes_fewer_questions() -> None:
-    slow = make_plan(REQUEST, survey(20_000), replace(RATES, asking=Asking(loading=3, question=6)), 384)
+    slow = make_plan(REQUEST, survey(20_000), replace(RATES, asking=AskingTime(loading=3, question=6)), 384)
     assert slow.questions == int(0.3 * 1_800 / 6) == 90
     assert slow.seconds["hold_out"] == pytest.approx(STAGE_SECONDS + 20_000 / 15_000 + 3 + 90 * 6)
     assert steps(training_recipe(REQUEST, slow))["holdout"]["questions"] == 90

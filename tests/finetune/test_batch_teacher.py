@@ -18,7 +18,7 @@ from qontext.finetune.batch_teacher import BatchTeacher, TaughtInBatch
 from qontext.finetune.batches import Padded, Texts
 from qontext.frame.errors import QontextError
 from qontext.models.batching import FINE, pad
-from qontext.models.folder import Kind
+from qontext.models.folder import TextKind
 from qontext.models.representations.tokens import max_similarity
 from qontext.models.representations.vector import Vector
 from qontext.models.retriever import Retriever
@@ -83,7 +83,7 @@ def colbert(finetune: Finetune, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 def test_the_teacher_scores_texts_as_its_search_does(colbert: Path) -> None:
     model = Retriever(colbert, device="cpu", precision="fp32", packed=True)
-    texts: dict[Kind, list[str]] = {
+    texts: dict[TextKind, list[str]] = {
         "query": ["a river", "mill"],
         "passage": ["River stone. " * 30, "bread", "a"],
     }

@@ -21,7 +21,7 @@ from textual.widgets import OptionList, Static
 
 from qontext import api
 from qontext.retrieve.answers import captions
-from qontext.retrieve.ask.page import Question, SearchPage, editor_at, preview
+from qontext.retrieve.ask.page import QuestionInput, SearchPage, editor_at, preview
 from qontext.retrieve.searcher import Searcher
 
 MILL = "# The mill\n\nIt stands by the river.\n\nThe mill grinds flour for the village. It is old.\n"
@@ -79,7 +79,7 @@ def test_a_question_is_answered_with_a_list_and_a_preview(docs: Path) -> None:
         await pilot.press("down")
         assert hits.highlighted == 1 and "mill grinds" not in str(page.query_one("#text", Static).render())
         await pilot.press("escape")
-        assert isinstance(page.focused, Question)
+        assert isinstance(page.focused, QuestionInput)
 
     drive(page, steps)
     assert [asked["question"] for asked in page.asked] == ["grinds flour"]
@@ -97,7 +97,7 @@ def test_nothing_found_and_a_refused_question_are_said(docs: Path) -> None:
 
     async def steps(pilot: Any) -> None:
         for question, said in (("zebra", "No passage was found."), ("meaning: mill", "error: meaning:")):
-            page.query_one(Question).value = question
+            page.query_one(QuestionInput).value = question
             await pilot.press("enter")
             await pilot.app.workers.wait_for_complete()
             await pilot.pause()

@@ -59,7 +59,7 @@ def _prior(name: str) -> Prior:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class SplitEvidence:
     """The evidence of n questions: the differences of each system from `BASE`, and their standard errors."""
 
     change: Mapping[str, float]
@@ -67,12 +67,12 @@ class Evidence:
     is_real: bool
 
 
-def evidence(values: Mapping[str, NDArray[np.floating]], *, is_real: bool) -> Evidence:
+def evidence(values: Mapping[str, NDArray[np.floating]], *, is_real: bool) -> SplitEvidence:
     """From the nDCG@10 of each question: system → [Q]."""
     base = values[BASE]
     changes = {name: column - base for name, column in values.items()}
     count = len(base)
-    return Evidence(
+    return SplitEvidence(
         {name: float(change.mean()) for name, change in changes.items()},
         {
             name: float(change.std(ddof=1) / count**0.5) if count > 1 else 1.0
@@ -82,7 +82,7 @@ def evidence(values: Mapping[str, NDArray[np.floating]], *, is_real: bool) -> Ev
     )
 
 
-def expected(found: list[Evidence]) -> dict[str, float]:
+def expected(found: list[SplitEvidence]) -> dict[str, float]:
     """System → the expected d, by precision."""
     names = found[0].change
     result = {}

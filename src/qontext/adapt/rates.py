@@ -15,7 +15,7 @@ from qontext.adapt.config import PROMPTS, Request
 from qontext.adapt.survey import spread
 from qontext.data.collection import Passage, passage_row
 from qontext.data.lines import write_jsonl
-from qontext.evaluation.question_model import Asking, time_questions
+from qontext.evaluation.question_model import AskingTime, time_questions
 from qontext.frame import log, machine
 from qontext.frame.workdir import scratch
 from qontext.queries.generators import GENERATORS
@@ -56,7 +56,7 @@ class Rates:
     generated: float
     scored: float
     seconds: float = 0.0
-    asking: Asking = field(default_factory=Asking)
+    asking: AskingTime = field(default_factory=AskingTime)
     load: float = 0.0
 
 
@@ -107,7 +107,7 @@ def measure(
         advance(1)
         scored = _scored(reranker, some) if reranker else 1.0
         advance(1 if reranker else 0)
-        asking = time_questions(question_model, spread(usable, ASKED)) if question_model else Asking()
+        asking = time_questions(question_model, spread(usable, ASKED)) if question_model else AskingTime()
     seconds = time.monotonic() - started
     return Rates(
         trained, encoded, generated, scored, seconds, asking, load if load > machine.cores() else 0.0

@@ -30,7 +30,7 @@ from qontext.frame import artifacts, log
 from qontext.frame.artifacts import ClaimShape, Workdir
 from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
-from qontext.frame.fingerprint import places
+from qontext.frame.fingerprint import Entry, places
 from qontext.frame.inputs import digest_of
 from qontext.models.reference import default_encoder
 from qontext.retrieve.adapted import ADAPTED, PLAN, index_of, is_adapted
@@ -178,9 +178,6 @@ def renamed(before: Planned, claim: dict[str, Any], now: Mapping[str, str | None
 def _key_without_documents(claim: dict[str, Any]) -> str:
     inputs = {name: entry for name, entry in claim["inputs"].items() if name != "documents"}
     return artifacts.key_of({**claim, "format": claim.get("format"), "inputs": inputs})
-
-
-Entry = Mapping[str, str]
 
 
 def with_recorded_settings(

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from qontext import api
-from qontext.adapt.expectation import BASE, Evidence, evidence, expected
+from qontext.adapt.expectation import BASE, SplitEvidence, evidence, expected
 from qontext.adapt.judgments import about_judgments, corrected
 from qontext.evaluation.gather import per_query
 from qontext.frame import log
@@ -151,7 +151,7 @@ def judge(
         differences = [*({"split": JUDGED, **pair} for pair in judgments.pairs), *differences]
         means = {name: judgments.means[name] for name in systems}
         measured, decided = Measured(means, judgments.pairs, judgments.judged, True, "judged"), JUDGED
-        found[people or split] = Evidence(*judgments.changes(BASE, systems), is_real=True)
+        found[people or split] = SplitEvidence(*judgments.changes(BASE, systems), is_real=True)
     hoped = expected(list(found.values()))
     system = choose(hoped)
     sentences = explain(system, measured, hoped)

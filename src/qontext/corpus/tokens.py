@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 TEXTS_PER_CHUNK, TEXTS_PER_BLOCK = 65_536, 1024
-Texts = list[tuple[str, str, list[int]]]
+TitledTexts = list[tuple[str, str, list[int]]]
 
 
 class TokensConfig(PartsConfig):
@@ -121,9 +121,9 @@ class Tokenization(Parts[TokensConfig]):
         Titles.of("sep", tokenizer, self.config.tokenizer)
         return int(tokenizer.sep_token_id)
 
-    def _texts(self, first: int, last: int) -> Texts:
+    def _texts(self, first: int, last: int) -> TitledTexts:
         """Titles and texts of these rows with their sentence starts."""
-        texts: Texts = []
+        texts: TitledTexts = []
         for batch in self.rows.read(first, last):
             rows = batch.to_pydict()
             if self.kind == "queries":
@@ -140,7 +140,9 @@ def vocabulary_hash(tokenizer: Any) -> str:
     return digest_of(words, 8).hex()
 
 
-def _tokenize(texts: Texts, tokenizer: str, titled: bool, separator: int | None) -> dict[str, NDArray[Any]]:
+def _tokenize(
+    texts: TitledTexts, tokenizer: str, titled: bool, separator: int | None
+) -> dict[str, NDArray[Any]]:
     from qontext.corpus import store
 
     titles, bodies = [title for title, *_ in texts] if titled else [], [(text, s) for _, text, s in texts]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from qontext.data.runs import Run
     from qontext.evaluation.datasets import Judged
     from qontext.evaluation.measures import Scores
-    from qontext.evaluation.systems import Asked
+    from qontext.evaluation.systems import SystemSettings
 
 NEIGHBORS = (50, 100)  # the n of nb-recall^n@k, as published
 
@@ -73,11 +73,11 @@ class EvaluateConfig(StageConfig):
     """Run of the next stage's retriever: adds nb-recall, the share of its top results that this run contains."""
 
     @property
-    def asked(self) -> Asked:
+    def asked(self) -> SystemSettings:
         """The settings of --system."""
-        from qontext.evaluation.systems import Asked
+        from qontext.evaluation.systems import SystemSettings
 
-        return Asked(self.run, self.system, self.qrels, self.questions, self.question_model)
+        return SystemSettings(self.run, self.system, self.qrels, self.questions, self.question_model)
 
     def identity(self) -> dict[str, Any]:
         """Without the settings of systems, where there are none."""

@@ -26,7 +26,7 @@ PART = 64
 """Questions that an interrupted stage loses at most."""
 
 
-class Asking(NamedTuple):
+class AskingTime(NamedTuple):
     """Seconds to load the model, and for each question."""
 
     loading: float = 0.0
@@ -55,14 +55,14 @@ def write_questions(model: str, passages: Sequence[Passage], seed: int, work: Wo
     return questions
 
 
-def time_questions(model: str, passages: Sequence[Passage]) -> Asking:
+def time_questions(model: str, passages: Sequence[Passage]) -> AskingTime:
     """The seconds to load the model and to ask a question on this machine."""
     started = time.monotonic()
     generator = _opened(model, seed=0)
     _written(generator, passages[:2], lambda count: None)  # one-time costs
     loaded = time.monotonic()
     _written(generator, passages, lambda count: None)
-    return Asking(loaded - started, (time.monotonic() - loaded) / len(passages))
+    return AskingTime(loaded - started, (time.monotonic() - loaded) / len(passages))
 
 
 def _opened(model: str, seed: int, work: Workdir | None = None) -> Causal:

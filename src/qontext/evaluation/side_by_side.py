@@ -90,11 +90,11 @@ def largest_changes(
     return changes
 
 
-Texts = tuple[dict[str, str], dict[str, str]]
+ExampleTexts = tuple[dict[str, str], dict[str, str]]
 """The texts of queries and of passages."""
 
 
-def texts_of(data: str | None, examples: Mapping[str, Sequence[First]]) -> Texts:
+def texts_of(data: str | None, examples: Mapping[str, Sequence[First]]) -> ExampleTexts:
     """The texts of the examples' queries and passages, from a labeled folder."""
     from qontext.data.collection import read_passages, read_queries
 
@@ -105,12 +105,12 @@ def texts_of(data: str | None, examples: Mapping[str, Sequence[First]]) -> Texts
     return read_queries(data), passages
 
 
-def examples_as_json(row: Sequence[First], texts: Texts) -> list[dict[str, Any]]:
+def examples_as_json(row: Sequence[First], texts: ExampleTexts) -> list[dict[str, Any]]:
     """The first passages of all systems for a query, with their texts."""
     return [asdict(first) | {"text": texts[1].get(first.passage or "")} for first in row]
 
 
-def _example_texts(change: Change, texts: Texts) -> dict[str, str | None]:
+def _example_texts(change: Change, texts: ExampleTexts) -> dict[str, str | None]:
     queries, passages = texts
     return {
         "query_text": queries.get(change.query),
@@ -119,7 +119,9 @@ def _example_texts(change: Change, texts: Texts) -> dict[str, str | None]:
     }
 
 
-def example_rows(examples: Mapping[str, Sequence[First]], measure: str, texts: Texts) -> list[dict[str, Any]]:
+def example_rows(
+    examples: Mapping[str, Sequence[First]], measure: str, texts: ExampleTexts
+) -> list[dict[str, Any]]:
     """A row for each query and system: its value, and its first passage, marked if relevant. Passages that look alike are
     told apart by their ids."""
     queries, passages = texts
@@ -195,7 +197,7 @@ class Comparison(Sequence[Pair]):
         return {system.name: {m: system.mean(m)[0] for m in self.measures} for system in self.systems}
 
     @cached_property
-    def texts(self) -> Texts:
+    def texts(self) -> ExampleTexts:
         return texts_of(self.data, self.examples)
 
     @overload

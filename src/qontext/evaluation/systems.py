@@ -33,7 +33,7 @@ OF_GENERATED = (
 )
 
 
-class Asked(NamedTuple):
+class SystemSettings(NamedTuple):
     """The documents, systems as NAME=SYSTEM, and the questions: labels, or how many are generated, and by what model."""
 
     documents: str
@@ -43,7 +43,7 @@ class Asked(NamedTuple):
     question_model: str | None
 
 
-def evaluate_systems(settings: Asked, work: Workdir) -> dict[str, Any]:
+def evaluate_systems(settings: SystemSettings, work: Workdir) -> dict[str, Any]:
     """Write the page, the runs and the labeled set; returns the summary."""
     systems = outside.all_named(settings.systems)
     trust.require(demand for one in systems.values() for demand in outside.demands({"system": one}))
@@ -86,7 +86,7 @@ def evaluate_systems(settings: Asked, work: Workdir) -> dict[str, Any]:
     return {**summary, "page": str(work.path / DERIVED / "report.html")}
 
 
-def show_systems(settings: Asked) -> dict[str, Any]:
+def show_systems(settings: SystemSettings) -> dict[str, Any]:
     """Only show the scores."""
     with TemporaryDirectory(prefix="qontext-") as folder:
         summary = evaluate_systems(settings, Workdir(Path(folder)))
@@ -94,7 +94,7 @@ def show_systems(settings: Asked) -> dict[str, Any]:
     return {name: value for name, value in summary.items() if name != "page"}
 
 
-def _questions(settings: Asked, steps: Path, split: str) -> Path:
+def _questions(settings: SystemSettings, steps: Path, split: str) -> Path:
     """The folder of `holdout` with passages, questions and judgments."""
     passages = _step(steps, "split", source=settings.documents, on_error="skip")
     if skipped := {kind: n for kind, n in passages.summary.get("skipped", {}).items() if n}:

@@ -28,7 +28,7 @@ from qontext.finetune.batches import LabelKeys, Reader, Texts
 from qontext.finetune.bi_encoder import BiEncoder, sides
 from qontext.finetune.losses.base import WithBatchTeacher
 from qontext.finetune.losses.margin_mse import margin_mse
-from qontext.models.folder import Kind
+from qontext.models.folder import TextKind
 from qontext.models.representations.base import Lengths
 from qontext.models.representations.vector import Vector
 from qontext.models.retriever import Retriever
@@ -48,7 +48,7 @@ class BatchTeacher:
 
     def reader(self) -> Reader:
         """The form in which it reads texts."""
-        layout, kinds = self.model.layout, get_args(Kind)
+        layout, kinds = self.model.layout, get_args(TextKind)
         prompts = {kind: layout.prompt(kind) for kind in kinds}
         longest = (self.representation.longest(kind) or self.model.max_length for kind in kinds)
         lengths = Lengths(*(min(length, self.model.max_length) for length in longest))

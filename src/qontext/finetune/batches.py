@@ -18,7 +18,7 @@ from torch import Tensor
 from qontext.finetune.examples import Examples
 from qontext.frame.artifacts import Workdir
 from qontext.models.batching import FINE, Grid, Ints, pack_by_tokens
-from qontext.models.folder import Kind
+from qontext.models.folder import TextKind
 from qontext.models.representations.base import Lengths
 from qontext.models.titles import Titles
 from qontext.models.tokenizer import lowered
@@ -56,12 +56,12 @@ class Reader:
     """The form in which a model reads texts: the prefix of each kind, the maximum length, and the rule for titles."""
 
     tokenizer: Any
-    prompts: Mapping[Kind, str]
+    prompts: Mapping[TextKind, str]
     lengths: Lengths
     titles: Titles
     lower: bool = False
 
-    def prepared(self, texts: Iterable[tuple[int, str]], kind: Kind) -> Iterator[tuple[int, str]]:
+    def prepared(self, texts: Iterable[tuple[int, str]], kind: TextKind) -> Iterator[tuple[int, str]]:
         prompt = self.prompts.get(kind, "")
         for number, text in texts:
             yield number, lowered(prompt + text, self.tokenizer) if self.lower else prompt + text

@@ -9,7 +9,7 @@ from qontext.serve.passages import FieldFilter
 from qontext.serve.systems import Opener, ServedSystem
 
 
-class Result(NamedTuple):
+class RetrievedPassage(NamedTuple):
     """A passage with its score and metadata."""
 
     id: str
@@ -27,7 +27,7 @@ class SearchSource:
             raise QontextError(f"unknown system {system!r}", remedy=f"Choose from: {', '.join(systems)}.")
         self.system: ServedSystem = systems[system] if system else next(iter(systems.values()))
 
-    def results(self, question: str, k: int, folder: str | None = None) -> list[Result]:
+    def results(self, question: str, k: int, folder: str | None = None) -> list[RetrievedPassage]:
         """The best k passages, best first."""
         if not question.strip():
             raise QontextError("the question is empty")
@@ -48,5 +48,5 @@ class SearchSource:
                 "passage": position,
                 "score": hit.score,
             }
-            results.append(Result(passage.id, passage.text, hit.score, metadata))
+            results.append(RetrievedPassage(passage.id, passage.text, hit.score, metadata))
         return results

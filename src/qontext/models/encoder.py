@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from qontext.frame import log
 from qontext.frame.errors import QontextError
 from qontext.models.families import Family, Predicts, Shared, family_of, make_bidirectional
-from qontext.models.folder import PROMPTS, FolderLayout, Kind, locate
+from qontext.models.folder import PROMPTS, FolderLayout, TextKind, locate
 from qontext.models.load import load_model, new_model, read_config, seeded
 from qontext.models.pooling import read_dense, save_dense
 from qontext.models.precision import keep_fp32
@@ -46,7 +46,7 @@ class Encoder(nn.Module):
 
     dense: Any
     """The folder's dense layers after the pooling."""
-    prompts: dict[Kind, str]
+    prompts: dict[TextKind, str]
     """The prompt before each text of a kind."""
 
     def __init__(
@@ -73,7 +73,7 @@ class Encoder(nn.Module):
         self.dense = nn.ModuleList(read_dense(path) for path in (layout.dense if layout else ()))
         keep_fp32(self.dense)
         self.named_prompts = dict(layout.prompts) if layout else {}
-        self.prompts = {kind: layout.prompt(kind) if layout else "" for kind in get_args(Kind)}
+        self.prompts = {kind: layout.prompt(kind) if layout else "" for kind in get_args(TextKind)}
 
     @property
     def config(self) -> Any:

@@ -41,10 +41,10 @@ from qontext.models.presets import PRESETS
 from qontext.models.representations import REPRESENTATIONS
 from qontext.models.titles import recorded_title
 
-Kind = Literal["query", "passage"]
+TextKind = Literal["query", "passage"]
 QUERY_FOLDER = "query"
 """The folder of the query encoder of an untied pair, in the retriever's directory."""
-PROMPTS: dict[Kind, tuple[str, ...]] = {"query": ("query",), "passage": ("document", "passage", "corpus")}
+PROMPTS: dict[TextKind, tuple[str, ...]] = {"query": ("query",), "passage": ("document", "passage", "corpus")}
 """The names of each kind's prompt in sentence-transformers; the first one that is there counts."""
 _LEGACY_POOLING = {
     "pooling_mode_cls_token": "cls",
@@ -95,7 +95,7 @@ class WeightsIndex(TypedDict, total=False):
     metadata: WeightsSize
 
 
-class Pooling(TypedDict, total=False):
+class PoolingConfig(TypedDict, total=False):
     """The fields read from a pooling's config.json, besides the flags of older versions."""
 
     include_prompt: bool
@@ -184,17 +184,17 @@ class FolderLayout:
         root = _root(self.transformer)
         return REPRESENTATIONS.load(self.representation, place=root and root / "modules.json")
 
-    def prompted(self, prompts: Mapping[Kind, str | None]) -> FolderLayout:
+    def prompted(self, prompts: Mapping[TextKind, str | None]) -> FolderLayout:
         """The layout with other prompts of these kinds: texts, or names of the folder's own; None leaves what there is."""
         named = {PROMPTS[kind][0]: prompt for kind, prompt in self.given(prompts).items()}
         return replace(self, prompts={**self.prompts, **named})
 
-    def given(self, prompts: Mapping[Kind, str | None]) -> dict[Kind, str]:
+    def given(self, prompts: Mapping[TextKind, str | None]) -> dict[TextKind, str]:
         """The texts of those prompts that are not None."""
         own = self.prompts
         return {kind: own.get(prompt, prompt) for kind, prompt in prompts.items() if prompt is not None}
 
-    def prompt(self, kind: Kind) -> str:
+    def prompt(self, kind: TextKind) -> str:
         """The prompt before each text of this kind."""
         name = next((name for name in PROMPTS[kind] if name in self.prompts), self.default_prompt)
         return self.prompts.get(name, "") if name else ""
@@ -271,7 +271,7 @@ def _representation(modules: dict[str, Path], root: Path) -> tuple[str, Path | N
 def _pooling(path: Path | None) -> str:
     if path is None:
         return "mean"
-    config = _read(path / "config.json", Pooling)
+    config = _read(path / "config.json", PoolingConfig)
     if not config.get("include_prompt", True):
         return "mean without the prompt"
     modes = config.get("pooling_mode") or [name for key, name in _LEGACY_POOLING.items() if config.get(key)]

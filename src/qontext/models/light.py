@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from typing_extensions import TypedDict
 
 from qontext.frame.damage import opening, read_json
-from qontext.models.folder import QUERY_FOLDER, FolderLayout, Kind, ModelFolder, locate
+from qontext.models.folder import QUERY_FOLDER, FolderLayout, ModelFolder, TextKind, locate
 
 Floats = NDArray[np.float32]
 
@@ -63,7 +63,7 @@ class LightRetriever:
     def dimension(self) -> int:
         return int(self.weights["embeddings.word_embeddings.weight"].shape[1])
 
-    def encode(self, texts: Sequence[str], kind: Kind) -> Floats:
+    def encode(self, texts: Sequence[str], kind: TextKind) -> Floats:
         """[N, H] vectors of the texts, in their order."""
         return np.stack([self._encode(text, kind) for text in texts])
 
@@ -81,12 +81,12 @@ class LightRetriever:
         vectors_TH: Floats = hidden_TH / np.linalg.norm(hidden_TH, axis=1, keepdims=True)
         return vectors_TH
 
-    def _ids(self, text: str, kind: Kind) -> list[int]:
+    def _ids(self, text: str, kind: TextKind) -> list[int]:
         prepared = (self.layout.prompt(kind) + text).strip()
         ids: list[int] = self.tokenizer.encode(prepared.lower() if self.layout.lower else prepared).ids
         return ids
 
-    def _encode(self, text: str, kind: Kind) -> Floats:
+    def _encode(self, text: str, kind: TextKind) -> Floats:
         hidden_TH = self._forward(self._ids(text, kind))
         vector_H: Floats = hidden_TH[0] if self.layout.pooling == "cls" else hidden_TH.mean(0)
         return vector_H / np.linalg.norm(vector_H) if self.layout.normalize else vector_H
@@ -142,7 +142,7 @@ def light_folder(name: str | os.PathLike[str]) -> ModelFolder | None:
 def open_light(
     name: str | os.PathLike[str],
     max_length: int | None = None,
-    prompts: Mapping[Kind, str | None] | None = None,
+    prompts: Mapping[TextKind, str | None] | None = None,
 ) -> LightRetriever | None:
     """The query encoder of a model folder, with its prompts or others; None if it is not supported here."""
     if (folder := light_folder(name)) is None:

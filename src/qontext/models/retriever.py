@@ -28,7 +28,7 @@ from qontext.models.attention import compute_first_token_alone
 from qontext.models.batching import Ints, grid_for, pad, run_batches
 from qontext.models.encoder import UNLIMITED, load_encoder
 from qontext.models.families import find_family, is_decoder
-from qontext.models.folder import QUERY_FOLDER, Kind, locate
+from qontext.models.folder import QUERY_FOLDER, TextKind, locate
 from qontext.models.load import load_backbone
 from qontext.models.packed import Packed
 from qontext.models.pooling import POOLINGS, read_dense
@@ -86,7 +86,7 @@ class Retriever:
         dimensions: int | None = None,
         title: TitleRule | None = None,
         packed: bool = False,
-        prompts: Mapping[Kind, str | None] | None = None,
+        prompts: Mapping[TextKind, str | None] | None = None,
     ) -> None:
         name = os.fspath(name)
         self._settings: dict[str, Any] = {"device": device, "precision": precision, "pooling": pooling}
@@ -190,7 +190,7 @@ class Retriever:
     def encode(
         self,
         texts: Sequence[str],
-        kind: Kind,
+        kind: TextKind,
         *,
         advance: Callable[[int], None] | None = None,
     ) -> Any:
@@ -198,7 +198,7 @@ class Retriever:
         half = self.of(kind)
         return half.encode_tokens(half.tokenize(texts, kind), kind, advance=advance)
 
-    def of(self, kind: Kind) -> Retriever:
+    def of(self, kind: TextKind) -> Retriever:
         """The encoder for texts of this kind: this one, or the query encoder of an untied pair."""
         half = self.layout.transformer / QUERY_FOLDER
         if kind != "query" or not (half / "config.json").is_file():
@@ -212,7 +212,7 @@ class Retriever:
                 )
         return self._of_queries
 
-    def tokenize(self, texts: Sequence[str], kind: Kind, max_length: int | None = None) -> list[Any]:
+    def tokenize(self, texts: Sequence[str], kind: TextKind, max_length: int | None = None) -> list[Any]:
         """Token ids of each text, with prompt and special tokens, truncated at `max_length` (default: the encoder's)."""
         longest = max_length or self.max_length
         if self.representation is not None:
@@ -222,7 +222,7 @@ class Retriever:
     def encode_tokens(
         self,
         tokens: Sequence[Any],
-        kind: Kind,
+        kind: TextKind,
         *,
         advance: Callable[[int], None] | None = None,
     ) -> Any:
@@ -333,12 +333,12 @@ class Retriever:
         starts, own = np.cumsum([0, *map(len, parts)]), np.concatenate(parts)
         return Packed(starts, form(self._finite(own, own)))
 
-    def _pack(self, tokens: list[Any], kind: Kind) -> Packed:
+    def _pack(self, tokens: list[Any], kind: TextKind) -> Packed:
         assert self.representation is not None
         packed = self.representation.pack(self._represent(tokens, kind))
         return self._finite(packed, packed.values)
 
-    def _forward(self, tokens: list[Any], kind: Kind) -> Tensor:
+    def _forward(self, tokens: list[Any], kind: TextKind) -> Tensor:
         if self.representation is not None:
             return self._represent(tokens, kind)[:, : self.dimension]
         return self._pooled(*self._hidden(tokens))
@@ -356,7 +356,7 @@ class Retriever:
         out_ND = out_ND[:, : self.dimension]
         return nn.functional.normalize(out_ND, dim=1) if self.layout.normalize else out_ND
 
-    def _represent(self, tokens: list[Any], kind: Kind) -> Tensor:
+    def _represent(self, tokens: list[Any], kind: TextKind) -> Tensor:
         """[N, …] the representation, as in training."""
         assert self.representation is not None
         limit: int = self.model.max_length

@@ -13,7 +13,7 @@ import numpy as np
 from qontext.frame.damage import damaged, read_json
 from qontext.frame.disk import require_regular
 from qontext.frame.errors import QontextError, first_line, raise_if_out_of_memory
-from qontext.models.folder import FolderLayout, Kind
+from qontext.models.folder import FolderLayout, TextKind
 
 _SPECIAL = {
     "unk_token": ("[UNK]", "<unk>"),
@@ -87,7 +87,7 @@ def read_tokenizer(folder: Path, *, place: Path | None = None, **settings: Any) 
 
 
 def token_ids(
-    tokenizer: Any, layout: FolderLayout, texts: Sequence[str], kind: Kind, max_length: int
+    tokenizer: Any, layout: FolderLayout, texts: Sequence[str], kind: TextKind, max_length: int
 ) -> list[np.ndarray[Any, Any]]:
     """Token ids of each text, with prompt and special tokens, truncated at the length limit."""
     prompt = layout.prompt(kind)

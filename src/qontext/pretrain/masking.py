@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qontext.models.folder import Kind
+from qontext.models.folder import TextKind
 from qontext.models.tokenizer import Frame, frame_of
 from qontext.training.randomness import U64, below, uniform
 
@@ -44,7 +44,7 @@ class Vocabulary:
     around: tuple[Frame, Frame] | None = None
 
     @staticmethod
-    def of(tokenizer: Any, prompts: Mapping[Kind, str] = MappingProxyType({})) -> Vocabulary:
+    def of(tokenizer: Any, prompts: Mapping[TextKind, str] = MappingProxyType({})) -> Vocabulary:
         ids = {
             name: getattr(tokenizer, f"{name}_token_id")
             for name in ("mask", "cls", "bos", "sep", "eos", "pad")

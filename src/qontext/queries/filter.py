@@ -19,7 +19,7 @@ from qontext.frame.config import Input
 from qontext.frame.errors import QontextError
 from qontext.frame.parts import Outcome, Part, Parts, PartsConfig
 from qontext.frame.stages import Stage
-from qontext.queries.filtering.judges import JUDGES, Judged, JudgedTexts
+from qontext.queries.filtering.judges import JUDGES, JudgedPart, JudgedTexts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -103,7 +103,7 @@ class Filter(Parts[FilterConfig]):
 
 def look_up(
     table: pa.Table, passages: Lookup, place: str, first: int, between: str | None
-) -> tuple[list[str], Judged]:
+) -> tuple[list[str], JudgedPart]:
     """The passage ids of a part's queries, and the part as input of judges."""
     import numpy as np
 
@@ -117,7 +117,7 @@ def look_up(
         )
     ids = [*dict.fromkeys(names)]
     place_of = {id: n for n, id in enumerate(ids)}
-    return ids, Judged(
+    return ids, JudgedPart(
         queries=table["query"].to_pylist(),
         owner=np.array([place_of[id] for id in names], np.int64),
         contents=[entries[id].passage.joined(between) for id in ids],

@@ -33,7 +33,7 @@ KINDS = {
 """Kinds of pairs and their names in tables and plots."""
 DRAWS = 2000
 
-Table = dict[str, dict[str, dict[str, float]]]
+RelevanceTable = dict[str, dict[str, dict[str, float]]]
 """signal → kind of pairs → share, low, high"""
 
 
@@ -172,7 +172,7 @@ def with_interval(related: Array, seed: int) -> dict[str, float]:
     return {"share": float(related.mean()), "low": float(low), "high": float(high)}
 
 
-def as_markdown(table: Table, pairs: int, labels: dict[str, str]) -> str:
+def as_markdown(table: RelevanceTable, pairs: int, labels: dict[str, str]) -> str:
     lines = [
         f"| judged related by ({pairs} pairs) | {' | '.join(KINDS.values())} |",
         "|---|" + "---|" * len(KINDS),
@@ -188,7 +188,7 @@ def _share(cell: dict[str, float]) -> str:
     return f"{cell['share']:.1%} [{cell['low']:.1%}, {cell['high']:.1%}]"
 
 
-def _plot(table: Table, pairs: int, labels: dict[str, str], path: Path) -> None:
+def _plot(table: RelevanceTable, pairs: int, labels: dict[str, str], path: Path) -> None:
     import numpy as np
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from qontext.data.collection import Passage, Qrels
-    from qontext.models.folder import FolderLayout, Kind
+    from qontext.models.folder import FolderLayout, TextKind
     from qontext.models.retriever import Retriever
     from qontext.retrieve.rankers import Encodes
 
@@ -278,7 +278,7 @@ class ExportedEncoder:
         half = folder / QUERY_FOLDER
         self.queries = ExportedEncoder(half, open) if half.is_dir() else self
 
-    def encode(self, texts: Sequence[str], kind: Kind) -> Array:
+    def encode(self, texts: Sequence[str], kind: TextKind) -> Array:
         """[N, D] vectors of the texts, in their order."""
         import numpy as np
 

@@ -26,7 +26,7 @@ from qontext.release.model import ModelFormat, ModelOptions
 if TYPE_CHECKING:
     import numpy as np
 
-    from qontext.models.folder import Kind
+    from qontext.models.folder import TextKind
     from qontext.models.retriever import Retriever
     from qontext.retrieve.rankers import Encodes
 
@@ -84,7 +84,7 @@ class Static(ModelFormat):
         model = StaticModel.from_pretrained(folder)
 
         class Encoder:
-            def encode(self, texts: Any, kind: Kind) -> Array:
+            def encode(self, texts: Any, kind: TextKind) -> Array:
                 vectors: Array = model.encode(list(texts), max_length=None)
                 return vectors
 

@@ -39,7 +39,7 @@ from qontext.retrieve.system import System, SystemName
 
 if TYPE_CHECKING:
     from qontext.data.passage import Passage
-    from qontext.models.folder import Kind
+    from qontext.models.folder import TextKind
     from qontext.retrieve.encoded.token_bits import TokenBits
     from qontext.retrieve.index.lexical import LexicalIndex
     from qontext.retrieve.where import Mask
@@ -301,7 +301,7 @@ class AdaptedFolder:
         return QueryEncoder(self.model, self.read_tokens, self.device, self.prompts)
 
     @cached_property
-    def prompts(self) -> dict[Kind, str | None]:
+    def prompts(self) -> dict[TextKind, str | None]:
         """The prompts of the vectors, if not those of the encoder's folder."""
         from qontext.retrieve.encoded.vectors import prompts_of
 
@@ -362,7 +362,7 @@ class QueryEncoder:
     """An encoder of one vector that is loaded on first use. A few texts are encoded in NumPy where it can, since torch takes
     seconds to import."""
 
-    def __init__(self, model: str, max_length: int, device: str, prompts: dict[Kind, str | None]) -> None:
+    def __init__(self, model: str, max_length: int, device: str, prompts: dict[TextKind, str | None]) -> None:
         self.model, self.max_length, self.device, self.prompts = model, max_length, device, prompts
 
     @property
@@ -370,10 +370,10 @@ class QueryEncoder:
         """True if a few texts are encoded without torch."""
         return self._is_light
 
-    def encode(self, texts: Sequence[str], kind: Kind) -> Any:
+    def encode(self, texts: Sequence[str], kind: TextKind) -> Any:
         return self._for(len(texts)).encode(texts, kind)
 
-    def token_vectors(self, texts: Sequence[str], kind: Kind) -> list[Any]:
+    def token_vectors(self, texts: Sequence[str], kind: TextKind) -> list[Any]:
         vectors: list[Any] = self._for(len(texts)).encode_tokens_of_queries(texts)
         return vectors
 

@@ -21,7 +21,7 @@ from qontext.frame.stages import Stage
 
 if TYPE_CHECKING:
     from qontext.data.passage import Passage
-    from qontext.models.folder import Kind
+    from qontext.models.folder import TextKind
     from qontext.models.packed import Packed
 
 BLOCK = 16_384
@@ -83,7 +83,7 @@ class EncodeConfig(PartsConfig, ComputeConfig):
         return without_empty(super().identity(), "query_prompt", "passage_prompt")
 
     @property
-    def prompts(self) -> dict[Kind, str | None]:
+    def prompts(self) -> dict[TextKind, str | None]:
         """The prompts that are set."""
         return {"query": self.query_prompt, "passage": self.passage_prompt}
 

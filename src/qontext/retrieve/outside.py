@@ -166,10 +166,10 @@ def open_outside(spec: str) -> Outside:
     trust.require(demands({"system": spec}))
     if spec.startswith("mcp:"):
         return Tool(spec)
-    return Url(spec) if _is_url(spec) else Command(spec)
+    return Url(spec) if _is_url(spec) else OutsideCommand(spec)
 
 
-class Command(Outside):
+class OutsideCommand(Outside):
     """A program that is run for each question."""
 
     def ask(self, question: str, k: int) -> list[Result]:

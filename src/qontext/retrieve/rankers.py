@@ -17,7 +17,7 @@ from qontext.retrieve.index import Array, Index, check_found
 if TYPE_CHECKING:
     from qontext.data.passage import Passage
     from qontext.data.runs import Run
-    from qontext.models.folder import Kind
+    from qontext.models.folder import TextKind
     from qontext.retrieve.encoded.token_bits import TokenBits
     from qontext.retrieve.where import Mask
 
@@ -33,7 +33,7 @@ Among: TypeAlias = "Callable[[Index], Mask | None]"
 class Encodes(Protocol):
     """The encoder of an index."""
 
-    def encode(self, texts: Sequence[str], kind: Kind) -> Any:
+    def encode(self, texts: Sequence[str], kind: TextKind) -> Any:
         """[N, D] vectors, or packed representations."""
         ...
 
@@ -44,7 +44,7 @@ class EncodesTokens(Protocol):
     model: str
     """A folder or a Hub name."""
 
-    def token_vectors(self, texts: Sequence[str], kind: Kind) -> list[Array]:
+    def token_vectors(self, texts: Sequence[str], kind: TextKind) -> list[Array]:
         """[T, D] for each text: the vectors of its tokens."""
         ...
 
@@ -65,7 +65,7 @@ class Ranker(ABC):
     """Ranks the passages of a collection."""
 
     @abstractmethod
-    def rank(self, queries: Queries, k: int, *, kind: Kind = "query", among: Among = everything) -> Run:
+    def rank(self, queries: Queries, k: int, *, kind: TextKind = "query", among: Among = everything) -> Run:
         """The best k passages of each query. Texts of the `kind` passage find similar passages."""
 
 
@@ -75,7 +75,7 @@ class IndexRanker(Ranker):
     def __init__(self, index: Index, encoder: Encodes | None = None) -> None:
         self.index, self.encoder = index, encoder
 
-    def rank(self, queries: Queries, k: int, *, kind: Kind = "query", among: Among = everything) -> Run:
+    def rank(self, queries: Queries, k: int, *, kind: TextKind = "query", among: Among = everything) -> Run:
         import numpy as np
 
         from qontext.data.runs import Run
@@ -88,7 +88,7 @@ class IndexRanker(Ranker):
         return Run.from_codes(query_codes, list(queries), codes, names, scores[is_hit])
 
     def top(
-        self, queries: Sequence[str] | Array, k: int, *, kind: Kind = "query", rows: Mask | None = None
+        self, queries: Sequence[str] | Array, k: int, *, kind: TextKind = "query", rows: Mask | None = None
     ) -> tuple[Array, Array]:
         """([N, k] numbers of passages, [N, k] scores) of texts or their vectors; -1 where there are fewer."""
         inputs: Any = queries
@@ -103,7 +103,7 @@ class Fused(Ranker):
     def __init__(self, rankers: Sequence[Ranker], weights: Sequence[float]) -> None:
         self.rankers, self.weights = rankers, weights
 
-    def rank(self, queries: Queries, k: int, *, kind: Kind = "query", among: Among = everything) -> Run:
+    def rank(self, queries: Queries, k: int, *, kind: TextKind = "query", among: Among = everything) -> Run:
         from qontext.retrieve.fuse import hybrid
 
         depth = max(k, CANDIDATES)
@@ -117,7 +117,7 @@ class TokenReranked(Ranker):
     def __init__(self, first: Ranker, bits: TokenBits, encoder: EncodesTokens, weight: float) -> None:
         self.first, self.bits, self.encoder, self.weight = first, bits, encoder, weight
 
-    def rank(self, queries: Queries, k: int, *, kind: Kind = "query", among: Among = everything) -> Run:
+    def rank(self, queries: Queries, k: int, *, kind: TextKind = "query", among: Among = everything) -> Run:
         candidates = self.first.rank(queries, max(k, CANDIDATES), kind=kind, among=among)
         vectors = self.encoder.token_vectors([queries[query] for query in candidates.queries], kind)
         return self.bits.reranked(candidates, vectors, self.weight).top(k)
@@ -138,7 +138,7 @@ class PairReranked(Ranker):
         self.first, self.model, self.passages = first, model, passages
         self.depth, self.weight = depth, weight
 
-    def rank(self, queries: Queries, k: int, *, kind: Kind = "query", among: Among = everything) -> Run:
+    def rank(self, queries: Queries, k: int, *, kind: TextKind = "query", among: Among = everything) -> Run:
         import numpy as np
 
         from qontext.data.runs import Run

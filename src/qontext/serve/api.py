@@ -12,9 +12,9 @@ from fastapi.responses import PlainTextResponse, Response
 from starlette.concurrency import run_in_threadpool
 
 from qontext.frame.errors import QontextError
+from qontext.models.folder import TextKind
 from qontext.retrieve.ask.evidence import Evidence
 from qontext.serve.errors import Unknown
-from qontext.serve.models import Kind
 from qontext.serve.passages import FieldFilter
 from qontext.serve.schemas import (
     ERRORS,
@@ -40,8 +40,8 @@ from qontext.serve.systems import ServedHit, ServedSystem
 AT_ONCE = 100
 """Hits that are put together without a thread; meanwhile no other request is read."""
 router = APIRouter(responses=ERRORS)
-_SUFFIXES: dict[str, Kind] = {"-query": "query", "-passage": "passage"}
-_KINDS: dict[str, Kind] = {
+_SUFFIXES: dict[str, TextKind] = {"-query": "query", "-passage": "passage"}
+_KINDS: dict[str, TextKind] = {
     "query": "query", "search_query": "query",
     "passage": "passage", "document": "passage", "search_document": "passage",
 }  # fmt: skip
@@ -172,7 +172,7 @@ def _hit(system: ServedSystem, query: str, rank: int, hit: ServedHit) -> SearchH
     )
 
 
-def _model_and_kind(body: EmbeddingRequest, service: Service) -> tuple[str, Kind]:
+def _model_and_kind(body: EmbeddingRequest, service: Service) -> tuple[str, TextKind]:
     name, in_name = body.model, None
     for suffix, kind in _SUFFIXES.items():
         if name not in service.encoders and name.endswith(suffix):

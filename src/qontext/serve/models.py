@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from qontext.data.passage import Passage
+from qontext.models.folder import TextKind
 
-Kind = Literal["query", "passage"]
 Array = np.ndarray[Any, Any]
 
 
@@ -22,8 +22,8 @@ class ServedEncoder:
         *,
         device: str,
         precision: Any,
-        lengths: dict[Kind, int | None],
-        prompts: dict[Kind, str | None],
+        lengths: dict[TextKind, int | None],
+        prompts: dict[TextKind, str | None],
     ) -> None:
         from qontext.models.retriever import Retriever
 
@@ -35,17 +35,17 @@ class ServedEncoder:
     def dimension(self) -> int:
         return self.retriever.dimension
 
-    def encode(self, texts: Sequence[str], kind: Kind) -> Array:
+    def encode(self, texts: Sequence[str], kind: TextKind) -> Array:
         """[N, D] vectors in fp32."""
         return self.embed(texts, kind)[0]
 
-    def embed(self, texts: Sequence[str], kind: Kind) -> tuple[Array, list[int]]:
+    def embed(self, texts: Sequence[str], kind: TextKind) -> tuple[Array, list[int]]:
         """([N, D] vectors in fp32, [N] tokens read of each text)."""
         half = self.retriever.of(kind)
         tokens = half.tokenize(texts, kind, self._lengths[kind])
         return half.encode_tokens(tokens, kind), [len(ids) for ids in tokens]
 
-    def token_vectors(self, texts: Sequence[str], kind: Kind) -> list[Array]:
+    def token_vectors(self, texts: Sequence[str], kind: TextKind) -> list[Array]:
         """[T, H] for each text: the vectors of its tokens."""
         half = self.retriever.of(kind)
         packed = half.encode_each_token(half.tokenize(texts, kind, self._lengths[kind]))

@@ -16,13 +16,13 @@ from fastapi.responses import RedirectResponse, Response
 
 from qontext.data.collection import Passage
 from qontext.frame.errors import QontextError
+from qontext.models.folder import TextKind
 from qontext.retrieve.analyzer import term_of
 from qontext.retrieve.ask.evidence import Evidence
 from qontext.retrieve.ask.questions import text_of
 from qontext.retrieve.snippets import unwrapped
 from qontext.serve.api import service_of
 from qontext.serve.errors import ServeError, Unknown
-from qontext.serve.models import Kind
 from qontext.serve.passages import FieldFilter
 from qontext.serve.schemas import LONGEST_CONDITION, LONGEST_QUERY, MOST_CONDITIONS
 from qontext.serve.security import COOKIE, TOO_MANY, client_of
@@ -80,7 +80,7 @@ async def search(request: Request) -> Response:
     if not text:
         return page("search.html", request, **empty)
     only = FieldFilter(form["folder"] or None, form["document"] or None, tuple(form["where"]))
-    kind: Kind = "passage" if form["like"] else "query"
+    kind: TextKind = "passage" if form["like"] else "query"
     k = form["k"] + (own is not None)
     try:
         how: dict[str, Any] = {"group": form["group"]}

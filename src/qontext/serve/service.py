@@ -12,12 +12,13 @@ import numpy as np
 from qontext.data.collection import Passage, Qrels
 from qontext.frame import log
 from qontext.frame.errors import QontextError, did_you_mean
+from qontext.models.folder import TextKind
 from qontext.retrieve.ask.evidence import Evidence
 from qontext.retrieve.ask.questions import GroupBy
 from qontext.serve.batching import Batcher
 from qontext.serve.errors import Unknown
 from qontext.serve.metrics import ServerMetrics
-from qontext.serve.models import Kind, Reranker, ServedEncoder
+from qontext.serve.models import Reranker, ServedEncoder
 from qontext.serve.passages import FieldFilter
 from qontext.serve.systems import Opener, ServedHit, ServedSystem, reranked
 
@@ -99,7 +100,7 @@ class Service:
         texts: list[str],
         k: int,
         only: FieldFilter,
-        kind: Kind = "query",
+        kind: TextKind = "query",
         *,
         group: GroupBy = "passage",
         min_score: float | None = None,
@@ -139,7 +140,7 @@ class Service:
         (found,) = await self.batcher.run(("explain", id(system)), explain, [(text, hits)])
         return list(found)
 
-    async def embed(self, encoder: ServedEncoder, texts: list[str], kind: Kind) -> tuple[Array, int]:
+    async def embed(self, encoder: ServedEncoder, texts: list[str], kind: TextKind) -> tuple[Array, int]:
         """([N, D] vectors, tokens read)."""
 
         def encode(items: list[str]) -> list[tuple[Array, int]]:

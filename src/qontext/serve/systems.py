@@ -17,6 +17,7 @@ from qontext.data.places import Found, Place
 from qontext.frame.artifacts import Artifact, open_artifact
 from qontext.frame.errors import QontextError
 from qontext.frame.inputs import find
+from qontext.models.folder import TextKind
 from qontext.models.retriever import Retriever
 from qontext.retrieve.adapted import PLAN, AdaptedFolder, dense_index, is_adapted, reranker_of
 from qontext.retrieve.ask.evidence import Evidence, evidence, parts_of, strengths
@@ -31,7 +32,7 @@ from qontext.retrieve.snippets import SNIPPET, snippet
 from qontext.retrieve.system import EncoderName, System
 from qontext.retrieve.where import Mask, passages_of
 from qontext.serve.errors import Failed
-from qontext.serve.models import Kind, Reranker, ServedEncoder
+from qontext.serve.models import Reranker, ServedEncoder
 from qontext.serve.passages import FieldFilter, Passages
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ class ServedSystem:
         texts: Sequence[str],
         k: int,
         only: FieldFilter | None = None,
-        kind: Kind = "query",
+        kind: TextKind = "query",
         group: GroupBy = "passage",
     ) -> list[Ranking]:
         """For each text the best k passages that the filter accepts; of each document only the best one, if the group is
@@ -156,7 +157,7 @@ class ServedSystem:
         except QontextError as error:  # not a mistake of the client: conditions were checked above
             raise Failed(error.message, place=error.place, remedy=error.remedy) from error
 
-    def _rankings(self, texts: Sequence[str], k: int, kind: Kind, accepted: Mask | None) -> list[Ranking]:
+    def _rankings(self, texts: Sequence[str], k: int, kind: TextKind, accepted: Mask | None) -> list[Ranking]:
         def among(index: Index) -> Mask | None:
             return None if accepted is None else accepted[self.numbers[id(index)]]
 
@@ -322,7 +323,7 @@ class Opener:
         """The encoder for an index of so many dimensions."""
         key = (path, query, passage, dimensions, *prompts.items())
         if key not in self._encoders:
-            lengths: dict[Kind, int | None] = {"query": query, "passage": passage}
+            lengths: dict[TextKind, int | None] = {"query": query, "passage": passage}
             form: dict[str, Any] = {"device": self.device, "precision": self.precision, "prompts": prompts}
             self._encoders[key] = ServedEncoder(path, lengths=lengths, **form)
         return self._encoders[key]

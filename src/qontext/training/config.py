@@ -16,7 +16,7 @@ from qontext.frame.parts import RunsOn
 if TYPE_CHECKING:
     from qontext.models.batching import Grid
     from qontext.models.encoder import Encoder
-    from qontext.models.folder import Kind
+    from qontext.models.folder import TextKind
     from qontext.training.time_limit import TimeLimit
 
 
@@ -214,7 +214,7 @@ class EncoderConfig(AdaptedConfig):
             dropout=self.dropout,
             bidirectional=self.attention == "bidirectional",
         )
-        given: dict[Kind, str | None] = {"query": self.query_prompt, "passage": self.passage_prompt}
+        given: dict[TextKind, str | None] = {"query": self.query_prompt, "passage": self.passage_prompt}
         for kind, prompt in given.items():
             if prompt is not None:
                 encoder.prompts[kind] = encoder.named_prompts.get(prompt, prompt)

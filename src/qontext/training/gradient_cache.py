@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from qontext.training.batch import Losses
 from qontext.training.distributed import RankGroup
 
-Losses = dict[str, Tensor]
 M = TypeVar("M")
 SCORES_PER_BLOCK = 1 << 22
 """Scores per block: 16 MiB, and a few times that with their masks and gradients."""

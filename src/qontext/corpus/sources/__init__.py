@@ -158,7 +158,7 @@ def _size(files: list[Path]) -> int:
 
 def _open_files(name: str, files: list[Path], fields: FieldNames, encoding: str) -> Source:
     from qontext.corpus.sources.lines import ending
-    from qontext.corpus.sources.records import JsonLines, Parquet, Tsv
+    from qontext.corpus.sources.records import JsonLines, ParquetRecords, Tsv
 
     kind = ending(files[0])
     if kind in (".jsonl", ".json"):
@@ -166,7 +166,7 @@ def _open_files(name: str, files: list[Path], fields: FieldNames, encoding: str)
     if kind in (".tsv", ".txt"):
         return Tsv(name, files, fields, encoding)
     if kind == ".parquet":
-        return Parquet(name, files, fields)
+        return ParquetRecords(name, files, fields)
     return _open_document(name, files[0], encoding, {})
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from qontext.data.records import Document
 
 
-Kind = Literal[
+ProblemKind = Literal[
     "broken JSON",
     "not an object",
     "missing field",
@@ -32,7 +32,7 @@ Kind = Literal[
     "empty text",
 ]
 
-UNREADABLE: tuple[Kind, ...] = (
+UNREADABLE: tuple[ProblemKind, ...] = (
     "damaged document",
     "encrypted",
     "no text layer",
@@ -52,7 +52,7 @@ class Problem:
     """
 
     place: str
-    kind: Kind
+    kind: ProblemKind
     message: str
 
 

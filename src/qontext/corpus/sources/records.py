@@ -156,7 +156,7 @@ def _layout(line: str, place: str) -> list[str]:
 _ROWS = 1024
 
 
-class Parquet(Source):
+class ParquetRecords(Source):
     """The rows of one or more Parquet files, with the same fields as in JSON Lines."""
 
     def __init__(self, name: str, files: Sequence[Path], names: FieldNames) -> None:

@@ -16,7 +16,7 @@ from qontext.frame import config
 from qontext.frame.damage import opening, read_json
 from qontext.frame.errors import QontextError
 from qontext.models.encoder import Encoder
-from qontext.models.folder import FolderLayout, Kind
+from qontext.models.folder import FolderLayout, TextKind
 from qontext.models.load import seeded
 from qontext.models.packed import Packed
 from qontext.models.representations import REPRESENTATIONS
@@ -155,11 +155,11 @@ class Representation(nn.Module):
         """D: the size of what is compared."""
         return encoder.hidden_size
 
-    def longest(self, kind: Kind) -> int | None:
+    def longest(self, kind: TextKind) -> int | None:
         """Maximum tokens of a text of this kind, if the folder says so."""
         return None
 
-    def prompts(self) -> dict[Kind, str]:
+    def prompts(self) -> dict[TextKind, str]:
         """The prompt of each kind of text."""
         return {}
 

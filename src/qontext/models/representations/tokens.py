@@ -32,7 +32,7 @@ from qontext.frame.config import Options
 from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
 from qontext.models.encoder import Encoder
-from qontext.models.folder import FolderLayout, Kind
+from qontext.models.folder import FolderLayout, TextKind
 from qontext.models.load import seeded
 from qontext.models.packed import Packed
 from qontext.models.pooling import read_dense
@@ -42,7 +42,7 @@ from qontext.models.save import ModuleFolder, write_modules
 
 PRODUCTS_PER_BLOCK = 1 << 24
 """Products of token vectors that are computed at once: 64 MiB."""
-MARKERS: dict[Kind, str] = {"query": "[unused0]", "passage": "[unused1]"}
+MARKERS: dict[TextKind, str] = {"query": "[unused0]", "passage": "[unused1]"}
 CARD = """---
 library_name: sentence-transformers
 pipeline_tag: feature-extraction
@@ -176,10 +176,10 @@ class Tokens(Representation):
     def width(self, encoder: Encoder) -> int:
         return self.linear.out_features
 
-    def longest(self, kind: Kind) -> int | None:
+    def longest(self, kind: TextKind) -> int | None:
         return self.lengths.query if kind == "query" else self.lengths.passage
 
-    def prompts(self) -> dict[Kind, str]:
+    def prompts(self) -> dict[TextKind, str]:
         return MARKERS if self.has_markers else {}
 
     def save(self, encoder: Encoder, folder: Path, lengths: Lengths, *, max_length: int) -> None:
@@ -202,7 +202,7 @@ class Tokens(Representation):
             ),
             ModuleFolder("base.modules.normalize.Normalize", "3_Normalize", _EACH),
         ]
-        names: dict[Kind, str] = {"query": "query", "passage": "document"}
+        names: dict[TextKind, str] = {"query": "query", "passage": "document"}
         write_modules(
             folder,
             "MultiVectorEncoder",

@@ -17,13 +17,13 @@ from qontext.frame.errors import QontextError
 from qontext.frame.kinds import Kind, Kinds
 
 if TYPE_CHECKING:
-    from qontext.models.folder import Kind as TextKind
+    from qontext.models.folder import TextKind
     from qontext.queries.filtering.lookup import Lookup
     from qontext.queries.filtering.searchers import TextIndex
     from qontext.queries.words import Array
 
 
-class Judged(NamedTuple):
+class JudgedPart(NamedTuple):
     """N queries and the U passages that they belong to."""
 
     queries: list[str]
@@ -75,7 +75,7 @@ class Judge(ABC):
         """Open the judge, with the statistics of the collection that it needs."""
 
     @abstractmethod
-    def __call__(self, part: Judged) -> dict[str, Array]:
+    def __call__(self, part: JudgedPart) -> dict[str, Array]:
         """[N] each: `score` between 0 and 1, `passed`, and the judge's additional columns."""
 
 
@@ -97,7 +97,7 @@ class ByOverlap(Judge):
     def open(cls, options: OverlapOptions, collection: JudgedTexts, work: Workdir) -> Judge:
         return cls(options.at_least, options.at_most)
 
-    def __call__(self, part: Judged) -> dict[str, Array]:
+    def __call__(self, part: JudgedPart) -> dict[str, Array]:
         from qontext.queries.filtering import signals
 
         shares = signals.overlap(part.queries, [part.contents[n] for n in part.owner.tolist()])
@@ -130,7 +130,7 @@ class ByReranker(Judge):
     def open(cls, options: RerankerOptions, collection: JudgedTexts, work: Workdir) -> Judge:
         return cls(open_reranker(str(options.reranker), options.device, work), options.at_least)
 
-    def __call__(self, part: Judged) -> dict[str, Array]:
+    def __call__(self, part: JudgedPart) -> dict[str, Array]:
         from qontext.queries.filtering import signals
 
         chance = signals.probabilities(
@@ -181,7 +181,7 @@ class ByRetrieval(Judge):
         )
         return cls(forward, max(options.depth, options.top), options.ranks)
 
-    def __call__(self, part: Judged) -> dict[str, Array]:
+    def __call__(self, part: JudgedPart) -> dict[str, Array]:
         from qontext.queries.filtering import signals
 
         ranks = signals.rank(part.queries, part.numbers[part.owner], self.forward, self.depth)
@@ -206,7 +206,7 @@ class Mutual(Judge):
         backward = open_searcher(retriever, work, "queries", texts, total, "query", "passage")
         return cls(forward, backward, max(options.depth, options.top), options.ranks)
 
-    def __call__(self, part: Judged) -> dict[str, Array]:
+    def __call__(self, part: JudgedPart) -> dict[str, Array]:
         import numpy as np
 
         from qontext.queries.filtering import signals

@@ -19,7 +19,7 @@ def joined(texts: Iterable[Passage | str], between: str | None) -> list[str]:
     return [text if isinstance(text, str) else text.joined(between) for text in texts]
 
 
-class Entry(NamedTuple):
+class NumberedPassage(NamedTuple):
     """A passage and its number in the collection."""
 
     number: int
@@ -39,13 +39,13 @@ class Lookup:
         if not self.count:
             raise QontextError("contains no passages", place=source)
         self._stream: Iterator[tuple[int, Passage]] = iter(())
-        self._last: dict[str, Entry] = {}
+        self._last: dict[str, NumberedPassage] = {}
 
     def contents(self, between: str | None = " ") -> Iterator[str]:
         """Titles and texts in order, with `between` between them; None leaves out the titles."""
         return (passage.joined(between) for passage in read_passages(self.source))
 
-    def find(self, ids: Iterable[str]) -> dict[str, Entry]:
+    def find(self, ids: Iterable[str]) -> dict[str, NumberedPassage]:
         """The passages with these ids, searching from where the last lookup ended."""
         requested = set(ids)
         entries = {id: self._last[id] for id in requested & self._last.keys()}
@@ -54,7 +54,7 @@ class Lookup:
                 break
             number, passage = self._next()
             if passage.id in requested:
-                entries[passage.id] = Entry(number, passage)
+                entries[passage.id] = NumberedPassage(number, passage)
         self._last = entries
         return entries
 

@@ -15,7 +15,7 @@ import numpy as np
 from qontext.frame import log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.damage import read_array
-from qontext.models.folder import Kind
+from qontext.models.folder import TextKind
 from qontext.queries.words import Array, batches
 from qontext.retrieve.bm25 import Bm25
 from qontext.retrieve.encoded.vectors import ArrayVectors
@@ -31,7 +31,7 @@ class TextIndex:
     """An index of texts by number. Search inputs are texts, encoded as `kind`, or their vectors."""
 
     ranker: IndexRanker
-    kind: Kind = "query"
+    kind: TextKind = "query"
     between: str | None = " "
     """Stands between the title and the text of a passage; None leaves out the title."""
 
@@ -41,7 +41,7 @@ class TextIndex:
         return cls(IndexRanker(LexicalIndex(Bm25.build(texts, [f"{n:012d}" for n in range(count)]))))
 
     @classmethod
-    def dense(cls, retriever: Any, vectors: ArrayVectors, kind: Kind) -> TextIndex:
+    def dense(cls, retriever: Any, vectors: ArrayVectors, kind: TextKind) -> TextIndex:
         """Inner products of a retriever's vectors."""
         from qontext.retrieve.index.exact import ExactIndex
 
@@ -62,7 +62,7 @@ class TextIndex:
 
 
 def encode_into(
-    work: Workdir, name: str, retriever: Any, texts: Iterable[str], kind: Kind, total: int
+    work: Workdir, name: str, retriever: Any, texts: Iterable[str], kind: TextKind, total: int
 ) -> ArrayVectors:
     """Vectors of the texts, one file per block as in `encode`; a killed run resumes after the last complete one."""
     from qontext.retrieve.encode import BLOCK, ahead

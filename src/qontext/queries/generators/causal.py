@@ -19,7 +19,7 @@ from qontext.frame.config import ComputeConfig, Input
 from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
 from qontext.queries.generators import Generator, Task
-from qontext.queries.generators.causal_prompts import Kind, Prompt, read_query, tokens_with
+from qontext.queries.generators.causal_prompts import Prompt, QueryKind, read_query, tokens_with
 from qontext.queries.generators.t5 import (
     CHARACTERS_PER_TOKEN,
     SETTINGS_FILE,
@@ -34,7 +34,7 @@ class CausalOptions(SamplingOptions, ComputeConfig):
 
     model: Annotated[str | None, Input()] = None
     """Decoder-only language model: a folder with safetensors, a GGUF file, or a Hub name. Required."""
-    query_kind: Kind | None = None
+    query_kind: QueryKind | None = None
     """Kind of query: question, keywords, claim or title. Default: question, or what the model was fine-tuned on."""
     examples: Annotated[int, Field(ge=0, le=3)] = 3
     """Worked examples in the prompt, 0 to 3. Not used for a model from train-generator."""
@@ -119,13 +119,13 @@ class Causal(Generator):
 
 def read_prompt(
     folder: Path, tokenizer: Any, settings: CausalOptions
-) -> tuple[Kind | None, SourceText, Prompt]:
+) -> tuple[QueryKind | None, SourceText, Prompt]:
     """The kind of query, the input format of passages, and the prompt around them."""
     trained: dict[str, Any] = {}
     if (folder / SETTINGS_FILE).is_file():
         trained = read_json(folder / SETTINGS_FILE, Trained)
     if "tail" not in trained:
-        kind: Kind = settings.query_kind or "question"
+        kind: QueryKind = settings.query_kind or "question"
         return kind, SourceText("", True), Prompt.of_instruction(tokenizer, kind, settings.examples)
     if settings.query_kind is not None:
         raise QontextError(

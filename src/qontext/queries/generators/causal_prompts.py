@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 from qontext.frame.errors import QontextError, first_line
 
-Kind = Literal["question", "keywords", "claim", "title"]
+QueryKind = Literal["question", "keywords", "claim", "title"]
 TRAINED_TAIL = "\n\nQuestion:"
 _PLACE = "\u2063PASSAGE\u2063"
 """A placeholder for the passage while a chat template is filled in; invisible separators keep it unique."""
@@ -38,7 +38,7 @@ class Shot(NamedTuple):
     title: str
 
 
-INSTRUCTIONS: dict[Kind, str] = {
+INSTRUCTIONS: dict[QueryKind, str] = {
     "question": "Write one short question that this passage answers.",
     "keywords": "Write a search query of two to six keywords that finds this passage.",
     "claim": "Write one short factual claim that this passage confirms.",
@@ -80,7 +80,7 @@ class Prompt:
     tail: list[int]
 
     @classmethod
-    def of_instruction(cls, tokenizer: Any, kind: Kind, examples: int) -> Prompt:
+    def of_instruction(cls, tokenizer: Any, kind: QueryKind, examples: int) -> Prompt:
         """The prompt of a model that was not fine-tuned here."""
         text = _conversation(tokenizer, kind, examples) if tokenizer.chat_template else _plain(kind, examples)
         head, _, tail = text.partition(_PLACE)
@@ -123,7 +123,7 @@ def tokens_with(tokenizer: Any, sign: str) -> list[int]:
     return sorted(number for number in maybe if sign in tokenizer.decode([number]))
 
 
-def read_query(text: str, kind: Kind | None) -> str:
+def read_query(text: str, kind: QueryKind | None) -> str:
     """The query in a continuation: its first line that says something, without labels, numbers and quotes.
 
     Of a question, what follows the first question mark is left out.
@@ -135,7 +135,7 @@ def read_query(text: str, kind: Kind | None) -> str:
     return line
 
 
-def _conversation(tokenizer: Any, kind: Kind, examples: int) -> str:
+def _conversation(tokenizer: Any, kind: QueryKind, examples: int) -> str:
     """A conversation up to the query; each example is a turn."""
     messages = []
     for example in EXAMPLES[:examples]:
@@ -150,7 +150,7 @@ def _conversation(tokenizer: Any, kind: Kind, examples: int) -> str:
     return text if examples else f"{text}{kind.capitalize()}:"
 
 
-def _plain(kind: Kind, examples: int) -> str:
+def _plain(kind: QueryKind, examples: int) -> str:
     label = kind.capitalize()
     examples_text = "".join(
         f"Passage: {e.passage}\n{label}: {getattr(e, kind)}\n\n" for e in EXAMPLES[:examples]

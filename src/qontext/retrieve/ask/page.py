@@ -33,7 +33,7 @@ _JOINED = ("hx", "helix", "micro", "subl", "zed")
 """Editors that open a line as FILE:LINE. All others, such as vi, nano and emacs, take +LINE FILE."""
 
 
-class Question(Input):
+class QuestionInput(Input):
     """The line of the question."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -74,7 +74,7 @@ class SearchPage(App[None]):
         self._searching = threading.Lock()  # a searcher is used by one thread at a time
 
     def compose(self) -> ComposeResult:
-        yield Question(placeholder="Ask a question")
+        yield QuestionInput(placeholder="Ask a question")
         yield Static(id="status")
         yield Hits(markup=False)
         with VerticalScroll(id="preview", can_focus=False):
@@ -82,7 +82,7 @@ class SearchPage(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        self.query_one(Question).focus()
+        self.query_one(QuestionInput).focus()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         if event.value.strip():
@@ -167,7 +167,7 @@ class SearchPage(App[None]):
             self.query_one(Hits).focus()
 
     def action_ask(self) -> None:
-        self.query_one(Question).focus()
+        self.query_one(QuestionInput).focus()
 
     def action_scroll(self, pages: int) -> None:
         view = self.query_one("#preview", VerticalScroll)

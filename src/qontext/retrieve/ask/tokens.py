@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qontext.data.passage import Passage
 from qontext.frame.damage import opening
-from qontext.models.folder import QUERY_FOLDER, Kind, locate
+from qontext.models.folder import QUERY_FOLDER, TextKind, locate
 
 if TYPE_CHECKING:
     from qontext.retrieve.rankers import TokenReranked
@@ -60,7 +60,7 @@ def matched_tokens(ranker: TokenReranked, question: str, passage: Passage) -> li
     return matches
 
 
-def _as_encoded(ranker: TokenReranked, model: str, passage: Passage) -> tuple[list[str], Kind, int]:
+def _as_encoded(ranker: TokenReranked, model: str, passage: Passage) -> tuple[list[str], TextKind, int]:
     """The texts that `encode` read of a passage, and the limit of their tokens."""
     from qontext.corpus.counting import counter
     from qontext.retrieve.encoded.windows import windows_of
@@ -74,7 +74,11 @@ def _as_encoded(ranker: TokenReranked, model: str, passage: Passage) -> tuple[li
 
 
 def _read(
-    model: str, prompts: Mapping[Kind, str | None], texts: Sequence[str], kind: Kind, longest: int | None
+    model: str,
+    prompts: Mapping[TextKind, str | None],
+    texts: Sequence[str],
+    kind: TextKind,
+    longest: int | None,
 ) -> list[_Read]:
     """The tokens of all texts that have vectors; see `Retriever.encode_each_token`."""
     from tokenizers import Tokenizer

@@ -26,7 +26,7 @@ from qontext.frame.artifacts import DERIVED, META, Artifact, Workdir, open_artif
 from qontext.frame.damage import damaged, read_array
 from qontext.frame.disk import allow_open_files
 from qontext.frame.errors import QontextError
-from qontext.models.folder import Kind
+from qontext.models.folder import TextKind
 
 _IDS = pa.schema([pa.field("id", pa.string(), nullable=False)])
 
@@ -216,9 +216,9 @@ def representation_of(artifact: Artifact) -> str:
     return str(artifact.summary.get("representation", "vector"))
 
 
-def prompts_of(artifact: Artifact) -> dict[Kind, str | None]:
+def prompts_of(artifact: Artifact) -> dict[TextKind, str | None]:
     """The prompts with which `encode` read the texts of vectors, or of their index, if not those of the encoder's folder."""
-    given = artifact.summary.take("prompts", dict[Kind, str]) if "prompts" in artifact.summary else {}
+    given = artifact.summary.take("prompts", dict[TextKind, str]) if "prompts" in artifact.summary else {}
     return {**given}
 
 

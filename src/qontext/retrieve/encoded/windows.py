@@ -17,7 +17,7 @@ from qontext.corpus.counting import Counter, count_words, counter
 from qontext.corpus.sentences import SPECIAL_TOKENS, by_rules, group, pieces, shortened
 from qontext.data.passage import Passage
 from qontext.frame.errors import QontextError
-from qontext.models.folder import Kind
+from qontext.models.folder import TextKind
 from qontext.models.packed import Packed
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class WindowEncoder:
         self.dimension = retriever.dimension
         self.count = counter(str(retriever.layout.transformer))
 
-    def tokenize(self, passages: Sequence[Passage], kind: Kind) -> list[list[Any]]:
+    def tokenize(self, passages: Sequence[Passage], kind: TextKind) -> list[list[Any]]:
         """The token ids of each passage's windows."""
         cut = [windows_of(passage.text, self.size, self.count) for passage in passages]
         texts = [
@@ -66,7 +66,7 @@ class WindowEncoder:
         return [[next(tokens) for _ in windows] for windows in cut]
 
     def encode_tokens(
-        self, tokens: Sequence[list[Any]], kind: Kind, *, advance: Callable[[float], None] | None = None
+        self, tokens: Sequence[list[Any]], kind: TextKind, *, advance: Callable[[float], None] | None = None
     ) -> Packed:
         """The vectors of each passage's windows."""
         starts, windows, advanced = self._flat(tokens, advance)

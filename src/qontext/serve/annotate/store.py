@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple
 from qontext.frame.errors import first_line
 from qontext.serve.errors import Failed
 
-Verdict = Literal["high", "low"]
-VERDICTS: tuple[Verdict, ...] = ("high", "low")
+Relatedness = Literal["high", "low"]
+VERDICTS: tuple[Relatedness, ...] = ("high", "low")
 FILE = "votes.sqlite"
 _SCHEMA = """
     CREATE TABLE IF NOT EXISTS votes (
@@ -37,7 +37,7 @@ _SCHEMA = """
 class Vote(NamedTuple):
     annotator: str
     pair: int
-    verdict: Verdict
+    verdict: Relatedness
     time: float
 
 
@@ -54,7 +54,7 @@ class Store:
             self._connection.execute("PRAGMA synchronous = FULL")  # a commit is on the disk
             self._connection.executescript(_SCHEMA)
 
-    def vote(self, annotator: str, pair: int, verdict: Verdict) -> None:
+    def vote(self, annotator: str, pair: int, verdict: Relatedness) -> None:
         """Store the vote durably: it survives a killed process and a power failure."""
         now = time.time()
         with self._lock, self._explained(), self._transaction() as connection:

@@ -23,9 +23,9 @@ from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
 from qontext.training.randomness import hashed
 
-Kind = Literal["passage-passage", "passage-query", "passage-question"]
-KINDS: tuple[Kind, ...] = ("passage-passage", "passage-query")
-ANSWER: Kind = "passage-question"
+PairKind = Literal["passage-passage", "passage-query", "passage-question"]
+KINDS: tuple[PairKind, ...] = ("passage-passage", "passage-query")
+ANSWER: PairKind = "passage-question"
 """The kind of the pairs of a study of answers."""
 RETIRED = 1
 """The group of pairs that nobody is asked any more: of questions and passages that are gone."""
@@ -37,7 +37,7 @@ class StudyPair:
     """A passage and its context, with automatic signals."""
 
     number: int
-    kind: Kind
+    kind: PairKind
     group: int
     passage: str
     context: str
@@ -57,7 +57,7 @@ class Annotator:
 
 class _Pair(TypedDict):
     number: int
-    kind: Kind
+    kind: PairKind
     group: int
     passage: str
     context: str
@@ -93,7 +93,7 @@ class Study:
         return "answers" in self.settings
 
     @property
-    def kinds(self) -> tuple[Kind, ...]:
+    def kinds(self) -> tuple[PairKind, ...]:
         return (ANSWER,) if self.is_of_answers else KINDS
 
     def annotator(self, key: str) -> Annotator | None:
@@ -144,7 +144,7 @@ def of_answers() -> Study:
 
 
 def design(
-    samples: list[tuple[str, str, str, dict[Kind, dict[str, bool]]]], settings: dict[str, Any]
+    samples: list[tuple[str, str, str, dict[PairKind, dict[str, bool]]]], settings: dict[str, Any]
 ) -> Study:
     """A study of (passage, other passage, query, signals by kind) of each document."""
     half = len(samples) // 2

@@ -21,7 +21,7 @@ from qontext.serve.verb import require
 
 if TYPE_CHECKING:
     from qontext.serve.annotate.store import Store
-    from qontext.serve.annotate.study import Kind, Study
+    from qontext.serve.annotate.study import PairKind, Study
 
 RELATED_OVERLAP, RELATED_RANK, RELATED_RERANK = 0.5, 10, 0.5
 
@@ -247,7 +247,7 @@ def export(study: Study, store: Store, root: Path) -> dict[str, Any]:
     return summary
 
 
-def _draw(config: AnnotateConfig) -> list[tuple[str, str, str, dict[Kind, dict[str, bool]]]]:
+def _draw(config: AnnotateConfig) -> list[tuple[str, str, str, dict[PairKind, dict[str, bool]]]]:
     """The texts of each document's pairs, with automatic signals."""
     import numpy as np
 
@@ -266,7 +266,7 @@ def _draw(config: AnnotateConfig) -> list[tuple[str, str, str, dict[Kind, dict[s
     passages_of_pairs = [pair.own_text for pair in pairs]
     contents = [passage.content for passage in passages_of_pairs]
     searcher = TextIndex.lexical(passages.contents(), passages.count)
-    signals_of: dict[Kind, dict[str, Any]] = {}
+    signals_of: dict[PairKind, dict[str, Any]] = {}
     for kind in KINDS:
         is_passage = kind == "passage-passage"
         texts = [pair.other_text if is_passage else pair.query for pair in pairs]

@@ -21,7 +21,7 @@ from qontext.data.lines import plain_name
 from qontext.frame.errors import QontextError
 
 
-class Format(NamedTuple):
+class DocumentFormat(NamedTuple):
     """The module of a format's ``read``, and the optional package that it needs."""
 
     module: str
@@ -36,18 +36,18 @@ _CODE = (
     ".js", ".mjs", ".jsx", ".ts", ".tsx", ".rb", ".php", ".pl", ".lua", ".r", ".jl", ".sh", ".sql",
 )  # fmt: skip
 
-FORMATS: dict[str, Format] = {
-    "text": Format(f"{_HERE}.plain", (".txt",)),
-    "csv": Format(f"{_HERE}.csv", (".csv",)),
-    "markdown": Format(f"{_HERE}.markdown", (".md", ".markdown", ".mdx")),
-    "rst": Format(f"{_HERE}.rst", (".rst",)),
-    "html": Format(f"{_HERE}.html", (".html", ".htm", ".xhtml")),
-    "notebook": Format(f"{_HERE}.notebook", (".ipynb",)),
-    "mail": Format(f"{_HERE}.mail", (".eml", ".mbox")),
-    "docx": Format(f"{_HERE}.docx", (".docx",)),
-    "epub": Format(f"{_HERE}.epub", (".epub",)),
-    "pdf": Format(f"{_HERE}.pdf", (".pdf",), "pypdfium2"),
-    "code": Format(
+FORMATS: dict[str, DocumentFormat] = {
+    "text": DocumentFormat(f"{_HERE}.plain", (".txt",)),
+    "csv": DocumentFormat(f"{_HERE}.csv", (".csv",)),
+    "markdown": DocumentFormat(f"{_HERE}.markdown", (".md", ".markdown", ".mdx")),
+    "rst": DocumentFormat(f"{_HERE}.rst", (".rst",)),
+    "html": DocumentFormat(f"{_HERE}.html", (".html", ".htm", ".xhtml")),
+    "notebook": DocumentFormat(f"{_HERE}.notebook", (".ipynb",)),
+    "mail": DocumentFormat(f"{_HERE}.mail", (".eml", ".mbox")),
+    "docx": DocumentFormat(f"{_HERE}.docx", (".docx",)),
+    "epub": DocumentFormat(f"{_HERE}.epub", (".epub",)),
+    "pdf": DocumentFormat(f"{_HERE}.pdf", (".pdf",), "pypdfium2"),
+    "code": DocumentFormat(
         f"{_HERE}.code",
         _CODE,
     ),

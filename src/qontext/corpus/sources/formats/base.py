@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from qontext.corpus.sources.base import Kind
+from qontext.corpus.sources.base import ProblemKind
 from qontext.corpus.sources.lines import LONGEST, read_blocks, wrong_encoding
 from qontext.data.lines import plain_name
 from qontext.data.records import Block
@@ -30,7 +30,7 @@ LARGEST_MARKUP = 32 << 20
 class Unreadable(Exception):
     """The reason why a file cannot be read; the source adds its place."""
 
-    def __init__(self, kind: Kind, message: str, *, line: int | None = None) -> None:
+    def __init__(self, kind: ProblemKind, message: str, *, line: int | None = None) -> None:
         super().__init__(message)
         self.kind, self.message, self.line = kind, message, line
 
