@@ -38,6 +38,7 @@ def test_every_query_gets_a_group_without_its_positives(run: Path, beir: Path, t
     assert groups["q0"].negatives == [f"p{i:02d}" for i in range(1, 10)]
     assert groups["q1"].positives == ["p05"] and "p05" not in groups["q1"].negatives
     assert groups["q2"].negatives == [] and summary["queries_without_negatives"] == 6
+    assert "q2" in summary["examples_without_negatives"] and summary["queries_with_too_few_negatives"] == 8
     assert summary["positives_removed"] == 2 and summary["queries_not_in_a_run"] == 6
 
 

@@ -6,8 +6,6 @@ resumes after its last part, and several processes or machines can share the par
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
@@ -333,15 +331,6 @@ def _write_ids(work: Workdir, number: int, ids: list[str], hashes: Any) -> None:
 
     with work.write(_ids_name(number)) as path:
         records.write_table(path, pa.table({"id": ids, "hash": hashes}))
-
-
-def ahead(items: Iterator[Any]) -> Iterator[Any]:
-    """Compute each item in a thread while the previous one is used."""
-    with ThreadPoolExecutor(1) as pool:
-        coming = pool.submit(next, items, None)
-        while (item := coming.result()) is not None:
-            coming = pool.submit(next, items, None)
-            yield item
 
 
 def _ids_name(number: int) -> str:

@@ -7,6 +7,7 @@ Shapes: P texts in the collection, N search inputs, D dimensions.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,7 +66,7 @@ def encode_into(
     work: Workdir, name: str, retriever: Any, texts: Iterable[str], kind: TextKind, total: int
 ) -> ArrayVectors:
     """Vectors of the texts, one file per block as in `encode`; a killed run resumes after the last complete one."""
-    from qontext.retrieve.encode import BLOCK, ahead
+    from qontext.retrieve.encode import BLOCK
 
     parts: list[str] = []
     retriever = retriever.of(kind)
@@ -77,7 +78,7 @@ def encode_into(
                 yield parts[number], retriever.tokenize(block, kind)
 
     with log.progress(f"encode {name}", total, "texts") as advance:
-        for part, tokens in ahead(missing()):
+        for part, tokens in _ahead(missing()):
             with work.write(part) as path, path.open("wb") as file:
                 np.save(file, retriever.encode_tokens(tokens, kind, advance=advance), allow_pickle=False)
     return ArrayVectors(
@@ -90,3 +91,12 @@ def remove_vectors(work: Workdir) -> None:
     for name in work.names():
         if name.startswith(VECTORS):
             work.remove(name)
+
+
+def _ahead(items: Iterator[Any]) -> Iterator[Any]:
+    """Compute each item in a thread while the previous one is used."""
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(next, items, None)
+        while (item := coming.result()) is not None:
+            coming = pool.submit(next, items, None)
+            yield item
