@@ -119,15 +119,11 @@ def _connections(most: int) -> Any:
 
         def makes_room(self) -> bool:
             """True if nothing is computed for it: it is quiet, or the client is slow to send or to read."""
-            return self.is_quiet() or self.is_sending() or bool(self.flow.write_paused)
+            return self.is_quiet() or bool(self.cycle.more_body or self.flow.write_paused)
 
         def is_quiet(self) -> bool:
             """True if no request is being answered."""
             return self.cycle is None or bool(self.cycle.response_complete)
-
-        def is_sending(self) -> bool:
-            """True if the client has not sent its whole request, for which nothing is computed yet."""
-            return self.cycle is not None and bool(self.cycle.more_body)
 
         def give_up(self) -> None:
             """Close, unless a request is being answered, or the client reads the last answer."""

@@ -323,9 +323,8 @@ class Opener:
         """The encoder for an index of so many dimensions."""
         key = (path, query, passage, dimensions, *prompts.items())
         if key not in self._encoders:
-            lengths: dict[TextKind, int | None] = {"query": query, "passage": passage}
             form: dict[str, Any] = {"device": self.device, "precision": self.precision, "prompts": prompts}
-            self._encoders[key] = ServedEncoder(path, lengths=lengths, **form)
+            self._encoders[key] = ServedEncoder(path, lengths={"query": query, "passage": passage}, **form)
         return self._encoders[key]
 
     def cross_encoder(self, path: str) -> CrossEncoder:
