@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from isotropy import of_arm, of_words
 from record import Values, read_cell, recorded, write_cell
-from sets import joined, without_titles, write_gold, write_pairs
+from sets import joined, part_of, without_titles, write_gold, write_pairs
 from steps import Places, paragraphs_recipe, recipe, start_recipe, teacher_recipe
 from study import ARMS, GENERATORS, SCALES, TITLED, Arm, Cell, Scale, named, pilot
 
@@ -232,8 +232,10 @@ class Study:
         )
 
     def set_of(self, name: str) -> Path:
-        """A labeled set; the joined one; a copy of it without titles, where the scale says so."""
+        """A labeled set; the joined one; a part of it, or a copy without titles, where the scale says so."""
         folder = self.work / "sets" / JOINT if name == JOINT else self.data / name
+        if self.scale.share > 1:
+            folder = part_of(folder, self.scale.share, self.work / "sets" / f"{name}-part")
         if self.scale.titles == "none":
             return without_titles(folder, self.work / "sets" / name)
         return folder

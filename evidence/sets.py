@@ -1,4 +1,4 @@
-"""Labeled sets that cells read, made of others: joined, without titles, or pairs of their passages."""
+"""Labeled sets that cells read, made of others: joined, without titles, a part, or pairs of their passages."""
 
 from __future__ import annotations
 
@@ -84,4 +84,25 @@ def without_titles(data: Path, out: Path) -> Path:
             shutil.copyfile(file, out / file.relative_to(data))
         rows = (passage_row(passage._replace(title="")) for passage in load_collection(data).passages())
         write_jsonl(out / "corpus.jsonl", rows)
+    return out
+
+
+def part_of(data: Path, share: int, out: Path) -> Path:
+    """A labeled set of each so-manieth document, with the questions that these answer."""
+    if (out / "corpus.jsonl").exists():
+        return out
+    whole = load_collection(data)
+    passages = list(whole.passages())
+    chosen = set(sorted({passage.doc for passage in passages})[::share])
+    kept = [passage for passage in passages if passage.doc in chosen]
+    ids = {passage.id for passage in kept}
+    (out / "qrels").mkdir(parents=True, exist_ok=True)
+    for file in data.glob("queries.jsonl*"):
+        shutil.copyfile(file, out / file.name)
+    for file in data.glob("qrels/*.tsv"):
+        lines = ["query-id\tcorpus-id\tscore\n"]
+        for query, judged in read_qrels(file).items():
+            lines += [f"{query}\t{passage}\t{grade}\n" for passage, grade in judged.items() if passage in ids]
+        (out / "qrels" / file.name).write_text("".join(lines), "utf-8")
+    write_jsonl(out / "corpus.jsonl", map(passage_row, kept))
     return out

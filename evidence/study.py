@@ -200,6 +200,7 @@ class Scale:
     titles: Literal["search", "all", "none"] = "search"  # which texts have them, by the keys of `TITLED`
     query_titles: bool = True  # whether keyphrases are of titles, too
     start_tokens: int | None = None  # of the texts of that training; as all others, if None
+    share: int = 1  # each so-manieth document of a set alone
     isotropy: bool = False  # vectors without labels are measured centered and whitened, too
     encoder: str = (
         ""  # the size of an encoder from nothing, instead of the given model, which then judges pairs alone
@@ -255,12 +256,12 @@ SCALES = {
         isotropy=True,
     ),
     "titles-all": Scale(
-        "the same, with titles in all texts of 128 tokens", start_steps=600, start_lr=3e-4, start_tokens=64, vector="mean",
-        similarity="cosine", temperature=0.05, tokens=128, labels=(), titles="all", isotropy=True,
+        "the same, with titles in all texts of 128 tokens", start_steps=200, start_lr=3e-4, start_tokens=64, steps=50,
+        vector="mean", similarity="cosine", temperature=0.05, tokens=128, labels=(), titles="all", isotropy=True, share=4,
     ),
     "titles-none": Scale(
-        "the same, with titles in none, of 128 tokens", start_steps=600, start_lr=3e-4, start_tokens=64, vector="mean",
-        similarity="cosine", temperature=0.05, tokens=128, labels=(), titles="none", isotropy=True,
+        "the same, with titles in none, of 128 tokens", start_steps=200, start_lr=3e-4, start_tokens=64, steps=50,
+        vector="mean", similarity="cosine", temperature=0.05, tokens=128, labels=(), titles="none", isotropy=True, share=4,
     ),
     "curve": Scale(
         "all-MiniLM-L6-v2 trained back into a language model, fine-tuned on few and on many labels", start_steps=600,

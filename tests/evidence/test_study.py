@@ -1,49 +1,19 @@
-"""The study in miniature: cells run, are recorded once, and the page holds their figures and no others."""
+"""The study in miniature: cells run, and are recorded once."""
 
 from __future__ import annotations
 
-import importlib
 import json
-import re
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.evidence.conftest import HERE
 from tests.tiny import save_bert, save_llama, write_inputs
 
 from qontext.data.collection import load_collection
-from qontext.evaluation.comparison import Difference
-
-HERE = Path(__file__).resolve().parents[2] / "evidence"
-RESULTS = HERE.parent / "docs" / "results"
-
-
-@pytest.fixture(scope="module")
-def modules() -> Any:
-    """The study's modules, which are scripts beside each other."""
-    sys.path.insert(0, str(HERE))
-    try:
-        yield {
-            name: importlib.import_module(name)
-            for name in ("study", "steps", "sets", "record", "run", "page", "isotropy")
-        }
-    finally:
-        sys.path.remove(str(HERE))
-
-
-@pytest.fixture(scope="module")
-def begun(modules: Any, tmp_path_factory: pytest.TempPathFactory, minilm: Path) -> Any:
-    folder = tmp_path_factory.mktemp("study")
-    write_inputs(folder, "stories", {"train": range(20), "test": range(20, 30)})
-    write_inputs(folder, "others", {"test": range(20, 30)})
-    model = save_bert(folder / "bert", minilm)
-    scale = modules["study"].SCALES["small"]
-    documents = str(folder / "docs.jsonl")
-    return modules["run"].Study.begin(scale, str(model), documents, folder, folder / "work", folder / "cells")
 
 
 def cells_of(begun: Any, modules: Any, *names: str) -> list[Path]:
@@ -213,6 +183,24 @@ def test_curves_are_snapshots_of_the_same_training(deep: Any, modules: Any) -> N
     assert set(part["scores"]) == set(whole["scores"])
 
 
+def test_a_part_has_each_second_document_and_the_questions_that_it_answers(
+    begun: Any, modules: Any, tmp_path: Path
+) -> None:
+    part = load_collection(modules["sets"].part_of(begun.data / "stories", 2, tmp_path / "part"))
+    whole = load_collection(begun.data / "stories")
+    documents = sorted({passage.doc for passage in whole.passages()})
+    assert {passage.doc for passage in part.passages()} == set(documents[::2])
+    ids = {passage.id for passage in part.passages()}
+    answered = {query: judged for query, judged in whole.qrels("test").items() if judged.keys() & ids}
+    assert 0 < len(answered) < len(whole.qrels("test"))
+    assert part.qrels("test") == {q: {p: g for p, g in j.items() if p in ids} for q, j in answered.items()}
+    variant = replace(begun, scale=replace(begun.scale, titles="none", share=2))
+    titled = {
+        passage.id for passage in load_collection(variant.set_of("stories")).passages() if passage.title
+    }
+    assert not titled
+
+
 def test_pairs_of_passages_are_of_one_document_and_ordered_by_the_judge(tmp_path: Path, modules: Any) -> None:
     """A judge of one's own: it finds texts close that share words."""
     from qontext.models.retriever import Retriever
@@ -337,92 +325,6 @@ def test_other_representations_are_measured_after_fine_tuning(
     assert trained["representation"] == representation and "pooling" not in trained
 
 
-def test_every_arm_is_a_recipe_whose_settings_are_accepted(modules: Any, tmp_path: Path) -> None:
-    study, steps = modules["study"], modules["steps"]
-    places = steps.Places(
-        "data", "start", "gold", "upper", "lower", question_model="model", teacher="teacher"
-    )
-    at_depth = replace(places, target="another")
-    cells = [(study.Cell("minilm", "set", arm, 1), places) for arm in study.ARMS]
-    cells += [(study.Cell("depth", "joint", study.named(arm), 1, "another"), at_depth) for arm in study.DEPTH]
-    for cell, where in cells:
-        for step in steps.recipe(cell, study.SCALES[cell.scale], where).steps:
-            step.configure(tmp_path)
-
-
-def test_every_claim_names_arms(modules: Any) -> None:
-    names = {arm.name for arm in modules["study"].ARMS}
-    for claim in modules["study"].CLAIMS:
-        assert {name for pair in claim.pairs for name in pair} <= names
-        assert bool(claim.pairs) != bool(claim.why_not)
-
-
-def cell(arm: str, values: list[float], seed: int = 1) -> dict[str, Any]:
-    scores = dict.fromkeys(("MRR@10", "nDCG@10", "R@100"), values)
-    return {
-        "scale": "small",
-        "set": "stories",
-        "arm": arm,
-        "seed": seed,
-        "scores": {"0": scores},
-        "seconds": {f"pretrain-{arm}-1": 60.0},
-    }
-
-
-@pytest.mark.parametrize(
-    ("passages", "queries", "gold", "expected"),
-    [
-        (0.2, 0.5, 0.6, "reproduced"),
-        (0.2, 0.5, 0.2, "reproduced in part"),
-        (0.4, 0.6, 0.2, "mixed"),
-        (0.4, 0.2, 0.2, "contradicted"),
-    ],
-)
-def test_a_verdict_follows_from_the_differences(
-    modules: Any, passages: float, queries: float, gold: float, expected: str
-) -> None:
-    page, claim = modules["page"], modules["study"].CLAIMS[0]
-    noise = np.random.default_rng(1).normal(0, 0.01, 100)
-    arms = {"cocondenser-passage": passages, "cocondenser-query": queries, "cocondenser-gold": gold}
-    cells = [cell(arm, list(mean + noise * i)) for i, (arm, mean) in enumerate(arms.items())]
-    assert page.verdict(page.tests_of(cells), claim) == expected
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "published", "expected"),
-    [
-        (-0.010, 0.003, 0.4, "no effect larger than 0.3"),
-        (-0.010, -0.001, 0.4, "no effect larger than 0.0"),
-        # The interval is 1.3 points wide: a standard error of .33, and 2.8 of them.
-        (-0.003, 0.010, 0.4, "inconclusive (could show ≥ 0.9 at 80 % power)"),
-        (-0.010, 0.003, None, "inconclusive (could show ≥ 0.9 at 80 % power)"),
-    ],
-)
-def test_no_significant_difference_is_a_null_only_if_the_published_one_is_excluded(
-    modules: Any, low: float, high: float, published: float | None, expected: str
-) -> None:
-    page, study = modules["page"], modules["study"]
-    claim = study.Claim("text", "place", (("a", "b"),), published=published)
-    d = Difference((low + high) / 2, low, high, p=0.3, wins=1, losses=1, ties=0)
-    assert page.verdict([page.Test(claim, "s", "0", "a", "b", 1, d, 0.3)], claim) == expected
-
-
-def test_a_claim_that_no_cell_can_answer_is_not_tested(modules: Any) -> None:
-    """Whatever cells there are: at 150 steps CoT-MAE has learned nothing yet."""
-    cells = [cell("cot-mae-passage", [0.1] * 50), cell("cot-mae-query", [0.9] * 50)]
-    (claim,) = [
-        c
-        for c in modules["study"].CLAIMS
-        if "CoT-MAE" in c.text and "queries" in c.text.lower() and c.why_not
-    ]
-    assert page_verdict(modules, cells, claim).startswith("not tested: in the 150 steps")
-
-
-def page_verdict(modules: Any, cells: list[dict[str, Any]], claim: Any) -> str:
-    text: str = modules["page"].verdicts(modules["page"].tests_of(cells), claim)
-    return text
-
-
 def test_whitened_passages_are_uncorrelated_and_queries_take_the_same_turn(modules: Any) -> None:
     """Against the equation: the covariance becomes the identity, and distances between queries are Mahalanobis's."""
     draw = np.random.default_rng(0)
@@ -448,90 +350,3 @@ def test_random_vectors_of_words_find_what_shares_words(begun: Any, modules: Any
     file.unlink()
     begun.run(cell)
     assert modules["record"].read_cell(file)["scores"] == first["scores"]
-
-
-def test_arms_are_compared_over_the_seeds_that_both_have(modules: Any) -> None:
-    cells = [
-        cell("cocondenser-passage", [0.2] * 50),
-        cell("cocondenser-query", [0.3] * 50),
-        cell("cocondenser-query", [0.9] * 50, seed=2),
-    ]
-    (test,) = [t for t in modules["page"].tests_of(cells) if t.claim is modules["study"].CLAIMS[0]]
-    assert (test.seeds, test.difference.mean) == (1, pytest.approx(0.1))
-
-
-def test_learning_curves_begin_at_the_start_and_join_what_several_scales_measured(modules: Any) -> None:
-    page = modules["page"]
-    few, many = (
-        cell("none", [0.1]) | {"scale": "curve", "set": "s", "scores": scores}
-        for scores in (
-            {"100": cell("none", [0.3])["scores"]["0"]},
-            {"8000": cell("none", [0.5])["scores"]["0"]},
-        )
-    )
-    few["scores"] |= many["scores"]
-    plain = [
-        cell(arm, [mean]) | {"scale": "plain", "set": "s"} for arm, mean in (("none", 0.1), ("mlm", 0.2))
-    ]
-    long = cell("mlm-long", [0.4]) | {"scale": "plain", "set": "s"}
-    systems = page.systems_of([few, *plain, long])
-    assert page.label_curves(systems) == {
-        "labels-s": {"no pre-training": [(0, 0.1), (100, 0.3), (8000, 0.5)]}
-    }
-    assert page.step_curves(systems) == {"steps-s": {"MLM": [(0, 0.1), (150, 0.2), (1500, 0.4)]}}
-    figures = page.learning(systems)
-    assert set(figures) == {"labels-s", "steps-s"}
-    ticks = [text.get_text() for text in figures["steps-s"].axes[0].get_xticklabels()]
-    assert ticks == ["0", "150", "1,500"]
-
-
-def test_without_cells_nothing_is_claimed(modules: Any) -> None:
-    page = modules["page"]
-    assert {page.verdict([], claim).partition(":")[0] for claim in modules["study"].CLAIMS} == {"not tested"}
-
-
-def test_the_committed_pages_hold_the_figures_of_the_cells(
-    modules: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Differences are drawn when the page is written; here, the kept ones are read, and some are drawn again."""
-    page = modules["page"]
-    cells, kept = page.read_cells(HERE / "cells"), page.read_drawn(HERE / "differences.json")
-    monkeypatch.setattr(page, "DRAWN", dict(kept))
-    tables = page.tables_of(cells)
-    assert page.DRAWN.keys() == kept.keys(), "run evidence/page.py"
-    texts = [(RESULTS / name).read_text("utf-8") for name in page.PAGES]
-    assert [page.filled(text, tables) for text in texts] == texts
-    assert all(f"<!-- {name} -->" in texts[0] + texts[1] for name in tables), "every table has its place"
-    assert len(texts[0].split()) <= 2500, "a page that is read in ten minutes"
-
-
-def test_a_row_counts_the_verdicts_of_starts_and_sets(modules: Any) -> None:
-    """Their words in a fixed order; of several that could show little, the weakest."""
-    page, claim = modules["page"], modules["study"].Claim("text", "place", (("a", "b"),))
-
-    def test(data: str, low: float, high: float, p: float) -> Any:
-        d = Difference((low + high) / 2, low, high, p=p, wins=1, losses=1, ties=0)
-        return page.Test(claim, data, "0", "a", "b", 1, d, p)
-
-    wide, narrow = test("s", -0.02, 0.024, 0.5), test("t", -0.01, 0.012, 0.5)
-    assert page.summary([wide, narrow], claim) == "inconclusive (could show ≥ 3.1)"
-    found = [wide, test("u", 0.01, 0.02, 0.01), test("v", 0.01, 0.02, 0.01)]
-    assert page.summary(found, claim) == "reproduced: 2, inconclusive (could show ≥ 3.1): 1"
-    assert page.summary([], claim) == "not tested"
-
-
-def test_the_figures_of_the_pages_are_there_and_no_others(modules: Any) -> None:
-    texts = "".join(file.read_text("utf-8") for file in RESULTS.glob("*.md"))
-    shown = set(re.findall(r"\(figures/(evidence-[\w-]+\.svg)\)", texts))
-    assert shown == {file.name for file in (RESULTS / "figures").glob("evidence-*.svg")}
-
-
-def test_kept_differences_are_those_of_the_cells(modules: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = modules["page"]
-    kept = page.read_drawn(HERE / "differences.json")
-    monkeypatch.setattr(page, "DRAWN", {})
-    names = ("cocondenser-passage-1", "cocondenser-query-1")
-    folder = HERE / "cells" / "curve" / "fairytaleqa"
-    cells = [modules["record"].read_cell(folder / f"{name}.json") for name in names]
-    page.tests_of(cells)
-    assert page.DRAWN and all(kept[key] == value for key, value in page.DRAWN.items())
