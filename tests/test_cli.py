@@ -364,6 +364,7 @@ MEMORY = [
     MemoryError(),
     OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)),
     RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."),
+    ImportError("libtorch_cpu.so: failed to map segment from shared object"),
 ]
 
 

@@ -60,7 +60,7 @@ def readable_errors() -> Iterator[None]:
     """
     try:
         yield
-    except (MemoryError, RuntimeError) as error:
+    except (MemoryError, RuntimeError, ImportError) as error:  # a library that cannot be mapped
         raise_if_out_of_memory(error)
         raise
     except OSError as error:

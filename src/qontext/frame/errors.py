@@ -14,7 +14,8 @@ _LONG = 25
 """Longer lists of names are not shown if a name is close to the unknown one."""
 
 _NO_MEMORY = re.compile(
-    "can't allocate memory|cannot allocate memory|failed to allocate memory|bad_alloc", re.IGNORECASE
+    "can't allocate memory|cannot allocate memory|failed to allocate memory|bad_alloc|failed to map segment",
+    re.IGNORECASE,
 )
 """The messages of PyTorch, the system and C++ libraries."""
 
