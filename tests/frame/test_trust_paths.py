@@ -44,6 +44,20 @@ def test_a_recipe_asks_before_it_reads_elsewhere(
             assert code == 0, said
 
 
+def test_documents_elsewhere_that_only_a_directory_names_are_named(
+    clone: Path, command: Callable[..., tuple[int, str]]
+) -> None:
+    documents, said = clone.parent / "private.jsonl", "which mine names and you did not"
+    documents.write_text('{"_id": "1", "text": "A secret."}\n')
+    code, output = command("refresh", "mine", "--source", str(documents), "--words")
+    assert code == 0 and said not in output
+    documents.write_text('{"_id": "1", "text": "A secret river."}\n')
+    code, output = command("refresh", "mine")  # the user named them: remembered
+    assert code == 0 and said not in output, output
+    code, output = command("refresh", "mine", "--quiet", XDG_CONFIG_HOME=str(clone / "another"))
+    assert code == 0 and f"reading {documents}, {said}" in output, output
+
+
 def test_a_reference_to_a_step_stays_in_its_folder(
     clone: Path, command: Callable[..., tuple[int, str]]
 ) -> None:

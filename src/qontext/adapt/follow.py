@@ -18,7 +18,7 @@ from qontext.adapt.config import AdaptConfig, Request
 from qontext.adapt.recipes import WEIGHTS
 from qontext.adapt.state import STEPS, read_planned
 from qontext.adapt.survey import language_of
-from qontext.corpus.sources import FieldNames, Problem, open_source
+from qontext.corpus.sources import FieldNames, Problem, open_source, scheme_of
 from qontext.corpus.sources.several import (
     FILE,
     SCHEME,
@@ -75,6 +75,11 @@ def _places(root: Path, documents: str) -> list[tuple[str, str]]:
     return [(name, place_of(entry, root)) for name, entry in read_listing(root / FILE).items()]
 
 
+def _files(root: Path, documents: str) -> list[str]:
+    """The sources that are files and folders, where they are now."""
+    return [place for _, place in _places(root, documents) if scheme_of(place) is None]
+
+
 class Edits(NamedTuple):
     """Changes of the sources, and which of them are looked at; see the settings of the verb."""
 
@@ -106,6 +111,7 @@ class Follower:
 
     def run(self) -> dict[str, Any]:
         self.documents, is_edited = self._documents()
+        trust.say_elsewhere(_files(self.root, self.documents), self.root)
         stamps = self._stamps()
         recorded = _recorded(self.root)
         wants_vectors = self._wants_vectors()
@@ -295,6 +301,8 @@ def _edit(listing: Listing, edits: Edits, root: Path) -> None:
         trust.give(path)
         if path.startswith(("http://", "https://")):  # asked for again at every refresh
             trust.remember([demand_of(path)])
+        elif scheme_of(path) is None:
+            trust.remember_reading([path])
         open_source(path, fields=FieldNames())  # refuses what cannot be read before anything is written
         again: dict[str, Any] = {**listing.get(name, {})}
         alone = was_empty and len(edits.source) == 1

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qontext.adapt.config import AdaptConfig
-from qontext.frame import artifacts, disk, execution, locks, log, workdir
+from qontext.frame import artifacts, disk, execution, locks, log, trust, workdir
 from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
 from qontext.frame.inputs import refuse_output_within
@@ -49,6 +49,7 @@ def _run(config: AdaptConfig, root: Path) -> dict[str, Any]:
     from qontext.adapt import starts, state
     from qontext.adapt.follow import with_named_sources
     from qontext.adapt.state import with_recorded_settings
+    from qontext.corpus.sources import scheme_of
 
     started = time.monotonic()
     disk.require_no_file(root)
@@ -64,6 +65,8 @@ def _run(config: AdaptConfig, root: Path) -> dict[str, Any]:
             stack.enter_context(writing(root))
         before = state.read_planned(root)
         config = with_named_sources(config, root, aside or root, is_new=before is None)
+        if scheme_of(config.documents) is None:  # read again at every refresh
+            trust.remember_reading([config.documents])
         outside.remember(config.also)
         config, absent = with_recorded_settings(config, root, before)
         if config.questions is not None and "questions" not in absent:

@@ -100,6 +100,37 @@ def is_named(path: str) -> bool:
     return any(place.is_relative_to(_absolute(word)) for word in decided.words if word and "\0" not in word)
 
 
+def is_elsewhere(path: str, folder: Path) -> bool:
+    """True if a path is outside of a folder and the current one, or a hidden one, and of no installed package."""
+    real = Path(path).expanduser().resolve()
+    installed = (entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages")))
+    if any(real.is_relative_to(Path(entry).resolve()) for entry in installed):
+        return False
+    here = [Path.cwd(), folder.resolve()]
+    inside = next((real.relative_to(f) for f in here if real.is_relative_to(f)), None)
+    return inside is None or any(part.startswith(".") for part in inside.parts)
+
+
+def say_elsewhere(paths: Iterable[str], folder: Path) -> None:
+    """Name the files elsewhere that a folder makes a command read, unless the user named them, now or before."""
+    for path in paths:
+        known = is_named(path) or _key([_reads(path)], None) in _remembered()
+        if not known and is_elsewhere(path, folder):
+            log.warn(f"reading {path}, which {folder} names and you did not")
+
+
+def remember_reading(paths: Iterable[str]) -> None:
+    """Remember files that the user named, which a later command reads by itself."""
+    named = [path for path in paths if is_named(path)]
+    give([str(_absolute(path)) for path in named])
+    remember(_reads(path) for path in named)
+
+
+def _reads(path: str) -> Demand:
+    place = str(_absolute(path))
+    return Demand(f"read {place}", (place,))
+
+
 def _absolute(path: str) -> Path:
     """The path from the root, without ``..``; nothing is looked up."""
     return Path(os.path.abspath(os.path.expanduser(path)))  # noqa: PTH100, PTH111 -- it may be no path at all

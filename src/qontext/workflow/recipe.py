@@ -23,7 +23,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -203,14 +202,9 @@ def _is_outside(value: str, file: Path) -> bool:
     is of no installed package."""
     if _ADDRESS.match(value):
         return True
-    if _is_reference(value) or not (path := Path(value).expanduser()).exists() or trust.is_named(value):
+    if _is_reference(value) or not Path(value).expanduser().exists() or trust.is_named(value):
         return False
-    installed = (entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages")))
-    if any(path.resolve().is_relative_to(Path(entry).resolve()) for entry in installed):
-        return False
-    here = [Path.cwd(), file.resolve().parent]
-    inside = next((path.resolve().relative_to(f) for f in here if path.resolve().is_relative_to(f)), None)
-    return inside is None or any(part.startswith(".") for part in inside.parts)
+    return trust.is_elsewhere(value, file.resolve().parent)
 
 
 def _verb(name: str, table: Mapping[str, Any], file: Path) -> str:
