@@ -6,12 +6,13 @@ For each set, the recipe of `adapt` runs on its documents alone, with a fixed nu
 of the recipe answers the real questions of the set. From the scores of each question, the table says for every set:
 
     nDCG@10 of each system on the questions of the test split
+    averaged  the same systems with the mean of the original and the adapted encoder's weights
     regret    the best system's nDCG@10 minus that of the recommended one: without labels, and with 30, 100 and 300 real
               questions to choose by (means over 200 random draws, measured on the questions that were not drawn)
 
 A set is a part of its source: questions in equal distances, all documents that answer them, and other documents up to
 `--passages`. Choices are made on the split `dev` (`train` where a set has no other); `test` is reported. A finished step is
-not run again. Writes adapt.json beside this file.
+not run again. Writes adapt.json beside this file; rows of other sets are kept.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ import json
 import random
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.torch import load_file, save_file
 
 from qontext.adapt import recipes, verdict
-from qontext.adapt.config import AdaptConfig
+from qontext.adapt.config import AdaptConfig, Request
 from qontext.adapt.expectation import SplitEvidence, evidence, expected
 from qontext.adapt.plan import Plan
 from qontext.adapt.prepare import prepare
@@ -41,6 +44,7 @@ from qontext.workflow.run import run_recipe
 
 OUT = Path(__file__).with_suffix(".json")
 MAIN = "nDCG@10"
+WEIGHTS = "model.safetensors"
 FEW = (30, 100, 300)
 DRAWS = 200
 Scores = Mapping[str, np.ndarray]
@@ -60,12 +64,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=42)
     options = parser.parse_args()
     log.show(log.SILENT)
-    settings = {name: getattr(options, name) for name in ("steps", "passages", "questions", "seed")}
-    rows: dict[str, Any] = {}
+    settings = {name: getattr(options, name) for name in ("steps", "seed")}
+    rows: dict[str, Any] = json.loads(OUT.read_text("utf-8"))["sets"] if OUT.exists() else {}
     for source in options.sets:
         name = Path(source).name
         rows[name] = measured(Path(source), Path(options.work) / name, options)
-        print(json.dumps({name: rows[name]["regret"]}), flush=True)
+        print(json.dumps({name: rows[name]}), flush=True)
         result = {"settings": settings, "machine": machine.describe(), "mean": mean(rows), "sets": rows}
         OUT.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
 
@@ -95,7 +99,34 @@ def measured(source: Path, work: Path, options: argparse.Namespace) -> dict[str,
     run_recipe(Recipe(training.title, (*training.steps, *asked)), steps)
     names = recipes.systems(plan)
     of = {split: scores_of(steps, names, f"real-{split}") for split in sizes["questions"]}
-    return {**sizes, "window": request.window, **row(scores_of(steps, names, "generated"), of)}
+    return {
+        **sizes,
+        "window": request.window,
+        **row(scores_of(steps, names, "generated"), of),
+        "averaged": averaged(request, plan, work, list(sizes["questions"])),
+    }
+
+
+def averaged(request: Request, plan: Plan, work: Path, splits: list[str]) -> dict[str, dict[str, float]]:
+    """nDCG@10 of the systems with the mean of the original and the adapted encoder's weights, by split."""
+    adapted, folder = work / "steps" / "pretrain", work / "averaged" / "encoder"
+    if not folder.exists():
+        shutil.copytree(adapted, folder, ignore=shutil.ignore_patterns("meta.json", "logs"))
+        original = load_file(Path(request.encoder) / WEIGHTS)
+        weights = load_file(adapted / WEIGHTS)
+        base = {name: name.removeprefix("bert.") for name in weights}
+        mixed = {
+            name: (tensor + original[base[name]]) / 2 if base[name] in original else tensor
+            for name, tensor in weights.items()
+        }
+        save_file(mixed, folder / WEIGHTS, metadata={"format": "pt"})
+    own, untrained = replace(request, encoder=str(folder)), replace(plan, steps=0)
+    names, steps, found = recipes.systems(untrained), work / "averaged" / "steps", {}
+    for split in splits:
+        run_recipe(recipes.start_recipe(own, untrained, split, work / "real"), steps / split)
+        scores = scores_of(steps / split, names, split)
+        found[split] = {name: value for name, value in means(scores).items() if name != "bm25"}
+    return found
 
 
 def fixed_plan(passages: int, steps: int) -> Plan:

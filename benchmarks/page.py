@@ -277,13 +277,17 @@ SETS = {
     "scifact": "SciFact",
     "dl19_small": "TREC DL 2019",
     "codebase": "source code",
+    "medquad": "MedQuAD",
+    "squad_pool": "SQuAD",
+    "squadshifts_wiki_pool": "SQuADShifts",
+    "nfcorpus": "NFCorpus",
 }
 
 
 def adapt(content: dict[str, Any]) -> Rows:
     """nDCG@10 of every system, then what the recommendation gains over BM25 + MiniLM, and its regret."""
-    of = {name: content["sets"][name] for name in SETS}
-    rows = [["", *SETS.values(), "mean"]]
+    of = {name: content["sets"][name] for name in SETS if name in content["sets"]}
+    rows = [["", *(SETS[name] for name in of), "mean"]]
     for system, title in SYSTEMS.items():
         means = [row["test"][system] for row in of.values()]
         cells = [
