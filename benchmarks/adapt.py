@@ -65,11 +65,12 @@ def main() -> None:
     options = parser.parse_args()
     log.show(log.SILENT)
     settings = {name: getattr(options, name) for name in ("steps", "seed")}
-    rows: dict[str, Any] = json.loads(OUT.read_text("utf-8"))["sets"] if OUT.exists() else {}
     for source in options.sets:
         name = Path(source).name
-        rows[name] = measured(Path(source), Path(options.work) / name, options)
-        print(json.dumps({name: rows[name]}), flush=True)
+        row = measured(Path(source), Path(options.work) / name, options)
+        print(json.dumps({name: row}), flush=True)
+        earlier = json.loads(OUT.read_text("utf-8"))["sets"] if OUT.exists() else {}
+        rows: dict[str, Any] = {**earlier, name: row}
         result = {"settings": settings, "machine": machine.describe(), "mean": mean(rows), "sets": rows}
         OUT.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
 
@@ -102,7 +103,7 @@ def measured(source: Path, work: Path, options: argparse.Namespace) -> dict[str,
     return {
         **sizes,
         "window": request.window,
-        **row(scores_of(steps, names, "generated"), of),
+        **comparison(scores_of(steps, names, "generated"), of),
         "averaged": averaged(request, plan, work, list(sizes["questions"])),
     }
 
@@ -133,7 +134,7 @@ def fixed_plan(passages: int, steps: int) -> Plan:
     return Plan(passages, passages, 32, steps, 0, 0, 1, {"filter": 1.0}, 0, tokens=True)
 
 
-def row(generated: Scores, of: Mapping[str, Scores]) -> dict[str, Any]:
+def comparison(generated: Scores, of: Mapping[str, Scores]) -> dict[str, Any]:
     """Means, differences and regrets of the systems: on generated questions, and on the real ones of each split."""
     chosen = verdict.choose(expected([evidence(generated, is_real=False)]))
     test = of["test"]
