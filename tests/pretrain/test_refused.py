@@ -27,7 +27,7 @@ from qontext.pretrain.batches import Layout
         ({"queries": None, "context": "query"}, "the context 'query' needs queries.*--queries"),
         ({"batch_size": 5000}, "a batch of 5,000 is larger than the corpus.*Set --batch-size to at most"),
         ({"max_tokens": 5000}, "max_tokens = 5000, but the encoder's limit is 512"),
-        ({"tokenizer": None}, "starts from scratch and needs a tokenizer"),
+        ({"tokenizer": None}, "starts from scratch and needs a tokenizer. Name a trained encoder, or"),
         ({"snapshots": 2, "minutes": 1.0}, "number of steps is not known.*Remove --snapshots or --minutes"),
         ({"device": "cuda"}, "cannot find a CUDA GPU|cuda"),
         (

@@ -352,7 +352,7 @@ def load_encoder(
         if tokenizer is None:
             raise QontextError(
                 f"the preset {name_or_path!r} starts from scratch and needs a tokenizer",
-                remedy="Set --tokenizer to a folder or a tokenizer.json.",
+                remedy="Name a trained encoder, or begin with 'qontext pretrain' and --tokenizer FOLDER.",
             )
         words = _usable_tokenizer(tokenizer, "masked")
         model = new_model(preset_config(name_or_path, words), attention, seed, dropout)

@@ -183,6 +183,13 @@ def open_asked(config: SearchConfig) -> Asked:
 def open_searcher(config: SearchConfig) -> Searcher:
     """The searcher of a directory of `adapt`."""
     directory = prepare(config.index or "", refresh=config.refresh)
+    about = artifacts.open_artifact(directory).meta if artifacts.is_artifact(directory) else {}
+    if about.get("verb") in ("encode", "index"):
+        raise QontextError(
+            f"a question needs a directory of adapt, and this is one of {about['verb']}",
+            place=directory,
+            remedy=f"Ask at the page of 'qontext serve {directory}', or search it with --queries FILE --out RUN.",
+        )
     return Searcher(directory, device=config.device, encoder=config.encoder)
 
 
