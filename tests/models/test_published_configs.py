@@ -26,7 +26,7 @@ MODERNBERT = {
     "embedding_dropout": 0.0, "global_attn_every_n_layers": 3, "hidden_activation": "gelu", "initializer_range": 0.02,
     "initializer_cutoff_factor": 2.0, "layer_norm_eps": 1e-05, "local_attention": 6, "max_position_embeddings": 130,
     "mlp_bias": False, "mlp_dropout": 0.0, "model_type": "modernbert", "norm_bias": False, "norm_eps": 1e-05,
-    "num_hidden_layers": 4, "sparse_pred_ignore_index": -100, "sparse_prediction": False,
+    "num_hidden_layers": 4,
 }  # fmt: skip
 GTE = {
     "attention_probs_dropout_prob": 0.0, "classifier_dropout": 0.1, "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
@@ -40,14 +40,14 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         **MODERNBERT, "architectures": ["ModernBertForMaskedLM"], "bos_token_id": 2, "cls_token_id": 2,
         "causal_mask": False, "eos_token_id": 3, "global_rope_theta": 160000.0, "local_rope_theta": 160000.0,
         "is_causal": False, "pad_token_id": 0, "position_embedding_type": "sans_pos", "sep_token_id": 3,
-        "gradient_checkpointing": False, "repad_logits_with_grad": False, "tie_word_embeddings": True,
+        "gradient_checkpointing": False, "tie_word_embeddings": True,
     },
-    # jhu-clsp/mmBERT-base, with the keys of transformers 5
+    # jhu-clsp/mmBERT, as saved again: the keys of transformers 4, and those of transformers 5 for the same thing
     "mmbert": {
         **MODERNBERT, "architectures": ["ModernBertForMaskedLM"], "bos_token_id": 2, "cls_token_id": 1,
-        "eos_token_id": 1, "mask_token_id": 4, "pad_token_id": 0, "position_embedding_type": "sans_pos",
-        "sep_token_id": 1,
-        "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+        "eos_token_id": 1, "global_rope_theta": 160000, "gradient_checkpointing": False, "local_rope_theta": 160000,
+        "mask_token_id": 4, "pad_token_id": 0, "position_embedding_type": "sans_pos", "sep_token_id": 1,
+        "tie_word_embeddings": True,
         "rope_parameters": {
             "full_attention": {"rope_theta": 160000, "rope_type": "default"},
             "sliding_attention": {"rope_theta": 160000, "rope_type": "default"},
@@ -57,7 +57,8 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "granite-r2": {
         **MODERNBERT, "architectures": ["ModernBertModel"], "bos_token_id": 2, "cls_token_id": 2, "eos_token_id": 3,
         "global_rope_theta": 80000.0, "local_rope_theta": 10000.0, "pad_token_id": 0, "sep_token_id": 3,
-        "position_embedding_type": "absolute", "reference_compile": None,
+        "position_embedding_type": "absolute", "reference_compile": None, "repad_logits_with_grad": False,
+        "sparse_pred_ignore_index": -100, "sparse_prediction": False,
     },
     # google/embeddinggemma-300m
     "embeddinggemma": {
@@ -98,9 +99,13 @@ NEED_CODE = {
     # jinaai/jina-embeddings-v3: its `model_type` is that of another architecture
     "xlm-roberta": {
         "architectures": ["XLMRobertaLoRA"], "model_type": "xlm-roberta", "hidden_act": "gelu",
-        "auto_map": {"AutoModel": "jinaai/xlm-roberta-flash-implementation--modeling_lora.XLMRobertaLoRA"},
-        "lora_adaptations": ["retrieval.query", "retrieval.passage"], "lora_rank": 4, "max_position_embeddings": 130,
-        "num_hidden_layers": 2, "pad_token_id": 1, "position_embedding_type": "rotary", "type_vocab_size": 1,
+        "auto_map": {
+            "AutoConfig": "jinaai/xlm-roberta-flash-implementation--configuration_xlm_roberta.XLMRobertaFlashConfig",
+            "AutoModel": "jinaai/xlm-roberta-flash-implementation--modeling_lora.XLMRobertaLoRA",
+        },
+        "lora_adaptations": ["retrieval.query", "retrieval.passage"], "lora_alpha": 1, "lora_rank": 4,
+        "max_position_embeddings": 130, "num_hidden_layers": 2, "pad_token_id": 1, "position_embedding_type": "rotary",
+        "rotary_emb_base": 20000.0, "type_vocab_size": 1,
     },
 }  # fmt: skip
 
