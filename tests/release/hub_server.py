@@ -30,6 +30,8 @@ class Hub(ThreadingHTTPServer):
         self.stored: dict[str, bytes] = {}
         self.requests: list[str] = []
         self.refuses_commits = False
+        self.weights: dict[str, dict[str, Any]] = {}
+        """What is said of a repository's weights: sizes by file, numbers in all."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -92,9 +94,8 @@ class Handler(BaseHTTPRequestHandler):
             self.answer({"error": "Repository not found"}, 404)
         elif len(parts) == 2:
             private = hub.visibility[name] == "private"
-            self.answer(
-                {"id": name, "private": private, "siblings": [], "tags": [], "downloads": 0, "likes": 0}
-            )
+            about = {"id": name, "private": private, "siblings": [], "tags": [], "downloads": 0, "likes": 0}
+            self.answer(about | hub.weights.get(name, {}))
         elif parts[2] == "preupload":
             modes = [
                 {

@@ -135,7 +135,7 @@ def locate(name: str) -> ModelFolder:
             f"unknown encoder {name!r}",
             remedy=f"Did you mean {near[0]!r}? The presets are: {', '.join(PRESETS)}.",
         )
-    root = hub.locate(name, "model", weights=True)
+    root = hub.locate(name, "model", weights=True, itemsize=4)
     transformer = _transformer_of(root)
     return ModelFolder(root, transformer, check_model(transformer))
 

@@ -9,11 +9,12 @@ import os
 import re
 import socket
 import threading
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from qontext.frame import log, trust
+from qontext.frame import log, machine, trust
 from qontext.frame.errors import QontextError
 
 PROBE_SECONDS = 3.0
@@ -21,8 +22,9 @@ _TEXT_FILES = ["*.json", "*.txt", "*.model"]
 _MODEL_FILES = [*_TEXT_FILES, "*.safetensors", "1_Pooling/*"]
 
 
-def locate(name: str, what: str, *, weights: bool = False) -> Path:
-    """The folder of a model: `name` itself if it is a local path, else the Hub model's cached files."""
+def locate(name: str, what: str, *, weights: bool = False, itemsize: int = 0) -> Path:
+    """The folder of a model: `name` itself if it is a local path, else the Hub model's cached files. Weights that do not fit
+    into memory, with `itemsize` bytes for each number or as they are stored, are not downloaded."""
     path = Path(name).expanduser()
     if path.is_dir():
         return path
@@ -38,6 +40,8 @@ def locate(name: str, what: str, *, weights: bool = False) -> Path:
             f"the {what} {name!r} is neither a local folder nor in the Hub cache, and the Hugging Face Hub is unreachable",
             remedy="Pass the path of a downloaded model, or run the command once with a network.",
         )
+    if weights:
+        _require_memory(name, itemsize)
     return download(name, patterns)
 
 
@@ -89,6 +93,29 @@ def download(name: str, patterns: list[str]) -> Path:
         ) from None
     except Exception as error:  # those of the Hub client's HTTP library
         raise QontextError(f"could not download {name!r} from the Hugging Face Hub: {error}") from None
+
+
+def _require_memory(name: str, itemsize: int) -> None:
+    """Refuse a Hub model that does not fit into memory, by what the Hub says of its weights."""
+    from huggingface_hub import HfApi
+
+    repository, revision = _at(name).values()
+    try:
+        about = HfApi().model_info(repository, revision=revision, files_metadata=True)
+    except Exception:  # whatever it is, the download says it
+        return
+    stored = sum(
+        file.size or 0 for file in about.siblings or () if fnmatch(file.rfilename, "model*.safetensors")
+    )
+    needed = max(stored, itemsize * (about.safetensors.total if about.safetensors else 0))
+    free = machine.free_memory()
+    if free and needed > free:
+        raise QontextError(
+            f"the weights of the model need {needed / 2**30:,.0f} GiB of memory, of which {free / 2**30:,.1f} GiB are free; "
+            "they are not downloaded",
+            place=name,
+            remedy="Choose a smaller model.",
+        )
 
 
 def online() -> bool:
