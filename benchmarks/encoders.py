@@ -5,8 +5,10 @@
 FOLDER is a model in sentence-transformers' layout; a masked language model alone is read as SPLADE reads one. A set is in
 BEIR's layout, its test split is asked, and a language after the colon selects BM25's analyzer. Each text has one vector, at
 the encoder's own length limit; the fusion is that of z-scores with the weights 0.6 and 0.4, as `adapt` uses without labels.
-Vectors of the first passages are compared with those of sentence-transformers. Nothing here depends on the load of the
-machine. A row that is there is not measured again. Writes encoders.json beside this file.
+Vectors of the first passages are compared with those of sentence-transformers. With `--passages`, a set is cut to about so
+many, which hold the answers of `--questions` questions, and its name gets their number: figures of parts are higher than
+those of the whole set. Nothing here depends on the load of the machine. A row that is there is not measured again. Writes
+encoders.json beside this file.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from adapt import write_set
 from qontext import api
 from qontext.data.collection import load_collection, read_passages
 from qontext.frame import log, machine
@@ -38,18 +41,27 @@ def main() -> None:
     )
     parser.add_argument("--encoder", action="append", default=[], help="NAME=FOLDER")
     parser.add_argument("--set", action="append", required=True, help="NAME=FOLDER or NAME=FOLDER:LANGUAGE")
+    parser.add_argument("--passages", type=int, help="cut each set to about so many")
+    parser.add_argument(
+        "--questions", type=int, default=100, help="with --passages: questions that are asked"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the passages without an answer")
     options = parser.parse_args()
     log.show(log.SILENT)
     done = json.loads(OUT.read_text()) if OUT.exists() else {"rows": []}
     for text in options.set:
         name, _, place = text.partition("=")
         data, _, language = place.partition(":")
+        name += f"-{options.passages}" if options.passages else ""
         for encoder in ("BM25=", *options.encoder):
             label, _, folder = encoder.partition("=")
             if any((row["set"], row["encoder"]) == (name, label) for row in done["rows"]):
                 continue
             with tempfile.TemporaryDirectory() as root:
-                row = measured(Path(root), data, LANGUAGES.get(language), folder)
+                part = Path(root, "data") if options.passages else Path(data)
+                if options.passages:
+                    write_set(Path(data), part, options)
+                row = measured(Path(root), str(part), LANGUAGES.get(language), folder)
             done["rows"].append({"set": name, "encoder": label, **row})
             done["machine"] = machine.describe()
             OUT.write_text(json.dumps(done, indent=1) + "\n", "utf-8")
@@ -109,6 +121,7 @@ def difference(folder: str, data: str) -> float:
     from itertools import islice
 
     from sentence_transformers import SentenceTransformer, SparseEncoder
+    from sentence_transformers.sparse_encoder.modules import MLMTransformer, SpladePooling
 
     passages = [passage.content for passage in islice(read_passages(data), COMPARED)]
     retriever = Retriever(folder, **FORM, packed=True)
@@ -117,8 +130,9 @@ def difference(folder: str, data: str) -> float:
         rows = np.zeros((len(passages), retriever.dimension), np.float32)
         for row, (start, end) in enumerate(zip(own.starts, own.starts[1:])):
             rows[row, own.terms[start:end]] = own.values[start:end]
-        other = SparseEncoder(folder, device="cpu").encode_document(passages).to_dense().numpy()
-        return float(np.abs(rows - other).max())
+        modules = [MLMTransformer(folder, max_seq_length=retriever.max_length), SpladePooling("max")]
+        other = SparseEncoder(modules=modules, device="cpu").encode_document(passages)
+        return float(np.abs(rows - other.to_dense().numpy()).max())
     return float(np.abs(own - SentenceTransformer(folder, device="cpu").encode_document(passages)).max())
 
 
