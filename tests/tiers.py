@@ -99,6 +99,7 @@ SLOW: dict[str, list[str]] = {
         "adapt/test_starts.py::test_the_choice_stands_in_the_result_and_is_kept_by_an_update",
         "adapt/test_last_stage.py::test_a_recommended_cross_encoder_answers_wherever_the_directory_is_used",
         "evidence",
+        "finetune/test_bf16_weights.py",
         "finetune/test_representations.py::test_it_comes_closer_to_a_teacher",
         "frame/test_windows.py::test_commands",
         "frame/test_windows.py::test_file_names_are_allowed_everywhere",

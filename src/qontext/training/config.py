@@ -65,6 +65,10 @@ class TrainingConfig(DeviceConfig):
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
     """Number format of matrix products. Auto: bf16 if the hardware supports it, else fp32."""
 
+    bf16_weights: Annotated[bool, Advanced()] = False
+    """With --precision bf16: keep weights in bf16 to compute with, and their gradients, which take half the memory; the
+    optimizer updates fp32 master weights. Embeddings, norms and heads stay in fp32."""
+
     seed: Seed = 42
     """Random seed."""
 
@@ -100,8 +104,9 @@ class TrainingConfig(DeviceConfig):
         return self
 
     def identity(self) -> dict[str, Any]:
-        """Without a time limit, its settings are omitted."""
-        omitted = ("minutes", "most_steps", "steps_after") if self.minutes is None else ()
+        """Without a time limit, its settings are omitted; without bf16 weights, so is that setting."""
+        omitted = {"minutes", "most_steps", "steps_after"} if self.minutes is None else set()
+        omitted |= set() if self.bf16_weights else {"bf16_weights"}
         return {name: value for name, value in super().identity().items() if name not in omitted}
 
     def limit(self, steps: int) -> TimeLimit | None:
@@ -154,6 +159,11 @@ class AdaptedConfig(TrainingConfig):
         if not self.lora_rank and (self.keep_adapter or self.lora_alpha is not None):
             raise QontextError(
                 f"{'--keep-adapter' if self.keep_adapter else '--lora-alpha'} needs --lora-rank"
+            )
+        if self.lora_rank and self.bf16_weights:
+            raise QontextError(
+                "--bf16-weights is for training all weights, not adapters",
+                remedy="Remove it, or --lora-rank.",
             )
         return self
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from qontext.frame import process
 from qontext.models.precision import resolve_device
+from qontext.training.bf16_weights import gradients as gradients_of
 
 BUCKET_BYTES = 64 << 20
 
@@ -48,9 +49,8 @@ class RankGroup:
         """Sum the gradients over all ranks, in a few large messages."""
         if self.world == 1:
             return
-        gradients = [p.grad for p in module.parameters() if p.grad is not None]
         bucket: list[Tensor] = []
-        for gradient in gradients:
+        for gradient in gradients_of(module):
             bucket.append(gradient)
             if sum(g.nbytes for g in bucket) >= BUCKET_BYTES:
                 self._sum_bucket(bucket)
@@ -59,7 +59,7 @@ class RankGroup:
             self._sum_bucket(bucket)
 
     def _sum_bucket(self, gradients: list[Tensor]) -> None:
-        flat = torch.cat([g.flatten() for g in gradients])
+        flat = torch.cat([g.flatten().float() for g in gradients])
         dist.all_reduce(flat)
         for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients])):
             gradient.copy_(part.view_as(gradient))

@@ -23,7 +23,7 @@ from qontext.training.batch import Batch, TrainableModel
 from qontext.training.config import TrainingConfig
 from qontext.training.distributed import RankGroup
 from qontext.training.evaluation import Evaluations
-from qontext.training.memory import recompute_layers, return_freed_memory
+from qontext.training.memory import recompute_layers
 from qontext.training.metrics import Metrics
 from qontext.training.optimizer import Optimizer
 from qontext.training.step import FRESH, Cache, Stepper
@@ -89,8 +89,7 @@ def train(
                 raise KeyboardInterrupt
             if stopped or done == revised.last:
                 break
-    model.eval()
-    return_freed_memory()
+    run.finish()
     if metrics is not None:
         metrics.close()
     return run.summary() | revised.summary() | (evaluations.finish() if evaluations else {})

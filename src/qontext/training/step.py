@@ -125,6 +125,12 @@ class Stepper:
         """The state for a checkpoint, besides weights and moments. All ranks call it."""
         return {"step": done, **self.optimizer.state(), **self.counters.state()}
 
+    def finish(self) -> None:
+        """Leave the model in evaluation mode, with its weights in fp32 alone."""
+        self.model.eval()
+        self.optimizer.finish()
+        return_freed_memory()
+
     def summary(self) -> dict[str, Any]:
         if not all(bool(torch.isfinite(p).all()) for p in self.model.parameters()):
             raise QontextError("the weights are no longer finite", remedy="Lower --lr.")
