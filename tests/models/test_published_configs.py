@@ -1,8 +1,8 @@
 """Models whose config.json has the keys of a published one, also those of earlier versions of transformers: sizes are
 shrunk, weights are random.
 
-The keys of mmBERT and those that ModernBERT's relatives share agree with copies of configurations in public repositories, those
-of jina-embeddings-v3 with its class in transformers. Ettin's and Granite's token ids and rotary bases are not verified.
+The keys of mmBERT and those that ModernBERT's relatives share agree with copies of configurations in public repositories,
+those of jina-embeddings-v3 with its class in transformers. Ettin's and Granite's token ids and rotary bases are not verified.
 """
 
 from __future__ import annotations
