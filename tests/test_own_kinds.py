@@ -236,6 +236,9 @@ def test_a_representation_needs_but_two_methods(
     ]
     run_commands(commands, tmp_path, tmp_path)
     assert open_artifact(tmp_path / "vectors").summary["pooling"] == "longest:Longest"
+    (tmp_path / "longest.py").write_text(f"{MINIMAL}    def width(self, encoder):\n        return 8\n")
+    with pytest.raises(AssertionError, match=r"returns vectors of 16 numbers, and its width is 8\. Correct"):
+        run_commands([commands[-1].replace("vectors", "narrow")], tmp_path, tmp_path)
     (tmp_path / "several.py").write_text(f"{MINIMAL}    stored = 'tokens'\n".replace("Longest", "Several"))
     with pytest.raises(AssertionError, match="stores tokens: it must define pack and set index"):
         run_commands(

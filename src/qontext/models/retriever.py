@@ -336,11 +336,12 @@ class Retriever:
     def _pack(self, tokens: list[Any], kind: TextKind) -> Packed:
         assert self.representation is not None
         packed = self.representation.pack(self._represent(tokens, kind))
-        return self._finite(packed, packed.values)
+        return self._finite(packed, self.representation.checked(packed.values, self.model))
 
     def _forward(self, tokens: list[Any], kind: TextKind) -> Tensor:
         if self.representation is not None:
-            return self._represent(tokens, kind)[:, : self.dimension]
+            texts = self.representation.checked(self._represent(tokens, kind), self.model)
+            return texts[:, : self.dimension]
         return self._pooled(*self._hidden(tokens))
 
     def vectors_of(self, ids_NT: Tensor, mask_NT: Tensor) -> Tensor:
@@ -359,8 +360,7 @@ class Retriever:
     def _represent(self, tokens: list[Any], kind: TextKind) -> Tensor:
         """[N, …] the representation, as in training."""
         assert self.representation is not None
-        limit: int = self.model.max_length
-        ids_NT, mask_NT, _ = self._inputs(tokens, self._padded(tokens, limit))
+        ids_NT, mask_NT, _ = self._inputs(tokens, self._padded(tokens, self.model.max_length))
         with autocast(self.device, self.dtype):
             texts: Tensor = self.representation(self.model, ids_NT, mask_NT, kind == "query")
         return texts

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
+import numpy as np
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -49,6 +50,9 @@ class Lengths(NamedTuple):
 
     query: int
     passage: int
+
+
+V = TypeVar("V", Tensor, np.ndarray[Any, Any])
 
 
 class Representation(nn.Module):
@@ -132,6 +136,16 @@ class Representation(nn.Module):
     def forward(self, encoder: Encoder, ids_NT: Tensor, mask_NT: Tensor, are_queries: bool) -> Tensor:
         """[N, …] in fp32; `mask_NT` is True at tokens."""
         raise NotImplementedError
+
+    def checked(self, values: V, encoder: Encoder) -> V:
+        """Vectors [K, D], refused if D is not the width that the class says; others as they are."""
+        found, width = values.shape[-1] if values.ndim else 0, self.width(encoder)
+        if self.stored in ("vector", "tokens") and found != width:
+            raise QontextError(
+                f"the representation {self.name()!r} returns vectors of {found} numbers, and its width is {width}",
+                remedy="Correct its method width, or what forward or pack returns.",
+            )
+        return values
 
     def similarity(self, queries: Tensor, passages: Tensor) -> Tensor:
         """[Q, P] of queries [Q, …] and passages [P, …]."""
