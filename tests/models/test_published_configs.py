@@ -2,7 +2,7 @@
 shrunk, weights are random.
 
 The keys of mmBERT and those that ModernBERT's relatives share agree with copies of configurations in public repositories,
-those of jina-embeddings-v3 with its class in transformers. Ettin's and Granite's token ids and rotary bases are not verified.
+those of jina-embeddings-v3 with its class in transformers. Token ids and rotary bases of Ettin and Granite are not.
 """
 
 from __future__ import annotations
