@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from tests.adapt.conftest import make_report
 from qontext import api
 from qontext.adapt import follow, publish
 from qontext.corpus.sources.several import digest_of, read_listing, stamp_of
+from qontext.frame import hashes
 from qontext.frame.errors import QontextError
 from qontext.retrieve.adapted import index_of
 from qontext.retrieve.searcher import Searcher
@@ -135,6 +137,28 @@ def test_a_file_that_was_only_touched_is_not_indexed_again(
     assert (stamp_of(str(handbook)) == before[0], digest_of(str(handbook)) == before[1]) == (False, True)
     monkeypatch.delattr(publish, "run_recipe")
     assert api.refresh(out, words=True)["changed"] is False
+
+
+def test_one_changed_file_reads_the_others_once_to_hash_them(
+    handbook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, read = tmp_path / "made", Counter[str]()
+    api.refresh(out, source=[handbook], words=True)
+    (handbook / "boat.txt").write_text("The boat sinks.\n")
+    for file in handbook.rglob("*.*"):
+        os.utime(file, (1e9, 1e9))
+    file_hash = hashes.file_hash
+
+    def counted(path: Path) -> str:
+        read[path.name] += 1
+        return file_hash(path)
+
+    monkeypatch.setattr(hashes, "file_hash", counted)
+    assert api.refresh(out, words=True)["documents"]["changed"] == 1
+    assert read["mill.md"] == read["boat.txt"] == 1
+    (handbook / "boat.txt").write_text("The boat swims\n")  # as long, and a moment later
+    assert api.refresh(out, words=True)["documents"]["changed"] == 1
+    assert documents(out, "swims") == ["boat.txt"] and read["mill.md"] == 1
 
 
 def test_a_directory_of_adapt_follows_its_documents(

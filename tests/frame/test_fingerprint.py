@@ -156,7 +156,7 @@ def test_unchanged_inputs_are_hashed_once(
     two_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hashed: list[Path] = []
-    monkeypatch.setattr(module, "file_hash", lambda path: hashed.append(path) or path.name)
+    monkeypatch.setattr(module, "content_hash", lambda path: hashed.append(path) or path.name)
     stage = copying(lambda folder: None)[0]
     execution.execute(stage, stage.config(source=str(two_files)), tmp_path / "out")
     assert len(hashed) == 2

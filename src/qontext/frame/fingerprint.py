@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from qontext.frame.artifacts import CARD, CLAIM, META, TEMPORARY, is_artifact, open_artifact, read_description
-from qontext.frame.disk import file_hash, file_stamp, walk
+from qontext.frame.disk import file_stamp, walk
 from qontext.frame.errors import QontextError, printable
-from qontext.frame.hashes import json_digest
+from qontext.frame.hashes import content_hash, json_digest
 
 
 def fingerprint(path: Path | str) -> str:
@@ -29,8 +29,8 @@ def fingerprint(path: Path | str) -> str:
     if file.is_dir():
         if (file / CLAIM).is_file():
             open_artifact(file)  # says that it is not finished
-        return json_digest(dict(_tree(file, file_hash)))
-    return file_hash(file)
+        return json_digest(dict(_tree(file, content_hash)))
+    return content_hash(file)
 
 
 def stamp(path: Path) -> str:

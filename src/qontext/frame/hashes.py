@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,12 @@ from qontext.frame.errors import QontextError
 
 MOST_READ = 512 << 20
 """Bytes that are hashed when a directory is opened: about a second."""
+SETTLED = 2.0
+"""Seconds after which times of files differ from those of a later change, in every file system."""
+MOST_KEPT = 200_000
+"""The number of files whose hashes are kept in memory: about 50 MB."""
+_read: dict[str, tuple[str, str]] = {}
+"""Path → stamp and hash."""
 KEPT = 1000
 """The number of directories whose hashes are remembered."""
 
@@ -35,6 +42,21 @@ def json_digest(value: Any) -> str:
 def hash64(text: str) -> int:
     """A 64-bit hash of a text; for a hundred million texts the probability of a collision is 1 in 3,000."""
     return int.from_bytes(digest_of(text, 8), "little")
+
+
+def content_hash(path: Path) -> str:
+    """The hash of a file's content. It is not read again in this process while its stamp is the same, unless it is so new
+    that a change may leave the stamp as it is."""
+    with contextlib.suppress(OSError):
+        stamp, age = file_stamp(path), time.time() - path.stat().st_mtime
+        if (known := _read.get(str(path))) is not None and known[0] == stamp:
+            return known[1]
+        if age > SETTLED:
+            if len(_read) >= MOST_KEPT:
+                _read.clear()
+            _read[str(path)] = (stamp, file_hash(path))
+            return _read[str(path)][1]
+    return file_hash(path)
 
 
 def cache_folder(kind: str) -> Path:

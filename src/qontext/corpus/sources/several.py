@@ -31,7 +31,7 @@ from qontext.frame.artifacts import is_artifact
 from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
 from qontext.frame.fingerprint import fingerprint, places, relative, stamp
-from qontext.frame.hashes import json_digest
+from qontext.frame.hashes import content_hash, json_digest
 
 SCHEME, FILE, FIELD = "sources", "sources.json", "source"
 """The scheme of such a source, the name of its file in a directory of `adapt`, and the field of the metadata."""
@@ -169,7 +169,7 @@ def digest_of(path: str) -> str:
         return fingerprint(folder)
     files = (file for file in walk(folder, {}) if isinstance(file, Path) and file.is_file())
     read = (file for file in files if ending(file) in _RECORDS or format_of(file) is not None)
-    return json_digest({str(file.relative_to(folder)): disk.file_hash(file) for file in read})
+    return json_digest({str(file.relative_to(folder)): content_hash(file) for file in read})
 
 
 def stamp_of(path: str) -> str:
