@@ -34,6 +34,7 @@ from qontext.adapt.config import AdaptConfig, Request
 from qontext.adapt.expectation import SplitEvidence, evidence, expected
 from qontext.adapt.plan import Plan
 from qontext.adapt.prepare import prepare
+from qontext.adapt.survey import survey
 from qontext.data.collection import load_collection, passage_row
 from qontext.data.lines import write_jsonl
 from qontext.evaluation.comparison import difference
@@ -83,7 +84,8 @@ def measured(source: Path, work: Path, options: argparse.Namespace) -> dict[str,
     config = AdaptConfig(
         documents=str(work / "set" / "corpus.jsonl"), encoder=(options.encoder,), seed=options.seed
     )
-    request, *_ = prepare(config)
+    # Labels name passages, so these are kept, however long they are.
+    request, *_ = prepare(config, replace(survey(config.documents), keep=True))
     plan = fixed_plan(sizes["passages"], options.steps)
     training = recipes.training_recipe(request, plan)
     steps, real = work / "steps", work / "real"
@@ -91,6 +93,13 @@ def measured(source: Path, work: Path, options: argparse.Namespace) -> dict[str,
     if not real.exists():  # the real questions, on the passages as they were split
         shutil.copytree(work / "set", work / "new")
         shutil.copy(steps / "holdout" / "measured" / "corpus.jsonl", work / "new" / "corpus.jsonl")
+        kept = {passage.id for passage in load_collection(work / "new").passages()}
+        for split in sizes["questions"]:
+            judged = {id for of in load_collection(work / "new").qrels(split).values() for id in of}
+            if not judged <= kept:
+                raise SystemExit(
+                    f"{source}: {len(judged - kept)} judged passages are not among those that are searched"
+                )
         (work / "new").rename(real)
     asked = [
         step
