@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from qontext import api, cli
+from qontext.adapt import follow
 from qontext.frame import locks
 from qontext.retrieve.adapted import LOCK, read_adapted
 from qontext.retrieve.ask import prepared
@@ -67,6 +68,17 @@ def test_vectors_are_computed_by_another_process_after_the_answer(
     (command,) = started
     assert command[1:5] == ["-m", "qontext", "refresh", str(prepared.cache_of(str(docs)))]
     assert read_adapted(prepared.cache_of(str(docs)))["system"] == "bm25"
+
+
+def test_a_question_computes_no_vectors_of_a_directory_of_words(
+    docs: Path, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "words"
+    api.refresh(out, source=[docs], words=True)
+    (docs / "oven.txt").write_text("The oven bakes bread.\n")
+    monkeypatch.setattr(follow, "default_encoder", lambda: str(tiny_encoder))
+    assert [answer.document for answer in api.search(out, "bread", refresh=True)] == ["oven.txt"]
+    assert read_adapted(out)["system"] == "bm25"
 
 
 def test_a_program_reads_answers_alone(docs: Path) -> None:

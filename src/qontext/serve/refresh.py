@@ -18,6 +18,7 @@ from qontext.adapt.follow import has_changed, watched
 from qontext.frame import log, trust
 from qontext.frame.errors import QontextError, missing_extra
 from qontext.retrieve.adapted import index_of, is_adapted
+from qontext.retrieve.ask.prepared import is_cached
 from qontext.serve.service import Service
 from qontext.serve.systems import ServedSystem
 
@@ -100,8 +101,9 @@ class Refresher(threading.Thread):
 
     def _index(self, root: Path) -> None:
         """Run `qontext refresh`; a problem is reported once, not at every look."""
+        words = [] if is_cached(root) else ["--words"]  # no vectors where nobody asked for them
         done = subprocess.run(
-            [sys.executable, "-m", "qontext", "refresh", str(root), "--quiet"],
+            [sys.executable, "-m", "qontext", "refresh", str(root), "--quiet", *words],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

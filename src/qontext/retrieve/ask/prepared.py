@@ -46,11 +46,18 @@ def cache_of(path: str) -> Path:
     return cache_folder("documents") / f"{name}-{digest_of(os.fsencode(place), 8).hex()}"
 
 
+def is_cached(root: Path) -> bool:
+    """True for a directory in the user's cache, which begins with words and gets vectors by itself."""
+    return root.resolve().parent == cache_folder("documents").resolve()
+
+
 def prepare(path: str, *, refresh: bool = False) -> str:
     """The directory to search, with what has changed: always if it is that of documents, else with `refresh`."""
     if not is_documents(path):
         if refresh:
-            _refresh(Path(path))
+            _refresh(
+                Path(path), words=True
+            )  # a question does not wait until vectors of everything are computed
         return path
     root = cache_of(path)
     is_new = not is_adapted(root)
