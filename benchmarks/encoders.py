@@ -4,7 +4,8 @@
 
 FOLDER is a model in sentence-transformers' layout; a masked language model alone is read as SPLADE reads one. A set is in
 BEIR's layout, its test split is asked, and a language after the colon selects BM25's analyzer. Each text has one vector, at
-the encoder's own length limit; the fusion is that of z-scores with the weights 0.6 and 0.4, as `adapt` uses without labels.
+the encoder's own length limit; the fusion is that of z-scores with the weights 0.6 and 0.4, as `adapt` uses without labels,
+and besides with equal weights, as for sub-queries (`words:` and `meaning:`), and of reciprocal ranks.
 Vectors of the first passages are compared with those of sentence-transformers. With `--passages`, a set is cut to about so
 many, which hold the answers of `--questions` questions, and its name gets their number: figures of parts are higher than
 those of the whole set. Nothing here depends on the load of the machine. A row that is there is not measured again. Writes
@@ -81,12 +82,16 @@ def measured(root: Path, data: str, analyzer: str | None, folder: str) -> dict[s
     vectors = api.encode(data, encoder=place, out=root / "vectors", **FORM)
     dense = api.search(vectors, out=root / "dense", precision="fp32", device="cpu", **asked)
     both = api.fuse([words, dense], method="zscore", weights=[0.6, 0.4], k=100, out=root / "both")
+    equal = api.fuse([words, dense], method="zscore", weights=[0.5, 0.5], k=100, out=root / "equal")
+    ranks = api.fuse([words, dense], method="rrf", k=100, out=root / "ranks")
     return {
         **about,
         "passages": vectors.summary["texts"],
         "tokens": vectors.summary["max_length"],
         "alone": score(dense, data),
         "with_bm25": score(both, data),
+        "equal_weights": score(equal, data),
+        "reciprocal_ranks": score(ranks, data),
         "difference": difference(place, data),
     }
 

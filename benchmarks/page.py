@@ -166,9 +166,15 @@ def windows(content: dict[str, Any]) -> Rows:
 
 
 def encoders(content: dict[str, Any]) -> Rows:
-    rows = [["set", "questions", "encoder", "nDCG@10", "with BM25"]]
+    columns = {
+        "alone": "nDCG@10",
+        "with_bm25": "with BM25",
+        "equal_weights": "equally",
+        "reciprocal_ranks": "by ranks",
+    }
+    rows = [["set", "questions", "encoder", *columns.values()]]
     for row in sorted(content["rows"], key=lambda row: row["set"]):
-        scores = [f"{row[name]:.3f}".lstrip("0") if name in row else "" for name in ("alone", "with_bm25")]
+        scores = [f"{row[name]:.3f}".lstrip("0") if name in row else "" for name in columns]
         rows.append([row["set"], f"{row['questions']:,}", row["encoder"], *scores])
     return rows
 

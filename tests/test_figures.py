@@ -41,7 +41,8 @@ def test_the_picture_of_the_readme_shows_every_system(page: Any) -> None:
     content = json.loads((BENCHMARKS / "adapt.json").read_text("utf-8"))
     ranges = page.ranges(content)
     assert list(ranges) == list(page.SYSTEMS.values())
-    assert ranges["BM25"] == (pytest.approx(content["mean"]["test"]["bm25"], abs=1e-3), 0.4321, 0.7799)
+    of = [row["test"]["bm25"] for row in content["sets"].values()]
+    assert ranges["BM25"] == (pytest.approx(content["mean"]["test"]["bm25"], abs=1e-3), min(of), max(of))
     assert page.FIGURE.exists() and all(
         name in page.FIGURE.read_text("utf-8") for name in ("BM25", "MiniLM adapted")
     )
