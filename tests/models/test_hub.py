@@ -52,7 +52,7 @@ def test_a_model_that_does_not_fit_into_memory_is_not_downloaded(
     # An encoder computes with 4 bytes for each number, of which two are stored.
     server.weights["acme/large"] = weights(3, (15 << 30) // 2)
     with pytest.raises(
-        QontextError, match=r"need 30 GiB of memory, of which 16\.0 GiB are free; they are not"
+        QontextError, match=r"need 30 GiB of memory, of which 16\.0 GiB are free\. Nothing was downloaded"
     ):
         load_encoder("acme/large")
     assert about_models(server) == asked

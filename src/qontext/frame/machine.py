@@ -11,6 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from qontext.frame.errors import QontextError
+
 _LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "bm25s", "faiss")
 
 _UNITS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
@@ -53,6 +55,17 @@ def free_memory() -> int:
     if limit.strip().isdigit() and used.strip().isdigit():
         free.append(max(0, int(limit) - int(used)))
     return min(free, default=0)
+
+
+def require_memory(needed: int, what: str, place: Path | str, remedy: str, free: int = 0) -> None:
+    """Refuse what needs more bytes than are free; by default, on this machine."""
+    free = free or free_memory()
+    if free and needed > free:
+        raise QontextError(
+            f"{what} need {needed / 2**30:,.0f} GiB of memory, of which {free / 2**30:,.1f} GiB are free",
+            place=place,
+            remedy=remedy,
+        )
 
 
 def _lines(file: str) -> Iterator[str]:

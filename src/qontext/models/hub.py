@@ -108,14 +108,8 @@ def _require_memory(name: str, itemsize: int) -> None:
         file.size or 0 for file in about.siblings or () if fnmatch(file.rfilename, "model*.safetensors")
     )
     needed = max(stored, itemsize * (about.safetensors.total if about.safetensors else 0))
-    free = machine.free_memory()
-    if free and needed > free:
-        raise QontextError(
-            f"the weights of the model need {needed / 2**30:,.0f} GiB of memory, of which {free / 2**30:,.1f} GiB are free; "
-            "they are not downloaded",
-            place=name,
-            remedy="Choose a smaller model.",
-        )
+    remedy = "Nothing was downloaded. Choose a smaller model."
+    machine.require_memory(needed, "the weights of the model", name, remedy)
 
 
 def online() -> bool:

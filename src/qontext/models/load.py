@@ -67,13 +67,7 @@ def require_memory(
 ) -> None:
     """Refuse a model of which so many bytes for each parameter do not fit into the free memory; by default, that of the
     machine. No weights are read."""
-    needed, free = size * parameters(folder), free or machine.free_memory()
-    if free and needed > free:
-        raise QontextError(
-            f"{what} need {needed / 2**30:,.0f} GiB of memory, of which {free / 2**30:,.1f} GiB are free",
-            place=place,
-            remedy=remedy,
-        )
+    machine.require_memory(size * parameters(folder), what, place, remedy, free)
 
 
 def require_weights(missing: set[str], folder: Path) -> None:

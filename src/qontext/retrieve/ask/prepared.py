@@ -55,9 +55,8 @@ def prepare(path: str, *, refresh: bool = False) -> str:
     """The directory to search, with what has changed: always if it is that of documents, else with `refresh`."""
     if not is_documents(path):
         if refresh:
-            _refresh(
-                Path(path), words=True
-            )  # a question does not wait until vectors of everything are computed
+            # A question does not wait until vectors of everything are computed.
+            _refresh(Path(path), words=True)
         return path
     root = cache_of(path)
     is_new = not is_adapted(root)
