@@ -6,7 +6,7 @@ For each set, the recipe of `adapt` runs on its documents alone, with a fixed nu
 of the recipe answers the real questions of the set. From the scores of each question, the table says for every set:
 
     nDCG@10 of each system on the questions of the test split
-    averaged  the same systems with the mean of the original and the adapted encoder's weights
+    unmixed   in rows of adapt.json that have it: the same without the original encoder's half of the weights
     regret    the best system's nDCG@10 minus that of the recommended one: without labels, and with 30, 100 and 300 real
               questions to choose by (means over 200 random draws, measured on the questions that were not drawn)
 
@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.torch import load_file, save_file
 
 from qontext.adapt import recipes, verdict
 from qontext.adapt.config import AdaptConfig, Request
@@ -45,7 +44,6 @@ from qontext.workflow.run import run_recipe
 
 OUT = Path(__file__).with_suffix(".json")
 MAIN = "nDCG@10"
-WEIGHTS = "model.safetensors"
 FEW = (30, 100, 300)
 DRAWS = 200
 Scores = Mapping[str, np.ndarray]
@@ -59,7 +57,7 @@ def main() -> None:
     parser.add_argument("sets", nargs="+", help="labeled sets in BEIR's layout, with a test split")
     parser.add_argument("--encoder", required=True, help="the encoder to adapt")
     parser.add_argument("--work", required=True, help="folder for the steps, several hundred MB a set")
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=250)
     parser.add_argument("--passages", type=int, default=2_000, help="passages of a set")
     parser.add_argument("--questions", type=int, default=300, help="questions of a split")
     parser.add_argument("--seed", type=int, default=42)
@@ -113,30 +111,7 @@ def measured(source: Path, work: Path, options: argparse.Namespace) -> dict[str,
         **sizes,
         "window": request.window,
         **comparison(scores_of(steps, names, "generated"), of),
-        "averaged": averaged(request, plan, work, list(sizes["questions"])),
     }
-
-
-def averaged(request: Request, plan: Plan, work: Path, splits: list[str]) -> dict[str, dict[str, float]]:
-    """nDCG@10 of the systems with the mean of the original and the adapted encoder's weights, by split."""
-    adapted, folder = work / "steps" / "pretrain", work / "averaged" / "encoder"
-    if not folder.exists():
-        shutil.copytree(adapted, folder, ignore=shutil.ignore_patterns("meta.json", "logs"))
-        original = load_file(Path(request.encoder) / WEIGHTS)
-        weights = load_file(adapted / WEIGHTS)
-        base = {name: name.removeprefix("bert.") for name in weights}
-        mixed = {
-            name: (tensor + original[base[name]]) / 2 if base[name] in original else tensor
-            for name, tensor in weights.items()
-        }
-        save_file(mixed, folder / WEIGHTS, metadata={"format": "pt"})
-    own, untrained = replace(request, encoder=str(folder)), replace(plan, steps=0)
-    names, steps, found = recipes.systems(untrained), work / "averaged" / "steps", {}
-    for split in splits:
-        run_recipe(recipes.start_recipe(own, untrained, split, work / "real"), steps / split)
-        scores = scores_of(steps / split, names, split)
-        found[split] = {name: value for name, value in means(scores).items() if name != "bm25"}
-    return found
 
 
 def fixed_plan(passages: int, steps: int) -> Plan:
@@ -217,20 +192,25 @@ def mean(rows: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def write_set(source: Path, out: Path, options: argparse.Namespace) -> None:
-    """A part of the set: questions of two splits, the documents that answer them, and others."""
+def write_set(source: Path, out: Path, options: argparse.Namespace, labels: int = 0) -> None:
+    """A part of the set: questions of two splits, so many labels to train on, the documents that answer them, and
+    others."""
     whole = load_collection(source)
     passages = list(whole.passages())
     has = {path.stem for path in (source / "qrels").glob("*.tsv")}
-    first = "dev" if "dev" in has else "train" if "train" in has else None
+    first = "dev" if "dev" in has else "train" if "train" in has and not labels else None
     asked: dict[str, list[str]] = {}
     qrels: dict[str, Mapping[str, Mapping[str, int]]] = {}
-    for split, name in (("dev", first), ("test", "test")):
-        if name:
+    for split, name, number in (
+        ("dev", first, options.questions),
+        ("test", "test", options.questions),
+        ("train", "train", labels),
+    ):
+        if name and number:
             qrels[split] = whole.qrels(name)
             ids = sorted(qrels[split])
-            every = max(1, len(ids) // options.questions)
-            asked[split] = ids[::every][: options.questions]
+            every = max(1, len(ids) // number)
+            asked[split] = ids[::every][:number]
     relevant = {p for s, ids in asked.items() for q in ids for p, grade in qrels[s][q].items() if grade > 0}
     documents = {p.doc for p in passages if p.id in relevant}
     others = sorted({p.doc for p in passages} - documents)

@@ -306,6 +306,7 @@ def pretrain(
     anchors: Literal['passages', 'documents'] = 'passages',
     neighbors: int = 1,
     frozen_layers: int = 0,
+    initial_share: float = 0.0,
     gradient_cache: Literal['auto', 'on', 'off'] = 'auto',
     snapshots: int = 0,
     probe: str | Path | Artifact | None = None,

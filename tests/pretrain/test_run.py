@@ -77,8 +77,24 @@ def test_frozen_layers_and_embeddings_stay_as_they_are(corpus: Path, tmp_path: P
         train(corpus, tmp_path / "all", frozen_layers=2, **settings)
 
 
-def test_directories_without_frozen_layers_and_trained_tokens_stay_the_same(configure: Any) -> None:
-    assert not {"frozen_layers", "token_weight"} & configure(method="cocondenser").identity().keys()
+def test_the_initial_weights_are_mixed_into_the_result(corpus: Path, tmp_path: Path, generator: str) -> None:
+    settings: dict[str, Any] = {"encoder": generator, "tokenizer": None, "steps": 3, "lr": 1e-2}
+    trained = train(corpus, tmp_path / "trained", **settings)
+    mixed = train(corpus, tmp_path / "mixed", initial_share=0.25, **settings)
+    folders = (generator, trained.path, mixed.path)
+    before, after, found = (load_file(Path(folder) / "model.safetensors") for folder in folders)
+    own = [name for name in found if name.startswith("bert.")]
+    assert own
+    for name in own:
+        torch.testing.assert_close(found[name], 0.75 * after[name] + 0.25 * before[name])
+    assert any(not torch.equal(found[name], after[name]) for name in own)
+    with pytest.raises(QontextError, match="an encoder with weights"):
+        train(corpus, tmp_path / "preset", initial_share=0.5)
+
+
+def test_directories_without_these_settings_stay_the_same(configure: Any) -> None:
+    settings = {"frozen_layers", "initial_share", "token_weight"}
+    assert not settings & configure(method="cocondenser").identity().keys()
     changed = configure(method="cocondenser", frozen_layers=1, token_weight=0.5).identity()
     assert (changed["frozen_layers"], changed["token_weight"]) == (1, 0.5)
 

@@ -22,6 +22,8 @@ MOST_ASKED = 2_000
 """Real questions without labels that are used of a log."""
 SPARING = ("lora_rank", "activation_checkpointing")
 """Settings with which training fits into less memory."""
+INITIAL_SHARE, MIXED_PASSES = 0.5, 2
+"""Share of the original encoder in the adapted one, and the passes over the passages from which on they are mixed."""
 WEIGHTS = (0.6, 0.4)
 """Weights of BM25 and the dense run in their fusion, without labels to tune them."""
 
@@ -188,7 +190,16 @@ def _pretraining(request: Request, plan: Plan) -> Iterator[Step]:
             comment="drop queries that do not retrieve their passage with BM25",
         )
     sized = {"batch_size": plan.batch, "steps": plan.steps, **plan.limits.get("pretrain", {})}
+    if _is_mixed(request, plan):
+        sized["initial_share"] = INITIAL_SHARE
     yield Step.of("pretrain", {"passages": "@split", "queries": plan.queries, **request.pretrain, **sized})
+
+
+def _is_mixed(request: Request, plan: Plan) -> bool:
+    """True for a retriever that is trained for so long that it forgets some of what it knew (docs/results/adapt.md)."""
+    is_retriever = request.pretrain.get("head_weight") == 0
+    is_long = plan.steps * plan.batch >= MIXED_PASSES * plan.passages
+    return is_retriever and is_long and not plan.finetune_steps and "lora_rank" not in request.pretrain
 
 
 def _finetuning(request: Request, plan: Plan) -> Iterator[Step]:

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from qontext.data.passage import TitleRule
 from qontext.frame.config import Advanced, Input, Machine, without_empty
 from qontext.frame.errors import QontextError
+from qontext.models.presets import PRESETS
 from qontext.pretrain.objectives import METHODS
 from qontext.training.config import EncoderConfig
 
@@ -83,6 +84,10 @@ class PretrainConfig(EncoderConfig):
     """Keep the embeddings and this many of the first layers as they are, which saves their part of the backward pass. 0:
     all is trained."""
 
+    initial_share: Annotated[float, Advanced()] = Field(0.0, ge=0, lt=1)
+    """Share of the initial encoder in the result, whose weights are the weighted mean of the initial and the trained ones
+    (WiSE-FT, Wortsman et al. 2022): it forgets less of what the initial encoder knows."""
+
     gradient_cache: Annotated[Literal["auto", "on", "off"], Advanced()] = "auto"
     """Compute the contrastive gradient in two passes, with memory independent of the batch size. Auto: if a
     batch has more than 8 micro-batches."""
@@ -121,6 +126,11 @@ class PretrainConfig(EncoderConfig):
                 "with --minutes, the number of steps is not known, so snapshots are not at equal distances",
                 remedy="Remove --snapshots or --minutes.",
             )
+        if self.initial_share and (self.lora_rank or self.encoder in PRESETS):
+            raise QontextError(
+                "initial_share is for an encoder with weights, all of which are trained",
+                remedy="With adapters, lower --lora-alpha." if self.lora_rank else "Remove --initial-share.",
+            )
         if self.context is not None:
             from qontext.contexts import rules_of
 
@@ -129,7 +139,7 @@ class PretrainConfig(EncoderConfig):
 
     def identity(self) -> dict[str, Any]:
         """Without these settings if they change nothing, so that directories without them stay the same."""
-        return without_empty(super().identity(), "frozen_layers", "token_weight")
+        return without_empty(super().identity(), "frozen_layers", "initial_share", "token_weight")
 
     def context_name(self) -> str:
         """The context, resolved."""

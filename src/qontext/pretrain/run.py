@@ -283,6 +283,9 @@ def _save(
     from qontext.training import checkpoint, metrics
 
     encoder.to("cpu")
+    if config.initial_share:
+        initial = config.open_encoder(config.encoder, tokenizer=config.tokenizer)
+        mix(encoder, initial, config.initial_share)
     with work.write_folder(".") as folder:
         save_encoder(config, encoder, titles, folder)
         config.save_adapter(encoder.backbone, folder, config.encoder)
@@ -291,6 +294,14 @@ def _save(
         (folder / "README.md").write_text(card, encoding="utf-8")
     metrics.plot(work)
     checkpoint.remove(work, "checkpoints")
+
+
+def mix(encoder: Encoder, initial: Encoder, share: float) -> None:
+    """θ = (1 - share) · θ_trained + share · θ_initial, of the backbone and the dense layers."""
+    for own, other in ((encoder.backbone, initial.backbone), (encoder.dense, initial.dense)):
+        before = dict(other.named_parameters())
+        for name, parameter in own.named_parameters():
+            parameter.data.lerp_(before[name].data, share)
 
 
 STAGE = Stage(
