@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from qontext.adapt import recipes, verdict
-from qontext.adapt.config import AdaptConfig, Request
+from qontext.adapt.config import AdaptConfig
 from qontext.adapt.expectation import SplitEvidence, evidence, expected
 from qontext.adapt.plan import Plan
 from qontext.adapt.prepare import prepare
