@@ -1,6 +1,6 @@
 """Rows of different lengths in flat arrays: weights of words, or vectors of tokens.
 
-Shapes: N rows, K entries of all rows, D dimensions of an entry.
+Shapes: N rows, K entries of all rows, T tokens, D dimensions of an entry.
 """
 
 from __future__ import annotations
@@ -55,3 +55,13 @@ class Packed:
         terms = [part.terms for part in parts if part.terms is not None]
         values = np.concatenate([part.values for part in parts])
         return cls(starts, values, np.concatenate(terms) if terms else None)
+
+
+def pack_own(tokens: Sequence[Any], vectors_NTD: Array, special: Sequence[int]) -> Packed:
+    """The vectors of the texts' tokens that are not special. A text of special tokens alone keeps them, and one of no tokens
+    has a vector of zeros."""
+    are_own = [~np.isin(ids, special) for ids in tokens]
+    are_own = [own if own.any() else ~own for own in are_own]
+    nothing = np.zeros((1, vectors_NTD.shape[2]), np.float32)
+    parts = [vectors[: len(own)][own] if len(own) else nothing for vectors, own in zip(vectors_NTD, are_own)]
+    return Packed(np.cumsum([0, *map(len, parts)]), np.concatenate(parts))

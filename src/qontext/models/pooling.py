@@ -29,7 +29,10 @@ def _max(hidden_NTH: Tensor, mask_NT: Tensor) -> Tensor:
 
 
 def _last(hidden_NTH: Tensor, mask_NT: Tensor) -> Tensor:
-    return hidden_NTH[torch.arange(len(hidden_NTH), device=hidden_NTH.device), mask_NT.sum(1) - 1]
+    last_N = (mask_NT.sum(1) - 1).clamp(
+        max=hidden_NTH.shape[1] - 1
+    )  # 0 where the last token alone was computed
+    return hidden_NTH[torch.arange(len(hidden_NTH), device=hidden_NTH.device), last_N]
 
 
 def _weighted(hidden_NTH: Tensor, mask_NT: Tensor) -> Tensor:
