@@ -1,6 +1,6 @@
 """The speed of encoding passages of mixed length, against what else a CPU user could run.
 
-    python benchmarks/encode.py MODEL PASSAGES [--texts 600] [--repeats 3] [--out benchmarks/encode.json]
+    python benchmarks/encode.py MODEL PASSAGES [--name MiniLM] [--texts 600] [--repeats 3] [--out benchmarks/encode.json]
     python benchmarks/encode.py MODEL PASSAGES --python VENV/bin/python --labeled DATA
 
 The same model, texts and processor. Each side (`encode_sides.py`) is a process of its own, stopped while others compute.
@@ -15,6 +15,7 @@ the same ONNX files. A side whose packages are missing or fail is listed as fail
 The vectors are compared, too; with `--labeled`, a set in BEIR's layout, also nDCG@10 of exact search on it (without
 prompts).
 `--cpu-time` counts processor time on one core, which stays fair on a machine that others use.
+The file keeps the results of models of other names.
 """
 
 from __future__ import annotations
@@ -93,6 +94,7 @@ def main() -> None:
     )
     parser.add_argument("model", help="a folder in sentence-transformers' layout")
     parser.add_argument("passages")
+    parser.add_argument("--name", help="the model's in the results; default: its folder's")
     parser.add_argument("--texts", type=int, default=600)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument(
@@ -131,7 +133,9 @@ def main() -> None:
                 side.close()
     result["failed"] = {side.name: side.failed for side in sides if side.failed}
     result["bf16"] = "measured" if bf16 else "not measured: this processor has no bf16 units"
-    settings.out.write_text(json.dumps(result, indent=2) + "\n")
+    done = json.loads(settings.out.read_text()) if settings.out.exists() else {"models": {}}
+    done["models"][settings.name or Path(settings.model).name] = result
+    settings.out.write_text(json.dumps(done, indent=2) + "\n")
     print(json.dumps(result, indent=2))
 
 

@@ -49,7 +49,9 @@ def table(name: str) -> str:
 
 
 def machine(content: dict[str, Any]) -> str:
-    """The machine of the measurement, as a sentence."""
+    """The machine of the measurement, as a sentence; of several models, one for each."""
+    if "models" in content:
+        return " ".join(f"{name}: {machine(result)}" for name, result in content["models"].items())
     on = content["machine"]
     units = [unit for unit in ("amx_bf16", "avx512_bf16") if unit in on.get("units", [])]
     versions = ", ".join(f"{name} {version}" for name, version in on["versions"].items())
@@ -103,12 +105,13 @@ def finetune(content: dict[str, Any]) -> Rows:
 
 
 def encode(content: dict[str, Any]) -> Rows:
-    base = content["baseline"].split(" encode")[0]
-    rows = [["program", "tokens/s", "ratio", "least cosine to the baseline"]]
-    for name, speed in content["tokens_per_second"].items():
-        ratio, cosine = content["speedup"].get(name, 1.0), content["least_cosine"][name]
-        shown = base if name == "sentence_transformers" else name.replace("_", " ")
-        rows.append([shown, f"{speed:,}", f"{ratio:.2f}", f"{cosine:.5f}"])
+    rows = [["model", "program", "tokens/s", "ratio", "least cosine to the baseline"]]
+    for model, result in content["models"].items():
+        base = result["baseline"].split(" encode")[0]
+        for name, speed in result["tokens_per_second"].items():
+            ratio, cosine = result["speedup"].get(name, 1.0), result["least_cosine"][name]
+            shown = base if name == "sentence_transformers" else name.replace("_", " ")
+            rows.append([model, shown, f"{speed:,}", f"{ratio:.2f}", f"{cosine:.5f}"])
     return rows
 
 
