@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,11 +11,18 @@ from typing import Any
 import pytest
 
 from qontext import api
-from qontext.adapt import rates
+from qontext.adapt import rates, recipes, starts
+from qontext.adapt.config import AdaptConfig, Request
 from qontext.adapt.show import show_updated
-from qontext.adapt.survey import spread, survey
+from qontext.adapt.survey import language_of, spread, survey
 from qontext.data.collection import Passage
 from qontext.frame import log
+from qontext.retrieve.analyzer import CODE
+
+REQUEST = Request(
+    documents="d", labels=None, splits=(), labeled=0, encoder="", generate={}, pretrain={}, max_tokens=144,
+    read_tokens=256, budget=0, device="cpu", keep=False, language="en", tokenizer="words",
+)  # fmt: skip
 
 
 def test_texts_that_are_timed_are_as_long_as_the_whole_source_has_them(
@@ -153,3 +161,30 @@ def test_files_that_are_not_read_are_named_once(tmp_path: Path, capsys: pytest.C
     now = capsys.readouterr()
     assert "not read (" not in now.out + now.err and "as text" not in now.err
     assert all(summary["not_read"] == before.unread for summary in split)
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "analyzer"),
+    [
+        ('def get_file_name(path):\n    """The name of a file."""\n    return baseName(path)', CODE, "code"),
+        ("O'Brien's mRNA. " + "The miller of the mill grinds flour, and the boat floats. " * 3, "en", None),
+        ("Der Müller und die Mühle, das ist getFileName für ein file_name und nicht für die Mühle", "de", "german"),
+    ],
+)  # fmt: skip
+def test_words_of_source_code_are_searched_by_the_parts_of_names(
+    text: str, language: str, analyzer: str | None
+) -> None:
+    assert language_of([text]) == language
+    request = replace(REQUEST, language=language)
+    assert request.words == {"analyzer": analyzer}
+    recipe = recipes.serving_recipe(request, None, {}, None, tokens=False)
+    assert recipe.steps[0].settings.get("language") == ("de" if language == "de" else None)
+
+
+def test_the_default_encoder_of_source_code_is_that_of_english(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.py").write_text("def get_file_name(path):\n    return base_name(path)\n")
+    monkeypatch.setattr(starts, "encoder_for", lambda language: language)
+    config, _ = starts.settled(AdaptConfig(documents=str(tmp_path), encoder=()), None, tmp_path)
+    assert (survey(str(tmp_path)).language_name, config.encoder) == ("source code", ("en",))

@@ -97,6 +97,11 @@ def test_analyzers_differ_in_stems_and_stop_words() -> None:
     assert terms("lucene", text) == ["miller", "river", "were", "run", "abov", "hi", "citi"]
     assert terms("english", text) == ["miller", "river", "run", "citi"]
     assert terms("german", "Häuser Hauses Haus") == ["haus"] * 3
+    # A name and its parts; digits do not end one, and words in capitals are whole.
+    text = "The getFileName of XMLParser2 __init__ utf8 HTTP don't"
+    parts = ["getfilenam", "file", "name", "xmlparser2", "xml", "parser2", "__init__", "init", "utf8", "http"]
+    assert [term for term in terms("code", text) if term != "get"] == parts
+    assert terms("english", text) == ["getfilenam", "xmlparser2", "__init__", "utf8", "http"]
     # Pairs of neighbors of scripts without spaces; a single character, and words of other scripts, are whole.
     assert terms("cjk", "黑豹队 NFL's 24分, 水。") == ["黑豹", "豹队", "nfl's", "24", "分", "水"]
     assert terms("cjk", "ドアを 한국어 ประตู") == ["ドア", "アを", "한국", "국어", "ปร", "ระ", "ะต", "ตู"]
@@ -106,6 +111,16 @@ def test_an_index_keeps_its_analyzer(tmp_path: Path) -> None:
     Bm25.build(["die Häuser am Fluss", "ein Boot"], ["a", "b"], analyzer="german").save(tmp_path / "index")
     (hit,) = Bm25.load(tmp_path / "index").search({"q": "Haus"}, 10)["q"]
     assert hit.passage == "a"
+
+
+def test_names_in_code_are_found_by_their_parts(tmp_path: Path) -> None:
+    passages = ["def getFileName(path): ...", "def read_all(path): ..."]
+    query = {"q": "the name of a file"}
+    assert not Bm25.build(passages, ["a", "b"]).search(query, 10), "names are words"
+    Bm25.build(passages, ["a", "b"], analyzer="code").save(tmp_path / "index")
+    found = Bm25.load(tmp_path / "index")
+    assert [hit.passage for hit in found.search(query, 10)["q"]] == ["a"]
+    assert [hit.passage for hit in found.search({"q": "getFileName"}, 10)["q"]] == ["a"]
 
 
 def test_passages_without_spaces_are_found_by_their_pairs_of_characters(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from qontext.models.reference import MULTILINGUAL
 from qontext.models.tokenizer import load_tokenizer
 from qontext.queries.generators import GENERATORS
 from qontext.retrieve import outside
+from qontext.retrieve.analyzer import CODE
 
 if TYPE_CHECKING:
     from qontext.adapt.config import AdaptConfig
@@ -264,7 +265,7 @@ def _notes(source: Survey, tokenizer: Any) -> list[str]:
             f"the encoder's tokenizer does not fit this language ({source.language_name}): {per_word:.1f} tokens per word, "
             f"{unknown:.0%} unknown. A multilingual encoder is better: --encoder {MULTILINGUAL.name}."
         )
-    elif source.language != "en":
+    elif source.language not in ("en", CODE):
         notes.append(
             f"the documents seem to be in {source.language_name}; an encoder trained on that language is better."
         )

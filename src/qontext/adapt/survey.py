@@ -20,12 +20,16 @@ from qontext.data.collection import Passage
 from qontext.data.records import Document
 from qontext.frame.errors import QontextError
 from qontext.frame.hashes import hash64
+from qontext.retrieve.analyzer import CODE, WORD, has_parts
 
 SAMPLE_DOCUMENTS, SAMPLE_CHARACTERS = 5_000, 10_000_000
 WORDS = 80
 """Words of a passage of at most 144 tokens, as written by splitting."""
 READ_WORDS, MOST_LOST = 190, 0.25
 """Records are not split if at most this share of their words is beyond the encoder's limit."""
+NAMES_IN_CODE = 0.03
+"""Share of names of several parts, such as getFileName, above which words are those of source code. Python functions have
+8 %, other English texts at most 1 % (names of genes)."""
 TOKENS_PER_WORD = 1.35
 """Tokens per word of a tokenizer that fits the language; see `fertility`."""
 
@@ -54,6 +58,7 @@ _SCRIPTS = (
 )
 _LANGUAGES = {
     "en": "English",
+    CODE: "source code",
     "de": "German",
     "fr": "French",
     "es": "Spanish",
@@ -212,8 +217,9 @@ def _scale(total: int | None, read: int, documents: int, source: str, read_as: I
 
 
 def language_of(texts: list[str]) -> str:
-    """A two-letter code, from the script and the function words; English by default."""
-    joined = " ".join(text[:2_000] for text in itertools.islice(texts, 200)).lower()
+    """A two-letter code, from the script and the function words, or `CODE`; English by default."""
+    written = " ".join(text[:2_000] for text in itertools.islice(texts, 200))
+    joined = written.lower()
     letters = max(1, sum(character.isalpha() for character in joined))
     for code, letters_of_script in _SCRIPTS:
         # Kana before Han: Japanese uses both.
@@ -222,7 +228,10 @@ def language_of(texts: list[str]) -> str:
     words = Counter(re.findall(r"[^\W\d_]+", joined))
     scores = {code: sum(words[word] for word in common.split()) for code, common in _FUNCTION_WORDS.items()}
     best = max(scores, key=lambda code: scores[code])
-    return best if scores[best] > 1.2 * scores["en"] else "en"
+    if scores[best] > 1.2 * scores["en"]:
+        return best
+    names = [has_parts(word) for word in WORD.findall(written)]
+    return CODE if sum(names) > NAMES_IN_CODE * len(names) else "en"
 
 
 def language_name(code: str) -> str:

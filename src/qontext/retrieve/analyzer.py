@@ -2,6 +2,7 @@
 
 english             a long stop list and Porter's stemmer; the default
 lucene              Lucene's 33 stop words and Porter's stemmer, as its EnglishAnalyzer: to compare with Anserini
+code                english, and of a name such as getFileName or file_name its parts beside the whole
 plain               words, unchanged
 cjk                 Chinese, Japanese, Korean and Thai: pairs of neighboring characters, as there are no spaces between
                     words, or not between all; words of other scripts are unchanged (Lucene's CJKAnalyzer)
@@ -18,14 +19,20 @@ from pathlib import Path
 
 from qontext.frame.errors import choose
 
+CODE = "code"
+"""Source code, where others have a language."""
 LANGUAGES = {
+    CODE: "code",
     "ar": "arabic", "de": "german", "el": "greek", "es": "spanish", "fr": "french", "hi": "hindi", "it": "italian",
     "nl": "dutch", "pt": "portuguese", "ru": "russian", "sv": "swedish",
     "ja": "cjk", "ko": "cjk", "th": "cjk", "zh": "cjk",
 }  # fmt: skip
 """Analyzers of languages other than English, by language code."""
-_STOP_LISTS = {"english": "STOPWORDS_EN_PLUS", "lucene": "STOPWORDS_EN"}
+_STOP_LISTS = {"english": "STOPWORDS_EN_PLUS", "code": "STOPWORDS_EN_PLUS", "lucene": "STOPWORDS_EN"}
+"""Analyzers of English, and their lists."""
 WORD = re.compile(r"\w+(?:['’]\w+)*")
+_BETWEEN_PARTS = re.compile(r"_+|(?<=[a-z\d])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+"""Underscores; between file and Name; between HTML and Parser."""
 _TOGETHER = "々-〇\u3040-ヿ㐀-䶿一-鿿豈-﫿가-힣฀-๿\U00020000-\U0003ffff"
 """Characters of scripts without spaces between words, and of Hangul, whose words are long."""
 _CJK = re.compile(rf"(?P<run>[{_TOGETHER}]+)|(?:(?![{_TOGETHER}])\w)+(?:['’](?:(?![{_TOGETHER}])\w)+)*")
@@ -36,13 +43,13 @@ class Analyzer:
 
     def __init__(self, name: str, numbers: dict[str, int], *, grow: bool) -> None:
         self._term, self._numbers, self._grow = term_of(name), numbers, grow
-        self._words = words_of(name)
+        self._words = lower_words_of(name)
         self._known: dict[str, int | None] = {}
 
     def __call__(self, text: str) -> list[int]:
         """The numbers of the text's terms, in order. Unknown terms get new numbers with `grow`, else are skipped."""
         terms = []
-        for word in self._words(text.lower()):
+        for word in self._words(text):
             try:
                 number = self._known[word]
             except KeyError:
@@ -60,7 +67,34 @@ class Analyzer:
 
 def words_of(name: str) -> Callable[[str], list[str]]:
     """The function text → words of an analyzer."""
-    return _pairs if name == "cjk" else WORD.findall
+    return _pairs if name == "cjk" else _with_parts if name == "code" else WORD.findall
+
+
+def lower_words_of(name: str) -> Callable[[str], list[str]]:
+    """The function text → words of an analyzer in lower case, whose terms are compared."""
+    words = words_of(name)
+    if name == "code":  # capitals say where parts begin
+        return lambda text: [word.lower() for word in words(text)]
+    return lambda text: words(text.lower())
+
+
+def _with_parts(text: str) -> list[str]:
+    """The words of a text, and after a name its parts."""
+    words = []
+    for word in WORD.findall(text):
+        words.append(word)
+        if has_parts(word):
+            words += filter(None, _BETWEEN_PARTS.split(word))
+    return words
+
+
+def has_parts(word: str) -> bool:
+    """True for a name of several words, such as getFileName, or with underscores.
+
+    >>> [word for word in "the file_name of XMLParser in utf8".split() if has_parts(word)]
+    ['file_name', 'XMLParser']
+    """
+    return _BETWEEN_PARTS.search(word) is not None
 
 
 def _pairs(text: str) -> list[str]:
@@ -81,7 +115,7 @@ def term_of(name: str) -> Callable[[str], str]:
     choose(name, analyzers(), "analyzer")
     if name in ("plain", "cjk"):
         return lambda word: word
-    is_english = name in ("english", "lucene")
+    is_english = name in _STOP_LISTS
     stop = _stop_words(_STOP_LISTS[name]) if is_english else frozenset()
     stem = Stemmer.Stemmer("porter" if is_english else name).stemWord
 
@@ -111,4 +145,4 @@ def analyzers() -> list[str]:
     import Stemmer
 
     snowball = {name for name in Stemmer.algorithms() if "porter" not in name}
-    return ["english", "lucene", "plain", "cjk", *sorted(snowball - {"english"})]
+    return [*_STOP_LISTS, "plain", "cjk", *sorted(snowball - {"english"})]

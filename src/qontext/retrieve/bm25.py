@@ -90,7 +90,7 @@ class Bm25:
     ) -> Bm25:
         """Index passages (title and text, joined) or plain texts, whose ids are `ids` or else their numbers
         from 0. Args: k1: Saturation of term frequency. b: Length normalization. analyzer: Text analyzer:
-        english, lucene, plain, or another language, such as german. title: prepend, or leave: without titles.
+        english, lucene, code, plain, or another language, such as german. title: prepend, or leave: without titles.
         """
         vocabulary, inverter, names = _inverted(as_passages(passages, ids), analyzer, title)
         blocks = list(_scored(inverter, k1, b))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from qontext.frame.errors import QontextError
-from qontext.retrieve.analyzer import term_of, words_of
+from qontext.retrieve.analyzer import lower_words_of, term_of
 
 SNIPPET = 320
 """Maximum characters of a snippet."""
@@ -119,13 +119,13 @@ def _best(question: str, units: list[str], analyzer: str, rarity: Rarity | None)
         term = term_of(analyzer)
     except QontextError:
         term = term_of("plain")
-    split = words_of(analyzer)
-    wanted = {stem for word in split(question.lower()) if (stem := term(word))}
+    split = lower_words_of(analyzer)
+    wanted = {stem for word in split(question) if (stem := term(word))}
     if not wanted:
         return None
     counts, lengths = [], []
     for unit in units:
-        words = split(unit.lower())
+        words = split(unit)
         counts.append(Counter(stem for word in words if (stem := term(word)) in wanted))
         lengths.append(len(words))
     mean = sum(lengths) / len(units) or 1.0

@@ -26,8 +26,8 @@ class Bm25Options(Options):
     """BM25: how much long passages are discounted."""
 
     analyzer: str = "english"
-    """BM25: how words become terms: english, lucene (for figures that compare with Anserini's), plain, or the name of
-    another language, such as german."""
+    """BM25: how words become terms: english, lucene (for figures that compare with Anserini's), code (names also by their
+    parts), plain, or the name of another language, such as german."""
 
     title: Literal["prepend", "leave"] = "prepend"
     """BM25: index the title of a passage before its text, or leave it out."""
