@@ -23,7 +23,7 @@ MOST_ASKED = 2_000
 """Real questions without labels that are used of a log."""
 SPARING = ("lora_rank", "activation_checkpointing")
 """Settings with which training fits into less memory."""
-INITIAL_SHARE, MIXED_PASSES = 0.5, 2
+INITIAL_SHARE, MIXED_PASSES = 0.5, 1.5
 """Share of the original encoder in the adapted one, and the passes over the passages from which on they are mixed."""
 WEIGHTS = (0.6, 0.4)
 """Weights of BM25 and the dense run in their fusion, without labels to tune them."""
