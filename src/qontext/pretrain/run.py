@@ -279,12 +279,13 @@ def _save(
     summary: dict[str, Any],
     work: Workdir,
 ) -> None:
+    from qontext.models.encoder import load_encoder
     from qontext.pretrain.folder import model_card, save_encoder, save_head
     from qontext.training import checkpoint, metrics
 
     encoder.to("cpu")
     if config.initial_share:
-        initial = config.open_encoder(config.encoder, tokenizer=config.tokenizer)
+        initial = load_encoder(config.encoder, tokenizer=config.tokenizer, seed=config.seed)
         mix(encoder, initial, config.initial_share)
     with work.write_folder(".") as folder:
         save_encoder(config, encoder, titles, folder)
