@@ -181,7 +181,9 @@ def test_it_is_encoded_trained_and_saved(name: str, tmp_path: Path) -> None:
     settings |= {"vector": Retriever(folder, **form).layout.pooling}
     api.pretrain(passages, encoder=folder, out=tmp_path / "out", workers=1, **settings, **ONE_STEP)
     after = Retriever(tmp_path / "out", **form).encode_passages(SENTENCES)
-    size = max(1.0, np.abs(after).max())  # a vector that is not normalized is as long as its dense layers make it
+    size = max(
+        1.0, np.abs(after).max()
+    )  # a vector that is not normalized is as long as its dense layers make it
     np.testing.assert_allclose(after / size, elsewhere(tmp_path / "out", SENTENCES) / size, atol=1e-5)
     assert np.abs(after - before).max() > 1e-3
     assert load_encoder(tmp_path / "out").predicts == load_encoder(folder).predicts
