@@ -250,6 +250,15 @@ def test_vectors_equal_those_of_sentence_transformers(family: tuple[str, Path]) 
     np.testing.assert_allclose(retriever.encode_passages(SENTENCES), elsewhere(folder, SENTENCES), atol=1e-5)
 
 
+def test_vectors_in_bf16_are_near_those_in_fp32(family: tuple[str, Path]) -> None:
+    exact, near = (
+        Retriever(family[1], device="cpu", precision=format).encode_passages(SENTENCES)
+        for format in ("fp32", "bf16")
+    )
+    lengths = np.linalg.norm(exact, axis=1) * np.linalg.norm(near, axis=1)
+    assert ((exact * near).sum(1) / lengths > 0.999).all()
+
+
 def test_hidden_states_and_heads_equal_the_librarys(family: tuple[str, Path]) -> None:
     name, folder = family
     encoder = load_encoder(folder, dropout=0.0)

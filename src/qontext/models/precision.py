@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Literal, cast
+from types import MethodType
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,7 @@ AUTO = "QONTEXT_AUTO_PRECISION"
 
 _ISA, _OLD_ISA = "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"
 _WITHOUT_BF16 = ("sse41", "avx", "avx2", "avx2_vnni", "avx2_vnni_2", "avx512_core", "avx512_core_vnni")
+_ATTENTION, _DEBERTA = "DisentangledSelfAttention", ".modeling_deberta"
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
@@ -137,3 +139,20 @@ def keep_fp32(model: nn.Module) -> None:
             child.__class__ = Fp32Linear
         elif not isinstance(child, nn.ModuleList):
             keep_fp32(child)
+        else:
+            for module in child.modules():
+                if type(module).__qualname__ == _ATTENTION and type(module).__module__.endswith(_DEBERTA):
+                    _attend_in_fp32(module)
+
+
+def _attend_in_fp32(module: nn.Module) -> None:
+    """Let the attention of DeBERTa's first version compute in fp32: it masks bf16 scores with the least number of fp32."""
+
+    def forward(module: nn.Module, hidden_NTH: Tensor, *rest: Any, **settings: Any) -> Any:
+        with torch.autocast(hidden_NTH.device.type, enabled=False):
+            return type(module).forward(module, hidden_NTH.float(), *rest, **settings)
+
+    module.forward = MethodType(forward, module)
+    for child in module.children():
+        if isinstance(child, nn.Linear):  # which may have bf16 weights
+            child.register_forward_hook(lambda linear, inputs, output: output.float())
