@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.models.test_families import CONFIGS
 from tests.tiny import Server
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
@@ -12,7 +13,7 @@ from transformers.activations import ACT2FN
 from qontext.frame import machine
 from qontext.models import products
 from qontext.models.precision import Fp32Linear
-from qontext.models.products import StoredLinear, scores, use_where_faster
+from qontext.models.products import StoredLinear, StoredNorm, scores, use_where_faster
 
 CPU = torch.device("cpu")
 
@@ -125,6 +126,60 @@ def test_copies_compute_the_same(dtype: torch.dtype, keep: bool) -> None:
     use_where_faster(model, CPU, dtype, keep=keep)
     with torch.inference_mode():
         assert torch.equal(copy.deepcopy(model)(x), model(x))
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma3_text", "eurobert", "modernbert"])
+def test_a_decoder_rounds_once_between_products(name: str) -> None:
+    """Norms in the stack are the library's, rounded; those after it are in fp32; rotations are rounded."""
+    from transformers import AutoModel
+
+    torch.manual_seed(0)
+    model = AutoModel.from_config(CONFIGS[name]()).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    fast = copy.deepcopy(model)
+    use_where_faster(fast, CPU, torch.bfloat16)
+    norms = [one for one in model.layers.modules() if type(one).__name__.endswith("RMSNorm")]
+    found = [one for one in fast.layers.modules() if type(one) is StoredNorm]
+    assert len(norms) == len(found) and bool(found) == (name != "modernbert")
+    for one, other in zip(norms, found):
+        x = torch.randn(3, *one.weight.shape)
+        torch.testing.assert_close(other(x), one(x).bfloat16(), rtol=0.01, atol=0.01)
+    ids = torch.randint(5, 150, (3, 12))
+    rotations: list[torch.dtype] = []
+    fast.rotary_emb.register_forward_hook(lambda module, inputs, out: rotations.append(out[0].dtype))
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        rounded = fast(input_ids=ids).last_hidden_state
+        expected = model(input_ids=ids).last_hidden_state
+    assert rounded.dtype == expected.dtype == torch.float32 and {*rotations} == {torch.bfloat16}
+    assert torch.cosine_similarity(rounded, expected, dim=-1).min() > 0.999
+
+
+@pytest.mark.usefixtures("is_faster")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("activation", ["silu", "gelu"])
+def test_a_gate_is_part_of_a_product(dtype: torch.dtype, bias: bool, activation: str) -> None:
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaMLP
+
+    torch.manual_seed(0)
+    part = LlamaMLP(
+        LlamaConfig(
+            hidden_size=48, intermediate_size=80, num_attention_heads=4, mlp_bias=bias, hidden_act=activation
+        )
+    )
+    x = torch.randn(2, 7, 48)
+    expected = part(x)
+    use_where_faster(part, CPU, dtype)
+    is_stored = isinstance(part.up_proj, StoredLinear) and part.up_proj.stored.is_mkldnn
+    assert ("forward" in vars(part)) == (is_stored and activation == "silu")
+    with torch.inference_mode():
+        found = copy.deepcopy(part)(x).float()
+    torch.testing.assert_close(
+        found, expected, **({} if dtype == torch.float32 else {"rtol": 0.02, "atol": 0.02})
+    )
 
 
 def test_weights_are_let_go_unless_they_are_shared() -> None:
