@@ -29,9 +29,8 @@ def _max(hidden_NTH: Tensor, mask_NT: Tensor) -> Tensor:
 
 
 def _last(hidden_NTH: Tensor, mask_NT: Tensor) -> Tensor:
-    last_N = (mask_NT.sum(1) - 1).clamp(
-        max=hidden_NTH.shape[1] - 1
-    )  # 0 where the last token alone was computed
+    # The last token alone may have been computed: then it is at place 0.
+    last_N = (mask_NT.sum(1) - 1).clamp(max=hidden_NTH.shape[1] - 1)
     return hidden_NTH[torch.arange(len(hidden_NTH), device=hidden_NTH.device), last_N]
 
 
