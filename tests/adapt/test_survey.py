@@ -13,6 +13,7 @@ import pytest
 from qontext import api
 from qontext.adapt import rates, recipes, starts
 from qontext.adapt.config import AdaptConfig, Request
+from qontext.adapt.prepare import _notes
 from qontext.adapt.show import show_updated
 from qontext.adapt.survey import language_of, spread, survey
 from qontext.data.collection import Passage
@@ -188,3 +189,15 @@ def test_the_default_encoder_of_source_code_is_that_of_english(
     monkeypatch.setattr(starts, "encoder_for", lambda language: language)
     config, _ = starts.settled(AdaptConfig(documents=str(tmp_path), encoder=()), None, tmp_path)
     assert (survey(str(tmp_path)).language_name, config.encoder) == ("source code", ("en",))
+
+
+def test_many_tokens_for_a_name_do_not_say_that_a_vocabulary_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("def get_file_name(path):\n    return base_name(path)\n")
+    found = survey(str(tmp_path))
+
+    def tokenizer(text: str, **_: Any) -> dict[str, list[int]]:
+        return {"input_ids": [5] * len(text)}  # a token for each character
+
+    tokenizer.unk_token_id, tokenizer.all_special_ids = 0, []  # type: ignore[attr-defined]
+    assert _notes(found, tokenizer) == []
+    assert "does not fit this language" in _notes(replace(found, language="en"), tokenizer)[0]
