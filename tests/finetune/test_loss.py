@@ -102,7 +102,25 @@ def test_margin_mse_is_a_mean_over_a_querys_negatives() -> None:
     assert value.item() == pytest.approx((0.5**2 + 2.0**2) / 2, rel=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["contrastive", "kl", "margin-mse"])
+def test_rank_consistency_reads_only_the_teachers_order() -> None:
+    # Query 0 scores 2 and 1 as the teacher orders them. Another negative scores 4, and the teacher prefers it to the first.
+    more = ([4.0, 0.0], (False, 0, False, 16, 1.0, [-1, -1]))
+    # Pairs in the teacher's order: (2, 4), (2, 1), (4, 1): one is wrong, by 2. Query 1: (1.5, 0.5).
+    rows = (QUERY_0, POSITIVE_0, NEGATIVE_0, more, QUERY_1, POSITIVE_1, NEGATIVE_1, RANDOM_1)
+    assert loss("rank", *batch(*rows)).item() == pytest.approx((2 / 3 + 0) / 2, rel=1e-6)
+    assert loss("rank", *batch(*rows), tau=2.0).item() == pytest.approx((1 / 3 + 0) / 2, rel=1e-6)
+    hinged = losses(opened("rank", rank_margin=2.0), *batch(*rows))
+    assert hinged == pytest.approx({"rank": ((4 + 1 + 0) / 3 + 1) / 2}, rel=1e-6)
+
+
+def test_rank_consistency_compares_no_ties_and_no_copies_of_the_positive() -> None:
+    tie = ([9.0, 9.0], (False, 0, False, 16, 2.0, [-1, -1]))
+    copy = ([9.0, 9.0], (False, 0, False, 10, -9.0, [-1, -1]))
+    assert loss("rank", *batch(QUERY_0, POSITIVE_0, tie)).item() == 0.0
+    assert loss("rank", *batch(QUERY_0, POSITIVE_0, NEGATIVE_0, copy)).item() == 0.0
+
+
+@pytest.mark.parametrize("kind", ["contrastive", "kl", "margin-mse", "rank"])
 def test_the_gradient_is_that_of_the_loss(kind: str) -> None:
     vectors, known = batch(*BATCH)
     double = vectors.detach().double().requires_grad_()
@@ -118,7 +136,7 @@ def test_a_student_that_agrees_with_its_teacher_has_nothing_to_learn() -> None:
         ([2.0, 1.0], (False, 0, True, 10, 2.0, [-1, -1])),
         ([0.5, 9.0], (False, 0, False, 15, 0.5, [-1, -1])),
     )
-    for kind in ("kl", "margin-mse"):
+    for kind in ("kl", "margin-mse", "rank"):
         vectors, known = batch(*rows)
         value = loss(kind, vectors, known)
         value.backward()
@@ -162,7 +180,7 @@ def test_a_teachers_probabilities_instead_of_its_logits() -> None:
 
 
 @pytest.mark.parametrize("similarity", ["dot", "cosine"])
-@pytest.mark.parametrize("kind", ["contrastive", "kl", "margin-mse"])
+@pytest.mark.parametrize("kind", ["contrastive", "kl", "margin-mse", "rank"])
 def test_matryoshka_is_the_mean_over_cut_vectors(kind: str, similarity: Any) -> None:
     generator = torch.Generator().manual_seed(0)
     _, known = batch(*BATCH)

@@ -129,7 +129,7 @@ def test_the_best_weights_are_kept_and_patience_ends_the_run(
 
 
 @pytest.mark.numeric
-@pytest.mark.parametrize("loss", ["kl", "margin-mse"])
+@pytest.mark.parametrize("loss", ["kl", "margin-mse", "rank"])
 def test_a_student_comes_closer_to_its_teacher(
     finetune: Finetune, scores: Path, tmp_path: Path, loss: str
 ) -> None:

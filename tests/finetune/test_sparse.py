@@ -159,6 +159,19 @@ def test_from_weights_to_a_run_that_others_read(
     assert [served.passages[hit.number].id for hit in served.search([query], 3)[0]] == expected
 
 
+def test_what_is_stored_scores_the_passages_of_a_run(weights: Path, beir: Path, tmp_path: Path) -> None:
+    """As in search, with 0 for a passage that has no word of the query; the run may also be training groups."""
+    settings: dict[str, Any] = {"data": beir, "precision": "fp32", "device": "cpu"}
+    whole = read_run(api.search(weights, split="dev", k=60, **settings, out=tmp_path / "run").path)
+    bm25 = api.search(bm25=True, data=beir, split="dev", k=20, out=tmp_path / "bm25")
+    scored = read_run(api.rerank(bm25.path, tokens=weights, **settings, out=tmp_path / "scored").path)
+    for query in scored:
+        known = {hit.passage: hit.score for hit in whole[query]}
+        assert {hit.passage for hit in scored[query]} == {hit.passage for hit in read_run(bm25.path)[query]}
+        for hit in scored[query]:
+            assert hit.score == pytest.approx(known.get(hit.passage, 0.0), rel=1e-5)
+
+
 def _dense(packed: Packed, width: int) -> np.ndarray[Any, Any]:
     dense = np.zeros((len(packed), width), np.float32)
     assert packed.terms is not None

@@ -72,6 +72,7 @@ FINETUNING = {
     "infonce, cache": Case(reference.infonce, {"loss": "contrastive", "gradient_cache": "on"}),
     "kl": Case(reference.distillation, {"loss": "kl"}),
     "margin-mse": Case(reference.margin_mse, {"loss": "margin-mse"}),
+    "rank": Case(reference.rank, {"loss": "rank"}),
     "reranker": Case(reference.listwise),
 }
 CASES = {**PRETRAINING, **FINETUNING}

@@ -265,6 +265,16 @@ def margin_mse(w: Weights, rows: Sequence[Row]) -> dict[str, Tensor]:
     return {"margin_mse": mean(losses)}
 
 
+def rank(w: Weights, rows: Sequence[Row]) -> dict[str, Tensor]:
+    """max(0, s(q, p') - s(q, p)), the mean over pairs of which the teacher prefers p, then over queries."""
+    losses = []
+    for query, passages, scores in scored(w, rows):
+        own = [n for n, p in enumerate(passages) if belongs(query, p) and p["teacher"] is not None]
+        pairs = [(a, b) for a in own for b in own if passages[a]["teacher"] > passages[b]["teacher"]]
+        losses.append(mean([(scores[b] - scores[a]).relu() for a, b in pairs]))
+    return {"rank": mean(losses)}
+
+
 def listwise(w: Weights, rows: Sequence[Row]) -> dict[str, Tensor]:
     """-log exp g(q, p⁺) / Σ exp g(q, p) over each list, its positive first, the mean over lists."""
     losses = []

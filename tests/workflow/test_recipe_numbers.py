@@ -199,6 +199,27 @@ def test_lists_of_a_positive_and_63_negatives_from_retriever_1() -> None:
     assert (two.encoder, configs["groups-2"].run) == ("runs/retriever-1", "runs/run-1-train")
 
 
+def test_splade_teaches_its_order_with_its_own_results_as_negatives() -> None:
+    """Zhang et al. 2023, by the settings of its released code."""
+    configs = steps("led-msmarco")
+    warm, first, second, taught = (
+        configs[name] for name in ("retriever-1", "words-1", "words-2", "retriever-2")
+    )
+    assert [one.passages_per_query - 1 for one in (warm, first, second, taught)] == [7, 5, 5, 32]
+    assert [one.lr for one in (warm, first, second, taught)] == [1e-5, 3e-5, 2e-5, 5e-6]
+    assert [one.batch_size for one in (warm, first, second, taught)] == [16, 48, 48, 16]
+    assert {one.epochs for one in (warm, first, second, taught)} == {3}
+    assert (second.encoder, taught.encoder) == ("runs/words-1", "runs/retriever-1")
+    assert (taught.loss, taught.options("loss").contrastive_weight, taught.teacher) == (
+        "rank",
+        1.0,
+        "runs/teacher",
+    )
+    assert (configs["teacher"].run, configs["teacher"].tokens) == ("runs/groups-2", "runs/weights-2")
+    mined = configs["groups-2"]
+    assert (mined.run, mined.also) == ("runs/run-1-train", ("runs/words-run-1", "runs/words-run-2"))
+
+
 def test_both_arms_read_their_contexts() -> None:
     for arm, context in (("cocondenser", "rand"), ("cot-mae-50k", "near+olap+rand")):
         assert settings(f"{arm}-msmarco", "pretrain").context_name() == context
@@ -209,6 +230,7 @@ def test_both_arms_read_their_contexts() -> None:
 OWN = (
     "ance-msmarco",
     "colbertv2-msmarco",
+    "led-msmarco",
     "me-bert-msmarco",
     "pair-msmarco",
     "rocketqa-msmarco",

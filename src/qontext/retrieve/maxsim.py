@@ -1,10 +1,10 @@
-"""MaxSim of the candidates of a run, from what is stored of their tokens: vectors, or bits."""
+"""The candidates of a run, scored from what is stored of them: MaxSim of tokens' vectors or bits, or weights of words."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -22,17 +22,19 @@ from qontext.models.retriever import Retriever
 from qontext.retrieve.encoded.packed import has_bits, open_bits, open_packed, take
 from qontext.retrieve.encoded.reuse import text_hashes
 from qontext.retrieve.encoded.token_bits import similarities
-from qontext.retrieve.encoded.vectors import prompts_of, representation_of, stored_as
+from qontext.retrieve.encoded.vectors import Encoded, prompts_of, representation_of, stored_as
 from qontext.retrieve.index.exact import rectangle
+from qontext.retrieve.index.sparse import SparseIndex
 
 Array = np.ndarray[Any, Any]
+Score: TypeAlias = Callable[[Sequence[str], Sequence[Array]], Iterator[Array]]
 TEXTS = pa.schema(
     [pa.field("id", pa.string(), nullable=False), pa.field("hash", pa.uint64(), nullable=False)]
 )
 
 
 class TokenScorer:
-    """Scores passages by the tokens that `encode` wrote to `path`. `ids` are those of the run's passages, `needed`
+    """Scores passages by what `encode` wrote of their tokens to `path`. `ids` are those of the run's passages, `needed`
     the places of the candidates there."""
 
     def __init__(
@@ -40,9 +42,10 @@ class TokenScorer:
     ) -> None:
         artifact = open_artifact(path, verb="encode")
         is_bits = has_bits(artifact)
-        if not is_bits and stored_as(artifact) != "tokens":
+        stored = "bits" if is_bits else stored_as(artifact)
+        if stored not in SCORERS:
             raise QontextError(
-                f"holds the representation {representation_of(artifact)!r}, not vectors of tokens",
+                f"holds the representation {representation_of(artifact)!r}, not vectors of tokens or weights of words",
                 place=path,
                 remedy="Encode with --tokens, or with an encoder of 'qontext finetune --representation tokens'.",
             )
@@ -65,7 +68,7 @@ class TokenScorer:
         form: dict[str, Any] = {"device": device, "precision": precision, "title": title}
         form["prompts"] = prompts_of(artifact)
         model = Retriever(name, **form, packed=not is_bits)
-        self._score = _by_bits(model) if is_bits else _by_vectors(model)
+        self._score = SCORERS[stored](model, self.encoded)
         self._between = model.titles.between
         self.max_length = artifact.summary["max_length"]
 
@@ -90,30 +93,47 @@ class TokenScorer:
         self, queries: Sequence[str], candidates: Sequence[Array], advance: Callable[[int], None]
     ) -> Array:
         """The scores of each query's candidates, which are places in `ids`, one query after the other."""
-        found = (take(self.encoded, self._place[places]) for places in candidates)
+        places = [self._place[own] for own in candidates]
         scores = []
         with torch.inference_mode():
-            for own in self._score(queries, found):
+            for own in self._score(queries, places):
                 scores.append(own)
                 advance(len(own))
         return np.concatenate(scores)
 
 
-def _by_vectors(model: Retriever) -> Any:
-    def scores(queries: Sequence[str], found: Iterator[Packed]) -> Iterator[Array]:
-        for row, packed in zip(rectangle(model.encode(queries, "query")), found, strict=True):
-            passages_PJD = rectangle(packed).to(model.device)
+def _by_vectors(model: Retriever, encoded: Encoded) -> Score:
+    def scores(queries: Sequence[str], places: Sequence[Array]) -> Iterator[Array]:
+        for row, own in zip(rectangle(model.encode(queries, "query")), places, strict=True):
+            passages_PJD = rectangle(take(encoded, own)).to(model.device)
             yield max_similarity(row[None].to(model.device), passages_PJD)[0].cpu().numpy()
 
     return scores
 
 
-def _by_bits(retriever: Retriever) -> Any:
+def _by_bits(retriever: Retriever, encoded: Encoded) -> Score:
     half = retriever.of("query")
 
-    def scores(queries: Sequence[str], found: Iterator[Packed]) -> Iterator[Array]:
+    def scores(queries: Sequence[str], places: Sequence[Array]) -> Iterator[Array]:
         vectors = half.encode_each_token(half.tokenize(queries, "query"))
-        for number, packed in enumerate(found):
-            yield similarities(vectors[number : number + 1].values, packed)
+        for number, own in enumerate(places):
+            yield similarities(vectors[number : number + 1].values, take(encoded, own))
 
     return scores
+
+
+def _by_words(model: Retriever, encoded: Encoded) -> Score:
+    def scores(queries: Sequence[str], places: Sequence[Array]) -> Iterator[Array]:
+        packed: Packed = model.encode(queries, "query")
+        for number, own in enumerate(places):
+            one = packed[number : number + 1]
+            assert one.terms is not None
+            terms = one.terms.tolist()
+            parts = [SparseIndex.scores(postings, terms, one.values) for postings in encoded.parts]
+            yield np.concatenate(parts)[own]
+
+    return scores
+
+
+SCORERS = {"tokens": _by_vectors, "bits": _by_bits, "sparse": _by_words}
+"""By what is stored of passages: the scores of each query's candidates, which are places in `encoded`."""

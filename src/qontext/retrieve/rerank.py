@@ -1,4 +1,4 @@
-"""`qontext rerank`: rescore the top k of a run with a cross-encoder, the mean of several, or stored vectors of tokens.
+"""`qontext rerank`: rescore the top k of a run with a cross-encoder, the mean of several, or what is stored of tokens.
 
 Queries are scored in blocks, one part each, so that a killed run resumes after its last block and several
 processes can share the work.
@@ -42,8 +42,8 @@ class RerankConfig(PartsConfig, ComputeConfig):
     the mean of several."""
 
     tokens: Annotated[str | None, Input()] = None
-    """Instead of a cross-encoder: what 'qontext encode' stored of the passages' tokens, which are compared by MaxSim: bits
-    ('encode --tokens'), or the vectors of an encoder that was trained for it."""
+    """Instead of a cross-encoder: what 'qontext encode' stored of the passages' tokens: bits ('encode --tokens') or the
+    vectors of an encoder that was trained for it, which are compared by MaxSim, or a SPLADE retriever's weights of words."""
 
     data: Annotated[str | None, Input()] = None
     """A BEIR folder with the queries and passages."""

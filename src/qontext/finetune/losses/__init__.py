@@ -28,5 +28,8 @@ LOSSES = Kinds(
             "qontext.finetune.losses.margin_mse:MarginMse",
             "a teacher's score differences to the positive",
         ),
+        "rank": Kind(
+            "qontext.finetune.losses.rank:RankConsistency", "a teacher's order of a query's own passages"
+        ),
     },
 )
