@@ -47,6 +47,7 @@ CASES: dict[str, dict[str, Any]] = {
     "retromae": {"method": "retromae"},
     "dupmae": {"method": "dupmae"},
     "seed": {"method": "seed"},
+    "costa": {"method": "costa"},
     "simlm": {"method": "simlm", "generator": "GENERATOR"},
     "bow": {"method": "bow"},
     "bow, queries": {"method": "bow", "target": "context", **QUERIES},

@@ -324,7 +324,7 @@ def test_every_method_trains_the_families_that_it_fits_and_refuses_the_others(
         "cocondenser": True,
         "bow": True,
         "cot-lm": encoder.family.auto == "AutoModelForCausalLM",
-        **dict.fromkeys(("mlm", "retromae", "dupmae", "seed"), masked),
+        **dict.fromkeys(("mlm", "retromae", "dupmae", "seed", "costa"), masked),
         **dict.fromkeys(("condenser", "cot-mae", "simlm"), layered and masked),
     }[method]
     if not fits:
@@ -332,9 +332,8 @@ def test_every_method_trains_the_families_that_it_fits_and_refuses_the_others(
             load_method(method, encoder, **options.get(method, {}))
         return
     objective = load_method(method, encoder, **options.get(method, {}))
-    contexts = (
-        None if method in ("mlm", "condenser", "retromae", "dupmae", "seed", "simlm") else SENTENCES[::-1]
-    )
+    alone = ("mlm", "condenser", "retromae", "dupmae", "seed", "simlm", "costa")
+    contexts = None if method in alone else SENTENCES[::-1]
     loss = training_step(objective, encoder, SENTENCES, contexts, max_tokens=40)
     loss.backward()
     assert torch.isfinite(loss) and loss > 0

@@ -125,6 +125,7 @@ def test_a_generative_and_a_contrastive_loss_on_the_same_pairs(
         ("retromae", {}),
         ("dupmae", {}),
         ("seed", {}),
+        ("costa", {}),
         ("bow", {"target": "both"}),
     ],
 )

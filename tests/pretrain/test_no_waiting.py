@@ -42,6 +42,7 @@ class Watch(TorchDispatchMode):
         {"method": "retromae"},
         {"method": "dupmae"},
         {"method": "seed"},
+        {"method": "costa"},
         {"method": "simlm"},
         {"method": "bow", "context": "query", "target": "both", "contrastive_weight": 1.0},
     ],

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -136,3 +138,52 @@ def test_loss_weights_switch_parts_off(build: Callable[..., Both]) -> None:
     assert losses_of(doubled, batch)["head_mlm"].item() == pytest.approx(
         2 * losses_of(single, batch)["head_mlm"].item()
     )
+
+
+@pytest.mark.parametrize("spans", [1, 3])
+def test_costa(build: Callable[..., Both], encoder: Any, spans: int) -> None:
+    """Each text against its own spans and all others, one span at a time."""
+    objective, batch, micro = build(method="costa", spans=spans, contrastive_weight=0.7, batch_size=8)
+    texts, groups, predicted = [], [], []
+    for one in micro:
+        first, end = objective.spans(one.encoder.mask.sum(1), one.row_keys)
+        for n, (ids, targets) in enumerate(rows(one.encoder)):
+            last = encoder(ids, None)[0]
+            predicted += cross_entropies(encoder, last, targets)
+            texts.append(torch.tanh(objective.head.weight @ last[0, 0] + objective.head.bias))
+            groups.append([last[0, a:b].mean(0) for a, b in zip(first[n].tolist(), end[n].tolist())])
+    said, losses = batch.keys.text.tolist(), []
+    for i, own in enumerate(texts):
+        others = [j for j in range(len(texts)) if j == i or said[j] != said[i]]
+        compared = [texts[j] for j in others if j != i] + [span for j in others for span in groups[j]]
+        total = torch.stack([(F.cosine_similarity(own, one, dim=0) / 0.1).exp() for one in compared]).sum()
+        losses += [-((F.cosine_similarity(own, span, dim=0) / 0.1).exp() / total).log() for span in groups[i]]
+    assert len(groups[0]) == 4 * spans
+    close(losses_of(objective, batch), {"mlm": mean(predicted), "contrastive": 0.7 * mean(losses)})
+
+
+def test_costas_spans_lie_in_the_text_and_have_the_four_lengths(build: Callable[..., Both]) -> None:
+    objective, _, _ = build(method="costa", spans=100)
+    tokens = torch.tensor([514, 130, 5, 3, 2])  # with [CLS] and [SEP]
+    first, end = objective.spans(tokens, np.arange(5, dtype=np.uint64))
+    lengths = end - first
+    assert (first >= 1).all() and (lengths >= 1).all()
+    assert (end[:4] <= tokens[:4, None] - 1).all() and lengths[3].eq(1).all()
+    for number, (shortest, longest) in enumerate(((1, 4), (4, 16), (16, 64), (64, 128))):
+        own = lengths[0, number::4].double()
+        assert shortest <= own.min() and own.max() <= longest
+        assert own.mean().item() == pytest.approx(shortest + (longest - shortest) * 4 / 6, rel=0.06)
+    assert len(first[0].unique()) > 100, "spans begin anywhere"
+    again, _ = objective.spans(tokens[:2], np.array([0, 7], dtype=np.uint64))
+    assert torch.equal(again[0], first[0]) and not torch.equal(again[1], first[1])
+
+
+def test_costas_equal_texts_are_not_each_others_negatives(build: Callable[..., Both]) -> None:
+    objective, batch, _ = build(method="costa", spans=1, batch_size=4)
+    groups = F.normalize(torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(0)), dim=-1)
+    keys = batch.keys[:3]
+    twice = replace(keys, text=torch.tensor([1, 2, 2]))
+    value = objective.contrast(groups, twice, slice(1, 2))["contrastive"]
+    pair = replace(keys[:2], text=torch.tensor([1, 2]))
+    alone = objective.contrast(groups[:2], pair, slice(1, 2))["contrastive"]
+    assert value.item() * 3 == pytest.approx(alone.item() * 2, rel=1e-6)

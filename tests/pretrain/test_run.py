@@ -33,6 +33,7 @@ from qontext.training.metrics import read
         {"method": "retromae"},
         {"method": "dupmae"},
         {"method": "seed"},
+        {"method": "costa"},
         {"method": "simlm"},
         {"method": "bow"},
         {"method": "bow", "target": "context", "context": "query", "contrastive_weight": 0.1},

@@ -111,6 +111,7 @@ QUERIES = {("generate", key) for key in ("verb", "passages", "generator", "per_p
             | {("retriever-2", "encoder")},
         ),
         ("cot-mae-50k-msmarco", "seed-msmarco", {("pretrain", "method"), ("pretrain", "context")}),
+        ("cot-mae-50k-msmarco", "costa-msmarco", {("pretrain", "method"), ("pretrain", "context")}),
         ("retromae-msmarco", "dupmae-msmarco", {("pretrain", "method")}),
         (
             "cot-mae-50k-msmarco",
@@ -247,7 +248,7 @@ TWO_STAGES = [
 
 
 def test_the_recipes_of_both_stages() -> None:
-    assert len(TWO_STAGES) == 22 and {"msmarco-finetune", "qac-cot-mae-msmarco"} <= set(TWO_STAGES)
+    assert len(TWO_STAGES) == 23 and {"msmarco-finetune", "qac-cot-mae-msmarco"} <= set(TWO_STAGES)
 
 
 @pytest.mark.parametrize("name", TWO_STAGES)

@@ -39,6 +39,9 @@ METHODS = Kinds(
             "qontext.pretrain.objectives.simlm:SimLm",
             "an encoder and a decoder restore the tokens that a generator replaced",
         ),
+        "costa": Kind(
+            "qontext.pretrain.objectives.costa:Costa", "[CLS] is close to pooled spans of its own text"
+        ),
         "cot-lm": Kind(
             "qontext.pretrain.objectives.cot_lm:CotLm",
             "for decoders: the passage's vector, then its context token by token",
