@@ -12,7 +12,8 @@ of the recipe answers the real questions of the set. From the scores of each que
 
 A set is a part of its source: questions in equal distances, all documents that answer them, and other documents up to
 `--passages`. Choices are made on the split `dev` (`train` where a set has no other); `test` is reported. A finished step is
-not run again. Writes adapt.json beside this file; rows of other sets are kept.
+not run again. Writes adapt.json beside this file, or with `--name` the results of another encoder into adapt_encoders.json;
+rows of other sets and encoders are kept.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from qontext.frame import artifacts, log, machine
 from qontext.workflow.recipe import Recipe
 from qontext.workflow.run import run_recipe
 
-OUT = Path(__file__).with_suffix(".json")
+OUT, OTHERS = Path(__file__).with_suffix(".json"), Path(__file__).with_name("adapt_encoders.json")
 MAIN = "nDCG@10"
 FEW = (30, 100, 300)
 DRAWS = 200
@@ -56,6 +57,7 @@ def main() -> None:
     )
     parser.add_argument("sets", nargs="+", help="labeled sets in BEIR's layout, with a test split")
     parser.add_argument("--encoder", required=True, help="the encoder to adapt")
+    parser.add_argument("--name", help="of an encoder other than that of adapt.json")
     parser.add_argument("--work", required=True, help="folder for the steps, several hundred MB a set")
     parser.add_argument("--steps", type=int, default=250)
     parser.add_argument("--passages", type=int, default=2_000, help="passages of a set")
@@ -68,10 +70,13 @@ def main() -> None:
         name = Path(source).name
         row = measured(Path(source), Path(options.work) / name, options)
         print(json.dumps({name: row}), flush=True)
-        earlier = json.loads(OUT.read_text("utf-8"))["sets"] if OUT.exists() else {}
-        rows: dict[str, Any] = {**earlier, name: row}
+        file = OTHERS if options.name else OUT
+        whole: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.exists() else {"models": {}}
+        earlier = whole["models"].get(options.name, {}) if options.name else whole
+        rows: dict[str, Any] = {**earlier.get("sets", {}), name: row}
         result = {"settings": settings, "machine": machine.describe(), "mean": mean(rows), "sets": rows}
-        OUT.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+        whole = {"models": {**whole["models"], options.name: result}} if options.name else result
+        file.write_text(json.dumps(whole, indent=1) + "\n", "utf-8")
 
 
 def measured(source: Path, work: Path, options: argparse.Namespace) -> dict[str, Any]:

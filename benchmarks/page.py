@@ -313,6 +313,19 @@ def adapt(content: dict[str, Any]) -> Rows:
     return rows
 
 
+def adapt_encoders(content: dict[str, Any]) -> Rows:
+    """nDCG@10 of every system with other encoders."""
+    titles = {name: title.replace("MiniLM", "encoder") for name, title in SYSTEMS.items()}
+    rows = [["set", "encoder", *titles.values()]]
+    for name, title in SETS.items():
+        for model, result in content["models"].items():
+            if scores := result["sets"].get(name, {}).get("test"):
+                best = max(scores.values())
+                cells = [_score(scores[system], bold=scores[system] == best) for system in titles]
+                rows.append([title, model, *cells])
+    return rows
+
+
 def ranges(content: dict[str, Any]) -> dict[str, tuple[float, float, float]]:
     """System → its mean nDCG@10 over the sets, the least and the greatest."""
     means = {s: [of["test"][s] for of in content["sets"].values()] for s in SYSTEMS}
@@ -342,6 +355,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], Rows]] = {
     "titles": titles,
     "scoring": scoring,
     "adapt": adapt,
+    "adapt_encoders": adapt_encoders,
 }
 
 if __name__ == "__main__":
