@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qontext.adapt.config import Request, parse_budget
-from qontext.adapt.survey import Survey, fertility, spread, survey
+from qontext.adapt.survey import Survey, fertility, natural, spread, survey
 from qontext.data.labels import measured_sizes, read_labels
 from qontext.frame.errors import QontextError
 from qontext.models.folder import FolderLayout, locate
@@ -266,7 +266,7 @@ def _notes(source: Survey, tokenizer: Any) -> list[str]:
             f"the encoder's tokenizer does not fit this language ({source.language_name}): {per_word:.1f} tokens per word, "
             f"{unknown:.0%} unknown. A multilingual encoder is better: --encoder {MULTILINGUAL.name}."
         )
-    elif source.language not in ("en", CODE):
+    elif natural(source.language) != "en":
         notes.append(
             f"the documents seem to be in {source.language_name}; an encoder trained on that language is better."
         )

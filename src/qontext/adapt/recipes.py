@@ -9,9 +9,9 @@ from typing import Any
 
 from qontext.adapt.config import Request
 from qontext.adapt.plan import FINETUNED_PASSAGES, QUESTIONS, Plan
+from qontext.adapt.survey import natural
 from qontext.evaluation.holdout import ASKED
 from qontext.retrieve.adapted import DENSE, RERANKER_WEIGHT, TOKEN_WEIGHT
-from qontext.retrieve.analyzer import CODE
 from qontext.retrieve.rankers import CANDIDATES as RERANKED
 from qontext.retrieve.system import ENCODERS, SYSTEMS, System
 from qontext.workflow.recipe import Recipe, Step
@@ -122,8 +122,8 @@ def _splitting(request: Request, tokenizer: str) -> dict[str, Any]:
     source |= {"read_as": list(request.read_as)} if request.read_as else {}
     if request.keep:
         return {**source, "keep": True}
-    language = request.language if request.language not in ("en", CODE) else None
-    return {**source, "language": language, "max_tokens": request.max_tokens}
+    language = natural(request.language)
+    return {**source, "language": None if language == "en" else language, "max_tokens": request.max_tokens}
 
 
 def _preparing(request: Request, plan: Plan) -> Iterator[Step]:

@@ -29,7 +29,6 @@ from qontext.frame.hashes import json_digest
 from qontext.frame.inputs import digest_of
 from qontext.models.reference import encoder_for, shown_name
 from qontext.retrieve.adapted import STARTS
-from qontext.retrieve.analyzer import CODE
 from qontext.retrieve.system import System, label_of
 
 WHOLE = System("start", words=True, tokens=True).name
@@ -118,10 +117,11 @@ def _best(starts: Starts) -> Candidate:
 
 
 def _language(config: AdaptConfig) -> str:
-    from qontext.adapt.survey import survey
+    from qontext.adapt.survey import natural, survey
 
-    language = survey(config.documents, labeled=config.labels is not None, read_as=config.read_as).language
-    return "en" if language == CODE else language
+    return natural(
+        survey(config.documents, labeled=config.labels is not None, read_as=config.read_as).language
+    )
 
 
 def _measured(config: AdaptConfig, digests: Mapping[str, str], folder: Path) -> Starts:

@@ -234,6 +234,11 @@ def language_of(texts: list[str]) -> str:
     return CODE if sum(names) > NAMES_IN_CODE * len(names) else "en"
 
 
+def natural(language: str) -> str:
+    """The language of the words in a text: in source code, English."""
+    return "en" if language == CODE else language
+
+
 def language_name(code: str) -> str:
     """The name of the language with this code, in English."""
     return _LANGUAGES.get(code, code)
