@@ -15,7 +15,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 # A thread of GNU's OpenMP that waits for the others spins, and keeps the processor from the one that it waits for if
-# other programs compute as well: training was 9 to 20 times slower beside one busy process. Read when torch is loaded.
+# other programs compute as well: training was 20 times slower beside one busy process
+# (benchmarks/busy.json). Read when torch is loaded.
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 

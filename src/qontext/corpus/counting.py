@@ -1,8 +1,8 @@
 """Counting the tokens of a sentence, with an encoder's tokenizer or with a rule.
 
 The rule (`words`) counts a word of up to 8 letters as one token, a longer one as one per 5 letters, and a
-punctuation mark as one. On English Wikipedia it is within about 1 % of BERT's WordPiece, and nine times
-faster. Use the encoder's tokenizer if spans must fit its limit exactly.
+punctuation mark as one. On English Wikipedia it is within about 1 % of BERT's WordPiece. Splitting with
+it is 2.5 times as fast. Use the encoder's tokenizer if spans must fit its limit exactly.
 """
 
 from __future__ import annotations
