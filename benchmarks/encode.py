@@ -70,7 +70,9 @@ class Side:
         out = self.folder / f"{self.name}.npy"
         self.process.stdin.write(json.dumps({"texts": str(texts), "out": str(out)}) + "\n")
         self.process.stdin.flush()
-        return self._answer(), np.load(out, allow_pickle=False)
+        answer = self._answer()
+        self.failed = answer.get("failed")
+        return answer, None if self.failed else np.load(out, allow_pickle=False)
 
     def _answer(self) -> dict[str, Any]:
         assert self.process.stdout is not None
@@ -144,10 +146,13 @@ def measure(sides: list[Side], cache: Path, texts: list[str], settings: argparse
     seconds: dict[str, list[float]] = {side.name: [] for side in sides}
     vectors: dict[str, Any] = {}
     for repeat in range(settings.repeats + 1):
-        for side in sides:
+        for side in [side for side in sides if not side.failed]:
             times, vectors[side.name] = side.encode(cache / "texts.json")
-            if repeat:
+            if repeat and not side.failed:
                 seconds[side.name].append(times[clock])
+    sides = [side for side in sides if not side.failed]
+    vectors = {side.name: vectors[side.name] for side in sides}
+    seconds = {side.name: seconds[side.name] for side in sides}
     lengths = [len(ids) for ids in Retriever(settings.model, device="cpu").tokenize(texts, "passage")]
     medians = {name: statistics.median(times) for name, times in seconds.items()}
     first = BASE if BASE in medians else next(iter(medians))

@@ -171,11 +171,7 @@ def main() -> None:
     try:
         encode = SIDES[side](model, Path(cache))
     except Exception as error:
-        print(
-            json.dumps({"failed": f"{type(error).__name__}: {str(error).splitlines()[:1]}"}),
-            file=answers,
-            flush=True,
-        )
+        print(json.dumps({"failed": said(error)}), file=answers, flush=True)
         return
     print(
         json.dumps({"versions": versions(), "cores": sorted(os.sched_getaffinity(0))}),
@@ -186,10 +182,18 @@ def main() -> None:
         task = json.loads(line)
         texts = json.loads(Path(task["texts"]).read_text())
         wall, cpu = time.perf_counter(), time.process_time()
-        vectors = encode(texts)
+        try:
+            vectors = encode(texts)
+        except Exception as error:
+            print(json.dumps({"failed": said(error)}), file=answers, flush=True)
+            continue
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         np.save(task["out"], np.asarray(vectors, np.float32), allow_pickle=False)
         print(json.dumps({"wall": wall, "cpu": cpu}), file=answers, flush=True)
+
+
+def said(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[:1]}"
 
 
 def versions() -> dict[str, str]:

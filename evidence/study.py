@@ -267,6 +267,11 @@ SCALES = {
         "all-MiniLM-L6-v2 trained back into a language model, fine-tuned on few and on many labels", start_steps=600,
         start_lr=3e-4, vector="mean", similarity="cosine", temperature=0.05, labels=(100, 8_000),
     ),
+    "long": Scale(
+        "all-MiniLM-L6-v2 trained back into a language model, ten times as many steps, keyphrases without titles",
+        start_steps=600, start_lr=3e-4, vector="mean", similarity="cosine", temperature=0.05, query_titles=False,
+        isotropy=True, arms=(BM25, "words-64", "none", "mlm-long", "cot-mae-passage-long", "cot-mae-query-long"),
+    ),
     "depth": Scale(
         "a BERT of 4 × 256 from nothing, in the papers' geometry", encoder="mini", start_steps=20_000, start_lr=5e-4,
         steps=5_000, batch=64, tokens=144, titles="all", query_titles=False, isotropy=True, pool=POOL,
