@@ -72,7 +72,10 @@ class Side:
         self.process.stdin.flush()
         answer = self._answer()
         self.failed = answer.get("failed")
-        return answer, None if self.failed else np.load(out, allow_pickle=False)
+        vectors = None if self.failed else np.load(out, allow_pickle=False)
+        if vectors is not None and not np.isfinite(vectors).all():
+            self.failed = "its vectors are not numbers"
+        return answer, vectors
 
     def _answer(self) -> dict[str, Any]:
         assert self.process.stdout is not None

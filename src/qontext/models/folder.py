@@ -81,6 +81,7 @@ class Limits(TypedDict, total=False):
 
     max_seq_length: Annotated[int, Field(ge=3)] | None
     do_lower_case: bool | None
+    modality_config: dict[str, Any] | None
 
 
 class WeightsSize(TypedDict, total=False):
@@ -225,6 +226,12 @@ def read_layout(directory: Path) -> FolderLayout:
     paths = dict(modules)
     settings = _read(root / "config_sentence_transformers.json", Prompts)
     transformer = _read(directory / "sentence_bert_config.json", Limits)
+    if "message" in (transformer.get("modality_config") or {}):
+        raise QontextError(
+            "renders each text as a message of the tokenizer's chat template, which is not supported",
+            place=directory / "sentence_bert_config.json",
+            remedy="To read the texts as they are, remove 'message' from its modality_config.",
+        )
     representation, module = _representation(paths, root)
     return FolderLayout(
         transformer=directory,
