@@ -45,6 +45,7 @@ STAGES = {
     "pretrain-retromae": f"pretrain split --method retromae {PRETRAINING}",
     "pretrain-dupmae": f"pretrain split --method dupmae {PRETRAINING}",
     "pretrain-seed": f"pretrain split --method seed {PRETRAINING}",
+    "pretrain-costa": f"pretrain split --method costa {PRETRAINING}",
     "pretrain-simlm": f"pretrain split --method simlm --generator pretrain-mlm {PRETRAINING}",
     "pretrain-bow": f"pretrain split --method bow --target both --queries generate-keyphrase --context query "
     f"--contrastive-weight 0.5 {PRETRAINING}",
@@ -67,6 +68,7 @@ STAGES = {
     "teacher": "rerank mine --reranker train-reranker --data labeled --device cpu --precision fp32",
     "finetune-kl": f"{FINETUNING} --loss kl --teacher teacher --contrastive-weight 0.2 --teacher-temperature 2",
     "finetune-margin": f"{FINETUNING} --loss margin-mse --teacher teacher --margin-bins 2",
+    "finetune-rank": f"{FINETUNING} --loss rank --teacher teacher --contrastive-weight 1",
     "finetune-batch-teacher": f"{FINETUNING} --batch-teacher finetune-tokens",
     "filter-reranker": "filter generate-keyphrase --passages split --by reranker --reranker train-reranker --device cpu",
     "encode": f"encode labeled --encoder finetune {COMPUTING}",

@@ -87,6 +87,9 @@ COMMANDS: dict[str, Settings] = {
         "passages": "@passages", "method": "simlm", "generator": "@encoder", "encoder": "@encoder", "max_tokens": 24,
         **TRAINING,
     },
+    "pretrain:costa": {
+        "passages": "@passages", "method": "costa", "encoder": "@encoder", "spans": 2, "max_tokens": 24, **TRAINING,
+    },
     "mine": MADE["groups"][1],
     "mine:files": {
         "run": "@ranks.trec", "also": ["@run"], "qrels": "@set/qrels/train.tsv", "queries": "@set/queries.jsonl",
@@ -102,6 +105,10 @@ COMMANDS: dict[str, Settings] = {
     "finetune:clusters": {
         "groups": "@groups", "passages": "@passages", "encoder": "@encoder", "passages_per_query": 2, "clusters": 2,
         "teacher": "@ranks.trec", "loss": "kl", "margin_bins": 2, "dimensions": [8], "contrastive_weight": 0.1, **TRAINING,
+    },
+    "finetune:rank": {
+        "groups": "@groups", "passages": "@passages", "encoder": "@encoder", "passages_per_query": 2,
+        "teacher": "@ranks.trec", "loss": "rank", "rank_margin": 0.1, **TRAINING,
     },
     "train-reranker": MADE["reranker"][1],
     "encode": MADE["vectors"][1],

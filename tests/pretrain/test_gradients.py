@@ -266,7 +266,9 @@ passages, queries = open_store(f"{folder}/tokens"), open_store(f"{folder}/query-
 sources = Sources(passages, 38, queries, match_queries(passages, queries))
 trained = config.objective(encoder).train()
 use_cheap_dropout(trained)
-plan = BatchPlan(sources, config.layout(), Context(config.context_name(), sources),
+layout = config.layout()
+context = Context(config.context_name(), sources) if layout.needs_context else None
+plan = BatchPlan(sources, layout, context,
     Vocabulary.of(encoder.tokenizer), np.flatnonzero(passages.lengths > 0), None, 12, 250, 42, group.rank, group.world)
 micro, keys = prepare(plan(3), group)
 def forward(one):
@@ -278,7 +280,7 @@ def represent(one):
         return trained.represent(one)
 if trained.contrastive:
     losses = gradient_cache.backward(micro, forward, represent,
-        lambda v, rows: trained.contrast(v, keys, rows), group, cached=settings["context"] == "query")
+        lambda v, rows: trained.contrast(v, keys, rows), group, cached=settings.get("context") == "query")
 else:
     losses = {}
     for one in micro:
@@ -299,8 +301,9 @@ if group.rank == 0:
         {"method": "cocondenser", "context": "rand", "temperature": 20.0},
         {"method": "cocondenser", "context": "query", "temperature": 20.0},
         {"method": "cot-mae", "context": "near"},
+        {"method": "costa"},
     ],
-    ids=["plain", "cached", "decoder"],
+    ids=["plain", "cached", "decoder", "spans"],
 )
 def test_two_processes_give_the_losses_and_the_gradient_of_one(
     corpus: Path, tmp_path: Path, settings: dict[str, Any], warm: Server

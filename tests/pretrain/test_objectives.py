@@ -187,3 +187,20 @@ def test_costas_equal_texts_are_not_each_others_negatives(build: Callable[..., B
     pair = replace(keys[:2], text=torch.tensor([1, 2]))
     alone = objective.contrast(groups[:2], pair, slice(1, 2))["contrastive"]
     assert value.item() * 3 == pytest.approx(alone.item() * 2, rel=1e-6)
+
+
+def test_costas_projection_is_drawn_by_the_seed_and_its_spans_leave_out_the_prompt(
+    build: Callable[..., Both], encoder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(1)
+    one, _, _ = build(method="costa")
+    torch.manual_seed(2)
+    same, _, _ = build(method="costa")
+    other, _, _ = build(method="costa", seed=43)
+    assert torch.equal(one.head.weight, same.head.weight)
+    assert not torch.equal(one.head.weight, other.head.weight)
+    monkeypatch.setitem(encoder.prompts, "passage", "passage about machines:")
+    prompted, _, _ = build(method="costa")
+    first, _ = prompted.spans(torch.tensor([40, 40]), np.arange(2, dtype=np.uint64))
+    ids = encoder.tokenizer("passage about machines:")["input_ids"]
+    assert first.min().item() == prompted.around[0] == len(ids) - 1 > 3

@@ -210,6 +210,17 @@ def test_splade_teaches_its_order_with_its_own_results_as_negatives() -> None:
     assert [one.lr for one in (warm, first, second, taught)] == [1e-5, 3e-5, 2e-5, 5e-6]
     assert [one.batch_size for one in (warm, first, second, taught)] == [16, 48, 48, 16]
     assert {one.epochs for one in (warm, first, second, taught)} == {3}
+    every = {
+        (one.warmup, one.query_length, one.passage_length, one.title) for one in (warm, first, second, taught)
+    }
+    assert every == {(0.01, 32, 128, "sep")}
+    assert [one.weight_decay for one in (warm, first, second, taught)] == [0.0, 0.01, 0.01, 0.0]
+    for one in (first, second):
+        assert vars(one.options("representation")) == {
+            "query_flops": 6e-4,
+            "passage_flops": 8e-4,
+            "flops_warmup": 0,
+        }
     assert (second.encoder, taught.encoder) == ("runs/words-1", "runs/retriever-1")
     assert (taught.loss, taught.options("loss").contrastive_weight, taught.teacher) == (
         "rank",

@@ -24,7 +24,6 @@ from qontext.retrieve.encoded.reuse import text_hashes
 from qontext.retrieve.encoded.token_bits import similarities
 from qontext.retrieve.encoded.vectors import Encoded, prompts_of, representation_of, stored_as
 from qontext.retrieve.index.exact import rectangle
-from qontext.retrieve.index.sparse import SparseIndex
 
 Array = np.ndarray[Any, Any]
 Score: TypeAlias = Callable[[Sequence[str], Sequence[Array]], Iterator[Array]]
@@ -47,7 +46,7 @@ class TokenScorer:
             raise QontextError(
                 f"holds the representation {representation_of(artifact)!r}, not vectors of tokens or weights of words",
                 place=path,
-                remedy="Encode with --tokens, or with an encoder of 'qontext finetune --representation tokens'.",
+                remedy="Encode with --tokens, or with an encoder of 'qontext finetune --representation tokens' or sparse.",
             )
         self.encoded = open_bits(path) if is_bits else open_packed(path)
         artifact.check_content()
@@ -123,14 +122,18 @@ def _by_bits(retriever: Retriever, encoded: Encoded) -> Score:
 
 
 def _by_words(model: Retriever, encoded: Encoded) -> Score:
+    ends = np.cumsum([len(postings) for postings in encoded.parts]).tolist()
+
     def scores(queries: Sequence[str], places: Sequence[Array]) -> Iterator[Array]:
         packed: Packed = model.encode(queries, "query")
         for number, own in enumerate(places):
             one = packed[number : number + 1]
             assert one.terms is not None
-            terms = one.terms.tolist()
-            parts = [SparseIndex.scores(postings, terms, one.values) for postings in encoded.parts]
-            yield np.concatenate(parts)[own]
+            found = np.empty(len(own), np.float32)
+            for postings, first, end in zip(encoded.parts, [0, *ends], ends):
+                here = (own >= first) & (own < end)
+                found[here] = postings.scores_of(own[here] - first, one.terms.tolist(), one.values)
+            yield found
 
     return scores
 

@@ -76,9 +76,9 @@ class RerankConfig(PartsConfig, ComputeConfig):
         if bool(self.reranker) == bool(self.tokens):
             raise QontextError("pass either --reranker or --tokens")
         if self.tokens and self.max_length:
-            raise QontextError("--max-length needs --reranker: the passages' vectors are stored")
+            raise QontextError("--max-length needs --reranker: what was encoded is stored")
         if self.tokens and self.title:
-            raise QontextError("--title needs --reranker: the passages' vectors are stored")
+            raise QontextError("--title needs --reranker: what was encoded is stored")
         return self
 
 
@@ -124,7 +124,7 @@ def rerank(
 class Rerank(Parts[RerankConfig]):
     unit = "pairs"
     scorer: Any = None
-    """The scorer by vectors of tokens; None for cross-encoders."""
+    """The scorer by what is stored of tokens; None for cross-encoders."""
 
     @cached_property
     def candidates(self) -> tuple[Any, Any]:
@@ -294,6 +294,7 @@ STAGE = Stage(
         qontext rerank run.trec --reranker reranker --data data --k 100 --out reranked.trec
         qontext rerank groups --reranker reranker --data data --out teacher
         qontext rerank run.trec --tokens token-vectors --data data --out reranked.trec
+        qontext rerank groups --tokens word-weights --data data --out teacher
         qontext rerank run.trec --reranker reranker-1 --reranker reranker-2 --data data --out reranked.trec
     """,
     file=RUN,

@@ -38,7 +38,7 @@ def contrast_gradient(
     n = len(vectors_NH)
     first = group.rank * n
     total: Losses = {}
-    rows = max(1, SCORES_PER_BLOCK // len(everyone))
+    rows = max(1, SCORES_PER_BLOCK // everyone[..., 0].numel())
     for begin in range(first, first + n, rows):
         losses = contrast(everyone, slice(begin, min(begin + rows, first + n)))
         if losses:

@@ -6,25 +6,27 @@
     L      = MLM  +  w · mean over texts of L_i                       s = cosine / τ;  j over all texts of all ranks
 
 A span has 1–4, 4–16, 16–64 or 64–128 tokens, at most the text's: shortest + (longest - shortest) · u, u ~ Beta(4, 2), at a
-uniform place. Texts that say the same are not each other's negatives. Ma et al. 2022. Its released code has no pre-training,
-with which this could be compared: the lengths, k = 5, τ = .1, w = .1 and the projection are as far as we know the paper's.
+uniform place of the masked text, with its title and separator. Texts that say the same are not each other's negatives.
+
+Ma et al. 2022. Its released code has no pre-training with which this could be compared: the lengths, k = 5, τ = .1, w = .1,
+the cosine (whatever --similarity is) and the projection are the paper's as far as we know.
 
 Shapes: N rows, T tokens, H hidden size, S spans of a text; M texts of the batch, R of a slice.
 """
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from qontext.frame import config
-from qontext.frame.errors import QontextError
 from qontext.models.encoder import Encoder
+from qontext.models.load import seeded
 from qontext.models.tokenizer import frame_of
 from qontext.pretrain.batches import Keys, Layout, MicroBatch
 from qontext.pretrain.objectives.base import Common, Objective, Output
@@ -48,28 +50,23 @@ class CostaOptions(config.Options):
     """Temperature of the contrastive loss."""
 
     spans: int = Field(5, ge=1, le=100)
-    """Number of spans of each of the four lengths."""
-
-    @model_validator(mode="after")
-    def _masks_what_it_predicts(self) -> Self:
-        if self.encoder_mask == 0 and self.late_mlm_weight > 0:
-            raise QontextError(
-                "encoder_mask is 0, so no token is predicted", remedy="Set late_mlm_weight = 0."
-            )
-        return self
+    """Number of spans of each of the four lengths. Memory grows with it."""
 
 
 class Costa(Objective):
     Options = CostaOptions
     options: CostaOptions
     contrastive = True
-    head_kind = "projection"
+    head_kind = "projection for spans"
 
     def __init__(self, encoder: Encoder, options: CostaOptions, common: Common) -> None:
         super().__init__(encoder, options, common)
         size = encoder.hidden_size
-        self.head = nn.Linear(size, size)
-        frame = frame_of(encoder.tokenizer)
+        with seeded(common.seed):
+            self.head = nn.Linear(size, size)
+            nn.init.normal_(self.head.weight, std=getattr(encoder.config, "initializer_range", 0.02))
+            nn.init.zeros_(self.head.bias)
+        frame = frame_of(encoder.tokenizer, encoder.prompts["passage"])
         self.around = len(frame.before), len(frame.after)
 
     @staticmethod
@@ -77,15 +74,16 @@ class Costa(Objective):
         return Layout("anchor", "nothing", options.encoder_mask)
 
     def forward(self, rows: MicroBatch) -> Output:
+        spans = self.spans(rows.encoder.mask.sum(1), rows.row_keys)
         last, vector = self.encode(rows.encoder)
-        return Output(self.mlm("mlm", last, rows.encoder), self.group(last, vector, rows))
+        return Output(self.mlm("mlm", last, rows.encoder), self.group(last, vector, *spans))
 
     def represent(self, rows: MicroBatch) -> Tensor:
-        return self.group(*self.encode(rows.encoder), rows)
+        spans = self.spans(rows.encoder.mask.sum(1), rows.row_keys)
+        return self.group(*self.encode(rows.encoder), *spans)
 
-    def group(self, last_NTH: Tensor, vector_NH: Tensor, rows: MicroBatch) -> Tensor:
+    def group(self, last_NTH: Tensor, vector_NH: Tensor, first: Tensor, end: Tensor) -> Tensor:
         """[N, 1 + S, H] the text and its spans, each of length 1."""
-        first, end = self.spans(rows.encoder.mask.sum(1), rows.row_keys)
         place_T = torch.arange(last_NTH.shape[1], device=last_NTH.device)
         is_in_NST = (place_T >= first[..., None]) & (place_T < end[..., None])
         means_NSH = is_in_NST.to(last_NTH.dtype) @ last_NTH / (end - first)[..., None]
@@ -99,11 +97,13 @@ class Costa(Objective):
         shortest, longest = np.array(LENGTHS)[number_S % len(LENGTHS)].T
         draws_NS5 = uniform(0, "span", keys_N[:, None, None], number_S[:, None], np.arange(5))
         share_NS = np.sort(draws_NS5, -1)[..., 3]  # the fourth of five is Beta(4, 2)
-        length_NS = torch.from_numpy(np.rint(shortest + (longest - shortest) * share_NS)).to(lengths_N.device)
-        where_NS = torch.from_numpy(uniform(0, "place", keys_N[:, None], number_S)).to(lengths_N.device)
+        drawn_NS = np.rint(shortest + (longest - shortest) * share_NS).astype(np.int64)
+        where_NS = uniform(0, "place", keys_N[:, None], number_S).astype(np.float32)
+        device = lengths_N.device
         own_N1 = (lengths_N[:, None] - before - after).clamp(min=1)
-        length_NS = torch.minimum(length_NS.long(), own_N1)
-        first_NS = before + (where_NS * (own_N1 - length_NS + 1)).long()
+        length_NS = torch.minimum(_placed(drawn_NS, device), own_N1)
+        last_NS = own_N1 - length_NS
+        first_NS = before + torch.minimum((_placed(where_NS, device) * (last_NS + 1)).long(), last_NS)
         return first_NS, first_NS + length_NS
 
     def contrast(self, groups_MGH: Tensor, keys: Keys, rows: slice) -> dict[str, Tensor]:
@@ -113,9 +113,15 @@ class Costa(Objective):
         everyone = torch.arange(count, device=texts_RH.device)
         is_self_RM = everyone[rows][:, None] == everyone
         is_same_RM = (keys.text[rows][:, None] == keys.text) & ~is_self_RM
-        left_out = is_same_RM[..., None].expand_as(scores_RMG).clone()
-        left_out[..., 0] |= is_self_RM
-        scores_RMG = scores_RMG.masked_fill(left_out, -torch.inf)
+        scores_RMG = scores_RMG.masked_fill(is_same_RM[..., None], -torch.inf)
+        is_text_G = torch.arange(groups_MGH.shape[1], device=texts_RH.device) == 0
+        scores_RMG = scores_RMG.masked_fill(is_self_RM[..., None] & is_text_G, -torch.inf)
         own_RS = scores_RMG[torch.arange(len(texts_RH), device=texts_RH.device), everyone[rows], 1:]
         losses_R = scores_RMG.flatten(1).logsumexp(1) - own_RS.mean(1)
         return {"contrastive": self.options.contrastive_weight * losses_R.sum() / count}
+
+
+def _placed(array: Any, device: torch.device) -> Tensor:
+    """The array on the device, without waiting for it."""
+    tensor = torch.from_numpy(array)
+    return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
