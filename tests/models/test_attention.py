@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import numpy as np
@@ -93,3 +94,36 @@ def test_a_retriever_in_bf16_uses_it_where_it_is_faster(
     monkeypatch.setattr(torch.Tensor, "softmax", counted)
     rounded = Retriever(minilm, device="cpu", precision="bf16").encode(texts, "passage")
     assert bool(calls) != is_fast and np.abs(rounded - exact).max() < 0.02
+
+
+def test_mpnets_attention_is_that_of_the_library_with_its_bias_and_mask() -> None:
+    from transformers import MPNetConfig, MPNetModel
+
+    torch.manual_seed(0)
+    config = MPNetConfig(
+        vocab_size=50,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=40,
+        initializer_range=0.5,
+    )
+    plain = MPNetModel(config).eval()
+    ours = copy.deepcopy(plain)
+    attention.use(ours)
+    ids, mask = torch.randint(3, 50, (3, 9)), torch.arange(9) < torch.tensor([9, 5, 2])[:, None]
+    assert (
+        ours.encoder.layer[1].attention.attn.forward is not type(ours.encoder.layer[1].attention.attn).forward
+    )
+    results = []
+    for model in (plain, ours):
+        with torch.no_grad():
+            free = model(ids, mask).last_hidden_state[mask]
+        last = model(ids, mask).last_hidden_state[mask]
+        (last * torch.linspace(-1, 1, last.numel()).view_as(last)).sum().backward()
+        bias = model.encoder.relative_attention_bias.weight.grad
+        assert bias is not None
+        results.append((free, last.detach(), bias))
+    assert results[0][2].abs().max() > 1e-4
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)

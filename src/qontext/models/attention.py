@@ -51,6 +51,8 @@ PromptIds = tuple[int, ...]
 _BOOLEAN = {"sdpa"}
 """Names of attention functions whose masks are bools [N, A, T, T], True where seen."""
 
+OWN = "MPNetSelfAttention"
+"""The one attention in the library that asks nobody for its implementation."""
 Drop = Callable[[Tensor, float], Tensor]
 
 
@@ -118,6 +120,36 @@ def use(model: nn.Module, name: str = NAME, function: Any = attend) -> None:
         config = getattr(module, "config", None)
         if getattr(config, "_attn_implementation", None) in ("sdpa", NAME):
             config._attn_implementation = name  # type: ignore[union-attr]
+        if type(module).__name__ == OWN:
+            module.forward = MethodType(_biased(function), module)
+
+
+def _biased(function: Any) -> Callable[..., tuple[Tensor]]:
+    """MPNet's self-attention by `function`, with the bias of distances and the mask in the scores' format."""
+
+    def forward(
+        module: Any,
+        hidden_NTH: Tensor,
+        attention_mask: Any = None,
+        position_bias: Any = None,
+        **settings: Any,
+    ) -> tuple[Tensor]:
+        shape = (*hidden_NTH.shape[:-1], -1, module.attention_head_size)
+        query, key, value = (
+            linear(hidden_NTH).view(shape).transpose(1, 2) for linear in (module.q, module.k, module.v)
+        )
+        bias = next((one for one in (position_bias, attention_mask) if one is not None), None)
+        if position_bias is not None and attention_mask is not None:
+            bias = position_bias + attention_mask
+        if bias is not None:
+            bias = bias.clamp(min=torch.finfo(query.dtype).min).to(query.dtype)
+        dropout = module.dropout.p if module.training else 0.0
+        read, _ = function(
+            module, query, key, value, None, dropout=dropout, is_causal=False, position_bias=bias
+        )
+        return (module.o(read.flatten(2)),)
+
+    return forward
 
 
 def takes_boolean_masks(name: str) -> Any:
