@@ -37,11 +37,9 @@ METHODS = Kinds(
         ),
         "simlm": Kind(
             "qontext.pretrain.objectives.simlm:SimLm",
-            "an encoder and a decoder restore the tokens that a generator replaced",
+            "encoder and decoder restore replaced tokens",
         ),
-        "costa": Kind(
-            "qontext.pretrain.objectives.costa:Costa", "[CLS] is close to pooled spans of its own text"
-        ),
+        "costa": Kind("qontext.pretrain.objectives.costa:Costa", "[CLS] is close to the text's spans"),
         "cot-lm": Kind(
             "qontext.pretrain.objectives.cot_lm:CotLm",
             "for decoders: the passage's vector, then its context token by token",
