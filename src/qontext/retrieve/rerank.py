@@ -294,7 +294,6 @@ STAGE = Stage(
         qontext rerank run.trec --reranker reranker --data data --k 100 --out reranked.trec
         qontext rerank groups --reranker reranker --data data --out teacher
         qontext rerank run.trec --tokens token-vectors --data data --out reranked.trec
-        qontext rerank groups --tokens word-weights --data data --out teacher
         qontext rerank run.trec --reranker reranker-1 --reranker reranker-2 --data data --out reranked.trec
     """,
     file=RUN,
