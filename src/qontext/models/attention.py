@@ -138,9 +138,8 @@ def _biased(function: Any) -> Callable[..., tuple[Tensor]]:
         query, key, value = (
             linear(hidden_NTH).view(shape).transpose(1, 2) for linear in (module.q, module.k, module.v)
         )
-        bias = next((one for one in (position_bias, attention_mask) if one is not None), None)
-        if position_bias is not None and attention_mask is not None:
-            bias = position_bias + attention_mask
+        added = [one for one in (position_bias, attention_mask) if one is not None]
+        bias: Any = sum(added) if added else None
         if bias is not None:
             bias = bias.clamp(min=torch.finfo(query.dtype).min).to(query.dtype)
         dropout = module.dropout.p if module.training else 0.0

@@ -76,9 +76,11 @@ class RerankConfig(PartsConfig, ComputeConfig):
         if bool(self.reranker) == bool(self.tokens):
             raise QontextError("pass either --reranker or --tokens")
         if self.tokens and self.max_length:
-            raise QontextError("--max-length needs --reranker: what was encoded is stored")
+            raise QontextError(
+                "--max-length needs --reranker: with --tokens, the passages are already encoded"
+            )
         if self.tokens and self.title:
-            raise QontextError("--title needs --reranker: what was encoded is stored")
+            raise QontextError("--title needs --reranker: with --tokens, the passages are already encoded")
         return self
 
 
@@ -153,11 +155,11 @@ class Rerank(Parts[RerankConfig]):
         device = own_device(config.device)
         precision = settle_precision(self.work, config.precision, resolve_device(device))
         if config.tokens:
-            from qontext.retrieve.maxsim import TokenScorer
+            from qontext.retrieve.stored_scores import StoredScorer
 
             form: dict[str, Any] = {"device": device, "precision": precision}
             needed = np.unique(top.codes)
-            self.scorer = TokenScorer(config.tokens, top.ids, needed, run=config.run, **form)
+            self.scorer = StoredScorer(config.tokens, top.ids, needed, run=config.run, **form)
             if config.passages or list(Path(str(config.data)).expanduser().glob("corpus.jsonl*")):
                 self.scorer.check(_passages(config, {*top.ids[needed]}))
             return

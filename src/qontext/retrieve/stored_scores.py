@@ -32,7 +32,7 @@ TEXTS = pa.schema(
 )
 
 
-class TokenScorer:
+class StoredScorer:
     """Scores passages by what `encode` wrote of their tokens to `path`. `ids` are those of the run's passages, `needed`
     the places of the candidates there."""
 
