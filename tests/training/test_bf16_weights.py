@@ -139,17 +139,6 @@ def test_afterwards_the_model_is_as_it_was_built() -> None:
     assert {p.dtype for p in one.model.parameters()} == {torch.float32}
 
 
-def test_what_it_does_not_go_with_is_refused() -> None:
-    from qontext.finetune.config import FinetuneConfig
-
+def test_another_format_is_refused() -> None:
     with pytest.raises(QontextError, match="--bf16-weights needs --precision bf16"):
         stepper(torch.float32)
-    values = {
-        "groups": "g",
-        "passages": "p",
-        "encoder": "e",
-        "lora_rank": 2,
-        "bf16_weights": True,
-    }
-    with pytest.raises(QontextError, match="is for training all weights, not adapters"):
-        FinetuneConfig.make(values, where="test")

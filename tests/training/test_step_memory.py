@@ -33,6 +33,12 @@ def test_activations_are_those_that_the_backward_pass_keeps(minilm: Path) -> Non
     assert predicted.moments == 2 * predicted.gradients == 2 * predicted.weights
     adapted = step_memory(minilm, **shape, lora_rank=8, recomputed=True)
     assert adapted.gradients < predicted.gradients / 20 and adapted.activations < predicted.activations / 3
+    linear = sum(m.weight.numel() for m in encoder.backbone.modules() if isinstance(m, torch.nn.Linear))
+    shape |= {"dtype": torch.bfloat16}
+    full, full_low = step_memory(minilm, **shape), step_memory(minilm, **shape, bf16_weights=True)
+    assert full.total - full_low.total == 2 * linear, "gradients"
+    beside, beside_low = (step_memory(minilm, **shape, lora_rank=8, bf16_weights=on) for on in (False, True))
+    assert beside.total - beside_low.total == 4 * linear, "weights, and copies of them"
 
 
 def test_adapt_trains_adapters_where_all_weights_do_not_fit(
@@ -40,6 +46,7 @@ def test_adapt_trains_adapters_where_all_weights_do_not_fit(
 ) -> None:
     pytest.importorskip("peft", reason="peft is not installed")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("QONTEXT_AUTO_PRECISION", "fp32")
 
     def fitted(gibibytes: float, rank: int | None = None) -> tuple[dict[str, Any], list[str]]:
         monkeypatch.setattr(machine, "free_memory", lambda: int(gibibytes * 2**30))
@@ -60,3 +67,7 @@ def test_adapt_trains_adapters_where_all_weights_do_not_fit(
     assert "memory may run out" in fitted(0.1)[1][1]
     assert fitted(100, 4)[0] == {"lora_rank": 4, "lr": 3e-4}
     assert fitted(0.6, 0)[0] == {"activation_checkpointing": True}
+    monkeypatch.setenv("QONTEXT_AUTO_PRECISION", "bf16")
+    settings, notes = fitted(0.1)
+    assert settings == {"lora_rank": 16, "lr": 3e-4, "activation_checkpointing": True, "bf16_weights": True}
+    assert "layers are computed twice and frozen weights are in bf16, and it needs" in notes[0]

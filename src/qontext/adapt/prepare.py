@@ -37,6 +37,7 @@ LORA_RANK, LORA_LR = 16, 3e-4
 _SPARING = {
     "lora_rank": "adapters are trained beside frozen weights (LoRA)",
     "activation_checkpointing": "layers are computed twice",
+    "bf16_weights": "frozen weights are in bf16",
 }
 
 
@@ -113,7 +114,7 @@ def fit_into_memory(
     lora_rank: int | None, folder: Path, tokens: int, notes: list[str]
 ) -> tuple[dict[str, Any], int]:
     """The settings with which a training step fits into memory, and the bytes that it needs. All weights are trained if that
-    fits, if need be with the layers computed twice, else adapters."""
+    fits, if need be with the layers computed twice, else adapters, if need be beside weights in bf16."""
     import torch
 
     from qontext.frame import machine
@@ -130,7 +131,8 @@ def fit_into_memory(
         shape: dict[str, Any] = {"rows": rows, "tokens": tokens, "dtype": dtype}
         shape["predicted"] = round(MASKED * rows * tokens) if device.type == "cuda" else 0
         try:
-            return step_memory(folder, **shape, lora_rank=rank, recomputed=recomputed).total
+            shape |= {"lora_rank": rank, "recomputed": recomputed}
+            return step_memory(folder, **shape, bf16_weights="bf16_weights" in settings).total
         except Exception:  # whatever an architecture does that has no numbers to compute with
             return 0
 
@@ -139,6 +141,8 @@ def fit_into_memory(
     ways: list[dict[str, Any]] = [adapters] if lora_rank else [{}, twice]
     if lora_rank or (lora_rank is None and find_spec("peft")):
         ways.append({**adapters, **twice})
+        if dtype == torch.bfloat16:
+            ways.append({**adapters, **twice, "bf16_weights": True})
     sizes = [needed(ways[0])]
     while free and sizes[-1] > USABLE_MEMORY * free and len(sizes) < len(ways):
         sizes.append(needed(ways[len(sizes)]))

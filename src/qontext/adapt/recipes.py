@@ -21,7 +21,7 @@ MEASURED = "@holdout/measured"
 """The passages and questions to evaluate on."""
 MOST_ASKED = 2_000
 """Real questions without labels that are used of a log."""
-SPARING = ("lora_rank", "activation_checkpointing")
+SPARING = ("lora_rank", "activation_checkpointing", "bf16_weights")
 """Settings with which training fits into less memory."""
 INITIAL_SHARE, MIXED_PASSES = 0.5, 1.5
 """Share of the original encoder in the adapted one, and the passes over the passages from which on they are mixed."""

@@ -75,7 +75,7 @@ def merged(model: nn.Module) -> Iterator[None]:
         for parent, name, layer in layers:
             base = layer.get_base_layer()
             originals.append(base.weight.data)
-            base.weight.data = base.weight.data + layer.get_delta_weight(_NAME).detach().to(base.weight.dtype)
+            base.weight.data = base.weight.data.float() + layer.get_delta_weight(_NAME).detach()
             setattr(parent, name, base)
         yield
     finally:

@@ -5,6 +5,8 @@
 The master weights m are the model's own parameters: they are saved, resumed and evaluated, so that an update smaller than
 bf16's resolution is not lost. The linear layers of a stack compute with w, which autocast would round again in every
 micro-batch, and have no gradient in fp32. Gradients of several micro-batches are summed in bf16. (Micikevicius et al. 2018.)
+
+Weights that adapters leave frozen have no updates to lose: they are rounded once, and kept in bf16 alone.
 """
 
 from __future__ import annotations
@@ -30,21 +32,42 @@ class Bf16Linear(nn.Linear):
         return super().forward(input)
 
 
+class FrozenBf16Linear(nn.Linear):
+    """A linear layer whose only weight is in bf16."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        is_autocast = torch.is_autocast_enabled(input.device.type)
+        return F.linear(input, self.weight if is_autocast else self.weight.to(input.dtype), self.bias)
+
+
 def add(model: nn.Module) -> None:
-    """Give the trained linear layers in the stacks of a model bf16 weights. Others, such as embeddings and heads, are in
-    fp32 under autocast, too."""
+    """Give the linear layers in the stacks of a model bf16 weights; in a stack with frozen layers, these alone. Others,
+    such as embeddings and heads, are in fp32 under autocast, too."""
     for stack in model.modules():
-        if isinstance(stack, nn.ModuleList):
-            for layer in stack.modules():
-                if type(layer) is nn.Linear and layer.weight.requires_grad:
-                    layer.__class__ = Bf16Linear
-                    layer.low = layer.weight.detach().bfloat16().requires_grad_()
+        if not isinstance(stack, nn.ModuleList):
+            continue
+        linear = [layer for layer in stack.modules() if isinstance(layer, nn.Linear)]
+        frozen = [layer for layer in linear if not layer.weight.requires_grad]
+        for layer in frozen or linear:
+            if type(layer) is not nn.Linear:  # such as one of a stack in this stack
+                continue
+            if frozen:
+                layer.__class__ = FrozenBf16Linear
+                layer.weight.data = layer.weight.data.bfloat16()
+            else:
+                layer.__class__ = Bf16Linear
+                layer.low = layer.weight.detach().bfloat16().requires_grad_()
 
 
 def remove(model: nn.Module) -> None:
-    """Leave a model its master weights alone."""
-    for layer in _layers(model):
-        del layer.low
+    """Leave a model weights in fp32 alone."""
+    for layer in model.modules():
+        if isinstance(layer, Bf16Linear):
+            del layer.low
+        elif isinstance(layer, FrozenBf16Linear):
+            layer.weight.data = layer.weight.data.float()
+        else:
+            continue
         layer.__class__ = nn.Linear  # type: ignore[assignment]
 
 

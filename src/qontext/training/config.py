@@ -67,7 +67,8 @@ class TrainingConfig(DeviceConfig):
 
     bf16_weights: Annotated[bool, Advanced()] = False
     """With --precision bf16: keep weights in bf16 to compute with, and their gradients, which take half the memory; the
-    optimizer updates fp32 master weights. Embeddings, norms and heads stay in fp32."""
+    optimizer updates fp32 master weights. Weights that --lora-rank leaves frozen are in bf16 alone. Embeddings, norms and
+    heads stay in fp32."""
 
     seed: Seed = 42
     """Random seed."""
@@ -159,11 +160,6 @@ class AdaptedConfig(TrainingConfig):
         if not self.lora_rank and (self.keep_adapter or self.lora_alpha is not None):
             raise QontextError(
                 f"{'--keep-adapter' if self.keep_adapter else '--lora-alpha'} needs --lora-rank"
-            )
-        if self.lora_rank and self.bf16_weights:
-            raise QontextError(
-                "--bf16-weights is for training all weights, not adapters",
-                remedy="Remove it, or --lora-rank.",
             )
         return self
 

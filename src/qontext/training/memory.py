@@ -2,7 +2,8 @@
 
     weights 4 P (+ 2 P for copies in 16 bits), gradients 4 T, moments 8 T, activations of a micro-batch, scores of tokens
 
-of P parameters, T of which are trained. Activations are those that the backward pass keeps of a forward pass of the same
+of P parameters, T of which are trained; with bf16 weights, gradients of linear layers take half, and where these are frozen,
+so do the weights, without copies. Activations are those that the backward pass keeps of a forward pass of the same
 architecture without numbers (PyTorch's device `meta`), so that every architecture is predicted alike.
 
 glibc returns large freed blocks to the system at once; the next allocation then has to fetch and clear every page again,
@@ -54,6 +55,7 @@ def step_memory(
     predicted: int = 0,
     lora_rank: int = 0,
     recomputed: bool = False,
+    bf16_weights: bool = False,
 ) -> StepMemory:
     """The memory of a step of training the encoder in a folder, with micro-batches of so many rows and tokens per row, of
     which so many tokens in all are predicted at a time."""
@@ -66,16 +68,16 @@ def step_memory(
         auto: Any = AutoModel  # untyped
         model: nn.Module = auto.from_config(config, attn_implementation="eager").train()
     weights = sum(p.numel() for p in model.parameters())
-    trained = weights
-    if lora_rank:
-        linear = [m for m in model.modules() if isinstance(m, nn.Linear)]
-        trained = sum(lora_rank * (m.in_features + m.out_features) for m in linear)
-    copies = 2 * weights if dtype.itemsize == 2 else 0
+    stacks = [stack for stack in model.modules() if isinstance(stack, nn.ModuleList)]
+    linear = {m for stack in stacks for m in stack.modules() if isinstance(m, nn.Linear)}
+    low = bf16_weights * sum(m.weight.numel() for m in linear)
+    adapters = bool(lora_rank) * sum(lora_rank * (m.in_features + m.out_features) for m in linear)
+    trained = adapters or weights
+    copies = 2 * (weights - bool(adapters) * low) if dtype.itemsize == 2 else 0
     activations = _kept(model.to(dtype), rows, tokens, recomputed=recomputed)
     activations += 8 * predicted * config.vocab_size  # scores and their gradient
-    return StepMemory(
-        4 * weights + copies + 4 * trained * bool(lora_rank), 4 * trained, 8 * trained, activations
-    )
+    kept = 4 * (weights + adapters) - 2 * bool(adapters) * low
+    return StepMemory(kept + copies, 4 * trained - 2 * (not adapters) * low, 8 * trained, activations)
 
 
 def _kept(model: nn.Module, rows: int, tokens: int, *, recomputed: bool) -> int:
