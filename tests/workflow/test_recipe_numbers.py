@@ -143,6 +143,16 @@ QUERIES = {("generate", key) for key in ("verb", "passages", "generator", "per_p
         ("condenser-nq", "condenser-triviaqa", set()),
         ("bm25-nq", "bm25-triviaqa", set()),
         (
+            "gar-nq",
+            "gar-triviaqa",
+            {
+                *((f"{what}-writer", "max_passage_tokens") for what in ("answer", "title", "sentence")),
+                *((what, "max_passage_tokens") for what in ("answers", "titles", "sentences")),
+                ("answer-writer", "max_query_tokens"),
+                ("answers", "max_new_tokens"),
+            },
+        ),
+        (
             "msmarco-finetune-cocondenser",
             "bert-msmarco",
             {("retriever-1", "encoder"), ("retriever-2", "encoder")},

@@ -76,6 +76,20 @@ def labeled(path: Path) -> Iterator[tuple[str, str, list[str], list[str]]]:
             yield str(number), text, positives, [id for id in negatives if id not in positives]
 
 
+def positives(path: Path) -> Iterator[tuple[str, tuple[str, ...], list[tuple[str, str]]]]:
+    """(question, answers, titles and texts of its positive passages) of each question that has one."""
+    for place, row in _objects(path):
+        question, answers = checked(row.get("question"), row.get("answers"), place)
+        found = row.get("positive_ctxs")
+        _ids(found, "positive_ctxs", place)
+        passages = [(passage.get("title"), passage.get("text")) for passage in found or ()]
+        if not all(isinstance(value, str) for passage in passages for value in passage):
+            raise QontextError("expected a title and a text of each positive passage", place=place)
+        check_characters(passages, place)
+        if passages:
+            yield question, answers, passages
+
+
 def _ids(passages: object, name: str, place: str) -> list[str]:
     """The ids of a list of passages."""
     if not isinstance(passages, list) or not all(isinstance(passage, dict) for passage in passages):

@@ -17,6 +17,9 @@ PASSAGE_COLUMNS = ["id", "title", "text", "doc"]
 TitleRule = Literal["prepend", "leave", "sep"]
 """The rule for a passage's title in the input of models: see `models.titles`."""
 
+RowKind = Literal["passages", "queries"]
+"""The texts of a collection to read as passages; its queries are passages without a title."""
+
 
 class Passage(NamedTuple):
     """A passage for search and training; `doc` is the id of its document."""

@@ -14,8 +14,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from qontext.data import records
-from qontext.data.collection import is_parquet, read_passages
-from qontext.data.passage import PASSAGE_COLUMNS, Passage, passages_of
+from qontext.data.collection import is_parquet, read_passages, read_queries
+from qontext.data.passage import PASSAGE_COLUMNS, Passage, RowKind, passages_of
 from qontext.frame import artifacts
 from qontext.frame.config import existing
 from qontext.frame.errors import QontextError
@@ -62,9 +62,14 @@ class TableRows:
 
 
 class PassageRows:
-    """The passages of a collection by the places at which they stand."""
+    """The passages of a collection, or its queries as passages, by the places at which they stand."""
 
-    def __init__(self, source: Path | str) -> None:
+    def __init__(self, source: Path | str, of: RowKind = "passages") -> None:
+        self._queries: list[Passage] | None = None
+        if of == "queries":
+            self.source, self.table = existing(source, "queries"), None
+            self._queries = [Passage(id, "", text, id) for id, text in read_queries(source).items()]
+            return
         self.source = existing(source, "passages")
         self.table = (
             TableRows(self.source, records.PASSAGES, PASSAGE_COLUMNS) if is_parquet(self.source) else None
@@ -74,9 +79,19 @@ class PassageRows:
 
     def count(self) -> int:
         """The number of passages: from the footers, or by reading a text file."""
+        if self._queries is not None:
+            return len(self._queries)
         return len(self.table) if self.table is not None else sum(1 for _ in read_passages(self.source))
 
+    def ids(self) -> pa.ChunkedArray:
+        """The ids of all, in order."""
+        if self._queries is not None:
+            return pa.chunked_array([pa.array([query.id for query in self._queries], pa.string())])
+        return all_ids(self.source)
+
     def read(self, first: int, last: int) -> list[Passage]:
+        if self._queries is not None:
+            return self._queries[first:last]
         if self.table is not None:
             return [
                 passage

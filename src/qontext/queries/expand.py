@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, field_validator, model_validator
 
+from qontext.data.passage import RowKind
 from qontext.frame import locks
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input
@@ -87,6 +88,8 @@ class ExpandConfig(PartsConfig):
     """Output of generate or filter."""
     passages: Annotated[str, Input()]
     """The passages from which the queries were generated."""
+    of: RowKind = "passages"
+    """The texts to append to: passages, or, after 'generate --of queries', queries, for search with both (GAR)."""
     at_most: Annotated[int, Field(ge=1)] | None = None
     """Maximum number of a passage's queries that are read. Default: all."""
     words: Words = "all"
@@ -96,11 +99,12 @@ class ExpandConfig(PartsConfig):
     """With --words seen or new: how words are compared, as in 'qontext index --backend bm25'. Default: english."""
 
     def identity(self) -> dict[str, Any]:
-        """Without a choice of words, its settings are omitted."""
+        """Without a choice of words, or of what is read, its settings are omitted."""
+        default = {"of"} if self.of == "passages" else set()
         if self.words in _WHOLE:
-            default = ("words", "analyzer") if self.words == "all" else ("analyzer",)
-            return {name: value for name, value in super().identity().items() if name not in default}
-        return {**super().identity(), "analyzer": self.analyzer or "english"}
+            default |= {"words", "analyzer"} if self.words == "all" else {"analyzer"}
+        whole = {**super().identity(), "analyzer": self.analyzer or "english"}
+        return {name: value for name, value in whole.items() if name not in default}
 
     @field_validator("analyzer")
     @classmethod
@@ -125,7 +129,7 @@ class Expand(Parts[ExpandConfig]):
         from qontext.data.rows import PassageRows
 
         super().__init__(config, work)
-        self.passages = PassageRows(config.passages)
+        self.passages = PassageRows(config.passages, config.of)
         self.places = _places(self.passages)
 
     def plan(self) -> list[Part]:
@@ -136,7 +140,7 @@ class Expand(Parts[ExpandConfig]):
         with locks.lock(self.work.path, QUERIES, wait=True):
             if not self.work.has(QUERIES):
                 with self.work.write_folder(QUERIES) as folder:
-                    _distribute(self.config.queries, self.passages.source, folder)
+                    _distribute(self.config.queries, self.passages, folder)
 
     def read(self, part: Part) -> _Rows:
         passages = self.passages.read(part.first, part.last)
@@ -202,15 +206,13 @@ class Expand(Parts[ExpandConfig]):
             }  # fmt: skip
 
 
-def _distribute(queries: str, passages: Path, folder: Path) -> None:
+def _distribute(queries: str, passages: PassageRows, folder: Path) -> None:
     """Write the queries of each block of passages into a file of its own, in order."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from qontext.data.rows import all_ids
-
-    ids = all_ids(passages)
+    ids = passages.ids()
     with contextlib.ExitStack() as stack:
         writers: dict[int, Any] = {}
         for table in _tables(queries):

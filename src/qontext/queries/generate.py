@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
+from qontext.data.passage import RowKind
 from qontext.frame import computed
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, Seed
@@ -36,6 +37,9 @@ class GenerateConfig(PartsConfig):
     passages: Annotated[str, Input(positional=True)]
     """The passages: output of split, a Parquet file, a BEIR folder, or lines of id<tab>text."""
 
+    of: RowKind = "passages"
+    """The texts to read: passages, or queries, with a model that learned to write what answers them (GAR)."""
+
     generator: str = "t5"
     """The generator."""
 
@@ -53,6 +57,11 @@ class GenerateConfig(PartsConfig):
     """Passages per part. An interrupted process loses at most one part. Default: 2048, or fewer for slow
     generators."""
 
+    def identity(self) -> dict[str, Any]:
+        """Without the default of a setting that earlier directories lack."""
+        identity = super().identity()
+        return identity if self.of != "passages" else {k: v for k, v in identity.items() if k != "of"}
+
 
 class Generate(Parts[GenerateConfig]):
     unit = "queries"
@@ -62,12 +71,17 @@ class Generate(Parts[GenerateConfig]):
 
         super().__init__(config, work)
         self.kind, self.options = GENERATORS.load(config.generator), config.options("generator")
-        self.passages = PassageRows(config.passages)
+        if config.of == "queries" and not self.kind.model_option:
+            raise QontextError(
+                f"the generator {config.generator} reads passages, not queries",
+                remedy="Choose --generator t5 or causal, with a model that was trained for that.",
+            )
+        self.passages = PassageRows(config.passages, config.of)
 
     def plan(self) -> list[Part]:
         total = self.passages.count()
         if not total:
-            raise QontextError("contains no passages", place=self.config.passages)
+            raise QontextError(f"contains no {self.config.of}", place=self.config.passages)
         size = self.config.part_passages or self.kind.part_passages
         return slices(total, size, part_name, weight=self.config.per_passage)
 

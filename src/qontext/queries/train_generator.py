@@ -1,4 +1,4 @@
-"""`qontext train-generator`: labeled (passage, query) pairs → a model that generates queries for passages."""
+"""`qontext train-generator`: labeled (passage, query) pairs → a model that writes queries for passages, or the reverse."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from qontext.training.config import TrainingConfig
 
 class TrainGeneratorConfig(TrainingConfig):
     data: Annotated[tuple[str, ...], Input(positional=True)]
-    """Labeled sets: folders in BEIR's layout."""
+    """Labeled sets: folders in BEIR's layout; to learn from questions, also DPR's training files, of which every 50th
+    question is for dev."""
 
     model: Annotated[str | None, Input()] = None
     """Initial model: a sequence-to-sequence model, a decoder-only model (a folder or a GGUF file), or a BERT encoder
@@ -29,9 +30,10 @@ class TrainGeneratorConfig(TrainingConfig):
     vocabulary: int = Field(8000, ge=64, le=1 << 24)
     """Vocabulary size of a model from scratch."""
 
-    learns: Literal["queries", "terms"] = "queries"
+    learns: Literal["queries", "terms", "answers", "titles", "sentences"] = "queries"
     """The task: to write a passage's queries, or which of its own words they contain (terms: DeepCT), from an encoder
-    named with --model. 'generate --generator terms' reads the latter."""
+    named with --model, for 'generate --generator terms'; or for 'generate --of queries' to write a question's answers, the
+    titles of its passages, or the sentence with an answer (GAR)."""
 
     train_split: str = "train"
     """The split to train on."""
@@ -108,14 +110,13 @@ class TrainGeneratorConfig(TrainingConfig):
 
 
 def run(config: TrainGeneratorConfig, work: Workdir) -> dict[str, Any]:
-    from qontext.queries.training.pairs import read_pairs
     from qontext.training.distributed import join
     from qontext.training.loop import train
     from qontext.training.sampler import EpochSampler
 
     group = join(config.device)
-    pairs = read_pairs(config.data, config.train_split)
-    dev_pairs = spread(read_pairs(config.data, config.dev_split), config.dev_pairs)
+    pairs = _pairs(config, config.train_split)
+    dev_pairs = spread(_pairs(config, config.dev_split, dev=True), config.dev_pairs)
     generator = _generator(config, pairs)
     set_dropout(generator.model, config.dropout)
     sampler = EpochSampler(len(pairs), config.batch_size, config.seed, group.rank, group.world, "pairs")
@@ -135,6 +136,15 @@ def run(config: TrainGeneratorConfig, work: Workdir) -> dict[str, Any]:
     if group.is_first:
         _save(config, generator, dev_pairs, work)
     return summary if group.is_first else {}
+
+
+def _pairs(config: TrainGeneratorConfig, split: str, *, dev: bool = False) -> list[Any]:
+    """The pairs of a split."""
+    from qontext.queries.training.pairs import read_pairs, read_questions
+
+    if config.learns in ("queries", "terms"):
+        return read_pairs(config.data, split)
+    return read_questions(config.data, split, config.learns, dev=dev)
 
 
 def _generator(config: TrainGeneratorConfig, pairs: list[Any]) -> Any:
@@ -198,7 +208,7 @@ def _evaluations(
 
     def measure() -> dict[str, float]:
         for pair, query in zip(sample, generator.samples(sample, config.seed, dtype)):
-            log.note(f"    {pair.title[:40]!r}: labeled {pair.query!r}, generated {query!r}")
+            log.note(f"    {(pair.title or pair.text)[:40]!r}: labeled {pair.query!r}, generated {query!r}")
         return {"loss": round(objective.loss(plan, group.device, dtype), 4)}
 
     schedule = Schedule(config.dev_every, steps, config.keep, config.patience)
@@ -247,5 +257,6 @@ STAGE = Stage(
         qontext train-generator data --model language-model --lr 5e-5 --epochs 1 --out question-model
         qontext generate passages --generator causal --model question-model --out queries
         qontext train-generator data --learns terms --model encoder --lr 2e-5 --epochs 3 --out weights
+        qontext train-generator data --learns titles --preset tiny --steps 200 --out title-writer
     """,
 )

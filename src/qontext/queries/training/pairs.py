@@ -1,20 +1,31 @@
-"""Labeled (passage, query) pairs, and their batches.
+"""Labeled (passage, query) pairs, or pairs of a question and what answers it, and their batches.
+
+GAR (Mao et al. 2021) trains a model for each of three targets, and appends what it writes to a question for BM25:
+
+    answers      the answers                                          of DPR's training files alone
+    titles       the titles of the positive passages
+    sentences    the sentence of a positive passage with an answer; without answers, its first sentence
+
+Several answers or titles are joined by commas, in the order of the file.
 
 Shapes: N pairs of a micro-batch, L passage tokens, Q query tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from qontext.data import collection
+from qontext.corpus.sentences import by_rules
+from qontext.data import collection, dpr
 from qontext.frame.errors import QontextError
 from qontext.models.batching import Ints, pack_by_tokens
 from qontext.training.batch import Batch, Rows
@@ -22,10 +33,15 @@ from qontext.training.randomness import U64, hashed
 from qontext.training.sampler import EpochSampler
 from qontext.training.texts import TokenizedTexts, tokenize
 
+Target = Literal["answers", "titles", "sentences"]
+Answered = tuple[str, tuple[str, ...], list[tuple[str, str]]]
+"""A question, its answers, and titles and texts of its positive passages."""
+_DEV_EVERY = 50
+
 
 @dataclass(frozen=True)
 class TrainingPair:
-    """A passage and a query that it answers."""
+    """A passage and a query that it answers; or a question, and what answers it."""
 
     title: str
     text: str
@@ -53,6 +69,57 @@ def read_pairs(folders: Sequence[str], split: str) -> list[TrainingPair]:
     if not pairs:
         raise QontextError(f"the split {split!r} has no positive judgment", place=", ".join(folders))
     return pairs
+
+
+def read_questions(sources: Sequence[str], split: str, target: Target, *, dev: bool) -> list[TrainingPair]:
+    """A pair of each question and its target, of a split of BEIR folders, or of DPR's training files, of which every 50th
+    question is for dev."""
+    pairs = [
+        TrainingPair("", question, text)
+        for source in sources
+        for question, answers, passages in _answered(Path(source), split, dev)
+        if question.strip() and (text := _target(target, answers, passages))
+    ]
+    if not pairs:
+        raise QontextError(
+            f"has no question with {target}",
+            place=", ".join(sources),
+            remedy="Answers are in DPR's training files, titles in passages that have some.",
+        )
+    return pairs
+
+
+def _answered(source: Path, split: str, dev: bool) -> Iterator[Answered]:
+    if dpr.is_training_file(source):
+        for number, row in enumerate(dpr.positives(source)):
+            if (number % _DEV_EVERY == _DEV_EVERY - 1) == dev:
+                yield row
+        return
+    labeled = collection.load_collection(source)
+    qrels, queries = labeled.qrels(split), labeled.queries(split)
+    positive = {query: [id for id, grade in judged.items() if grade > 0] for query, judged in qrels.items()}
+    wanted = {id for ids in positive.values() for id in ids}
+    passages = {p.id: (p.title, p.text) for p in labeled.passages() if p.id in wanted}
+    collection.check_qrels(qrels, queries, passages.keys() | _unwanted(qrels, wanted), source / "qrels")
+    for query, ids in positive.items():
+        if ids:
+            yield queries[query], (), [passages[id] for id in ids]
+
+
+def _target(target: Target, answers: Sequence[str], passages: Sequence[tuple[str, str]]) -> str:
+    """The text that a model learns to write for a question; empty if there is none."""
+    if target == "answers":
+        return _joined(answers)
+    if target == "titles":
+        return _joined(title for title, _ in passages)
+    sentences = [text[a:b] for _, text in passages for a, b in pairwise([*by_rules(text, "en"), len(text)])]
+    patterns = [re.compile(rf"\b{re.escape(answer.lower())}\b") for answer in answers]
+    with_one = (one for one in sentences if any(pattern.search(one.lower()) for pattern in patterns))
+    return " ".join(next(with_one, "" if answers else next(iter(sentences), "")).split())
+
+
+def _joined(texts: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(" ".join(text.split()) for text in texts if text.strip()))
 
 
 def _unwanted(qrels: collection.Qrels, relevant: set[str]) -> set[str]:

@@ -1,0 +1,103 @@
+"""GAR: what a question's model learns to write, and questions that BM25 reads with what it wrote."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.tiny import write_collection
+
+from qontext import api
+from qontext.data import records
+from qontext.data.collection import read_queries
+from qontext.data.runs import read_run
+from qontext.frame.errors import QontextError
+from qontext.queries.training.pairs import Target, read_questions
+
+MILLS = [
+    {"title": "Mill", "text": "It stands by a river. It ran in 1830.  The miller\nkept 18 cats.", "passage_id": "1"},
+    {"title": "Miller", "text": "Millers are 18 in all.", "passage_id": "2"},
+    {"title": "Mill", "text": "No cats.", "passage_id": "3"},
+]  # fmt: skip
+
+
+@pytest.fixture
+def dpr_s(tmp_path: Path) -> Path:
+    """DPR's training file: 100 questions, of which number 7 has no passage."""
+    rows: list[dict[str, Any]] = [
+        {"question": f"who {number}", "answers": ["18", "eighteen", "18"], "positive_ctxs": MILLS}
+        for number in range(100)
+    ]
+    rows[7]["positive_ctxs"] = []
+    (tmp_path / "biencoder-nq-train.json").write_text(json.dumps(rows))
+    return tmp_path / "biencoder-nq-train.json"
+
+
+def targets(source: Path, target: Target, *, dev: bool = False, split: str = "train") -> list[str]:
+    return [pair.query for pair in read_questions([str(source)], split, target, dev=dev)]
+
+
+def test_the_three_targets(dpr_s: Path) -> None:
+    assert targets(dpr_s, "answers")[0] == "18, eighteen"
+    assert targets(dpr_s, "titles")[0] == "Mill, Miller"
+    assert targets(dpr_s, "sentences")[0] == "The miller kept 18 cats.", "18 is no word of 1830"
+
+
+def test_every_50th_question_is_for_dev(dpr_s: Path) -> None:
+    asked = [pair.text for pair in read_questions([str(dpr_s)], "train", "answers", dev=False)]
+    held = [pair.text for pair in read_questions([str(dpr_s)], "dev", "answers", dev=True)]
+    assert len(asked) == 98 and not {*asked} & {*held} and "who 7" not in asked
+    assert len(held) == 1, "of 99 questions with passages there is no 100th"
+
+
+def test_a_labeled_set_has_titles_and_first_sentences(tmp_path: Path) -> None:
+    data = write_collection(
+        tmp_path / "data",
+        [{"_id": "p", "title": "Mill", "text": "It stands. It turns."}, {"_id": "r", "title": "", "text": "Wet."}],
+        [{"_id": "q", "text": "what turns"}, {"_id": "s", "text": "what is wet"}],
+        {"train": {"q": "p", "s": "r"}},
+    )  # fmt: skip
+    assert targets(data, "titles") == ["Mill"], "a passage without a title teaches none"
+    assert targets(data, "sentences") == ["It stands.", "Wet."]
+    with pytest.raises(QontextError, match="has no question with answers"):
+        targets(data, "answers")
+
+
+def test_broken_training_files_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "train.json"
+    row: dict[str, Any] = {"question": "who", "answers": ["18"], "positive_ctxs": [{"passage_id": "1"}]}
+    file.write_text(json.dumps([row]))
+    with pytest.raises(QontextError, match="question 1: expected a title and a text of each positive"):
+        targets(file, "titles")
+    row["positive_ctxs"] = "none"
+    file.write_text(json.dumps([row]))
+    with pytest.raises(QontextError, match="expected a list of passages"):
+        targets(file, "titles")
+
+
+def test_questions_are_searched_with_what_was_written(tmp_path: Path) -> None:
+    """From a file of questions as DPR publishes it: its ids are those of the run."""
+    passages = "id\ttext\ttitle\n1\tthe wheel of a mill\tMill\n2\tthe sail of a boat\tBoat\n"
+    (tmp_path / "psgs_w100.tsv").write_text(passages)
+    test = tmp_path / "nq-test.qa.csv"
+    test.write_text("who grinds\t['mill']\nwhat has a sail\t['boat']\n")
+    rows = [{"passage": "0", "query": "a mill", "number": 0}]
+    records.write_table(tmp_path / "answers.parquet", records.table_of(rows, records.QUERIES))
+    longer = api.expand(tmp_path / "answers.parquet", passages=test, of="queries", out=tmp_path / "longer")
+    assert longer.summary["expanded"] == 1 and longer.summary["passages"] == 2
+    assert read_queries(longer.path) == {"0": "who grinds\na mill", "1": "what has a sail"}
+    index = api.index(tmp_path / "psgs_w100.tsv", backend="bm25", out=tmp_path / "index")
+    found = {}
+    for name, queries in (("plain", test), ("longer", longer.path)):
+        api.search(index.path, queries=queries, out=tmp_path / f"{name}.trec")
+        run = read_run(tmp_path / f"{name}.trec")
+        found[name] = {query: run[query][0].passage for query in run}
+    assert found == {"plain": {"1": "2"}, "longer": {"0": "1", "1": "2"}}
+
+
+def test_a_generator_without_a_model_reads_no_questions(tmp_path: Path) -> None:
+    (tmp_path / "questions.tsv").write_text("q\twho grinds\n")
+    with pytest.raises(QontextError, match="keyphrase reads passages, not queries"):
+        api.generate(tmp_path / "questions.tsv", of="queries", generator="keyphrase", out=tmp_path / "out")
