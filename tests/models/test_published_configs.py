@@ -200,19 +200,3 @@ def test_a_model_whose_architecture_is_its_own_code_is_refused(name: str, tmp_pa
     for load in (load_encoder, Retriever):
         with pytest.raises(QontextError, match="needs code from its folder, which is never executed"):
             load(folder)
-
-
-@pytest.mark.parametrize("template", [True, False])
-def test_a_folder_whose_texts_are_messages_is_refused(tmp_path: Path, template: bool) -> None:
-    """sentence-transformers would render them through the chat template; the vectors would be others."""
-    folder = save_published(next(iter(PUBLISHED)), tmp_path / "model")
-    kinds = ("text", "message") if template else ("text",)
-    how = {"method": "forward", "method_output_name": "last_hidden_state"}
-    about = {"transformer_task": "feature-extraction", "modality_config": dict.fromkeys(kinds, how)}
-    (folder / "sentence_bert_config.json").write_text(json.dumps(about))
-    if not template:
-        assert Retriever(folder, device="cpu").layout.max_length is None
-        return
-    with pytest.raises(QontextError, match="as a message of the tokenizer's chat template") as caught:
-        Retriever(folder, device="cpu")
-    assert "modality_config" in str(caught.value.remedy)

@@ -19,7 +19,7 @@ from qontext.frame.errors import QontextError
 from qontext.models.attention import compute_first_token_alone
 from qontext.models.batching import grid_for, pad, run_batches
 from qontext.models.encoder import UNLIMITED
-from qontext.models.folder import locate
+from qontext.models.folder import locate, message_format
 from qontext.models.load import load
 from qontext.models.precision import Precision, autocast, keep_fp32, resolve_device, resolve_precision
 from qontext.models.products import use_where_faster
@@ -73,6 +73,8 @@ class CrossEncoder:
         self.model = model.eval().to(self.device)
         use_where_faster(self.model, self.device, self.dtype, keep=False)
         compute_first_token_alone(self.model.base_model)
+        if message_format(directory):
+            raise QontextError("scores messages of a chat template, which is not supported", place=name)
         self.tokenizer = load_tokenizer(directory)
         self.titles = Titles.of(title or folder.title or "prepend", self.tokenizer, name)
         check_vocabulary(self.tokenizer, model.get_input_embeddings().num_embeddings, name)

@@ -5,7 +5,7 @@
 | config.json, model.safetensors | the transformer, here or in a folder that modules.json names |
 | modules.json | the modules: transformer, pooling, dense layers, normalization |
 | config_sentence_transformers.json | prompts, similarity |
-| sentence_bert_config.json | maximum length, lower case |
+| sentence_bert_config.json | maximum length, lower case, messages of a chat template |
 | 1_Pooling/config.json | pooling |
 | the folder of another module | what its representation saved there |
 | query/ | another encoder, for queries |
@@ -76,12 +76,18 @@ class Prompts(TypedDict, total=False):
     similarity_fn_name: str | None
 
 
+class Modality(TypedDict, total=False):
+    """The fields read of an entry of modality_config: with `structured`, a message's content is a list."""
+
+    format: Literal["flat", "structured"]
+
+
 class Limits(TypedDict, total=False):
     """The fields read from sentence_bert_config.json."""
 
     max_seq_length: Annotated[int, Field(ge=3)] | None
     do_lower_case: bool | None
-    modality_config: dict[str, Any] | None
+    modality_config: dict[str, Modality] | None
 
 
 class WeightsSize(TypedDict, total=False):
@@ -226,9 +232,10 @@ def read_layout(directory: Path) -> FolderLayout:
     paths = dict(modules)
     settings = _read(root / "config_sentence_transformers.json", Prompts)
     transformer = _read(directory / "sentence_bert_config.json", Limits)
-    if "message" in (transformer.get("modality_config") or {}):
+    prompts = {name: text for name, text in (settings.get("prompts") or {}).items() if text}
+    if prompts and message_format(directory):
         raise QontextError(
-            "renders each text as a message of the tokenizer's chat template, which is not supported",
+            "writes its prompts as system messages of the tokenizer's chat template, which is not supported",
             place=directory / "sentence_bert_config.json",
             remedy="To read the texts as they are, remove 'message' from its modality_config.",
         )
@@ -238,7 +245,7 @@ def read_layout(directory: Path) -> FolderLayout:
         pooling=_pooling(paths.get("Pooling")),
         dense=tuple(path for kind, path in modules if kind == "Dense"),
         normalize="Normalize" in paths or settings.get("similarity_fn_name") == "cosine",
-        prompts={name: text for name, text in (settings.get("prompts") or {}).items() if text},
+        prompts=prompts,
         default_prompt=settings.get("default_prompt_name"),
         lower=bool(transformer.get("do_lower_case")),
         max_length=transformer.get("max_seq_length"),
@@ -247,6 +254,13 @@ def read_layout(directory: Path) -> FolderLayout:
         module=module,
         title=recorded_title(root),
     )
+
+
+def message_format(transformer: Path) -> Literal["flat", "structured"] | None:
+    """The format of messages, if texts are read as messages of the tokenizer's chat template."""
+    limits: Limits = _read(transformer / "sentence_bert_config.json", Limits)
+    message = (limits.get("modality_config") or {}).get("message")
+    return None if message is None else message.get("format", "flat")
 
 
 def _root(transformer: Path) -> Path | None:

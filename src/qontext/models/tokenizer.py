@@ -13,7 +13,7 @@ import numpy as np
 from qontext.frame.damage import damaged, read_json
 from qontext.frame.disk import require_regular
 from qontext.frame.errors import QontextError, first_line, raise_if_out_of_memory
-from qontext.models.folder import FolderLayout, TextKind
+from qontext.models.folder import FolderLayout, TextKind, message_format
 
 _SPECIAL = {
     "unk_token": ("[UNK]", "<unk>"),
@@ -34,6 +34,10 @@ _VOCABULARIES = (
 )
 """The vocabulary files of tokenizers, at least one of which is required."""
 
+_NAMED = ("bos", "eos", "unk", "pad", "cls", "sep", "mask")
+_SAMPLES = ("qontext", "Rain, 12 km.", "(what?)")
+"""Texts that a chat template must leave as they are."""
+
 _TRACES = ("name_or_path", "is_local", "local_files_only", "max_length", "stride", "truncation_strategy")
 """Settings that a tokenizer keeps from its origin and last use."""
 
@@ -51,7 +55,8 @@ def check_tokenizer_files(path: Path) -> None:
 
 
 def load_tokenizer(path: Path) -> Any:
-    """The fast tokenizer of a model folder, or of a separate tokenizer.json."""
+    """The fast tokenizer of a model folder, or of a separate tokenizer.json. In a folder whose texts are messages, it puts
+    the rest of the message around each."""
     alone = path / "tokenizer.json" if path.is_dir() else path
     if path.is_file() or (alone.is_file() and not (path / "tokenizer_config.json").is_file()):
         return _from_file(alone)
@@ -66,7 +71,8 @@ def load_tokenizer(path: Path) -> Any:
             place=path,
             remedy="Convert it to a tokenizer.json with transformers.",
         )
-    return tokenizer
+    message = message_format(path)
+    return tokenizer if message is None else _in_messages(tokenizer, message == "structured", path)
 
 
 def read_tokenizer(folder: Path, *, place: Path | None = None, **settings: Any) -> Any:
@@ -134,17 +140,60 @@ def end_texts(tokenizer: Any) -> Any:
     if frame_of(tokenizer).after or end is None:
         return tokenizer
     from tokenizers import processors
-    from transformers import PreTrainedTokenizerFast
 
-    backend = tokenizer.backend_tokenizer
-    before = backend.post_processor
+    before = tokenizer.backend_tokenizer.post_processor
     closing = processors.TemplateProcessing(
         single=f"$A {end}", pair=f"$A $B:1 {end}:1", special_tokens=[(end, tokenizer.eos_token_id)]
     )
-    backend.post_processor = closing if before is None else processors.Sequence([before, closing])
-    # As this class, because the others make post-processors of their own when they are loaded.
+    return _with_processor(tokenizer, closing if before is None else processors.Sequence([before, closing]))
+
+
+def _in_messages(tokenizer: Any, structured: bool, place: Path) -> Any:
+    """The tokenizer, which reads each text as a user's message of its chat template: what the template writes before and
+    after a text become special tokens around it, of which truncation takes none."""
+    from tokenizers import processors
+
+    def rendered(text: str, *, tokenize: bool) -> Any:
+        content = [{"type": "text", "text": text}] if structured else text
+        settings = {"return_dict": False} if tokenize else {}
+        return tokenizer.apply_chat_template(
+            [{"role": "user", "content": content}], tokenize=tokenize, **settings
+        )
+
+    try:
+        expected = [rendered(text, tokenize=True) for text in _SAMPLES]
+        head, _, tail = rendered(_SAMPLES[0], tokenize=False).partition(_SAMPLES[0])
+    except Exception as error:  # a template raises what it likes
+        raise QontextError(
+            f"texts are messages, but the tokenizer's chat template fails: {first_line(error)}", place=place
+        ) from None
+    around, names = [], []
+    for name, text in (("<head>", head), ("<tail>", tail)):
+        encoding = tokenizer.backend_tokenizer.encode(text, add_special_tokens=False)
+        if encoding.ids:
+            around.append({"id": name, "ids": encoding.ids, "tokens": encoding.tokens})
+        names.append(name if encoding.ids else "")
+    single = " ".join([names[0], "$A", names[1]]).strip()
+    processor = processors.TemplateProcessing(single=single, special_tokens=around)
+    framed = _with_processor(tokenizer, processor)
+    found = [framed.backend_tokenizer.encode(text).ids for text in _SAMPLES]
+    if found != expected:
+        raise QontextError(
+            "texts are messages, but the tokenizer's chat template changes them, which is not supported",
+            place=place,
+            remedy="To read the texts as they are, remove 'message' from modality_config in sentence_bert_config.json.",
+        )
+    return framed
+
+
+def _with_processor(tokenizer: Any, processor: Any) -> Any:
+    """The tokenizer with another post-processor, as the class that makes none of its own when it is loaded."""
+    from transformers import PreTrainedTokenizerFast
+
+    backend = tokenizer.backend_tokenizer
+    backend.post_processor = processor
     kind: Any = PreTrainedTokenizerFast
-    names = {f"{name}_token": getattr(tokenizer, f"{name}_token") for name in ("bos", "eos", "unk", "pad")}
+    names = {f"{name}_token": getattr(tokenizer, f"{name}_token") for name in _NAMED}
     return kind(tokenizer_object=backend, model_max_length=tokenizer.model_max_length, **names)
 
 
