@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,15 @@ from tests.tiny import write_collection
 from qontext import api
 from qontext.data import records
 from qontext.data.collection import read_queries
+from qontext.data.passage import Passage
 from qontext.data.runs import read_run
 from qontext.frame.errors import QontextError
+from qontext.queries.generators import clean
 from qontext.queries.training.pairs import Target, read_questions
 
 MILLS = [
     {"title": "Mill", "text": "It stands by a river. It ran in 1830.  The miller\nkept 18 cats.", "passage_id": "1"},
-    {"title": "Miller", "text": "Millers are 18 in all.", "passage_id": "2"},
+    {"title": "Miller", "text": "Millers of D.C. are 18 in all.", "passage_id": "2"},
     {"title": "Mill", "text": "No cats.", "passage_id": "3"},
 ]  # fmt: skip
 
@@ -35,19 +38,24 @@ def dpr_s(tmp_path: Path) -> Path:
     return tmp_path / "biencoder-nq-train.json"
 
 
-def targets(source: Path, target: Target, *, dev: bool = False, split: str = "train") -> list[str]:
-    return [pair.query for pair in read_questions([str(source)], split, target, dev=dev)]
+def targets(source: Path, target: Target) -> list[str]:
+    pairs, _ = read_questions([str(source)], ("train", "dev"), target)
+    return [pair.query for pair in pairs]
 
 
 def test_the_three_targets(dpr_s: Path) -> None:
     assert targets(dpr_s, "answers")[0] == "18, eighteen"
     assert targets(dpr_s, "titles")[0] == "Mill, Miller"
     assert targets(dpr_s, "sentences")[0] == "The miller kept 18 cats.", "18 is no word of 1830"
+    rows = json.loads(dpr_s.read_text())
+    rows[0]["answers"] = ["D.C."]
+    dpr_s.write_text(json.dumps(rows))
+    assert targets(dpr_s, "sentences")[0] == "Millers of D.C. are 18 in all."
 
 
 def test_every_50th_question_is_for_dev(dpr_s: Path) -> None:
-    asked = [pair.text for pair in read_questions([str(dpr_s)], "train", "answers", dev=False)]
-    held = [pair.text for pair in read_questions([str(dpr_s)], "dev", "answers", dev=True)]
+    pairs = read_questions([str(dpr_s)], ("train", "dev"), "answers")
+    asked, held = ([pair.text for pair in some] for some in pairs)
     assert len(asked) == 98 and not {*asked} & {*held} and "who 7" not in asked
     assert len(held) == 1, "of 99 questions with passages there is no 100th"
 
@@ -57,7 +65,7 @@ def test_a_labeled_set_has_titles_and_first_sentences(tmp_path: Path) -> None:
         tmp_path / "data",
         [{"_id": "p", "title": "Mill", "text": "It stands. It turns."}, {"_id": "r", "title": "", "text": "Wet."}],
         [{"_id": "q", "text": "what turns"}, {"_id": "s", "text": "what is wet"}],
-        {"train": {"q": "p", "s": "r"}},
+        {"train": {"q": "p", "s": "r"}, "dev": {"q": "p"}},
     )  # fmt: skip
     assert targets(data, "titles") == ["Mill"], "a passage without a title teaches none"
     assert targets(data, "sentences") == ["It stands.", "Wet."]
@@ -69,7 +77,7 @@ def test_broken_training_files_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "train.json"
     row: dict[str, Any] = {"question": "who", "answers": ["18"], "positive_ctxs": [{"passage_id": "1"}]}
     file.write_text(json.dumps([row]))
-    with pytest.raises(QontextError, match="question 1: expected a title and a text of each positive"):
+    with pytest.raises(QontextError, match="question 1: expected a text of each positive"):
         targets(file, "titles")
     row["positive_ctxs"] = "none"
     file.write_text(json.dumps([row]))
@@ -99,5 +107,44 @@ def test_questions_are_searched_with_what_was_written(tmp_path: Path) -> None:
 
 def test_a_generator_without_a_model_reads_no_questions(tmp_path: Path) -> None:
     (tmp_path / "questions.tsv").write_text("q\twho grinds\n")
-    with pytest.raises(QontextError, match="keyphrase reads passages, not queries"):
-        api.generate(tmp_path / "questions.tsv", of="queries", generator="keyphrase", out=tmp_path / "out")
+    for settings in ({"generator": "keyphrase"}, {}):
+        with pytest.raises(QontextError, match="needs a model that writes what answers a query"):
+            api.generate(tmp_path / "questions.tsv", of="queries", out=tmp_path / "out", **settings)
+
+
+def test_what_is_written_for_queries_is_appended_to_queries_alone(tmp_path: Path) -> None:
+    """Questions may have the ids of passages, as DPR's have."""
+    data = write_collection(
+        tmp_path / "data",
+        [{"_id": str(n), "title": f"Mill {n}", "text": f"Mill {n} turns."} for n in range(4)],
+        [{"_id": str(n), "text": f"mill {n}"} for n in range(4)],
+        {"train": {str(n): str(n) for n in range(4)}, "dev": {"0": "0"}},
+    )
+    small: dict[str, Any] = {
+        "preset": "tiny",
+        "vocabulary": 100,
+        "steps": 1,
+        "batch_size": 2,
+        "device": "cpu",
+    }
+    model = api.train_generator(data, learns="titles", out=tmp_path / "model", **small)
+    assert json.loads((model.path / "generator.json").read_text())["learns"] == "titles"
+    settings: dict[str, Any] = {"generator": "t5", "model": model.path, "device": "cpu"}
+    with pytest.raises(QontextError, match="the model writes titles for queries"):
+        api.generate(data, out=tmp_path / "wrong", **settings)
+    with pytest.raises(QontextError, match="--like is for generated queries"):
+        api.generate(data, of="queries", like=data / "queries.jsonl", out=tmp_path / "liked", **settings)
+    titles = api.generate(data, of="queries", out=tmp_path / "titles", max_new_tokens=8, **settings)
+    with pytest.raises(QontextError, match="was generated from queries, not from passages"):
+        api.expand(titles, passages=data, out=tmp_path / "expanded")
+    with pytest.raises(QontextError, match="was generated from queries, not from passages"):
+        api.filter(titles, passages=data, by="overlap", out=tmp_path / "filtered")
+    longer = api.expand(titles, passages=data, of="queries", out=tmp_path / "longer")
+    assert read_queries(longer.path).keys() == {"0", "1", "2", "3"}
+
+
+@pytest.mark.parametrize("repeats", [False, True])
+def test_repeating_a_query_is_no_reason_to_drop_a_text(repeats: bool) -> None:
+    passage, text = Passage("q", "", "mount everest", "q"), "Mount Everest, Nepal"
+    found = clean([text], passage, Counter(), keep_echoes=repeats)
+    assert found == ([text] if repeats else [])

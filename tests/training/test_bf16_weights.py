@@ -139,6 +139,15 @@ def test_afterwards_the_model_is_as_it_was_built() -> None:
     assert {p.dtype for p in one.model.parameters()} == {torch.float32}
 
 
+def test_layers_that_are_frozen_without_adapters_stay_as_they_are() -> None:
+    stack = Stack()
+    layers: Any = stack.layers
+    layers[0].requires_grad_(False)
+    bf16_weights.add(stack)
+    assert type(layers[0]) is nn.Linear and layers[0].weight.dtype == torch.float32
+    assert layers[1].low.requires_grad
+
+
 def test_another_format_is_refused() -> None:
     with pytest.raises(QontextError, match="--bf16-weights needs --precision bf16"):
         stepper(torch.float32)

@@ -132,7 +132,8 @@ def fit_into_memory(
         shape["predicted"] = round(MASKED * rows * tokens) if device.type == "cuda" else 0
         try:
             shape |= {"lora_rank": rank, "recomputed": recomputed}
-            return step_memory(folder, **shape, bf16_weights="bf16_weights" in settings).total
+            step = step_memory(folder, **shape, bf16_weights="bf16_weights" in settings)
+            return max(step.total, step.read)
         except Exception:  # whatever an architecture does that has no numbers to compute with
             return 0
 

@@ -47,7 +47,7 @@ class Tokenization(Parts[TokensConfig]):
 
     def __init__(self, config: TokensConfig, work: Workdir) -> None:
         from qontext.data import records
-        from qontext.data.rows import TableRows
+        from qontext.data.rows import TableRows, check_generated
 
         super().__init__(config, work)
         if config.tokenizer == counting.WORDS:
@@ -56,6 +56,7 @@ class Tokenization(Parts[TokensConfig]):
                 remedy="Name a model folder or a model on the Hugging Face Hub.",
             )
         self.kind = _kind(config.texts)
+        check_generated(config.texts, "passages")
         columns = ["query"] if self.kind == "queries" else ["title", "text", "sentences"]
         schema = records.QUERIES if self.kind == "queries" else records.PASSAGES
         self.rows = TableRows(config.texts, schema, columns)

@@ -118,6 +118,22 @@ def refuse_repeated_ids(source: Path | str, what: str = "id") -> int:
     return count
 
 
+def check_generated(queries: Path | str, of: RowKind) -> None:
+    """Refuse output of `generate` that was generated from other texts: the ids of queries may be those of passages, too."""
+    if not artifacts.is_artifact(queries):
+        return
+    about = artifacts.open_artifact(queries)
+    read = about.meta["config"].get("of", "passages") if about.verb == "generate" else "passages"
+    if read != of:
+        raise QontextError(
+            f"was generated from {read}, not from {of}",
+            place=queries,
+            remedy="Pass --of queries to 'qontext expand'."
+            if read == "queries"
+            else "Leave out --of queries.",
+        )
+
+
 def all_ids(source: Path | str) -> pa.ChunkedArray:
     """The ids of all passages, in order."""
     return pa.chunked_array([pa.array(ids, pa.string()) for ids in _ids(source)], pa.string())

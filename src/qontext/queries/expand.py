@@ -87,7 +87,7 @@ class ExpandConfig(PartsConfig):
     queries: Annotated[str, Input(positional=True)]
     """Output of generate or filter."""
     passages: Annotated[str, Input()]
-    """The passages from which the queries were generated."""
+    """The passages, or queries, from which the queries were generated."""
     of: RowKind = "passages"
     """The texts to append to: passages, or, after 'generate --of queries', queries, for search with both (GAR)."""
     at_most: Annotated[int, Field(ge=1)] | None = None
@@ -119,6 +119,10 @@ class ExpandConfig(PartsConfig):
     def _is_read(self) -> ExpandConfig:
         if self.analyzer is not None and self.words in _WHOLE:
             raise ValueError("analyzer is read with --words seen or --words new only. Leave it out")
+        if self.of == "queries" and self.words == "alone":
+            raise ValueError(
+                "of = queries is for queries with what was written, not for that alone. Leave words out"
+            )
         return self
 
 
@@ -126,9 +130,10 @@ class Expand(Parts[ExpandConfig]):
     unit = "passages"
 
     def __init__(self, config: ExpandConfig, work: Workdir) -> None:
-        from qontext.data.rows import PassageRows
+        from qontext.data.rows import PassageRows, check_generated
 
         super().__init__(config, work)
+        check_generated(config.queries, config.of)
         self.passages = PassageRows(config.passages, config.of)
         self.places = _places(self.passages)
 
@@ -290,6 +295,7 @@ STAGE = Stage(
         qontext expand queries --passages passages --out expanded
         qontext expand filtered --passages passages --at-most 20 --out expanded
         qontext expand queries --passages passages --words seen --out weighted
+        qontext expand titles --passages data --of queries --out longer-queries
     """,
     format=2,
 )

@@ -62,8 +62,10 @@ class Filter(Parts[FilterConfig]):
 
     def __init__(self, config: FilterConfig, work: Workdir) -> None:
         from qontext.data import records
+        from qontext.data.rows import check_generated
 
         super().__init__(config, work)
+        check_generated(config.queries, "passages")
         self.files = records.parquet_parts(config.queries)
 
     def plan(self) -> list[Part]:

@@ -17,6 +17,7 @@ from qontext.data.passage import RowKind
 from qontext.frame import computed
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, Seed
+from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
 from qontext.frame.parts import Outcome, Part, Parts, PartsConfig, slices
 from qontext.frame.stages import Stage
@@ -35,7 +36,8 @@ class GenerateConfig(PartsConfig):
     kinds: ClassVar = {"generator": GENERATORS}
 
     passages: Annotated[str, Input(positional=True)]
-    """The passages: output of split, a Parquet file, a BEIR folder, or lines of id<tab>text."""
+    """The passages: output of split, a Parquet file, a BEIR folder, or lines of id<tab>text. With --of queries: a BEIR
+    folder, or a file of queries in any format that `search` reads."""
 
     of: RowKind = "passages"
     """The texts to read: passages, or queries, with a model that learned to write what answers them (GAR)."""
@@ -71,12 +73,30 @@ class Generate(Parts[GenerateConfig]):
 
         super().__init__(config, work)
         self.kind, self.options = GENERATORS.load(config.generator), config.options("generator")
-        if config.of == "queries" and not self.kind.model_option:
-            raise QontextError(
-                f"the generator {config.generator} reads passages, not queries",
-                remedy="Choose --generator t5 or causal, with a model that was trained for that.",
-            )
+        self._check_task()
         self.passages = PassageRows(config.passages, config.of)
+
+    def _check_task(self) -> None:
+        """Refuse to read queries with a model that writes queries, and passages with one that writes what answers them."""
+        from qontext.queries.generators.t5 import DEFAULT_MODEL, SETTINGS_FILE, TARGETS, Trained
+
+        config, model = self.config, getattr(self.options, self.kind.model_option or "model", None)
+        file = Path(model or "") / SETTINGS_FILE
+        learned = read_json(file, Trained).get("learns", "queries") if file.is_file() else None
+        # What a model that was trained elsewhere writes is known to the user alone.
+        is_own = learned is None and config.generator == "t5" and model != DEFAULT_MODEL
+        if config.of == "queries" and not (learned in TARGETS or is_own):
+            raise QontextError(
+                "--of queries needs a model that writes what answers a query",
+                place=model,
+                remedy="Train one: qontext train-generator data --learns titles",
+            )
+        if config.of == "queries" and config.like is not None:
+            raise QontextError("--like is for generated queries, not for what answers queries")
+        if config.of == "passages" and learned in TARGETS:
+            raise QontextError(
+                f"the model writes {learned} for queries", place=model, remedy="Pass --of queries."
+            )
 
     def plan(self) -> list[Part]:
         total = self.passages.count()
@@ -103,7 +123,10 @@ class Generate(Parts[GenerateConfig]):
     def make(self, part: Part, content: list[Passage]) -> dict[str, int]:
         from qontext.data import records
 
-        table = _make_part(self.generator, content, self.config.per_passage, self.advance, self.style)
+        repeats = self.generator.repeats_passage or self.config.of == "queries"
+        table = _make_part(
+            self.generator, content, self.config.per_passage, self.advance, self.style, repeats=repeats
+        )
         with self.work.write(part.name) as path:
             records.write_table(path, table)
         return {"queries": table.num_rows}
@@ -122,9 +145,15 @@ def part_name(part: int) -> str:
 
 
 def _make_part(
-    generator: Generator, passages: list[Passage], per_passage: int, advance: Any, style: Style | None = None
+    generator: Generator,
+    passages: list[Passage],
+    per_passage: int,
+    advance: Any,
+    style: Style | None = None,
+    *,
+    repeats: bool = False,
 ) -> pa.Table:
-    """The part's rows in passage order, with the counts in the footer."""
+    """The part's rows in passage order, with the counts in the footer. Queries may repeat the passage if that is meant."""
     import pyarrow as pa
 
     from qontext.data import records
@@ -138,9 +167,7 @@ def _make_part(
         passage = passages[full[place]]
         if style is not None:
             queries = style.choose(passage, queries, per_passage)
-        queries_of[full[place]] = clean(
-            queries[:per_passage], passage, tally, keep_echoes=generator.repeats_passage
-        )
+        queries_of[full[place]] = clean(queries[:per_passage], passage, tally, keep_echoes=repeats)
         advance(per_passage)
     tally["without_queries"] = sum(not queries for queries in queries_of)
     columns = {

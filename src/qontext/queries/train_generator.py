@@ -45,16 +45,16 @@ class TrainGeneratorConfig(TrainingConfig):
     """Maximum number of dev pairs."""
 
     prefix: str = ""
-    """Text before each passage. Saved with the model and used by generate."""
+    """Text before each passage, or query if it learns from these. Saved with the model and used by generate."""
 
     with_title: bool = True
     """Prepend the title to the text. Saved with the model, too."""
 
     max_passage_tokens: int = Field(192, ge=8, le=100_000)
-    """Maximum passage length in tokens; longer passages are truncated."""
+    """Maximum length in tokens of what is read, a passage or a query; longer ones are truncated."""
 
     max_query_tokens: int = Field(48, ge=4, le=100_000)
-    """Maximum query length in tokens; longer queries are truncated."""
+    """Maximum length in tokens of what is written; longer texts are truncated."""
 
     steps: int | None = Field(None, ge=1)
     """Optimizer steps. Default: 4,000, or derived from --epochs if given."""
@@ -115,8 +115,8 @@ def run(config: TrainGeneratorConfig, work: Workdir) -> dict[str, Any]:
     from qontext.training.sampler import EpochSampler
 
     group = join(config.device)
-    pairs = _pairs(config, config.train_split)
-    dev_pairs = spread(_pairs(config, config.dev_split, dev=True), config.dev_pairs)
+    pairs, dev_pairs = _pairs(config)
+    dev_pairs = spread(dev_pairs, config.dev_pairs)
     generator = _generator(config, pairs)
     set_dropout(generator.model, config.dropout)
     sampler = EpochSampler(len(pairs), config.batch_size, config.seed, group.rank, group.world, "pairs")
@@ -138,13 +138,14 @@ def run(config: TrainGeneratorConfig, work: Workdir) -> dict[str, Any]:
     return summary if group.is_first else {}
 
 
-def _pairs(config: TrainGeneratorConfig, split: str, *, dev: bool = False) -> list[Any]:
-    """The pairs of a split."""
+def _pairs(config: TrainGeneratorConfig) -> tuple[list[Any], list[Any]]:
+    """The pairs of the two splits."""
     from qontext.queries.training.pairs import read_pairs, read_questions
 
+    splits = config.train_split, config.dev_split
     if config.learns == "queries" or config.learns == "terms":  # which mypy tells apart
-        return read_pairs(config.data, split)
-    return read_questions(config.data, split, config.learns, dev=dev)
+        return read_pairs(config.data, splits[0]), read_pairs(config.data, splits[1])
+    return read_questions(config.data, splits, config.learns)
 
 
 def _generator(config: TrainGeneratorConfig, pairs: list[Any]) -> Any:
@@ -227,7 +228,7 @@ def _save(config: TrainGeneratorConfig, generator: Any, dev_pairs: list[Any], wo
     import torch
 
     from qontext.models.load import quiet
-    from qontext.queries.generators.t5 import SETTINGS_FILE
+    from qontext.queries.generators.t5 import SETTINGS_FILE, TARGETS
     from qontext.training import checkpoint, metrics
 
     generator.model.to("cpu")
@@ -239,7 +240,9 @@ def _save(config: TrainGeneratorConfig, generator: Any, dev_pairs: list[Any], wo
     with work.write_folder(".") as folder, quiet():
         generator.model.save_pretrained(folder)
         generator.tokenizer.save_pretrained(folder)
-        (folder / SETTINGS_FILE).write_text(json.dumps(generator.settings()) + "\n", encoding="utf-8")
+        learned = {"learns": config.learns} if config.learns in TARGETS else {}
+        settings = json.dumps({**generator.settings(), **learned})
+        (folder / SETTINGS_FILE).write_text(settings + "\n", encoding="utf-8")
     metrics.plot(work)
     checkpoint.remove(work, "checkpoints")
 

@@ -54,6 +54,11 @@ def trained(module: nn.Module) -> dict[str, nn.Parameter]:
     return {name: p for name, p in module.named_parameters() if p.requires_grad}
 
 
+def adapted(model: nn.Module) -> Iterator[Any]:
+    """The layers with adapters."""
+    return (layer for _, _, layer in _layers(model))
+
+
 def _layers(model: nn.Module) -> list[tuple[nn.Module, str, Any]]:
     """(parent, name, layer) of the layers with adapters."""
     if find_spec("peft") is None:
@@ -85,7 +90,8 @@ def merged(model: nn.Module) -> Iterator[None]:
 
 
 def save(backbone: nn.Module, folder: Path, base: str) -> None:
-    """Write the adapter alone as peft does: ``PeftModel.from_pretrained(AutoModel.from_pretrained(base), folder)``."""
+    """Write the adapter alone as peft does: ``PeftModel.from_pretrained(AutoModel.from_pretrained(base), folder)``. Trained
+    beside weights in bf16, it belongs to the base model in bf16."""
     from safetensors.torch import save_file
 
     names = {id(layer): name for name, layer in backbone.named_modules()}

@@ -6,7 +6,8 @@ The master weights m are the model's own parameters: they are saved, resumed and
 bf16's resolution is not lost. The linear layers of a stack compute with w, which autocast would round again in every
 micro-batch, and have no gradient in fp32. Gradients of several micro-batches are summed in bf16. (Micikevicius et al. 2018.)
 
-Weights that adapters leave frozen have no updates to lose: they are rounded once, and kept in bf16 alone.
+The frozen weights beside adapters have no updates to lose: they are rounded once, and kept in bf16 alone until the model is
+saved.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from qontext.training import adapters
 
 BUCKET = 1 << 24
 """Weights whose gradients are in fp32 at a time: 64 MiB."""
@@ -33,7 +36,7 @@ class Bf16Linear(nn.Linear):
 
 
 class FrozenBf16Linear(nn.Linear):
-    """A linear layer whose only weight is in bf16."""
+    """A linear layer beside an adapter, whose only weight is in bf16."""
 
     def forward(self, input: Tensor) -> Tensor:
         is_autocast = torch.is_autocast_enabled(input.device.type)
@@ -41,33 +44,26 @@ class FrozenBf16Linear(nn.Linear):
 
 
 def add(model: nn.Module) -> None:
-    """Give the linear layers in the stacks of a model bf16 weights; in a stack with frozen layers, these alone. Others,
-    such as embeddings and heads, are in fp32 under autocast, too."""
+    """Give the linear layers in the stacks of a model bf16 weights: those that are trained, and the frozen ones beside
+    adapters. Others, such as embeddings, heads and the adapters, are in fp32 under autocast, too."""
+    adapted = list(adapters.adapted(model))
+    inner = {id(one) for layer in adapted for one in layer.modules()}
+    for layer in (one.get_base_layer() for one in adapted):
+        if type(layer) is nn.Linear:
+            layer.__class__ = FrozenBf16Linear
+            layer.weight.data = layer.weight.data.bfloat16()
     for stack in model.modules():
-        if not isinstance(stack, nn.ModuleList):
-            continue
-        linear = [layer for layer in stack.modules() if isinstance(layer, nn.Linear)]
-        frozen = [layer for layer in linear if not layer.weight.requires_grad]
-        for layer in frozen or linear:
-            if type(layer) is not nn.Linear:  # such as one of a stack in this stack
-                continue
-            if frozen:
-                layer.__class__ = FrozenBf16Linear
-                layer.weight.data = layer.weight.data.bfloat16()
-            else:
-                layer.__class__ = Bf16Linear
-                layer.low = layer.weight.detach().bfloat16().requires_grad_()
+        if isinstance(stack, nn.ModuleList):
+            for layer in stack.modules():
+                if type(layer) is nn.Linear and layer.weight.requires_grad and id(layer) not in inner:
+                    layer.__class__ = Bf16Linear
+                    layer.low = layer.weight.detach().bfloat16().requires_grad_()
 
 
 def remove(model: nn.Module) -> None:
-    """Leave a model weights in fp32 alone."""
-    for layer in model.modules():
-        if isinstance(layer, Bf16Linear):
-            del layer.low
-        elif isinstance(layer, FrozenBf16Linear):
-            layer.weight.data = layer.weight.data.float()
-        else:
-            continue
+    """Leave a model its master weights alone, and the frozen ones beside adapters as they are."""
+    for layer in _layers(model):
+        del layer.low
         layer.__class__ = nn.Linear  # type: ignore[assignment]
 
 

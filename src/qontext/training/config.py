@@ -67,8 +67,8 @@ class TrainingConfig(DeviceConfig):
 
     bf16_weights: Annotated[bool, Advanced()] = False
     """With --precision bf16: keep weights in bf16 to compute with, and their gradients, which take half the memory; the
-    optimizer updates fp32 master weights. Weights that --lora-rank leaves frozen are in bf16 alone. Embeddings, norms and
-    heads stay in fp32."""
+    optimizer updates fp32 master weights. Weights that --lora-rank leaves frozen are in bf16 alone, and saved rounded.
+    Embeddings, norms and heads stay in fp32."""
 
     seed: Seed = 42
     """Random seed."""

@@ -2,8 +2,8 @@
 
     weights 4 P (+ 2 P for copies in 16 bits), gradients 4 T, moments 8 T, activations of a micro-batch, scores of tokens
 
-of P parameters, T of which are trained; with bf16 weights, gradients of linear layers take half, and where these are frozen,
-so do the weights, without copies. Activations are those that the backward pass keeps of a forward pass of the same
+of P parameters, T of which are trained; with bf16 weights, gradients of linear layers take half, and so do frozen weights
+beside adapters, without copies. Activations are those that the backward pass keeps of a forward pass of the same
 architecture without numbers (PyTorch's device `meta`), so that every architecture is predicted alike.
 
 glibc returns large freed blocks to the system at once; the next allocation then has to fetch and clear every page again,
@@ -40,10 +40,12 @@ class StepMemory(NamedTuple):
     gradients: int
     moments: int
     activations: int
+    read: int = 0
+    """The bytes of the weights as they are read, before a step."""
 
     @property
     def total(self) -> int:
-        return sum(self)
+        return sum(self[:4])
 
 
 def step_memory(
@@ -74,16 +76,17 @@ def step_memory(
     adapters = bool(lora_rank) * sum(lora_rank * (m.in_features + m.out_features) for m in linear)
     trained = adapters or weights
     copies = 2 * (weights - bool(adapters) * low) if dtype.itemsize == 2 else 0
+    if adapters and recomputed:  # those of one layer at a time
+        copies //= max(1, _layer_count(model))
     activations = _kept(model.to(dtype), rows, tokens, recomputed=recomputed)
     activations += 8 * predicted * config.vocab_size  # scores and their gradient
     kept = 4 * (weights + adapters) - 2 * bool(adapters) * low
-    return StepMemory(kept + copies, 4 * trained - 2 * (not adapters) * low, 8 * trained, activations)
+    gradients = 4 * trained - 2 * (not adapters) * low
+    return StepMemory(kept + copies, gradients, 8 * trained, activations, read=4 * weights)
 
 
 def _kept(model: nn.Module, rows: int, tokens: int, *, recomputed: bool) -> int:
     """Bytes that the backward pass of a model on the device meta keeps, besides weights."""
-    from transformers.modeling_layers import GradientCheckpointingLayer
-
     own = {id(p) for p in model.parameters()}
     storages: dict[int, Any] = {}
 
@@ -97,10 +100,16 @@ def _kept(model: nn.Module, rows: int, tokens: int, *, recomputed: bool) -> int:
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         hidden = model(input_ids=ids).last_hidden_state
     whole = sum(int(storage.nbytes()) for storage in storages.values())
-    layers = sum(isinstance(module, GradientCheckpointingLayer) for module in model.modules())
+    layers = _layer_count(model)
     if not recomputed or not layers:
         return whole
     return whole // layers + layers * int(hidden.numel() * hidden.element_size())
+
+
+def _layer_count(model: nn.Module) -> int:
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    return sum(isinstance(module, GradientCheckpointingLayer) for module in model.modules())
 
 
 @contextlib.contextmanager

@@ -23,6 +23,8 @@ from qontext.queries.generators import Generator, Task
 
 DEFAULT_MODEL = "doc2query/all-with_prefix-t5-base-v1"
 SETTINGS_FILE = "generator.json"
+TARGETS = ("answers", "titles", "sentences")
+"""The texts that a model can learn to write for a query, instead of queries for a passage."""
 CHARACTERS_PER_TOKEN = 20
 """Maximum characters per token; very long passages are truncated before tokenization."""
 
@@ -54,7 +56,9 @@ class T5Options(SamplingOptions, ComputeConfig):
 
 
 class Trained(TypedDict):
-    """The content of `generator.json`: the input format of the model."""
+    """The content of `generator.json`: the input format of the model, and one of `TARGETS` if it writes that."""
+
+    learns: NotRequired[str]
 
     prefix: NotRequired[str]
     with_title: NotRequired[bool]

@@ -4,7 +4,8 @@ GAR (Mao et al. 2021) trains a model for each of three targets, and appends what
 
     answers      the answers                                          of DPR's training files alone
     titles       the titles of the positive passages
-    sentences    the sentence of a positive passage with an answer; without answers, its first sentence
+    sentences    the first sentence of a positive passage with an answer, as DPR finds answers; in a set without answers, the
+                 first one
 
 Several answers or titles are joined by commas, in the order of the file.
 
@@ -13,7 +14,6 @@ Shapes: N pairs of a micro-batch, L passage tokens, Q query tokens.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -26,6 +26,7 @@ from torch import Tensor
 
 from qontext.corpus.sentences import by_rules
 from qontext.data import collection, dpr
+from qontext.evaluation.answers import token_matcher, tokens
 from qontext.frame.errors import QontextError
 from qontext.models.batching import Ints, pack_by_tokens
 from qontext.training.batch import Batch, Rows
@@ -71,39 +72,44 @@ def read_pairs(folders: Sequence[str], split: str) -> list[TrainingPair]:
     return pairs
 
 
-def read_questions(sources: Sequence[str], split: str, target: Target, *, dev: bool) -> list[TrainingPair]:
-    """A pair of each question and its target, of a split of BEIR folders, or of DPR's training files, of which every 50th
-    question is for dev."""
-    pairs = [
-        TrainingPair("", question, text)
-        for source in sources
-        for question, answers, passages in _answered(Path(source), split, dev)
-        if question.strip() and (text := _target(target, answers, passages))
-    ]
-    if not pairs:
-        raise QontextError(
-            f"has no question with {target}",
-            place=", ".join(sources),
-            remedy="Answers are in DPR's training files, titles in passages that have some.",
-        )
-    return pairs
+def read_questions(
+    sources: Sequence[str], splits: tuple[str, str], target: Target
+) -> tuple[list[TrainingPair], list[TrainingPair]]:
+    """A pair of each question and its target, for training and for dev: of these splits of BEIR folders, or of DPR's
+    training files, of which every 50th question is for dev."""
+    found: tuple[list[TrainingPair], list[TrainingPair]] = [], []
+    for source in sources:
+        for is_dev, (question, answers, passages) in _answered(Path(source), splits):
+            if question.strip() and (text := _target(target, answers, passages)):
+                found[is_dev].append(TrainingPair("", question, text))
+    for split, pairs in zip(splits, found):
+        if not pairs:
+            raise QontextError(
+                f"has no question with {target} for {split!r}",
+                place=", ".join(sources),
+                remedy="Answers are in DPR's training files alone, of which every 50th question is for dev.",
+            )
+    return found
 
 
-def _answered(source: Path, split: str, dev: bool) -> Iterator[Answered]:
+def _answered(source: Path, splits: tuple[str, str]) -> Iterator[tuple[bool, Answered]]:
+    """The questions, each with True if it is for dev."""
     if dpr.is_training_file(source):
         for number, row in enumerate(dpr.positives(source)):
-            if (number % _DEV_EVERY == _DEV_EVERY - 1) == dev:
-                yield row
+            yield number % _DEV_EVERY == _DEV_EVERY - 1, row
         return
     labeled = collection.load_collection(source)
-    qrels, queries = labeled.qrels(split), labeled.queries(split)
-    positive = {query: [id for id, grade in judged.items() if grade > 0] for query, judged in qrels.items()}
-    wanted = {id for ids in positive.values() for id in ids}
+    queries = labeled.queries()
+    qrels = [labeled.qrels(split) for split in splits]
+    positive = [{q: [id for id, grade in of.items() if grade > 0] for q, of in one.items()} for one in qrels]
+    wanted = {id for one in positive for ids in one.values() for id in ids}
     passages = {p.id: (p.title, p.text) for p in labeled.passages() if p.id in wanted}
-    collection.check_qrels(qrels, queries, passages.keys() | _unwanted(qrels, wanted), source / "qrels")
-    for query, ids in positive.items():
-        if ids:
-            yield queries[query], (), [passages[id] for id in ids]
+    for is_dev, (judged, relevant) in enumerate(zip(qrels, positive)):
+        known = passages.keys() | _unwanted(judged, wanted)
+        collection.check_qrels(judged, queries, known, source / "qrels")
+        for query, ids in relevant.items():
+            if ids:
+                yield bool(is_dev), (queries[query], (), [passages[id] for id in ids])
 
 
 def _target(target: Target, answers: Sequence[str], passages: Sequence[tuple[str, str]]) -> str:
@@ -112,10 +118,15 @@ def _target(target: Target, answers: Sequence[str], passages: Sequence[tuple[str
         return _joined(answers)
     if target == "titles":
         return _joined(title for title, _ in passages)
-    sentences = [text[a:b] for _, text in passages for a, b in pairwise([*by_rules(text, "en"), len(text)])]
-    patterns = [re.compile(rf"\b{re.escape(answer.lower())}\b") for answer in answers]
-    with_one = (one for one in sentences if any(pattern.search(one.lower()) for pattern in patterns))
-    return " ".join(next(with_one, "" if answers else next(iter(sentences), "")).split())
+    has_answer = token_matcher(answers)
+    return next((one for one in _sentences(passages) if not answers or has_answer(tokens(one))), "")
+
+
+def _sentences(passages: Sequence[tuple[str, str]]) -> Iterator[str]:
+    for _, text in passages:
+        for begin, end in pairwise([*by_rules(text, "en"), len(text)]):
+            if sentence := " ".join(text[begin:end].split()):
+                yield sentence
 
 
 def _joined(texts: Iterable[str]) -> str:
