@@ -66,6 +66,8 @@ MADE = {
     "generator": "train-generator data",
     "question-model": "train-generator data --model language-model",
     "weights": "train-generator data --learns terms --model encoder",
+    "title-writer": "train-generator data --learns titles",
+    "titles": "generate data --of queries --model title-writer --per-passage 1",
     "bm25-train.trec": f"search --bm25 --data data {TRAIN}",
     "groups": "mine bm25-train.trec data --data data",
     "retriever": "finetune groups --passages data --encoder encoder",

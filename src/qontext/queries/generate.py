@@ -215,6 +215,7 @@ STAGE = Stage(
     format=3,
     examples="""
         qontext generate passages --generator keyphrase --out queries
+        qontext generate data --of queries --model title-writer --per-passage 1 --top-k 1 --out titles
         qontext generate passages --generator keyphrase --like questions.txt --out queries
         qontext generate passages --generator t5 --model generator --out queries
         qontext generate passages --generator causal --model language-model --out queries
