@@ -290,6 +290,9 @@ SETS = {
     "squad_pool": "SQuAD",
     "squadshifts_wiki_pool": "SQuADShifts",
     "nfcorpus": "NFCorpus",
+    "xquad_de": "XQuAD, German",
+    "xquad_es": "XQuAD, Spanish",
+    "xquad_zh": "XQuAD, Chinese",
 }
 
 
