@@ -341,6 +341,8 @@ def test_tokens_are_compared_where_there_is_time_and_room() -> None:
     assert plan(5_000, 5).tokens, "the passes that make the vectors make the bits"
     assert not plan(5_000, 0.2).tokens, "comparing them would take more than its share of the time"
     assert not plan(300_000, 60 * 24).tokens, "there are too many tokens"
+    strange = replace(REQUEST, budget=5 * MINUTE, unknown=0.6)
+    assert not make_plan(strange, survey(5_000), RATES, 384).tokens, "the vocabulary has hardly any of them"
     assert with_tokens.disk > plan(5_000, 0.2).disk
     # The encoding that precedes the training is no part of what follows it.
     after = {w.limits["pretrain"]["steps_after"] for w in (with_tokens, plan(5_000, 5))}

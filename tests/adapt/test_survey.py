@@ -200,4 +200,7 @@ def test_many_tokens_for_a_name_do_not_say_that_a_vocabulary_is_wrong(tmp_path: 
 
     tokenizer.unk_token_id, tokenizer.all_special_ids = 0, []  # type: ignore[attr-defined]
     assert _notes(found, tokenizer) == []
-    assert "does not fit this language" in _notes(replace(found, language="en"), tokenizer)[0]
+    (note,) = _notes(replace(found, language="en"), tokenizer)
+    assert "does not fit this language" in note and "left out" not in note
+    tokenizer.unk_token_id = 5  # type: ignore[attr-defined]
+    assert "The vectors of its tokens are left out" in _notes(replace(found, language="zh"), tokenizer)[0]

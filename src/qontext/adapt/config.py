@@ -251,6 +251,8 @@ class Request:
     """Name → outside system to measure beside ours."""
     tokenizer: str | None = None
     """The tokenizer that counts the tokens of passages; None: the encoder's."""
+    unknown: float = 0.0
+    """Share of the passages' tokens that the encoder's vocabulary does not have."""
 
     def without_training_on_labels(self) -> Request:
         """Labels that are not trained on all measure, unless they have splits of their own."""

@@ -19,7 +19,7 @@ from qontext.adapt.rates import (
     Rates,
     searching_by_words,
 )
-from qontext.adapt.survey import Survey
+from qontext.adapt.survey import MOST_UNKNOWN, Survey
 from qontext.queries.generators import GENERATORS
 from qontext.retrieve.encode import BLOCK as ENCODED_AT_A_TIME
 
@@ -183,7 +183,7 @@ def _necessary(
     seconds |= _needed(survey, passages, pool, rates, questions, serving=serving, encoders=encoders)
     by_tokens = _comparing_tokens(request, passages, questions, encoders)
     is_small = survey.characters <= MOST_TOKENS * CHARACTERS_PER_TOKEN
-    tokens = is_small and by_tokens <= TOKENS_SHARE * request.budget
+    tokens = is_small and request.unknown <= MOST_UNKNOWN and by_tokens <= TOKENS_SHARE * request.budget
     if tokens:
         seconds["measure"] += by_tokens
     asked = _asked(request, passages, questions)

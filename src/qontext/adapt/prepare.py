@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qontext.adapt.config import Request, parse_budget
-from qontext.adapt.survey import Survey, fertility, natural, spread, survey
+from qontext.adapt.survey import MOST_UNKNOWN, Survey, fertility, natural, spread, survey
 from qontext.data.labels import measured_sizes, read_labels
 from qontext.frame.errors import QontextError
 from qontext.models.folder import FolderLayout, locate
@@ -21,7 +21,7 @@ from qontext.retrieve.analyzer import CODE
 if TYPE_CHECKING:
     from qontext.adapt.config import AdaptConfig
 
-STRANGE_FERTILITY, STRANGE_UNKNOWN = 2.2, 0.03
+STRANGE_FERTILITY = 2.2
 LONGEST_READ, LONGEST_TRAINED, PASSAGE_TOKENS = 256, 192, 144
 WINDOW, TRAINED_IN_WINDOWS, MOST_WINDOWS = 64, 128, 400_000
 """Tokens of a window; tokens that are trained on if passages have windows; and the number of windows up to which exact
@@ -96,6 +96,7 @@ def prepare(config: AdaptConfig, source: Survey | None = None) -> tuple[Request,
             also=outside.all_named(config.also),
             questions=config.questions,
             memory=memory,
+            unknown=fertility(source.sample, tokenizer)[1],
         ),
         source,
         notes,
@@ -265,11 +266,12 @@ def _window(index: str | None, source: Survey, lengths: list[int], read: int) ->
 def _notes(source: Survey, tokenizer: Any) -> list[str]:
     notes = []
     per_word, unknown = fertility(source.sample, tokenizer)
-    is_strange = per_word > STRANGE_FERTILITY or unknown > STRANGE_UNKNOWN
+    is_strange = per_word > STRANGE_FERTILITY or unknown > MOST_UNKNOWN
     if is_strange and source.language != CODE:  # names in source code have many tokens in any vocabulary
         notes.append(
             f"the encoder's tokenizer does not fit this language ({source.language_name}): {per_word:.1f} tokens per word, "
             f"{unknown:.0%} unknown. A multilingual encoder is better: --encoder {MULTILINGUAL.name}."
+            + (" The vectors of its tokens are left out." if unknown > MOST_UNKNOWN else "")
         )
     elif natural(source.language) != "en":
         notes.append(

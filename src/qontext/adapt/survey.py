@@ -32,6 +32,8 @@ NAMES_IN_CODE = 0.03
 8 %, other English texts at most 1 % (names of genes)."""
 TOKENS_PER_WORD = 1.35
 """Tokens per word of a tokenizer that fits the language; see `fertility`."""
+MOST_UNKNOWN = 0.03
+"""Share of unknown tokens up to which a vocabulary fits the language."""
 
 # The most common function words, to distinguish languages with the same alphabet.
 _FUNCTION_WORDS = {
