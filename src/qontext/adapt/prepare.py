@@ -49,7 +49,6 @@ def prepare(config: AdaptConfig, source: Survey | None = None) -> tuple[Request,
     from qontext.models.retriever import Retriever
 
     (encoder,) = config.encoder
-    budget = parse_budget(config.budget)
     folder = locate(encoder)
     tokenizer = load_tokenizer(folder.transformer)
     retriever = Retriever(encoder, device="cpu", title=config.title)
@@ -80,7 +79,7 @@ def prepare(config: AdaptConfig, source: Survey | None = None) -> tuple[Request,
             | sparing,
             max_tokens=PASSAGE_TOKENS if not source.keep else min(LONGEST_TRAINED, read),
             read_tokens=read,
-            budget=budget,
+            budget=parse_budget(config.budget),
             device=device,
             keep=source.keep,
             language=source.language,
