@@ -265,8 +265,9 @@ def _window(index: str | None, source: Survey, lengths: list[int], read: int) ->
 def _notes(source: Survey, tokenizer: Any) -> list[str]:
     notes = []
     per_word, unknown = fertility(source.sample, tokenizer)
-    is_strange = per_word > STRANGE_FERTILITY or unknown > MOST_UNKNOWN
-    if is_strange and source.language != CODE:  # names in source code have many tokens in any vocabulary
+    # Names in source code have many tokens in any vocabulary.
+    has_many = per_word > STRANGE_FERTILITY and source.language != CODE
+    if has_many or unknown > MOST_UNKNOWN:
         notes.append(
             f"the encoder's tokenizer does not fit this language ({source.language_name}): {per_word:.1f} tokens per word, "
             f"{unknown:.0%} unknown. A multilingual encoder is better: --encoder {MULTILINGUAL.name}."

@@ -102,7 +102,7 @@ class Optimizer:
         return nn.utils.clip_grad_norm_(self.module.parameters(), self.config.clip)
 
     def finish(self) -> None:
-        """Leave the module its weights in fp32 alone."""
+        """Leave the module its master weights alone; frozen weights in bf16 stay until they are saved."""
         bf16_weights.remove(self.module)
 
     def state(self) -> dict[str, Any]:

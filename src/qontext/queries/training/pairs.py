@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qontext.corpus.sentences import by_rules
+from qontext.corpus.sentences import by_rules, pieces
 from qontext.data import collection, dpr
 from qontext.evaluation.answers import token_matcher, tokens
 from qontext.frame.errors import QontextError
@@ -124,8 +123,8 @@ def _target(target: Target, answers: Sequence[str], passages: Sequence[tuple[str
 
 def _sentences(passages: Sequence[tuple[str, str]]) -> Iterator[str]:
     for _, text in passages:
-        for begin, end in pairwise([*by_rules(text, "en"), len(text)]):
-            if sentence := " ".join(text[begin:end].split()):
+        for piece in pieces(text, by_rules(text, "en")):
+            if sentence := " ".join(piece.split()):
                 yield sentence
 
 
