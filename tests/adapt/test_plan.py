@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from qontext.adapt import state
 from qontext.adapt.config import AdaptConfig, Request, parse_budget
 from qontext.adapt.plan import FEWEST_SEARCHED, PASSES, QUESTIONS, USED_SHARE, Plan, make_plan
 from qontext.adapt.prepare import WINDOW, _window, prepare
@@ -339,11 +340,13 @@ def test_tokens_are_compared_where_there_is_time_and_room() -> None:
     assert tuned["tokens-dev"]["tune"] == "@holdout/measured/qrels/dev.tsv"
     assert tuned["tokens-test"]["weights_from"] == "@tokens-dev"
     assert plan(5_000, 5).tokens, "the passes that make the vectors make the bits"
-    assert not plan(5_000, 0.2).tokens, "comparing them would take more than its share of the time"
-    assert not plan(300_000, 60 * 24).tokens, "there are too many tokens"
+    assert plan(5_000, 0.2).tokens, "they are measured, however short the time is"
+    large = plan(300_000, 60 * 24)
+    assert not large.tokens and "not compared token by token" in " ".join(large.notes)
+    assert "token by token" not in " ".join(with_tokens.notes)
     strange = replace(REQUEST, budget=5 * MINUTE, unknown=0.6)
     assert not make_plan(strange, survey(5_000), RATES, 384).tokens, "the vocabulary has hardly any of them"
-    assert with_tokens.disk > plan(5_000, 0.2).disk
+    assert with_tokens.disk > make_plan(strange, survey(5_000), RATES, 384).disk
     # The encoding that precedes the training is no part of what follows it.
     after = {w.limits["pretrain"]["steps_after"] for w in (with_tokens, plan(5_000, 5))}
     assert max(after) - min(after) < 20 * 5_000 / 100
@@ -400,3 +403,21 @@ def test_what_is_read_as_what_is_in_the_plan_and_kept_by_updates(tmp_path: Path)
     assert before is not None and before.request == request
     again, _ = with_recorded_settings(AdaptConfig(documents=made.documents), tmp_path, before)
     assert again.read_as == request.read_as and again.identity() == made.identity()
+
+
+def test_only_inputs_are_renamed(tmp_path: Path) -> None:
+    """A folder may have the name of a language, or of a split."""
+    request = replace(
+        REQUEST, documents="test", labels="code", encoder="en", language="code", splits=("test",),
+        pretrain={**REQUEST.pretrain, "encoder": "en", "method": "cocondenser"},
+    )  # fmt: skip
+    claim: dict[str, Any] = {"inputs": {}}
+    before = state.planned(tmp_path, claim, request, plan(5_000, 60), survey(5_000))
+    before.write_new(Workdir(tmp_path))
+    now = {"documents": "./test", "labels": "./code", "encoder": "./en"}
+    after = state.renamed(before, claim, now, Workdir(tmp_path)).request
+    assert (after.documents, after.labels, after.encoder) == ("./test", "./code", "./en")
+    assert (after.language, after.splits, after.pretrain["encoder"]) == ("code", ("test",), "./en")
+    steps = {step.name: step.settings for step in read_recipe(str(tmp_path / "recipe.toml")).steps}
+    assert steps["split"]["source"] == "./test" and steps["bm25-test"]["analyzer"] == "code"
+    assert steps["bm25-test"]["split"] == "test" and steps["pretrain"]["encoder"] == "./en"

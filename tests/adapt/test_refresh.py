@@ -201,6 +201,27 @@ def test_a_source_is_added_to_a_directory_of_adapt(adapted: Any, tickets: Path, 
     assert documents(adapted.out, "oven hot", where=["source=tickets"]) == ["tickets/7"]
 
 
+def test_sources_that_end_alike_get_names_of_their_own(handbook: Path, tmp_path: Path) -> None:
+    for name, text in (("a", "A mill."), ("b", "A boat.")):
+        (tmp_path / name / "docs").mkdir(parents=True)
+        (tmp_path / name / "docs" / f"{name}.txt").write_text(text)
+    out, places = tmp_path / "made", [tmp_path / name / "docs" for name in "ab"]
+    with pytest.raises(QontextError, match="two sources have the name 'x'"):
+        api.refresh(out, source=[f"x={place}" for place in places], words=True)
+    api.refresh(out, source=places, words=True)
+    assert list(read_listing(out / "sources.json")) == ["docs", "docs-2"]
+    assert documents(out, "boat") == ["docs-2/b.txt"]
+
+
+def test_documents_that_adapt_has_indexed_are_not_new(
+    adapted: Any, small_encoder: Path, write_documents: Callable[..., Path], report: Callable[..., Any]
+) -> None:
+    api.refresh(adapted.out)
+    changed = write_documents([report(number) for number in range(1, 31)], "docs.jsonl")
+    assert adapt(changed, adapted.out, small_encoder)["encoded_now"] > 0
+    assert api.refresh(adapted.out)["changed"] is False
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -15,7 +15,7 @@ from qontext.adapt import rates, recipes, starts
 from qontext.adapt.config import AdaptConfig, Request
 from qontext.adapt.prepare import _notes
 from qontext.adapt.show import show_updated
-from qontext.adapt.survey import language_of, spread, survey
+from qontext.adapt.survey import fertility, language_of, spread, survey, words_in
 from qontext.data.collection import Passage
 from qontext.frame import log
 from qontext.retrieve.analyzer import CODE
@@ -204,3 +204,26 @@ def test_many_tokens_for_a_name_do_not_say_that_a_vocabulary_is_wrong(tmp_path: 
     assert "does not fit this language" in note and "left out" not in note
     tokenizer.unk_token_id = 5  # type: ignore[attr-defined]
     assert "The vectors of its tokens are left out" in _notes(replace(found, language="zh"), tokenizer)[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("天地玄黃宇宙洪荒，日月盈昃辰宿列張。", 10), ("ภาษาไทยไม่มีวรรค", 4)]
+)
+def test_scripts_without_spaces_have_words(
+    write_documents: Callable[..., Path], text: str, words: int
+) -> None:
+    assert words_in(text) == words and words_in(f"two words {text}") == words + 2
+    documents = [{"_id": str(n), "text": text * 200} for n in range(20)]
+    source = survey(str(write_documents(documents)))
+    assert not source.keep, "too long to be read as they are"
+    assert source.words_per_document == pytest.approx(200 * words, rel=0.1)
+    assert source.passages(144) > 20 * 200 * words / 144
+    assert max(words_in(passage.text) for passage in source.sample) == 80
+    assert fertility(source.sample, TokenPerCharacter())[0] == pytest.approx(len(text) / words, rel=0.1)
+
+
+class TokenPerCharacter:
+    unk_token_id = 0
+
+    def __call__(self, text: str, **_: Any) -> Any:
+        return {"input_ids": [1] * len(text)}

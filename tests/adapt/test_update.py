@@ -76,6 +76,15 @@ def test_the_index_answers_while_it_is_updated(
     assert indexes(out) == ["index-2"]
 
 
+def test_what_changed_since_it_was_measured_is_not_judged(
+    adapted: Any, small_encoder: Path, changed: Path
+) -> None:
+    earlier = content(adapted.out)
+    with pytest.raises(QontextError, match=r"the documents changed since then\. Remove --judge, or"):
+        adapt(changed, adapted.out, small_encoder, judge=5)
+    assert content(adapted.out) == earlier
+
+
 def test_what_holds_the_earlier_index_keeps_it(adapted: Any, small_encoder: Path, changed: Path) -> None:
     """A searcher reads its parts when they are first needed, which may be after an update."""
     out, before = adapted.out, answers(adapted.out)

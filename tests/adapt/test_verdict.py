@@ -94,7 +94,7 @@ def test_expectation_is_the_posterior_mean_of_a_normal_model() -> None:
         "tokens": np.array([0.9, 0.6, 0.8, 0.5]),
     }
     prior, change = PRIORS["tokens"], np.array([0.3, 0.0, 0.0, 0.1])
-    variance = change.var(ddof=1) / 4
+    variance = max(change.var(ddof=1), (3 * change.var(ddof=1) + 4 * 0.25**2) / 7) / 4
     real, generated = (evidence(values, is_real=is_real) for is_real in (True, False))
     weights = (1 / prior.tau**2, 1 / variance)
     by_real = (weights[0] * prior.m + weights[1] * change.mean()) / sum(weights)
@@ -116,3 +116,16 @@ def test_with_hundreds_of_real_questions_these_decide() -> None:
     assert choose(expected([evidence(noisy, is_real=True)])) == "tokens", (
         "with five, what other documents said"
     )
+
+
+def test_a_few_questions_that_all_say_the_same_are_not_certain() -> None:
+    """All systems find the answers of four real questions; five hundred generated ones tell them apart."""
+    names = ("bm25", "start", "hybrid-start", "tokens-start", "adapted", "hybrid", "tokens")
+    changes = {"bm25": -0.1, "tokens": 0.04, "tokens-start": 0.03}
+    rng = np.random.default_rng(0)
+    generated = {name: 0.6 + changes.get(name, 0.0) + 0.01 * rng.standard_normal(500) for name in names}
+    real = evidence({name: np.ones(4) for name in names}, is_real=True)
+    found = expected([real, evidence(generated, is_real=False)])
+    assert choose(found) == "tokens" and found["bm25"] < -0.01
+    many = evidence({name: np.full(400, 0.5 + (name == "bm25")) for name in names}, is_real=True)
+    assert choose(expected([many, evidence(generated, is_real=False)])) == "bm25"

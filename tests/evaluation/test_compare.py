@@ -149,3 +149,8 @@ def test_answers_are_compared_elsewhere(tmp_path: Path) -> None:
     runs = write_run(tmp_path / "a.trec", ranks(1)), write_run(tmp_path / "b.trec", ranks(2))
     with pytest.raises(QontextError, match="qontext report, which compares them"):
         compare(*runs, qrels=tmp_path / "q.qa.csv")
+
+
+def test_this_folder_is_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert find_runs(".") == ("", ["."]) and find_runs("a=.") == ("a", ["."])

@@ -10,6 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from qontext import api
+from qontext.data.runs import Run
+from qontext.evaluation.evaluate import evaluate
 from qontext.frame import artifacts
 from qontext.frame.errors import QontextError
 
@@ -181,3 +183,9 @@ def test_a_threshold_above_all_grades(files: tuple[Path, Path]) -> None:
 def test_graded_judgments_are_noted(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     api.evaluate(*files)
     assert "graded up to 2: MRR, recall and MAP count every grade from 1" in capsys.readouterr().err
+
+
+def test_a_run_without_queries_is_refused() -> None:
+    for empty in ({}, {"q1": {}}, Run.of([])):
+        with pytest.raises(QontextError, match="the run is empty"):
+            evaluate(empty, {"q1": {"p1": 1}})

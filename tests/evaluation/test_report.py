@@ -394,3 +394,10 @@ def test_on_a_phone_texts_stand_below_each_other_and_nothing_widens_the_page(
     assert cell > 300  # the passage has the whole width
     assert tables == 2
     assert cut == 0  # every table fits
+
+
+def test_evaluations_without_a_common_measure_are_apart(folder: Path, tmp_path: Path) -> None:
+    for name, measure in (("a", "MRR@10"), ("b", "R@10")):
+        api.evaluate(folder / "base.trec", folder / "data", measures=measure, out=tmp_path / "runs" / name)
+    page = (api.report([tmp_path / "runs"], out=tmp_path / "out").path / "report.html").read_text()
+    assert "MRR@10" in page and "R@10" in page

@@ -107,3 +107,14 @@ def test_bad_input_is_one_sentence_before_any_work(documents: Path, system: str,
         with pytest.raises(QontextError, match=re.escape(message)):
             api.evaluate(documents, **wrong, out=tmp_path / "out")  # type: ignore[arg-type]
         assert not artifacts.is_artifact(tmp_path / "out") and not (tmp_path / "out" / ".steps").exists()
+
+
+def test_a_report_on_such_a_directory_leaves_it_out(documents: Path, system: str, tmp_path: Path) -> None:
+    api.evaluate(
+        documents, system=[system.replace("mine=", "report=")], questions=5, out=tmp_path / "runs" / "a"
+    )
+    api.evaluate(
+        documents, system=[system.replace("mine=", "holdout=")], questions=5, out=tmp_path / "runs" / "b"
+    )
+    made = api.report([tmp_path / "runs"], out=tmp_path / "report")
+    assert "damaged" not in (made.path / "report.html").read_text()

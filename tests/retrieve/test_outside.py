@@ -156,8 +156,28 @@ def test_a_question_is_never_shell_code(data: Path, tmp_path: Path) -> None:
     question = "$(touch made); `touch made` & touch made"
     (data / "queries.jsonl").write_text(json.dumps({"_id": "q1", "text": question}) + "\n")
     (data / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\ta1\t1\n")
-    with pytest.raises(QontextError, match=r"as a part of its code.*QONTEXT_QUESTION"):
-        check("sh -c 'grep {question} docs'")
+    for code in (
+        "sh -c 'grep {question} docs'",
+        "bash -ce 'grep {question} docs'",
+        "bash -c -e 'grep {question} docs'",
+        "bash -c {question}",
+        "env bash -xc 'grep {question} docs'",
+        "timeout 5 sh -c 'grep {question} docs'",
+        "python3 -c 'print(\"{question}\")'",
+        "perl -ne 'print if /{question}/' docs",
+        "sed -n '/{question}/p' docs",
+        "env sed -n '/{question}/p' docs",
+    ):
+        with pytest.raises(QontextError, match=r"as a part of its code.*QONTEXT_QUESTION"):
+            check(code)
+    for safe in (
+        "sh search.sh {question}",
+        "bash -e search.sh {question}",
+        "python3 search.py --query={question} -k {k}",
+        "sh -c 'grep \"$1\" docs' search {question}",
+        "grep -e {question} sed docs",
+    ):
+        check(safe)
     api.search(
         system="sh -c 'echo a1 \"$QONTEXT_QUESTION\" >&2; echo a1'",
         data=data,

@@ -3,7 +3,8 @@ on these.
 
     d_s   the system's nDCG@10 minus that of BM25 with the original encoder
     a priori                   d_s ~ N(m_s, τ_s²)                  from other sets of documents with real questions
-    real questions             mean(x_s) ~ N(d_s, σ_s² / n)        σ_s: the standard deviation over the n questions
+    real questions             mean(x_s) ~ N(d_s, σ_s² / n)        σ_s: the standard deviation over the n questions, at
+                                                                   least that with 4 others of σ = .25
     generated questions        mean(x_s) ~ N(d_s + b_s, β_s² + σ_s² / n)     b_s: what such questions add or take
     expected                   the mean of d_s given all of them
 
@@ -47,6 +48,8 @@ PRIORS = {
 """From benchmarks/adapt.py: FairytaleQA, CoSQA, SciFact (their dev or training questions), TREC DL 2019 over 5,000 passages,
 and questions about source code, 40 training steps each. With tokens, the two encoders do not differ there (.023 and .021):
 both have the mean, and what is measured decides between them."""
+SIGMA, AS_MANY = 0.25, 4
+"""The standard deviation of a difference over the questions of a set, and the questions that such knowledge is worth."""
 TAU_OF_PAIRS = 0.1
 """τ of a system with a cross-encoder, whichever it is: wide, so that its measurements decide."""
 
@@ -65,6 +68,7 @@ class SplitEvidence:
     change: Mapping[str, float]
     error: Mapping[str, float]
     is_real: bool
+    questions: int
 
 
 def evidence(values: Mapping[str, NDArray[np.floating]], *, is_real: bool) -> SplitEvidence:
@@ -79,7 +83,16 @@ def evidence(values: Mapping[str, NDArray[np.floating]], *, is_real: bool) -> Sp
             for name, change in changes.items()
         },
         is_real,
+        count,
     )
+
+
+def _variance(error: float, questions: int) -> float:
+    """The variance of a mean over so many questions with this standard error: a few may all say the same by chance, so
+    it is at least that which is pooled with other sets, as if `AS_MANY` questions had shown theirs."""
+    own = error**2 * questions
+    pooled = ((questions - 1) * own + AS_MANY * SIGMA**2) / (questions - 1 + AS_MANY)
+    return max(own, pooled) / questions
 
 
 def expected(found: list[SplitEvidence]) -> dict[str, float]:
@@ -91,7 +104,7 @@ def expected(found: list[SplitEvidence]) -> dict[str, float]:
         precisions, means = [1 / prior.tau**2], [prior.m]
         for one in found:
             bias, spread = (0.0, 0.0) if one.is_real else (prior.b, prior.beta)
-            precisions.append(1 / max(1e-9, one.error[name] ** 2 + spread**2))
+            precisions.append(1 / (_variance(one.error[name], one.questions) + spread**2))
             means.append(one.change[name] - bias)
         result[name] = float(np.average(means, weights=precisions))
     return {**result, BASE: 0.0} if BASE in names else result

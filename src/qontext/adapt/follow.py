@@ -211,6 +211,8 @@ class Follower:
         tokens = System.parse(about["system"]).tokens
         index, _ = publish.make_index(request, model, self.root, {}, None, "local", tokens=tokens)
         share = publish.new_share(self.root, index / "passages")
+        if index == earlier:  # `adapt` has indexed the same documents since
+            return {"changed": False}
         result = self._publish({**about, "index": index.name}, index, earlier)
         if share is not None and share > update.MENTION_ABOVE and (self.root / STEPS).is_dir():
             log.note(
@@ -296,8 +298,11 @@ def _edit(listing: Listing, edits: Edits, root: Path) -> None:
         _require(name, listing)
         del listing[name]
     was_empty = not listing
+    added: Listing = {}
     for text in edits.source:
-        name, path = parse(text, {} if "=" not in text else listing)
+        name, path = parse(text, added if "=" not in text else listing)
+        if name in added:
+            raise QontextError(f"two sources have the name {name!r}", remedy="Choose another name.")
         trust.give(path)
         if path.startswith(("http://", "https://")):  # asked for again at every refresh
             trust.remember([demand_of(path)])
@@ -307,7 +312,7 @@ def _edit(listing: Listing, edits: Edits, root: Path) -> None:
         again: dict[str, Any] = {**listing.get(name, {})}
         alone = was_empty and len(edits.source) == 1
         ids = again.get("ids", "") if again or alone else f"{name}/"
-        listing[name] = listed(path, root, about=again.get("about", ""), ids=ids)
+        listing[name] = added[name] = listed(path, root, about=again.get("about", ""), ids=ids)
     for text in edits.about:
         name, sign, sentence = text.partition("=")
         if not sign:

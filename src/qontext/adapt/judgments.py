@@ -106,13 +106,11 @@ def corrected(root: Path, split: str, systems: Sequence[str], name: str) -> Corr
     """The systems on the judged questions of a split, by the measure `name`, corrected for all questions of the split; None
     if there are too few judgments."""
     people = judged(root, split, systems)
-    if len(people) < FEWEST_JUDGED or not any(
-        grade > 0 for grades in people.values() for grade in grades.values()
-    ):
+    are_few = len(people) < FEWEST_JUDGED
+    if are_few or not any(grade > 0 for grades in people.values() for grade in grades.values()):
+        few = f"are too few for the verdict: at least {FEWEST_JUDGED} are needed"
         if people:
-            log.note(
-                f"{len(people)} judged questions are too few for the verdict: at least {FEWEST_JUDGED} are needed."
-            )
+            log.note(f"{len(people)} judged questions {few if are_few else 'have no relevant passage'}.")
         return None
     machine: dict[str, Floats] = {}
     own: dict[str, Floats] = {}

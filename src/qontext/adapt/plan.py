@@ -6,7 +6,7 @@ up to a number of passes over the passages after which more brings little.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
@@ -36,8 +36,6 @@ USED_SHARE = 0.95
 """Share of the budget to plan with."""
 FILTERED_SHARE = 0.1
 """Maximum share of the budget for filtering queries."""
-TOKENS_SHARE = 0.3
-"""Maximum share of the budget for comparing tokens."""
 MOST_TOKENS, CHARACTERS_PER_TOKEN = 40_000_000, 4
 """Tokens whose bits are stored: 2 GB for 384 dimensions."""
 COMPARED_BY_TOKENS = 0.015
@@ -155,7 +153,7 @@ def make_plan(request: Request, survey: Survey, rates: Rates, dimension: int) ->
         needed = _necessary(request, survey, passages, together, serving=serving, encoders=1)
     disk = _disk(request, survey, needed.encoded + passages, passages, dimension, tokens=needed.tokens)
     sizes = (passages, needed.pool, batch, steps, finetuning.steps, finetuning.batch, processes)
-    notes += _notes_on_measuring(request, needed, passages, rates.load)
+    notes += _notes_on_measuring(request, survey, needed, passages, rates.load)
     return Plan(
         *sizes,
         needed.seconds,
@@ -181,11 +179,9 @@ def _necessary(
         questions = min(questions, fitting)
     seconds = {"survey": survey.seconds + rates.seconds}
     seconds |= _needed(survey, passages, pool, rates, questions, serving=serving, encoders=encoders)
-    by_tokens = _comparing_tokens(request, passages, questions, encoders)
-    is_small = survey.characters <= MOST_TOKENS * CHARACTERS_PER_TOKEN
-    tokens = is_small and request.unknown <= MOST_UNKNOWN and by_tokens <= TOKENS_SHARE * request.budget
+    tokens = _has_room_for_tokens(survey) and request.unknown <= MOST_UNKNOWN
     if tokens:
-        seconds["measure"] += by_tokens
+        seconds["measure"] += _comparing_tokens(request, passages, questions, encoders)
     asked = _asked(request, passages, questions)
     reranked = _reranked(request, asked * encoders, rates)
     if reranked:
@@ -232,8 +228,18 @@ def _notes_on_training(
     return notes
 
 
-def _notes_on_measuring(request: Request, needed: Necessary, passages: int, load: float) -> list[str]:
+def _has_room_for_tokens(survey: Survey) -> bool:
+    return survey.characters <= MOST_TOKENS * CHARACTERS_PER_TOKEN
+
+
+def _notes_on_measuring(
+    request: Request, survey: Survey, needed: Necessary, passages: int, load: float
+) -> list[str]:
     notes = []
+    if not _has_room_for_tokens(survey):
+        notes.append(
+            f"questions are not compared token by token: that is for up to {MOST_TOKENS:,} tokens of documents."
+        )
     if request.reranker and not needed.reranked:
         notes.append(
             f"the cross-encoder is too slow for a last stage: {RERANKED_SHARE:.0%} of the budget is not sufficient for "
@@ -289,12 +295,12 @@ def _limits(
 def _rates_together(rates: Rates, passages: int, processes: int, generator: str) -> Rates:
     """The rates of several processes, each on its own GPU. (Processes on a CPU share its cores.)"""
     generated_at_a_time = GENERATORS.load(generator).part_passages
-    return Rates(
-        rates.trained * processes,
-        rates.encoded * min(processes, -(-passages // ENCODED_AT_A_TIME)),
-        rates.generated * min(processes, -(-passages // generated_at_a_time)),
-        rates.scored * processes,
-        asking=rates.asking,
+    return replace(
+        rates,
+        trained=rates.trained * processes,
+        encoded=rates.encoded * min(processes, -(-passages // ENCODED_AT_A_TIME)),
+        generated=rates.generated * min(processes, -(-passages // generated_at_a_time)),
+        scored=rates.scored * processes,
     )
 
 

@@ -71,7 +71,7 @@ def make_index(
         folder = _next(now)
         make_directory(folder)
         _take_over(now, folder, [name for name, state in states.items() if state == "done" and name != DENSE])
-        reuse = {**reuse, **_encoded(now)}
+        reuse = {**reuse, **_encoded(now, reuse)}
     make_directory(folder)
     recipe = recipe_of(request, model, root, reuse, choice, tokens=tokens)
     Workdir(folder).write_text(FILE, recipe.dump())
@@ -193,9 +193,12 @@ def chosen(root: Path) -> Choice:
     return Choice("exact", {})
 
 
-def _encoded(index: Path) -> dict[str, str]:
-    """The parts of an index that can be reused."""
-    return {"vectors": str(index / "vectors")} if artifacts.is_artifact(index / "vectors") else {}
+def _encoded(index: Path, measured: Mapping[str, str]) -> dict[str, str]:
+    """The vectors of an index that can be reused, unless those that were `measured` are of another encoder."""
+    folders = [str(index / "vectors"), *measured.values()]
+    found = [artifacts.open_artifact(folder) for folder in folders if artifacts.is_artifact(folder)]
+    are_of_one = len({one.summary.get("weights") for one in found}) == 1
+    return {"vectors": folders[0]} if are_of_one and str(found[0].path) == folders[0] else {}
 
 
 def recipe_of(

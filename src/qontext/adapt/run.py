@@ -141,6 +141,12 @@ def _resume(
     is_finished = is_adapted(root) and not before.is_pending
     documents = claim["inputs"]["documents"]["digest"]
     action = update.next_action(root, before, documents, is_complete=not absent)
+    if config.judge is not None and action == "update":
+        raise QontextError(
+            "judgments are of what was measured with the model, and the documents changed since then",
+            place=root,
+            remedy="Remove --judge, or measure again with --retrain.",
+        )
     result = None
     if aside and is_finished:
         result = update.preview_update(config, root, before, aside, absent)
@@ -285,7 +291,7 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
     show.show_built(root, verdict, {**about, **outcome}, about["expected_seconds"], took, earlier)
     if config.judge is not None:
         annotate(root, questions=config.judge, port=0)
-        return _carry_out(config.model_copy(update={"judge": None}), root, planned, started)
+        return _carry_out(config.model_copy(update={"judge": None}), root, planned, time.monotonic())
     return {"out": str(root), **about, **outcome, "seconds_now": round(took, 1)}
 
 

@@ -150,9 +150,10 @@ def show_built(
 
 
 def gained(verdict: Verdict) -> str:
-    """The systems that the recommended one is better than, in one sentence."""
+    """What the recommended system gains over the best one without training and without tokens, in one sentence."""
     means = {name: values[MEASURE] for name, values in verdict.scores[verdict.split].items()}
-    before = max(("bm25", "start"), key=lambda name: means[name])
+    simple = ("bm25", "start", *(() if verdict.system == "hybrid-start" else ("hybrid-start",)))
+    before = max((name for name in simple if name in means), key=lambda name: means[name])
     change = means[verdict.system] - means[before]
     if verdict.system == before or change <= 0:
         return f"Nothing that was tried is clearly better than {label_of(before)} ({MEASURE} {means[before]:.3f})."

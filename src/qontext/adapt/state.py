@@ -154,18 +154,17 @@ def read_planned(root: Path) -> Planned | None:
 
 def renamed(before: Planned, claim: dict[str, Any], now: Mapping[str, str | None], work: Workdir) -> Planned:
     """Write the plan and the recipe with the current paths of the inputs, which may have been moved."""
-    request = asdict(before.request)
-    names = {request[name]: value for name, value in now.items() if value is not None}
-    names = {old: new for old, new in names.items() if old is not None and old != new}
+    request: dict[str, Any] = asdict(before.request)
+    names: dict[str, str] = {}
+    for name, value in now.items():
+        if value is not None and request[name] not in (None, value):
+            names[request[name]] = request[name] = value
     if not names:
         return before
-
-    def rename(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: rename(inner) for key, inner in value.items()}
-        return names.get(value, value) if isinstance(value, str) else value
-
-    after = replace(before, claim=claim, request=Request(**rename(request)))
+    pretrain = request["pretrain"]
+    if "encoder" in pretrain:
+        pretrain["encoder"] = names.get(pretrain["encoder"], pretrain["encoder"])
+    after = replace(before, claim=claim, request=Request(**request))
     recipe = read_recipe(str(work.path / RECIPE))
     new = training_recipe(after.request, after.plan)
     comments = {step.name: step.comment for step in new.steps}

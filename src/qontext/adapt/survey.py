@@ -35,6 +35,12 @@ TOKENS_PER_WORD = 1.35
 MOST_UNKNOWN = 0.03
 """Share of unknown tokens up to which a vocabulary fits the language."""
 
+_HAN, _THAI = "々-〇\u3040-ヿ㐀-䶿一-鿿豈-﫿\U00020000-\U0003ffff", "฀-໿က-႟ក-៿"
+_UNSPACED = rf"[{_HAN}]{{1,2}}|[{_THAI}]{{1,4}}"
+"""Characters of scripts without spaces between words that count as one: they have about as many tokens as a word."""
+_HAS_UNSPACED, _WORD = re.compile(f"[{_HAN}{_THAI}]"), re.compile(rf"{_UNSPACED}|[^\s{_HAN}{_THAI}]+")
+_WORD_OR_SIGN = re.compile(rf"{_UNSPACED}|(?:(?![{_HAN}{_THAI}])\w)+|[^\w\s]")
+
 # The most common function words, to distinguish languages with the same alphabet.
 _FUNCTION_WORDS = {
     "en": "the of and to in is that for it with as was on are by this be from or at",
@@ -144,7 +150,7 @@ def survey(source: str, *, labeled: bool = False, read_as: Iterable[str] = ()) -
     are_passages = opened.has_passages and _are_passages(documents, labeled=labeled)
     documents = _usable(documents, problems, keep=are_passages)
     texts = [document.content for document in documents]
-    lengths = [len(text.split()) for text in texts]
+    lengths = [words_in(text) for text in texts]
     hashes = Counter(map(hash64, texts))
     records = _records(documents)
     count = len(records) if are_passages else len(documents)
@@ -184,7 +190,7 @@ def _records(documents: list[Document]) -> list[tuple[Document, tuple[str, str]]
 
 def _are_passages(documents: list[Document], *, labeled: bool) -> bool:
     """True if records are short enough to be passages, or labels refer to them."""
-    sizes = [len(text.split()) for _, (_, text) in _records(documents)]
+    sizes = [words_in(text) for _, (_, text) in _records(documents)]
     lost = sum(max(0, size - READ_WORDS) for size in sizes) / max(1, sum(sizes))
     are_parts = any(document.passages and document.passages[0][0] != document.id for document in documents)
     return lost <= MOST_LOST or (labeled and are_parts)
@@ -195,13 +201,26 @@ def _sample(records: list[tuple[Document, tuple[str, str]]], *, whole: bool) -> 
     step = max(1, len(records) // 400)
     stretches = max(1, min(50, 400 // len(records)))
     for document, (id, text) in records[::step]:
-        words = text.split()
         if whole:
-            yield Passage(id, document.title, " ".join(words[:400]), document.id)
+            yield Passage(id, document.title, _stretch(text, 0, 400), document.id)
             continue
-        for number in range(min(stretches, 1 + len(words) // WORDS)):
-            stretch = " ".join(words[number * WORDS : (number + 1) * WORDS])
-            yield Passage(f"{id}#{number}", document.title, stretch, document.id)
+        for number in range(min(stretches, 1 + words_in(text) // WORDS)):
+            yield Passage(
+                f"{id}#{number}", document.title, _stretch(text, number * WORDS, WORDS), document.id
+            )
+
+
+def words_in(text: str) -> int:
+    """The number of words."""
+    return len(_WORD.findall(text)) if _HAS_UNSPACED.search(text) else len(text.split())
+
+
+def _stretch(text: str, first: int, count: int) -> str:
+    """So many words of a text."""
+    if not _HAS_UNSPACED.search(text):
+        return " ".join(text.split()[first : first + count])
+    words = list(itertools.islice(_WORD.finditer(text), first, first + count))
+    return text[words[0].start() : words[-1].end()] if words else ""
 
 
 def spread(sample: Sequence[Passage], count: int) -> list[Passage]:
@@ -249,7 +268,7 @@ def language_name(code: str) -> str:
 def fertility(sample: tuple[Passage, ...], tokenizer: Any) -> tuple[float, float]:
     """(tokens per word, share of unknown tokens) of an encoder's tokenizer on the sample."""
     texts = [passage.text for passage in spread(sample, 200) if passage.text.strip()]
-    words = sum(len(re.findall(r"\w+|[^\w\s]", text)) for text in texts)
+    words = sum(len(_WORD_OR_SIGN.findall(text)) for text in texts)
     ids = [
         id for text in texts for id in tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
     ]

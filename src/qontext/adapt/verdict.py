@@ -151,7 +151,7 @@ def judge(
         differences = [*({"split": JUDGED, **pair} for pair in judgments.pairs), *differences]
         means = {name: judgments.means[name] for name in systems}
         measured, decided = Measured(means, judgments.pairs, judgments.judged, True, "judged"), JUDGED
-        found[people or split] = SplitEvidence(*judgments.changes(BASE, systems), is_real=True)
+        found[people or split] = SplitEvidence(*judgments.changes(BASE, systems), True, judgments.judged)
     hoped = expected(list(found.values()))
     system = choose(hoped)
     sentences = explain(system, measured, hoped)

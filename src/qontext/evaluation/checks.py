@@ -39,6 +39,8 @@ def check_kinds(run: str, qrels: str) -> None:
 
 def check_ids(run: Run, qrels: Qrels, run_place: str, qrels_place: str) -> None:
     """Refuse a run that does not match the judgments; warn if it hardly matches."""
+    if not run.queries:
+        raise QontextError("the run is empty", place=run_place)
     common = [query for query in run.queries if query in qrels]
     passages = {passage for judged in qrels.values() for passage in judged}
     if not common:

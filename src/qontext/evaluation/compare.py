@@ -163,6 +163,9 @@ def find_runs(text: str) -> tuple[str, list[str]]:
     paths = []
     for part in rest.split(","):
         path = Path(part).expanduser()
+        if path.exists():
+            paths.append(part)
+            continue
         paths += sorted(map(str, Path(path.anchor).glob(str(path.relative_to(path.anchor))))) or [part]
     return name, paths
 

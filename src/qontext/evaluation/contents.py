@@ -16,6 +16,7 @@ from qontext.data.runs import read_run
 from qontext.evaluation import plots
 from qontext.evaluation.comparison import Pair, bootstrap_interval, compare_systems
 from qontext.evaluation.datasets import load_judgments
+from qontext.evaluation.evaluate import as_scored
 from qontext.evaluation.gather import GENERATED, Facts, Section, TrainingLosses, without_seed
 from qontext.evaluation.results import differences_table, marked, results_table
 from qontext.evaluation.side_by_side import largest_changes, tops
@@ -232,8 +233,8 @@ def _examples(section: Section, data: str, recommended: str | None) -> list[Repo
     if not any(query in queries for query in section.queries):
         return []
     names = _first_and_best(section, recommended)
-    runs = [read_run(section.runs[name]) for name in names]
     judged = load_judgments(section.place, split=section.split)
+    runs = [as_scored(read_run(section.runs[name]), judged) for name in names]
     by_name = {system.name: system.per_query(section.measures[0]) for system in section.systems}
     a, b = (by_name[name] for name in names)
     tops_a, tops_b = (tops(run, judged.qrels, section.relevant) for run in runs)

@@ -292,11 +292,15 @@ def score(run: Run, judged: Judged, names: str = "", relevant: int | None = None
 
     benchmark = judged.benchmark
     lowest = threshold(judged, relevant)
-    if benchmark and benchmark.drops_self:
-        run = _without_self(run)
+    run = as_scored(run, judged)
     parsed = measures.parse(names or (benchmark.measures if benchmark else measures.DEFAULT), relevant=lowest)
     scores = measures.measure(run, judged.qrels, parsed, relevant=lowest)
     return replace(scores, benchmark=benchmark.name if benchmark else None), run
+
+
+def as_scored(run: Run, judged: Judged) -> Run:
+    """The run, by the benchmark's convention without results that are the query itself."""
+    return _without_self(run) if judged.benchmark and judged.benchmark.drops_self else run
 
 
 def threshold(judged: Judged, relevant: int | None) -> int:

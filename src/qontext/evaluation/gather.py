@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -120,7 +121,9 @@ def gather(directories: Sequence[str], labels: Mapping[str, str] | None = None) 
             raise _nothing(directory)
     if not facts.stages and not facts.trainings:
         raise _nothing(", ".join(directories))
-    facts.sections = _sections([stage for _, stage in facts.stages if stage.verb == "evaluate"], labels or {})
+    # Of other systems, `evaluate` has a page of its own.
+    evaluations = [s for _, s in facts.stages if s.verb == "evaluate" and not s.config.get("system")]
+    facts.sections = _sections(evaluations, labels or {})
     titles = [_title(text) for text in facts.recipes.values()]
     names = dict.fromkeys(Path(d).resolve().name for d in directories)
     facts.title = titles[0] if len(titles) == 1 and titles[0] else ", ".join(names)
@@ -168,8 +171,20 @@ def _sections(evaluations: Sequence[Artifact], labels: Mapping[str, str]) -> lis
     for evaluation in evaluations:
         same = {"qrels": evaluation.inputs["qrels"]["digest"], "config": _without_measures(evaluation.config)}
         groups.setdefault(json.dumps(same, sort_keys=True), []).append(evaluation)
-    sections = [_section(group, labels) for group in groups.values()]
+    comparable = itertools.chain.from_iterable(map(_with_common_measures, groups.values()))
+    sections = [_section(group, labels) for group in comparable]
     return sorted(sections, key=lambda section: section.split == GENERATED)
+
+
+def _with_common_measures(group: list[Artifact]) -> Iterable[list[Artifact]]:
+    """The group; if it has no measure in common, those with the same measures."""
+    measures = [frozenset(per_query(evaluation)[1]) for evaluation in group]
+    if frozenset.intersection(*measures):
+        return [group]
+    apart: dict[frozenset[str], list[Artifact]] = {}
+    for evaluation, own in zip(group, measures):
+        apart.setdefault(own, []).append(evaluation)
+    return apart.values()
 
 
 def _without_measures(config: dict[str, Any]) -> dict[str, Any]:

@@ -55,9 +55,12 @@ def evaluate_systems(settings: SystemSettings, work: Workdir) -> dict[str, Any]:
     split = GENERATED if settings.labels is None else "test"
     measured = _questions(settings, steps, split) / "measured"
     asking = {"data": measured, "split": split, "k": DEPTH}
-    runs = {name: _step(steps, "search", name, system=system, **asking) for name, system in systems.items()}
-    runs[BASELINE] = _step(steps, "search", BASELINE, bm25=True, **asking)
-    names = {name: f"{name}-score" for name in runs}
+    searches = {name: {"system": system} for name, system in systems.items()} | {BASELINE: {"bm25": True}}
+    runs = {
+        name: _step(steps, "search", f"runs/{name}", **searched, **asking)
+        for name, searched in searches.items()
+    }
+    names = {name: f"scores/{name}" for name in runs}
     scores = {
         name: _step(
             steps, "evaluate", names[name], run=run.path, qrels=measured, split=split, measures=MEASURES

@@ -22,7 +22,6 @@ import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -44,7 +43,18 @@ LARGEST = 8 << 20
 MOST_OF_A_STORE = 50
 """Results that OpenAI's vector stores return at most."""
 _EXAMPLE = "Example: mine='grep -ril {question} docs', or mine=http://127.0.0.1:8000."
-_SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "fish", "cmd", "powershell", "pwsh")
+_INTERPRETER = re.compile(
+    r"(ba|da|z|k|a|c|tc)?sh|fish|su|(python|pypy|perl|ruby|node|bun|deno|php|lua|rscript)[\d.]*"
+)
+_CODE = re.compile(
+    r"-\w*[cer]\w*($|\W)|--(eval|print|execute|command|run)\b|-\w*[ce].*\{question\}", re.IGNORECASE
+)
+"""An option after which, or in which, an interpreter reads code."""
+_READS_AGAIN = re.compile(r"cmd|powershell|pwsh|ssh|([gm]|busybox )?awk|sed|eval")
+"""Programs for which all their arguments may be code."""
+_LAUNCHERS = frozenset(
+    "env timeout nice nohup sudo doas stdbuf time xargs setsid wsl busybox ionice taskset".split()
+)
 _NAMED = re.compile(r"([A-Za-z][A-Za-z0-9_]{0,39})=(.+)", re.DOTALL)
 
 
@@ -128,14 +138,30 @@ def check(spec: str) -> None:
         return
     if not any("{question}" in word or QUESTION in word for word in words):
         raise QontextError("the command has no {question}", place=spec, remedy=_EXAMPLE)
-    is_shell = Path(words[0]).name.lower().removesuffix(".exe") in _SHELLS
-    code = next((after for word, after in pairwise(words) if re.fullmatch(r"[-/]\w*c", word)), "")
-    if is_shell and "{question}" in code:
+    if _is_in_code(words):
         raise QontextError(
             "a shell would read {question} as a part of its code",
             place=spec,
             remedy=f'Write "${QUESTION}" instead.',
         )
+
+
+def _is_in_code(words: Sequence[str]) -> bool:
+    """True if an interpreter, which another program may start, reads the question as code: in the argument of an option for
+    code, or anywhere if it reads its arguments again."""
+    names = [Path(word).name.lower().removesuffix(".exe") for word in words]
+    for number, name in enumerate(names):
+        after = words[number + 1 :]
+        is_run = number == 0 or names[0] in _LAUNCHERS
+        if is_run and _READS_AGAIN.fullmatch(name) and "-file" not in (word.lower() for word in after):
+            pairs = zip(words[number:], after)
+            return any("{question}" in word and before != "-v" for before, word in pairs)
+        if _INTERPRETER.fullmatch(name):
+            code = next((place for place, word in enumerate(after) if _CODE.match(word)), len(after))
+            last = next((place for place in range(code + 1, len(after)) if after[place][0:1] != "-"), code)
+            if any("{question}" in word for word in after[code : last + 1]):
+                return True
+    return False
 
 
 def demands(values: Mapping[str, Any]) -> Iterator[Demand]:
@@ -333,7 +359,7 @@ class Tool(Outside):
 
 def _words(command: str) -> list[str]:
     try:
-        words = shlex.split(command)
+        words = shlex.split(command) if os.name != "nt" else _windows_words(command)
     except ValueError as error:
         raise QontextError(
             f"is not a command: {str(error).lower()}", place=command, remedy=_EXAMPLE
@@ -341,6 +367,14 @@ def _words(command: str) -> list[str]:
     if not words:
         raise QontextError("the command is empty", remedy=_EXAMPLE)
     return words
+
+
+def _windows_words(command: str) -> list[str]:
+    """Words in which a backslash is a part of a path."""
+    return [
+        word[1:-1] if len(word) > 1 and word[0] == word[-1] and word[0] in "\"'" else word
+        for word in shlex.split(command, posix=False)
+    ]
 
 
 def _without_tool(target: str) -> tuple[str, str | None]:

@@ -90,8 +90,10 @@ class Step:
         return self.stage.config.make(settings, where=f"{self.stage.verb} (step {self.name!r})")  # type: ignore[no-any-return]
 
     def renamed(self, names: Mapping[str, str]) -> Step:
-        """A copy of the step with replaced values."""
-        return replace(self, settings={key: _renamed(value, names) for key, value in self.settings.items()})
+        """A copy of the step with replaced inputs."""
+        inputs = self.stage.config.inputs()
+        renamed = {key: _renamed(value, names) for key, value in self.settings.items() if key in inputs}
+        return replace(self, settings={**self.settings, **renamed})
 
 
 @dataclass(frozen=True)
