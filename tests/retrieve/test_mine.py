@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import qontext
-from qontext import Run, api
+from qontext import Hit, Run, api
 from qontext.data.collection import read_passages
 from qontext.finetune.negatives import mine
 from qontext.finetune.negatives.groups import Group, read_groups
@@ -105,6 +105,30 @@ def test_several_runs_add_up(run: Path, beir: Path, tmp_path: Path) -> None:
     (tmp_path / "other").write_text("q0 Q0 p50 1 1 x\nq2 Q0 p51 1 1 x\nq0 Q0 p01 2 0.5 x\n")
     groups, _ = mined(run, beir, tmp_path / "a", also=[str(tmp_path / "other")], sample="top", per_query=2)
     assert groups["q0"].negatives == ["p01", "p02", "p50"] and groups["q2"].negatives == ["p51"]
+
+
+def test_a_group_that_mixes_all_kinds_of_negatives() -> None:
+    """Seven passages, a1 the positive: each other one is a negative once, in the order of the kinds."""
+    words, meaning = (
+        Run.of(Hit("q", name, -rank) for rank, name in enumerate(names.split()))
+        for names in ("b1 a1 c1", "a1 c1 d1 b1")
+    )
+    documents = {"a1": "a", "a2": "a", "a3": "a", "b1": "b", "c1": "c", "d1": "d", "e1": "e"}
+    kinds = {"depth": 3, "per_query": 2, "in_document": 5, "random": 6}
+
+    def negatives(documents: dict[str, str], **kinds: int) -> list[str]:
+        passages = [qontext.Passage(name, "", "mill", document) for name, document in documents.items()]
+        (group,) = qontext.mine([words, meaning], {"q": {"a1": 1}}, {"q": "flour?"}, passages, **kinds)
+        assert (group.query, group.text, group.positives) == ("q", "flour?", ["a1"])
+        return group.negatives
+
+    mixed = negatives(documents, **kinds)
+    assert mixed[:3] == ["b1", "c1", "d1"], "of both runs; c1 is in both, b1 of the second below its depth"
+    assert sorted(mixed[3:5]) == ["a2", "a3"], "of the positive's document"
+    assert mixed[5:] == ["e1"], "of all passages, what is left"
+    alone = {name: name for name in documents}
+    assert negatives(alone, **{**kinds, "random": 0}) == ["b1", "c1", "d1"], "no passage shares a document"
+    assert sorted(negatives(alone, **kinds)) == ["a2", "a3", "b1", "c1", "d1", "e1"]
 
 
 def test_published_files_are_read_directly(beir: Path, tmp_path: Path) -> None:
