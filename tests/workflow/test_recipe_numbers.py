@@ -15,7 +15,14 @@ from qontext.pretrain.config import PretrainConfig
 from qontext.workflow import recipe
 from qontext.workflow.listing import estimated_hours
 from qontext.workflow.scores import published_rows
-from qontext.workflow.tables import find_recipe, missing_inputs, read_tables, shipped
+from qontext.workflow.tables import (
+    find_recipe,
+    missing_inputs,
+    read_arms,
+    read_tables,
+    shipped,
+    shipped_sweeps,
+)
 
 
 def inputs_of(name: str) -> tuple[str, ...]:
@@ -314,6 +321,20 @@ def test_what_a_recipe_reproduces_is_published() -> None:
         for system in described.published:
             assert named(system), f"{path.stem}: {system}"
         assert bool(published_rows(described)) == bool(described.published), path.stem
+
+
+def test_what_is_published_has_a_row_in_the_guide() -> None:
+    """Each recipe, and each sweep with an arm, that reproduces published figures: its name is in a table, in backticks."""
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "reproduce.md").read_text(encoding="utf-8")
+    rows = [line for line in guide.splitlines() if line.startswith("|")]
+    named = {command.split()[-1] for row in rows for command in re.findall(r"`([^`]+)`", row.split("|")[2])}
+    arms = [(file.stem, arm) for file in shipped_sweeps() for arm in read_arms(file)]
+    published = {
+        name
+        for name, arm in [*((path.stem, None) for path in shipped()), *arms]
+        if recipe.describe_recipe(name, arm=arm).published
+    }
+    assert published - named == set(), "add rows to docs/guides/reproduce.md"
 
 
 @pytest.mark.parametrize(
