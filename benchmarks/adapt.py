@@ -14,6 +14,9 @@ A set is a part of its source: questions in equal distances, all documents that 
 `--passages`. Choices are made on the split `dev` (`train` where a set has no other); `test` is reported. A finished step is
 not run again. Writes adapt.json beside this file, or with `--name` the results of another encoder into adapt_encoders.json;
 rows of other sets and encoders are kept.
+
+With `--budget`, `adapt` runs as its users run it, on all documents of the set, and every system answers all questions of
+the test split; written into adapt_whole.json.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ import argparse
 import json
 import random
 import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -29,8 +33,9 @@ from typing import Any
 
 import numpy as np
 
-from qontext.adapt import recipes, verdict
-from qontext.adapt.config import AdaptConfig
+from qontext import api
+from qontext.adapt import recipes, state, verdict
+from qontext.adapt.config import AdaptConfig, Request
 from qontext.adapt.expectation import SplitEvidence, evidence, expected
 from qontext.adapt.plan import Plan
 from qontext.adapt.prepare import prepare
@@ -40,10 +45,11 @@ from qontext.data.lines import write_jsonl
 from qontext.evaluation.comparison import difference
 from qontext.evaluation.gather import per_query
 from qontext.frame import artifacts, log, machine
-from qontext.workflow.recipe import Recipe
+from qontext.workflow.recipe import Recipe, read_recipe
 from qontext.workflow.run import run_recipe
 
-OUT, OTHERS = Path(__file__).with_suffix(".json"), Path(__file__).with_name("adapt_encoders.json")
+OUT = Path(__file__).with_suffix(".json")
+OTHERS, WHOLE = OUT.with_stem("adapt_encoders"), OUT.with_stem("adapt_whole")
 MAIN = "nDCG@10"
 FEW = (30, 100, 300)
 DRAWS = 200
@@ -62,8 +68,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=250)
     parser.add_argument("--passages", type=int, default=2_000, help="passages of a set")
     parser.add_argument("--questions", type=int, default=300, help="questions of a split")
+    parser.add_argument("--budget", help="measure the whole of `adapt` with this budget")
     parser.add_argument("--seed", type=int, default=42)
     options = parser.parse_args()
+    if options.budget:
+        for source in options.sets:
+            keep_whole(Path(source), Path(options.work) / Path(source).name, options)
+        return
     log.show(log.SILENT)
     settings = {name: getattr(options, name) for name in ("steps", "seed")}
     for source in options.sets:
@@ -79,31 +90,61 @@ def main() -> None:
         file.write_text(json.dumps(whole, indent=1) + "\n", "utf-8")
 
 
-def measured(source: Path, work: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """The row of a set."""
+def keep_whole(source: Path, work: Path, options: argparse.Namespace) -> None:
+    """Measure `adapt` with a budget on all documents of a set, and keep its row."""
+    options.passages = options.questions = sys.maxsize
     if not (work / "set" / "sizes.json").exists():
         write_set(source, work / "set", options)
     sizes = json.loads((work / "set" / "sizes.json").read_text())
-    config = AdaptConfig(
-        documents=str(work / "set" / "corpus.jsonl"), encoder=(options.encoder,), seed=options.seed
+    out = work / "run"
+    api.adapt(
+        work / "set" / "corpus.jsonl",
+        encoder=options.encoder,
+        budget=options.budget,
+        out=out,
+        seed=options.seed,
     )
-    # Labels name passages, so these are kept, however long they are.
-    request, *_ = prepare(config, replace(survey(config.documents), keep=True))
-    plan = fixed_plan(sizes["passages"], options.steps)
-    training = recipes.training_recipe(request, plan)
+    planned = state.read_planned(out)
+    assert planned is not None
+    training = read_recipe(str(out / state.RECIPE))
+    steps = out / state.STEPS
+    real = with_real_questions(work, steps, sizes)
+    asked = list(recipes.searches(planned.request, planned.plan, "test", str(real), "real-test"))
+    run_recipe(Recipe(training.title, (*training.steps, *asked)), steps)
+    seconds = sum(
+        artifacts.open_artifact(steps / step.name).meta["made"]["seconds"] for step in training.steps
+    )
+    names = recipes.systems(planned.plan)
+    scores = scores_of(steps, names, "real-test")
+    every = {
+        name: {
+            measure: round(float(values.mean()), 4)
+            for measure, values in per_query(artifacts.open_artifact(steps / f"score-{name}-real-test"))[
+                1
+            ].items()
+        }
+        for name in names
+    }
+    found = comparison(scores_of(steps, names, "generated"), {"test": scores})
+    chosen = scores[found["recommended"]]
+    row = {
+        **sizes,
+        "budget": options.budget,
+        "steps": artifacts.open_artifact(steps / "pretrain").summary["steps"] if planned.plan.trains else 0,
+        "minutes": round(seconds / 60, 1),
+        "measures": every,
+        **found,
+        "recommended against": {name: rounded(difference(values, chosen)) for name, values in scores.items()},
+    }
+    rows = json.loads(WHOLE.read_text("utf-8"))["sets"] if WHOLE.exists() else {}
+    result = {"sets": {**rows, source.name: row}, "machine": machine.describe()}
+    WHOLE.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+
+
+def measured(source: Path, work: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """The row of a set."""
+    request, plan, training, sizes = adapted(source, work, options)
     steps, real = work / "steps", work / "real"
-    run_recipe(training, steps)
-    if not real.exists():  # the real questions, on the passages as they were split
-        shutil.copytree(work / "set", work / "new")
-        shutil.copy(steps / "holdout" / "measured" / "corpus.jsonl", work / "new" / "corpus.jsonl")
-        kept = {passage.id for passage in load_collection(work / "new").passages()}
-        for split in sizes["questions"]:
-            judged = {id for of in load_collection(work / "new").qrels(split).values() for id in of}
-            if not judged <= kept:
-                raise SystemExit(
-                    f"{source}: {len(judged - kept)} judged passages are not among those that are searched"
-                )
-        (work / "new").rename(real)
     asked = [
         step
         for split in sizes["questions"]
@@ -117,6 +158,44 @@ def measured(source: Path, work: Path, options: argparse.Namespace) -> dict[str,
         "window": request.window,
         **comparison(scores_of(steps, names, "generated"), of),
     }
+
+
+def adapted(
+    source: Path, work: Path, options: argparse.Namespace
+) -> tuple[Request, Plan, Recipe, dict[str, Any]]:
+    """Run the recipe of `adapt` on the documents of a set, in `work`/steps; `work`/real gets the real questions and the
+    passages as they were split. Returns the request, the plan, the recipe, and the sizes of the set."""
+    if not (work / "set" / "sizes.json").exists():
+        write_set(source, work / "set", options)
+    sizes = json.loads((work / "set" / "sizes.json").read_text())
+    config = AdaptConfig(
+        documents=str(work / "set" / "corpus.jsonl"), encoder=(options.encoder,), seed=options.seed
+    )
+    # Labels name passages, so these are kept, however long they are.
+    request, *_ = prepare(config, replace(survey(config.documents), keep=True))
+    plan = fixed_plan(sizes["passages"], options.steps)
+    training = recipes.training_recipe(request, plan)
+    steps = work / "steps"
+    run_recipe(training, steps)
+    with_real_questions(work, steps, sizes)
+    return request, plan, training, sizes
+
+
+def with_real_questions(work: Path, steps: Path, sizes: dict[str, Any]) -> Path:
+    """The real questions, on the passages as they were split: `work`/real."""
+    real, new = work / "real", work / "new"
+    if not real.exists():
+        shutil.copytree(work / "set", new)
+        shutil.copy(steps / "holdout" / "measured" / "corpus.jsonl", new / "corpus.jsonl")
+        kept = {passage.id for passage in load_collection(new).passages()}
+        for split in sizes["questions"]:
+            judged = {id for of in load_collection(new).qrels(split).values() for id in of}
+            if not judged <= kept:
+                raise SystemExit(
+                    f"{work}: {len(judged - kept)} judged passages are not among those that are searched"
+                )
+        new.rename(real)
+    return real
 
 
 def fixed_plan(passages: int, steps: int) -> Plan:

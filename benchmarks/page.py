@@ -309,6 +309,10 @@ def adapt(content: dict[str, Any]) -> Rows:
     gains = [f"{row['gain']['mean']:+.3f}{'*' if row['gain']['p'] < 0.05 else ''}" for row in of.values()]
     mean_gain = content["mean"]["recommended"] - content["mean"]["test"]["hybrid-start"]
     rows.append(["recommended without labels, minus BM25 + MiniLM", *gains, f"{mean_gain:+.3f}"])
+    for system in ("bm25", "start"):
+        changes = [row["test"][row["recommended"]] - row["test"][system] for row in of.values()]
+        shown = [f"{change:+.3f}" for change in (*changes, sum(changes) / len(changes))]
+        rows.append([f"… minus {SYSTEMS[system]} (not tested)", *shown])
     for number in ("0", "30", "100"):
         cells = [_score(row["regret"][number]) if number in row["regret"] else "–" for row in of.values()]
         name = f"regret with {number} real questions" if number != "0" else "regret without labels"
@@ -326,6 +330,75 @@ def adapt_encoders(content: dict[str, Any]) -> Rows:
                 best = max(scores.values())
                 cells = [_score(scores[system], bold=scores[system] == best) for system in titles]
                 rows.append([title, model, *cells])
+    return rows
+
+
+def adapt_whole(content: dict[str, Any]) -> Rows:
+    """All measures of every system on whole sets, and the p of its difference from the recommended one."""
+    sets = content["sets"]
+    measures = list(next(iter(next(iter(sets.values()))["measures"].values())))
+    rows = [["", *(f"{SETS[name]}: {measure}" for name in sets for measure in (*measures, "p"))]]
+    for system, title in SYSTEMS.items():
+        cells = []
+        for row in sets.values():
+            best = {m: max(of[m] for of in row["measures"].values()) for m in measures}
+            own, p = row["measures"][system], row["recommended against"][system]["p"]
+            cells += [_score(own[m], bold=own[m] == best[m]) for m in measures]
+            cells.append("" if system == row["recommended"] else "< .001" if p < 0.001 else f"{p:.3f}"[1:])
+        rows.append([title, *cells])
+    return rows
+
+
+ARMS = {
+    "adapt": "as `adapt` does",
+    "frozen": "lower half of the layers frozen, half as many more steps",
+    "filtered": "queries filtered by the original encoder, too",
+    "tokens": "a loss between tokens, too (weight 1)",
+    "share-0": "no initial weights instead of half",
+    "share-25": "a quarter of the initial weights",
+    "share-75": "three quarters of the initial weights",
+    "half": "half of the steps",
+    "self": "… then the scores of the whole system (KL)",
+    "teacher": "… then the similarities of MPNet (KL)",
+    "splade-15": "SPLADE as a third list, .15",
+    "splade-30": "SPLADE as a third list, .3",
+}
+
+
+def adapt_arms(content: dict[str, Any]) -> Rows:
+    """nDCG@10 of the encoder and of the whole system, then the differences of the arms, with a star where p < .05."""
+    sets = content["sets"]
+    rows = [
+        [
+            "",
+            *(title for name in sets for title in (SETS[name], "whole system", "seconds")),
+            "mean",
+            "whole system",
+        ]
+    ]
+    for arm, title in ARMS.items():
+        cells, found = [], {system: [] for system in ("adapted", "tokens")}
+        for row in sets.values():
+            own = row["arms"][arm]
+            for system, values in found.items():
+                difference = own.get("difference", {}).get(system)
+                if arm == "adapt":
+                    values.append(own["nDCG@10"][system])
+                    cells.append(_score(values[-1]))
+                elif difference:
+                    values.append(difference["mean"])
+                    cells.append(f"{difference['mean']:+.3f}{'*' if difference['p'] < 0.05 else ''}")
+                else:
+                    cells.append("")
+            cells.append(f"{own['seconds']:.0f}" if "seconds" in own else "")
+        means = [sum(values) / len(values) if values else None for values in found.values()]
+        rows.append(
+            [
+                title,
+                *cells,
+                *("" if m is None else _score(m) if arm == "adapt" else f"{m:+.3f}" for m in means),
+            ]
+        )
     return rows
 
 
@@ -359,6 +432,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], Rows]] = {
     "scoring": scoring,
     "adapt": adapt,
     "adapt_encoders": adapt_encoders,
+    "adapt_whole": adapt_whole,
 }
 
 if __name__ == "__main__":
