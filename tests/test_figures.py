@@ -53,6 +53,7 @@ def test_the_picture_of_the_readme_shows_every_system(page: Any) -> None:
     [
         ("README.md", 500),
         ("CHANGELOG.md", 600),
+        ("docs/guides/adapt.md", 600),
         ("docs/results/adapt.md", 1500),
         ("docs/results/performance.md", 1500),
     ],
