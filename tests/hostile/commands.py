@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 Settings = dict[str, Any]
 TRAINING = {"steps": 1, "batch_size": 4, "device": "cpu", "precision": "fp32"}
 PYDOCS = "pydocs:json"
+ADAPT = {"documents": "@docs.jsonl", "encoder": "@encoder", "out": "OUT", "dry_run": True}
 
 MADE: dict[str, tuple[str, Settings]] = {
     "passages": ("split", {"source": "@set/corpus.jsonl", "keep": True, "workers": 1}),
@@ -74,6 +75,9 @@ COMMANDS: dict[str, Settings] = {
     "relevance": {"queries": "@short-queries", "passages": "@short"},
     "expand": {"queries": "@queries", "passages": "@passages"},
     "holdout": {"passages": "@passages", "queries": "@queries", "labels": "@set"},
+    "holdout:asked": {
+        "passages": "@passages", "queries": "@queries", "asked": "@queries.tsv", "answers": "@ranks.trec",
+    },
     "pretrain": MADE["encoder"][1],
     "pretrain:query": {
         "passages": "@passages", "queries": "@queries", "context": "query", "encoder": "@encoder", "max_tokens": 24,
@@ -132,7 +136,11 @@ COMMANDS: dict[str, Settings] = {
     "beir": {"retriever": "bm25", "out": "OUT", "sets": ["set"], "data_root": "@."},
     "sweep": {"recipe": "@recipe.toml", "grid": ["search.k1=0.5,0.9"], "out": "OUT"},
     "report": {"runs": ["@scores", "@scores-of-ranks"], "data": "@set"},
-    "adapt": {"documents": "@docs.jsonl", "encoder": "@encoder", "out": "OUT", "dry_run": True},
+    "adapt": ADAPT,
+    "adapt:labels": {**ADAPT, "labels": "@set"},
+    "adapt:questions": {**ADAPT, "questions": "@queries.tsv"},
+    "adapt:reranker": {**ADAPT, "reranker": "@reranker"},
+    "adapt:also": {**ADAPT, "also": ["mine=sh -c 'echo d1 # $QONTEXT_QUESTION'"]},
     "refresh": {"out": "OUT", "source": ["@docs.jsonl"], "words": True},
     "run": {"recipe": "@recipe.toml", "out": "OUT"},
     "recipes": {},
