@@ -57,18 +57,25 @@ def test_real_questions_are_learned_from_imitated_and_judged(
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("name", "content", "message"),
     [
-        ("only one\n", "1 questions are too few to learn from"),
-        ("", "contains no queries"),
-        (None, "cannot read queries"),
+        ("few.txt", b"only one\n", r"has too few questions: 1\. Add some: 10 are needed"),
+        ("empty.txt", b"", "contains no queries"),
+        ("missing.txt", None, "cannot read queries"),
+        ("binary.log", bytes(range(256)) * 40, "2: is not UTF-8 text"),
+        ("cut-off.jsonl", b'{"_id": "q1", "text": "when?"}\n{"_id": "q2", "te', "2: is not JSON"),
+        ("folder", "", "has no queries.jsonl"),
     ],
 )
 def test_unusable_questions_end_before_any_work(
-    content: str | None, message: str, reports: Path, small_encoder: Path, tmp_path: Path
+    name: str, content: bytes | str | None, message: str, reports: Path, small_encoder: Path, tmp_path: Path
 ) -> None:
-    if content is not None:
-        (tmp_path / "few.txt").write_text(content)
-    with pytest.raises(QontextError, match=message):
-        adapt(reports, tmp_path / "made", small_encoder, questions=tmp_path / "few.txt")
+    file = tmp_path / name
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    elif content is not None:
+        file.mkdir()
+    with pytest.raises(QontextError, match=message) as refused:
+        adapt(reports, tmp_path / "made", small_encoder, questions=file)
+    assert str(refused.value).startswith(str(file)) and "\n" not in str(refused.value)
     assert not (tmp_path / "made").exists()

@@ -83,6 +83,24 @@ def test_the_best_encoder_is_chosen_once(
         api.adapt(reports, encoder=[small_encoder, small_encoder], dry_run=True, **settings)
 
 
+def test_a_second_encoder_that_cannot_be_used_ends_before_any_work(
+    reports: Path, small_encoder: Path, tmp_path: Path
+) -> None:
+    """Missing, without weights, with garbage for weights, or not a model: none is left for after the first was measured."""
+    folders = {name: tmp_path / name for name in ("missing", "weightless", "garbled", "strange")}
+    for name in ("weightless", "garbled"):
+        shutil.copytree(small_encoder, folders[name])
+    (folders["weightless"] / "model.safetensors").unlink()
+    (folders["garbled"] / "model.safetensors").write_bytes(b"\x00\xff" * 500)
+    folders["strange"].mkdir()
+    (folders["strange"] / "config.json").write_text("{")
+    for folder in folders.values():
+        with pytest.raises(QontextError) as refused:
+            api.adapt(reports, encoder=[small_encoder, folder], out=tmp_path / "made", budget="90s", yes=True)
+        assert str(refused.value).startswith(str(folder)) and "\n" not in str(refused.value)
+        assert not (tmp_path / "made").exists()
+
+
 def test_real_questions_that_do_not_decide_are_asked_first() -> None:
     assert starts._split({"train": 400, "dev": 50, "test": 100}) == "train"
     assert starts._split({"train": 20, "dev": 60, "test": 100}) == "dev"

@@ -92,7 +92,7 @@ def _check_questions(file: str) -> None:
 
     if (count := len(read_queries(file))) < FEWEST_ASKED:
         raise QontextError(
-            f"{count:,} questions are too few to learn from: at least {FEWEST_ASKED} are needed", place=file
+            f"has too few questions: {count:,}", place=file, remedy=f"Add some: {FEWEST_ASKED} are needed."
         )
 
 
