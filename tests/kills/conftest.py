@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from tests import tiny
-from tests.tiny import Running
+from tests.tiny import WORDS, Running
 
 from qontext.frame import artifacts
 from qontext.training.metrics import read
@@ -33,14 +33,19 @@ COMMANDS = {
     "train-tokenizer": "train-tokenizer split --vocabulary 300",
     "tokens": "tokens split --tokenizer train-tokenizer --workers 2",
     "generate": "generate split --generator keyphrase --part-passages 8",
+    "generate-like": "generate split --generator keyphrase --like asked.txt --part-passages 8",
     "train-generator": "train-generator labeled --preset tiny --vocabulary 200 --batch-size 8 --steps 8 --dev-every 2 "
     "--patience 9 --max-passage-tokens 24 --precision fp32 --device cpu",
     "generate-t5": "generate split --model train-generator --max-new-tokens 6 --part-passages 16 --precision fp32",
     "expand": "expand generate --passages split",
     "holdout": "holdout split generate --share 0.3",
+    "search-asked": "search --bm25 --passages split --queries asked.txt --k 20",
+    "holdout-asked": "holdout split generate --asked asked.txt --answers search-asked --share 0.3",
     "pretrain": "pretrain split --method cocondenser --queries generate --encoder tiny --tokenizer train-tokenizer "
     f"--steps 7 --condenser-steps 3 --max-tokens 40 --workers 1 {TRAINING}",
     "pretrain-2": "pretrain split --method mlm --encoder tiny --tokenizer train-tokenizer --steps 7 --max-tokens 40 "
+    f"--workers 1 {TRAINING}",
+    "pretrain-share": "pretrain split --method mlm --encoder pretrain --initial-share 0.5 --steps 7 --max-tokens 40 "
     f"--workers 1 {TRAINING}",
     "filter": "filter generate --passages split --by retrieval --retriever pretrain",
     "relevance": "relevance generate --passages split",
@@ -50,6 +55,7 @@ COMMANDS = {
     f"{TRAINING}",
     "train-reranker": f"train-reranker mine --passages labeled --encoder pretrain --steps 7 {TRAINING}",
     "encode": "encode labeled --encoder finetune --precision fp32",
+    "encode-tokens": "encode labeled --encoder finetune --window 16 --tokens --precision fp32",
     "index-bm25": "index labeled --backend bm25",
     "index-hnsw": "index encode --backend faiss-hnsw",
     "index-milvus": "index encode --backend milvus",
@@ -57,7 +63,9 @@ COMMANDS = {
     "search": "search encode --data labeled --split dev --k 20",
     "search-words": "search --bm25 --data labeled --split dev --k 20",
     "fuse": "fuse search search-words",
+    "fuse-tuned": "fuse search search-words --method minmax --tune labeled/qrels/dev.tsv",
     "rerank": "rerank search --reranker train-reranker --data labeled --precision fp32",
+    "rerank-tokens": "rerank search --tokens encode-tokens --data labeled",
     "search-system": """search --system "sh -c 'echo p3; echo p5 # $QONTEXT_QUESTION'" --data labeled --split train""",
     "evaluate": "evaluate rerank labeled --split dev",
     "evaluate-system": """evaluate docs.jsonl --system "mine=sh -c 'echo d3 # $QONTEXT_QUESTION'" --questions 8""",
@@ -66,8 +74,12 @@ COMMANDS = {
     "run": "run recipe.toml",
     "sweep": "sweep recipe.toml --grid search.b=0,1",
     "adapt": "adapt docs.jsonl --encoder pretrain --budget 10m",
+    "adapt-asked": "adapt docs.jsonl --encoder pretrain --encoder pretrain-share --questions asked.txt "
+    """--reranker train-reranker --also "mine=sh -c 'echo d3; echo d5 # $QONTEXT_QUESTION'" --budget 10m""",
     "refresh": "refresh --source docs.jsonl --words",
 }
+ADAPTS = ("adapt", "adapt-asked")
+"""What carries out a plan, which depends on the speed of the machine."""
 RANKS = {"pretrain-2": 2}
 """Commands that several processes work on together, as torchrun starts them."""
 
@@ -113,6 +125,8 @@ def write_inputs(folder: Path) -> None:
     documents = (folder / "docs.jsonl").read_text()
     (folder / "docs.jsonl").write_text(documents.replace('"d29"', '"d0"'))
     (folder / "recipe.toml").write_text(RECIPE)
+    asked = (f"where in chapter {n} is the {WORDS[n % 12]}" for n in range(24))
+    (folder / "asked.txt").write_text("".join(f"{question}\n" for question in asked))
     lines = (folder / "docs.jsonl").read_text().splitlines()
     new = lines[1].replace('"d1"', '"d99"').replace("Chapter 1", "Chapter 99")
     changed = [*lines[1:5], lines[5].replace("river", "harbor"), *lines[6:], new]
@@ -145,16 +159,17 @@ class World:
             self.whole(needed)
         out = self.folder / name
         if name not in self.seconds:
-            if name == "adapt":
-                shutil.copytree(self.planned(), out)
+            if name in ADAPTS:
+                shutil.copytree(self.planned(name), out)
             self.seconds[name] = self.run(name, out)
         return out
 
-    def planned(self) -> Path:
+    def planned(self, name: str = "adapt") -> Path:
         """A directory in which adapt has planned, so that it is the same plan that every run carries out."""
-        out = self.folder / "planned"
-        if "planned" not in self.seconds:
-            self.seconds["planned"] = self.run("adapt", out, "--dry-run")
+        plan = f"{name}-planned"
+        out = self.folder / plan
+        if plan not in self.seconds:
+            self.seconds[plan] = self.run(name, out, "--dry-run")
         return out
 
     def updated(self) -> Path:
@@ -212,6 +227,11 @@ def results(out: Path) -> dict[str, str]:
         recorded[f"{meta.parent.relative_to(out)} measured"] = str(measured)
     assert recorded
     return recorded
+
+
+def made_by_adapt(out: Path) -> dict[str, str]:
+    """Its report tells how long everything took."""
+    return {name: recorded for name, recorded in results(out).items() if not name.startswith("report/")}
 
 
 def files(out: Path) -> list[str]:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import COMMANDS, KILLS, Server, World, files, results
+from .conftest import ADAPTS, COMMANDS, KILLS, Server, World, files, results
 
-RESUMED = ("split", "pretrain", "index-bm25", "encode") if KILLS < 3 else set(COMMANDS) - {"adapt"}
+RESUMED = ("split", "pretrain", "index-bm25", "encode") if KILLS < 3 else set(COMMANDS) - {*ADAPTS}
 MOUNT = ("unshare", "--map-root-user", "--mount")
 
 

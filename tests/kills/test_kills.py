@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import json
 import random
 import shutil
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from qontext.retrieve.searcher import Searcher
 
-from .conftest import COMMANDS, KILLS, UPDATE, World, files, results
+from .conftest import ADAPTS, COMMANDS, KILLS, UPDATE, World, files, made_by_adapt, results
 
 
 def moment(name: str, number: int) -> float:
@@ -54,7 +56,7 @@ def kill(
 
 
 @pytest.mark.parametrize("number", range(KILLS))
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "adapt"])
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in ADAPTS])
 def test_killed_it_ends_in_the_same_bytes(world: World, tmp_path: Path, name: str, number: int) -> None:
     whole, out = world.whole(name), tmp_path / name
     kill(world, name, out, moment(name, number) * world.seconds[name])
@@ -65,21 +67,17 @@ def test_killed_it_ends_in_the_same_bytes(world: World, tmp_path: Path, name: st
     assert files(world.disturbed.temporary) == []
 
 
-def made_by_adapt(out: Path) -> dict[str, str]:
-    """Its report tells how long everything took."""
-    return {name: recorded for name, recorded in results(out).items() if not name.startswith("report/")}
-
-
 @pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("number", range(KILLS))
+@pytest.mark.parametrize("name", ADAPTS)
 def test_adapt_that_ended_by_a_signal_ends_in_the_same_bytes(
-    world: World, tmp_path: Path, number: int, by: signal.Signals
+    world: World, tmp_path: Path, name: str, number: int, by: signal.Signals
 ) -> None:
-    whole, out = world.whole("adapt"), tmp_path / "adapt"
-    name = "adapt" if by == signal.SIGKILL else f"adapt {by}"
-    seconds = moment(name, number) * world.seconds["adapt"]
-    kill(world, "adapt", out, seconds, start=world.planned(), by=by)
-    resumed = world.disturbed.start("adapt", out)
+    whole, out = world.whole(name), tmp_path / name
+    drawn = name if by == signal.SIGKILL else f"{name} {by}"
+    seconds = moment(drawn, number) * world.seconds[name]
+    kill(world, name, out, seconds, start=world.planned(name), by=by)
+    resumed = world.disturbed.start(name, out)
     assert resumed.wait() == {0}, resumed.text()
     assert made_by_adapt(out) == made_by_adapt(whole)
     assert files(out) == files(whole)
@@ -87,14 +85,27 @@ def test_adapt_that_ended_by_a_signal_ends_in_the_same_bytes(
 
 
 @pytest.mark.parametrize("number", range(KILLS))
-def test_adapt_killed_while_it_plans_leaves_nothing(world: World, tmp_path: Path, number: int) -> None:
-    world.whole("adapt")
-    out = tmp_path / "adapt"
-    kill(world, "adapt", out, moment("plan", number) * world.seconds["planned"], "--dry-run")
-    again = world.disturbed.start("adapt", out, "--dry-run")
+@pytest.mark.parametrize("name", ADAPTS)
+def test_adapt_killed_while_it_plans_leaves_nothing(
+    world: World, tmp_path: Path, name: str, number: int
+) -> None:
+    """Of several encoders, the same one is chosen, by the same scores."""
+    world.whole(name)
+    planned, out = world.planned(name), tmp_path / name
+    drawn = "plan" if name == "adapt" else f"plan {name}"
+    kill(world, name, out, moment(drawn, number) * world.seconds[planned.name], "--dry-run")
+    again = world.disturbed.start(name, out, "--dry-run")
     assert again.wait() == {0}, again.text()
-    assert files(out) == files(world.planned())
+    assert files(out) == files(planned)
+    assert encoders_of(out) == encoders_of(planned)
     assert files(world.disturbed.temporary) == []
+
+
+def encoders_of(planned: Path) -> dict[str, Any]:
+    """How several initial encoders were measured, without how long that took."""
+    starts = json.loads((planned / "plan.json").read_text()).get("starts", {"candidates": []})
+    candidates = [{**one, "seconds": None} for one in starts["candidates"]]
+    return {**starts, "seconds": None, "candidates": candidates}
 
 
 @pytest.mark.parametrize("signal_", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
