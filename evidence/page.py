@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from claims import CLAIMS, Claim
 from record import read_cells
-from study import ARMS, CLAIMS, LONG, MEASURES, SCALES, Claim
+from study import ARMS, LONG, MEASURES, SCALES
 
 from qontext.evaluation import plots
 from qontext.evaluation.comparison import (

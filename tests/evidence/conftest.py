@@ -20,7 +20,7 @@ def modules() -> Any:
     try:
         yield {
             name: importlib.import_module(name)
-            for name in ("study", "steps", "sets", "record", "run", "page", "isotropy")
+            for name in ("study", "claims", "steps", "sets", "record", "run", "page", "isotropy")
         }
     finally:
         sys.path.remove(str(HERE))

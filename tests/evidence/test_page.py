@@ -31,7 +31,7 @@ def test_every_arm_is_a_recipe_whose_settings_are_accepted(modules: Any, tmp_pat
 
 def test_every_claim_names_arms(modules: Any) -> None:
     names = {arm.name for arm in modules["study"].ARMS}
-    for claim in modules["study"].CLAIMS:
+    for claim in modules["claims"].CLAIMS:
         assert {name for pair in claim.pairs for name in pair} <= names
         assert bool(claim.pairs) != bool(claim.why_not)
 
@@ -60,7 +60,7 @@ def cell(arm: str, values: list[float], seed: int = 1) -> dict[str, Any]:
 def test_a_verdict_follows_from_the_differences(
     modules: Any, passages: float, queries: float, gold: float, expected: str
 ) -> None:
-    page, claim = modules["page"], modules["study"].CLAIMS[0]
+    page, claim = modules["page"], modules["claims"].CLAIMS[0]
     noise = np.random.default_rng(1).normal(0, 0.01, 100)
     arms = {"cocondenser-passage": passages, "cocondenser-query": queries, "cocondenser-gold": gold}
     cells = [cell(arm, list(mean + noise * i)) for i, (arm, mean) in enumerate(arms.items())]
@@ -80,8 +80,8 @@ def test_a_verdict_follows_from_the_differences(
 def test_no_significant_difference_is_a_null_only_if_the_published_one_is_excluded(
     modules: Any, low: float, high: float, published: float | None, expected: str
 ) -> None:
-    page, study = modules["page"], modules["study"]
-    claim = study.Claim("text", "place", (("a", "b"),), published=published)
+    page, claims = modules["page"], modules["claims"]
+    claim = claims.Claim("text", "place", (("a", "b"),), published=published)
     d = Difference((low + high) / 2, low, high, p=0.3, wins=1, losses=1, ties=0)
     assert page.verdict([page.Test(claim, "s", "0", "a", "b", 1, d, 0.3)], claim) == expected
 
@@ -89,7 +89,7 @@ def test_no_significant_difference_is_a_null_only_if_the_published_one_is_exclud
 def test_a_claim_that_no_cell_can_answer_is_not_tested(modules: Any) -> None:
     """Whatever cells there are: at 150 steps CoT-MAE has learned nothing yet."""
     cells = [cell("cot-mae-passage", [0.1] * 50), cell("cot-mae-query", [0.9] * 50)]
-    claims = [c for c in modules["study"].CLAIMS if "CoT-MAE" in c.text]
+    claims = [c for c in modules["claims"].CLAIMS if "CoT-MAE" in c.text]
     (never,) = [c for c in claims if c.why_not]
     assert page_verdict(modules, cells, never).startswith("not tested: only CoT-MAE and MLM")
     (long,) = [c for c in claims if not c.why_not]
@@ -107,7 +107,7 @@ def test_arms_are_compared_over_the_seeds_that_both_have(modules: Any) -> None:
         cell("cocondenser-query", [0.3] * 50),
         cell("cocondenser-query", [0.9] * 50, seed=2),
     ]
-    (test,) = [t for t in modules["page"].tests_of(cells) if t.claim is modules["study"].CLAIMS[0]]
+    (test,) = [t for t in modules["page"].tests_of(cells) if t.claim is modules["claims"].CLAIMS[0]]
     assert (test.seeds, test.difference.mean) == (1, pytest.approx(0.1))
 
 
@@ -138,7 +138,7 @@ def test_learning_curves_begin_at_the_start_and_join_what_several_scales_measure
 
 def test_without_cells_nothing_is_claimed(modules: Any) -> None:
     page = modules["page"]
-    assert {page.verdict([], claim).partition(":")[0] for claim in modules["study"].CLAIMS} == {"not tested"}
+    assert {page.verdict([], claim).partition(":")[0] for claim in modules["claims"].CLAIMS} == {"not tested"}
 
 
 def test_the_committed_pages_hold_the_figures_of_the_cells(
@@ -158,7 +158,7 @@ def test_the_committed_pages_hold_the_figures_of_the_cells(
 
 def test_a_row_counts_the_verdicts_of_starts_and_sets(modules: Any) -> None:
     """Their words in a fixed order; of several that could show little, the weakest."""
-    page, claim = modules["page"], modules["study"].Claim("text", "place", (("a", "b"),))
+    page, claim = modules["page"], modules["claims"].Claim("text", "place", (("a", "b"),))
 
     def test(data: str, low: float, high: float, p: float) -> Any:
         d = Difference((low + high) / 2, low, high, p=p, wins=1, losses=1, ties=0)
