@@ -115,7 +115,7 @@ class Study:
 
     def run_all(self, cells: Sequence[Cell]) -> None:
         """Run the cells of one arm, which share their training, and remove what only they read."""
-        tuned = [replace(cell, arm=self.tuned(cell)) for cell in cells]
+        tuned = [replace(cell, rates=self.rates(cell)) for cell in cells]
         for cell in tuned:
             self.run(cell)
         for cell in tuned:
@@ -123,21 +123,24 @@ class Study:
                 if step.name.startswith(LARGE):
                     shutil.rmtree(self.work / cell.data / step.name, ignore_errors=True)
 
-    def tuned(self, cell: Cell) -> Arm:
-        """The arm with the learning rate with which short pilots reached the best MRR@10 on development questions."""
-        trained = named(cell.arm.of) if cell.arm.of else cell.arm
-        if not self.scale.rates or not trained.settings or self.lacks(cell):
-            return cell.arm
-        small, reached = pilot(self.scale), {}
-        for rate in self.scale.rates:
-            arm = replace(
-                trained, name=f"{trained.name}-lr{rate:g}", settings={**trained.settings, "lr": rate}
-            )
-            tried = Cell(f"{cell.scale}-pilot", cell.data, arm, 1, small.targets[0])
-            replace(self, scale=small).run_all([tried])
-            scores = read_cell(self.cells / f"{tried.name}.json")["scores"][str(small.labels[0])]
-            reached[rate] = float(np.mean(scores["MRR@10"]))
-        return replace(cell.arm, settings={**cell.arm.settings, "lr": max(reached, key=reached.__getitem__)})
+    def rates(self, cell: Cell) -> dict[str, float]:
+        """The learning rate of each training of a cell, by its arm: the one with which pilots reached the best MRR@10 on
+        development questions. What starts from another arm is tried from that arm with its own rate."""
+        chosen = dict(cell.rates)
+        if self.scale.rates and not self.lacks(cell):
+            for arm in cell.trainings:
+                reached = {rate: self.piloted(cell, arm, chosen, rate) for rate in self.scale.rates}
+                chosen[arm.name] = max(reached, key=reached.__getitem__)
+        return chosen
+
+    def piloted(self, cell: Cell, arm: Arm, chosen: dict[str, float], rate: float) -> float:
+        """The MRR@10 that an arm reaches in a pilot with a learning rate; `chosen` are those of what it starts from."""
+        small, tried = pilot(self.scale), replace(arm, name=f"{arm.name}-lr{rate:g}")
+        rates = chosen | {tried.name: rate}
+        short = Cell(f"{cell.scale}-pilot", cell.data, tried, 1, small.targets[0], rates)
+        replace(self, scale=small).run_all([short])
+        scores = read_cell(self.cells / f"{short.name}.json")["scores"][str(small.labels[0])]
+        return float(np.mean(scores["MRR@10"]))
 
     def run(self, cell: Cell) -> None:
         """Run a cell, unless it is recorded, and record it."""

@@ -92,13 +92,11 @@ def recipe(cell: Cell, scale: Scale, places: Places) -> Recipe:
     trained = named(arm.of) if arm.of else arm
     steps = [words, *_shared(trained, scale, places)]
     encoder = start
-    if trained.settings:
-        first = start
-        if trained.after:
-            steps.append(_pretrain(named(trained.after), cell.seed, scale, start))
-            first = f"@pretrain-{trained.after}-{cell.seed}"
-        steps.append(_pretrain(trained, cell.seed, scale, first))
-        encoder = f"@pretrain-{trained.name}-{cell.seed}" + (f"/snapshots/{arm.at}" if arm.at else "")
+    for training in cell.trainings:
+        steps.append(_pretrain(training, cell, scale, encoder))
+        encoder = f"@pretrain-{training.name}-{cell.seed}"
+    if arm.at:
+        encoder += f"/snapshots/{arm.at}"
     if (not arm.of or arm.at) and not arm.representation:
         steps += _measured(f"{tag}{end}", "0", encoder, scale, measured, words.name)
     if arm.distilled:
@@ -269,7 +267,7 @@ def _mined(tag: str, retriever: str, labels: int, scale: Scale, data: str) -> It
     yield _groups(f"groups-{end}", f"@run-train-{end}", data, labels)
 
 
-def _pretrain(arm: Arm, seed: int, scale: Scale, start: str) -> Step:
+def _pretrain(arm: Arm, cell: Cell, scale: Scale, start: str) -> Step:
     queries = {"queries": f"@queries-{arm.source}"} if arm.source else {}
     settings = {
         "passages": "@passages",
@@ -277,11 +275,11 @@ def _pretrain(arm: Arm, seed: int, scale: Scale, start: str) -> Step:
         "steps": scale.steps,
         "batch_size": scale.batch,
         "max_tokens": scale.tokens,
-        "lr": scale.lr,
+        "lr": cell.rates.get(arm.name, scale.lr),
         "vector": scale.vector,
         "similarity": scale.similarity,
         "title": "prepend" if scale.titles == "all" else "leave",
-        "seed": seed,
+        "seed": cell.seed,
     }
     if arm.settings["method"] == "cocondenser" or "contrastive_weight" in arm.settings:
         settings["temperature"] = scale.temperature
@@ -293,7 +291,9 @@ def _pretrain(arm: Arm, seed: int, scale: Scale, start: str) -> Step:
         settings["condenser_steps"] = scale.condenser_steps
     if scale.snapshots:
         settings["snapshots"] = scale.snapshots
-    return Step.of(f"pretrain-{arm.name}-{seed}", {**settings, **queries, **arm.settings}, verb="pretrain")
+    return Step.of(
+        f"pretrain-{arm.name}-{cell.seed}", {**settings, **queries, **arm.settings}, verb="pretrain"
+    )
 
 
 def _measured(

@@ -220,13 +220,23 @@ class Scale:
 
 @dataclass(frozen=True)
 class Cell:
-    """An arm that is trained on the data set `data`, and measured there or, zero-shot, on the set `target`."""
+    """An arm that is trained on the data set `data`, and measured there or, zero-shot, on the set `target`. `rates` are the
+    learning rates chosen for the trainings of arms, by their names; any other is the scale's."""
 
     scale: str
     data: str
     arm: Arm
     seed: int
     target: str | None = None
+    rates: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def trainings(self) -> tuple[Arm, ...]:
+        """The arms whose pre-training makes the cell's encoder, in their order. A snapshot is its arm's; an arm may start
+        from another one."""
+        trained = named(self.arm.of) if self.arm.of else self.arm
+        first = (named(trained.after),) if trained.after else ()
+        return (*first, trained) if trained.settings else ()
 
     @property
     def place(self) -> str:

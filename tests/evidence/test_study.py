@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,36 @@ def test_a_pilot_chooses_the_learning_rate_on_development_questions(deep: Any, m
     assert set(reached) == set(deep.scale.rates)
     chosen = cells["others"]["settings"]["cell"]["pretrain-cot-mae-query-1"]["lr"]
     assert reached[chosen] == max(reached.values())
+
+
+@pytest.fixture
+def fast(deep: Any, modules: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """The study at depth, elsewhere, with pilots whose best learning rate is never the scale's."""
+    read, best = modules["run"].read_cell, f"-lr{deep.scale.rates[1]:g}"
+
+    def favored(file: Path) -> Any:
+        reached = float(best in file.stem)
+        return read(file) | {"scores": defaultdict(lambda: {"MRR@10": [reached]})}
+
+    monkeypatch.setattr(modules["run"], "read_cell", favored)
+    assert deep.scale.rates[1] != deep.scale.lr
+    return replace(deep, work=tmp_path / "work", cells=tmp_path / "cells")
+
+
+@pytest.mark.parametrize("arm", ["cot-mae-query-at-2", "cot-mae-then-contrastive"])
+def test_what_is_derived_from_an_arm_is_trained_with_the_rate_of_that_arm(
+    fast: Any, modules: Any, arm: str
+) -> None:
+    (fast.work / "sets").parent.mkdir()
+    (fast.work / "sets").symlink_to(Path(fast.start).parents[1] / "sets")
+    whole, derived = (
+        deep_cells(fast, modules, name)["others"]["settings"]["cell"] for name in ("cot-mae-query", arm)
+    )
+    trained = "pretrain-cot-mae-query-1"
+    assert derived[trained] == whole[trained] and whole[trained]["lr"] == fast.scale.rates[1]
+    assert {step["lr"] for name, step in derived.items() if name.startswith("pretrain-")} == {
+        fast.scale.rates[1]
+    }
 
 
 def test_curves_are_snapshots_of_the_same_training(deep: Any, modules: Any) -> None:
