@@ -86,10 +86,12 @@ def main() -> None:
 
 @dataclass(frozen=True)
 class Study:
-    """The places of a study on this machine, and the language model that its arms start from."""
+    """The places of a study on this machine, and the language model that its arms start from. `sets`: what is made of the
+    labeled sets in `data`, which pilots read, too."""
 
     scale: Scale
     data: Path
+    sets: Path
     work: Path
     cells: Path
     start: str
@@ -101,17 +103,18 @@ class Study:
     @classmethod
     def begin(cls, scale: Scale, model: str, documents: str, data: Path, work: Path, cells: Path) -> Study:
         """Train the language model, unless that is done."""
+        sets = work / "sets"
         if scale.pool:
             run_recipe(paragraphs_recipe(documents), work / "documents")
             paragraphs = work / "documents" / "split"
-            documents = str(joined(scale.pool, paragraphs, data, work / "sets" / JOINT))
+            documents = str(joined(scale.pool, paragraphs, data, sets / JOINT))
         first = cut(model, scale.layers, work / "cut") if scale.layers else model
         if not scale.start_steps:
-            return cls(scale, data, work, cells, first, {}, model)
+            return cls(scale, data, sets, work, cells, first, {}, model)
         steps = start_recipe(scale, first, documents)
         run_recipe(steps, work / "start")
         settings = described(steps, {documents: "DOCUMENTS", first: "MODEL"})
-        return cls(scale, data, work, cells, str(work / "start" / "pretrain"), settings, model)
+        return cls(scale, data, sets, work, cells, str(work / "start" / "pretrain"), settings, model)
 
     def run_all(self, cells: Sequence[Cell]) -> None:
         """Run the cells of one arm, which share their training, and remove what only they read."""
@@ -134,11 +137,12 @@ class Study:
         return chosen
 
     def piloted(self, cell: Cell, arm: Arm, chosen: dict[str, float], rate: float) -> float:
-        """The MRR@10 that an arm reaches in a pilot with a learning rate; `chosen` are those of what it starts from."""
+        """The MRR@10 that an arm reaches in a pilot with a learning rate; `chosen` are those of what it starts from. Its
+        steps have the names of the study's and other settings, so they are elsewhere."""
         small, tried = pilot(self.scale), replace(arm, name=f"{arm.name}-lr{rate:g}")
         rates = chosen | {tried.name: rate}
         short = Cell(f"{cell.scale}-pilot", cell.data, tried, 1, small.targets[0], rates)
-        replace(self, scale=small).run_all([short])
+        replace(self, scale=small, work=self.work / "pilots").run_all([short])
         scores = read_cell(self.cells / f"{short.name}.json")["scores"][str(small.labels[0])]
         return float(np.mean(scores["MRR@10"]))
 
@@ -226,9 +230,9 @@ class Study:
         return Places(
             data=str(self.set_of(cell.data)),
             start=self.start,
-            gold=str(self.work / cell.data / "gold.tsv"),
-            upper=str(self.work / cell.data / "upper.tsv"),
-            lower=str(self.work / cell.data / "lower.tsv"),
+            gold=str(self.sets / f"{cell.data}-gold.tsv"),
+            upper=str(self.sets / f"{cell.data}-upper.tsv"),
+            lower=str(self.sets / f"{cell.data}-lower.tsv"),
             target=str(self.set_of(cell.target)) if cell.target else None,
             question_model=self.question_model,
             teacher=str(self.work / f"teacher-{self.teacher_set}" / "reranker"),
@@ -236,11 +240,11 @@ class Study:
 
     def set_of(self, name: str) -> Path:
         """A labeled set; the joined one; a part of it, or a copy without titles, where the scale says so."""
-        folder = self.work / "sets" / JOINT if name == JOINT else self.data / name
+        folder = self.sets / JOINT if name == JOINT else self.data / name
         if self.scale.share > 1:
-            folder = part_of(folder, self.scale.share, self.work / "sets" / f"{name}-part")
+            folder = part_of(folder, self.scale.share, self.sets / f"{name}-part")
         if self.scale.titles == "none":
-            return without_titles(folder, self.work / "sets" / name)
+            return without_titles(folder, self.sets / name)
         return folder
 
     def teacher(self) -> Recipe:

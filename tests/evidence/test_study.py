@@ -104,7 +104,7 @@ def test_a_recorded_cell_is_not_run_again_unless_its_settings_changed(begun: Any
 
 def test_test_questions_are_in_no_training(begun: Any, modules: Any) -> None:
     cells_of(begun, modules, "cocondenser-gold")
-    gold = (begun.work / "stories" / "gold.tsv").read_text()
+    gold = (begun.sets / "stories-gold.tsv").read_text()
     assert gold.count("\n") == 20
     assert "chapter 19 " in gold and "chapter 20 " not in gold
 
@@ -173,6 +173,17 @@ def test_a_pilot_chooses_the_learning_rate_on_development_questions(deep: Any, m
     assert reached[chosen] == max(reached.values())
 
 
+def test_pilots_leave_the_trainings_and_searches_of_the_study_alone(deep: Any, modules: Any) -> None:
+    deep_cells(deep, modules, "mlm")
+    of_study = {file: file.stat().st_mtime_ns for file in (deep.work / "joint").glob("*/meta.json")}
+    assert {"bm25-train", "bm25-stories", "pretrain-mlm-1"} <= {file.parent.name for file in of_study}
+    deep_cells(deep, modules, "retromae")
+    assert {file: file.stat().st_mtime_ns for file in of_study} == of_study
+    made = {file.parent.name for file in (deep.work / "pilots" / "joint").glob("pretrain-*/meta.json")}
+    assert {"pretrain-retromae-lr0.0001-1", "pretrain-retromae-lr0.001-1"} <= made
+    assert not (deep.work / "pilots" / "sets").exists(), "pilots read the study's sets"
+
+
 @pytest.fixture
 def fast(deep: Any, modules: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """The study at depth, elsewhere, with pilots whose best learning rate is never the scale's."""
@@ -191,8 +202,6 @@ def fast(deep: Any, modules: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 def test_what_is_derived_from_an_arm_is_trained_with_the_rate_of_that_arm(
     fast: Any, modules: Any, arm: str
 ) -> None:
-    (fast.work / "sets").parent.mkdir()
-    (fast.work / "sets").symlink_to(Path(fast.start).parents[1] / "sets")
     whole, derived = (
         deep_cells(fast, modules, name)["others"]["settings"]["cell"] for name in ("cot-mae-query", arm)
     )
