@@ -65,8 +65,9 @@ def test_a_cell_is_read_as_it_was_written_whatever_the_number_of_relevant_passag
 def test_the_cells_are_small(modules: Any) -> None:
     files = list((HERE / "cells").rglob("*.*"))
     assert {file.suffix for file in files} == {".json"}
-    large = {file.name: file.stat().st_size for file in files if file.stat().st_size > 40_000}
-    assert not large, "a cell of 5,000 questions takes 35 kB"
+    searches = {file: len(json.loads(file.read_text("utf-8"))["scores"]) for file in files}
+    large = {file.name: n for file, n in searches.items() if file.stat().st_size > 8_000 + 6_000 * n}
+    assert not large, "the settings, and about a byte for each of at most 5,000 questions of a search"
 
 
 def test_titles_are_in_all_texts_or_in_none(begun: Any, modules: Any) -> None:
