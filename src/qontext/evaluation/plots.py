@@ -25,6 +25,7 @@ P = ParamSpec("P")
 COLORS = ("#2f7fc1", "#e0762f", "#2e9e73", "#c2549d", "#8a6fd1", "#b8860b", "#d14b4b", "#4aa3b5")
 _INK = "#010203"  # stands for the page's text color until the drawing is put into the page
 _WIDTH = 3.6  # inches; the same for all figures, so that their text has the same size on the page
+_TICKS = 8  # the most amounts that are labeled each
 _STYLE: Any = {
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor"), _INK),
     **dict.fromkeys(("xtick.color", "ytick.color"), _INK),
@@ -148,7 +149,7 @@ def losses(lines: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
 @_styled
 def learning(lines: Mapping[str, Sequence[tuple[float, float]]], amount: str, measure: str) -> Figure:
     """A measure by the amount of something, such as steps; system → pairs of both. 0 has a place on the axis,
-    which is logarithmic otherwise."""
+    which is logarithmic otherwise. Few amounts are labeled each, more by powers of ten."""
     figure, axes = _figure(2.8)
     for i, (name, points) in enumerate(lines.items()):
         at, values = zip(*points)
@@ -157,7 +158,8 @@ def learning(lines: Mapping[str, Sequence[tuple[float, float]]], amount: str, me
         )
     amounts = sorted({at for points in lines.values() for at, _ in points})
     axes.set_xscale("symlog", linthresh=min((at for at in amounts if at > 0), default=1))
-    axes.set_xticks(amounts, [f"{at:,}" for at in amounts])
+    if len(amounts) <= _TICKS:
+        axes.set_xticks(amounts, [f"{at:,}" for at in amounts])
     axes.minorticks_off()
     axes.set_ylim(bottom=0)
     axes.set_xlabel(amount)
