@@ -9,32 +9,37 @@ A figure on these pages is thus one that a cell measured. Text between the table
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import depth
 import numpy as np
 from claims import CLAIMS, Claim
+from curves import depth_curves, learning
+from differences import DRAWN, precise, read_drawn, write_drawn
 from record import read_cells
-from study import ARMS, LONG, MEASURES, SCALES
+from study import ARMS, PILOT
+from systems import (
+    MAIN,
+    TITLES,
+    Key,
+    amounts_of,
+    is_deep,
+    labeled,
+    measures_of,
+    place_of,
+    slug,
+    systems_of,
+    values_of,
+)
 
 from qontext.evaluation import plots
-from qontext.evaluation.comparison import (
-    Difference,
-    SystemScores,
-    difference,
-    format_p,
-    holm,
-    randomization_test,
-    with_spread,
-)  # fmt: skip
+from qontext.evaluation.comparison import Difference, SystemScores, difference, format_p, holm, with_spread
 from qontext.evaluation.contents import Plot, ReportBlock
-from qontext.evaluation.measures import Floats
 from qontext.evaluation.report import to_page
 from qontext.evaluation.tables import Cell, Row, Table, to_markdown
 
@@ -42,24 +47,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 HERE = Path(__file__).parent
-PAGES = ("evidence.md", "evidence-tables.md")
-MAIN = "MRR@10"
+PAGES = ("evidence.md", "evidence-tables.md", "depth.md")
 INK = "#808080"
 """Of figures' text: readable on a light and on a dark page."""
-TITLES = {arm.name: arm.title for arm in ARMS}
-HOW = {"": "", "bm25": " + BM25", "centered": ", centered", "whitened": ", whitened"}
-"""The treatment of vectors in a search, by the end of a key of scores."""
 WORDS = ("reproduced", "reproduced in part", "mixed", "contradicted", "inconclusive")
 """Verdicts, in the order in which a row names those of several starts and sets."""
-COARSE, FINE = 0.002, 200_000
-"""Permutations of differences whose p, after the usual number of them, is at most COARSE."""
-FIELDS = tuple(field.name for field in fields(Difference))
-DRAWN: dict[str, Difference] = {}
-"""Differences by the digest of the values, drawn before or now."""
-Key = tuple[str, str, str]
-"""Start and data set, a number of labels, an arm."""
-Lines = dict[str, list[tuple[float, float]]]
-"""Of a plot: each with its points."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +85,7 @@ def main() -> None:
     for name, text in texts.items():
         (options.pages / name).write_text(text, "utf-8")
     systems = systems_of(cells)
-    curves = learning(systems)
+    curves = learning(systems) | depth_curves(cells)
     drawn = figures(systems) | curves
     for name, figure in drawn.items():
         file = f"figures/evidence-{name}.svg"
@@ -101,28 +93,6 @@ def main() -> None:
             (options.pages / file).write_bytes(plots.svg_bytes(figure, name, ink=INK))
     options.html.parent.mkdir(parents=True, exist_ok=True)
     options.html.write_text(html(cells, tables, drawn, list(curves)), "utf-8")
-
-
-def place_of(cell: dict[str, Any]) -> str:
-    """The start and the data set of a cell: what is equal in all cells that are compared."""
-    return f"{cell['scale']}/{cell['set']}"
-
-
-def values_of(cells: Sequence[dict[str, Any]]) -> dict[Key, dict[int, dict[str, Any]]]:
-    """The scores of each arm with each seed: measure → the values of all questions."""
-    values: dict[Key, dict[int, dict[str, Any]]] = defaultdict(dict)
-    for cell in cells:
-        for labels, scores in cell["scores"].items():
-            columns = {measure: np.array(column) for measure, column in scores.items()}
-            values[place_of(cell), labels, cell["arm"]][cell["seed"]] = columns
-    return values
-
-
-def systems_of(cells: Sequence[dict[str, Any]]) -> dict[Key, SystemScores]:
-    """The scores of each arm, with all its seeds."""
-    return {
-        key: SystemScores(TITLES[key[2]], list(seeds.values())) for key, seeds in values_of(cells).items()
-    }
 
 
 def tests_of(cells: Sequence[dict[str, Any]]) -> list[Test]:
@@ -143,29 +113,6 @@ def tests_of(cells: Sequence[dict[str, Any]]) -> list[Test]:
 def is_tested(labels: str) -> bool:
     """True if differences are tested: of vectors as they come, and whitened."""
     return labels.partition("+")[2] in ("", "whitened")
-
-
-def precise(a: Floats, b: Floats) -> Difference:
-    """A difference whose p is drawn more finely where it is small: it is multiplied by the number of differences here.
-    Differences of the same values are drawn once, and kept beside the cells."""
-    key = hashlib.blake2b(a.tobytes() + b.tobytes(), digest_size=8).hexdigest()
-    if key not in DRAWN:
-        first = difference(a, b)
-        p = first.p if first.p > COARSE else randomization_test(b - a, permutations=FINE)
-        DRAWN[key] = replace(first, p=p)
-    return DRAWN[key]
-
-
-def read_drawn(file: Path) -> dict[str, Difference]:
-    kept = json.loads(file.read_text("utf-8")) if file.exists() else {}
-    return {key: Difference(**dict(zip(FIELDS, values))) for key, values in kept.items()}
-
-
-def write_drawn(file: Path, used: Mapping[str, Difference]) -> None:
-    lines = ",\n".join(
-        f"{json.dumps(key)}: {json.dumps(list(asdict(used[key]).values()))}" for key in sorted(used)
-    )
-    file.write_text(f"{{\n{lines}\n}}\n", "utf-8")
 
 
 def verdict(tests: Sequence[Test], claim: Claim) -> str:
@@ -346,32 +293,20 @@ def short_table(systems: dict[Key, SystemScores]) -> Table:
     return table
 
 
-def amounts_of(systems: dict[Key, SystemScores], data: str) -> list[str]:
-    """The numbers of labels on a data set, without and with BM25."""
-    amounts = {labels for name, labels, _ in systems if name == data}
-    return sorted(amounts, key=lambda labels: (int(labels.partition("+")[0]), labels))
-
-
-def measures_of(labels: str) -> list[str]:
-    """The measures of a column; of a fusion or a control, the main one is enough."""
-    return [MAIN] if "+" in labels else MEASURES.split()
-
-
-def labeled(labels: str) -> str:
-    number, _, how = labels.partition("+")
-    return ("no labels" if number == "0" else f"{int(number):,} labels") + HOW[how]
-
-
 def tables_of(cells: Sequence[dict[str, Any]]) -> dict[str, Table]:
-    """All tables by name; those of the arms have the names of their start and data set."""
-    systems, tests = systems_of(cells), tests_of(cells)
+    """All tables by name; those of the arms have the names of their start and data set. The study at depth has tables of its
+    own: its cells change no verdict of the first one."""
+    first = [cell for cell in cells if not is_deep(cell)]
+    systems, tests = systems_of(first), tests_of(first)
     places = sorted({key[0] for key in systems})
+    deep = dict.fromkeys(["depth", *(cell["scale"].removesuffix(PILOT) for cell in cells if is_deep(cell))])
     return {
         "verdicts": verdicts_table(tests),
         "claims": claims_table(tests),
         "short": short_table(systems),
-        **{re.sub(r"\W", "_", place): arms_table(systems, cells, place) for place in places},
+        **{re.sub(r"\W", "_", place): arms_table(systems, first, place) for place in places},
         "differences": differences_table(tests),
+        **{name: table for scale in deep for name, table in depth.tables(cells, scale).items()},
     }
 
 
@@ -400,11 +335,16 @@ def html(
     for data in sorted({key[0] for key in systems}):
         names = [f"{data}-{labels}" for labels in amounts_of(systems, data)]
         seen = [Plot(slug(name), drawn[slug(name)], name.replace("-", ", ")) for name in names]
-        blocks.append(ReportBlock(data, tables=[tables[re.sub(r"\W", "_", data)]], plots=seen))
+        blocks.append(ReportBlock(data, tables=[arms_table(systems, cells, data)], plots=seen))
     if curves:
         blocks.append(
             ReportBlock("Learning curves", plots=[Plot(name, drawn[name], name) for name in curves])
         )
+    blocks += [
+        ReportBlock(name.replace("_", " "), tables=[table])
+        for name, table in tables.items()
+        if name.startswith("depth") and table.rows
+    ]
     blocks.append(ReportBlock("All differences", tables=[tables["differences"]]))
     return to_page("Evidence", "The claims of the papers, tested with Qontext on public data", blocks)
 
@@ -422,55 +362,6 @@ def figures(systems: dict[Key, SystemScores]) -> dict[str, Figure]:
                     values[arm.title] = (d.mean, d.low, d.high)
             drawn[slug(f"{data}-{labels}")] = plots.intervals(values, f"{MAIN}, {labeled(labels)}")
     return drawn
-
-
-def label_curves(systems: dict[Key, SystemScores]) -> dict[str, Lines]:
-    """The scores of an arm by the number of labels, on every set where cells with few and with many are recorded."""
-    drawn: dict[str, Lines] = {}
-    for place, name in places_with(systems, lambda key: key[0].startswith("curve/")):
-        keys = [key for key in systems if key[0] in (place, f"plain/{name}") and "+" not in key[1]]
-        lines = {}
-        for arm in ARMS:
-            points = {int(key[1]): systems[key].mean(MAIN)[0] for key in keys if key[2] == arm.name}
-            if (place, str(max(SCALES["curve"].labels)), arm.name) in systems:
-                lines[arm.title] = sorted(points.items())
-        drawn[f"labels-{slug(name)}"] = lines
-    return drawn
-
-
-def step_curves(systems: dict[Key, SystemScores]) -> dict[str, Lines]:
-    """The scores of an arm without labels by the number of steps of pre-training; none is the start."""
-    drawn: dict[str, Lines] = {}
-    for place, name in places_with(systems, lambda key: key[2].endswith("-long")):
-        amounts = {"": SCALES[place.partition("/")[0]].steps, "-long": LONG["steps"]}
-        start = systems.get((place, "0", "none"))
-        lines = {}
-        for arm in ARMS:
-            own = {end: systems.get((place, "0", f"{arm.name}{end}")) for end in amounts}
-            if own["-long"]:
-                first = [(0, start.mean(MAIN)[0])] if start else []
-                lines[arm.title] = first + [(amounts[end], of.mean(MAIN)[0]) for end, of in own.items() if of]
-        drawn[f"steps-{slug(name)}"] = lines
-    return drawn
-
-
-def places_with(systems: dict[Key, SystemScores], wanted: Callable[[Key], bool]) -> list[tuple[str, str]]:
-    """Starts and sets of which a system is wanted, and the names of the sets alone."""
-    return [(place, place.partition("/")[2]) for place in sorted({key[0] for key in systems if wanted(key)})]
-
-
-def learning(systems: dict[Key, SystemScores]) -> dict[str, Figure]:
-    """Learning curves, over labels and over steps."""
-    labels = {name: plots.learning(of, "labels", MAIN) for name, of in label_curves(systems).items()}
-    steps = {
-        name: plots.learning(of, "steps of pre-training", f"{MAIN}, no labels")
-        for name, of in step_curves(systems).items()
-    }
-    return labels | steps
-
-
-def slug(name: str) -> str:
-    return re.sub(r"\W+", "-", name)
 
 
 if __name__ == "__main__":

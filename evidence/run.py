@@ -33,7 +33,7 @@ from isotropy import of_arm, of_words
 from record import Values, read_cell, recorded, write_cell
 from sets import joined, part_of, without_titles, write_gold, write_pairs
 from steps import Places, paragraphs_recipe, recipe, start_recipe, teacher_recipe
-from study import ARMS, GENERATORS, SCALES, TITLED, Arm, Cell, Scale, named, pilot
+from study import ARMS, GENERATORS, PILOT, SCALES, TITLED, Arm, Cell, Scale, named, pilot
 
 from qontext.evaluation.gather import per_query
 from qontext.frame import artifacts, log, machine
@@ -141,7 +141,7 @@ class Study:
         steps have the names of the study's and other settings, so they are elsewhere."""
         small, tried = pilot(self.scale), replace(arm, name=f"{arm.name}-lr{rate:g}")
         rates = chosen | {tried.name: rate}
-        short = Cell(f"{cell.scale}-pilot", cell.data, tried, 1, small.targets[0], rates)
+        short = Cell(f"{cell.scale}{PILOT}", cell.data, tried, 1, small.targets[0], rates)
         replace(self, scale=small, work=self.work / "pilots").run_all([short])
         scores = read_cell(self.cells / f"{short.name}.json")["scores"][str(small.labels[0])]
         return float(np.mean(scores["MRR@10"]))

@@ -13,6 +13,8 @@ MEASURES = "MRR@10 nDCG@10 R@100"
 WITH_BM25 = "+bm25"
 MINED = "+mined"
 """Marks scores of a retriever that was fine-tuned on negatives which the first one mined: retriever 2."""
+PILOT = "-pilot"
+"""The end of a scale's name, of the cells that chose its learning rates."""
 TITLED = {
     "search": "everywhere but in what pre-training reads",
     "all": "in all texts",

@@ -10,6 +10,10 @@ from typing import Any
 import pytest
 from tests.tiny import save_bert, write_inputs
 
+MODULES = (
+    "study", "claims", "steps", "sets", "record", "run", "systems", "differences", "page", "depth", "curves",
+    "isotropy",
+)  # fmt: skip
 HERE = Path(__file__).resolve().parents[2] / "evidence"
 
 
@@ -18,10 +22,7 @@ def modules() -> Any:
     """The study's modules, which are scripts beside each other."""
     sys.path.insert(0, str(HERE))
     try:
-        yield {
-            name: importlib.import_module(name)
-            for name in ("study", "claims", "steps", "sets", "record", "run", "page", "isotropy")
-        }
+        yield {name: importlib.import_module(name) for name in MODULES}
     finally:
         sys.path.remove(str(HERE))
 

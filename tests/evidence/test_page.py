@@ -112,7 +112,7 @@ def test_arms_are_compared_over_the_seeds_that_both_have(modules: Any) -> None:
 
 
 def test_learning_curves_begin_at_the_start_and_join_what_several_scales_measured(modules: Any) -> None:
-    page = modules["page"]
+    page, curves = modules["page"], modules["curves"]
     few, many = (
         cell("none", [0.1]) | {"scale": "curve", "set": "s", "scores": scores}
         for scores in (
@@ -126,11 +126,11 @@ def test_learning_curves_begin_at_the_start_and_join_what_several_scales_measure
     ]
     long = cell("mlm-long", [0.4]) | {"scale": "plain", "set": "s"}
     systems = page.systems_of([few, *plain, long])
-    assert page.label_curves(systems) == {
+    assert curves.label_curves(systems) == {
         "labels-s": {"no pre-training": [(0, 0.1), (100, 0.3), (8000, 0.5)]}
     }
-    assert page.step_curves(systems) == {"steps-s": {"MLM": [(0, 0.1), (150, 0.2), (1500, 0.4)]}}
-    figures = page.learning(systems)
+    assert curves.step_curves(systems) == {"steps-s": {"MLM": [(0, 0.1), (150, 0.2), (1500, 0.4)]}}
+    figures = curves.learning(systems)
     assert set(figures) == {"labels-s", "steps-s"}
     ticks = [text.get_text() for text in figures["steps-s"].axes[0].get_xticklabels()]
     assert ticks == ["0", "150", "1,500"]
@@ -147,12 +147,12 @@ def test_the_committed_pages_hold_the_figures_of_the_cells(
     """Differences are drawn when the page is written; here, the kept ones are read, and some are drawn again."""
     page = modules["page"]
     cells, kept = page.read_cells(HERE / "cells"), page.read_drawn(HERE / "differences.json")
-    monkeypatch.setattr(page, "DRAWN", dict(kept))
+    monkeypatch.setattr(modules["differences"], "DRAWN", dict(kept))
     tables = page.tables_of(cells)
-    assert page.DRAWN.keys() == kept.keys(), "run evidence/page.py"
+    assert modules["differences"].DRAWN.keys() == kept.keys(), "run evidence/page.py"
     texts = [(RESULTS / name).read_text("utf-8") for name in page.PAGES]
     assert [page.filled(text, tables) for text in texts] == texts
-    assert all(f"<!-- {name} -->" in texts[0] + texts[1] for name in tables), "every table has its place"
+    assert all(f"<!-- {name} -->" in "".join(texts) for name in tables), "every table has its place"
     assert len(texts[0].split()) <= 2500, "a page that is read in ten minutes"
 
 
@@ -180,9 +180,10 @@ def test_the_figures_of_the_pages_are_there_and_no_others(modules: Any) -> None:
 def test_kept_differences_are_those_of_the_cells(modules: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     page = modules["page"]
     kept = page.read_drawn(HERE / "differences.json")
-    monkeypatch.setattr(page, "DRAWN", {})
+    monkeypatch.setattr(modules["differences"], "DRAWN", {})
     names = ("cocondenser-passage-1", "cocondenser-query-1")
     folder = HERE / "cells" / "curve" / "fairytaleqa"
     cells = [modules["record"].read_cell(folder / f"{name}.json") for name in names]
     page.tests_of(cells)
-    assert page.DRAWN and all(kept[key] == value for key, value in page.DRAWN.items())
+    drawn = modules["differences"].DRAWN
+    assert drawn and all(kept[key] == value for key, value in drawn.items())

@@ -392,3 +392,17 @@ def test_random_vectors_of_words_find_what_shares_words(begun: Any, modules: Any
     file.unlink()
     begun.run(cell)
     assert modules["record"].read_cell(file)["scores"] == first["scores"]
+
+
+def test_the_page_shows_cells_at_depth_and_their_pilots(deep: Any, modules: Any) -> None:
+    deep_cells(deep, modules, "cot-mae-query")
+    deep_cells(deep, modules, "cot-mae-query-at-2")
+    page, cells = modules["page"], modules["record"].read_cells(deep.cells)
+    assert {cell["scale"] for cell in cells} == {"depth-small", "depth-small-pilot"}
+    tables, systems = page.tables_of(cells), page.systems_of(cells)
+    assert "16 labels, mined + BM25" in tables["depth_small_arms"].columns
+    assert tables["depth_small_zero_shot"].rows and tables["depth_small_rates"].rows
+    curves = modules["curves"].snapshot_curves(cells, "depth-small")
+    assert [at for at, _ in curves["steps-depth-small"]["CoT-MAE, keyphrases"]][-2:] == [2, 8]
+    text = page.html(cells, tables, page.figures(systems), [])
+    assert "16 labels, mined + BM25" in text and "depth small zero shot" in text
