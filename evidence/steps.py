@@ -272,7 +272,7 @@ def _pretrain(arm: Arm, cell: Cell, scale: Scale, start: str) -> Step:
     settings = {
         "passages": "@passages",
         "encoder": start,
-        "steps": scale.steps,
+        "steps": (arm.warmup and scale.condenser_steps) or scale.steps,
         "batch_size": scale.batch,
         "max_tokens": scale.tokens,
         "lr": cell.rates.get(arm.name, scale.lr),
@@ -289,7 +289,7 @@ def _pretrain(arm: Arm, cell: Cell, scale: Scale, start: str) -> Step:
         and scale.condenser_steps
     ):
         settings["condenser_steps"] = scale.condenser_steps
-    if scale.snapshots:
+    if scale.snapshots and not arm.warmup:
         settings["snapshots"] = scale.snapshots
     return Step.of(
         f"pretrain-{arm.name}-{cell.seed}", {**settings, **queries, **arm.settings}, verb="pretrain"

@@ -34,7 +34,7 @@ class Arm:
     from the same labels (`taught`), or, without labels, on keyphrases towards those of one that learned from another set's
     labels (`distilled`), or it is the encoder that the arm had after `at` eighths of its steps. `representation` is what
     fine-tuning trains, if it is not a vector. An arm of `words` has no model: its vectors are means of random vectors of so
-    many tokens of a text."""
+    many tokens of a text. With `warmup`, it has as many steps as Condenser has before coCondenser."""
 
     name: str
     title: str
@@ -49,6 +49,7 @@ class Arm:
     representation: str | None = None
     words: int | None = None
     at: int | None = None
+    warmup: bool = False
 
 
 def _query(method: str, **more: Any) -> dict[str, Any]:
@@ -148,8 +149,9 @@ ARMS = (
     Arm("cot-mae-causal", "CoT-MAE, SmolLM2's questions", _query("cot-mae"), "causal"),
     Arm("cot-mae-then-contrastive", "CoT-MAE, then contrastive, keyphrases",
         _query("cocondenser", **CONTRASTIVE_ONLY), "keyphrase", "cot-mae-query"),
+    Arm("condenser-300", "Condenser, as before coCondenser", {"method": "condenser"}, warmup=True),
     Arm("cocondenser-no-mlm", "coCondenser without MLM, passages",
-        {"method": "cocondenser", "context": "rand", "late_mlm_weight": 0.0}),
+        {"method": "cocondenser", "context": "rand", **CONTRASTIVE_ONLY}, after="condenser-300"),
     *(
         Arm(f"{arm}-at-{eighths}", f"{title}, after {eighths}/8", of=arm, at=eighths)
         for arm, title in {

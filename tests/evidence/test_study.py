@@ -213,6 +213,21 @@ def test_what_is_derived_from_an_arm_is_trained_with_the_rate_of_that_arm(
     }
 
 
+def test_the_ablation_of_mlm_contrasts_alone_after_the_same_condenser(deep: Any, modules: Any) -> None:
+    """Gao & Callan 2022, table 4: both losses of MLM are left out, and the start is a Condenser."""
+    whole, part = (
+        deep_cells(deep, modules, arm)["others"]["settings"]["cell"]
+        for arm in ("cocondenser-passage", "cocondenser-no-mlm")
+    )
+    one, two = whole["pretrain-cocondenser-passage-1"], part["pretrain-cocondenser-no-mlm-1"]
+    differing = {key for key in one.keys() | two.keys() if one.get(key) != two.get(key)} - {"lr"}
+    assert differing == {"encoder", "condenser_steps", "late_mlm_weight", "head_weight"}
+    assert two["late_mlm_weight"] == two["head_weight"] == 0
+    assert two["encoder"] == "@pretrain-condenser-300-1"
+    first = part["pretrain-condenser-300-1"]
+    assert first["method"] == "condenser" and first["steps"] == one["condenser_steps"]
+
+
 def test_curves_are_snapshots_of_the_same_training(deep: Any, modules: Any) -> None:
     whole, part = (
         deep_cells(deep, modules, arm)["others"] for arm in ("cot-mae-query", "cot-mae-query-at-2")
