@@ -21,9 +21,11 @@ def label_curves(systems: dict[Key, SystemScores]) -> dict[str, Lines]:
     drawn: dict[str, Lines] = {}
     for place, name in places_with(systems, lambda key: key[0].startswith("curve/")):
         keys = [key for key in systems if key[0] in (place, f"plain/{name}") and "+" not in key[1]]
-        lines = {}
+        lines: Lines = {}
         for arm in ARMS:
-            points = {int(key[1]): systems[key].mean(MAIN)[0] for key in keys if key[2] == arm.name}
+            points: dict[float, float] = {
+                int(key[1]): systems[key].mean(MAIN)[0] for key in keys if key[2] == arm.name
+            }
             if (place, str(max(SCALES["curve"].labels)), arm.name) in systems:
                 lines[arm.title] = sorted(points.items())
         drawn[f"labels-{slug(name)}"] = lines
@@ -36,12 +38,15 @@ def step_curves(systems: dict[Key, SystemScores]) -> dict[str, Lines]:
     for place, name in places_with(systems, lambda key: key[2].endswith("-long")):
         amounts = {"": SCALES[place.partition("/")[0]].steps, "-long": LONG["steps"]}
         start = systems.get((place, "0", "none"))
-        lines = {}
+        lines: Lines = {}
         for arm in ARMS:
             own = {end: systems.get((place, "0", f"{arm.name}{end}")) for end in amounts}
             if own["-long"]:
                 first = [(0, start.mean(MAIN)[0])] if start else []
-                lines[arm.title] = first + [(amounts[end], of.mean(MAIN)[0]) for end, of in own.items() if of]
+                lines[arm.title] = [
+                    *first,
+                    *((amounts[end], of.mean(MAIN)[0]) for end, of in own.items() if of),
+                ]
         drawn[f"steps-{slug(name)}"] = lines
     return drawn
 
