@@ -48,10 +48,15 @@ hostile: install
 kills: install
 	QONTEXT_KILLS=12 OMP_NUM_THREADS=1 $(BIN)/pytest tests/kills tests/serve/test_vote_kills.py
 
-# The study of docs/results/evidence.md: runs what is not recorded in evidence/cells, and writes the pages. MORE: further options
-# of evidence/run.py, such as --arms, --seeds or --scale.
+# The studies of docs/results/evidence.md and depth.md: runs what is not recorded in evidence/cells, and writes the pages. MORE:
+# further options of evidence/run.py, such as --arms or --seeds.
+SETS ?= fairytaleqa medquad squad_pool squadshifts_wiki_pool
+STUDY = $(BIN)/python evidence/run.py --data $(DATA) --start $(START) --documents $(DOCUMENTS)
+
 evidence: install
-	$(BIN)/python evidence/run.py --data $(DATA) --start $(START) --documents $(DOCUMENTS) --sets $(SETS) $(MORE)
+	$(if $(and $(DATA),$(START),$(DOCUMENTS)),,$(error make evidence DATA=FOLDER_OF_LABELED_SETS START=MODEL DOCUMENTS=FILE))
+	$(STUDY) --scale plain --sets $(SETS) $(MORE)
+	$(STUDY) --scale depth $(MORE)
 	$(BIN)/python evidence/page.py
 
 # The documentation site, into site/: the pages of docs/ and a reference generated from the code. Nothing in it comes from
