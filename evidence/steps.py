@@ -71,7 +71,7 @@ def teacher_recipe(scale: Scale, start: str, data: str) -> Recipe:
     """A cross-encoder from the arms' start and the labels of a set that the arms are not measured on."""
     steps = (
         _by_bm25("bm25", data, scale.teacher_labels),
-        _groups("groups", "@bm25", data, scale.teacher_labels),
+        _groups("groups", "@bm25", data, scale.teacher_labels, scale),
         _reranker("reranker", "@groups", start, data, scale, scale.teacher_steps, scale.reranker_batch),
     )
     return Recipe("A cross-encoder of another set", steps)
@@ -196,7 +196,7 @@ def _shared(arm: Arm, scale: Scale, places: Places) -> Iterator[Step]:
     if scale.labels:
         yield _by_bm25("bm25-train", data, max(scale.labels))
     for labels in scale.labels:
-        yield _groups(f"groups-{labels}", "@bm25-train", data, labels)
+        yield _groups(f"groups-{labels}", "@bm25-train", data, labels, scale)
 
 
 def _by_bm25(name: str, data: str, labels: int) -> Step:
@@ -205,15 +205,15 @@ def _by_bm25(name: str, data: str, labels: int) -> Step:
     return Step.of(name, of, verb="search")
 
 
-def _groups(name: str, run: str, data: str, labels: int) -> Step:
-    """Training questions with their passages, and negatives from a run."""
+def _groups(name: str, run: str, data: str, labels: int, scale: Scale) -> Step:
+    """Training questions with their passages, and negatives from a run: at least as many as fine-tuning shows at once."""
     of = {
         "run": run,
         "qrels": data,
         "data": data,
         "split": "train",
         "depth": 100,
-        "per_query": 8,
+        "per_query": max(8, scale.finetune_passages - 1),
         "limit": labels,
     }
     return Step.of(name, of, verb="mine")
@@ -264,7 +264,7 @@ def _mined(tag: str, retriever: str, labels: int, scale: Scale, data: str) -> It
     yield Step.of(f"vectors-train-{end}", texts, verb="encode")
     search = {"index": f"@vectors-train-{end}", "data": data, "split": "train", "limit": labels, "k": 100}
     yield Step.of(f"run-train-{end}", search, verb="search")
-    yield _groups(f"groups-{end}", f"@run-train-{end}", data, labels)
+    yield _groups(f"groups-{end}", f"@run-train-{end}", data, labels, scale)
 
 
 def _pretrain(arm: Arm, cell: Cell, scale: Scale, start: str) -> Step:

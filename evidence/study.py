@@ -290,7 +290,7 @@ SCALES = {
         "a BERT of 4 × 256 from nothing, in the papers' geometry", encoder="mini", start_steps=20_000, start_lr=5e-4,
         steps=5_000, batch=64, tokens=144, titles="all", query_titles=False, isotropy=True, pool=POOL,
         targets=(*POOL, *ZERO_SHOT), arms=DEPTH, condenser_steps=300, labels=(34_000,), finetune_epochs=3,
-        finetune_passages=16, mined=True, snapshots=8, rates=(1e-4, 3e-4, 1e-3),
+        finetune_passages=4, mined=True, snapshots=8, rates=(1e-4, 3e-4, 1e-3),
     ),
     "small": Scale(
         "miniature", layers=1, start_steps=2, steps=2, batch=8, tokens=32, labels=(16,), finetune_steps=2,

@@ -29,6 +29,20 @@ def test_every_arm_is_a_recipe_whose_settings_are_accepted(modules: Any, tmp_pat
             step.configure(tmp_path)
 
 
+@pytest.mark.parametrize(("passages", "mined"), [(2, 8), (4, 8), (16, 15)])
+def test_as_many_negatives_are_mined_as_fine_tuning_shows(modules: Any, passages: int, mined: int) -> None:
+    study, steps = modules["study"], modules["steps"]
+    cell = study.Cell("depth", "joint", study.named("none"), 1, "another")
+    scale = replace(study.SCALES["depth"], finetune_passages=passages)
+    made = {
+        step.name: step.settings
+        for step in steps.recipe(cell, scale, steps.Places("data", "start", "gold", target="another")).steps
+    }
+    groups = [settings["per_query"] for name, settings in made.items() if name.startswith("groups-")]
+    assert groups == [mined] * 2, "BM25's and those of retriever 1"
+    assert made["finetune-none-1-34000"]["passages_per_query"] == passages
+
+
 def test_every_claim_names_arms(modules: Any) -> None:
     names = {arm.name for arm in modules["study"].ARMS}
     for claim in modules["claims"].CLAIMS:
