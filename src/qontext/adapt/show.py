@@ -146,7 +146,11 @@ def show_built(
         "report": outcome["report"],
     }
     log.show_table("Results", rows)
-    log.show_line(f'{gained(verdict)} Try it: qontext search {root} "a question"')
+    log.show_line(f"{gained(verdict)} {_next(root)}")
+
+
+def _next(root: Path) -> str:
+    return f'Try it: qontext search {root} "a question"'
 
 
 def gained(verdict: Verdict) -> str:
@@ -169,6 +173,7 @@ def show_updated(root: Path, row: Mapping[str, Any]) -> None:
     passages = f"{row['passages']:,}: {row['encoded_now']:,} encoded now, {row['reused']:,} with the vectors that they had"
     rows = {"documents": shown_changes(row["documents"]), "passages": passages, **_left_out(row)}
     log.show_table(f"Updated the index of {root}", {**rows, "took": log.duration(row["seconds_now"])})
+    log.show_line(_next(root))
 
 
 def shown_changes(documents: Mapping[str, int]) -> str:
