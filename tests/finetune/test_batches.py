@@ -3,27 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 
 from qontext.data.records import Hit
 from qontext.data.runs import Run
-from qontext.finetune.clusters import ClusteredSampler, k_means
+from qontext.finetune.clusters import ClusteredSampler
 from qontext.finetune.examples import Examples
 from qontext.finetune.negatives.groups import Group
-
-
-def test_k_means_finds_what_lies_together() -> None:
-    generator = torch.Generator().manual_seed(0)
-    centers = torch.eye(4) * 10
-    truth = torch.arange(200) % 4
-    vectors = centers[truth] + torch.randn(200, 4, generator=generator)
-    for seed in range(5):
-        clusters = k_means(vectors, 4, seed)
-        pairs = {(int(a), int(b)) for a, b in zip(truth, clusters)}
-        if len(pairs) == 4:  # two means may start in one cluster
-            break
-    assert len({a for a, _ in pairs}) == len({b for _, b in pairs}) == len(pairs) == 4
-    assert k_means(vectors, 7, 3).equal(k_means(vectors, 7, 3))
 
 
 def test_a_batch_has_queries_of_one_cluster_and_an_epoch_has_all_queries() -> None:

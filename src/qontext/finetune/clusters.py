@@ -1,12 +1,11 @@
 """Batches of similar queries: each from one of k clusters of the queries' vectors (TAS-B; Hofstätter et al. 2021).
 
-    c(q) = argmin_c |v_q - μ_c|²,    μ_c = mean of the v_q of cluster c,    repeated from random queries as means
+The clusters are those of k-means (training/k_means.py) over the vectors of the encoder that is fine-tuned, before the
+training. An epoch visits every query once: clusters in a random order, the queries of a cluster in a random order, cut into
+batches, the batches in a random order. Only a batch at the border of two clusters has queries of both. (The paper draws a
+cluster for each batch, and queries from it.)
 
-The vectors are those of the encoder that is fine-tuned, before the training. An epoch visits every query once: clusters in
-a random order, the queries of a cluster in a random order, cut into batches, the batches in a random order. Only a batch
-at the border of two clusters has queries of both. (The paper draws a cluster for each batch, and queries from it.)
-
-Shapes: Q queries, D dimensions, C clusters.
+Shapes: Q queries.
 """
 
 from __future__ import annotations
@@ -16,19 +15,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from qontext.frame import log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.damage import read_array
 from qontext.frame.errors import QontextError
 from qontext.models.batching import Ints
+from qontext.training.k_means import k_means
 from qontext.training.randomness import hashed, permuted
 from qontext.training.sampler import EpochSampler
 
 FILE = "cache/clusters.npy"
-ROUNDS = 20
-_BLOCK = 16_384
 
 
 @dataclass(frozen=True)
@@ -67,27 +64,10 @@ def query_clusters(
         )
     if group.is_first and not work.has(FILE):
         retriever = Retriever(encoder, device=str(group.device), max_length=longest)
-        vectors = torch.from_numpy(retriever.encode(queries, "query")).to(group.device)
-        own = k_means(vectors, clusters, seed).cpu().numpy()
+        vectors = torch.from_numpy(retriever.encode(queries, "query"))
+        own = k_means(vectors, clusters, seed, group.device)[0].numpy()
         log.note(f"{len(np.unique(own)):,} clusters of {len(queries):,} queries.")
         with work.write(FILE) as path, path.open("wb") as file:
             np.save(file, own, allow_pickle=False)
     group.wait()
     return read_array(work.path / FILE, "i", shape=(len(queries),), mapped=False)
-
-
-def k_means(vectors_QD: Tensor, clusters: int, seed: int) -> Tensor:
-    """[Q] the cluster of each vector. An empty cluster keeps its mean."""
-    start = permuted(np.arange(clusters), len(vectors_QD), seed, 0)
-    means_CD = vectors_QD[torch.from_numpy(start).to(vectors_QD.device)]
-    cluster_Q = torch.full((len(vectors_QD),), -1, device=vectors_QD.device)
-    for _ in range(ROUNDS):
-        squares_C = means_CD.square().sum(1) / 2
-        nearest = [(part @ means_CD.T - squares_C).argmax(1) for part in vectors_QD.split(_BLOCK)]
-        before, cluster_Q = cluster_Q, torch.cat(nearest)
-        if cluster_Q.equal(before):
-            break
-        sums_CD = torch.zeros_like(means_CD).index_add_(0, cluster_Q, vectors_QD)
-        counts_C1 = cluster_Q.bincount(minlength=clusters)[:, None]
-        means_CD = torch.where(counts_C1 > 0, sums_CD / counts_C1.clamp(min=1), means_CD)
-    return cluster_Q
