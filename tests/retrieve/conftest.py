@@ -16,12 +16,26 @@ from tests.tiny import WORDS, save_bert, write_collection
 from qontext.data import records
 from qontext.frame import artifacts
 from qontext.frame.artifacts import Artifact
+from qontext.models.packed import Packed
 
 SIZES = {"max_position_embeddings": 64, "initializer_range": 0.3}
 
 
 def write_vectors(folder: Path, parts: Sequence[tuple[list[str], Any]], **config: Any) -> Artifact:
     """Write an `encode` artifact with these parts, (ids, vectors) each, of the encoder `nowhere`."""
+    return write_encoded(folder, [(ids, {"vectors": vectors}) for ids, vectors in parts], {}, **config)
+
+
+def write_tokens(folder: Path, parts: Sequence[tuple[list[str], Packed]]) -> Artifact:
+    """Write an `encode` artifact of a vector for each token."""
+    files = [(ids, {"starts": packed.starts, "vectors": packed.values}) for ids, packed in parts]
+    return write_encoded(folder, files, {"representation": "tokens"})
+
+
+def write_encoded(
+    folder: Path, parts: Sequence[tuple[list[str], dict[str, Any]]], summary: dict[str, Any], **config: Any
+) -> Artifact:
+    """Write an `encode` artifact with the ids and the arrays of each part."""
     inputs = config.pop("inputs", {})
     claim = {
         "verb": "encode",
@@ -31,12 +45,13 @@ def write_vectors(folder: Path, parts: Sequence[tuple[list[str], Any]], **config
         "key": folder.name,
     }
     work = artifacts.begin(folder, claim)
-    for number, (ids, vectors) in enumerate(parts):
+    for number, (ids, arrays) in enumerate(parts):
         with work.write(f"ids-{number:05d}.parquet") as path:
             records.write_table(path, pa.table({"id": ids}))
-        with work.write(f"vectors-{number:05d}.npy") as path, path.open("wb") as file:
-            np.save(file, vectors, allow_pickle=False)
-    return artifacts.finish(work, claim, {}, 0.0)
+        for name, array in arrays.items():
+            with work.write(f"{name}-{number:05d}.npy") as path, path.open("wb") as file:
+                np.save(file, array, allow_pickle=False)
+    return artifacts.finish(work, claim, summary, 0.0)
 
 
 @pytest.fixture

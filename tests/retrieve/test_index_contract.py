@@ -9,17 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.retrieve.conftest import write_vectors
+from tests.retrieve.conftest import write_tokens, write_vectors
 
 from qontext import api
 from qontext.frame.artifacts import Artifact
 from qontext.frame.errors import QontextError
+from qontext.models.packed import Packed
 from qontext.retrieve.encoded.vectors import open_vectors
 from qontext.retrieve.index import BACKENDS
 from qontext.retrieve.index.flat import ScanIndex
 from qontext.retrieve.index.load import open_index
 
 OF_VECTORS = [name for name in BACKENDS.own if BACKENDS.load(name).reads == "vectors"]
+OF_TOKENS = [name for name in BACKENDS.own if BACKENDS.load(name).reads == "tokens"]
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "exact": ("exact", {}),
     "scan": ("scan", {}),
@@ -28,6 +30,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "int8": ("int8", {}),
     "int8-codes": ("int8", {"rescore": "none"}),
     "binary": ("binary", {"oversample": 20}),
+    "residual": ("residual", {"probes": 256}),
     "milvus-lite": ("milvus", {}),
     "milvus-server": ("milvus", {"collection": "contract", "kind": "HNSW", "neighbors": 8, "effort": 100}),
     "postgres-hnsw": ("postgres", {"table": "contract hnsw"}),
@@ -37,13 +40,15 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "postgres-exact": ("postgres", {"table": "contract_exact", "kind": "exact"}),
 }
-"""Every backend of the table that is searched with vectors, with settings, and the vectors themselves.
+"""Every backend of the table that is searched with vectors, with settings, and the vectors themselves. One of tokens has
+passages and queries of one token.
 
 That of a Milvus server runs in `test_milvus_server.py`, so that one module starts the server."""
 PACKAGES = {"faiss-hnsw": "faiss", "faiss-ivfpq": "faiss", "milvus": "milvus_lite"}
 RECALL = {
     "int8-codes": 0.9,
     "binary": 0.9,
+    "residual": 0.7,
     "faiss-hnsw": 0.95,
     "faiss-ivfpq": 0.5,
     "milvus-server": 0.95,
@@ -54,7 +59,7 @@ ROWS, DIMENSIONS = 600, 16
 
 
 def test_every_backend_has_a_case() -> None:
-    assert {*OF_VECTORS, "exact", "scan"} == {backend for backend, _ in CASES.values()}
+    assert {*OF_VECTORS, *OF_TOKENS, "exact", "scan"} == {backend for backend, _ in CASES.values()}
 
 
 @pytest.fixture(scope="module", params=[case for case in CASES if case != "milvus-server"])
@@ -66,13 +71,28 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def vectors(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+def parts() -> list[tuple[list[str], Any]]:
     """Two parts whose ids are not in order; passages p000 and p001 have the same vector."""
     array = np.random.default_rng(3).standard_normal((ROWS, DIMENSIONS)).astype(np.float32)
     ids = [f"p{i:03d}" for i in np.random.default_rng(4).permutation(ROWS)]
     array[ids.index("p001")] = array[ids.index("p000")]
-    folder = tmp_path_factory.mktemp("contract") / "vectors"
-    return write_vectors(folder, [(ids[:400], array[:400]), (ids[400:], array[400:])])
+    return [(ids[:400], array[:400]), (ids[400:], array[400:])]
+
+
+@pytest.fixture(scope="module")
+def vectors(parts: list[tuple[list[str], Any]], tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return write_vectors(tmp_path_factory.mktemp("contract") / "vectors", parts)
+
+
+def one_token(vectors: Any) -> Packed:
+    """Texts of one token each."""
+    return Packed(np.arange(len(vectors) + 1), vectors)
+
+
+def ask_with_vectors(index: Any) -> None:
+    """Turn queries of one vector into queries of one token."""
+    search = index.search
+    index.search = lambda queries, k, rows=None: search(one_token(queries), k, rows)
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +100,7 @@ def index(
     request: pytest.FixtureRequest,
     backend: str,
     vectors: Artifact,
+    parts: list[tuple[list[str], Any]],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Any]:
     """The vectors' index, opened. What has a connection is closed in the end."""
@@ -93,9 +114,13 @@ def index(
             settings = {**settings, "uri": request.getfixturevalue("milvus_server")}
         elif name == "postgres":
             settings = {**settings, "uri": request.getfixturevalue("postgres").uri}
-        out = tmp_path_factory.mktemp("contract") / "index"
-        built = api.index(vectors, backend=name, out=out, **settings)
+        folder, source = tmp_path_factory.mktemp("contract"), vectors
+        if name in OF_TOKENS:
+            source = write_tokens(folder / "tokens", [(ids, one_token(array)) for ids, array in parts])
+        built = api.index(source, backend=name, out=folder / "index", **settings)
     opened, encoder = open_index(built.path)
+    if name in OF_TOKENS:
+        ask_with_vectors(opened)
     assert encoder == {"path": "nowhere", "digest": "d"}
     yield opened
     if hasattr(opened, "client"):
@@ -137,6 +162,7 @@ def test_the_nearest_of_some_passages_are_those_of_all_without_the_others(
     if backend in (
         "faiss-ivfpq",
         "int8-codes",
+        "residual",
     ):  # its scores are of compressed vectors: those that it gives itself
         everything, _ = index.search(queries, ROWS)
         expected = [[index.ids[n] for n in row if n >= 0 and rows[n]][:10] for row in everything]
@@ -186,7 +212,7 @@ def test_settings_that_cannot_work_are_told(vectors: Artifact, tmp_path: Path) -
         api.index(vectors, backend="faiss-ivfpq", code_bytes=5, out=tmp_path / "index")
 
 
-@pytest.mark.parametrize("name", ["exact", "scan", *OF_VECTORS])
+@pytest.mark.parametrize("name", ["exact", "scan", *OF_VECTORS, *OF_TOKENS])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_vectors_that_are_not_finite_are_refused(
@@ -195,7 +221,11 @@ def test_vectors_that_are_not_finite_are_refused(
     array = np.random.default_rng(3).standard_normal((ROWS, DIMENSIONS)).astype(dtype)
     array[471, 3] = value
     ids = [f"p{i:03d}" for i in np.random.default_rng(4).permutation(ROWS)]
-    broken = make_vectors("broken", [(ids[:400], array[:400]), (ids[400:], array[400:])])
+    parts = [(ids[:400], array[:400]), (ids[400:], array[400:])]
+    if name in OF_TOKENS:
+        broken = write_tokens(tmp_path / "broken", [(ids, one_token(array)) for ids, array in parts])
+    else:
+        broken = make_vectors("broken", parts)
     with pytest.raises(QontextError, match=rf"broken: the vector of '{ids[471]}' is not finite"):
         if name == "exact":
             open_index(broken.path)[0].search(array[:5].astype(np.float32), 3)

@@ -37,7 +37,7 @@ CHOICES = Kinds(
     BACKENDS.base,
     {
         "exact": Kind("qontext.adapt.vector_index:Exact", "the vectors themselves"),
-        **{name: kind for name, kind in BACKENDS.own.items() if name != "bm25"},
+        **{name: kind for name, kind in BACKENDS.own.items() if name not in ("bm25", "residual")},
     },
 )
 

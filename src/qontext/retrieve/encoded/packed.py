@@ -39,8 +39,8 @@ from qontext.retrieve.encoded.vectors import (
 BITS, BIT_STARTS = "token-bits", "token-starts"
 
 
-class Windows(Encoded):
-    """Several vectors for each passage."""
+class MultiVectors(Encoded):
+    """Several vectors for each passage: those of its tokens, or of its windows."""
 
     parts: list[Packed]
 
@@ -51,12 +51,16 @@ class Windows(Encoded):
     def check(self) -> None:
         """Refuse non-finite vectors. Reads all of them."""
         for numbers, part in self.blocks():
-            self.check_windows(numbers, part)
+            self.check_passages(numbers, part)
 
-    def check_windows(self, numbers: np.ndarray[Any, Any], packed: Packed) -> None:
+    def check_passages(self, numbers: np.ndarray[Any, Any], packed: Packed) -> None:
         """Refuse the first of the passages `numbers` with a vector that is not finite."""
         is_finite = np.isfinite(packed.values).all(axis=1)
         self.check_rows(numbers, np.logical_and.reduceat(is_finite, packed.starts[:-1]))
+
+
+class Windows(MultiVectors):
+    """A vector for each window of a passage, whose best one counts."""
 
 
 def open_stored(path: Path | str) -> Vectors | Windows:
@@ -66,6 +70,20 @@ def open_stored(path: Path | str) -> Vectors | Windows:
     windows = open_packed(path)
     assert isinstance(windows, Windows)
     return windows
+
+
+def open_tokens(path: Path | str) -> MultiVectors:
+    """The output of `encode` with a retriever of a vector for each token."""
+    artifact = open_artifact(path, verb="encode")
+    if stored_as(artifact) != "tokens":
+        raise QontextError(
+            f"holds the representation {representation_of(artifact)!r}, not a vector of each token",
+            place=path,
+            remedy="Choose another backend, such as faiss-hnsw, or encode with a retriever of the representation 'tokens'.",
+        )
+    tokens = open_packed(path)
+    assert isinstance(tokens, MultiVectors)
+    return tokens
 
 
 def postings_of(packed: Packed, terms: int) -> Postings:
@@ -107,7 +125,8 @@ def open_packed(path: Path | str) -> Encoded:
             if f"{name}-{number}.npy" in artifact.meta["parts"]
         }
         parts.append(read(files, records.open_parquet(file).metadata.num_rows))
-    return (Windows if stored == "windows" else Encoded)(artifact, parts, ids)
+    kind = {"windows": Windows, "tokens": MultiVectors}.get(stored, Encoded)
+    return kind(artifact, parts, ids)
 
 
 def has_bits(artifact: Artifact) -> bool:

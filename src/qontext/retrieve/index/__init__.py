@@ -35,6 +35,7 @@ BACKENDS = Kinds(
         "faiss-ivfpq": Kind("qontext.retrieve.index.faiss:IvfPq", "compressed vectors: small, less exact"),
         "int8": Kind("qontext.retrieve.index.quantized:Int8", "8-bit codes, the best scored again: a quarter of the memory"),
         "binary": Kind("qontext.retrieve.index.quantized:Binary", "1-bit codes, the best scored again: 3 % of the memory"),
+        "residual": Kind("qontext.retrieve.index.residual:Residual", "vectors of tokens, 1 or 2 bits for each dimension"),
         "milvus": Kind("qontext.retrieve.index.servers.milvus:Milvus", "a local file or a server, beyond one machine"),
         "postgres": Kind("qontext.retrieve.index.servers.postgres:Postgres", "a table in PostgreSQL with pgvector"),
     },
@@ -62,6 +63,8 @@ class Index(ABC):
 
     reads: ClassVar[Literal["vectors", "texts", "packed"]] = "vectors"
     """The type of queries: vectors, [Q, D] float32; texts; or a `Packed` of another representation."""
+    approximates: ClassVar[type[Index] | None] = None
+    """The exact index with the same queries and similarity, if it reads packed representations and is not exact."""
     tag: ClassVar[str] = "dense"
     """The system's name in runs."""
     advance: Callable[[int], None] = staticmethod(lambda passages: None)
@@ -126,8 +129,8 @@ class Backend(ABC):
 
     Options: ClassVar[type[config.Options]] = config.Options
     """The options of `build`."""
-    reads: ClassVar[Literal["vectors", "texts"]] = "vectors"
-    """The input: vectors from 'qontext encode', or passages."""
+    reads: ClassVar[Literal["vectors", "tokens", "texts"]] = "vectors"
+    """The input: one vector of each passage or those of its tokens, from 'qontext encode'; or passages."""
     changes_files: ClassVar[bool] = False
     """True if opening the index changes its files, so that their sizes are no sign of damage."""
 
@@ -146,7 +149,8 @@ class Backend(ABC):
     def build(cls, source: Any, work: Workdir, options: Any, advance: Callable[[int], None]) -> int:
         """Write the index into `work`; returns the number of passages.
 
-        `source` is a `qontext.retrieve.encoded.vectors.Vectors`, or where the backend reads texts, an iterator of passages.
+        `source` is a `qontext.retrieve.encoded.vectors.Vectors`; where the backend reads tokens, a `MultiVectors` of
+        `encoded.packed`; where it reads texts, an iterator of passages.
         `advance` is called with the number of vectors that are done.
         """
 

@@ -22,6 +22,7 @@ from qontext.retrieve.index import BACKENDS, PARTIAL
 from qontext.retrieve.index.servers.addresses import password_of
 
 if TYPE_CHECKING:
+    from qontext.retrieve.encoded.packed import MultiVectors
     from qontext.retrieve.encoded.vectors import Vectors
     from qontext.retrieve.index.servers.ingest import Content, Ingest
 
@@ -61,10 +62,12 @@ class Build(Parts[IndexConfig]):
         self.reads_texts = self.backend.reads == "texts"
 
     @cached_property
-    def vectors(self) -> Vectors:
+    def vectors(self) -> Vectors | MultiVectors:
+        from qontext.retrieve.encoded.packed import open_tokens
         from qontext.retrieve.encoded.vectors import open_vectors
 
-        vectors = open_vectors(self.config.source)
+        open_source = open_tokens if self.backend.reads == "tokens" else open_vectors
+        vectors = open_source(self.config.source)
         if vectors.artifact.config["kind"] != "passage":
             raise QontextError("holds vectors of queries, not of passages", place=self.config.source)
         return vectors
@@ -72,9 +75,13 @@ class Build(Parts[IndexConfig]):
     @cached_property
     def ingest(self) -> Ingest | None:
         """The rows of a collection on a server; None for what is built in one go."""
+        from qontext.retrieve.encoded.vectors import Vectors
         from qontext.retrieve.index.servers.ingest import Ingest
 
-        return Ingest(self.vectors, self.work, self.options) if self.config.is_divisible else None
+        if not self.config.is_divisible:
+            return None
+        assert isinstance(self.vectors, Vectors)
+        return Ingest(self.vectors, self.work, self.options)
 
     def plan(self) -> list[Part]:
         """The first process claims the collection."""
@@ -92,7 +99,7 @@ class Build(Parts[IndexConfig]):
                 self.vectors.check()
             with self._store() as store:
                 self.ingest.claim(store)
-        return [Part(n, marker(n), n, n + 1, len(part)) for n, part in enumerate(self.vectors.parts)]
+        return [Part(n, marker(n), n, n + 1, len(part)) for n, part in enumerate(self.ingest.source.parts)]
 
     def read(self, part: Part) -> Content | None:
         return None if self.ingest is None else self.ingest.read(part.number)
@@ -157,6 +164,7 @@ STAGE = Stage(
     """
         qontext index vectors --backend faiss-hnsw --out index
         qontext index data --backend bm25 --out index
+        qontext index token-vectors --backend residual --out index
         qontext index vectors --backend milvus --uri http://localhost:19530 --kind HNSW --out index
         qontext index vectors --backend postgres --uri postgresql://me@db.example/search --with-text --out index
         qontext index vectors --backend postgres --uri postgresql://me@db.example/search --replace index --out newer

@@ -179,9 +179,9 @@ class WindowIndex(BlockIndex, StoredVectors):
                 numbers: Array = numbers,
                 packed: Packed = packed,
             ) -> Tensor:
-                scores_QB = _greatest(queries, block_WD, lengths)
+                scores_QB = greatest(queries, block_WD, lengths)
                 if not scores_QB.sum().isfinite():
-                    self.vectors.check_windows(numbers, packed)
+                    self.vectors.check_passages(numbers, packed)
                 return scores_QB
 
             yield torch.from_numpy(numbers).to(self.device), score
@@ -202,8 +202,8 @@ class WindowIndex(BlockIndex, StoredVectors):
                     yield these, windows
 
 
-def _greatest(queries_QD: Tensor, block_WD: Tensor, lengths_B: Tensor) -> Tensor:
-    """[Q, B] the score of each passage's best window. Both sides are padded, so that equal windows get equal scores."""
+def greatest(queries_QD: Tensor, block_WD: Tensor, lengths_B: Tensor) -> Tensor:
+    """[Q, B] the score of each passage's best vector. Both sides are padded, so that equal windows get equal scores."""
     scores_WQ = (padded(block_WD) @ padded(queries_QD, 8).T)[: len(block_WD), : len(queries_QD)]
     greatest_BQ = torch.segment_reduce(scores_WQ.contiguous(), "max", lengths=lengths_B, axis=0)
     return greatest_BQ.T.contiguous()
@@ -329,8 +329,8 @@ class TokenIndex(BlockIndex):
         self._ids, self.parts, self.device = ids, parts, resolve_device(device)
         if sum(len(packed.values) for _, packed in parts) > MANY:
             log.warn(
-                f"Exact search over the tokens of {len(ids):,} passages is slow: rerank the results of another search "
-                "with 'qontext rerank RUN --tokens VECTORS' instead."
+                f"Exact search over the tokens of {len(ids):,} passages is slow: search an index ('qontext index VECTORS "
+                "--backend residual'), or rerank the results of another search ('qontext rerank RUN --tokens VECTORS')."
             )
 
     @classmethod

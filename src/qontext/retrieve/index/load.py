@@ -38,7 +38,9 @@ def packed_index(representation: str) -> Any:
 def reads(index: Index, representation: str) -> bool:
     """True if the index takes queries of this representation."""
     kind = REPRESENTATIONS.load(representation)
-    return type(index) is resolve(kind.index) if index.reads == "packed" else kind.stored == "vector"
+    if index.reads != "packed":
+        return bool(kind.stored == "vector")
+    return (index.approximates or type(index)) is resolve(kind.index)
 
 
 def index_of_arrays(ids: Array, encoded: Array | Packed, representation: str, dimension: int) -> Index:
