@@ -245,3 +245,14 @@ def test_damage_is_told(tokens: Artifact, tmp_path: Path) -> None:
     np.save(artifact.path / "residuals.npy", np.zeros((len(starts), 9), np.uint8))
     with pytest.raises(QontextError, match=r"residuals\.npy"):
         open_index(artifact.path)
+
+
+def test_a_passage_without_tokens_is_not_found() -> None:
+    codec = Codec(TWO, array(0.0), array(-0.25, 0.25), False)
+    starts, lists = np.array([0, 1, 1]), Packed(np.array([0, 1, 1]), np.array([0], np.uint8))
+    tokens, residuals = np.array([0], np.uint8), np.zeros((1, 1), np.uint8)
+    index = ResidualIndex(
+        np.array(["a", "b"]), codec, Packed(starts, tokens), Packed(starts, residuals), lists, 9, 10
+    )
+    numbers, _ = index.search(Packed(np.array([0, 1]), array(1.0, 0.0).reshape(1, 2)), 2)
+    assert numbers.tolist() == [[0, -1]]

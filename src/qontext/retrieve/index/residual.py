@@ -191,7 +191,8 @@ class ResidualIndex(Index):
         for q, (start, end) in enumerate(pairwise(queries.starts.tolist()) if k else ()):
             query_ID = torch.from_numpy(np.array(queries.values[start:end], np.float32))
             candidates = self._candidates(query_ID, k, rows)
-            best[q], scores[q] = first(candidates, self._scores(query_ID, candidates), k)
+            found = min(k, len(candidates))
+            best[q, :found], scores[q, :found] = first(candidates, self._scores(query_ID, candidates), found)
             self.advance(self.count * (q + 1) // len(queries) - self.count * q // len(queries))
         return best, scores
 
@@ -201,8 +202,8 @@ class ResidualIndex(Index):
         if rows is not None and (chosen := np.flatnonzero(rows)).size <= most:
             return chosen
         scores_IC = query_ID @ torch.from_numpy(self.codec.centroids_CD).T
-        probes, numbers = self.probes, np.empty(0, np.int64)
-        while len(numbers) < k:
+        probes, numbers = min(self.probes, scores_IC.shape[1]), np.empty(0, np.int64)
+        while len(numbers) < k and probes < 2 * scores_IC.shape[1]:  # a passage without tokens is in no list
             numbers, scores = self._near(scores_IC, min(probes, scores_IC.shape[1]), rows)
             probes *= 2
         return np.sort(first(numbers, scores, most)[0])
