@@ -141,12 +141,6 @@ def _resume(
     is_finished = is_adapted(root) and not before.is_pending
     documents = claim["inputs"]["documents"]["digest"]
     action = update.next_action(root, before, documents, is_complete=not absent)
-    if config.judge is not None and action == "update":
-        raise QontextError(
-            "judgments are of what was measured with the model, and the documents changed since then",
-            place=root,
-            remedy="Remove --judge, or measure again with --retrain.",
-        )
     result = None
     if aside and is_finished:
         result = update.preview_update(config, root, before, aside, absent)

@@ -154,7 +154,7 @@ def _next(root: Path) -> str:
 
 
 def gained(verdict: Verdict) -> str:
-    """What the recommended system gains over the best one without training and without tokens, in one sentence."""
+    """The gain of the recommended system over the best one without training and without tokens, in one sentence."""
     means = {name: values[MEASURE] for name, values in verdict.scores[verdict.split].items()}
     simple = ("bm25", "start", *(() if verdict.system == "hybrid-start" else ("hybrid-start",)))
     before = max((name for name in simple if name in means), key=lambda name: means[name])

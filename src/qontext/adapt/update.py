@@ -63,6 +63,15 @@ def _is_updated(root: Path, documents: str) -> bool:
     )
 
 
+def _refuse_judging(config: AdaptConfig, root: Path) -> None:
+    if config.judge is not None:
+        raise QontextError(
+            "judgments are of what was measured with the model, and the documents changed since then",
+            place=root,
+            remedy="Remove --judge, or measure again with --retrain.",
+        )
+
+
 def run(
     config: AdaptConfig,
     root: Path,
@@ -72,6 +81,7 @@ def run(
     absent: list[str],
 ) -> dict[str, Any] | None:
     """Index the documents with the existing model; None if so many passages are new that it has to be trained again."""
+    _refuse_judging(config, root)
     about, work = read_adapted(root), Workdir(root)
     earlier, request = index_of(root), replace(before.request, documents=config.documents)
     try:
