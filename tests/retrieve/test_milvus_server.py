@@ -17,6 +17,7 @@ from tests.retrieve.server_contract import (  # noqa: F401
 )
 from tests.retrieve.test_index_contract import (  # noqa: F401
     index,
+    parts,
     test_equal_passages_tie_by_id,
     test_no_more_than_there_is_and_no_stranger,
     test_the_nearest_are_found_in_order,
