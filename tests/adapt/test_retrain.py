@@ -15,9 +15,9 @@ from tests.adapt.test_update import answers, indexes
 
 from qontext.adapt import publish, run, state, update
 from qontext.frame import locks
-from qontext.frame.artifacts import Workdir
+from qontext.frame.artifacts import Workdir, open_artifact
 from qontext.frame.errors import QontextError
-from qontext.retrieve.adapted import copied_model, model_of, read_adapted, verify_model
+from qontext.retrieve.adapted import copied_model, index_of, model_of, read_adapted, verify_model
 from qontext.retrieve.searcher import Searcher
 
 
@@ -62,6 +62,8 @@ def test_a_directory_answers_while_it_is_trained_again_and_if_that_is_ended(
     # The same plan was carried out, not another one.
     assert json.loads((out / "plan.json").read_text())["plan"] == json.loads(plan)["plan"]
     assert read_adapted(out)["model_digest"] != about["model_digest"]
+    vectors = open_artifact(index_of(out) / "vectors").summary
+    assert vectors["encoded_now"] == 0, "those with which the new encoder was measured"
     assert list(searcher.search("Which year was the bell of Corrie 12 repaired?", k=5)) == before
     assert "report-31" in {answer.document for answer in Searcher(out).search("lighthouse", k=500)}
     del searcher

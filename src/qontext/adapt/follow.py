@@ -210,9 +210,9 @@ class Follower:
         model = publish.published_model(None, about, self.root)
         tokens = System.parse(about["system"]).tokens
         index, _ = publish.make_index(request, model, self.root, {}, None, "local", tokens=tokens)
-        share = publish.new_share(self.root, index / "passages")
         if index == earlier:  # `adapt` has indexed the same documents since
             return {"changed": False}
+        share = publish.new_share(self.root, index / "passages")
         result = self._publish({**about, "index": index.name}, index, earlier)
         if share is not None and share > update.MENTION_ABOVE and (self.root / STEPS).is_dir():
             log.note(

@@ -195,10 +195,12 @@ def chosen(root: Path) -> Choice:
 
 def _encoded(index: Path, measured: Mapping[str, str]) -> dict[str, str]:
     """The vectors of an index that can be reused, unless those that were `measured` are of another encoder."""
-    folders = [str(index / "vectors"), *measured.values()]
-    found = [artifacts.open_artifact(folder) for folder in folders if artifacts.is_artifact(folder)]
-    are_of_one = len({one.summary.get("weights") for one in found}) == 1
-    return {"vectors": folders[0]} if are_of_one and str(found[0].path) == folders[0] else {}
+    vectors = index / "vectors"
+    if not artifacts.is_artifact(vectors):
+        return {}
+    folders = [vectors, *(Path(folder) for folder in measured.values() if artifacts.is_artifact(folder))]
+    encoders = {artifacts.open_artifact(folder).summary.get("weights") for folder in folders}
+    return {"vectors": str(vectors)} if len(encoders) == 1 else {}
 
 
 def recipe_of(

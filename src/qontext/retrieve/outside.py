@@ -50,8 +50,8 @@ _CODE = re.compile(
     r"-\w*[cer]\w*($|\W)|--(eval|print|execute|command|run)\b|-\w*[ce].*\{question\}", re.IGNORECASE
 )
 """An option after which, or in which, an interpreter reads code."""
-_READS_AGAIN = re.compile(r"cmd|powershell|pwsh|ssh|([gm]|busybox )?awk|sed|eval")
-"""Programs for which all their arguments may be code."""
+_READS_AGAIN = re.compile(r"cmd|powershell|pwsh|ssh|[gmn]?awk|sed")
+"""Programs that may read each of their arguments as code."""
 _LAUNCHERS = frozenset(
     "env timeout nice nohup sudo doas stdbuf time xargs setsid wsl busybox ionice taskset".split()
 )
@@ -140,7 +140,7 @@ def check(spec: str) -> None:
         raise QontextError("the command has no {question}", place=spec, remedy=_EXAMPLE)
     if _is_in_code(words):
         raise QontextError(
-            "a shell would read {question} as a part of its code",
+            "a shell or interpreter would read {question} as a part of its code",
             place=spec,
             remedy=f'Write "${QUESTION}" instead.',
         )
@@ -148,7 +148,7 @@ def check(spec: str) -> None:
 
 def _is_in_code(words: Sequence[str]) -> bool:
     """True if an interpreter, which another program may start, reads the question as code: in the argument of an option for
-    code, or anywhere if it reads its arguments again."""
+    code, or in any argument of a program that reads each as code."""
     names = [Path(word).name.lower().removesuffix(".exe") for word in words]
     for number, name in enumerate(names):
         after = words[number + 1 :]
