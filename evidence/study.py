@@ -77,6 +77,7 @@ FORWARD = {"directions": "forward"}
 ARMS = (
     Arm(BM25, "BM25"),
     Arm("words-64", "random word vectors, 64 tokens", words=64),
+    Arm("words-128", "random word vectors, 128 tokens", words=128),
     Arm("words-256", "random word vectors, 256 tokens", words=256),
     Arm("none", "no pre-training"),
     Arm("none-tokens", "no pre-training; ColBERT", representation="tokens"),
@@ -285,6 +286,13 @@ SCALES = {
         "all-MiniLM-L6-v2 trained back into a language model, ten times as many steps, keyphrases without titles",
         start_steps=600, start_lr=3e-4, vector="mean", similarity="cosine", temperature=0.05, query_titles=False,
         isotropy=True, arms=(BM25, "words-64", "none", "mlm-long", "cot-mae-passage-long", "cot-mae-query-long"),
+    ),
+    "relevance": Scale(
+        "all-MiniLM-L6-v2 trained back into a language model, texts of 128 tokens without titles, passages as contexts",
+        start_steps=200, start_lr=3e-4, start_tokens=64, vector="mean", similarity="cosine", temperature=0.05, tokens=128,
+        labels=(), titles="none", isotropy=True,
+        arms=(BM25, "words-128", "none", "contrastive-upper", "contrastive-lower", "contrastive-near", "contrastive-passage",
+              "contrastive-query"),
     ),
     "depth": Scale(
         "a BERT of 4 × 256 from nothing, in the papers' geometry", encoder="mini", start_steps=20_000, start_lr=5e-4,
