@@ -9,6 +9,8 @@ of the recipe answers the real questions of the set. From the scores of each que
     unmixed   in rows of adapt.json that have it: the same without the original encoder's half of the weights
     regret    the best system's nDCG@10 minus that of the recommended one: without labels, and with 30, 100 and 300 real
               questions to choose by (means over 200 random draws, measured on the questions that were not drawn)
+    judged    the same after people judged 30, 100 or 300 questions of a search log (`--questions`, `--judge`): the labels
+              stand for people, who see the best passages of each system alone, and the other questions have pseudo-labels
 
 A set is a part of its source: questions in equal distances, all documents that answer them, and other documents up to
 `--passages`. Choices are made on the split `dev` (`train` where a set has no other); `test` is reported. A finished step is
@@ -26,7 +28,7 @@ import json
 import random
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,14 +38,18 @@ import numpy as np
 from qontext import api
 from qontext.adapt import recipes, state, verdict
 from qontext.adapt.config import AdaptConfig, Request
-from qontext.adapt.expectation import SplitEvidence, evidence, expected
+from qontext.adapt.expectation import BASE, SplitEvidence, evidence, expected
+from qontext.adapt.judgments import POOL
 from qontext.adapt.plan import Plan
 from qontext.adapt.prepare import prepare
 from qontext.adapt.survey import survey
 from qontext.data.collection import load_collection, passage_row
 from qontext.data.lines import write_jsonl
+from qontext.data.runs import read_run
 from qontext.evaluation.comparison import difference
 from qontext.evaluation.gather import per_query
+from qontext.evaluation.measures import measure, parse
+from qontext.evaluation.ppi import estimate
 from qontext.frame import artifacts, log, machine
 from qontext.workflow.recipe import Recipe, read_recipe
 from qontext.workflow.run import run_recipe
@@ -125,7 +131,8 @@ def keep_whole(source: Path, work: Path, options: argparse.Namespace) -> None:
         }
         for name in names
     }
-    found = comparison(scores_of(steps, names, "generated"), {"test": scores})
+    generated = scores_of(steps, names, "generated")
+    found = comparison(generated, {"test": scores})
     chosen = scores[found["recommended"]]
     row = {
         **sizes,
@@ -134,6 +141,7 @@ def keep_whole(source: Path, work: Path, options: argparse.Namespace) -> None:
         "minutes": round(seconds / 60, 1),
         "measures": every,
         **found,
+        "judged": judged_regrets(steps, names, real, scores, evidence(generated, is_real=False)),
         "recommended against": {name: rounded(difference(values, chosen)) for name, values in scores.items()},
     }
     rows = json.loads(WHOLE.read_text("utf-8"))["sets"] if WHOLE.exists() else {}
@@ -153,10 +161,12 @@ def measured(source: Path, work: Path, options: argparse.Namespace) -> dict[str,
     run_recipe(Recipe(training.title, (*training.steps, *asked)), steps)
     names = recipes.systems(plan)
     of = {split: scores_of(steps, names, f"real-{split}") for split in sizes["questions"]}
+    generated = scores_of(steps, names, "generated")
     return {
         **sizes,
         "window": request.window,
-        **comparison(scores_of(steps, names, "generated"), of),
+        **comparison(generated, of),
+        "judged": judged_regrets(steps, names, real, of["test"], evidence(generated, is_real=False)),
     }
 
 
@@ -179,6 +189,44 @@ def adapted(
     run_recipe(training, steps)
     with_real_questions(work, steps, sizes)
     return request, plan, training, sizes
+
+
+def judged_regrets(
+    steps: Path, names: list[str], data: Path, test: Scores, generated: SplitEvidence
+) -> dict[str, float]:
+    """The mean regret after people judged so many of the questions, as `adapt --questions --judge` asks them to: the best
+    passages of each system are pooled, and its pseudo-label is the first passage of the best untrained system."""
+    runs = {name: read_run(steps / f"{name}-real-test") for name in names}
+    qrels = load_collection(data).qrels("test")
+    queries, _ = per_query(artifacts.open_artifact(steps / f"score-{BASE}-real-test"))
+    guessed: dict[str, dict[str, int]] = {}
+    pooled: dict[str, dict[str, int]] = {}
+    for query in queries:
+        guessed[query] = {hit.passage: 1 for hit in runs["tokens-start"].get(query, ())[:1]}
+        seen = {hit.passage for run in runs.values() for hit in run.get(query, ())[:POOL]} | guessed[
+            query
+        ].keys()
+        pooled[query] = {passage: qrels[query].get(passage, 0) for passage in seen}
+    machine, own = (
+        {name: _in_order(measure(run, labels, parse(MAIN)), queries) for name, run in runs.items()}
+        for labels in (guessed, pooled)
+    )
+
+    def seen_by_people(seen: np.ndarray) -> SplitEvidence:
+        found = {
+            name: estimate(machine[name] - machine[BASE], own[name][seen] - own[BASE][seen], seen)
+            for name in names
+        }
+        changes = {name: one.mean for name, one in found.items()}
+        return SplitEvidence(changes, {name: one.error for name, one in found.items()}, True, len(seen))
+
+    return {str(few): regret for few, regret in regrets_with(test, generated, seen_by_people)}
+
+
+def _in_order(result: Any, queries: Sequence[str]) -> np.ndarray:
+    """The values of these questions; 0 where nothing is relevant."""
+    of = dict(zip(result.queries, np.nan_to_num(result.values[MAIN]), strict=True))
+    return np.array([of.get(query, 0.0) for query in queries])
 
 
 def with_real_questions(work: Path, steps: Path, sizes: dict[str, Any]) -> Path:
@@ -209,6 +257,10 @@ def comparison(generated: Scores, of: Mapping[str, Scores]) -> dict[str, Any]:
     best = max(test, key=lambda name: test[name].mean())
     baseline = "hybrid-start"
     gain = difference(test[baseline], test[chosen])
+
+    def labeled(seen: np.ndarray) -> SplitEvidence:
+        return evidence({name: values[seen] for name, values in test.items()}, is_real=True)
+
     return {
         "generated": means(generated),
         **{split: means(scores) for split, scores in of.items()},
@@ -217,26 +269,30 @@ def comparison(generated: Scores, of: Mapping[str, Scores]) -> dict[str, Any]:
         "gain": {"over": baseline, **rounded(gain)},
         "regret": {
             "0": round(float(test[best].mean() - test[chosen].mean()), 4),
-            **{str(few): regret for few, regret in regrets_with(test, evidence(generated, is_real=False))},
+            **{
+                str(few): regret
+                for few, regret in regrets_with(test, evidence(generated, is_real=False), labeled)
+            },
         },
     }
 
 
-def regrets_with(test: Scores, generated: SplitEvidence) -> Iterator[tuple[int, float]]:
-    """Numbers of real questions to choose by, and the mean regret on the others."""
+def regrets_with(
+    test: Scores, generated: SplitEvidence, evidence_of: Callable[[np.ndarray], SplitEvidence]
+) -> Iterator[tuple[int, float]]:
+    """Numbers of questions to choose by, and the mean regret on the others."""
     count = len(next(iter(test.values())))
     for few in FEW:
         if count - few >= 30:
             rng = np.random.default_rng(few)
             draws = (rng.permutation(count) for _ in range(DRAWS))
-            found = [regret_of(test, generated, draw[:few], draw[few:]) for draw in draws]
+            found = [regret_of(test, [evidence_of(draw[:few]), generated], draw[few:]) for draw in draws]
             yield few, round(float(np.mean(found)), 4)
 
 
-def regret_of(test: Scores, generated: SplitEvidence, seen: np.ndarray, others: np.ndarray) -> float:
-    """The regret on the other questions of what is chosen on the seen ones."""
-    real = evidence({name: values[seen] for name, values in test.items()}, is_real=True)
-    chosen = verdict.choose(expected([real, generated]))
+def regret_of(test: Scores, found: list[SplitEvidence], others: np.ndarray) -> float:
+    """The regret on the other questions of what is chosen by this evidence."""
+    chosen = verdict.choose(expected(found))
     left = {name: float(values[others].mean()) for name, values in test.items()}
     return max(left.values()) - left[chosen]
 

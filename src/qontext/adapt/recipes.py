@@ -153,7 +153,7 @@ def _preparing(request: Request, plan: Plan) -> Iterator[Step]:
 
 
 def _asking(request: Request, plan: Plan) -> Generator[Step, None, str | None]:
-    """The hits of the untrained system for real questions without labels: pseudo-labels. Returns the run."""
+    """The hits of the best untrained system for real questions without labels: pseudo-labels. Returns the run."""
     if request.questions is None:
         return None
     questions = {
@@ -173,7 +173,17 @@ def _asking(request: Request, plan: Plan) -> Generator[Step, None, str | None]:
     runs = ["@asked-bm25", "@asked-dense"]
     fusing = {"runs": runs, "method": "zscore", "weights": [*WEIGHTS], "k": RERANKED}
     yield Step.of("asked-answers", fusing, verb="fuse")
-    return "@asked-answers"
+    if not plan.tokens:
+        return "@asked-answers"
+    texts = {"queries": request.questions, "passages": "@split"}
+    by_tokens = {"run": "@asked-answers", **texts, "tokens": "@asked-vectors", "k": RERANKED}
+    yield Step.of("asked-by-tokens", by_tokens, verb="rerank")
+    both = {
+        "runs": ["@asked-answers", "@asked-by-tokens"],
+        "weights": [round(1 - TOKEN_WEIGHT, 3), TOKEN_WEIGHT],
+    }
+    yield Step.of("asked-answers-by-tokens", {**fusing, **both}, verb="fuse")
+    return "@asked-answers-by-tokens"
 
 
 def _reading(request: Request, plan: Plan, texts: str, encoder: str) -> dict[str, Any]:
