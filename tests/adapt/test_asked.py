@@ -34,7 +34,10 @@ def test_real_questions_are_learned_from_imitated_and_judged(
     assert open_artifact(steps / "generate").inputs["like"]["path"] == str(log)
     holdout = open_artifact(steps / "holdout")
     assert holdout.summary["asked_questions"] == {"train": 20, "asked": 20}
-    collection, found = load_collection(steps / "holdout" / "measured"), read_run(steps / "asked-answers-by-tokens")
+    collection, found = (
+        load_collection(steps / "holdout" / "measured"),
+        read_run(steps / "asked-answers-by-tokens"),
+    )
     asked, texts = collection.qrels("asked"), read_queries(log)
     assert all(judged == {found[id.removeprefix("asked:")][0].passage: 1} for id, judged in asked.items())
     held = {passage for judged in collection.qrels("generated").values() for passage in judged}

@@ -13,6 +13,19 @@ from tests.tiny import WORDS, save_sentence_bert, write_collection
 from qontext import api
 
 SEARCH: dict[str, Any] = {"split": "test", "k": 3, "precision": "fp32", "device": "cpu"}
+LATE: dict[str, Any] = {
+    "passages": "data",
+    "encoder": "encoder",
+    "representation": "tokens",
+    "token_dimensions": 8,
+    "query_length": 16,
+    "passage_length": 32,
+    "steps": 1,
+    "batch_size": 2,
+    "passages_per_query": 2,
+    "device": "cpu",
+}
+"""One step of fine-tuning to vectors of tokens."""
 
 
 def write_beir(folder: Path) -> Path:
@@ -44,6 +57,10 @@ def tree(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         api.index("vectors", backend="faiss-hnsw", out="hnsw")
         api.search("bm25", data="data", split="test", k=5, out="run")
         api.search("vectors", data="data", out="run2", **SEARCH)
+        api.mine("run", "data", data="data", split="test", per_query=2, out="groups")
+        api.finetune("groups", out="late", **LATE)
+        api.encode("data", encoder="late", max_length=32, precision="fp32", device="cpu", out="multi")
+        api.index("multi", backend="residual", centroids=16, out="residual")
         api.evaluate("run", "data", split="test", out="scores")
         api.fuse(("run", "run2"), tune="data/qrels/test.tsv", method="zscore", steps=2, out="fused")
     return root

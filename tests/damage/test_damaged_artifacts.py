@@ -48,6 +48,7 @@ READERS: dict[str, Callable[[], Any]] = {
     "vectors": lambda: fresh(api.search, "vectors", **DENSE),
     "bm25": lambda: fresh(api.search, "bm25", **SEARCH),
     "hnsw": lambda: fresh(api.search, "hnsw", **DENSE),
+    "residual": lambda: fresh(api.search, "residual", **DENSE),
     "scores": lambda: fresh(api.report, ("scores",)),
     "fused": lambda: fresh(api.fuse, ("run", "run2"), weights_from="fused", method="zscore"),
 }
@@ -97,6 +98,8 @@ def part_names() -> Iterator[tuple[str, str]]:
     yield from (("hnsw", name) for name in ("index.faiss", "numbers.npy", "ids.parquet"))
     bm25 = ("data.csc.index.npy", "indices.csc.index.npy", "indptr.csc.index.npy", "ids.parquet")
     yield from (("bm25", f"bm25/{name}") for name in (*bm25, "params.index.json", "vocab.index.json"))
+    residual = ("codec.json", "centroids.npy", "starts.npy", "tokens.npy", "residuals.npy")
+    yield from (("residual", name) for name in (*residual, "list-starts.npy", "lists.npy", "ids.parquet"))
     yield from (("scores", name) for name in ("queries.parquet", "curves.json"))
 
 
@@ -144,6 +147,18 @@ CHANGED: list[tuple[str, str, bytes, str]] = [
     ("hnsw", "numbers.npy", npy(np.arange(300) + 1), "its numbers are not below 300"),
     ("hnsw", "numbers.npy", npy(np.arange(299)), "its shape is (299,)"),
     ("hnsw", "ids.parquet", parquet(id=["a"] * 299), "its shape is (300,), expected 299"),
+    ("residual", "lists.npy", npy(np.zeros(9, np.uint16)), "does not cover the 9 entries"),
+    ("residual", "tokens.npy", npy(np.full(5_100, 200, np.uint8)), "its numbers are not below 16"),
+    ("residual", "starts.npy", npy(np.arange(9)), "its shape is (9,), expected 301"),
+    ("residual", "centroids.npy", npy(np.zeros((2, 8), np.float32)), "its shape is (17,), expected 3"),
+    ("residual", "centroids.npy", npy(np.zeros((16, 8), np.int64)), "its type is int64"),
+    (
+        "residual",
+        "codec.json",
+        b'{"edges": [0.0], "values": [0.0, 1.0, 2.0], "normalized": true}',
+        "1 borders for 3",
+    ),
+    ("residual", "codec.json", b"{}", "edges: field required"),
     ("bm25", "bm25/ids.parquet", parquet(id=["a"] * 299), "it has 300 passages and 299 ids"),
     ("bm25", "bm25/indptr.csc.index.npy", npy(np.array([0, 9, 3])), "do not ascend"),
     ("bm25", "bm25/vocab.index.json", b'{"river": 99999}', "its term numbers are out of range"),

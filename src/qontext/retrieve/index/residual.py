@@ -284,6 +284,9 @@ class Residual(Backend):
         for name, begins, values in ((STARTS, starts, tokens), (LIST_STARTS, list_starts, lists)):
             if begins[0] or begins[-1] != len(values) or (np.diff(begins) < 0).any():
                 raise damaged(folder / name, f"it does not cover the {len(values):,} entries")
+        for name, values, count in ((TOKENS, tokens, centroids), (LISTS, lists, len(ids))):
+            if values.max(initial=0) >= count:
+                raise damaged(folder / name, f"its numbers are not below {count:,}")
         packed = Packed(starts, tokens), Packed(starts, residuals), Packed(list_starts, lists)
         probes, candidates = (artifact.config.take(name, int) for name in ("probes", "candidates"))
         return ResidualIndex(ids, codec, *packed, probes, candidates)
