@@ -53,8 +53,8 @@ COMMANDS = {
     "mine": "mine search-bm25 labeled/qrels/train.tsv --data labeled --depth 20 --per-query 3",
     "finetune": f"finetune mine --passages labeled --encoder pretrain --steps 7 --dev labeled --dev-every 3 {LENGTHS} "
     f"{TRAINING}",
-    "finetune-multi": "finetune mine --passages labeled --encoder pretrain --representation tokens --steps 5 --token-dimensions 16 "
-    f"{LENGTHS} {TRAINING}",
+    "finetune-multi": "finetune mine --passages labeled --encoder pretrain --representation tokens --token-dimensions 16 "
+    f"--steps 5 {LENGTHS} {TRAINING}",
     "train-reranker": f"train-reranker mine --passages labeled --encoder pretrain --steps 7 {TRAINING}",
     "encode": "encode labeled --encoder finetune --precision fp32",
     "encode-tokens": "encode labeled --encoder finetune --window 16 --tokens --precision fp32",
