@@ -10,14 +10,15 @@ trains another encoder in about the same time, from the same passages and genera
     half       half of the steps; the two arms below continue from it
     self       … with the scores that BM25, this encoder and its tokens together have for a query's passages (KL)
     teacher    … with the similarities of a larger encoder (KL)
+    titles     half of the contexts are the passage's title, which the passage itself then leaves out
     tokens     a contrastive loss between tokens (MaxSim) beside that of vectors
     share-…    not trained again: so many percent of the initial weights, where `adapt` takes half
     splade     not trained: a SPLADE retriever beside BM25 and the vectors of the encoder, at .15 and .3 of all
 
 Every arm's encoder is searched as in `adapt`: by itself, with BM25, and with its tokens. Writes adapt_arms.json beside this
 file: nDCG@10 of the systems, and the differences from `adapt` with the p of the paired randomization test, not corrected;
-rows of other sets are kept. A finished step is not run again. The arms that continue from `half` need it; those that end
-without the initial weights (self and teacher) stand beside `share-0`, too.
+rows of other sets, and with `--arms` of other arms, are kept. A finished step is not run again. The arms that continue from
+`half` need it; those that end without the initial weights (self and teacher) stand beside `share-0`, too.
 """
 
 from __future__ import annotations
@@ -37,8 +38,10 @@ from adapt import MAIN, adapted, means, rounded, scores_of
 from qontext.adapt import recipes
 from qontext.adapt.config import Request
 from qontext.adapt.plan import Plan
+from qontext.data.collection import read_passages
 from qontext.evaluation.comparison import difference
 from qontext.frame import artifacts, log, machine
+from qontext.queries.generators.file import read_queries_by_passage
 from qontext.workflow.recipe import Recipe, Step
 from qontext.workflow.run import run_recipe
 
@@ -72,6 +75,8 @@ def main() -> None:
         row = measured(source, options.work / source.name, options)
         print(json.dumps({source.name: row}), flush=True)
         sets = json.loads(OUT.read_text("utf-8"))["sets"] if OUT.exists() else {}
+        if options.arms and source.name in sets:
+            row["arms"] = {**sets[source.name]["arms"], **row["arms"]}
         result = {
             "settings": {name: getattr(options, name) for name in ("steps", "seed")},
             "machine": machine.describe(),
@@ -97,6 +102,8 @@ def measured(source: Path, work: Path, options: argparse.Namespace) -> dict[str,
 
     earlier: list[Step] = []
     encoders = [(arm, added, f"@{added[-1].name}") for arm, added in trained(own, request, options)]
+    if titled := with_titles(steps, own["pretrain"]):
+        encoders.append(("titles", titled, f"@{titled[-1].name}"))
     encoders += [(arm, [], str(folder)) for arm, folder in mixed(steps, request)]
     for arm, added, encoder in encoders:
         earlier += added
@@ -170,6 +177,29 @@ def trained(
         Step.of("teacher-queries", every, verb="search"),
     ]
     yield "teacher", [*teaching, distilled("teacher", "@teacher-queries", TEACHER_TEMPERATURE, options)]
+
+
+def with_titles(steps: Path, pretrain: Step) -> list[Step]:
+    """The steps of the arm with titles; none where passages have no title."""
+    queries: dict[str, list[str]] = {}
+    for passage, texts in read_queries_by_passage(steps / "filter"):
+        queries.setdefault(passage, []).extend(texts)
+    titles = {passage.id: " ".join(passage.title.split()) for passage in read_passages(steps / "split")}
+    rows = [
+        f"{passage}\t{text}\n"
+        for passage, own in queries.items()
+        for text in (*own, *([titles[passage]] * len(own) if titles[passage] else []))
+    ]
+    if not any(titles.values()):
+        return []
+    file = steps / "titles.tsv"
+    file.write_text("".join(rows), "utf-8")
+    most = 2 * max(map(len, queries.values()))
+    reading = {"passages": "@split", "generator": "file", "queries": str(file), "per_passage": most}
+    return [
+        Step.of("titled", reading, verb="generate"),
+        changed(pretrain, "titles", {"queries": "@titled", "title": "leave"}),
+    ]
 
 
 def mixed(steps: Path, request: Request) -> Iterator[tuple[str, Path]]:

@@ -346,6 +346,13 @@ def adapt_whole(content: dict[str, Any]) -> Rows:
             cells += [_score(own[m], bold=own[m] == best[m]) for m in measures]
             cells.append("" if system == row["recommended"] else "< .001" if p < 0.001 else f"{p:.3f}"[1:])
         rows.append([title, *cells])
+    for number in ("0", "30", "100", "300"):
+        name = f"regret after {number} judgments" if number != "0" else "regret without labels"
+        regrets = [(row["regret"] if number == "0" else row["judged"]).get(number) for row in sets.values()]
+        empty = [""] * len(measures)
+        rows.append(
+            [name, *(c for regret in regrets for c in ("–" if regret is None else _score(regret), *empty))]
+        )
     return rows
 
 
@@ -353,6 +360,7 @@ ARMS = {
     "adapt": "as `adapt` does",
     "frozen": "lower half of the layers frozen, half as many more steps",
     "filtered": "queries filtered by the original encoder, too",
+    "titles": "titles as queries, too",
     "tokens": "a loss between tokens, too (weight 1)",
     "share-0": "no initial weights instead of half",
     "share-25": "a quarter of the initial weights",
