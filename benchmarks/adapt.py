@@ -51,7 +51,8 @@ from qontext.evaluation.gather import per_query
 from qontext.evaluation.measures import measure, parse
 from qontext.evaluation.ppi import estimate
 from qontext.frame import artifacts, log, machine
-from qontext.workflow.recipe import Recipe, read_recipe
+from qontext.retrieve.system import ENCODERS
+from qontext.workflow.recipe import Recipe, Step, read_recipe
 from qontext.workflow.run import run_recipe
 
 OUT = Path(__file__).with_suffix(".json")
@@ -114,9 +115,13 @@ def keep_whole(source: Path, work: Path, options: argparse.Namespace) -> None:
     assert planned is not None
     training = read_recipe(str(out / state.RECIPE))
     steps = out / state.STEPS
-    real = with_real_questions(work, steps, sizes)
-    asked = list(recipes.searches(planned.request, planned.plan, "test", str(real), "real-test"))
-    run_recipe(Recipe(training.title, (*training.steps, *asked)), steps)
+    is_whole = planned.plan.pool >= planned.plan.passages
+    real = with_real_questions(work, steps, sizes) if is_whole else work / "set"
+    asked = recipes.searches(planned.request, planned.plan, "test", str(real), "real-test")
+    renamed = {} if is_whole else {f"@{encoder}-vectors": f"@{encoder}-all" for encoder in ENCODERS}
+    encoding = [] if is_whole else list(encoding_all(training, real, out))
+    searching = [step.renamed(renamed) for step in asked]
+    run_recipe(Recipe(training.title, (*training.steps, *encoding, *searching)), steps)
     seconds = sum(
         artifacts.open_artifact(steps / step.name).meta["made"]["seconds"] for step in training.steps
     )
@@ -147,6 +152,17 @@ def keep_whole(source: Path, work: Path, options: argparse.Namespace) -> None:
     rows = json.loads(WHOLE.read_text("utf-8"))["sets"] if WHOLE.exists() else {}
     result = {"sets": {**rows, source.name: row}, "machine": machine.describe()}
     WHOLE.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+
+
+def encoding_all(training: Recipe, passages: Path, out: Path) -> Iterator[Step]:
+    """The vectors of all passages, where `adapt` measured on a part of them and indexed all for one encoder."""
+    of = {step.name: step for step in training.steps}
+    indexed = json.loads((out / "adapted.json").read_text())["verdict"]["encoder"]
+    for encoder in (encoder for encoder in ENCODERS if f"{encoder}-vectors" in of):
+        step = of[f"{encoder}-vectors"]
+        reuse = str(out / "index" / "vectors") if encoder == indexed else f"@{step.name}"
+        settings = {**step.settings, "texts": str(passages), "reuse": reuse}
+        yield replace(step, name=f"{encoder}-all", settings=settings)
 
 
 def measured(source: Path, work: Path, options: argparse.Namespace) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Claim:
     """The claim of a paper, as differences that must be positive: (baseline, candidate) arms, at numbers of labels.
 
-    `published` is the paper's difference in points, where it has one in the same measure; `faults` name what else may
+    `published` is the paper's difference in points, of retriever 1 where stages are not compared, in the same measure; `faults` name what else may
     decide the differences here, by the keys of `FAULTS`."""
 
     text: str
@@ -34,16 +34,16 @@ ALL = ("titles", "directions", "cut")
 CLAIMS = (
     Claim("Queries are better contexts than passages: coCondenser", "Wu et al. 2023, table 1",
           (("cocondenser-passage", "cocondenser-query"), ("cocondenser-passage", "cocondenser-gold")),
-          published=0.4, faults=("titles", "cut")),
+          published=0.4, faults=ALL),
     Claim("… in R@100, where passages as false negatives would show", "Wu et al. 2023, section 1",
           (("cocondenser-passage", "cocondenser-query"),), faults=("titles", "cut"), measure="R@100"),
     Claim("Queries are better contexts than passages: CoT-MAE, 1,500 steps", "Wu et al. 2023, table 1",
-          (("cot-mae-passage-long", "cot-mae-query-long"),), published=1.4, faults=("cut", "untuned")),
+          (("cot-mae-passage-long", "cot-mae-query-long"),), published=1.4, faults=("directions", "cut", "untuned")),
     Claim("More relevant passages are better contexts: contrastive", "nobody's yet; Wu et al. 2023, section 1, implies it",
           (("contrastive-lower", "contrastive-upper"), ("contrastive-passage", "contrastive-near")), faults=("untuned",)),
     Claim("Queries are better contexts than passages: contrastive, keyphrases", "Wu et al. 2023, table 1, with another loss",
           (("contrastive-passage", "contrastive-query"), ("contrastive-near", "contrastive-query")),
-          faults=("cut", "untuned")),
+          faults=("titles", "cut", "untuned")),
     Claim("Pre-training with contexts is better than none", "Gao & Callan 2022, table 3; Wu et al. 2022, table 1",
           (("none", "cocondenser-passage"), *NONE), published=4.8, faults=ALL),
     Claim("… and better than MLM on the same passages", "the same",
@@ -51,7 +51,7 @@ CLAIMS = (
            ("mlm-long", "cocondenser-query-long"), ("mlm-long", "cot-mae-query-long"),
            ("mlm-timed", "cocondenser-passage"), ("mlm-timed", "cocondenser-query-timed")), faults=ALL),
     Claim("coCondenser is better than Condenser", "Gao & Callan 2022, tables 4 and 5",
-          (("condenser", "cocondenser-passage"),), published=1.6, faults=("directions", "cut")),
+          (("condenser", "cocondenser-passage"),), published=1.9, faults=("directions", "cut")),
     Claim("Reconstructing the context is better than contrasting it: CoT-MAE over coCondenser, keyphrases, 1,500 steps",
           "Wu et al. 2022, table 1", published=1.2,
           why_not="only CoT-MAE and MLM have cells of 1,500 steps"),
@@ -62,9 +62,9 @@ CLAIMS = (
     Claim("A Condenser head helps without contexts, in 150 steps", "Gao & Callan 2021", (("mlm", "condenser"),),
           faults=("directions",)),
     Claim("Five queries for each passage are better than one", "Wu et al. 2023, table 3",
-          (("cocondenser-one-query", "cocondenser-query"),), published=0.1, faults=("cut",)),
+          (("cocondenser-one-query", "cocondenser-query"),), published=-0.3, faults=("cut",)),
     Claim("Queries alone are better than a mixture of queries and passages: coCondenser", "Wu et al. 2023, table 4",
-          (("cocondenser-mixed", "cocondenser-query"),), published=0.3, faults=("titles", "cut")),
+          (("cocondenser-mixed", "cocondenser-query"),), published=0.0, faults=("titles", "cut")),
     Claim("It is the query that counts, not merely a short text of the passage", "Wu et al. 2023, section 1",
           (("cocondenser-span", "cocondenser-query"), ("cocondenser-span", "cocondenser-gold")),
           faults=("titles", "cut")),
@@ -79,20 +79,17 @@ CLAIMS = (
     Claim("MLM and a new Condenser head beside the contrastive loss on keyphrases are needed",
           "not Gao & Callan 2022, table 4: there, contexts are passages and the head is that of a Condenser",
           (("contrastive-query", "cocondenser-query"), ("contrastive-query-long", "cocondenser-query-long"),
-           ("contrastive-query-timed", "cocondenser-query-timed")), faults=("directions", "untuned")),
+           ("contrastive-query-timed", "cocondenser-query-timed"), ("contrastive-unmasked", "cocondenser-query")),
+          faults=("directions", "untuned")),
     Claim("Masking what is contrasted helps", "nobody's yet", (("contrastive-unmasked", "contrastive-query"),),
           faults=("cut",)),
     Claim("A Condenser is the better start for coCondenser: 150 steps of it", "Gao & Callan 2022, section 3.2",
           (("cocondenser-query", "cocondenser-warm"),), faults=("cut",)),
     Claim("Stage 2, with mined negatives, is better than stage 1", "Gao & Callan 2022, table 5; Wu et al. 2023, table 1",
-          (("cocondenser-query", "cocondenser-query-stage-2"),), published=1.8, faults=("cut",)),
+          (("cocondenser-query", "cocondenser-query-stage-2"),), published=2.0, faults=("cut",)),
     Claim("Reconstructing the words of the context beside the contrastive loss is better than coCondenser's head",
           "nobody's yet", (("cocondenser-query", "bow-contrastive"), ("cocondenser-gold", "bow-contrastive-gold")),
           faults=("cut", "untuned")),
-    Claim("The contrastive loss alone is better than coCondenser, both with keyphrases", "nobody's yet",
-          (("cocondenser-query", "contrastive-query"), ("cocondenser-query-timed", "contrastive-query-timed"),
-           ("cocondenser-query", "contrastive-unmasked"), ("cocondenser-query-long", "contrastive-query-long")),
-          faults=("directions", "untuned")),
     Claim("Late interaction gains from the same pre-training, and is better than its vector", "nobody's yet",
           (("none-tokens", "contrastive-query-tokens"), ("contrastive-query", "contrastive-query-tokens")),
           faults=("cut",)),

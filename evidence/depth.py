@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from clusters import clusters_of
 from differences import over_sets
 from study import ARMS, MINED, PILOT, SCALES
 from systems import MAIN, TITLES, Key, amounts_of, labeled, place_of, systems_of, values_of
@@ -20,6 +21,8 @@ from qontext.evaluation.tables import Cell, Row, Table
 PRIMARY = (("cot-mae-passage", "cot-mae-query"), ("cocondenser-passage", "cocondenser-query"))
 """(passages, keyphrases): each is compared as retriever 1 and as retriever 2."""
 MARGIN = 0.005
+LEVEL = 0.9875
+"""Of intervals: 95 % over the four primary comparisons together."""
 SEEDS = (1, 2)
 """Both are run before a verdict."""
 SECONDARY = (
@@ -105,8 +108,11 @@ def compared(
             columns = [values.get((place, labels, arm), {}) for place in places for arm in pair]
             seeds = tuple(sorted(set.intersection(*map(set, columns))))
             means = [np.mean([of[seed][MAIN] for seed in seeds], axis=0) for of in columns] if seeds else []
-            both = list(zip(means[::2], means[1::2]))
-            found.append(Comparison(*pair, retriever, seeds, over_sets(both) if both else None))
+            both = [
+                (a, b, clusters_of(place, len(a))) for place, a, b in zip(places, means[::2], means[1::2])
+            ]
+            difference = over_sets(both, LEVEL) if both else None
+            found.append(Comparison(*pair, retriever, seeds, difference))
     corrected = holm([one.difference.p if one.difference else 1.0 for one in found])
     return [
         Comparison(one.baseline, one.candidate, one.retriever, one.seeds, one.difference, p)
@@ -132,7 +138,7 @@ def tables(cells: Sequence[dict[str, Any]], scale: str = "depth") -> dict[str, T
 
 def compared_table(comparisons: Sequence[Comparison], *, has_verdict: bool = True) -> Table:
     """Differences in points; those not measured yet are left out."""
-    columns = ["baseline", "candidate", "retriever", "seeds", "difference", "95 %", "p"]
+    columns = ["baseline", "candidate", "retriever", "seeds", "difference", f"{100 * LEVEL:g} %", "p"]
     table = Table([*columns, "verdict"] if has_verdict else columns)
     for one in comparisons:
         if d := one.difference:

@@ -1,64 +1,71 @@
-"""Differences of arms over the same questions, drawn once and kept beside the cells."""
+"""Differences of arms over the same questions, by their documents, drawn once and kept beside the cells."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import numpy as np
+from clusters import Ints
 
-from qontext.evaluation.comparison import Difference, difference, randomization_test
+from qontext.evaluation.comparison import Difference, randomization_test
 from qontext.evaluation.measures import Floats
 
 COARSE, FINE = 0.002, 200_000
 """Permutations of differences whose p, after the usual number of them, is at most COARSE."""
 FIELDS = tuple(field.name for field in fields(Difference))
-RESAMPLES = 10_000
+RESAMPLES, BLOCK = 10_000, 500
 DRAWN: dict[str, Difference] = {}
 """Differences by the digest of the values, drawn before or now."""
 
 
-def precise(a: Floats, b: Floats) -> Difference:
-    """A difference whose p is drawn more finely where it is small: it is multiplied by the number of differences here.
-    Differences of the same values are drawn once, and kept beside the cells."""
-    key = hashlib.blake2b(a.tobytes() + b.tobytes(), digest_size=8).hexdigest()
-    if key not in DRAWN:
-        first = difference(a, b)
-        p = first.p if first.p > COARSE else randomization_test(b - a, permutations=FINE)
-        DRAWN[key] = replace(first, p=p)
-    return DRAWN[key]
+def precise(a: Floats, b: Floats, clusters: Ints) -> Difference:
+    """The difference of one set."""
+    return over_sets([(a, b, clusters)])
 
 
-def over_sets(sets: Sequence[tuple[Floats, Floats]]) -> Difference:
+def over_sets(sets: Sequence[tuple[Floats, Floats, Ints]], level: float = 0.95) -> Difference:
     """The difference averaged over sets, which count equally however many questions they have:
 
         d = 1/S Σ_s mean over the questions q of s of (b_q - a_q)
 
-    The randomization test swaps the two scores of single questions; the bootstrap draws from each set as many questions as
-    it has. Drawn once, too."""
-    key = hashlib.blake2b(b"".join(a.tobytes() + b.tobytes() for a, b in sets), digest_size=8).hexdigest()
+    Questions about the same document (`clusters` [Q]) are no independent draws: the randomization test swaps the two scores
+    of all questions of a cluster at once, and the bootstrap draws as many clusters from each set as it has. p is drawn more
+    finely where it is small: it is multiplied by the number of differences of a claim. Differences of the same values are
+    drawn once, and kept beside the cells."""
+    content = b"".join(part.tobytes() for of in sets for part in of) + str(level).encode()
+    key = hashlib.blake2b(content, digest_size=8).hexdigest()
     if key not in DRAWN:
-        deltas = [b - a for a, b in sets]
-        weighted = np.concatenate([delta / len(delta) / len(deltas) for delta in deltas])
-        random, means = np.random.default_rng(42), np.zeros(RESAMPLES)
-        for delta in deltas:
-            n = len(delta)
-            means += [delta[random.integers(0, n, n, dtype=np.int32)].mean() for _ in range(RESAMPLES)]
-        low, high = np.quantile(means / len(deltas), [0.025, 0.975])
+        random, means, swapped = np.random.default_rng(42), np.zeros(RESAMPLES), []
+        for a, b, clusters in sets:
+            sums, sizes = np.bincount(clusters, b - a), np.bincount(clusters)
+            swapped.append(sums / len(a) / len(sets))
+            means += resampled(sums, sizes, random) / len(sets)
+        changes, weighted = np.concatenate([b - a for a, b, _ in sets]), np.concatenate(swapped)
+        low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
         p = randomization_test(weighted)
         DRAWN[key] = Difference(
             mean=float(weighted.sum()),
             low=float(low),
             high=float(high),
             p=p if p > COARSE else randomization_test(weighted, permutations=FINE),
-            wins=int((weighted > 0).sum()),
-            losses=int((weighted < 0).sum()),
-            ties=int((weighted == 0).sum()),
+            wins=int((changes > 0).sum()),
+            losses=int((changes < 0).sum()),
+            ties=int((changes == 0).sum()),
         )
     return DRAWN[key]
+
+
+def resampled(sums: Floats, sizes: Ints, random: np.random.Generator) -> Floats:
+    """[R] the means of questions of clusters that are drawn with replacement."""
+    means = np.empty(RESAMPLES)
+    for start in range(0, RESAMPLES, BLOCK):
+        drawn = random.integers(0, len(sums), (min(BLOCK, RESAMPLES - start), len(sums)))
+        means[start : start + BLOCK] = sums[drawn].sum(1) / sizes[drawn].sum(1)
+    return means
 
 
 def read_drawn(file: Path) -> dict[str, Difference]:

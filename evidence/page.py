@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import depth
 import numpy as np
 from claims import CLAIMS, Claim
+from clusters import clusters_of
 from curves import depth_curves, learning
 from differences import DRAWN, precise, read_drawn, write_drawn
 from record import read_cells
@@ -50,8 +51,15 @@ HERE = Path(__file__).parent
 PAGES = ("evidence.md", "evidence-tables.md", "depth.md")
 INK = "#808080"
 """Of figures' text: readable on a light and on a dark page."""
-WORDS = ("reproduced", "reproduced in part", "mixed", "contradicted", "inconclusive")
+WORDS = ("reproduced", "reproduced in part", "mixed", "contradicted in part", "contradicted", "inconclusive")
 """Verdicts, in the order in which a row names those of several starts and sets."""
+
+PARTS = {"with labels": True, "without labels": False}
+"""The columns of verdicts: what papers publish is with labels."""
+CEILING = 0.99
+"""Mean of a baseline above which nothing can be better."""
+SEEDS = 3
+"""Seeds below which no difference is called absent: intervals are over questions alone."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +74,11 @@ class Test:
     seeds: int
     difference: Difference
     p: float
+
+    @property
+    def is_labeled(self) -> bool:
+        """True after fine-tuning on labels, as in the papers."""
+        return int(self.labels.partition("+")[0]) > 0
 
 
 def main() -> None:
@@ -96,18 +109,22 @@ def main() -> None:
 
 
 def tests_of(cells: Sequence[dict[str, Any]]) -> list[Test]:
-    """Every difference of every claim, over the seeds that both arms have; p values corrected over all of them."""
-    rows, values = [], values_of(cells)
+    """Every difference of every claim, over the seeds that both arms have; p values corrected over those of the claim."""
+    tests, values = [], values_of(cells)
     for claim in CLAIMS:
+        rows = []
         for data, labels in sorted({key[:2] for key in values if is_tested(key[1])}):
             for baseline, candidate in claim.pairs:
                 measure = claim.measure
                 both = [values.get((data, labels, arm), {}) for arm in (baseline, candidate)]
                 if seeds := sorted(both[0].keys() & both[1].keys()):
                     a, b = (np.mean([of_arm[seed][measure] for seed in seeds], axis=0) for of_arm in both)
-                    rows.append((claim, data, labels, baseline, candidate, len(seeds), precise(a, b)))
-    corrected = holm([row[-1].p for row in rows])
-    return [Test(*row, p) for row, p in zip(rows, corrected)]
+                    if a.mean() > CEILING:
+                        continue
+                    found = precise(a, b, clusters_of(data, len(a)))
+                    rows.append((claim, data, labels, baseline, candidate, len(seeds), found))
+        tests += [Test(*row, p) for row, p in zip(rows, holm([row[-1].p for row in rows]))]
+    return tests
 
 
 def is_tested(labels: str) -> bool:
@@ -127,9 +144,10 @@ def verdict(tests: Sequence[Test], claim: Claim) -> str:
     if any(helps):
         return "reproduced in part" if not any(harms) else "mixed"
     if any(harms):
-        return "contradicted"
+        return "contradicted" if all(harms) else "contradicted in part"
     highest = max(100 * test.difference.high for test in own)
-    if claim.published is not None and highest < claim.published:
+    is_comparable = all(test.is_labeled and test.seeds >= SEEDS for test in own)
+    if is_comparable and claim.published is not None and highest < claim.published:
         return f"no effect larger than {max(highest, 0):.1f}"
     return f"inconclusive (could show ≥ {max(map(detectable, own)):.1f} at 80 % power)"
 
@@ -163,7 +181,7 @@ def summary(tests: Sequence[Test], claim: Claim) -> str:
         word = verdict(there, claim).partition(" (could show")[0]
         found[word].append(max(map(detectable, there)))
     texts = {
-        word: word + (f" (could show ≥ {max(found[word]):.1f})" if word == "inconclusive" else "")
+        word: word + (f" (≥{max(found[word]):.1f})" if word == "inconclusive" else "")
         for word in sorted(found, key=lambda word: WORDS.index(word) if word in WORDS else len(WORDS))
     }
     if len(texts) < 2:
@@ -173,47 +191,40 @@ def summary(tests: Sequence[Test], claim: Claim) -> str:
 
 def verdicts_table(tests: Sequence[Test]) -> Table:
     """A row per claim, without places: what the page shows."""
-    table = Table(["claim", "published", "verdict", "differences", "confounded by"], is_prose=True)
+    table = Table(["claim", "published", *PARTS, "confounded by"], is_prose=True)
     for claim in CLAIMS:
-        points = [100 * test.difference.mean for test in tests if test.claim is claim]
-        ends = f"{min(points):+.1f} … {max(points):+.1f}" if points else "–"
         published = f"{claim.published:+.1f}" if claim.published is not None else "–"
-        texts = [claim.text, published, summary(tests, claim), ends, ", ".join(claim.faults) or "–"]
+        found = []
+        for is_labeled in PARTS.values():
+            own = [test for test in tests if test.claim is claim and test.is_labeled == is_labeled]
+            found.append(f"{summary(own, claim)}; {ends(own)}" if own else "–")
+        if not any(test.claim is claim for test in tests):
+            found[0] = "not tested"
+        texts = [claim.text, published, *found, ", ".join(claim.faults) or "–"]
         table.rows.append(Row(tuple(Cell(text, is_text=True) for text in texts)))
     return table
 
 
+def ends(tests: Sequence[Test]) -> str:
+    """The least and the greatest difference, in points."""
+    points = [100 * test.difference.mean for test in tests]
+    return f"{min(points):+.1f}…{max(points):+.1f}" if len(points) > 1 else f"{points[0]:+.1f}"
+
+
 def claims_table(tests: Sequence[Test]) -> Table:
-    columns = [
-        "claim",
-        "paper",
-        "published",
-        "verdict",
-        "confounded by",
-        "tested",
-        "better",
-        "worse",
-        "differences",
-    ]
+    columns = ["claim", "paper", "published", *PARTS, "confounded by", "tested", "better", "worse"]
     table = Table(columns, is_prose=True)
     for claim in CLAIMS:
         own = [test for test in tests if test.claim is claim]
-        points = [100 * test.difference.mean for test in own]
         signs = [np.sign(test.difference.mean) if test.p < 0.05 else 0 for test in own]
         published = f"{claim.published:+.1f}" if claim.published is not None else "–"
-        texts = [
-            Cell(text, is_text=True)
-            for text in (
-                claim.text,
-                claim.place,
-                published,
-                verdicts(tests, claim),
-                ", ".join(claim.faults) or "–",
-            )
-        ]
+        parts = ([test for test in own if test.is_labeled == is_labeled] for is_labeled in PARTS.values())
+        found = [verdicts(part, claim) if part else "–" for part in parts]
+        if not own:
+            found[0] = verdict([], claim)
+        texts = [claim.text, claim.place, published, *found, ", ".join(claim.faults) or "–"]
         numbers = [str(len(own)), str(signs.count(1)), str(signs.count(-1))]
-        ends = f"{min(points):+.1f} … {max(points):+.1f}" if points else ""
-        table.rows.append(Row((*texts, *map(Cell, (*numbers, ends)))))
+        table.rows.append(Row((*(Cell(text, is_text=True) for text in texts), *map(Cell, numbers))))
     return table
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.tiny import save_bert, write_inputs
 
 MODULES = (
-    "study", "claims", "steps", "sets", "record", "run", "systems", "differences", "page", "depth", "curves",
+    "study", "claims", "steps", "sets", "clusters", "record", "run", "systems", "differences", "page", "depth", "curves",
     "isotropy",
 )  # fmt: skip
 HERE = Path(__file__).resolve().parents[2] / "evidence"

@@ -34,8 +34,8 @@ def test_sets_count_equally_however_many_questions_they_have(modules: Any) -> No
     these reach .15 in absolute value: .125 + .025 with a sum of the four of at least 0 (6 + 4 + 1), and .125 - .025 with all
     four (1); as many negative ones."""
     sets = [
-        (np.array([0.0, 0.1]), np.array([0.5, 0.0])),
-        (np.array([0.2, 0.3, 0.4, 0.5]), np.array([0.3, 0.4, 0.5, 0.6])),
+        (np.array([0.0, 0.1]), np.array([0.5, 0.0]), np.arange(2)),
+        (np.array([0.2, 0.3, 0.4, 0.5]), np.array([0.3, 0.4, 0.5, 0.6]), np.arange(4)),
     ]
     d = modules["differences"].over_sets(sets)
     assert d.mean == pytest.approx(0.15) and d.p == pytest.approx(24 / 64)

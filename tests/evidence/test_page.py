@@ -69,6 +69,7 @@ def cell(arm: str, values: list[float], seed: int = 1) -> dict[str, Any]:
         (0.2, 0.5, 0.2, "reproduced in part"),
         (0.4, 0.6, 0.2, "mixed"),
         (0.4, 0.2, 0.2, "contradicted"),
+        (0.4, 0.2, 0.4, "contradicted in part"),
     ],
 )
 def test_a_verdict_follows_from_the_differences(
@@ -82,22 +83,51 @@ def test_a_verdict_follows_from_the_differences(
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "published", "expected"),
+    ("low", "high", "published", "seeds", "labels", "expected"),
     [
-        (-0.010, 0.003, 0.4, "no effect larger than 0.3"),
-        (-0.010, -0.001, 0.4, "no effect larger than 0.0"),
+        (-0.010, 0.003, 0.4, 3, "1000", "no effect larger than 0.3"),
+        (-0.010, -0.001, 0.4, 3, "1000", "no effect larger than 0.0"),
         # The interval is 1.3 points wide: a standard error of .33, and 2.8 of them.
-        (-0.003, 0.010, 0.4, "inconclusive (could show ≥ 0.9 at 80 % power)"),
-        (-0.010, 0.003, None, "inconclusive (could show ≥ 0.9 at 80 % power)"),
+        (-0.003, 0.010, 0.4, 3, "1000", "inconclusive (could show ≥ 0.9 at 80 % power)"),
+        (-0.010, 0.003, None, 3, "1000", "inconclusive (could show ≥ 0.9 at 80 % power)"),
+        # Intervals are over questions: fewer seeds exclude nothing. What is published is with labels.
+        (-0.010, 0.003, 0.4, 2, "1000", "inconclusive (could show ≥ 0.9 at 80 % power)"),
+        (-0.010, 0.003, 0.4, 3, "0+whitened", "inconclusive (could show ≥ 0.9 at 80 % power)"),
     ],
 )
 def test_no_significant_difference_is_a_null_only_if_the_published_one_is_excluded(
-    modules: Any, low: float, high: float, published: float | None, expected: str
+    modules: Any, low: float, high: float, published: float | None, seeds: int, labels: str, expected: str
 ) -> None:
     page, claims = modules["page"], modules["claims"]
     claim = claims.Claim("text", "place", (("a", "b"),), published=published)
     d = Difference((low + high) / 2, low, high, p=0.3, wins=1, losses=1, ties=0)
-    assert page.verdict([page.Test(claim, "s", "0", "a", "b", 1, d, 0.3)], claim) == expected
+    assert page.verdict([page.Test(claim, "s", labels, "a", "b", seeds, d, 0.3)], claim) == expected
+
+
+def test_differences_are_tested_by_documents(modules: Any) -> None:
+    """Questions about one document may all say the same: 40 of them are no more than the 4 documents that they are about."""
+    page, differences = modules["page"], modules["differences"]
+    a, clusters = np.zeros(40), np.repeat(np.arange(4), 10)
+    b = np.repeat([0.3, 0.1, 0.2, -0.1], 10)
+    by_document = differences.precise(a, b, clusters)
+    by_question = differences.precise(a, b, np.arange(40))
+    assert (by_document.mean, by_question.mean) == pytest.approx((0.125, 0.125))
+    assert by_document.p == 6 / 16, (
+        "of 3, 1, 2 and 1 with any signs, as far from 0 as 5: 3+1+2-1, 3-1+2+1, all, and reversed"
+    )
+    assert by_question.p < 0.001
+    assert by_document.high - by_document.low > 2.5 * (by_question.high - by_question.low)
+    ceiling = [cell("cocondenser-passage", [1.0] * 50), cell("cocondenser-query", [0.9] * 50)]
+    assert page.tests_of(ceiling) == [], "nothing is above a baseline that has everything"
+
+
+def test_clusters_are_those_of_the_sets(modules: Any) -> None:
+    clusters_of = modules["clusters"].clusters_of
+    stories = clusters_of("plain/fairytaleqa", 1_007)
+    assert len(stories) == 1_007 and len(set(stories.tolist())) == 23
+    assert len(set(clusters_of("titles-all/medquad", 745).tolist())) == 275, "a quarter of its documents"
+    assert len(set(clusters_of("depth/joint to squad_pool", 4_961).tolist())) == 24
+    assert clusters_of("plain/fairytaleqa to cranfield", 225).tolist() == list(range(225))
 
 
 def test_a_claim_that_no_cell_can_answer_is_not_tested(modules: Any) -> None:
@@ -179,9 +209,9 @@ def test_a_row_counts_the_verdicts_of_starts_and_sets(modules: Any) -> None:
         return page.Test(claim, data, "0", "a", "b", 1, d, p)
 
     wide, narrow = test("s", -0.02, 0.024, 0.5), test("t", -0.01, 0.012, 0.5)
-    assert page.summary([wide, narrow], claim) == "inconclusive (could show ≥ 3.1)"
+    assert page.summary([wide, narrow], claim) == "inconclusive (≥3.1)"
     found = [wide, test("u", 0.01, 0.02, 0.01), test("v", 0.01, 0.02, 0.01)]
-    assert page.summary(found, claim) == "reproduced: 2, inconclusive (could show ≥ 3.1): 1"
+    assert page.summary(found, claim) == "reproduced: 2, inconclusive (≥3.1): 1"
     assert page.summary([], claim) == "not tested"
 
 

@@ -63,6 +63,24 @@ def test_a_folder_may_have_the_name_of_a_counting_rule(
     assert [*problems_of(SplitConfig(source="docs.jsonl"), ())] == []
 
 
+def test_a_file_of_queries_by_passage_may_have_several_of_one(labeled: Path, tmp_path: Path) -> None:
+    file = tmp_path / "written.tsv"
+    recipe = f'''
+    [recipe]
+    title = "Queries from a file"
+    [generate]
+    passages = "{labeled}"
+    generator = "file"
+    queries = "{file}"
+    '''
+    (tmp_path / "r.toml").write_text(recipe)
+    file.write_text("p1\twhere is it\np1\twhen was it\n")
+    assert api.run(tmp_path / "r.toml", out=str(tmp_path / "out"), dry_run=True)["steps"]
+    file.write_text("p1 without a tab\n")
+    with pytest.raises(QontextError, match=r"generate .step 'generate'.*line 1|written.tsv:1"):
+        api.run(tmp_path / "r.toml", out=str(tmp_path / "out"), dry_run=True)
+
+
 def test_all_problems_are_told_at_once(labeled: Path, tmp_path: Path) -> None:
     (tmp_path / "r.toml").write_text(LAST)
     changes = (f"inputs.data={labeled}", "search.data=nowhere", "again.k1=-1", "beir.split=dev")

@@ -27,6 +27,8 @@ from qontext.frame.errors import QontextError, choose
 from qontext.frame.inputs import check_input, named_inputs
 from qontext.models.folder import locate
 from qontext.models.tokenizer import check_tokenizer_files
+from qontext.queries.generate import GenerateConfig
+from qontext.queries.generators.file import read_queries_by_passage
 from qontext.retrieve.adapted import is_adapted
 from qontext.retrieve.index.build import IndexConfig
 
@@ -125,13 +127,18 @@ def _reader(settings: StageConfig, field: str) -> Callable[[Path], Any] | None:
         "passages": lambda path: next(read_passages(path), None),
         "texts": lambda path: next(read_passages(path), None),
         "source": lambda path: next(read_passages(path), None),
-        "queries": read_queries,
+        "queries": _first_generated if isinstance(settings, GenerateConfig) else read_queries,
         "qrels": read_qrels,
         "groups": lambda path: next(read_groups(path), None),
         "run": candidates, "also": candidates, "runs": read_run, "teacher": read_run, "scores": read_run,
         "next_run": read_run,
     }  # fmt: skip
     return readers.get(field)
+
+
+def _first_generated(path: Path) -> None:
+    """Read queries as the generator `file` does: by passage, of which each may have several."""
+    next(read_queries_by_passage(path), None)
 
 
 def _read_start(path: Path, read: Callable[[Path], Any]) -> None:
