@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class Claim:
     """The claim of a paper, as differences that must be positive: (baseline, candidate) arms, at numbers of labels.
 
-    `published` is the paper's difference in points, of retriever 1 where stages are not compared, in the same measure; `faults` name what else may
-    decide the differences here, by the keys of `FAULTS`."""
+    `published` is the paper's difference in points, of retriever 1 where stages are not compared, in the same measure;
+    `faults` name what else may decide the differences here, by the keys of `FAULTS`."""
 
     text: str
     place: str

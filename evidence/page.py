@@ -39,7 +39,7 @@ from systems import (
 )
 
 from qontext.evaluation import plots
-from qontext.evaluation.comparison import Difference, SystemScores, difference, format_p, holm, with_spread
+from qontext.evaluation.comparison import Difference, SystemScores, format_p, holm, with_spread
 from qontext.evaluation.contents import Plot, ReportBlock
 from qontext.evaluation.report import to_page
 from qontext.evaluation.tables import Cell, Row, Table, to_markdown
@@ -93,13 +93,13 @@ def main() -> None:
     cells = read_cells(options.cells)
     DRAWN.update(read_drawn(options.differences))
     tables = tables_of(cells)
-    write_drawn(options.differences, DRAWN)
     texts = {name: filled((options.pages / name).read_text("utf-8"), tables) for name in PAGES}
     for name, text in texts.items():
         (options.pages / name).write_text(text, "utf-8")
     systems = systems_of(cells)
     curves = learning(systems) | depth_curves(cells)
     drawn = figures(systems) | curves
+    write_drawn(options.differences, DRAWN)
     for name, figure in drawn.items():
         file = f"figures/evidence-{name}.svg"
         if any(f"({file})" in text for text in texts.values()):
@@ -369,7 +369,7 @@ def figures(systems: dict[Key, SystemScores]) -> dict[str, Figure]:
             for arm in ARMS:
                 if system := systems.get((data, labels, arm.name)):
                     column = system.per_query(MAIN)
-                    d = difference(np.zeros_like(column), column)
+                    d = precise(np.zeros_like(column), column, clusters_of(data, len(column)))
                     values[arm.title] = (d.mean, d.low, d.high)
             drawn[slug(f"{data}-{labels}")] = plots.intervals(values, f"{MAIN}, {labeled(labels)}")
     return drawn

@@ -113,7 +113,7 @@ def test_differences_are_tested_by_documents(modules: Any) -> None:
     by_question = differences.precise(a, b, np.arange(40))
     assert (by_document.mean, by_question.mean) == pytest.approx((0.125, 0.125))
     assert by_document.p == 6 / 16, (
-        "of 3, 1, 2 and 1 with any signs, as far from 0 as 5: 3+1+2-1, 3-1+2+1, all, and reversed"
+        "3 + 1 + 2 - 1, 3 - 1 + 2 + 1 and 3 + 1 + 2 + 1 are at least 5, and reversed"
     )
     assert by_question.p < 0.001
     assert by_document.high - by_document.low > 2.5 * (by_question.high - by_question.low)
