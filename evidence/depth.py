@@ -6,7 +6,7 @@ Its sets count equally, however many questions they have; its primary comparison
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -62,6 +62,7 @@ class Comparison:
     retriever: str
     seeds: tuple[int, ...]
     difference: Difference | None
+    by_seed: tuple[float, ...] = ()
     p: float = 1.0
     """Corrected over all comparisons made together, those not measured yet included."""
 
@@ -112,12 +113,20 @@ def compared(
                 (a, b, clusters_of(place, len(a))) for place, a, b in zip(places, means[::2], means[1::2])
             ]
             difference = over_sets(both, LEVEL) if both else None
-            found.append(Comparison(*pair, retriever, seeds, difference))
+            by_seed = tuple(
+                float(
+                    np.mean(
+                        [
+                            b[seed][MAIN].mean() - a[seed][MAIN].mean()
+                            for a, b in zip(columns[::2], columns[1::2])
+                        ]
+                    )
+                )
+                for seed in seeds
+            )
+            found.append(Comparison(*pair, retriever, seeds, difference, by_seed))
     corrected = holm([one.difference.p if one.difference else 1.0 for one in found])
-    return [
-        Comparison(one.baseline, one.candidate, one.retriever, one.seeds, one.difference, p)
-        for one, p in zip(found, corrected)
-    ]
+    return [replace(one, p=p) for one, p in zip(found, corrected)]
 
 
 def tables(cells: Sequence[dict[str, Any]], scale: str = "depth") -> dict[str, Table]:
@@ -138,12 +147,13 @@ def tables(cells: Sequence[dict[str, Any]], scale: str = "depth") -> dict[str, T
 
 def compared_table(comparisons: Sequence[Comparison], *, has_verdict: bool = True) -> Table:
     """Differences in points; those not measured yet are left out."""
-    columns = ["baseline", "candidate", "retriever", "seeds", "difference", f"{100 * LEVEL:g} %", "p"]
+    columns = ["baseline", "candidate", "retriever", "of each seed", "difference", f"{100 * LEVEL:g} %", "p"]
     table = Table([*columns, "verdict"] if has_verdict else columns)
     for one in comparisons:
         if d := one.difference:
             arms = [Cell(TITLES[arm], is_text=True) for arm in (one.baseline, one.candidate)]
-            numbers = [one.retriever, str(len(one.seeds)), f"{100 * d.mean:+.2f}"]
+            each = ", ".join(f"{100 * change:+.2f}" for change in one.by_seed)
+            numbers = [one.retriever, each, f"{100 * d.mean:+.2f}"]
             numbers += [f"{100 * d.low:+.2f} … {100 * d.high:+.2f}", format_p(one.p)]
             last = [Cell(one.verdict, is_text=True)] if has_verdict else []
             table.rows.append(Row((*arms, *map(Cell, numbers), *last)))

@@ -86,6 +86,7 @@ def test_the_primary_comparisons_are_four_and_corrected_together(modules: Any) -
     ]
     assert [one.difference.mean for one in found] == pytest.approx([0.02, 0.01, 0, 0])
     assert [one.verdict for one in found] == ["reproduced"] * 2 + ["no effect that matters"] * 2
+    assert rows(modules["depth"].compared_table(found))[1][2:5] == ["2", "+1.00, +1.00", "+1.00"]
     # 40 questions with the same sign: no draw is as extreme, so p is 1 / 200,001 before it is multiplied by 4 and 3.
     assert [one.p for one in found] == pytest.approx([4 / 200_001] * 2 + [1, 1])
 
