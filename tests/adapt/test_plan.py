@@ -291,17 +291,17 @@ def test_a_recipe_is_read_as_it_was_built(tmp_path: Path, changes: dict[str, Any
 @pytest.mark.parametrize(
     ("passes", "pretrain", "share"),
     [
-        (2, {"head_weight": 0.0}, 0.5),
-        (1, {"head_weight": 0.0}, None),
-        (2, {}, None),  # a language model knows nothing that a retriever should keep
-        (2, {"head_weight": 0.0, "lora_rank": 4}, None),
+        (1.0, {"head_weight": 0.0}, 0.5),
+        (0.8, {"head_weight": 0.0}, None),
+        (2.0, {}, None),  # a language model knows nothing that a retriever should keep
+        (2.0, {"head_weight": 0.0, "lora_rank": 4}, None),
     ],
 )
 def test_a_retriever_that_trains_for_long_keeps_half_of_its_weights(
-    passes: int, pretrain: dict[str, Any], share: float | None
+    passes: float, pretrain: dict[str, Any], share: float | None
 ) -> None:
     request = replace(REQUEST, pretrain={**REQUEST.pretrain, **pretrain})
-    long = replace(plan(5_000, 30), batch=50, steps=100 * passes, finetune_steps=0)
+    long = replace(plan(5_000, 30), batch=50, steps=int(100 * passes), finetune_steps=0)
     assert steps(training_recipe(request, long))["pretrain"].get("initial_share") == share
     tuned = replace(long, finetune_steps=3, finetune_batch=2)
     assert "initial_share" not in steps(training_recipe(request, tuned))["pretrain"]

@@ -23,8 +23,8 @@ MOST_ASKED = 2_000
 """Real questions without labels that are used of a log."""
 SPARING = ("lora_rank", "activation_checkpointing", "bf16_weights")
 """Settings with which training fits into less memory."""
-INITIAL_SHARE, MIXED_PASSES = 0.5, 1.5
-"""Share of the original encoder in the adapted one, and the passes over the passages from which on they are mixed."""
+INITIAL_SHARE, MIXED_PASSES = 0.5, 0.9
+"""Share of the original encoder in the adapted one, and the planned passes over the passages from which on they are mixed."""
 WEIGHTS = (0.6, 0.4)
 """Weights of BM25 and the dense run in their fusion, without labels to tune them."""
 
