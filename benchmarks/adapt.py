@@ -146,7 +146,14 @@ def keep_whole(source: Path, work: Path, options: argparse.Namespace) -> None:
         "minutes": round(seconds / 60, 1),
         "measures": every,
         **found,
-        "judged": judged_regrets(steps, names, real, scores, evidence(generated, is_real=False)),
+        "judged": judged_regrets(
+            steps,
+            names,
+            real,
+            scores,
+            evidence(generated, is_real=False),
+            "tokens-start" if is_whole else "bm25",
+        ),
         "recommended against": {name: rounded(difference(values, chosen)) for name, values in scores.items()},
     }
     rows = json.loads(WHOLE.read_text("utf-8"))["sets"] if WHOLE.exists() else {}
@@ -208,17 +215,23 @@ def adapted(
 
 
 def judged_regrets(
-    steps: Path, names: list[str], data: Path, test: Scores, generated: SplitEvidence
+    steps: Path,
+    names: list[str],
+    data: Path,
+    test: Scores,
+    generated: SplitEvidence,
+    labeler: str = "tokens-start",
 ) -> dict[str, float]:
     """The mean regret after people judged so many of the questions, as `adapt --questions --judge` asks them to: the best
-    passages of each system are pooled, and its pseudo-label is the first passage of the best untrained system."""
+    passages of each system are pooled, and a pseudo-label is the first passage of the system `labeler`. Nothing is trained
+    on the questions."""
     runs = {name: read_run(steps / f"{name}-real-test") for name in names}
     qrels = load_collection(data).qrels("test")
     queries, _ = per_query(artifacts.open_artifact(steps / f"score-{BASE}-real-test"))
     guessed: dict[str, dict[str, int]] = {}
     pooled: dict[str, dict[str, int]] = {}
     for query in queries:
-        guessed[query] = {hit.passage: 1 for hit in runs["tokens-start"].get(query, ())[:1]}
+        guessed[query] = {hit.passage: 1 for hit in runs[labeler].get(query, ())[:1]}
         seen = {hit.passage for run in runs.values() for hit in run.get(query, ())[:POOL]} | guessed[
             query
         ].keys()

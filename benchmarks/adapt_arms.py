@@ -10,7 +10,7 @@ trains another encoder in about the same time, from the same passages and genera
     half       half of the steps; the two arms below continue from it
     self       … with the scores that BM25, this encoder and its tokens together have for a query's passages (KL)
     teacher    … with the similarities of a larger encoder (KL)
-    titles     half of the contexts are the passage's title, which the passage itself then leaves out
+    titles     a passage's title is one more of its queries; the passages themselves leave it out
     tokens     a contrastive loss between tokens (MaxSim) beside that of vectors
     share-…    not trained again: so many percent of the initial weights, where `adapt` takes half
     splade     not trained: a SPLADE retriever beside BM25 and the vectors of the encoder, at .15 and .3 of all
@@ -188,13 +188,13 @@ def with_titles(steps: Path, pretrain: Step) -> list[Step]:
     rows = [
         f"{passage}\t{text}\n"
         for passage, own in queries.items()
-        for text in (*own, *([titles[passage]] * len(own) if titles[passage] else []))
+        for text in (*own, *([titles[passage]] if titles[passage] else []))
     ]
     if not any(titles.values()):
         return []
     file = steps / "titles.tsv"
     file.write_text("".join(rows), "utf-8")
-    most = 2 * max(map(len, queries.values()))
+    most = 1 + max(map(len, queries.values()))
     reading = {"passages": "@split", "generator": "file", "queries": str(file), "per_passage": most}
     return [
         Step.of("titled", reading, verb="generate"),

@@ -97,7 +97,7 @@ def primary(cells: Sequence[dict[str, Any]], scale: str = "depth") -> list[Compa
 
 
 def compared(
-    cells: Sequence[dict[str, Any]], scale: str, pairs: Sequence[tuple[str, str]]
+    cells: Sequence[dict[str, Any]], scale: str, pairs: Sequence[tuple[str, str]], level: float = LEVEL
 ) -> list[Comparison]:
     own = [cell for cell in cells if cell["scale"] == scale]
     values, places, found = values_of(own), sets_of(scale, trained=True), []
@@ -112,7 +112,7 @@ def compared(
             both = [
                 (a, b, clusters_of(place, len(a))) for place, a, b in zip(places, means[::2], means[1::2])
             ]
-            difference = over_sets(both, LEVEL) if both else None
+            difference = over_sets(both, level) if both else None
             by_seed = tuple(
                 float(
                     np.mean(
@@ -140,14 +140,22 @@ def tables(cells: Sequence[dict[str, Any]], scale: str = "depth") -> dict[str, T
         f"{name}_arms": means_table(systems, trained, MAIN),
         f"{name}_sets": sets_table(systems, trained, scale),
         f"{name}_zero_shot": means_table(systems, others, ZERO_SHOT),
-        f"{name}_secondary": compared_table(compared(cells, scale, SECONDARY), has_verdict=False),
+        f"{name}_secondary": compared_table(compared(cells, scale, SECONDARY, 0.95), has_verdict=False),
         f"{name}_rates": rates_table(cells, scale),
     }
 
 
 def compared_table(comparisons: Sequence[Comparison], *, has_verdict: bool = True) -> Table:
     """Differences in points; those not measured yet are left out."""
-    columns = ["baseline", "candidate", "retriever", "of each seed", "difference", f"{100 * LEVEL:g} %", "p"]
+    columns = [
+        "baseline",
+        "candidate",
+        "retriever",
+        "of each seed",
+        "difference",
+        "98.75 %" if has_verdict else "95 %",
+        "p",
+    ]
     table = Table([*columns, "verdict"] if has_verdict else columns)
     for one in comparisons:
         if d := one.difference:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import controls
 import depth
 import numpy as np
 from claims import CLAIMS, Claim
@@ -315,6 +316,8 @@ def tables_of(cells: Sequence[dict[str, Any]]) -> dict[str, Table]:
         "verdicts": verdicts_table(tests),
         "claims": claims_table(tests),
         "short": short_table(systems),
+        "controls_differences": controls.differences_table(first),
+        "relevance": controls.relevance_table(first),
         **{re.sub(r"\W", "_", place): arms_table(systems, first, place) for place in places},
         "differences": differences_table(tests),
         **{name: table for scale in deep for name, table in depth.tables(cells, scale).items()},

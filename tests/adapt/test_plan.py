@@ -291,8 +291,8 @@ def test_a_recipe_is_read_as_it_was_built(tmp_path: Path, changes: dict[str, Any
 @pytest.mark.parametrize(
     ("passes", "pretrain", "share"),
     [
-        (1.0, {"head_weight": 0.0}, 0.5),
-        (0.8, {"head_weight": 0.0}, None),
+        (2.0, {"head_weight": 0.0}, 0.5),
+        (1.0, {"head_weight": 0.0}, None),
         (2.0, {}, None),  # a language model knows nothing that a retriever should keep
         (2.0, {"head_weight": 0.0, "lora_rank": 4}, None),
     ],
@@ -421,3 +421,21 @@ def test_only_inputs_are_renamed(tmp_path: Path) -> None:
     steps = {step.name: step.settings for step in read_recipe(str(tmp_path / "recipe.toml")).steps}
     assert steps["split"]["source"] == "./test" and steps["bm25-test"]["analyzer"] == "code"
     assert steps["bm25-test"]["split"] == "test" and steps["pretrain"]["encoder"] == "./en"
+
+
+@pytest.mark.parametrize(
+    ("pool", "tokens", "answers"),
+    [
+        (5_000, True, "@asked-answers-by-tokens"),
+        (5_000, False, "@asked-answers"),
+        (1_000, True, "@asked-bm25"),  # the vectors of all passages are more than is planned
+    ],
+)
+def test_pseudo_labels_are_those_of_what_is_encoded(pool: int, tokens: bool, answers: str) -> None:
+    asking = replace(REQUEST, questions="log.txt")
+    made = replace(plan(5_000, 30), pool=pool, tokens=tokens)
+    recipe = training_recipe(asking, made)
+    names = [step.name for step in recipe.steps]
+    assert steps(recipe)["holdout"]["answers"] == answers
+    assert answers.removeprefix("@") in names and ("asked-by-tokens" in names) == answers.endswith("tokens")
+    assert ("reuse" in steps(recipe)["start-vectors"]) == (pool == 5_000)

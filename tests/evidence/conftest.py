@@ -11,8 +11,8 @@ import pytest
 from tests.tiny import save_bert, write_inputs
 
 MODULES = (
-    "study", "claims", "steps", "sets", "clusters", "record", "run", "systems", "differences", "page", "depth", "curves",
-    "isotropy",
+    "study", "claims", "steps", "sets", "clusters", "record", "run", "systems", "differences", "controls", "page", "depth",
+    "curves", "isotropy",
 )  # fmt: skip
 HERE = Path(__file__).resolve().parents[2] / "evidence"
 

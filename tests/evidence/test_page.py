@@ -121,8 +121,38 @@ def test_differences_are_tested_by_documents(modules: Any) -> None:
     assert page.tests_of(ceiling) == [], "nothing is above a baseline that has everything"
 
 
+@pytest.mark.parametrize(
+    ("better", "word"),
+    [
+        ([0.2, 0.3, 0.2], "more relevant is better"),
+        ([-0.2, -0.2, -0.3], "less relevant is better"),
+        ([0.2, 0.3, -0.2], "open"),
+        ([0.2, 0.3], "open"),
+    ],
+)
+def test_relevance_has_a_verdict_if_three_seeds_agree(modules: Any, better: list[float], word: str) -> None:
+    def of(arm: str, mean: float, seed: int) -> dict[str, Any]:
+        one = cell(arm, [mean] * 50, seed)
+        return {
+            **one,
+            "scale": "relevance",
+            "set": "fairytaleqa",
+            "scores": {"0+whitened": one["scores"]["0"]},
+        }
+
+    cells = [of("contrastive-lower", 0.5, seed) for seed in range(len(better))]
+    cells += [of("contrastive-upper", 0.5 + change, seed) for seed, change in enumerate(better)]
+    (row,) = modules["controls"].relevance_table(cells).rows
+    texts = [one.text for one in row.cells]
+    assert texts[2] == ", ".join(f"{100 * change:+.1f}" for change in better) and texts[-1] == word
+
+
 def test_clusters_are_those_of_the_sets(modules: Any) -> None:
     clusters_of = modules["clusters"].clusters_of
+    for one in modules["record"].read_cells(HERE / "cells"):
+        if one["set"] in modules["study"].POOL:
+            count = len(next(iter(one["scores"].values()))["MRR@10"])
+            assert len(set(clusters_of(one["set"], count).tolist())) < count, one["set"]
     stories = clusters_of("plain/fairytaleqa", 1_007)
     assert len(stories) == 1_007 and len(set(stories.tolist())) == 23
     assert len(set(clusters_of("titles-all/medquad", 745).tolist())) == 275, "a quarter of its documents"

@@ -23,8 +23,9 @@ MOST_ASKED = 2_000
 """Real questions without labels that are used of a log."""
 SPARING = ("lora_rank", "activation_checkpointing", "bf16_weights")
 """Settings with which training fits into less memory."""
-INITIAL_SHARE, MIXED_PASSES = 0.5, 0.9
-"""Share of the original encoder in the adapted one, and the planned passes over the passages from which on they are mixed."""
+INITIAL_SHARE, MIXED_PASSES = 0.5, 1.5
+"""Share of the original encoder in the adapted one, and the planned passes over the passages from which on they are
+mixed."""
 WEIGHTS = (0.6, 0.4)
 """Weights of BM25 and the dense run in their fusion, without labels to tune them."""
 
@@ -153,7 +154,7 @@ def _preparing(request: Request, plan: Plan) -> Iterator[Step]:
 
 
 def _asking(request: Request, plan: Plan) -> Generator[Step, None, str | None]:
-    """The hits of the best untrained system for real questions without labels: pseudo-labels. Returns the run."""
+    """The hits of the untrained system for real questions without labels: pseudo-labels. Returns the run."""
     if request.questions is None:
         return None
     questions = {
