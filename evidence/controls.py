@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 from clusters import clusters_of
-from differences import over_sets, precise
+from differences import precise
 from systems import MAIN, TITLES, values_of
 
 from qontext.evaluation.comparison import format_p, holm
 from qontext.evaluation.tables import Cell, Row, Table
 
-CONTROLS = (
+PAIRS = (
     ("none", "mlm"), ("none", "cocondenser-passage"), ("none", "cocondenser-query"), ("none", "contrastive-query"),
     ("cocondenser-passage", "cocondenser-query"), ("contrastive-passage", "contrastive-query"),
     ("cocondenser-passage", "contrastive-passage"), ("cocondenser-query", "contrastive-query"),
@@ -26,7 +26,7 @@ CONTROLS = (
 def differences_table(cells: Sequence[dict[str, Any]], place: str = "controls/fairytaleqa") -> Table:
     """Differences of arms as they come, and of both whitened, as random vectors of words always are."""
     table, values = Table(["baseline", "candidate", "as they come", "whitened"]), values_of(cells)
-    for pair in CONTROLS:
+    for pair in PAIRS:
         shown = []
         for end in ("", "+whitened"):
             own = [values.get((place, f"0{'' if arm.startswith('words') else end}", arm), {}) for arm in pair]
@@ -43,6 +43,8 @@ def differences_table(cells: Sequence[dict[str, Any]], place: str = "controls/fa
 
 RELEVANCE = (("contrastive-lower", "contrastive-upper"), ("contrastive-passage", "contrastive-near"))
 """(less relevant, more relevant) passages as contexts."""
+SEEDS = 3
+"""They must agree for a verdict."""
 
 
 def relevance_table(cells: Sequence[dict[str, Any]], place: str = "relevance/fairytaleqa") -> Table:
@@ -53,16 +55,16 @@ def relevance_table(cells: Sequence[dict[str, Any]], place: str = "relevance/fai
         if seeds := sorted(own[0].keys() & own[1].keys()):
             each = [own[1][seed][MAIN] - own[0][seed][MAIN] for seed in seeds]
             change = np.mean(each, axis=0)
-            d = over_sets([(np.zeros_like(change), change, clusters_of(place, len(change)))])
+            d = precise(np.zeros_like(change), change, clusters_of(place, len(change)))
             rows.append((pair, [100 * float(one.mean()) for one in each], d))
     corrected = holm([*(d.p for *_, d in rows), *[1.0] * (len(RELEVANCE) - len(rows))])
     table = Table(["baseline", "candidate", "of each seed", "difference", "95 %", "p", "verdict"])
     for (pair, each, d), p in zip(rows, corrected):
-        agree = len(each) >= 3 and abs(np.sign(each).sum()) == len(each)
-        word = ("more relevant is better" if d.mean > 0 else "less relevant is better") if agree else "open"
+        agree = len(each) >= SEEDS and len(set(np.sign(each))) == 1
+        better = "more relevant is better" if d.mean > 0 else "less relevant is better"
         texts = [Cell(TITLES[arm], is_text=True) for arm in pair]
         numbers = [", ".join(f"{one:+.1f}" for one in each), f"{100 * d.mean:+.1f}"]
         numbers += [f"{100 * d.low:+.1f} … {100 * d.high:+.1f}", format_p(p)]
-        last = word if p < 0.05 or word == "open" else "open"
-        table.rows.append(Row((*texts, *map(Cell, numbers), Cell(last, is_text=True))))
+        word = better if agree and p < 0.05 else "open"
+        table.rows.append(Row((*texts, *map(Cell, numbers), Cell(word, is_text=True))))
     return table
