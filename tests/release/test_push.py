@@ -193,6 +193,11 @@ def test_what_cannot_be_pushed(made: Path, tmp_path: Path, minilm: Path) -> None
     (linked / "README.md").write_text("---\na: [\n---\n# Model\n")
     with pytest.raises(QontextError, match=r"README\.md: has metadata that cannot be read"):
         api.push(linked, "me/retriever", dry_run=True)
+    (linked / "README.md").unlink()
+    weights = linked / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    with pytest.raises(QontextError, match=r"model\.safetensors: damaged: not readable weights"):
+        api.push(linked, "me/retriever", dry_run=True)
 
 
 def test_what_adapt_made_is_pushed_with_its_figures(made: Path, tmp_path: Path) -> None:

@@ -17,11 +17,13 @@ from urllib.parse import urlsplit
 from qontext.frame import log
 from qontext.frame.artifacts import CARD
 from qontext.frame.config import Action, Asks, Input, StageConfig, existing
+from qontext.frame.damage import read_json
 from qontext.frame.disk import shown_size
 from qontext.frame.errors import QontextError, first_line
 from qontext.frame.stages import Report
 from qontext.frame.trust import Demand, is_this_machine, require
 from qontext.models import hub
+from qontext.models.folder import locate
 from qontext.models.reference import TRAINING_ONLY
 from qontext.release.card import Figure, card_of, figures_of
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 _UPLOADED = (".json", ".txt", ".model", ".jinja", ".safetensors", ".onnx", ".xml")
+_OBJECTS = ("config.json", "tokenizer.json", "tokenizer_config.json")
 _BESIDE = {".bin": "openvino", ".data": "onnx"}
 """Suffixes of weights that are uploaded from one folder alone; elsewhere, they may be pickles."""
 
@@ -81,6 +84,7 @@ def run(settings: PushConfig) -> dict[str, Any]:
         )
     root = model_folder(existing(settings.directory, "the model"))
     files = files_of(root)
+    _check(root, files)
     figures = figures_of(Path(settings.directory).expanduser(), settings.scores)
     card = card_of(
         root,
@@ -167,6 +171,14 @@ def files_of(root: Path) -> list[str]:
                 )
             names.append((inside / name).as_posix())
     return sorted(names, key=lambda name: (name.count("/"), name))
+
+
+def _check(root: Path, files: list[str]) -> None:
+    """Refuse a model that is not finished or damaged, as far as its descriptions and the headers of its weights tell."""
+    _ = locate(str(root)).layout
+    for name in files:
+        if name.endswith(".json"):
+            read_json(root / name, dict[str, Any] if Path(name).name in _OBJECTS else Any)
 
 
 def _is_uploaded(name: Path) -> bool:

@@ -120,7 +120,7 @@ def open_packed(path: Path | str) -> Encoded:
     for file in ids:
         number = file.stem.removeprefix("ids-")
         files = {
-            name: artifact.path / f"{name}-{number}.npy"
+            name: artifact.part(f"{name}-{number}.npy")
             for name in ("vectors", "starts", "rows")
             if f"{name}-{number}.npy" in artifact.meta["parts"]
         }
