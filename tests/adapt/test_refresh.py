@@ -117,7 +117,7 @@ def test_files_that_did_not_change_are_not_read(
     api.refresh(out, source=[handbook], words=True)
     (handbook / ".git" / "index").write_text("hidden files are no documents")
 
-    def read(path: Any) -> str:
+    def read(*_: Any) -> str:
         raise AssertionError("hashed")
 
     monkeypatch.setattr(follow, "digest_of", read)

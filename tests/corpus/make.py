@@ -32,6 +32,21 @@ def docx(path: Path) -> Path:
     return path
 
 
+def docx_of(path: Path, body: str) -> Path:
+    """A document with this XML in its body, and the styles Heading1 and Heading2."""
+    word = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
+    other = 'xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006"'
+    styles = "".join(
+        f'<w:style w:styleId="Heading{n}"><w:name w:val="heading {n}"/></w:style>' for n in (1, 2)
+    )
+    with zipfile.ZipFile(path, "w") as document:
+        document.writestr(
+            "word/document.xml", f"<w:document {word} {other}><w:body>{body}</w:body></w:document>"
+        )
+        document.writestr("word/styles.xml", f"<w:styles {word}>{styles}</w:styles>")
+    return path
+
+
 def epub(path: Path, chapters: dict[str, str]) -> Path:
     """A book with these chapters: name → XHTML of the body. Its navigation comes last in the spine."""
     items = "".join(f'<item id="{n}" href="{n}.xhtml" media-type="application/xhtml+xml"/>' for n in chapters)

@@ -48,6 +48,82 @@ def test_html_that_is_all_menu_is_kept(tmp_path: Path) -> None:
     assert read(write(tmp_path / "m.html", page)).content.startswith("All that this page")
 
 
+def test_html_sections_whose_ids_are_made_from_their_headings_are_kept(tmp_path: Path) -> None:
+    names = ("cookies", "related-work", "navigation")
+    page = "".join(f"<section id={name}><h2>{name}</h2><p>About {name}.</p></section>" for name in names)
+    page += (
+        "<div class=section id=menu><h2>menu</h2><p>About menus.</p></div><dl><dt id=opt-share>--share</dl>"
+    )
+    page += "<div id=sidebar><h3>Recent</h3><p>News.</p></div>"
+    assert sections(read(write(tmp_path / "s.html", page))) == [
+        *(((name,), f"About {name}.") for name in names),
+        (("menu",), "About menus."),
+        (("menu",), "--share"),
+    ]
+
+
+def test_html_in_a_form_is_read_without_its_controls(tmp_path: Path) -> None:
+    page = "<form id=aspnetForm><h1>The mill</h1><p>It grinds.</p><select><option>a</select></form>"
+    assert sections(read(write(tmp_path / "f.html", page))) == [((), "It grinds.")]
+    form = "<form><label>Name</label><input value=x><button>Send</button></form>"
+    page = f"<h1>The mill</h1><p>It grinds flour for the village.</p>{form}"
+    assert sections(read(write(tmp_path / "g.html", page))) == [((), "It grinds flour for the village.")]
+    assert read(write(tmp_path / "h.html", "<form><p>All is here.</p></form>")).content == "All is here."
+
+
+FAQ: list[tuple[tuple[str, ...], str]] = [
+    ((), "In short."),
+    ((), "What is it?"),
+    (("Use",), "How to begin"),
+    (("Use", "How to end"), "Stop."),
+    ((), "Trailing"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("f.md", "In short.\n\n# What is it?\n# Use\n## How to begin\n## How to end\nStop.\n# Trailing\n"),
+        (
+            "f.html",
+            "In short.<h1>What is it?</h1><h1>Use</h1><h2>How to begin</h2><h2>How to end</h2>Stop.<h1>Trailing",
+        ),
+        (
+            "f.rst",
+            "In short.\n\nWhat is it?\n===========\n\nUse\n===\n\nHow to begin\n------------\n\n"
+            "How to end\n----------\n\nStop.\n\nTrailing\n========\n",
+        ),
+    ],
+)
+def test_headings_without_text_are_blocks(tmp_path: Path, name: str, text: str) -> None:
+    document = read(write(tmp_path / name, text))
+    assert sections(document) == FAQ
+    if not name.endswith("html"):
+        lines = text.split("\n")
+        assert all(block.line and lines[block.line - 1].endswith(block.text) for block in document.blocks)
+
+
+@pytest.mark.parametrize("name", ["l.md", "l.html"])
+def test_a_long_heading_is_a_block(tmp_path: Path, name: str) -> None:
+    long = "word " * 60 + "end."
+    text = (
+        f"<h2>{long}</h2><p>Text.</p><h2>Short</h2>" if "html" in name else f"## {long}\n\nText.\n\n## Short"
+    )
+    expected = [((), long), ((long[:200],), "Text."), ((), "Short")]
+    assert sections(read(write(tmp_path / name, text))) == expected
+
+
+def test_headings_of_what_is_left_out_are_no_blocks(tmp_path: Path) -> None:
+    links = "".join(f"<li><a href='{n}'>Page {n}</a></li>" for n in range(4))
+    page = f"<h2>Use</h2><p>Use it like this, then stop.</p><h2>Related pages</h2><ul>{links}</ul>"
+    assert sections(read(write(tmp_path / "a.html", page))) == [((), "Use it like this, then stop.")]
+    menu = "".join(f"<a href='{n}'>Page {n}</a> " for n in range(4))
+    page = f"<h2>{menu}</h2><h2>Use</h2><p>Use it like this, then stop.</p>"
+    assert sections(read(write(tmp_path / "b.html", page))) == [((), "Use it like this, then stop.")]
+    text = "Use\n===\n\nLike this.\n\nContents\n========\n\n.. toctree::\n\n   a\n"
+    assert sections(read(write(tmp_path / "a.rst", text))) == [((), "Like this.")]
+
+
 @pytest.mark.parametrize(
     ("content", "text"),
     [
@@ -85,6 +161,12 @@ def test_markdown_with_front_matter(tmp_path: Path) -> None:
         assert block.text.split()[-1].strip(".") in lines[block.line - 1 + block.text.count("\n")]
     known = json.loads(document.metadata)
     assert (known["date"], known["tags"], known["authors"]) == ("2024-05-06", ["a", "b"], ["Ann"])
+
+
+def test_markdown_breaks_in_html_separate_words(tmp_path: Path) -> None:
+    text = "| a | b |\n|---|---|\n| first<br>second | x<BR/>y <b>z</b>z |\n\n<p>one</p>two</p>three"
+    content = read(write(tmp_path / "b.md", text)).content
+    assert content.split() == "a | b first second | x y zz one two three".split()
 
 
 def test_a_rule_is_no_front_matter(tmp_path: Path) -> None:
@@ -168,6 +250,16 @@ def test_mail_without_quotations_and_signatures(tmp_path: Path) -> None:
         read(write(tmp_path / "h.eml", bytes(message("s", "", "<p>Just <b>HTML</b>.")))).content
         == "Just HTML."
     )
+
+
+def test_mail_in_html_without_quotations_and_signatures(tmp_path: Path) -> None:
+    html = "<p>Yes, on Friday.</p><div class=gmail_signature>Ann</div>"
+    html += "<div class='gmail_quote x'>On Sunday, Bob wrote:<blockquote>When?</blockquote></div><p>See you."
+    for number, text in enumerate(("", " \n\n")):
+        document = read(write(tmp_path / f"{number}.eml", bytes(message("s", text, html))))
+        assert document.content == "Yes, on Friday.\n\nSee you."
+    forwarded = bytes(message("s", "", "<div class=gmail_quote>The offer.</div>"))
+    assert read(write(tmp_path / "f.eml", forwarded)).content == "The offer."
 
 
 def test_an_archive_of_mail_holds_many_documents(tmp_path: Path) -> None:

@@ -35,6 +35,39 @@ def test_what_follows_a_table_of_contents_is_not_part_of_it(tmp_path: Path) -> N
     assert sections(read(write(tmp_path / "a.html", page))) == [(("Install",), "A hammer and a nail.")]
 
 
+def test_docx_reads_content_controls_and_text_boxes_once(tmp_path: Path) -> None:
+    cell = "<w:tc><w:p><w:r><w:t>{}</w:t></w:r></w:p></w:tc>"
+    control = "<w:sdt><w:sdtContent>{}</w:sdtContent></w:sdt>"
+    row = control.format(f"<w:tr>{cell.format('saw')}{control.format(cell.format('9'))}</w:tr>")
+    inner = "<w:p><w:pPr><w:pStyle w:val='Heading1'/></w:pPr><w:r><w:t>{}</w:t></w:r></w:p>"
+    box = f"<w:txbxContent>{inner.format('Mind')}{inner.format('this.')}</w:txbxContent>"
+    both = f"<mc:Choice>{box}</mc:Choice><mc:Fallback>{box}</mc:Fallback>"
+    body = (
+        f"<w:tbl><w:customXml>{row}</w:customXml></w:tbl>"
+        f"<w:p><w:r><w:t>Before.</w:t><mc:AlternateContent>{both}</mc:AlternateContent><w:t>After.</w:t></w:r></w:p>"
+        "<w:p><w:moveFrom><w:r><w:t>Moved.</w:t></w:r></w:moveFrom></w:p>"
+        "<w:p><w:moveTo><w:r><w:t>Moved.</w:t></w:r></w:moveTo></w:p>"
+    )
+    document = read(make.docx_of(tmp_path / "m.docx", body))
+    assert sections(document) == [((), "saw | 9"), ((), "Before. Mind this. After."), ((), "Moved.")]
+
+
+def test_docx_headings_without_text_and_long_ones_are_blocks(tmp_path: Path) -> None:
+    styles = {"One": "Heading1", "First clause.": "Heading2", "Second clause.": "Heading2"}
+    long = "word " * 60 + "end."
+    styles |= {long: "Heading1", "Its text.": "Normal"}
+    body = "".join(
+        f"<w:p><w:pPr><w:pStyle w:val='{style}'/></w:pPr><w:r><w:t>{text}</w:t></w:r></w:p>"
+        for text, style in styles.items()
+    )
+    assert sections(read(make.docx_of(tmp_path / "m.docx", body))) == [
+        (("One",), "First clause."),
+        (("One",), "Second clause."),
+        ((), long),
+        ((long[:200],), "Its text."),
+    ]
+
+
 def test_epub_in_the_order_of_its_spine(tmp_path: Path) -> None:
     chapters = {"z": "<h1>One</h1><p>First.</p><h2>Part</h2><p>More.</p>", "a": "<h1>Two</h1><p>Last.</p>"}
     document = read(make.epub(tmp_path / "b.epub", chapters))
@@ -58,6 +91,39 @@ def test_pdf_by_pages_and_outline(tmp_path: Path) -> None:
         (2, ("Install",), "First the parts are put together with a hammer."),
         (3, ("Install",), "and with a nail."),
         (4, ("Use",), "It is used like this."),
+    ]
+
+
+def test_pdf_loses_no_rows_that_look_alike(tmp_path: Path) -> None:
+    rows = [f"{2000 + n} revenue {n * 7 % 40} million and costs {n * 3 % 20} million" for n in range(30)]
+    pages = [rows[at : at + 6] for at in range(0, 30, 6)]
+    text = read(make.pdf(tmp_path / "t.pdf", pages)).content
+    assert all(row in text for row in rows)
+
+
+def test_pdf_of_slides_that_look_alike_is_no_scan(tmp_path: Path) -> None:
+    slides = [[f"Question {n}", "A. Yes, I do", "B. No, I do not"] for n in range(1, 7)]
+    document = read(make.pdf(tmp_path / "s.pdf", slides))
+    assert [block.text for block in document.blocks] == ["\n".join(slide) for slide in slides]
+
+
+def test_pdf_without_numbers_that_rise_with_the_page(tmp_path: Path) -> None:
+    numbers = ["ii", "iii", "iv", "v", "vi", "vii"]
+    pages = [
+        [f"{n + 4} The head", f"Text {n * n} of a page.", f"Page {n} of 6 in 2020", number]
+        for n, number in enumerate(numbers, 1)
+    ]
+    document = read(make.pdf(tmp_path / "n.pdf", pages))
+    assert [block.text for block in document.blocks] == [f"Text {n * n} of a page." for n in range(1, 7)]
+
+
+def test_pdf_headings_without_text_are_blocks(tmp_path: Path) -> None:
+    pages = [["First clause.", "Second clause.", "The text of the second clause."], ["Third clause."]]
+    outline = {0: "First clause.", 1: "Third clause."}
+    document = read(make.pdf(tmp_path / "r.pdf", pages, outline=outline))
+    assert [(block.page, *section) for block, section in zip(document.blocks, sections(document))] == [
+        (1, ("First clause.",), "Second clause.\nThe text of the second clause."),
+        (2, (), "Third clause."),
     ]
 
 

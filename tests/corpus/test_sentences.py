@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from qontext.corpus import sentences
-from qontext.corpus.sentences import SPLITTERS, pieces
+from qontext.corpus.sentences import PIECE, SPLITTERS, pieces, shortened, token_count
 from qontext.frame.errors import QontextError
 
 # Text as documents have it: words, marks that end sentences or do not, white space of every kind.
@@ -90,3 +90,12 @@ def test_punkt_without_its_data_says_how_to_get_it(monkeypatch: pytest.MonkeyPat
     sentences._punkt.cache_clear()
     with pytest.raises(QontextError, match=r"punkt data for 'english' is not installed.*punkt_tab"):
         SPLITTERS["punkt"]("One. Two.", "en")
+
+
+@pytest.mark.parametrize("text", ["a" * 20_000, "漢字" * 2_000, "Such as " + "a" * 9_000 + " and more."])
+@pytest.mark.parametrize("most", [1, 2, 142])
+def test_long_runs_of_letters_are_cut_within_the_limit(text: str, most: int) -> None:
+    starts = shortened(text, [0], most)
+    parts = [text[a:b] for a, b in zip(starts, [*starts[1:], len(text)])]
+    assert all(sum(map(token_count, PIECE.findall(part))) <= most for part in parts)
+    assert len(parts) <= len(text) / most + 4 and "".join(parts) == text

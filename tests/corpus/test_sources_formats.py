@@ -14,6 +14,7 @@ import zstandard
 
 from qontext import api
 from qontext.corpus.sources import FieldNames, Problem, open_source
+from qontext.corpus.sources.several import digest_of
 from qontext.corpus.split import SplitConfig
 from qontext.data.collection import Passage, read_passages
 from qontext.data.records import Document
@@ -319,6 +320,25 @@ def test_an_ending_is_read_as_the_format_that_is_named(tmp_path: Path) -> None:
     assert "not_read" not in split.summary
     one = api.split(docs / "note.json", read_as=("json=text",), workers=1, out=tmp_path / "one")
     assert one.summary["documents"] == 1
+
+
+def test_the_hash_of_a_folder_has_what_is_read_as_documents(tmp_path: Path) -> None:
+    write(tmp_path / "docs" / "a.md", b"# A")
+    hashes = set()
+    for text in (b"{}", b"{ }"):
+        write(tmp_path / "docs" / "a.css", text)
+        hashes.add((digest_of(str(tmp_path / "docs")), digest_of(str(tmp_path / "docs"), ("css=text",))))
+    (one, with_css), (other, with_other) = hashes
+    assert one == other and with_css != with_other
+
+
+def test_an_encoding_of_a_source_without_files_of_its_own_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "docs.jsonl", BEIR)
+    listing = json.dumps({"docs": {"path": str(tmp_path / "docs.jsonl")}})
+    uri = f"sources:{write(tmp_path / 'sources.json', listing.encode())}"
+    assert open_source(uri, fields=FieldNames(), encoding="UTF8")
+    with pytest.raises(QontextError, match="Remove --encoding"):
+        open_source(uri, fields=FieldNames(), encoding="latin-1")
 
 
 def test_what_is_read_as_what_is_part_of_the_identity(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from qontext.corpus.sources import FieldNames, Problem, open_source
+from qontext.corpus.sources import FieldNames, Problem, fingerprint, open_source, stamp
 from qontext.corpus.sources.hf import parse
 from qontext.data.records import Document
 from qontext.frame.errors import QontextError
@@ -156,6 +156,15 @@ def saved(tmp_path: Path) -> Path:
         line = json.dumps({"id": number, "paragraphs": ["one", "two"]})
         (tmp_path / "files" / f"{split}.jsonl").write_text(line)
     return tmp_path
+
+
+def test_a_local_hugging_face_data_set_is_hashed(saved: Path) -> None:
+    uri = f"hf:{saved}/files/train"
+    before = fingerprint(uri), stamp(uri)
+    assert before == (fingerprint(uri), stamp(uri)) and None not in before
+    (saved / "files" / "train.jsonl").write_text('{"id": 1, "text": "changed"}')
+    assert fingerprint(uri) != before[0] and stamp(uri) != before[1]
+    assert (fingerprint("hf:some/name"), stamp("hf:some/name")) == (None, "")
 
 
 def test_a_saved_hugging_face_data_set(saved: Path) -> None:

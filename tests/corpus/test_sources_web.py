@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,7 +21,8 @@ from qontext.retrieve.searcher import Searcher
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A site whose pages are in `site.pages`; `site.asked` are the paths that were asked for, with the status."""
+    """A site whose pages are in `site.pages`, and their types in `site.types`; `site.asked` are the paths that were
+    asked for, with the status."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setattr(trust.decided, "words", set())
@@ -36,16 +38,18 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
             if status == 302:
                 self.send_header("Location", str(content)[3:])
             self.send_header("ETag", tag)
+            if kind := server.types.get(self.path):  # type: ignore[attr-defined]
+                self.send_header("Content-Type", kind)
             self.end_headers()
             if status == 200:
-                self.wfile.write(content.encode())
+                self.wfile.write(content if isinstance(content, bytes) else content.encode())
 
         def log_message(self, *args: Any) -> None:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.url = f"http://127.0.0.1:{server.server_port}"  # type: ignore[attr-defined]
-    server.asked, server.pages = [], {}  # type: ignore[attr-defined]
+    server.asked, server.pages, server.types = [], {}, {}  # type: ignore[attr-defined]
     pages = {
         "/mill": "<h1>The mill</h1><p>It grinds flour.</p>",
         "/boat": "<h1>The boat</h1><p>It crosses the river.</p>",
@@ -107,6 +111,47 @@ def test_redirects_stay_on_the_host(site: Any) -> None:
     assert "grinds flour" in read(f"{site.url}/moved")[0].content
     with pytest.raises(QontextError, match="another host"):
         read(f"{site.url}/away")
+
+
+def test_the_type_and_encoding_that_the_server_declares(site: Any) -> None:
+    site.pages |= {"/old": "<p>Мельница".encode("cp1251"), "/paper": b"%PDF-1.7"}
+    site.types |= {"/old": "text/html; charset=windows-1251", "/paper": "application/pdf"}
+    places = "".join(f"<url><loc>{site.url}{path}</loc></url>" for path in ("/old", "/paper"))
+    site.pages["/sitemap.xml"] = f"<urlset>{places}</urlset>"
+    trust.give(f"{site.url}/sitemap.xml")
+    page, problem = read(f"{site.url}/sitemap.xml")
+    assert page.content == "Мельница"
+    assert (problem.place, problem.message) == (
+        f"{site.url}/paper",
+        "is application/pdf, not a page in HTML",
+    )
+
+
+def test_addresses_are_encoded_and_sitemaps_unpacked(site: Any) -> None:
+    places = [f"{site.url}/m%C3%BChle", f"{site.url}/größe", f"{site.url}/two words", "http://[x"]
+    listed = "".join(f"<url><loc>{place}</loc></url>" for place in places)
+    site.pages |= {"/m%C3%BChle": "<p>a", "/gr%C3%B6%C3%9Fe": "<p>b", "/two%20words": "<p>c"}
+    site.pages["/child.xml.gz"] = gzip.compress(f"<urlset>{listed}</urlset>".encode())
+    site.pages["/sitemap.xml"] = (
+        f"<sitemapindex><sitemap><loc>{site.url}/child.xml.gz</loc></sitemap></sitemapindex>"
+    )
+    trust.give(f"{site.url}/sitemap.xml")
+    assert [document.content for document in read(f"{site.url}/sitemap.xml")] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "is not a sitemap"),
+        (gzip.compress(b" " * (web.MOST_BYTES + 1)), "has more than 20 MB"),
+        (b"\x1f\x8bdamaged", "cannot be read"),
+    ],
+)
+def test_a_damaged_sitemap_is_refused(site: Any, content: str | bytes, message: str) -> None:
+    site.pages["/sitemap.xml"] = content
+    trust.give(f"{site.url}/sitemap.xml")
+    with pytest.raises(QontextError, match=message):
+        read(f"{site.url}/sitemap.xml")
 
 
 def test_pages_are_a_source_that_is_refreshed(

@@ -120,7 +120,7 @@ class Follower:
         is_known = recorded.get("documents") == self.documents and not is_edited
         if is_same and is_known and not wants_vectors:
             return {"out": str(self.root), "changed": False}
-        digest = digest_of(self.documents)
+        digest = digest_of(self.documents, self._read_as())
         is_same = self.about is not None and digest == (recorded.get("digest") or self._recorded_digest())
         result = self._index() if wants_vectors or not is_same else {"changed": False}
         stamps = {**known, **stamps} if self.edits.only else stamps
@@ -180,7 +180,10 @@ class Follower:
             return None
         # Of a folder, adapt hashes all files: the first time they are compared as adapt does.
         now = inputs.digest_of(self.documents, "documents", AdaptConfig.inputs()["documents"])
-        return digest_of(self.documents) if now == self.before.documents else None
+        return digest_of(self.documents, self._read_as()) if now == self.before.documents else None
+
+    def _read_as(self) -> tuple[str, ...]:
+        return self.before.request.read_as if self.before is not None else ()
 
     def _wants_vectors(self) -> bool:
         """True if a directory that began with words gets vectors now."""

@@ -138,12 +138,16 @@ def shortened(text: str, starts: list[int], most: int) -> list[int]:
 
 
 def _reach(text: str, begin: int, end: int, most: int) -> int | None:
-    """The position of the first token beyond the limit; None if text[begin:end] fits."""
+    """The position of the first token beyond the limit, or within a word that alone exceeds it; None if text[begin:end]
+    fits."""
     count = 0
-    for piece in PIECE.finditer(text, begin, end):
+    # Of longer words, no more has to be read.
+    for piece in re.compile(rf"\w{{1,{5 * most + 8}}}|[^\w\s]").finditer(text, begin, end):
+        if token_count(piece[0]) > most and not count:
+            return piece.start() + most
         count += token_count(piece[0])
         if count > most:
-            return max(piece.start(), begin + 1)
+            return piece.start()
     return None
 
 

@@ -372,5 +372,5 @@ STAGE = Stage(
         qontext split handbook --out passages
         qontext split docs.jsonl --on ray --out passages
     """,
-    format=3,
+    format=4,
 )

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -70,6 +71,8 @@ def open_source(
         kind, rest = scheme
         if chosen:
             raise QontextError("has no files", place=uri, remedy="Remove --read-as.")
+        if codecs.lookup(encoding).name != "utf-8":
+            raise QontextError("has no files of a chosen encoding", place=uri, remedy="Remove --encoding.")
         source: Source = SOURCES.load(kind).open(uri, rest, fields)
         return source
     path = Path(uri).expanduser()

@@ -4,7 +4,9 @@ document's id is its path in the folder; its title is the title in the file, or 
 
 from __future__ import annotations
 
+import lzma
 import os
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -67,7 +69,7 @@ class Files(Source):
                 yield block
             elif isinstance(block, tuple):  # a mailbox is read as a stream
                 yield from _read_file(*block, self.encoding, self.read_as)
-                self.advance(block[0].stat().st_size)
+                self.advance(block[0].stat().st_size if block[0].exists() else 0)
             else:
                 yield from self._read(block, several)
 
@@ -163,6 +165,8 @@ def _read_file(
         yield Problem(place if error.line is None else f"{place}:{error.line}", error.kind, error.message)
     except OSError as error:
         yield Problem(printable(file), "damaged file", f"cannot be read: {error.strerror or error}")
+    except (EOFError, zlib.error, lzma.LZMAError) as error:
+        yield Problem(printable(file), "damaged file", f"cannot be decompressed: {error}")
     except MemoryError:
         yield Problem(printable(file), "too large", "needs more memory than is available")
 

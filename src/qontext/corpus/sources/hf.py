@@ -16,6 +16,8 @@ from qontext.corpus.sources.fields import Fields, Record
 from qontext.data.records import Document
 from qontext.frame import log
 from qontext.frame.errors import QontextError, choose, missing_extra
+from qontext.frame.fingerprint import fingerprint, stamp
+from qontext.frame.hashes import json_digest
 from qontext.models import hub
 
 _PLAIN = ("string", "large_string", "bool", "int8", "int16", "int32", "int64", "float32", "float64")
@@ -53,6 +55,16 @@ class HuggingFace(Source):
     @classmethod
     def open(cls, uri: str, rest: str, fields: FieldNames) -> HuggingFace:
         return cls(uri, rest, fields)
+
+    @classmethod
+    def fingerprint(cls, rest: str) -> str | None:
+        folder = Path(parse(rest)[0])
+        return json_digest([rest, fingerprint(folder)]) if folder.is_dir() else None
+
+    @classmethod
+    def stamp(cls, rest: str) -> str:
+        folder = Path(parse(rest)[0])
+        return stamp(folder) if folder.is_dir() else ""
 
     def documents(self) -> Iterator[Document | Problem]:
         return fields.documents(self._records())

@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, NotRequired, Self
@@ -22,7 +22,7 @@ from typing_extensions import TypedDict
 from qontext.corpus import sources
 from qontext.corpus.sources.base import FieldNames, Problem, Source
 from qontext.corpus.sources.files import is_entered, is_shown, walk
-from qontext.corpus.sources.formats import format_of
+from qontext.corpus.sources.formats import endings, format_of
 from qontext.corpus.sources.lines import ending
 from qontext.data.metadata import as_json
 from qontext.data.records import Document
@@ -156,8 +156,9 @@ def _named(document: Document, name: str, ids: str) -> Document:
     )
 
 
-def digest_of(path: str) -> str:
-    """The hash of a source's content; of a folder of documents, of those files that are read."""
+def digest_of(path: str, read_as: Iterable[str] = ()) -> str:
+    """The hash of a source's content; of a folder of documents, of those files that are read. `read_as` has ENDING=FORMAT
+    pairs."""
     if (own := sources.fingerprint(path)) is not None:
         return own
     if sources.scheme_of(path) is not None:
@@ -167,8 +168,9 @@ def digest_of(path: str) -> str:
         raise QontextError("the source is no longer there", place=path, remedy="Restore it, or remove it.")
     if not _is_read_below(folder):
         return fingerprint(folder)
-    files = (file for file in walk(folder, {}) if isinstance(file, Path) and file.is_file())
-    read = (file for file in files if ending(file) in _RECORDS or format_of(file) is not None)
+    chosen = endings(read_as)
+    files = (file for file in walk(folder, chosen) if isinstance(file, Path) and file.is_file())
+    read = (file for file in files if ending(file) in _RECORDS or format_of(file, chosen) is not None)
     return json_digest({str(file.relative_to(folder)): content_hash(file) for file in read})
 
 

@@ -8,14 +8,17 @@ Last-Modified).
 
 from __future__ import annotations
 
+import http.client
 import json
 import time
 import urllib.error
 import urllib.request
+import zlib
 from collections.abc import Iterator
+from email.message import Message
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit, urlunsplit
 from urllib.robotparser import RobotFileParser
 
 from qontext import __version__
@@ -32,6 +35,8 @@ AGENT = f"qontext/{__version__}"
 FRESH_SECONDS, PAUSE_SECONDS, TIMEOUT_SECONDS = 3600.0, 1.0, 20.0
 """Age up to which a page is not asked for again; the least pause between two requests to a host; and the longest wait."""
 MOST_PAGES, MOST_BYTES, MOST_SITEMAPS = 10_000, 20 << 20, 50
+_FAILURES = (OSError, http.client.HTTPException, ValueError, zlib.error)
+"""Exceptions of a request."""
 
 
 class Web(Source):
@@ -50,7 +55,8 @@ class Web(Source):
             if "problem" in record:
                 yield Problem(url, "damaged document", record["problem"])
                 continue
-            text = parse(_body_file(url).read_bytes(), name=url)
+            charset = _content_type(url).get_content_charset()
+            text = parse(_body_file(url).read_bytes(), name=url, charset=charset)
             metadata = as_json({"format": "html", "host": urlsplit(url).hostname, **text.metadata})
             yield Document(url, text.title, "", url, blocks=tuple(text.blocks), file=url, metadata=metadata)
 
@@ -85,10 +91,13 @@ def crawled(url: str) -> dict[str, Any]:
     host = _Host(url)
     log.note(f"Reading {url} …")
     pages: dict[str, Any] = {}
-    urls = list(_listed(host, url)) if urlsplit(url).path.endswith(".xml") else [url]
+    urls = list(_listed(host, url)) if urlsplit(url).path.endswith((".xml", ".xml.gz")) else [url]
     for page in dict.fromkeys(urls[:MOST_PAGES]):
         try:
             pages[page] = {"hash": digest_of(host.get(page)).hex()}
+            kind = _content_type(page).get_content_type()
+            if not kind.startswith("text/") and kind != "application/xhtml+xml":
+                pages[page] = {"problem": f"is {kind}, not a page in HTML"}
         except QontextError as error:
             pages[page] = {"problem": error.message}
     if all("problem" in record for record in pages.values()):
@@ -120,7 +129,10 @@ def _listed(host: _Host, url: str) -> Iterator[str]:
     while waiting and seen < MOST_SITEMAPS:
         seen += 1
         parser = etree.XMLParser(resolve_entities=False, no_network=True, recover=True)
-        root = etree.fromstring(host.get(waiting.pop(0)), parser)
+        try:
+            root = etree.fromstring(host.get(waiting.pop(0)), parser)
+        except etree.XMLSyntaxError:
+            root = None
         if root is None:
             raise QontextError("is not a sitemap", place=url)
         places = [str(text).strip() for text in root.xpath("//*[local-name()='loc']/text()")]
@@ -155,7 +167,9 @@ class _Host:
         except urllib.error.HTTPError as error:
             rules = "User-agent: *\nDisallow: /" if error.code in (401, 403) else ""
             error.close()
-        except OSError as error:
+        except QontextError:
+            raise
+        except _FAILURES as error:
             raise QontextError(f"cannot be reached: {error}", place=url) from None
         self._robots.parse(rules.splitlines())
         is_here = trust.is_this_machine(parts.hostname or "")
@@ -163,7 +177,10 @@ class _Host:
 
     def is_own(self, url: str) -> bool:
         """True for a page of this host."""
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            return False
         return parts.scheme in ("http", "https") and parts.netloc == self.netloc
 
     def get(self, url: str) -> bytes:
@@ -172,6 +189,7 @@ class _Host:
             raise QontextError("robots.txt does not allow to read it", place=url)
         body, about = _body_file(url), _body_file(url).with_suffix(".json")
         known = read_json(about, dict[str, str]) if about.is_file() and body.is_file() else {}
+        known = known if "type" in known else {}
         asked = {"If-None-Match": known.get("etag"), "If-Modified-Since": known.get("modified")}
         try:
             content, headers = self._request(url, {name: value for name, value in asked.items() if value})
@@ -180,20 +198,28 @@ class _Host:
             if error.code == 304:
                 return body.read_bytes()
             raise QontextError(f"the server answers {error.code}", place=url) from None
-        except OSError as error:
+        except QontextError:
+            raise
+        except _FAILURES as error:
             raise QontextError(f"cannot be read: {error}", place=url) from None
         _write(body, content)
-        now = {"etag": headers.get("ETag"), "modified": headers.get("Last-Modified")}
-        _write(about, json.dumps({name: value for name, value in now.items() if value}).encode())
+        now = {
+            "etag": headers.get("ETag"),
+            "modified": headers.get("Last-Modified"),
+            "type": headers.get("Content-Type", ""),
+        }
+        _write(about, json.dumps({name: value for name, value in now.items() if value is not None}).encode())
         return content
 
     def _request(self, url: str, headers: dict[str, str]) -> tuple[bytes, Any]:
         if self._last:
             time.sleep(max(0.0, self._last + self._pause - time.monotonic()))
-        request = urllib.request.Request(url, headers={"User-Agent": AGENT, **headers})
+        request = urllib.request.Request(_quoted(url), headers={"User-Agent": AGENT, **headers})
         try:
             with self._opener.open(request, timeout=TIMEOUT_SECONDS) as answer:
                 content = answer.read(MOST_BYTES + 1)
+                if content.startswith(b"\x1f\x8b"):  # gzip
+                    content = zlib.decompressobj(31).decompress(content, MOST_BYTES + 1)
                 if len(content) > MOST_BYTES:
                     raise QontextError(f"has more than {MOST_BYTES >> 20} MB", place=url)
                 return content, answer.headers
@@ -203,6 +229,23 @@ class _Host:
 
 def _body_file(url: str) -> Path:
     return cache_folder("web") / f"{digest_of(url).hex()}.body"
+
+
+def _content_type(url: str) -> Message:
+    """The header with the type and encoding of a page in the cache; without one, it is HTML."""
+    about = _body_file(url).with_suffix(".json")
+    known = read_json(about, dict[str, str]) if about.is_file() else {}
+    header = Message()
+    header["Content-Type"] = known.get("type") or "text/html"
+    return header
+
+
+def _quoted(url: str) -> str:
+    """The URL in ASCII."""
+    parts = urlsplit(url)
+    host = parts.netloc if parts.netloc.isascii() else parts.netloc.encode("idna").decode("ascii")
+    path, query = (quote(part, safe="%/:?[]@!$&'()*+,;=~") for part in (parts.path, parts.query))
+    return urlunsplit((parts.scheme, host, path, query, ""))
 
 
 def _listing_file(url: str) -> Path:

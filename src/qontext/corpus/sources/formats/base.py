@@ -9,9 +9,9 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,11 @@ LARGEST = 1 << 29
 """Maximum bytes of a document that is not read at once, such as a PDF file or a mailbox."""
 LARGEST_MARKUP = 32 << 20
 """Maximum bytes of an HTML, Markdown or XML text: its tree takes about ten times as much memory."""
+LONGEST_HEADING = 200
+"""Maximum characters of a heading in the path of a block."""
+
+HeadingOrBlock = tuple[int, Block] | Block | None
+"""A heading with its level, a block without its headings, or None for content that is left out."""
 
 
 class Unreadable(Exception):
@@ -137,6 +142,33 @@ def member(container: zipfile.ZipFile, name: str, most: int = LARGEST_MARKUP) ->
     if size > most:
         raise Unreadable("too large", f"its {name} unpacks to {size >> 20:,} MiB, more than {most >> 20}")
     return container.read(name)
+
+
+def under_headings(parts: Iterable[HeadingOrBlock]) -> Iterator[Block]:
+    """The blocks with the headings above them. A heading with nothing below it is a block, and so is a long one."""
+    path: list[tuple[int, str]] = []
+    empty: Block | None = None
+    follows = False
+    for part in parts:
+        if isinstance(part, tuple):
+            level, heading = part
+            if empty is not None and level <= path[-1][0]:
+                yield empty
+                empty = None
+            path = [above for above in path if above[0] < level]
+            if heading.text:
+                empty = replace(heading, headings=tuple(name for _, name in path))
+                path.append((level, heading.text[:LONGEST_HEADING]))
+                if len(heading.text) > LONGEST_HEADING:
+                    yield empty
+                    empty = None
+        else:
+            empty = None
+            if part is not None:
+                yield replace(part, headings=tuple(name for _, name in path), tight=part.tight and follows)
+        follows = isinstance(part, Block) or (part is None and follows)
+    if empty is not None:
+        yield empty
 
 
 def collapse(text: str) -> str:

@@ -10,12 +10,30 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from qontext.corpus.sources.formats.base import FileText, Unreadable, archive, collapse, member, stem
+from qontext.corpus.sources.formats.base import (
+    FileText,
+    HeadingOrBlock,
+    Unreadable,
+    archive,
+    collapse,
+    member,
+    stem,
+    under_headings,
+)
 from qontext.data.records import Block
 
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _STRICT = "{http://purl.oclc.org/ooxml/wordprocessingml/main}"
 _CORE = "docProps/core.xml"
+_WRAPPERS = ("sdt", "sdtContent", "customXml", "smartTag", "ins", "moveTo")
+"""Elements whose content stands in their place: content controls and tracked insertions."""
+_LEFT_OUT = (
+    "moveFrom",
+    "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback",
+    "pPr",
+    "rPr",
+)
+"""Elements without text of their own: that of moved text and of fallbacks stands elsewhere, too."""
 _OLE = b"\xd0\xcf\x11\xe0"
 
 
@@ -30,8 +48,9 @@ def read(path: Path, encoding: str) -> Iterator[FileText]:
             raise Unreadable("damaged document", "contains no word/document.xml")
         levels = _levels(container)
         title, metadata = _core(container)
-        blocks = list(_blocks(parse_xml(member(container, "word/document.xml"), "word/document.xml"), levels))
-    first = next((b.text for b in blocks[:1] if b.page == 0), "")
+        root = parse_xml(member(container, "word/document.xml"), "word/document.xml")
+        blocks = list(under_headings(_parts(root, levels)))
+    first = next((b.text for b in blocks if b.page == 0), "")
     blocks = [b for b in blocks if b.page != 0]
     tops = {b.headings[0] for b in blocks if b.headings}
     if not first and len(tops) == 1 and all(b.headings for b in blocks):
@@ -108,72 +127,77 @@ def _core(container: zipfile.ZipFile) -> tuple[str, dict[str, Any]]:
     return values.get("title", ""), {key: value for key, value in metadata.items() if value}
 
 
-def _blocks(root: Any, levels: dict[str, int]) -> Iterator[Block]:
-    """Paragraphs and rows of tables. A title is a block of page 0."""
-    path: list[tuple[int, str]] = []
+def _parts(root: Any, levels: dict[str, int]) -> Iterator[HeadingOrBlock]:
+    """Paragraphs, rows of tables and headings. A title is a block of page 0."""
     was_item, titled = False, False
     body = next((element for element in root if _local(element) == "body"), root)
     for element in _flow(body):
-        kind = _local(element)
-        if kind == "tr":
-            cells = [
-                " ".join(filter(None, map(_run, _paragraphs(cell))))
-                for cell in element
-                if _local(cell) == "tc"
-            ]
-            text, level, is_item = " | ".join(filter(None, cells)), None, True
+        level = None
+        if _local(element) == "tr":
+            cells = [_text(cell) for cell in _children(element) if _local(cell) == "tc"]
+            text, is_item = " | ".join(filter(None, cells)), True
         else:
-            text, style, is_item = _run(element), _style(element), _is_item(element)
+            text, style, is_item = _text(element), _style(element), _is_item(element)
             level = levels.get(style) if style else None
         if not text:
             continue
-        headings = tuple(name for _, name in path)
-        if level == 0 and not titled and not path:
-            titled = True
+        if level == 0 and not titled:
             yield Block(text, page=0)
         elif level:
-            path = [*(above for above in path if above[0] < level), (level, text[:200])]
+            yield level, Block(text)
         else:
-            yield Block(text, headings, tight=is_item and was_item)
+            yield Block(text, tight=is_item and was_item)
+        titled = titled or level is not None
         was_item = is_item and not level
 
 
 def _flow(body: Any) -> Iterator[Any]:
-    """Paragraphs, and rows of tables, in order; also those inside content controls."""
-    for element in body:
+    """Paragraphs, and rows of tables, in order."""
+    for element in _children(body):
         kind = _local(element)
         if kind == "p":
             yield element
         elif kind == "tbl":
-            yield from (row for row in element.iter() if _local(row) == "tr" and row.getparent() is element)
-        elif kind in ("sdt", "sdtContent", "customXml", "ins", "smartTag"):
-            yield from _flow(element)
+            yield from (row for row in _children(element) if _local(row) == "tr")
 
 
-def _paragraphs(cell: Any) -> Iterator[Any]:
-    return (element for element in cell.iter() if _local(element) == "p")
+def _children(element: Any) -> Iterator[Any]:
+    """The element's children, also those inside content controls."""
+    for child in element:
+        if _local(child) in _WRAPPERS:
+            yield from _children(child)
+        else:
+            yield child
 
 
-def _run(paragraph: Any) -> str:
-    """The paragraph's text, without deleted text and field codes."""
-    parts = []
-    for element in paragraph.iter():
-        kind = _local(element)
+def _text(element: Any) -> str:
+    """The text of a paragraph or cell, without deleted text and field codes."""
+    parts: list[str] = []
+    stack: list[Any] = [element]
+    while stack:
+        node = stack.pop()
+        kind = node if isinstance(node, str) else _local(node)
         if kind == "t":
-            parts.append(element.text or "")
-        elif kind in ("tab", "br", "cr"):
+            parts.append(node.text or "")
+        elif kind in ("tab", "br", "cr", " "):
             parts.append(" ")
         elif kind == "noBreakHyphen":
             parts.append("-")
+        elif kind == "p":
+            stack += [" ", *reversed(node), " "]
+        elif kind not in _LEFT_OUT:
+            stack += reversed(node)
     return collapse("".join(parts))
 
 
+def _properties(paragraph: Any, name: str) -> Iterator[Any]:
+    """The paragraph's own properties of this name."""
+    return (one for child in paragraph if _local(child) == "pPr" for one in child if _local(one) == name)
+
+
 def _style(paragraph: Any) -> str:
-    return next((_value(e) for e in paragraph.iter(_W + "pStyle", _STRICT + "pStyle")), "")
+    return next(map(_value, _properties(paragraph, "pStyle")), "")
 
 
 def _is_item(paragraph: Any) -> bool:
-    return (
-        next(paragraph.iter(_W + "numPr", _STRICT + "numPr"), None) is not None
-        or "list" in _style(paragraph).lower()
-    )
+    return any(True for _ in _properties(paragraph, "numPr")) or "list" in _style(paragraph).lower()

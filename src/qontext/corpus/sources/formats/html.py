@@ -13,17 +13,19 @@ from typing import Any
 from qontext.corpus.sources.formats.base import (
     LARGEST_MARKUP,
     FileText,
+    HeadingOrBlock,
     Unreadable,
     collapse,
     decode,
     read_bytes,
     stem,
+    under_headings,
 )
 from qontext.data.records import Block
 
 _CHARSET = re.compile(rb"<meta[^>]+charset=[\"']?([\w-]+)", re.IGNORECASE)
 _HIDDEN = frozenset((
-    "script", "style", "noscript", "template", "nav", "footer", "aside", "form", "button", "select", "option",
+    "script", "style", "noscript", "template", "nav", "footer", "aside", "button", "select", "option",
     "textarea", "input", "svg", "math-ml", "iframe", "object", "embed", "canvas", "audio", "video", "map", "dialog",
     "head",
 ))  # fmt: skip
@@ -45,10 +47,14 @@ _CONTENTS = re.compile(
 _BLOCKS = frozenset((
     "p", "div", "section", "article", "main", "header", "ul", "ol", "dl", "li", "dt", "dd", "table", "thead",
     "tbody", "tr", "blockquote", "figure", "figcaption", "details", "summary", "address", "hr", "body", "center",
-    "fieldset", "pre", "caption",
+    "fieldset", "form", "pre", "caption",
 ))  # fmt: skip
 _ITEMS = frozenset(("li", "tr", "dt", "dd"))
 _LISTS = frozenset(("ul", "ol", "dl", "table"))
+_QUOTED = frozenset((
+    "gmail_quote", "gmail_signature", "moz-cite-prefix", "moz-signature",
+))  # fmt: skip
+"""Classes of quotations and signatures in mail."""
 _MOST_LINKED, _LEAST_KEPT = 0.7, 0.15
 _DATES = frozenset((
     "date", "dc.date", "dcterms.date", "dcterms.modified", "article:published_time", "article:modified_time",
@@ -60,13 +66,22 @@ def read(path: Path, encoding: str) -> Iterator[FileText]:
     yield parse(read_bytes(path, LARGEST_MARKUP), encoding, stem(path))
 
 
-def parse(content: bytes | str, encoding: str = "utf-8", name: str = "") -> FileText:
-    """Read a page; `name` is the title if the page has none."""
+def parse(
+    content: bytes | str,
+    encoding: str = "utf-8",
+    name: str = "",
+    charset: str | None = None,
+    *,
+    is_mail: bool = False,
+) -> FileText:
+    """Read a page; `name` is the title if the page has none, and `charset` its encoding as its server declares it.
+    Quotations and signatures of mail are left out."""
     from lxml import etree, html
 
     if isinstance(content, bytes):
         declared = _CHARSET.search(content[:4096])
-        content = decode(content, declared[1].decode("ascii", "ignore") if declared else None, encoding)
+        own = declared[1].decode("ascii", "ignore") if declared else None
+        content = decode(content, charset or own, encoding)
     content = re.sub(r"\A\s*<\?xml[^>]*\?>", lambda match: "\n" * match[0].count("\n"), content).replace(
         "\0", ""
     )
@@ -79,13 +94,22 @@ def parse(content: bytes | str, encoding: str = "utf-8", name: str = "") -> File
         if not content.strip() or "empty" in str(error).lower():
             return FileText(name)
         raise Unreadable("damaged document", f"is not readable HTML ({error})") from None
+    if is_mail:
+        _drop_quotations(tree)
     metadata, title = _head(tree)
     root = _main(tree)
     whole = _length(root)
-    blocks = list(_blocks(root, strict=True))
+    blocks = list(under_headings(_parts(root, strict=True)))
     if sum(len(block.text) for block in blocks) < _LEAST_KEPT * whole:
-        blocks = list(_blocks(root, strict=False))
+        blocks = list(under_headings(_parts(root, strict=False)))
     return FileText(*_titled(blocks, title or name), metadata)
+
+
+def _drop_quotations(tree: Any) -> None:
+    for element in list(tree.iter("*")):
+        names = (element.get("class") or "").split()
+        if (element.tag == "blockquote" or not _QUOTED.isdisjoint(names)) and element.getparent() is not None:
+            element.drop_tree()
 
 
 def _titled(blocks: list[Block], title: str) -> tuple[str, tuple[Block, ...]]:
@@ -142,10 +166,20 @@ def _is_hidden(element: Any, *, strict: bool) -> bool:
         return False
     if (element.get("role") or "").lower() in _ROLES:
         return True
-    names = f"{element.get('class') or ''} {element.get('id') or ''}"
+    names = f"{element.get('class') or ''} {'' if _is_section(element) else element.get('id') or ''}"
     if len(names) > 1 and _BOILERPLATE.search(names[:500]):
         return True
+    if tag == "form":  # some servers wrap the whole page in a form
+        return next(element.iter(*_HEADINGS), None) is None
     return tag in _LISTS and _is_linked(element)
+
+
+def _is_section(element: Any) -> bool:
+    """True if the element is a section with a heading, or an item: its id is an anchor, often made from its text."""
+    if element.tag in _ITEMS:
+        return True
+    is_named = element.tag == "section" or "section" in (element.get("class") or "").split()
+    return is_named and any(child.tag in _HEADINGS for child in element)
 
 
 def _is_linked(element: Any) -> bool:
@@ -157,20 +191,18 @@ def _is_linked(element: Any) -> bool:
     return sum(len(collapse(a.text_content())) for a in links if a.get("href")) > _MOST_LINKED * max(1, text)
 
 
-def _blocks(root: Any, *, strict: bool) -> Iterator[Block]:
-    """The text in page order. The traversal uses an explicit stack, since pages may be nested deeply."""
-    path: list[tuple[int, str]] = []
+def _parts(root: Any, *, strict: bool) -> Iterator[HeadingOrBlock]:
+    """Text and headings in page order. The traversal uses an explicit stack, since pages may be nested deeply."""
     words: list[str] = []
-    line, tight, last = root.sourceline, False, None
+    line, tight = root.sourceline, False
 
     def flush() -> Iterator[Block]:
-        nonlocal tight, last
+        nonlocal tight
         text = collapse("".join(words)).removesuffix("|").rstrip()
         words.clear()
         if text:
-            headings = tuple(name for _, name in path)
-            yield Block(text, headings, line=line, tight=tight and last == headings)
-            tight, last = False, headings
+            yield Block(text, line=line, tight=tight)
+            tight = False
 
     stack: list[tuple[Any, bool]] = [(root, True)]
     while stack:
@@ -179,21 +211,23 @@ def _blocks(root: Any, *, strict: bool) -> Iterator[Block]:
         if opens:
             if not isinstance(tag, str) or (element is not root and _is_hidden(element, strict=strict)):
                 words.append(element.tail or "")
+                if tag in _BLOCKS or tag == "nav":
+                    yield None
                 continue
             if tag in _HEADINGS:
                 yield from flush()
                 name = collapse("".join(_shown(element))).rstrip("¶#§ ").strip()
-                path = [above for above in path if above[0] < _HEADINGS[tag]]
-                path += [(_HEADINGS[tag], name[:200])] if name and not _CONTENTS.fullmatch(name) else []
+                name = "" if _CONTENTS.fullmatch(name) else name
+                yield _HEADINGS[tag], Block(name, line=element.sourceline)
+                if _is_linked(element):
+                    yield None
                 words.append(element.tail or "")
                 continue
             if tag == "pre":
                 yield from flush()
                 code = "".join(_shown(element)).strip("\n").rstrip()
-                headings = tuple(name for _, name in path)
                 if code.strip():
-                    yield Block(code, headings, line=element.sourceline, code=True)
-                    last = headings
+                    yield Block(code, line=element.sourceline, code=True)
                 words.append(element.tail or "")
                 line = element.sourceline
                 continue

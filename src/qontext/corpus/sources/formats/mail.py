@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from email.message import EmailMessage
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from qontext.corpus.sources.formats import html
 from qontext.corpus.sources.formats.base import (
@@ -72,21 +72,27 @@ def _text(content: bytes, encoding: str, name: str) -> FileText:
 
 
 def _body(message: EmailMessage, encoding: str) -> Iterator[Block]:
-    try:
-        part = message.get_body(("plain", "html"))
-        payload = part.get_payload(decode=True) if part is not None else None
-    except (LookupError, ValueError, AssertionError, AttributeError, KeyError):
-        return  # an invalid structure
-    if part is None or not isinstance(payload, bytes):
-        return
-    text = decode(payload, part.get_content_charset(), encoding)
-    if part.get_content_type() == "text/html":
-        yield from html.parse(text).blocks
+    text = _part(message, "plain", encoding)
+    if not text.strip():
+        text = _part(message, "html", encoding)
+        yield from html.parse(text, is_mail=True).blocks or html.parse(text).blocks
         return
     text = _SIGNATURE.sub("", text.replace("\r\n", "\n"))
     text = re.sub(r"\n{3,}", "\n\n", _QUOTED.sub("", text)).strip()
     if text:
         yield Block(text)
+
+
+def _part(message: EmailMessage, kind: Literal["plain", "html"], encoding: str) -> str:
+    """The body of this kind; empty if there is none."""
+    try:
+        part = message.get_body((kind,))
+        payload = part.get_payload(decode=True) if part is not None else None
+    except (LookupError, ValueError, AssertionError, AttributeError, KeyError):
+        return ""  # an invalid structure
+    if part is None or not isinstance(payload, bytes):
+        return ""
+    return decode(payload, part.get_content_charset(), encoding)
 
 
 def _header(message: EmailMessage, name: str) -> str:

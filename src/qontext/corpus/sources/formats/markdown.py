@@ -5,15 +5,24 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from qontext.corpus.sources.formats.base import LARGEST_MARKUP, FileText, read_text, stem
+from qontext.corpus.sources.formats.base import (
+    LARGEST_MARKUP,
+    FileText,
+    HeadingOrBlock,
+    read_text,
+    stem,
+    under_headings,
+)
 from qontext.data.records import Block
 
 _FRONT = re.compile(r"\A---[ \t]*\n(.*?\n)??(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
 _ENTRY = re.compile(r"([\w-]+)[ \t]*:[ \t]*(.*)$")
 _TAG = re.compile(r"<!--.*?(-->|\Z)|</?[a-zA-Z][^>]*>", re.DOTALL)
+_BREAK = re.compile(r"</?(?:br|p|li|div|tr|td)\b", re.IGNORECASE)
 _UNSEEN = re.compile(r"<(script|style)\b.*?(</\1\s*>|\Z)", re.DOTALL | re.IGNORECASE)
 
 
@@ -62,17 +71,22 @@ def parse(text: str, above: tuple[str, ...] = (), line: int = 1) -> tuple[str, l
     levels = [level for level, _ in titles]
     title = titles[0][1] if titles else ""
     only = bool(titles) and levels.count(levels[0]) == 1 and levels[0] == min(levels)
+    blocks = under_headings(_parts(tokens, titles, line))
+    return title, [replace(block, headings=(*above, *block.headings[only:])) for block in blocks]
+
+
+def _parts(tokens: list[Any], titles: list[tuple[int, str]], line: int) -> Iterator[HeadingOrBlock]:
+    """The blocks and headings of the text, of which `titles` has the levels and texts."""
     coming = iter(titles)
-    path: list[tuple[int, str]] = []
-    blocks: list[Block] = []
     cells: list[str] | None = None  # the current table row, and its lines
     row: list[int] | None = None
     lists, in_heading = 0, False
     for token in tokens:
+        place = line + token.map[0] if line and token.map else None
         if token.type == "heading_open":
             in_heading = True
             level, name = next(coming)
-            path = [*(above for above in path if above[0] < level), (level, name)]
+            yield level, Block(name, line=place)
         elif token.type == "heading_close":
             in_heading = False
         elif token.type.endswith(("list_open", "list_close", "table_open", "table_close")):
@@ -86,13 +100,11 @@ def parse(text: str, above: tuple[str, ...] = (), line: int = 1) -> tuple[str, l
             content = token.content.rstrip("\n") if code else _plain(token)
             if token.type == "tr_close":
                 content, cells = " | ".join(cells or ()), None
-            headings = (*above, *(name for _, name in path[only:]))
-            tight = lists > 0 and bool(blocks) and blocks[-1].headings == headings
+                place = line + row[0] if line and row else None
+            elif token.type == "fence" and place:
+                place += 1
             if content.strip():
-                lines = row if token.type == "tr_close" else token.map
-                place = line + lines[0] + (token.type == "fence") if line and lines else None
-                blocks.append(Block(content, headings, line=place, tight=tight, code=code))
-    return title, blocks
+                yield Block(content, line=place, tight=lists > 0, code=code)
 
 
 @functools.cache
@@ -112,6 +124,8 @@ def _plain(token: Any) -> str:
             parts.append(child.content)
         elif child.type in ("softbreak", "hardbreak"):
             parts.append("\n")
+        elif child.type == "html_inline" and _BREAK.match(child.content):
+            parts.append(" ")  # a line break would change the number of lines
     return "".join(parts).strip()
 
 

@@ -4,13 +4,22 @@ letters. Lines that many pages share, such as running heads and page numbers, an
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from qontext.corpus.sources.formats.base import FileText, Unreadable, collapse, opened, stem
+from qontext.corpus.sources.formats.base import (
+    FileText,
+    HeadingOrBlock,
+    Unreadable,
+    collapse,
+    opened,
+    stem,
+    under_headings,
+)
 from qontext.data.records import Block
 from qontext.frame.errors import missing_extra
 
@@ -23,6 +32,8 @@ _LARGER = 1.15
 """Size of a heading's letters, as a multiple of that of most letters."""
 _LONGEST_HEADING, _MOST_HEADINGS = 120, 0.2
 """Characters of a heading; the share of lines above which large letters are no headings."""
+_NUMBER = re.compile(r"(?<!\d)\d{1,6}(?!\d)|\b[ivxlc]+\b")
+_ROMAN = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
 _HYPHEN = re.compile("(?<=[a-zà-ÿ])[-\\u00ad\\u0002\\ufffe]\r?\n(?=[a-zà-ÿ])")
 
 
@@ -40,7 +51,7 @@ def read(path: Path, encoding: str) -> Iterator[FileText]:
         raise Unreadable("damaged document", "is not a readable PDF file") from None
     try:
         pages = _pages(document)
-        if sum(map(len, pages)) < _LEAST_TEXT * max(1, len(pages)):
+        if _is_scan(pages):
             raise Unreadable(
                 "no text layer", "has no text layer: it is a scan and needs text recognition (OCR) first"
             )
@@ -50,11 +61,13 @@ def read(path: Path, encoding: str) -> Iterator[FileText]:
         raise Unreadable("damaged document", f"is not a readable PDF file ({error})") from None
     finally:
         document.close()
-    yield FileText(title or stem(path), tuple(_blocks(pages, outline)), metadata)
+    left = _without_repeated(pages)
+    texts = ["\n".join(lines) for lines in (pages if _is_scan(left) else left)]
+    yield FileText(title or stem(path), tuple(under_headings(_parts(texts, outline))), metadata)
 
 
-def _pages(document: Any) -> list[str]:
-    """The text of each page, by lines, without lines that repeat from page to page."""
+def _pages(document: Any) -> list[list[str]]:
+    """The lines of each page."""
     count = len(document)
     if count > _MOST_PAGES:
         raise Unreadable("too large", f"has {count:,} pages, more than {_MOST_PAGES:,}")
@@ -71,31 +84,57 @@ def _pages(document: Any) -> list[str]:
             raise Unreadable("too large", f"contains more than {_MOST_TEXT >> 20} MiB of text")
         text = re.sub("[\\x00-\\x08\\x0b\\x0e-\\x1f\\ufffe\\uffff\\ud800-\\udfff]", "", text)
         pages.append([line.strip() for line in text.splitlines() if not _CONTENTS.search(line)])
-    edges: Counter[str] = Counter()
-    for lines in pages:
-        edges.update({_shape(line) for line in _edge(lines)})
+    return pages
+
+
+def _is_scan(pages: list[list[str]]) -> bool:
+    """True if there is hardly any text."""
+    return sum(len("\n".join(lines)) for lines in pages) < _LEAST_TEXT * max(1, len(pages))
+
+
+def _without_repeated(pages: list[list[str]]) -> list[list[str]]:
+    """The pages without the lines at their edges that are the same on many pages, but for the page number."""
+    times = Counter(key for number, lines in enumerate(pages) for key in _edge_keys(lines, number))
     often = max(3, len(pages) * 0.4)
-    repeated = {
-        shape
-        for shape, times in edges.items()
-        if times > often or shape == "0" or (times > 2 and (shape.startswith("0 ") or shape.endswith(" 0")))
-    }
-    return ["\n".join(_without(lines, repeated)) for lines in pages]
+
+    def is_repeated(line: str, number: int) -> bool:
+        return any(times[key] > min(often, least) for key, least in _keys(line, number))
+
+    left = []
+    for number, lines in enumerate(pages):
+        removed = {at for at in _edge(lines) if is_repeated(lines[at], number)}
+        left.append([line for at, line in enumerate(lines) if at not in removed])
+    return left
 
 
-def _edge(lines: list[str]) -> list[str]:
-    filled = [line for line in lines if line]
-    return filled[:2] + filled[-2:]
+def _edge(lines: list[str]) -> list[int]:
+    """The positions of the first and last two lines of a page."""
+    filled = [at for at, line in enumerate(lines) if line]
+    return sorted({*filled[:2], *filled[-2:]})
 
 
-def _shape(line: str) -> str:
-    """The line with each number replaced by 0, since page numbers differ."""
-    return re.sub(r"\d+|\b[ivxlc]+\b", "0", line)
+def _edge_keys(lines: list[str], number: int) -> set[str]:
+    return {key for at in _edge(lines) for key, _ in _keys(lines[at], number)}
 
 
-def _without(lines: list[str], repeated: set[str]) -> list[str]:
-    edge = set(_edge(lines))
-    return [line for line in lines if not (line in edge and _shape(line) in repeated)]
+def _keys(line: str, number: int) -> Iterator[tuple[str, float]]:
+    """(key, number of pages up to which it may be chance) of a line on a page: the line itself, and the line with each of
+    its numbers replaced by its distance from the page's."""
+    yield line, math.inf
+    matches = list(_NUMBER.finditer(line))
+    is_outside = bool(matches) and (matches[0].start() == 0 or matches[-1].end() == len(line))
+    for match in matches:
+        before, after = line[: match.start()], line[match.end() :]
+        least = 1 if match[0] == line else 2 if is_outside else math.inf
+        yield f"{before}\0{_value(match[0]) - number}\0{after}", least
+
+
+def _value(digits: str) -> int:
+    """The value of a decimal or Roman number."""
+    if digits.isdecimal():
+        return int(digits)
+    values = [_ROMAN[digit] for digit in digits]
+    return sum(-one if one < following else one for one, following in zip(values, [*values[1:], 0]))
 
 
 def _outline(document: Any) -> list[tuple[int, int, str]]:
@@ -170,9 +209,8 @@ def _metadata(document: Any) -> tuple[str, dict[str, Any]]:
     return title, {key: value for key, value in metadata.items() if value}
 
 
-def _blocks(pages: list[str], outline: list[tuple[int, int, str]]) -> Iterator[Block]:
+def _parts(pages: list[str], outline: list[tuple[int, int, str]]) -> Iterator[HeadingOrBlock]:
     """A block per page and section. A section starts at the line of its title, else at the top of its page."""
-    path: list[tuple[int, str]] = []
     coming = sorted(enumerate(outline), key=lambda item: (item[1][0], item[0]))
     entries = [entry for _, entry in coming]
     at = 0
@@ -183,19 +221,14 @@ def _blocks(pages: list[str], outline: list[tuple[int, int, str]]) -> Iterator[B
             at += 1
             begin, end = _find(text, title, position) if page == number else (position, position)
             if text[position:begin].strip():
-                yield Block(
-                    text[position:begin].strip(),
-                    tuple(name for _, name in path),
-                    page=number + 1,
-                    tight=position == 0,
-                )
-            path = [*(above for above in path if above[0] < level), (level, title)]
+                yield Block(text[position:begin].strip(), page=number + 1, tight=position == 0)
+            yield level, Block(title, page=number + 1)
+            if begin == end:
+                yield None  # the title stands in the text, if anywhere
             position = end
         if text[position:].strip():
             # The text of a page continues that of the previous page.
-            yield Block(
-                text[position:].strip(), tuple(name for _, name in path), page=number + 1, tight=position == 0
-            )
+            yield Block(text[position:].strip(), page=number + 1, tight=position == 0)
 
 
 def _find(text: str, title: str, position: int) -> tuple[int, int]:

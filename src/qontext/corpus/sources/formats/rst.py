@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from qontext.corpus.sources.formats.base import FileText, read_text, stem
+from qontext.corpus.sources.formats.base import FileText, HeadingOrBlock, read_text, stem, under_headings
 from qontext.data.records import Block
 
 _ADORNMENT = re.compile(r"([^\w\s])\1{2,}[ \t]*$")
@@ -35,22 +36,25 @@ def read(path: Path, encoding: str) -> Iterator[FileText]:
 def parse(lines: list[str]) -> tuple[str, list[Block]]:
     """(title, blocks). The first title is the document's if no other section has its level."""
     cuts = list(_titles(lines))
-    levels: list[str] = []
-    path: list[str] = []
-    blocks: list[Block] = []
     only = [style for *_, style in cuts].count(cuts[0][3]) == 1 if cuts else False
     title = cuts[0][2] if cuts else ""
+
+    def headings(path: tuple[str, ...]) -> tuple[str, ...]:
+        return path[1:] if only or path == (title,) else path
+
+    return title, [replace(b, headings=headings(b.headings)) for b in under_headings(_parts(lines, cuts))]
+
+
+def _parts(lines: list[str], cuts: list[tuple[int, int, str, str]]) -> Iterator[HeadingOrBlock]:
+    """The paragraphs and titles, of which `cuts` has the places and styles."""
+    levels: list[str] = []
     bounds = [(0, 0, "", ""), *cuts]
-    for (_, first, name, style), following in zip(bounds, [*bounds[1:], (len(lines), 0, "", "")]):
+    for (begin, first, name, style), following in zip(bounds, [*bounds[1:], (len(lines), 0, "", "")]):
         if name:
             levels = levels[: levels.index(style)] if style in levels else levels
             levels.append(style)
-            path = [*path[: len(levels) - 1], name]
-        headings = tuple(path[1:] if only else path)
-        if not only and headings[:1] == (title,) and name == title:
-            headings = headings[1:]
-        blocks += _section(lines, first, following[0], headings)
-    return title, blocks
+            yield len(levels), Block(name, line=begin + len(style))
+        yield from _section(lines, first, following[0])
 
 
 def _titles(lines: list[str]) -> Iterator[tuple[int, int, str, str]]:
@@ -66,7 +70,7 @@ def _titles(lines: list[str]) -> Iterator[tuple[int, int, str, str]]:
             yield n - over, n + 2, _inline(text.strip()), under[0] * (1 + over)
 
 
-def _section(lines: list[str], first: int, end: int, headings: tuple[str, ...]) -> Iterator[Block]:
+def _section(lines: list[str], first: int, end: int) -> Iterator[HeadingOrBlock]:
     """The paragraphs of a section, without directives' names and options."""
     paragraph: list[str] = []
     start, hidden = first, -1
@@ -90,12 +94,14 @@ def _section(lines: list[str], first: int, end: int, headings: tuple[str, ...]) 
             continue
         if paragraph:
             text = _inline("\n".join(paragraph))
-            yield Block(re.sub(r"::$", ":", text.rstrip()), headings, line=start + 1)
+            yield Block(re.sub(r"::$", ":", text.rstrip()), line=start + 1)
             paragraph = []
         in_options = bool(directive) or (in_options and bool(stripped))
         if is_marker:
             if not directive or directive[1] in _HIDDEN:
                 hidden = indent
+                if directive:
+                    yield None
             elif directive[2] and not directive[1].startswith(("code", "sourcecode", "math")):
                 paragraph, start = [directive[2]], n
 
