@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.tiny import save_llama
@@ -63,6 +64,21 @@ def test_a_chat_model_writes_the_queries(
     kept = open_artifact(tmp_path / "made/steps/filter").summary
     assert kept["passages_that_lost_all"] == 0
     assert open_artifact(tmp_path / "made/steps/pretrain").summary["passages"] > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"generator": "keyphrase", "generator_model": "some-model"}, "keyphrase has no model"),
+        ({"generator": "keyphrase", "endpoint": "http://127.0.0.1:1/v1"}, "keyphrase has no endpoint.*llm"),
+        ({"passages": 50}, "is no documentation of packages.*--passages"),
+    ],
+)
+def test_settings_that_nothing_reads_are_refused(
+    reports: Path, small_encoder: Path, tmp_path: Path, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(QontextError, match=message):
+        api.adapt(reports, out=tmp_path / "made", encoder=small_encoder, dry_run=True, **settings)
 
 
 def test_a_generator_of_ones_own_is_planned_with(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from pathlib import Path
@@ -15,7 +16,7 @@ from tests.serve.conftest import start
 
 from qontext import api
 from qontext.adapt.config import AdaptConfig
-from qontext.adapt.judgments import FILE, FOLDER, POOL, pools
+from qontext.adapt.judgments import FILE, FOLDER, POOL, judged, pools
 from qontext.data.collection import load_collection, read_qrels
 from qontext.data.runs import read_run
 from qontext.frame import log
@@ -113,6 +114,22 @@ def test_the_verdict_is_that_of_people(adapted: Adapted, monkeypatch: pytest.Mon
     assert not any("There are no real questions" in sentence for sentence in verdict.sentences)
     again = api.adapt(adapted.documents, out=root, yes=True).verdict
     assert again == verdict, "the same judgments make the same verdict"
+
+
+def test_judgments_of_other_words_do_not_count(adapted: Adapted) -> None:
+    """The ids of a question and its passages can stay when a document changes."""
+    root = adapted.out
+    judge(root, 5, lambda question, passage: True)
+    api.annotate(root, export=True)
+    everything = judged(root, "generated", SYSTEMS)
+    assert len(everything) == 5
+    corpus = root / "steps" / "holdout" / "measured" / "corpus.jsonl"
+    changed = next(iter(everything[next(iter(everything))]))
+    rows = [json.loads(line) for line in corpus.read_text().splitlines()]
+    for row in rows:
+        row["text"] += " And more." * (row["_id"] == changed)
+    corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert len(judged(root, "generated", SYSTEMS)) < 5
 
 
 def test_few_judgments_decide_nothing(adapted: Adapted) -> None:

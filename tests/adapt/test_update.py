@@ -16,6 +16,8 @@ from tests.adapt.calls import adapt
 
 from qontext import api
 from qontext.adapt import publish
+from qontext.adapt.config import AdaptConfig
+from qontext.adapt.state import _refuse_another_source
 from qontext.adapt.update import next_action
 from qontext.frame import artifacts, locks
 from qontext.frame.errors import QontextError
@@ -166,6 +168,9 @@ def test_documents_of_another_kind_are_another_directory(
         QontextError, match=r"made: was made from .*docs.jsonl, not from pydocs:\. Choose another --out"
     ):
         adapt(Path("pydocs:"), adapted.out, small_encoder)
+    recorded: Any = {"path": "pydocs:", "beside": "documents"}
+    with pytest.raises(QontextError, match=r"not from \. Choose another --out"):
+        _refuse_another_source(AdaptConfig(documents="."), Path("made"), recorded)
     planned = json.loads((adapted.out / "plan.json").read_text())
     planned["request"]["keep"] = True
     (adapted.out / "plan.json").write_text(json.dumps(planned))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from itertools import combinations
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from qontext.adapt.expectation import PRIORS, evidence, expected
-from qontext.adapt.verdict import Measured, choose, encoder_for, explain
+from qontext.adapt.show import gained
+from qontext.adapt.verdict import MEASURE, Measured, choose, encoder_for, explain
 
 MEANS = {"bm25": 0.60, "start": 0.50, "hybrid-start": 0.62, "adapted": 0.58, "hybrid": 0.66}
 DEMO = {"bm25": 0.655, "start": 0.692, "hybrid-start": 0.716, "adapted": 0.704, "hybrid": 0.728}
@@ -85,6 +89,35 @@ def test_few_questions_are_said_to_be_few() -> None:
         few.startswith("53 questions are few: ") and "below about 0.073 can hardly be told from chance" in few
     )
     assert not any("are few" in sentence for sentence in explain("hybrid", measured(MEANS, 0.01), MEANS))
+    alike = replace(measured(MEANS, n=1), pairs=[
+        {**pair, "difference": dict.fromkeys(("mean", "low", "high"), 0.0)} for pair in measured(MEANS).pairs
+    ])  # fmt: skip
+    assert "1 questions are few, and these hardly show a difference between systems." in explain(
+        "hybrid", alike, MEANS
+    )
+
+
+@pytest.mark.parametrize(
+    ("system", "line"),
+    [
+        ("hybrid", r"BM25 \+ adapted encoder has nDCG@10 0\.660, 0\.040 more than .*, which may be chance"),
+        ("bm25", r"Nothing that was tried gains enough over BM25 \(nDCG@10 0\.600\)"),
+        (
+            "start",
+            r"Original encoder, which is recommended, is not better here than BM25 \(nDCG@10 0\.600\)",
+        ),
+    ],
+)
+def test_what_was_gained_is_one_line(system: str, line: str) -> None:
+    means = {name: mean for name, mean in MEANS.items() if system != "start" or name in ("bm25", "start")}
+    means = means if system != "bm25" else {"bm25": 0.6, "start": 0.5, "hybrid": 0.604}
+    verdict: Any = SimpleNamespace(
+        system=system,
+        split="test",
+        differences=[],
+        scores={"test": {n: {MEASURE: m} for n, m in means.items()}},
+    )
+    assert re.match(line, gained(verdict))
 
 
 def test_expectation_is_the_posterior_mean_of_a_normal_model() -> None:

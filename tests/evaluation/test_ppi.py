@@ -82,3 +82,17 @@ def test_questions_that_all_say_the_same() -> None:
     assert (flat.mean, flat.p, flat.missing()) == (0, 1, None)
     sure = estimate(np.zeros(50), np.full(6, 0.5), np.arange(6))
     assert sure.p == pytest.approx(2**-5) and sure.missing() == 0
+    assert sure.interval()[0] < 0.4, "six equal scores are no certainty"
+    noisy = estimate(np.zeros(500), np.full(6, 0.1), np.arange(6))
+    assert noisy.p == pytest.approx(2**-5), "not decided by rounding"
+
+
+def test_what_is_missing_is_missing_after_correction() -> None:
+    """A difference that is significant alone, but not among the pairs of seven systems, needs more judgments."""
+    random = np.random.default_rng(5)
+    people = {f"s{n}": 0.5 + 0.2 * random.standard_normal(30) for n in range(6)}
+    people["best"] = people["s0"] + 0.02 + 0.05 * np.tile([1.0, -1.0], 15)
+    machine = {name: np.full(400, 0.5) for name in people}
+    result = correct(machine, people, np.arange(30), "nDCG@10")
+    pair = next(pair for pair in result.pairs if {pair["a"], pair["b"]} == {"s0", "best"})
+    assert pair["difference"]["p"] < 0.05 < pair["p"] and pair["missing"]

@@ -247,6 +247,8 @@ class Request:
     """ENDING=FORMAT pairs: how files are read whose extension says something else."""
     questions: str | None = None
     """Real questions without labels."""
+    logged: int = 0
+    """Their number."""
     also: dict[str, str] = field(default_factory=dict)
     """Name → outside system to measure beside ours."""
     tokenizer: str | None = None

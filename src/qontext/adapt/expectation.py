@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from qontext.evaluation.ppi import AS_MANY, SIGMA
 from qontext.retrieve.system import System
 
 BASE = System("start", words=True).name
@@ -48,8 +49,6 @@ PRIORS = {
 """From benchmarks/adapt.py: FairytaleQA, CoSQA, SciFact (their dev or training questions), TREC DL 2019 over 5,000 passages,
 and questions about source code, 40 training steps each. With tokens, the two encoders do not differ there (.023 and .021):
 both have the mean, and what is measured decides between them."""
-SIGMA, AS_MANY = 0.25, 4
-"""The standard deviation of a difference over the questions of a set, and the questions that such knowledge is worth."""
 TAU_OF_PAIRS = 0.1
 """τ of a system with a cross-encoder, whichever it is: wide, so that its measurements decide."""
 

@@ -91,14 +91,24 @@ def annotate(root: Path, **settings: Any) -> None:
 
 
 def judged(root: Path, split: str, systems: Sequence[str]) -> Qrels:
-    """The questions all of whose passages were judged, with the grades."""
+    """The questions all of whose passages were judged, in the words that they have now, with the grades."""
+    from qontext.serve.annotate import study
+
     if not (root / FOLDER / FILE).is_file() or not (root / STEPS / "holdout" / "measured").is_dir():
         return {}
-    grades = read_qrels(root / FOLDER / FILE)
+    grades, shown = read_qrels(root / FOLDER / FILE), study.read(root / FOLDER)
+    words = {
+        pair.ids: (pair.context, pair.passage) for pair in (shown.pairs if shown else ()) if not pair.group
+    }
+
+    def is_judged(one: Pooled, passage: Passage) -> bool:
+        now = (one.text, passage.content)
+        return passage.id in grades[one.id] and words.get((one.id, passage.id), now) == now
+
     return {
         one.id: grades[one.id]
         for one in pools(root, split, systems)
-        if one.id in grades and all(passage.id in grades[one.id] for passage in one.passages)
+        if one.id in grades and all(is_judged(one, passage) for passage in one.passages)
     }
 
 

@@ -6,7 +6,9 @@ up to a number of passes over the passages after which more brings little.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
@@ -20,6 +22,7 @@ from qontext.adapt.rates import (
     searching_by_words,
 )
 from qontext.adapt.survey import MOST_UNKNOWN, Survey
+from qontext.evaluation.holdout import MOST_ASKED
 from qontext.queries.generators import GENERATORS
 from qontext.retrieve.encode import BLOCK as ENCODED_AT_A_TIME
 
@@ -40,6 +43,8 @@ MOST_TOKENS, CHARACTERS_PER_TOKEN = 40_000_000, 4
 """Tokens whose bits are stored: 2 GB for 384 dimensions."""
 COMPARED_BY_TOKENS = 0.015
 """Seconds to compare a question with the best passages token by token."""
+MOST_MINUTES = 1 << 20
+"""Two years: larger budgets are not looked at."""
 MOST_RERANKED, FEWEST_RERANKED, RERANKED_SHARE = 50, 10, 0.2
 """The passages of a question that a cross-encoder reads as the last stage: as many as fit into this share of the budget,
 within these limits; with fewer, there is no such stage."""
@@ -71,6 +76,8 @@ class Plan:
     """Maximum number of questions about held-out passages."""
     load: NonNegativeFloat = 0.0
     """The load of the machine when its speed was measured, if it was busy."""
+    sufficient: NonNegativeInt = 0
+    """Minutes of the smallest budget that would suffice, if this one does not."""
 
     @property
     def trains(self) -> bool:
@@ -116,7 +123,25 @@ class Finetuning:
 
 
 def make_plan(request: Request, survey: Survey, rates: Rates, dimension: int) -> Plan:
-    """Make the plan, a pure function of its arguments."""
+    """Make the plan, a pure function of its arguments. If the budget does not suffice, it says which one would."""
+
+    def is_sufficient(minutes: float) -> bool:
+        plan = _plan(replace(request, budget=60.0 * minutes), survey, rates, dimension)
+        return (plan.trains or not can_train) and plan.expected <= 60.0 * minutes
+
+    plan = _plan(request, survey, rates, dimension)
+    can_train = plan.passages >= FEWEST and not request.untrainable
+    if is_sufficient(request.budget / 60):
+        return plan
+    larger = range(math.ceil(request.budget / 60), MOST_MINUTES)
+    minutes = larger[bisect_left(larger, True, hi=len(larger) - 1, key=is_sufficient)]
+    why = f"the budget is too small to train the encoder; {minutes:,} minutes would suffice."
+    notes = [why] if can_train and not plan.trains else []
+    return replace(plan, sufficient=minutes, notes=[*notes, *plan.notes])
+
+
+def _plan(request: Request, survey: Survey, rates: Rates, dimension: int) -> Plan:
+    """The plan for a budget."""
     passages = max(1, survey.passages(request.max_tokens))
     processes = request.processes if passages >= 64 * request.processes else 1
     together = (
@@ -124,8 +149,8 @@ def make_plan(request: Request, survey: Survey, rates: Rates, dimension: int) ->
         if request.device == "cuda"
         else rates
     )
-    serving = rates.encoded
-    needed = _necessary(request, survey, passages, together, serving=serving, encoders=2)
+    necessary = partial(_necessary, survey=survey, passages=passages, rates=together, serving=rates.encoded)
+    needed = necessary(request, encoders=2)
     filtering = STAGE_SECONDS + searching_by_words(QUERIES_PER_PASSAGE * passages, passages)
     if filtering > FILTERED_SHARE * request.budget:  # it leaves out but two queries of a hundred
         filtering = 0.0
@@ -133,6 +158,10 @@ def make_plan(request: Request, survey: Survey, rates: Rates, dimension: int) ->
     seconds_left = usable - sum(needed.seconds.values()) - filtering - 2 * STAGE_SECONDS
     batch = _batch(passages, processes, request.device)
     finetuning = _finetuning_size(request, passages, processes, seconds_left, together)
+    if not finetuning.steps and request.divided:  # then, all labels measure
+        spent = sum(needed.seconds.values())
+        needed = necessary(request.without_training_on_labels(), encoders=2)
+        seconds_left -= sum(needed.seconds.values()) - spent
     trained = min((seconds_left - finetuning.seconds) * together.trained, PASSES * passages)
     steps = int(trained / batch) if passages >= FEWEST and not request.untrainable else 0
     limits: dict[str, dict[str, float]] = {}
@@ -143,14 +172,13 @@ def make_plan(request: Request, survey: Survey, rates: Rates, dimension: int) ->
         seconds |= {"fine_tune": finetuning.seconds} if finetuning.steps else {}
         # The original encoder's vectors are computed before the training.
         before = STAGE_SECONDS + needed.pool / together.encoded
-        after = seconds["measure"] - before + seconds["serve"]
+        after = seconds["measure"] - before + seconds["serve"] + seconds.get("ask", 0.0)
         limits = _limits(usable - seconds["survey"], passages, batch, after, finetuning, together)
         notes = _notes_on_training(request, passages, trained, filtering, finetuning)
     else:
-        minutes = (sum(needed.seconds.values()) + filtering + 60 * batch / together.trained) / USED_SHARE / 60
-        notes = [_why_untrained(request, passages, minutes)]
+        notes = _why_untrained(request, passages)
         steps, finetuning = 0, Finetuning()
-        needed = _necessary(request, survey, passages, together, serving=serving, encoders=1)
+        needed = necessary(request.without_training_on_labels(), encoders=1)
     disk = _disk(request, survey, needed.encoded + passages, passages, dimension, tokens=needed.tokens)
     sizes = (passages, needed.pool, batch, steps, finetuning.steps, finetuning.batch, processes)
     notes += _notes_on_measuring(request, survey, needed, passages, rates.load)
@@ -183,9 +211,11 @@ def _necessary(
     if tokens:
         seconds["measure"] += _comparing_tokens(request, passages, questions, encoders)
     asked = _asked(request, passages, questions)
+    if rates.outside:
+        seconds["ask"] = rates.outside * asked
     reranked = _reranked(request, asked * encoders, rates)
     if reranked:
-        stages = encoders * 1.5 * len(request.splits)
+        stages = encoders * 1.5 * _splits(request)
         seconds["measure"] += stages * STAGE_SECONDS + encoders * asked * reranked / rates.scored
     return Necessary(pool, questions, encoders * pool, seconds, tokens, reranked)
 
@@ -193,7 +223,12 @@ def _necessary(
 def _asked(request: Request, passages: int, questions: int) -> float:
     """The number of questions that every system answers."""
     judged = sum(number for split, number in request.judged.items() if split != "train")
-    return judged + min(questions, HELD_OUT_SHARE * passages)
+    return judged + min(MOST_ASKED, request.logged / 2) + min(questions, HELD_OUT_SHARE * passages)
+
+
+def _splits(request: Request) -> int:
+    """The number of splits that every system answers."""
+    return len(request.splits) + (request.questions is not None)
 
 
 def _reranked(request: Request, answers: float, rates: Rates) -> int:
@@ -204,12 +239,13 @@ def _reranked(request: Request, answers: float, rates: Rates) -> int:
     return depth if depth >= FEWEST_RERANKED else 0
 
 
-def _why_untrained(request: Request, passages: int, minutes: float) -> str:
+def _why_untrained(request: Request, passages: int) -> list[str]:
+    """The reason why no budget would train the encoder, if there is one."""
     if request.untrainable:
-        return f"the encoder is measured as it is, because it cannot be trained: {request.untrainable}."
+        return [f"the encoder is measured as it is, because it cannot be trained: {request.untrainable}."]
     if passages < FEWEST:
-        return f"{passages} passages are too few for training: the encoder will not be changed."
-    return f"the budget is too small to train the encoder; {math.ceil(minutes):,} minutes would suffice."
+        return [f"{passages} passages are too few for training: the encoder will not be changed."]
+    return []
 
 
 def _notes_on_training(
@@ -331,7 +367,7 @@ def _needed(
 def _comparing_tokens(request: Request, passages: int, questions: int, encoders: int) -> float:
     """Seconds that comparing by tokens takes, beside the necessary work, whose forward passes make the bits, too."""
     asked = _asked(request, passages, questions)
-    return encoders * (1.5 * len(request.splits) * STAGE_SECONDS + asked * COMPARED_BY_TOKENS)
+    return encoders * (1.5 * _splits(request) * STAGE_SECONDS + asked * COMPARED_BY_TOKENS)
 
 
 def _batch(passages: int, processes: int, device: str) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from qontext.adapt.config import Request, parse_budget
 from qontext.adapt.survey import MOST_UNKNOWN, Survey, fertility, natural, spread, survey
+from qontext.data.collection import read_queries
 from qontext.data.labels import measured_sizes, read_labels
 from qontext.frame.errors import QontextError
 from qontext.models.folder import FolderLayout, locate
@@ -48,8 +49,7 @@ def prepare(config: AdaptConfig, source: Survey | None = None) -> tuple[Request,
     from qontext.models.precision import resolve_device
     from qontext.models.retriever import Retriever
 
-    (encoder,) = config.encoder
-    folder = locate(encoder)
+    folder = locate(encoder := config.encoder[0])
     tokenizer = load_tokenizer(folder.transformer)
     retriever = Retriever(encoder, device="cpu", title=config.title)
     source = source or survey(config.documents, labeled=config.labels is not None, read_as=config.read_as)
@@ -94,6 +94,7 @@ def prepare(config: AdaptConfig, source: Survey | None = None) -> tuple[Request,
             read_as=config.read_as,
             also=outside.all_named(config.also),
             questions=config.questions,
+            logged=len(read_queries(config.questions)) if config.questions else 0,
             memory=memory,
             unknown=fertility(source.sample, tokenizer)[1],
         ),
@@ -206,9 +207,14 @@ def _generator(config: AdaptConfig, device: str) -> dict[str, Any]:
         raise QontextError(
             f"the generator {kind} needs the name of a model", remedy="Give --generator-model."
         )
-    if endpoint and "endpoint" in options:
-        settings["endpoint"] = endpoint
-    return settings
+    if model and not generator.model_option:
+        raise QontextError(
+            f"the generator {kind} has no model",
+            remedy="Choose another one with --generator, or remove --generator-model.",
+        )
+    if endpoint and "endpoint" not in options:
+        raise QontextError(f"the generator {kind} has no endpoint", remedy="Add --generator llm.")
+    return settings | ({"endpoint": endpoint} if endpoint else {})
 
 
 def _at_hand(model: str) -> bool:

@@ -180,7 +180,7 @@ def _plan(
     request, survey, notes, dimension = prepare(config)
     if survey.documents < 1:
         raise QontextError("contains no documents", place=config.documents)
-    asking = _asking(request, survey)
+    asking = _outside_seconds(request, survey)
     log.note("Measuring the speed of this machine: less than half a minute, unless it is very busy …")
     survey = spent(starts, survey)
     measured = rates.measure(
@@ -194,9 +194,8 @@ def _plan(
         trains=request.untrainable is None,
         under=aside or root,
     )
-    plan = make_plan(replace(request, budget=max(1.0, request.budget - asking)), survey, measured, dimension)
-    seconds = {**plan.seconds, "ask": asking} if asking else plan.seconds
-    plan = replace(plan, notes=[*notes, *plan.notes], seconds=seconds)
+    plan = make_plan(request, survey, replace(measured, outside=asking), dimension)
+    plan = replace(plan, notes=[*notes, *plan.notes])
     request = request if plan.finetune_steps else request.without_training_on_labels()
     log.note(
         f"Measured in {log.duration(measured.seconds)}: it encodes {measured.encoded:,.1f} passages/s and trains on "
@@ -217,14 +216,10 @@ def _plan(
     return _carry_out(config, root, planned, started)
 
 
-def _asking(request: Request, survey: Survey) -> float:
-    """Seconds to ask other systems all questions: each is asked one, before any work."""
-    from qontext.adapt.plan import HELD_OUT_SHARE, QUESTIONS
-
-    question = " ".join(survey.sample[0].content.split()[:8])
-    each = sum(outside.probe(system, question) for system in request.also.values())
-    generated = min(QUESTIONS, HELD_OUT_SHARE * survey.passages(request.max_tokens))
-    return each * (generated + request.judged.get("test", 0))
+def _outside_seconds(request: Request, survey: Survey) -> float:
+    """Seconds in which all other systems answer one question: each is asked one, before any work."""
+    words = next((words for passage in survey.sample if (words := passage.content.split())), ["?"])
+    return sum(outside.probe(system, " ".join(words[:8])) for system in request.also.values())
 
 
 def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) -> dict[str, Any]:
@@ -358,6 +353,10 @@ def _with_documents(config: AdaptConfig, under: Path) -> AdaptConfig:
     from qontext.corpus.docset import is_documentation
 
     if not is_documentation(config.documents):
+        if config.passages is not None:
+            raise QontextError(
+                "is no documentation of packages", place=config.documents, remedy="Remove --passages."
+            )
         return with_all_sources(config)
     if config.read_as:
         raise QontextError("has no files", place=config.documents, remedy="Remove --read-as.")
@@ -390,7 +389,7 @@ ADAPT = Pipeline(
         qontext adapt docs.jsonl --labels labels.jsonl --budget 2h --out runs/labeled
         qontext adapt docs.jsonl --index faiss-hnsw --out runs/mine
         qontext adapt docs.jsonl --copy-model --out runs/mine
-        qontext adapt docs.jsonl --also mine="grep -ril {question} docs" --out runs/compared
+        qontext adapt docs.jsonl --also mine="grep -ril -e {question} docs" --out runs/compared
         qontext adapt docs.jsonl --questions questions.txt --judge 30 --out runs/mine
         qontext adapt --source notes=handbook --source docs=docs.jsonl --dry-run --out runs/both
         qontext adapt pydocs: --budget 10m --dry-run

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from qontext.adapt.config import Request
-from qontext.adapt.plan import QUERIES_PER_PASSAGE, USED_SHARE, Plan
+from qontext.adapt.plan import QUERIES_PER_PASSAGE, Plan
 from qontext.adapt.state import STEPS
 from qontext.adapt.survey import Survey
-from qontext.adapt.verdict import LEVEL, MEASURE, Verdict
+from qontext.adapt.verdict import MEASURE, Verdict
+from qontext.evaluation.ppi import LEVEL
 from qontext.frame import log
 from qontext.frame.errors import QontextError
 from qontext.models.reference import shown_name
@@ -108,7 +108,7 @@ def request_consent(plan: Plan, request: Request) -> None:
     raise QontextError(
         takes[0].lower() + takes[1:],
         place=request.documents,
-        remedy=f"Use --budget {math.ceil(plan.expected / 60 / USED_SHARE)}m, or --yes to start it all the same.",
+        remedy=f"Use --budget {plan.sufficient}m, or --yes to start it all the same.",
     )
 
 
@@ -158,10 +158,14 @@ def gained(verdict: Verdict) -> str:
     means = {name: values[MEASURE] for name, values in verdict.scores[verdict.split].items()}
     simple = ("bm25", "start", *(() if verdict.system == "hybrid-start" else ("hybrid-start",)))
     before = max((name for name in simple if name in means), key=lambda name: means[name])
-    change = means[verdict.system] - means[before]
+    change, name = means[verdict.system] - means[before], label_of(verdict.system)
+    name = f"{name[0].upper()}{name[1:]}"
     if verdict.system == before or change <= 0:
-        return f"Nothing that was tried is clearly better than {label_of(before)} ({MEASURE} {means[before]:.3f})."
-    better = f"{label_of(verdict.system)} has {MEASURE} {means[verdict.system]:.3f}"
+        than = f"{label_of(before)} ({MEASURE} {means[before]:.3f})"
+        if verdict.system == before:
+            return f"Nothing that was tried gains enough over {than}."
+        return f"{name}, which is recommended, is not better here than {than}."
+    better = f"{name} has {MEASURE} {means[verdict.system]:.3f}"
     pairs = (pair for pair in verdict.differences if pair["split"] == verdict.split)
     p = next((pair["p"] for pair in pairs if {pair["a"], pair["b"]} == {before, verdict.system}), 1.0)
     chance = "" if p < LEVEL else ", which may be chance"

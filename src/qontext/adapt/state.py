@@ -226,7 +226,7 @@ def _refuse_another_source(config: AdaptConfig, root: Path, recorded: Entry) -> 
         or Path(config.documents).resolve() == (root / "documents").resolve()
     )
     if was_documentation != is_same:
-        other = root.with_name(Path(config.documents.strip(":")).stem)
+        other = root.resolve().with_name(Path(config.documents.strip(":")).resolve().stem or "adapted")
         raise QontextError(
             f"was made from {'pydocs:' if was_documentation else recorded['path']}, not from {config.documents}",
             place=root,

@@ -21,6 +21,7 @@ from qontext import api
 from qontext.adapt.expectation import BASE, SplitEvidence, evidence, expected
 from qontext.adapt.judgments import about_judgments, corrected
 from qontext.evaluation.gather import per_query
+from qontext.evaluation.ppi import LEVEL
 from qontext.frame import log
 from qontext.frame.artifacts import open_artifact
 from qontext.frame.html import table
@@ -30,8 +31,6 @@ from qontext.workflow.show import score_tables
 MEASURE = "nDCG@10"
 JUDGED = "judged"
 """The name of the split of the questions that people judged."""
-LEVEL = 0.05
-"""Significance level."""
 MARGIN = 0.005
 """Expected nDCG@10 that a system has to gain to be worth the next higher cost."""
 FEW_QUESTIONS = 200
@@ -278,9 +277,12 @@ def _reason(system: str, measured: Measured, expected: Mapping[str, float]) -> s
 def _few(system: str, measured: Measured) -> list[str]:
     if measured.n >= FEW_QUESTIONS:
         return []
+    least = measured.detectable(system)
+    if least < 0.0005:
+        return [f"{measured.n:,} questions are few, and these hardly show a difference between systems."]
     return [
-        f"{measured.n:,} questions are few: with them, differences from the recommended system below about "
-        f"{measured.detectable(system):.3f} can hardly be told from chance."
+        f"{measured.n:,} questions are few: with them, differences from the recommended system below about {least:.3f} can "
+        "hardly be told from chance."
     ]
 
 

@@ -24,11 +24,18 @@ import numpy as np
 from qontext.evaluation.comparison import holm
 from qontext.evaluation.measures import Floats
 
+LEVEL = 0.05
+SIGMA, AS_MANY = 0.25, 4
+"""The standard deviation of a difference over the questions of a set, and the questions that such knowledge is worth."""
+FLAT = 1e-9
+"""Smaller differences come from rounding."""
+
 
 @dataclass(frozen=True)
 class Estimate:
     """A mean with its standard error; `weight` is λ, `judged` is n, `questions` is N. `machine` and `residual` are the
-    variances of a question's machine score, times λ², and of what people's judgments differ from it."""
+    variances of a question's machine score, times λ², and of what people's judgments differ from it. `is_flat`: people gave
+    every question the same score, which by itself would have no variance."""
 
     mean: float
     weight: float
@@ -36,6 +43,7 @@ class Estimate:
     questions: int
     machine: float
     residual: float
+    is_flat: bool = False
 
     @property
     def error(self) -> float:
@@ -52,11 +60,11 @@ class Estimate:
     @property
     def p(self) -> float:
         """The two-sided p of a mean of 0."""
-        if self.error == 0:  # all questions say the same
-            return 1.0 if self.mean == 0 else 2.0 ** (1 - self.judged)
+        if self.is_flat:
+            return 1.0 if abs(self.mean) < FLAT else 2.0 ** (1 - self.judged)
         return 2 * (1 - t_cdf(abs(self.mean) / self.error, self.judged - 1))
 
-    def missing(self, level: float = 0.05) -> int | None:
+    def missing(self, level: float = LEVEL) -> int | None:
         """The number of further judgments with which a mean of this size would be significant; 0 if it is, None if no
         number of judgments of these questions would do."""
         if self.p < level:
@@ -72,21 +80,25 @@ def estimate(machine: Floats, people: Floats, judged: np.ndarray[Any, Any]) -> E
     """The mean score, from `machine` [N] scores of all questions and those by `people` [n] of the questions `judged` [n],
     numbers of questions."""
     n, predicted = len(people), machine[judged]
-    spread = float(predicted.var())
+    spread, is_flat = float(predicted.var()), float(np.ptp(people)) < FLAT
     weight = 0.0
-    if n > 2 and spread > 0:
+    if n > 2 and spread > 0 and not is_flat:
         weight = float(
             np.clip(((people - people.mean()) * (predicted - predicted.mean())).mean() / spread, 0, 1)
         )
     rest = people - weight * predicted
     free = n - (2 if weight else 1)
+    residual = float(((rest - rest.mean()) ** 2).sum() / free) if free > 0 else math.inf
+    if is_flat and free > 0:  # a few questions may all say the same by chance
+        residual = AS_MANY * SIGMA**2 / (free + AS_MANY)
     return Estimate(
         mean=float(weight * machine.mean() + rest.mean()),
         weight=weight,
         judged=n,
         questions=len(machine),
         machine=float(weight**2 * machine.var(ddof=1)) if len(machine) > 1 else 0.0,
-        residual=float(((rest - rest.mean()) ** 2).sum() / free) if free > 0 else math.inf,
+        residual=residual,
+        is_flat=is_flat,
     )
 
 
@@ -130,6 +142,7 @@ def correct(
     own = {name: estimate(machine[name], people[name], judged) for name in machine}
     both = list(itertools.combinations(machine, 2))
     differences = [estimate(machine[b] - machine[a], people[b] - people[a], judged) for a, b in both]
+    level = LEVEL / max(1, len(both))
     pairs = [
         {
             "measure": measure,
@@ -138,7 +151,7 @@ def correct(
             "difference": {"mean": one.mean, "low": one.interval()[0], "high": one.interval()[1], "p": one.p},
             "p": p,
             "error": one.error,
-            "missing": one.missing(),
+            "missing": 0 if p < LEVEL else one.missing(level),
         }
         for (a, b), one, p in zip(both, differences, holm([one.p for one in differences]))
     ]
