@@ -161,6 +161,8 @@ def test_a_question_is_never_shell_code(data: Path, tmp_path: Path) -> None:
         "bash -ce 'grep {question} docs'",
         "bash -c -e 'grep {question} docs'",
         "bash -c {question}",
+        "bash -euo pipefail -c 'echo {question}'",
+        "node -r dotenv/config -e 'find({question})'",
         "env bash -xc 'grep {question} docs'",
         "timeout 5 sh -c 'grep {question} docs'",
         "python3 -c 'print(\"{question}\")'",
@@ -172,6 +174,7 @@ def test_a_question_is_never_shell_code(data: Path, tmp_path: Path) -> None:
             check(code)
     for safe in (
         "sh search.sh {question}",
+        "python3 search.py -c 5 {question}",
         "bash -e search.sh {question}",
         "python3 search.py --query={question} -k {k}",
         "sh -c 'grep \"$1\" docs' search {question}",
@@ -200,6 +203,7 @@ def test_a_question_is_never_shell_code(data: Path, tmp_path: Path) -> None:
         ("mine=no-such-program {question}", "no command 'no-such-program'"),
         ("mine=mcp:no-such-program", "no command 'no-such-program'"),
         ("mine=http://me:secret@127.0.0.1/", "contains credentials"),
+        ("mine=http://127.0.0.1/search?key=secret", "into the environment variable QONTEXT_SYSTEM_KEY"),
         ("mine=http://", "not a valid http or https URL"),
     ],
 )
@@ -226,7 +230,7 @@ def test_a_key_is_for_one_host(monkeypatch: pytest.MonkeyPatch) -> None:
     ("code", "message"),
     [
         ("print('half'); print('broken index', file=sys.stderr); sys.exit(3)", "exit code 3: broken index"),
-        ("sys.exit(1)", "found nothing for any of the first questions"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "exit code -9"),
         ("print('some other text')", r"none of its results is a passage .*'some other text'"),
     ],
 )
@@ -236,6 +240,12 @@ def test_a_system_that_fails_is_one_sentence(
     with pytest.raises(QontextError, match=message):
         api.search(system=script(code), data=data, split="test", out=data.parent / "out")
     assert not (data.parent / "out").exists(), "nothing is left that would be resumed"
+
+
+def test_a_system_that_finds_nothing_scores_nothing(data: Path, script: Callable[..., str]) -> None:
+    out = api.search(system=script("sys.exit(1)"), data=data, split="test", out=data.parent / "out")
+    assert out.summary["results"] == 0
+    assert api.evaluate(out.path, data).means["MRR@10"] == 0
 
 
 def test_a_command_that_hangs_is_ended_with_what_it_started(

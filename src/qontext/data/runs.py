@@ -24,6 +24,7 @@ from qontext.data.lines import compression, open_bytes, read_lines
 from qontext.data.numbering import ascending, by_occurrence, first_with_space
 from qontext.data.ranks import check_ranks
 from qontext.data.records import Hit
+from qontext.frame.artifacts import is_artifact, open_artifact
 from qontext.frame.config import existing
 from qontext.frame.disk import replace
 from qontext.frame.errors import QontextError
@@ -175,6 +176,9 @@ def read_run(path: Path | str) -> Run:
     file = existing(path, "a run")
     if file.is_dir():
         file = _run_in(file)
+        if is_artifact(file.parent) and not file.stat().st_size:
+            open_artifact(file.parent).part(file.name)  # as it was written: a search that found nothing
+            return Run.of([])
     if is_unranked(file):
         pairs = list(_unranked(file))
         queries, passages = (list(column) for column in zip(*pairs))

@@ -9,6 +9,7 @@ from qontext.data.lines import read_lines
 from qontext.data.runs import Run
 from qontext.evaluation.datasets import Judged, altered
 from qontext.frame import log
+from qontext.frame.artifacts import is_artifact
 from qontext.frame.errors import QontextError
 
 
@@ -38,7 +39,10 @@ def check_kinds(run: str, qrels: str) -> None:
 
 
 def check_ids(run: Run, qrels: Qrels, run_place: str, qrels_place: str) -> None:
-    """Refuse a run that does not match the judgments; warn if it hardly matches."""
+    """Refuse a run that does not match the judgments; warn if it hardly matches, or if a search found nothing at all."""
+    if not run.queries and is_artifact(run_place):
+        log.warn(f"{run_place}: has no results. Every score is 0.")
+        return
     if not run.queries:
         raise QontextError("the run is empty", place=run_place)
     common = [query for query in run.queries if query in qrels]

@@ -59,10 +59,10 @@ class Asked:
         count, self.unmatched = self.unmatched, 0
         return count
 
-    def refuse_nothing(self) -> None:
-        """Raise the error for a system of which no result is a passage."""
+    def refuse_unmatched(self) -> None:
+        """Raise the error for a system that has results, of which none is a passage."""
         if self._example is None:
-            raise QontextError("found nothing for any of the first questions", place=self.system.spec)
+            return
         shown = shorten(" ".join((self._example.text or ", ".join(self._example.names)).split()), 160)
         raise QontextError(
             f"none of its results is a passage of these documents; the first one is {shown!r}", place=self.system.spec,

@@ -42,7 +42,7 @@ LARGEST = 8 << 20
 """Bytes of the largest answer."""
 MOST_OF_A_STORE = 50
 """Results that OpenAI's vector stores return at most."""
-_EXAMPLE = "Example: mine='grep -ril {question} docs', or mine=http://127.0.0.1:8000."
+_EXAMPLE = "Example: mine='grep -ril -e {question} docs', or mine=http://127.0.0.1:8000."
 _INTERPRETER = re.compile(
     r"(ba|da|z|k|a|c|tc)?sh|fish|su|(python|pypy|perl|ruby|node|bun|deno|php|lua|rscript)[\d.]*"
 )
@@ -129,7 +129,11 @@ def check(spec: str) -> None:
     if _is_url(rest):
         from qontext.queries.generators.chat import check_endpoint
 
-        check_endpoint(_without_tool(rest)[0] if rest != spec else rest)
+        try:
+            check_endpoint(_without_tool(rest)[0] if rest != spec else rest)
+        except QontextError as error:
+            remedy = f"Put a key into the environment variable {KEY}. {_EXAMPLE}"
+            raise QontextError(error.message.replace("endpoint", "system"), remedy=remedy) from None
         return
     words = _words(_without_tool(rest)[0] if rest != spec else rest)
     if shutil.which(words[0]) is None:
@@ -157,10 +161,12 @@ def _is_in_code(words: Sequence[str]) -> bool:
             pairs = zip(words[number:], after)
             return any("{question}" in word and before != "-v" for before, word in pairs)
         if _INTERPRETER.fullmatch(name):
-            code = next((place for place, word in enumerate(after) if _CODE.match(word)), len(after))
-            last = next((place for place in range(code + 1, len(after)) if after[place][0:1] != "-"), code)
-            if any("{question}" in word for word in after[code : last + 1]):
-                return True
+            for code in (place for place, word in enumerate(after) if _CODE.match(word)):
+                last = next(
+                    (place for place in range(code + 1, len(after)) if after[place][0:1] != "-"), code
+                )
+                if any("{question}" in word for word in after[code : last + 1]):
+                    return True
     return False
 
 
@@ -224,10 +230,10 @@ class OutsideCommand(Outside):
                 f"its answer to {question!r} is larger than {LARGEST >> 20} MB", place=self.spec
             )
         said = errors.decode("utf-8", "replace").strip()
-        # Without a message, as of grep, the code says that nothing was found.
-        if process.returncode and said:
-            last = shorten(said.splitlines()[-1], 300)
-            raise QontextError(f"failed with the exit code {process.returncode}: {last}", place=self.spec)
+        # Without a message, as of grep, the code says that nothing was found; a signal never does.
+        if process.returncode < 0 or (process.returncode and said):
+            last = f": {shorten(said.splitlines()[-1], 300)}" if said else ""
+            raise QontextError(f"failed with the exit code {process.returncode}{last}", place=self.spec)
         return parse(output.decode("utf-8", "replace"))[:k]
 
 
