@@ -64,7 +64,7 @@ FILES: dict[str, dict[str, str]] = {
     "encode": {
         "vectors-*.npy": "the vectors, a row per passage (of tokens or words: a row for each)",
         "starts-*.npy": "where the rows of each passage begin, if it has several",
-        "ids-*.parquet": "the ids of the passages, and hashes of their texts",
+        "ids-*.parquet": "the ids of the passages, hashes of their texts and, with windows, lengths of their titles",
         "token-bits-*.npy, token-starts-*.npy": "with `--tokens`, the signs of the tokens' vectors, for MaxSim",
         "derived/*": "computed again when it is missing",
     },

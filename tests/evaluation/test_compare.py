@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from qontext.data.records import Hit
+from qontext.data.runs import Run
 from qontext.evaluation.compare import find_runs, system_names
 from qontext.evaluation.comparison import SystemScores, compare_systems, marks
-from qontext.evaluation.side_by_side import First, example_rows
+from qontext.evaluation.side_by_side import First, example_rows, tops
 from qontext.frame import execution
 from qontext.frame.errors import QontextError
 
@@ -84,6 +86,11 @@ def test_the_first_passages_of_all_systems_side_by_side(
     assert [round(row["value"], 3) for row in example["first"]] == [0.5, 1, 0.333]
     assert example["first"][2]["text"] == "text of q3-wrong1"
     assert capsys.readouterr().out.count("text of q3-wrong1") == 2
+
+
+def test_the_first_passage_of_a_tie_is_that_of_the_measures() -> None:
+    run = Run.of([Hit("q", "a", 1.0 + 1e-12), Hit("q", "b", 1.0), Hit("q", "c", 0.5)])
+    assert tops(run, {"q": {"b": 1}}, 1) == {"q": ("b", True)}
 
 
 def test_first_passages_that_look_alike_are_told_apart() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -78,6 +79,18 @@ def test_grades_below_the_threshold_are_not_relevant_and_the_name_says_so() -> N
     assert values["nDCG@10"][1] == scores(run_of(q2="dc"), "nDCG@10")["nDCG@10"][1]
 
 
+def test_the_threshold_is_that_of_every_binary_measure() -> None:
+    names = "SetP SetR SetF SetP(relative=True) SetAP IPrec@0.1 infAP Accuracy NumRet NumRelRet"
+    values = scores(run_of(q2="dc"), names, relevant=2)
+    assert {name: round(column[1], 4) for name, column in values.items()} == {
+        "SetP(rel=2)": 0.5, "SetR(rel=2)": 1, "SetF(rel=2)": 0.6667, "SetP(relative=True,rel=2)": 1, "SetAP(rel=2)": 0.5,
+        "IPrec(rel=2)@0.1": 0.5, "infAP(rel=2)": 0.5, "Accuracy(rel=2)": 0, "NumRet": 2, "NumRelRet(rel=2)": 1,
+    }  # fmt: skip
+    assert parse(list(values)).keys() == values.keys(), "a name is that of its measure"
+    with pytest.raises(QontextError, match=r"NumRel\(rel=2\) cannot be computed"):
+        parse("NumRel", relevant=2)
+
+
 def test_no_relevant_passage_at_all_is_an_error() -> None:
     with pytest.raises(QontextError, match="the minimum relevant grade is 3, the highest grade is 2"):
         measure(run_of(q1="a"), QRELS, parse("MRR@10", relevant=3), relevant=3)
@@ -104,6 +117,13 @@ def test_what_has_no_kernel_is_computed_by_ir_measures() -> None:
     values = scores(run_of(q1="xab", q2="dc"), "Rprec Bpref nDCG(judged_only=True)@2")
     assert values["Rprec"] == [1 / 2, 1, 0]
     assert values["nDCG(judged_only=True)@2"][0] == 1
+
+
+@pytest.mark.skipif(shutil.which("perl") is None, reason="gdeval is a Perl script")
+def test_queries_may_have_any_id_in_a_measure_of_gdeval() -> None:
+    qrels = {"what is it?": {"a": 1}, "q-2": {"c": 2}, "q3": {"e": 1}}
+    values = measure(Run.of([Hit("q-2", "c", 1.0)]), qrels, parse("ERR@10")).values["ERR@10"]
+    assert values.tolist() == pytest.approx([0, 3 / 16, 0], abs=1e-4)
 
 
 @pytest.mark.parametrize("levels", [1, 3, 1000])

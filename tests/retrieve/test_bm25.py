@@ -13,7 +13,7 @@ from qontext.data.collection import load_collection
 from qontext.evaluation.measures import measure, parse
 from qontext.frame.errors import QontextError
 from qontext.retrieve import bm25
-from qontext.retrieve.analyzer import LANGUAGES, Analyzer
+from qontext.retrieve.analyzer import LANGUAGES, Analyzer, spans_of, words_of
 from qontext.retrieve.bm25 import Bm25
 from qontext.retrieve.encoded import postings
 
@@ -129,6 +129,12 @@ def test_passages_without_spaces_are_found_by_their_pairs_of_characters(tmp_path
     assert not Bm25.build(passages, ["a", "b"]).search(query, 10), "runs of characters are words"
     Bm25.build(passages, ["a", "b"], analyzer=LANGUAGES["zh"]).save(tmp_path / "index")
     assert Bm25.load(tmp_path / "index").search(query, 10)["q"][0].passage == "b"
+
+
+@pytest.mark.parametrize("analyzer", ["english", "code", "cjk"])
+def test_words_are_where_they_are_found(analyzer: str) -> None:
+    text = "getFileName __init__ of XMLParser2's map, 図書館で a 本 ok_"
+    assert [text[begin:end] for begin, end in spans_of(analyzer)(text)] == words_of(analyzer)(text)
 
 
 def test_an_unknown_analyzer_is_refused() -> None:

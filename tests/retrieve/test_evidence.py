@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.adapt.conftest import finished, small_encoder  # noqa: F401
 
 from qontext import api
+from qontext.data.passage import Passage
 from qontext.data.runs import read_run
 from qontext.frame.errors import QontextError
-from qontext.retrieve.ask.evidence import matched_words
+from qontext.retrieve.ask.evidence import _statistic, matched_words
 from qontext.retrieve.ask.questions import SubQuery, parse
+from qontext.retrieve.bm25 import Bm25
 from qontext.retrieve.searcher import Answer, Searcher, neighbors
+from qontext.retrieve.system import System
 
 TEXTS = ["The mill grinds flour for bread.", "A boat crosses the river.", "The oven bakes bread. It is hot."]
 QUESTION = "Which year was the bell of Corrie 12 repaired?"
@@ -43,6 +47,39 @@ def test_words_are_explained_by_their_weights() -> None:
     assert matched_words(searcher.collection.lexical.bm25, "boats bread", "0") == {
         "bread": answer.evidence.words["bread"]
     }
+
+
+@pytest.mark.parametrize(
+    ("analyzer", "text", "question", "words"),
+    [
+        ("cjk", "図書館で本を読む", "図書館", {"図書", "書館"}),
+        ("code", "the name of a file", "getFileName", {"file", "name"}),
+    ],
+)
+def test_words_are_those_of_the_analyzer(analyzer: str, text: str, question: str, words: set[str]) -> None:
+    bm25 = Bm25.build([text, "a boat"], analyzer=analyzer)
+    assert matched_words(bm25, question, "0").keys() == words
+    folder: Any = SimpleNamespace(system=System(words=True), lexical=SimpleNamespace(bm25=bm25))
+    assert _statistic(folder, question, "0", None, "q") > 0.2
+
+
+def test_a_question_is_encoded_once_for_all_its_hits(finished: Any, monkeypatch: Any) -> None:  # noqa: F811
+    searcher = Searcher(finished.out)
+    searcher.system = "hybrid-start" if searcher.system.encoder == "start" else "hybrid"
+    encoder, kinds = searcher.collection.encoder, []
+    encode = encoder.encode
+
+    def counted(texts: Any, kind: Any) -> Any:
+        kinds.append(kind)
+        return encode(texts, kind)
+
+    monkeypatch.setattr(encoder, "encode", counted)
+    counts = []
+    for k in (1, 5):
+        kinds.clear()
+        searcher.search(QUESTION, k=k, explain=True)
+        counts.append(kinds.count("query"))
+    assert counts[0] == counts[1]
 
 
 def test_parts_are_explained_by_their_ranks_and_the_nearest_sentence(finished: Any) -> None:  # noqa: F811
@@ -75,6 +112,24 @@ def test_strength_is_the_share_of_weaker_held_out_answers(finished: Any, tmp_pat
     assert [a.id for a in searcher.search(QUESTION, k=5, min_score=0.0)] == [
         a.id for a in searcher.search(QUESTION, k=5)
     ]
+
+
+def test_strength_by_people_is_that_of_the_questions_whose_answers_they_judged(
+    finished: Any,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    out = Path(shutil.copytree(finished.out, tmp_path / "made"))
+    about = json.loads((out / "adapted.json").read_text())
+    split = about["verdict"]["split"]
+    about["verdict"] |= {"split": "judged", "people": split}
+    (out / "adapted.json").write_text(json.dumps(about))
+    (out / "calibration.json").unlink(missing_ok=True)
+    assert Searcher(out).search(QUESTION, k=5, min_score=0.0)
+    record = json.loads((out / "calibration.json").read_text())
+    assert record["of"][-1] == split
+    (out / "calibration.json").write_text(json.dumps({"of": [*record["of"][:2], "other"], "evidence": [9.0]}))
+    Searcher(out).search(QUESTION, k=5, min_score=0.0)
+    assert json.loads((out / "calibration.json").read_text()) == record, "of other questions"
 
 
 def test_strength_needs_held_out_questions(folder: Path) -> None:
@@ -110,6 +165,10 @@ def test_neighbors_are_those_of_the_document(folder: Path) -> None:
     assert neighbors("a#1", 2) == (["a#0"], ["a#2", "a#3"]) and neighbors("own id", 2) == ([], [])
     first = next(a for a in Searcher(folder / "made").search("lamp 0", k=50, context=1) if a.id == "a#0")
     assert first.before == "" and first.after.startswith("The keeper of lamp")
+    assert neighbors("x#²", 1) == ([], []), "not a number"
+    passages = [Passage("b#1", "", "The mill.", "b"), Passage("b#2", "", "The mill and the oven.", "b")]
+    (answer,) = Searcher.build(passages).search("oven", context=3)
+    assert (answer.before, answer.after) == ("The mill.", "")
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,17 @@ def test_weights_are_tuned_on_judgments_and_passed_on(runs: list[Path], tmp_path
     passed = api.fuse(both, method="minmax", weights_from=tuned, out=tmp_path / "p")
     by_hand = api.fuse(both, method="minmax", weights=[0, 1], out=tmp_path / "g")
     assert passed.digest == by_hand.digest == tuned.digest
+    with pytest.raises(QontextError, match="both --weights and --weights-from"):
+        api.fuse(both, method="minmax", weights=[1, 0], weights_from=tuned, out=tmp_path / "o")
+
+
+def test_weights_are_for_their_rank_constant(runs: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "dev.tsv").write_text("q\td\t1\n")
+    both = [str(r) for r in runs]
+    tuned = api.fuse(both, tune=tmp_path / "dev.tsv", rank_constant=10, out=tmp_path / "t")
+    with pytest.raises(QontextError, match="its weights are for --rank-constant 10"):
+        api.fuse(both, weights_from=tuned, out=tmp_path / "p")
+    assert api.fuse(both, weights_from=tuned, rank_constant=10, out=tmp_path / "p").digest == tuned.digest
 
 
 @pytest.mark.parametrize(

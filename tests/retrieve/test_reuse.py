@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.tiny import save_sentence_bert
 
 from qontext import api
 from qontext.frame import log
@@ -65,6 +66,31 @@ def test_progress_counts_what_is_encoded(
     api.encode(file, encoder=tiny_encoder, reuse=old.path, out=tmp_path / "new")
     assert advanced[0] == (0, 20) and sum(amount for amount, _ in advanced) == 3
     assert sum(skipped for _, skipped in advanced) == 20
+
+
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "sentence_bert_config.json"])
+def test_nothing_is_taken_from_vectors_of_other_tokens(tmp_path: Path, minilm: Path, file: str) -> None:
+    encoder = save_sentence_bert(tmp_path / "encoder", minilm)
+    texts = corpus(tmp_path / "a.jsonl", {"a": "One Two", "b": "one two"})
+    old = api.encode(texts, encoder=encoder, out=tmp_path / "old")
+    same = api.encode(texts, encoder=encoder, reuse=old.path, out=tmp_path / "same")
+    assert same.summary["reused"] == 2
+    settings = json.loads((encoder / file).read_text("utf-8"))
+    settings["do_lower_case"] = not settings.get("do_lower_case", False)
+    (encoder / file).write_text(json.dumps(settings), "utf-8")
+    new = api.encode(texts, encoder=encoder, reuse=old.path, out=tmp_path / "new")
+    assert new.summary["encoded_now"] == 2
+
+
+def test_windows_that_repeat_a_title_are_those_of_that_title(tmp_path: Path, tiny_encoder: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    sentences = " ".join(f"The mill of lot {n} grinds flour for bread at dusk." for n in range(6))
+    settings: dict[str, Any] = {"encoder": tiny_encoder, "window": 16}
+    file.write_text(json.dumps({"_id": "a", "title": "Mill", "text": sentences}) + "\n")
+    old = api.encode(file, **settings, out=tmp_path / "old")
+    file.write_text(json.dumps({"_id": "a", "title": "", "text": f"Mill {sentences}"}) + "\n")
+    new = api.encode(file, **settings, reuse=old.path, out=tmp_path / "new")
+    assert new.summary["reused"] == 0
 
 
 @pytest.mark.parametrize("changed", [{"max_length": 5}, {"storage": "fp16"}, {"pooling": "max"}])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from qontext import Adapted, Passage, QontextError, Searcher, api
+from qontext.data.runs import read_run
 from qontext.frame import locks
 from qontext.frame.artifacts import open_artifact
 from qontext.retrieve.system import System
@@ -39,6 +40,34 @@ def test_a_saved_searcher_answers_as_before(has_encoder: bool, tiny_encoder: Pat
     )
     (hits,) = served[0].search([QUESTION], 3)
     assert [served[0].passages[hit.number].id for hit in hits] == [hit.id for hit in after]
+
+
+def test_a_saved_searcher_is_searched_by_words_alone(tiny_encoder: Path, tmp_path: Path) -> None:
+    Searcher.build(PASSAGES, tiny_encoder).save(tmp_path / "saved")
+    saved, queries = str(tmp_path / "saved"), tmp_path / "queries.tsv"
+    queries.write_text(f"q1\t{QUESTION}\n")
+    words = Searcher(saved)
+    words.system = "bm25"
+    run = api.search(saved, bm25=True, queries=queries, out=tmp_path / "run")
+    assert dict(read_run(run.path)) == dict(words.run({"q1": QUESTION}, 1_000))
+    assert [hit.id for hit in api.search(saved, QUESTION, bm25=True)] == [hit.id for hit in words(QUESTION)]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"k1": 1.2}, {"max_length": 9}, {"query_prompt": "q: "}, {"scoring": "bf16"}, {"untied": True}],
+)
+def test_settings_without_effect_are_refused(settings: dict[str, Any], tmp_path: Path) -> None:
+    Searcher.build(PASSAGES).save(tmp_path / "saved")
+    (tmp_path / "queries.tsv").write_text(f"q1\t{QUESTION}\n")
+    flag = "--" + next(iter(settings)).replace("_", "-")
+    message = f"{flag} is not for a directory of adapt.*Remove {flag}"
+    with pytest.raises(QontextError, match=message):
+        api.search(
+            str(tmp_path / "saved"), queries=tmp_path / "queries.tsv", **settings, out=tmp_path / "run"
+        )
+    with pytest.raises(QontextError, match=message):
+        api.search(str(tmp_path / "saved"), QUESTION, **settings)
 
 
 def test_the_passages_are_an_artifact(tmp_path: Path) -> None:

@@ -42,6 +42,8 @@ def test_a_saved_bm25_index_gives_the_same_run(beir: Path, tmp_path: Path) -> No
     b = api.search(bm25=True, data=beir, out=tmp_path / "b")
     assert a.digest == b.digest
     assert "computed" not in a.meta, "no model was there"
+    with pytest.raises(QontextError, match="--analyzer is for passages, not for their index"):
+        api.search(index, data=beir, analyzer="plain", out=tmp_path / "c")
 
 
 def test_dense_search_finds_a_passage_by_its_own_text(beir: Path, tiny_encoder: Path, tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,11 @@ from tests.serve.conftest import Running, Serve, World
 from qontext import api
 from qontext.models.retriever import Retriever
 from qontext.retrieve.searcher import Searcher
+from qontext.serve.batching import LARGEST
+from qontext.serve.pages import highlight
+from qontext.serve.passages import FieldFilter
+from qontext.serve.service import Service
+from qontext.serve.systems import Opener, ServedSystem
 
 QUESTION = "Which lamp was repaired by masons after a storm?"
 
@@ -279,6 +286,69 @@ def test_unknown_addresses_and_methods(site: Running) -> None:
 def test_surprising_text_is_text(site: Running) -> None:
     for text in ("\0", "\u200b x", "🜁" * 50, "'; DROP TABLE passages; --", "<b>&amp;", "a\u0301" * 99):
         search(site, query=text + " boat")
+
+
+@pytest.mark.parametrize(
+    ("analyzer", "query", "text", "marked"),
+    [
+        ("english", "mills", "The mill's wheel, a mill.", ["mill's", "mill"]),
+        ("cjk", "図書館", "昔の図書館で本を読む", ["図書館"]),
+        ("code", "file name", "call getFileName or file_name", ["File", "Name", "file", "name"]),
+    ],
+)
+def test_words_are_marked_as_the_analyzer_reads_them(
+    analyzer: str, query: str, text: str, marked: list[str]
+) -> None:
+    stretches = highlight(text, query, analyzer)
+    assert [stretch.text for stretch in stretches if stretch.is_marked] == marked
+    assert "".join(stretch.text for stretch in stretches) == text
+
+
+def test_what_found_a_passage_is_that_of_the_filtered_search(site: Running) -> None:
+    body = {"query": QUESTION, "k": 3, "folder": "north/islands", "explain": True}
+    hits = search(site, **body)["results"][0]["hits"]
+    assert [hit["evidence"]["parts"][-1]["rank"] for hit in hits] == [1, 2, 3]
+
+
+def test_an_explanation_is_computed_in_parts(site: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between which other requests have their turn."""
+    sizes, explain = [], ServedSystem.evidence
+
+    def counted(system: Any, question: str, hits: Any, only: Any) -> Any:
+        sizes.append(len(hits))
+        return explain(system, question, hits, only)
+
+    monkeypatch.setattr(ServedSystem, "evidence", counted)
+    hits = search(site, query=["storm", "boat"], k=70, explain=True)["results"][1]["hits"]
+    assert sizes == [LARGEST, 6, LARGEST, 6]
+    assert [hit["evidence"]["parts"][-1]["rank"] for hit in hits] == list(range(1, 71))
+
+
+def test_strength_is_that_of_the_filtered_search(world: World, tmp_path: Path) -> None:
+    root = shutil.copytree(world / "mine", tmp_path / "mine")
+    known = np.linspace(-1, 2, 1001).tolist()
+    record = {"of": ["index", "hybrid-start", "generated"], "evidence": known}
+    (root / "calibration.json").write_text(json.dumps(record))
+    (system, *_) = Opener(device="cpu", precision="fp32").open("mine", str(root))
+    only = FieldFilter(where=("year>=2020",))
+    hits = system.search([QUESTION], 30, only)[0]
+    expected = Searcher(root, device="cpu").search(QUESTION, 30, only.where, min_score=0)
+    values = system.strengths(QUESTION, hits, only)
+    assert values == pytest.approx([answer.strength for answer in expected], abs=0.01)
+    assert system.strengths(QUESTION, hits) != values, "some are not among the best of all passages"
+    least = sorted(values)[15]
+    service = Service([system])
+    try:
+        strong = asyncio.run(service.search(system, [QUESTION], 30, only, min_score=least)).hits[0]
+    finally:
+        service.close()
+    assert strong == [hit for hit, value in zip(hits, values) if value >= least]
+
+
+def test_a_directory_without_strengths_is_not_named(site: Running, world: World) -> None:
+    for system in ("mine", "bm25"):
+        answer = site.http.post("/v1/search", json={"query": "storm", "system": system, "min_score": 0.5})
+        assert answer.status_code == 400 and str(world.folder) not in answer.text
 
 
 def test_pages_keep_lines_of_code_and_tell_equal_titles_apart(serve: Serve, tmp_path: Path) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
-from tests.serve.conftest import start
+from safetensors.numpy import load_file, save_file
+from tests.serve.conftest import World, start
 
 from qontext import api
 from qontext.frame.errors import QontextError
@@ -75,6 +78,26 @@ def test_a_failed_refresh_leaves_what_is_served(docs: Path, tmp_path: Path) -> N
         assert thread.look() is False and titles(service, "flour") == ["mill.md"]
     finally:
         service.close()
+
+
+def test_a_model_is_loaded_again_once_it_changed(world: World, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(world / "mine", tmp_path / "mine"))
+    directories, settings = [f"mine={root}"], {"device": "cpu", "precision": "fp32"}
+    opener = Opener(**settings)
+    before, pairs = opener.open_all(directories)[0], opener.cross_encoder(str(world / "reranker"))
+    again = opener.again()
+    assert again.cross_encoder(str(world / "reranker")) is pairs
+    assert again.open_all(directories)[0].encoder is before.encoder
+    file = root / "model" / "model.safetensors"
+    save_file({name: 2 * values for name, values in load_file(file).items()}, tmp_path / "new")
+    (tmp_path / "new").replace(file)
+    retrained = again.again()
+    after = retrained.open_all(directories)[0].encoder
+    assert before.encoder is not None and after is not None
+    assert not np.allclose(after.encode(["a"], "query"), before.encoder.encode(["a"], "query"))
+    without = retrained.again()
+    without.open_all([str(world / "bm25")])
+    assert without.again().open_all(directories)[0].encoder is not after, "nobody wanted it"
 
 
 def test_a_request_keeps_the_systems_that_it_began_with(docs: Path, tmp_path: Path) -> None:

@@ -23,12 +23,13 @@ from qontext.evaluation.measures import Floats, measure, parse
 from qontext.evaluation.ppi import Corrected, correct
 from qontext.frame import log, stages
 from qontext.frame.artifacts import open_artifact
+from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
 from qontext.retrieve.adapted import is_adapted
 from qontext.training.randomness import key_of, uniform
 
-FOLDER, FILE = "judgments", "judgments.tsv"
-"""The folder of the study in a directory of `adapt`, and its judgments: question, passage, 1 or 0."""
+FOLDER, FILE, STUDY = "judgments", "judgments.tsv", "study.json"
+"""The folder of the study in a directory of `adapt`; its judgments: question, passage, 1 or 0; and what people are shown."""
 POOL = 5
 """Passages of each system that are judged."""
 STEPS = "steps"
@@ -78,7 +79,7 @@ def pools(root: Path, split: str, systems: Sequence[str], count: int | None = No
 
 def take_judgments(root: Path) -> None:
     """Bring the file with the judgments up to date with the study, which may have been killed."""
-    if (root / FOLDER / "study.json").is_file() and is_adapted(root):
+    if (root / FOLDER / STUDY).is_file() and is_adapted(root):
         with log.warnings_only():
             annotate(root, export=True)
 
@@ -92,14 +93,9 @@ def annotate(root: Path, **settings: Any) -> None:
 
 def judged(root: Path, split: str, systems: Sequence[str]) -> Qrels:
     """The questions all of whose passages were judged, in the words that they have now, with the grades."""
-    from qontext.serve.annotate import study
-
     if not (root / FOLDER / FILE).is_file() or not (root / STEPS / "holdout" / "measured").is_dir():
         return {}
-    grades, shown = read_qrels(root / FOLDER / FILE), study.read(root / FOLDER)
-    words = {
-        pair.ids: (pair.context, pair.passage) for pair in (shown.pairs if shown else ()) if not pair.group
-    }
+    grades, words = read_qrels(root / FOLDER / FILE), _words(root)
 
     def is_judged(one: Pooled, passage: Passage) -> bool:
         now = (one.text, passage.content)
@@ -110,6 +106,13 @@ def judged(root: Path, split: str, systems: Sequence[str]) -> Qrels:
         for one in pools(root, split, systems)
         if one.id in grades and all(is_judged(one, passage) for passage in one.passages)
     }
+
+
+def _words(root: Path) -> dict[tuple[str, str], tuple[str, str]]:
+    """Question and passage → their texts when they were judged, as far as the study is there."""
+    file = root / FOLDER / STUDY
+    pairs = read_json(file, dict[str, Any])["pairs"] if file.is_file() else []
+    return {tuple(pair["ids"]): (pair["context"], pair["passage"]) for pair in pairs if not pair["group"]}
 
 
 def corrected(root: Path, split: str, systems: Sequence[str], name: str) -> Corrected | None:

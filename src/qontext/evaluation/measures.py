@@ -63,7 +63,7 @@ def find(run: Run, qrels: Qrels) -> JudgedResults:
     passages = np.array([p for judged in qrels.values() for p in judged], dtype=object)
     # Judged pairs that may be in the run, as (query, code of the passage) in one sortable number.
     place = np.minimum(np.searchsorted(run.ids, passages), len(run.ids) - 1)
-    in_run = np.flatnonzero(run.ids[place] == passages)
+    in_run = np.flatnonzero(run.ids[place] == passages if len(run.ids) else np.zeros(len(passages), bool))
     pairs = judged_query[in_run] * len(run.ids) + place[in_run]
     order = np.argsort(pairs)
     pairs, pair_grades = pairs[order], grades[in_run][order]
@@ -170,7 +170,6 @@ KERNELS: dict[str, Callable[[JudgedResults, float, int], Floats]] = {
 DEFAULT = ("MRR@10", "nDCG@10", "R@100", "Success@100", "MAP", "Judged@10")
 DEPTHS = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000)
 _KNOWN = "MRR@k, R@k, Success@k, nDCG@k, P@k, MAP, Judged@k"
-_BINARY = ("RR", "R", "Success", "AP", "P", "Rprec", "Bpref")
 _CHUNK = 256  # queries that are in ir_measures' form at a time
 
 
@@ -235,14 +234,27 @@ def parse(names: str | Sequence[str], *, relevant: int = 1) -> dict[str, Any]:
             )
         if int(measure.params.get("cutoff", 1)) < 1:
             raise QontextError(f"the depth of {name!r} must be at least 1")
-        if relevant > 1 and measure.NAME in _BINARY and "rel" not in measure.params:
-            measure = measure(rel=relevant)
-            head, at, depth = name.partition("@")
-            name = f"{head}(rel={relevant}){at}{depth}"
+        if relevant > 1 and not re.search(r"\brel\s*=", name) and _is_binary(measure):
+            name, measure = _with_threshold(name, measure, relevant)
+            if not pipeline.supports(measure):
+                raise QontextError(f"{name} cannot be computed", remedy="Remove the measure or --relevant.")
         measures[name] = measure
     if not measures:
         raise QontextError("no measure is specified", remedy=f"Choose from {_KNOWN}.")
     return measures
+
+
+def _is_binary(measure: Any) -> bool:
+    """True if the grades from 1 are relevant to the measure, unless it has another threshold."""
+    parameter = measure.SUPPORTED_PARAMS.get("rel")
+    return parameter is not None and measure.params.get("rel", parameter.default) == 1
+
+
+def _with_threshold(name: str, measure: Any, relevant: int) -> tuple[str, Any]:
+    """The measure with another lowest grade that counts, and its name."""
+    head, at, depth = name.partition("@")
+    head = f"{head[:-1]}," if head.endswith(")") else f"{head}("
+    return f"{head}rel={relevant}){at}{depth}", measure(rel=relevant)
 
 
 def measure(run: Run, qrels: Qrels, measures: dict[str, Any], *, relevant: int = 1) -> Scores:
@@ -287,14 +299,16 @@ def _by_library(run: Run, qrels: Qrels, measures: list[Any]) -> dict[Any, Floats
     """Measures without a kernel, computed by ir_measures in batches of queries to limit memory."""
     import ir_measures
 
-    number = {query: i for i, query in enumerate(qrels)}
+    rows = {query: q for q, query in enumerate(run.queries)}
     columns = {m: np.zeros(len(qrels)) for m in measures}
-    pairs = [(q, query) for q, query in enumerate(run.queries) if query in qrels]
+    # Queries are named by their numbers, since gdeval reads no other names.
+    pairs = [(str(i), query) for i, query in enumerate(qrels) if query in rows]
     for start in range(0, len(pairs), _CHUNK):
-        results = {query: dict(zip(*_lists(run, q))) for q, query in pairs[start : start + _CHUNK]}
-        judged = {query: qrels[query] for query in results}
+        chunk = pairs[start : start + _CHUNK]
+        results = {number: dict(zip(*_lists(run, rows[query]))) for number, query in chunk}
+        judged = {number: qrels[query] for number, query in chunk}
         for metric in ir_measures.iter_calc(measures, judged, results):
-            columns[metric.measure][number[metric.query_id]] = metric.value
+            columns[metric.measure][int(metric.query_id)] = metric.value
     return columns
 
 

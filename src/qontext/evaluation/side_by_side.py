@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, overload
 
+import numpy as np
+
 from qontext.data.collection import Qrels
 from qontext.data.runs import Run
 from qontext.evaluation.comparison import Pair, SystemScores, compare_systems, with_spread
@@ -63,8 +65,15 @@ def side_by_side(
 
 def tops(run: Run, qrels: Qrels, relevant: int) -> dict[str, tuple[str, bool]]:
     """query → its first passage, and whether that is judged relevant."""
-    first = {query: run.rows(q)[0][0] for q, query in enumerate(run.queries)}
+    first = {query: _first(run, q) for q, query in enumerate(run.queries)}
     return {q: (top, qrels.get(q, {}).get(top, 0) >= relevant) for q, top in first.items()}
+
+
+def _first(run: Run, q: int) -> str:
+    """The first passage of a query, with ties broken as in the measures."""
+    passages, scores = run.rows(q)
+    single = scores.astype(np.float32)
+    return max(passages[: int((single == single[0]).sum())])
 
 
 def largest_changes(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -76,6 +76,33 @@ def lower_words_of(name: str) -> Callable[[str], list[str]]:
     if name == "code":  # capitals say where parts begin
         return lambda text: [word.lower() for word in words(text)]
     return lambda text: words(text.lower())
+
+
+def spans_of(name: str) -> Callable[[str], Iterator[tuple[int, int]]]:
+    """The function text → (begin, end) of each word that `words_of` returns, in the same order."""
+    if name == "cjk":
+        return _pair_spans
+    return _part_spans if name == "code" else lambda text: (match.span() for match in WORD.finditer(text))
+
+
+def _part_spans(text: str) -> Iterator[tuple[int, int]]:
+    for match in WORD.finditer(text):
+        yield match.span()
+        if has_parts(match[0]):
+            begin = match.start()
+            for separator in _BETWEEN_PARTS.finditer(text, *match.span()):
+                if separator.start() > begin:
+                    yield begin, separator.start()
+                begin = separator.end()
+            if begin < match.end():
+                yield begin, match.end()
+
+
+def _pair_spans(text: str) -> Iterator[tuple[int, int]]:
+    for match in _CJK.finditer(text):
+        begin, end = match.span()
+        is_pairs = match["run"] is not None and end - begin > 1
+        yield from ((n, n + 2) for n in range(begin, end - 1)) if is_pairs else [(begin, end)]
 
 
 def _with_parts(text: str) -> list[str]:

@@ -151,18 +151,18 @@ class Encode(Parts[EncodeConfig]):
         self.earlier = Earlier(config.reuse, config.kind, self.properties)
 
     def read(self, part: Part) -> _Block:
-        from qontext.retrieve.encoded.reuse import text_hashes
+        from qontext.retrieve.encoded.reuse import text_hashes, title_lengths
 
         rows = self.rows.read(part.first, part.last)
         hashes = text_hashes([text.joined(self.between) for text in rows])
-        known, vectors = self.earlier.rows(hashes)
+        titles = None if self.config.window is None else title_lengths(rows, self.between)
+        known, vectors = self.earlier.rows(hashes, titles)
         new = [text for text, there in zip(rows, known) if not there]
         encoder: Any = self.retriever if self.packed is None else self.packed
         whole = new if self.config.window is not None else [text.joined(self.between) for text in new]
         tokens = encoder.tokenize(whole, self.config.kind)
-        return _Block(
-            [text.id for text in rows], hashes, known, vectors, self.earlier.bits_of(hashes), tokens
-        )
+        bits = self.earlier.bits_of(hashes[known])
+        return _Block([text.id for text in rows], hashes, titles, known, vectors, bits, tokens)
 
     def make(self, part: Part, content: _Block) -> dict[str, int]:
         import numpy as np
@@ -216,7 +216,7 @@ class Encode(Parts[EncodeConfig]):
         reused = int(content.known.sum())
         texts = _merged(texts, content.vectors, content.known)
         _check_finite(texts.values.astype(self.dtype), self.config.texts)
-        _write_ids(self.work, part.number, content.ids, content.hashes)
+        _write_ids(self.work, part.number, content.ids, content.hashes, content.titles)
         write_part(self.work, part.number, texts, self.packed.dimension, self.dtype)
         return {"encoded": len(content.tokens), "reused": reused}
 
@@ -239,11 +239,12 @@ class Encode(Parts[EncodeConfig]):
 
 
 class _Block(NamedTuple):
-    """The texts of a part: ids [N], hashes [N], which are known [N], the vectors and bits of these, the tokens of the
-    others."""
+    """The texts of a part: ids [N], hashes [N], lengths of titles [N] with windows, which are known [N], the vectors and
+    bits of these, the tokens of the others."""
 
     ids: list[str]
     hashes: Any
+    titles: Any
     known: Any
     vectors: Any
     bits: Any
@@ -324,13 +325,15 @@ def _check_finite(vectors: Any, source: str) -> None:
         raise QontextError("a vector does not fit fp16", place=source, remedy="Use --storage fp32.")
 
 
-def _write_ids(work: Workdir, number: int, ids: list[str], hashes: Any) -> None:
+def _write_ids(work: Workdir, number: int, ids: list[str], hashes: Any, titles: Any = None) -> None:
     import pyarrow as pa
 
     from qontext.data import records
 
     with work.write(_ids_name(number)) as path:
-        records.write_table(path, pa.table({"id": ids, "hash": hashes}))
+        records.write_table(
+            path, pa.table({"id": ids, "hash": hashes} | ({} if titles is None else {"title": titles}))
+        )
 
 
 def _ids_name(number: int) -> str:

@@ -171,11 +171,20 @@ def tuned(rows: RankedRows, config: FuseConfig) -> tuple[tuple[float, ...], dict
 def _given_weights(config: FuseConfig) -> tuple[float, ...]:
     weights = config.weights
     if config.weights_from:
+        if weights:
+            raise QontextError(
+                "both --weights and --weights-from are specified", remedy="Remove one of them."
+            )
         fusion = artifacts.open_artifact(config.weights_from, verb="fuse")
         weights = tuple(fusion.summary.take("weights", list[FiniteFloat]))
         if fusion.config["method"] != config.method:
             raise QontextError(
                 f"its weights are for --method {fusion.config['method']}", place=config.weights_from
+            )
+        if config.method == "rrf" and fusion.config["rank_constant"] != config.rank_constant:
+            raise QontextError(
+                f"its weights are for --rank-constant {fusion.config['rank_constant']:g}",
+                place=config.weights_from,
             )
     return _checked(weights, len(config.runs))
 

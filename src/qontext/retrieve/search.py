@@ -82,7 +82,7 @@ class Search(Parts[SearchConfig]):
         if self.asked is not None:
             counts["unmatched"] = self.asked.take_unmatched()
             if not hits.size and not part.first:
-                self.asked.refuse_nothing()
+                self.asked.refuse_unmatched()
         self.work.write_json(_counts_name(part), counts)
         with self.work.write(part.name) as path:
             write_run(hits, path, tag=self.searched.tag)
@@ -183,7 +183,7 @@ EXAMPLES = """
         qontext search runs/mine "how do I reset my password?" --also "words: password reset" --refresh
         qontext search runs/mine --queries data/queries.jsonl --out run.trec
         qontext search vectors --data data --split test --on ray --out dense
-        qontext search --system "grep -ril {question} docs" --data data --split test --out mine
+        qontext search --system "grep -ril -e {question} docs" --data data --split test --out mine
 """
 
 STAGE = Stage(

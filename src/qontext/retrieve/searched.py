@@ -3,7 +3,8 @@ its vectors, passages by their words, or a search from elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -22,6 +23,7 @@ from qontext.retrieve.ask.questions import DEEPER, GroupBy, by_document
 from qontext.retrieve.index.lexical import Bm25Options
 from qontext.retrieve.rankers import IndexRanker
 from qontext.retrieve.searcher import Searcher
+from qontext.retrieve.system import System
 
 if TYPE_CHECKING:
     from qontext.data.runs import Run
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from qontext.retrieve.matching import Asked
 
 
+OF_OTHERS = ("passages", "untied", "max_length", "query_prompt", "scoring", *Bm25Options.model_fields)
+"""The settings of searches that a directory of `adapt` does not have."""
 WORDS = ".bm25"
 """The index of passages that are searched without one; hidden, since it is no part of the result."""
 
@@ -82,7 +86,7 @@ class SearchConfig(PartsConfig, Bm25Options, AskConfig, DeviceConfig):
     """Accept an --encoder other than that of the passages: the query half of an untied pair."""
 
     bm25: bool = False
-    """Search with BM25 instead of vectors."""
+    """Search with BM25 instead of vectors; in a directory of `adapt`, instead of the recommended system."""
 
     system: Annotated[str | None, Asks(outside.demands)] = None
     """Ask another search instead: 'command {question}', the URL of a search, or mcp: and the command or the URL of an MCP
@@ -133,7 +137,7 @@ class SearchConfig(PartsConfig, Bm25Options, AskConfig, DeviceConfig):
         ):
             return values
         index = values.get("index")
-        is_asked = index and not values.get("bm25") and (is_adapted(index) or is_documents(index))
+        is_asked = index and (is_adapted(index) or is_documents(index))
         return {**values, "question": PROMPT} if is_asked else values
 
 
@@ -190,7 +194,19 @@ def open_searcher(config: SearchConfig) -> Searcher:
             place=directory,
             remedy=f"Ask at the page of 'qontext serve {directory}', or search it with --queries FILE --out RUN.",
         )
-    return Searcher(directory, device=config.device, encoder=config.encoder)
+    _refuse(config, OF_OTHERS, "is not for a directory of adapt, which is searched as it was made", directory)
+    searcher = Searcher(directory, device=config.device, encoder=config.encoder)
+    if config.bm25:
+        searcher.system = System(words=True)
+    return searcher
+
+
+def _refuse(config: SearchConfig, names: Iterable[str], why: str, place: str | Path) -> None:
+    """Refuse settings that would have no effect."""
+    for name in names:
+        if name in config.model_fields_set:
+            flag = f"--{name.replace('_', '-')}"
+            raise QontextError(f"{flag} {why}", place=place, remedy=f"Remove {flag}.")
 
 
 def _ranker(config: SearchConfig, work: Workdir) -> IndexRanker:
@@ -205,6 +221,7 @@ def _ranker(config: SearchConfig, work: Workdir) -> IndexRanker:
             )
         return IndexRanker(_words(config, work))
     index, entry = open_index(config.index, How(config.device, config.scoring))
+    _refuse(config, Bm25Options.model_fields, "is for passages, not for their index", config.index)
     if config.scoring != "fp32":
         _check_coarse(index, config)
     if config.bm25 and index.reads != "texts":

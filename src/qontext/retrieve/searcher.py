@@ -306,7 +306,7 @@ class Searcher:
 def neighbors(id: str, count: int) -> tuple[list[str], list[str]]:
     """The ids of the passages before and after one, as `split` numbers them; none of a passage with an id of its own."""
     document, sign, number = id.rpartition("#")
-    if not sign or not number.isdigit():
+    if not sign or not number.isdecimal():
         return [], []
     own = int(number)
     before = [f"{document}#{place}" for place in range(max(0, own - count), own)]

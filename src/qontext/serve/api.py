@@ -61,7 +61,8 @@ async def search(body: SearchRequest, request: Request) -> Response:
     only = FieldFilter(body.folder, body.document, tuple(body.where)).among(body.source)
     results = await service.search(system, queries, body.k, only, group=body.group, min_score=body.min_score)
     if body.explain:
-        found = [await service.explain(system, text, hits) for text, hits in zip(queries, results.hits)]
+        pairs = zip(queries, results.hits)
+        found = [await service.explain(system, text, hits, only) for text, hits in pairs]
         return _searched(system, queries, results, found)
     if len(queries) * body.k <= AT_ONCE:
         return _searched(system, queries, results)

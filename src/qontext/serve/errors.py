@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from qontext.frame.errors import QontextError
+from qontext.retrieve.ask.questions import NoSuchPart
 
 
 class ServeError(QontextError):
@@ -31,3 +35,15 @@ class TimedOut(ServeError):
     """The answer was not ready in time."""
 
     status = 503
+
+
+@contextmanager
+def answering() -> Iterator[None]:
+    """Errors in a valid request are failures of the server, except for a part that the system does not have; clients do not
+    learn where files are."""
+    try:
+        yield
+    except NoSuchPart as error:
+        raise NoSuchPart(error.message, remedy=error.remedy) from None
+    except QontextError as error:
+        raise Failed(error.message, place=error.place, remedy=error.remedy) from error

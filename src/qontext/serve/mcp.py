@@ -148,7 +148,7 @@ def _search(service: Service) -> Callable[..., Any]:
         try:
             hits = (await service.search(system, [text], first + k + 1, only)).hits[0]
             shown = hits[first : first + k]
-            found = await service.explain(system, text, shown) if explain else []
+            found = await service.explain(system, text, shown, only) if explain else []
         except QontextError as error:
             raise ToolError(str(error)) from None
         results = _results(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from fastapi.responses import RedirectResponse, Response
 from qontext.data.collection import Passage
 from qontext.frame.errors import QontextError
 from qontext.models.folder import TextKind
-from qontext.retrieve.analyzer import term_of
+from qontext.retrieve.analyzer import lower_words_of, spans_of, term_of
 from qontext.retrieve.ask.evidence import Evidence
 from qontext.retrieve.ask.questions import text_of
 from qontext.retrieve.snippets import unwrapped
@@ -95,7 +94,7 @@ async def search(request: Request) -> Response:
     columns = _columns(systems, results, text, own, form["k"], relevant)
     if form["explain"] and kind == "query":
         columns = [
-            _explained(column, await service.explain(column.system, text, one.hits[0]))
+            _explained(column, await service.explain(column.system, text, one.hits[0], only))
             for column, one in zip(columns, results)
         ]
     return page("search.html", request, **{**empty, "columns": columns, "relevant": sorted(relevant)})
@@ -326,7 +325,6 @@ def _whole(text: str | None, default: int, least: int, most: int) -> int:
     return min(max(int(text), least), most)
 
 
-_WORD = re.compile(r"\w+(?:['’]\w+)*")
 SNIPPET = 900
 """Maximum characters of a passage in a result."""
 
@@ -352,10 +350,13 @@ def highlight(text: str, query: str, analyzer: str = "english", sentence: str = 
     stems = _stems(query, analyzer)
     stretches: list[Stretch] = []
     end = 0
-    for match in _WORD.finditer(text):
-        if term(match[0].lower()) in stems:
-            stretches += [Stretch(text[end : match.start()], False), Stretch(match[0], True)]
-            end = match.end()
+    for begin, until in spans_of(analyzer)(text):
+        if until > end and term(text[begin:until].lower()) in stems:
+            if begin < end:  # pairs of characters overlap
+                stretches[-1] = Stretch(stretches[-1].text + text[end:until], True)
+            else:
+                stretches += [Stretch(text[end:begin], False), Stretch(text[begin:until], True)]
+            end = until
     stretches.append(Stretch(text[end:], False))
     return [stretch for stretch in stretches if stretch.text]
 
@@ -371,4 +372,4 @@ def _term_of(analyzer: str) -> Callable[[str], str]:
 def _stems(query: str, analyzer: str) -> frozenset[str]:
     """The stems of a query's words; a page has many texts and one query."""
     term = _term_of(analyzer)
-    return frozenset(stem for word in _WORD.findall(query.lower()) if (stem := term(word)))
+    return frozenset(stem for word in lower_words_of(analyzer)(query) if (stem := term(word)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -117,28 +118,38 @@ class Service:
             texts,
         )
         if min_score is not None:
-            hits = await self._strong(system, texts, hits, min_score)
+            hits = await self._strong(system, texts, hits, only, min_score)
         return TimedHits(hits, time.perf_counter() - started)
 
     async def _strong(
-        self, system: ServedSystem, texts: list[str], hits: list[list[ServedHit]], least: float
+        self,
+        system: ServedSystem,
+        texts: list[str],
+        hits: list[list[ServedHit]],
+        only: FieldFilter,
+        least: float,
     ) -> list[list[ServedHit]]:
         """The hits whose evidence is strong enough."""
 
         def measure(pairs: list[tuple[str, list[ServedHit]]]) -> list[list[ServedHit]]:
-            strong = [zip(found, system.strengths(text, found)) for text, found in pairs]
+            strong = [zip(found, system.strengths(text, found, only)) for text, found in pairs]
             return [[hit for hit, strength in one if strength >= least] for one in strong]
 
-        return await self.batcher.run(("strengths", id(system), least), measure, list(zip(texts, hits)))
+        key = ("strengths", id(system), only, least)
+        return await self.batcher.run(key, measure, list(zip(texts, hits)))
 
-    async def explain(self, system: ServedSystem, text: str, hits: list[ServedHit]) -> list[Evidence]:
-        """The evidence for the hits of a text."""
+    async def explain(
+        self, system: ServedSystem, text: str, hits: list[ServedHit], only: FieldFilter
+    ) -> list[Evidence]:
+        """The evidence for the hits of a text, in a search of the passages that the filter accepts."""
 
-        def explain(pairs: list[tuple[str, list[ServedHit]]]) -> list[list[Evidence]]:
-            return [system.evidence(*pair) for pair in pairs]
+        def explain(pairs: list[tuple[str, ServedHit]]) -> list[Evidence]:
+            found = []
+            for question, own in groupby(pairs, key=lambda pair: pair[0]):
+                found += system.evidence(question, [hit for _, hit in own], only)
+            return found
 
-        (found,) = await self.batcher.run(("explain", id(system)), explain, [(text, hits)])
-        return list(found)
+        return await self.batcher.run(("explain", id(system), only), explain, [(text, hit) for hit in hits])
 
     async def embed(self, encoder: ServedEncoder, texts: list[str], kind: TextKind) -> tuple[Array, int]:
         """([N, D] vectors, tokens read)."""

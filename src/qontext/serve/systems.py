@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qontext.corpus.sources.several import FILE, read_listing
 from qontext.data.places import Found, Place
-from qontext.frame.artifacts import Artifact, open_artifact
+from qontext.frame.artifacts import Artifact
 from qontext.frame.errors import QontextError
-from qontext.frame.inputs import find
-from qontext.models.folder import TextKind
+from qontext.models.folder import TextKind, locate
+from qontext.models.reference import model_digest
 from qontext.models.retriever import Retriever
 from qontext.retrieve.adapted import PLAN, AdaptedFolder, dense_index, is_adapted, reranker_of
 from qontext.retrieve.ask.evidence import Evidence, evidence, parts_of, strengths
@@ -26,12 +26,12 @@ from qontext.retrieve.ask.questions import DEEPER, GroupBy, NoSuchPart, SystemPa
 from qontext.retrieve.encoded.vectors import prompts_of
 from qontext.retrieve.index import Array, How, Index
 from qontext.retrieve.index.lexical import LexicalIndex
-from qontext.retrieve.index.load import encoder_of, fit, open_index, open_searchable
-from qontext.retrieve.rankers import IndexRanker, Ranker
+from qontext.retrieve.index.load import encoder_of, fit, open_index, open_searchable, passage_length
+from qontext.retrieve.rankers import Among, IndexRanker, Ranker, everything
 from qontext.retrieve.snippets import SNIPPET, snippet
 from qontext.retrieve.system import EncoderName, System
-from qontext.retrieve.where import Mask, passages_of
-from qontext.serve.errors import Failed
+from qontext.retrieve.where import passages_of
+from qontext.serve.errors import answering
 from qontext.serve.models import Reranker, ServedEncoder
 from qontext.serve.passages import FieldFilter, Passages
 
@@ -106,18 +106,21 @@ class ServedSystem:
             return {}
         return {name: entry.get("about", "") for name, entry in read_listing(file).items()}
 
-    def evidence(self, question: str, hits: Sequence[ServedHit]) -> list[Evidence]:
-        """The evidence for the hits."""
+    def evidence(self, question: str, hits: Ranking, only: FieldFilter | None = None) -> list[Evidence]:
+        """The evidence for the hits, in a search of the passages that the filter accepts."""
         pairs = [(hit, self.passages[hit.number]) for hit in hits]
         opened = [Found(p, sentences=tuple(self.passages.sentences(hit.number))) for hit, p in pairs]
-        return evidence(text_of(question), opened, self.ranker)
+        among = self._among(only)
+        with answering():
+            return evidence(text_of(question), opened, self.ranker, among=among)
 
-    def strengths(self, question: str, hits: Sequence[ServedHit]) -> list[float]:
+    def strengths(self, question: str, hits: Ranking, only: FieldFilter | None = None) -> list[float]:
         """The shares of the held-out questions whose answers have weaker evidence."""
         if self.directory is None:
             raise NoSuchPart("only a directory of 'qontext adapt' knows how strong a hit is")
-        ids = [self.passages[hit.number].id for hit in hits]
-        return strengths(self.directory, text_of(question), ids)
+        ids, among = [self.passages[hit.number].id for hit in hits], self._among(only)
+        with answering():
+            return strengths(self.directory, text_of(question), ids, among)
 
     def matched(self, hit: ServedHit, question: str, most: int = SNIPPET) -> Matched:
         """The snippet of a result, and the place of its best sentence."""
@@ -143,24 +146,23 @@ class ServedSystem:
         if group == "document":
             deep = self.search(texts, DEEPER * k, only, kind)
             return [self._by_document(ranking)[:k] for ranking in deep]
-        accepted = self.passages.mask(only) if only else None
-        if accepted is not None and not accepted.any():
+        if only and not self.passages.mask(only).any():
             return [[] for _ in texts]
-        k = min(k, len(self.passages))
-        try:
+        k, among = min(k, len(self.passages)), self._among(only)
+        with answering():
             if self.reranker is None:
-                return self._rankings(texts, k, kind, accepted)
-            rankings = self._rankings(texts, max(k, RERANK_DEPTH), kind, accepted)
+                return self._rankings(texts, k, kind, among)
+            rankings = self._rankings(texts, max(k, RERANK_DEPTH), kind, among)
             return _reranked(texts, rankings, k, self.reranker, self.passages)
-        except NoSuchPart:
-            raise
-        except QontextError as error:  # not a mistake of the client: conditions were checked above
-            raise Failed(error.message, place=error.place, remedy=error.remedy) from error
 
-    def _rankings(self, texts: Sequence[str], k: int, kind: TextKind, accepted: Mask | None) -> list[Ranking]:
-        def among(index: Index) -> Mask | None:
-            return None if accepted is None else accepted[self.numbers[id(index)]]
+    def _among(self, only: FieldFilter | None) -> Among:
+        """The passages of an index that the filter accepts."""
+        if not only:
+            return everything
+        accepted = self.passages.mask(only)
+        return lambda index: accepted[self.numbers[id(index)]]
 
+    def _rankings(self, texts: Sequence[str], k: int, kind: TextKind, among: Among) -> list[Ranking]:
         queries = {str(number): text for number, text in enumerate(texts)}
         if kind == "query":
             run = rank(self.parts, queries, k, among)
@@ -214,13 +216,13 @@ class Opener:
 
     def __post_init__(self) -> None:
         self._passages: dict[str, Passages] = {}
-        self._encoders: dict[tuple[Any, ...], ServedEncoder] = {}
-        self._cross_encoders: dict[str, CrossEncoder] = {}
+        self._models: dict[tuple[Any, ...], Any] = {}
+        self._earlier: dict[tuple[Any, ...], Any] = {}
 
     def again(self) -> Opener:
-        """An opener of the same directories, whose documents changed: the models are the same."""
+        """An opener of the same directories, which changed: models that did not are not loaded again."""
         other = replace(self)
-        other._encoders = self._encoders
+        other._earlier = {**self._earlier, **self._models}
         return other
 
     def open_all(self, directories: Sequence[str]) -> list[ServedSystem]:
@@ -234,7 +236,9 @@ class Opener:
                     remedy="Rename one of them: NAME=DIR.",
                 )
             paths_by_name[name] = path
-        return [system for name, path in paths_by_name.items() for system in self.open(name, path)]
+        systems = [system for name, path in paths_by_name.items() for system in self.open(name, path)]
+        self._earlier = {}  # what is still wanted is among the models
+        return systems
 
     def open(self, name: str, path: str) -> list[ServedSystem]:
         """The systems of one directory, or of documents that nobody prepared."""
@@ -260,7 +264,7 @@ class Opener:
         if entry is None:
             lexical = index if isinstance(index, LexicalIndex) else None
             return [ServedSystem(name, _label(artifact), ranker=IndexRanker(index), lexical=lexical, **parts)]
-        encoder_path, length = encoder_of(entry, path), _passage_length(artifact)
+        encoder_path, length = encoder_of(entry, path), passage_length(artifact)
         prompts = prompts_of(artifact)
         if index.reads == "packed":
             form: dict[str, Any] = {"device": self.device, "precision": self.precision, "prompts": prompts}
@@ -321,19 +325,26 @@ class Opener:
         self, path: str, query: int | None, passage: int | None, dimensions: int | None, prompts: Any
     ) -> ServedEncoder:
         """The encoder for an index of so many dimensions."""
-        key = (path, query, passage, dimensions, *prompts.items())
-        if key not in self._encoders:
-            form: dict[str, Any] = {"device": self.device, "precision": self.precision, "prompts": prompts}
-            self._encoders[key] = ServedEncoder(path, lengths={"query": query, "passage": passage}, **form)
-        return self._encoders[key]
+        form: dict[str, Any] = {"device": self.device, "precision": self.precision, "prompts": prompts}
+        form["lengths"] = {"query": query, "passage": passage}
+        key = (query, passage, dimensions, *prompts.items())
+        encoder: ServedEncoder = self._model(path, key, lambda: ServedEncoder(path, **form))
+        return encoder
 
     def cross_encoder(self, path: str) -> CrossEncoder:
         """The cross-encoder of a directory of `adapt`."""
         from qontext.models.cross_encoder import CrossEncoder
 
-        if path not in self._cross_encoders:
-            self._cross_encoders[path] = CrossEncoder(path, device=self.device, precision=self.precision)
-        return self._cross_encoders[path]
+        form: dict[str, Any] = {"device": self.device, "precision": self.precision}
+        model: CrossEncoder = self._model(path, ("pairs",), lambda: CrossEncoder(path, **form))
+        return model
+
+    def _model(self, path: str, settings: tuple[Any, ...], load: Callable[[], Any]) -> Any:
+        """The model at the path with these settings; another one if its content changed."""
+        key = (path, model_digest(locate(path).root), *settings)
+        if key not in self._models:
+            self._models[key] = self._earlier[key] if key in self._earlier else load()
+        return self._models[key]
 
 
 class _ServedFolder(AdaptedFolder):
@@ -359,18 +370,6 @@ class _ServedFolder(AdaptedFolder):
 def _label(artifact: Artifact) -> str:
     backend = "vectors" if artifact.verb == "encode" else str(artifact.config["backend"])
     return "BM25" if backend == "bm25" else backend
-
-
-def _passage_length(artifact: Artifact) -> int | None:
-    """The maximum passage length in `encode`; for an index without its vectors, the encoder's limit."""
-    if artifact.verb == "index":
-        try:
-            remedy = "Restore it."
-            artifact = open_artifact(find(artifact.inputs["source"], artifact.path, "vectors", remedy=remedy))
-        except QontextError:
-            return None
-    length: int | None = artifact.config.get("max_length")
-    return length
 
 
 def _named(text: str) -> tuple[str, str]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,7 +25,8 @@ from qontext.frame import artifacts, log
 from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
 from qontext.retrieve.adapted import WITHOUT_TORCH
-from qontext.retrieve.analyzer import WORD, term_of
+from qontext.retrieve.analyzer import lower_words_of, term_of
+from qontext.retrieve.ask.questions import NoSuchPart
 from qontext.retrieve.ask.tokens import TokenMatch, matched_tokens
 from qontext.retrieve.rankers import (
     CANDIDATES,
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
 
 CALIBRATION = "calibration.json"
 """The file of a directory of `adapt` with the evidence for the answers of its held-out questions, in ascending order."""
+JUDGED = "judged"
+"""The deciding split of a verdict by people, who judge the answers to questions of another split."""
 QUESTIONS, FEWEST = 500, 20
 """Held-out questions that are asked at most, and at least, to say how strong evidence is."""
 
@@ -126,23 +130,24 @@ def evidence(
     among: Among = everything,
 ) -> list[Evidence]:
     """The evidence for each hit."""
+    if not hits:
+        return []
     parts = parts_of(ranker)
     runs = {name: part.rank({"q": question}, CANDIDATES, among=among) for name, part in parts.items()}
     ranks = {name: _ranks(run) for name, run in runs.items()}
     words, meaning, compared = (parts.get(name) for name in ("words", "meaning", "tokens"))
     bm25 = getattr(words.index, "bm25", None) if isinstance(words, IndexRanker) else None
+    encoder = meaning.encoder if isinstance(meaning, IndexRanker) else None
+    query = None if encoder is None else encoder.encode([question], "query")
+    passages = [hit.passage for hit in hits]
+    met = matched_tokens(compared, question, passages) if isinstance(compared, TokenReranked) else repeat([])
     shown = []
-    for hit in hits:
-        passage = hit.passage
-        nearest = (
-            _nearest(question, passage.text, hit.sentences, meaning.encoder)
-            if isinstance(meaning, IndexRanker)
-            else ("", None)
-        )
-        by = tuple(FoundBy(name, *ranks[name].get(passage.id, (None, None))) for name in parts)
-        own = {} if bm25 is None else matched_words(bm25, question, passage.id)
-        met = matched_tokens(compared, question, passage) if isinstance(compared, TokenReranked) else ()
-        shown.append(Evidence(by, own, *nearest, tuple(met)))
+    for hit, tokens in zip(hits, met):
+        id = hit.passage.id
+        nearest = _nearest(query, hit.passage.text, hit.sentences, encoder)
+        by = tuple(FoundBy(name, *ranks[name].get(id, (None, None))) for name in parts)
+        own = {} if bm25 is None else matched_words(bm25, question, id)
+        shown.append(Evidence(by, own, *nearest, tuple(tokens)))
     return shown
 
 
@@ -150,15 +155,14 @@ def _ranks(run: Run) -> dict[str, tuple[int, float]]:
     return {hit.passage: (rank, round(hit.score, 6)) for rank, hit in enumerate(run.get("q", ()), start=1)}
 
 
-def _nearest(question: str, text: str, starts: Sequence[int], encoder: Any) -> tuple[str, float | None]:
-    """The sentence whose vector is nearest to the question's, and their cosine."""
-    sentences = [text[begin:end] for begin, end in sentences_of(text, starts)]
+def _nearest(query: Any, text: str, starts: Sequence[int], encoder: Any) -> tuple[str, float | None]:
+    """The sentence whose vector is nearest to that of the question, and their cosine."""
     import numpy as np
 
-    blocks = [sentences[first : first + WITHOUT_TORCH] for first in range(0, len(sentences), WITHOUT_TORCH)]
-    query = encoder.encode([question], "query")
     if not isinstance(query, np.ndarray) or query.ndim != 2:
-        return "", None  # a representation of several vectors
+        return "", None  # no vector, or a representation of several
+    sentences = [text[begin:end] for begin, end in sentences_of(text, starts)]
+    blocks = [sentences[first : first + WITHOUT_TORCH] for first in range(0, len(sentences), WITHOUT_TORCH)]
     vectors = np.concatenate([np.asarray(encoder.encode(block, "passage"), np.float32) for block in blocks])
     lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(query[0])
     cosines = vectors @ query[0] / np.maximum(lengths, 1e-12)
@@ -171,7 +175,7 @@ def matched_words(bm25: Bm25, question: str, id: str) -> dict[str, float]:
     weights: dict[str, float] = {}
     term, row = term_of(bm25.analyzer), bm25.number(id)
     seen: set[str] = set()
-    for word in WORD.findall(question.lower()):
+    for word in lower_words_of(bm25.analyzer)(question):
         if (stem := term(word)) and stem not in seen:
             seen.add(stem)
             if weight := bm25.weight(stem, row):
@@ -186,6 +190,8 @@ def strengths(
     from bisect import bisect_left
 
     known = _calibration(folder)
+    if not ids:
+        return []
     run = (
         folder.dense.rank({"q": question}, CANDIDATES, among=among)
         if folder.system.encoder is not None
@@ -204,7 +210,7 @@ def _statistic(folder: AdaptedFolder, question: str, id: str, run: Run | None, q
     if folder.system.words:
         bm25 = folder.lexical.bm25
         term, row = term_of(bm25.analyzer), bm25.number(id)
-        stems = {stem for word in WORD.findall(question.lower()) if (stem := term(word))}
+        stems = {stem for word in lower_words_of(bm25.analyzer)(question) if (stem := term(word))}
         everything_of_it = sum(map(bm25.rarity, stems))
         shared = sum(bm25.rarity(stem) for stem in stems if bm25.weight(stem, row))
         total += shared / everything_of_it if everything_of_it else 0.0
@@ -213,14 +219,14 @@ def _statistic(folder: AdaptedFolder, question: str, id: str, run: Run | None, q
 
 def _calibration(folder: AdaptedFolder) -> list[float]:
     """The evidence for the answers of held-out questions, ascending; computed once for each index."""
-    file, key = folder.root / CALIBRATION, [folder.folder.name, folder.system.name]
+    file, key = folder.root / CALIBRATION, [folder.folder.name, folder.system.name, _split(folder)]
     if file.is_file():
         recorded = read_json(file, dict[str, Any])
         if recorded.get("of") == key:
             return [float(value) for value in recorded["evidence"]]
     values = sorted(_held_out(folder))
     if len(values) < FEWEST:
-        raise QontextError(
+        raise NoSuchPart(
             "the strength of a hit needs held-out questions whose answers are in the index",
             place=folder.root,
             remedy="Finish 'qontext adapt' for these documents, and do not clean its steps.",
@@ -234,11 +240,17 @@ def _calibration(folder: AdaptedFolder) -> list[float]:
     return values
 
 
+def _split(folder: AdaptedFolder) -> str:
+    """The split whose questions were asked; of those that people judged, the one that they are from."""
+    verdict = folder.about.get("verdict", {})
+    split = str(verdict.get("split", "generated"))
+    return str(verdict.get("people") or split) if split == JUDGED else split
+
+
 def _held_out(folder: AdaptedFolder) -> list[float]:
     from qontext.data.collection import load_collection
 
-    held_out = Path(folder.root) / "steps" / "holdout" / "measured"
-    split = str(folder.about.get("verdict", {}).get("split", "generated"))
+    held_out, split = Path(folder.root) / "steps" / "holdout" / "measured", _split(folder)
     if not held_out.is_dir():
         return []
     collection = load_collection(held_out)

@@ -142,7 +142,7 @@ class InMemory:
         return f"{len(self._by_id):,} passages"
 
     def find(self, ids: set[str]) -> Mapping[str, Found]:
-        return {id: Found(self._by_id[id]) for id in ids}
+        return {id: Found(self._by_id[id]) for id in ids if id in self._by_id}
 
 
 def _refuse_content(root: Path) -> None:

@@ -56,7 +56,7 @@ def text_of(question: str) -> str:
 
 
 class NoSuchPart(QontextError):
-    """A sub-query by a part that the system does not have."""
+    """A question that needs a part that the system does not have."""
 
 
 class SystemParts(NamedTuple):

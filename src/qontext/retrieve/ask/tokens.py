@@ -8,7 +8,7 @@ of them. The passage is cut into tokens once more, as `encode` did, since only t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qontext.data.passage import Passage
@@ -34,17 +34,31 @@ class _Read(NamedTuple):
     begin: int
 
 
-def matched_tokens(ranker: TokenReranked, question: str, passage: Passage) -> list[TokenMatch]:
-    """The words of the question in their order, each with what it met; none if the passage cannot be read as it was."""
-    import numpy as np
-
+def matched_tokens(
+    ranker: TokenReranked, question: str, passages: Sequence[Passage]
+) -> list[list[TokenMatch]]:
+    """For each passage the words of the question in their order, each with what it met; none if the passage cannot be read
+    as it was."""
     from qontext.retrieve.encoded.vectors import prompts_of
 
-    model, prompts = ranker.encoder.model, prompts_of(ranker.bits.encoded.artifact)
-    asked = _read(model, prompts, [question], "query", None)
+    artifact, model = ranker.bits.encoded.artifact, ranker.encoder.model
+    prompts = prompts_of(artifact)
+    asked = _reader(model, prompts, "query", None)([question])
+    read = _reader(model, prompts, "passage", artifact.summary["max_length"])
     (vectors_ID,) = ranker.encoder.token_vectors([question], "query")
-    products_IJ = ranker.bits.products(vectors_ID, passage.id)
-    there = _read(model, prompts, *_as_encoded(ranker, model, passage))
+    return [
+        _matches(
+            ranker.bits.products(vectors_ID, passage.id),
+            asked,
+            read(_as_encoded(artifact.summary, model, passage)),
+        )
+        for passage in passages
+    ]
+
+
+def _matches(products_IJ: Any, asked: Sequence[_Read], there: Sequence[_Read]) -> list[TokenMatch]:
+    import numpy as np
+
     if products_IJ.shape != (len(asked), len(there)):
         return []
     best_I = products_IJ.argmax(1)
@@ -60,27 +74,22 @@ def matched_tokens(ranker: TokenReranked, question: str, passage: Passage) -> li
     return matches
 
 
-def _as_encoded(ranker: TokenReranked, model: str, passage: Passage) -> tuple[list[str], TextKind, int]:
-    """The texts that `encode` read of a passage, and the limit of their tokens."""
+def _as_encoded(how: Mapping[str, Any], model: str, passage: Passage) -> list[str]:
+    """The texts that `encode` read of a passage."""
     from qontext.corpus.counting import counter
     from qontext.retrieve.encoded.windows import windows_of
 
-    how = ranker.bits.encoded.artifact.summary
     between = {"prepend": " ", "leave": None}.get(how.get("title", "prepend"), "[SEP]")
     windows = [passage.text]
     if how.get("window"):
         windows = windows_of(passage.text, how["window"], counter(str(locate(model).layout.transformer)))
-    return [passage._replace(text=text).joined(between) for text in windows], "passage", how["max_length"]
+    return [passage._replace(text=text).joined(between) for text in windows]
 
 
-def _read(
-    model: str,
-    prompts: Mapping[TextKind, str | None],
-    texts: Sequence[str],
-    kind: TextKind,
-    longest: int | None,
-) -> list[_Read]:
-    """The tokens of all texts that have vectors; see `Retriever.encode_each_token`."""
+def _reader(
+    model: str, prompts: Mapping[TextKind, str | None], kind: TextKind, longest: int | None
+) -> Callable[[Sequence[str]], list[_Read]]:
+    """The function texts → all their tokens that have vectors; see `Retriever.encode_each_token`."""
     from tokenizers import Tokenizer
 
     folder = locate(model)
@@ -88,20 +97,24 @@ def _read(
         folder = locate(str(folder.transformer / QUERY_FOLDER))
     layout, file = folder.layout.prompted(prompts), folder.transformer / "tokenizer.json"
     if not file.is_file():
-        return []
+        return lambda texts: []
     with opening(file, "a tokenizer"):
         tokenizer = Tokenizer.from_file(str(file))
     tokenizer.no_padding()
     if longest is not None:
         tokenizer.enable_truncation(longest)
     added = tokenizer.get_added_tokens_decoder()
-    tokens = []
-    for number, text in enumerate(texts):
-        prepared = (layout.prompt(kind) + text).strip()
-        encoding: Any = tokenizer.encode(prepared.lower() if layout.lower else prepared)
-        own = [place for place, id in enumerate(encoding.ids) if id not in added or not added[id].special]
-        for place in own or range(len(encoding.ids)):
-            word = encoding.token_to_word(place)
-            begin, end = encoding.offsets[place] if word is None else encoding.word_to_chars(word)
-            tokens.append(_Read(prepared[begin:end].strip(), begin + (number << 32)))
-    return tokens
+
+    def read(texts: Sequence[str]) -> list[_Read]:
+        tokens = []
+        for number, text in enumerate(texts):
+            prepared = (layout.prompt(kind) + text).strip()
+            encoding: Any = tokenizer.encode(prepared.lower() if layout.lower else prepared)
+            own = [place for place, id in enumerate(encoding.ids) if id not in added or not added[id].special]
+            for place in own or range(len(encoding.ids)):
+                word = encoding.token_to_word(place)
+                begin, end = encoding.offsets[place] if word is None else encoding.word_to_chars(word)
+                tokens.append(_Read(prepared[begin:end].strip(), begin + (number << 32)))
+        return tokens
+
+    return read

@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from qontext.data import records
+from qontext.data.passage import Passage
 from qontext.frame import artifacts
-from qontext.frame.hashes import hash64
+from qontext.frame.hashes import hash64, json_digest
 from qontext.models.packed import Packed
 from qontext.retrieve.encoded.packed import has_bits, open_bits, open_packed
 from qontext.retrieve.encoded.vectors import Vectors, open_vectors, representation_of
@@ -20,6 +21,7 @@ SAME = (
     "representation",
     "window",
     "weights",
+    "tokenizer",
     "attention",
     "prompt",
     "max_length",
@@ -31,11 +33,26 @@ SAME = (
 )
 """The summary entries on which two runs must agree, so that equal texts have equal vectors."""
 _HASHES = pa.schema([pa.field("hash", pa.uint64(), nullable=False)])
+_TITLED = _HASHES.append(pa.field("title", pa.int32(), nullable=False))
 
 
 def text_hashes(texts: Sequence[str]) -> np.ndarray[Any, Any]:
     """[N] a 64-bit hash of each text; for a hundred million texts the probability of a collision is 1 in 3,000."""
     return np.fromiter(map(hash64, texts), np.uint64, len(texts))
+
+
+def title_lengths(passages: Sequence[Passage], between: str | None) -> np.ndarray[Any, Any]:
+    """[N] the characters of each passage's title, which its windows repeat; 0 where titles are left out."""
+    lengths = (0 if between is None else len(passage.title) for passage in passages)
+    return np.fromiter(lengths, np.int32, len(passages))
+
+
+def tokenizer_hash(retriever: Any) -> str:
+    """A hash of all that determines the tokens of a text, apart from their maximum number."""
+    backend = retriever.tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    return json_digest([backend.to_str(), retriever.layout.lower])
 
 
 def weights_hash(model: Any) -> str:
@@ -52,6 +69,7 @@ class Earlier:
 
     def __init__(self, path: str | None, kind: str, encoding: dict[str, Any]) -> None:
         self.hashes, self.places = np.zeros(0, np.uint64), np.zeros((0, 2), np.int64)
+        self.titles: np.ndarray[Any, Any] | None = None
         self.vectors: Any = None
         self.bits: Sequence[Any] = []
         if path is None or not artifacts.is_artifact(path):
@@ -67,32 +85,40 @@ class Earlier:
         self.bits = open_bits(path).parts if needs_bits else []
         is_packed = representation_of(artifact) != "vector"
         self.vectors = open_packed(path) if is_packed else open_vectors(path)
-        hashes = [records.read_part(part, _HASHES)["hash"].to_numpy() for part in artifact.parts(".parquet")]
-        stored = np.concatenate(hashes)
+        columns = _TITLED if "window" in encoding else _HASHES
+        tables = [records.read_part(part, columns) for part in artifact.parts(".parquet")]
+        stored = pa.concat_tables(tables)
         places = np.concatenate(
-            [np.stack([np.full(len(h), n), np.arange(len(h))], 1) for n, h in enumerate(hashes)]
+            [np.stack([np.full(len(t), n), np.arange(len(t))], 1) for n, t in enumerate(tables)]
         )
-        order = np.argsort(stored, kind="stable")
-        self.hashes, self.places = stored[order], places[order]
+        order = np.argsort(stored["hash"].to_numpy(), kind="stable")
+        self.hashes, self.places = stored["hash"].to_numpy()[order], places[order]
+        self.titles = stored["title"].to_numpy()[order] if "window" in encoding else None
 
-    def knows(self, hashes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """The mask of the texts that are known, [N] bool."""
+    def knows(
+        self, hashes: np.ndarray[Any, Any], titles: np.ndarray[Any, Any] | None = None
+    ) -> np.ndarray[Any, Any]:
+        """The mask of the texts that are known, [N] bool; of windows, with `titles` of the same lengths."""
         if self.vectors is None:
             return np.zeros(len(hashes), bool)
         at = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
         is_known: np.ndarray[Any, Any] = self.hashes[at] == hashes
+        if titles is not None and self.titles is not None:
+            is_known &= self.titles[at] == titles
         return is_known
 
     def bits_of(self, hashes: np.ndarray[Any, Any]) -> Packed | None:
-        """The bits of the tokens of the known texts among these; None if there are none."""
+        """The bits of the tokens of these texts, which are known; None if there are none."""
         if not self.bits:
             return None
-        places = self.places[np.searchsorted(self.hashes, hashes[self.knows(hashes)])].tolist()
+        places = self.places[np.searchsorted(self.hashes, hashes)].tolist()
         return Packed.join([self.bits[part][row : row + 1] for part, row in places]) if places else None
 
-    def rows(self, hashes: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], Any]:
+    def rows(
+        self, hashes: np.ndarray[Any, Any], titles: np.ndarray[Any, Any] | None = None
+    ) -> tuple[np.ndarray[Any, Any], Any]:
         """A mask [N] of the texts with cached representations, and these representations."""
-        is_known = self.knows(hashes)
+        is_known = self.knows(hashes, titles)
         if self.vectors is None:
             return is_known, np.zeros((0, 0), np.float32)
         at = np.searchsorted(self.hashes, hashes)
@@ -121,6 +147,7 @@ def properties_of(
         "title": retriever.titles.rule,
         "computed_in": str(retriever.dtype).removeprefix("torch."),
         "weights": weights_hash(retriever.modules()),
+        "tokenizer": tokenizer_hash(retriever),
         **_read_with(retriever),
         "storage": storage,
     }

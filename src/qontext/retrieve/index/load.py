@@ -110,6 +110,18 @@ def encoder_of(
     return encoder
 
 
+def passage_length(artifact: Artifact) -> int | None:
+    """The maximum passage length in `encode`; for an index without its vectors, the encoder's limit."""
+    if artifact.verb == "index":
+        try:
+            remedy = "Restore it."
+            artifact = open_artifact(find(artifact.inputs["source"], artifact.path, "vectors", remedy=remedy))
+        except QontextError:
+            return None
+    length: int | None = artifact.config.get("max_length")
+    return length
+
+
 def fit(retriever: Any, index: Index, name: str, *, untied: bool = False) -> None:
     """Cut the vectors of a retriever to the dimensions of an index; refuse one whose queries the index cannot search."""
     remedy = "Search with the encoder that encoded the passages."
