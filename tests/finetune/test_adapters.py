@@ -135,6 +135,9 @@ def test_rerankers_and_pretraining_train_adapters_and_heads(
     assert not [name for name in after if "lora" in name or "base_layer" in name]
     name = "embeddings.word_embeddings.weight"
     assert torch.equal(before[name], after[f"bert.{name}"]) and after["classifier.bias"].abs().sum() > 0
+    assert after["bert.pooler.dense.bias"].abs().sum() > 0, (
+        "it starts with zeros, and is trained with the classifier"
+    )
     encoder = api.pretrain(
         beir.parent / "passages", method="cot-mae", encoder=start, max_tokens=24, workers=1, snapshots=2,
         decoder_init="1", decoder_layers=1, out=tmp_path / "encoder", keep_adapter=True, **common,
@@ -147,6 +150,24 @@ def test_rerankers_and_pretraining_train_adapters_and_heads(
     assert (encoder.path / "adapter" / "adapter_model.safetensors").exists()
     head = load_file(encoder.path / "head.safetensors")
     assert head and not [name for name in head if "lora" in name or "base_layer" in name]
+
+
+def test_frozen_layers_have_no_adapters_and_the_pooler_is_trained() -> None:
+    pytest.importorskip("peft", reason="peft is not installed")
+    from transformers import BertConfig, BertModel, GPT2Config, GPT2Model
+
+    sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "num_hidden_layers": 2}
+    model = BertModel(BertConfig(vocab_size=20, **sizes))
+    model.encoder.layer[0].requires_grad_(False)
+    adapters.add(model, 2, None, 42)
+    names = set(adapters.trained(model))
+    pooler = {"pooler.dense.weight", "pooler.dense.bias"}
+    assert pooler < names and all(name.startswith("encoder.layer.1.") for name in names - pooler)
+    assert len(list(adapters.adapted(model))) == 6
+    with pytest.raises(
+        QontextError, match=r"GPT2Model has no linear layers for adapters\. Remove --lora-rank"
+    ):
+        adapters.add(GPT2Model(GPT2Config(vocab_size=20, n_embd=8, n_layer=1, n_head=2)), 2, None, 42)
 
 
 def test_settings_of_adapters_that_cannot_work(

@@ -6,9 +6,12 @@ import numpy as np
 
 from qontext.data.records import Hit
 from qontext.data.runs import Run
+from qontext.finetune.batches import RetrieverPlan, Tokenized
 from qontext.finetune.clusters import ClusteredSampler
 from qontext.finetune.examples import Examples
 from qontext.finetune.negatives.groups import Group
+from qontext.training.sampler import EpochSampler
+from qontext.training.texts import TokenizedTexts
 
 
 def test_a_batch_has_queries_of_one_cluster_and_an_epoch_has_all_queries() -> None:
@@ -45,3 +48,25 @@ def test_negatives_are_drawn_evenly_from_bins_of_the_margin() -> None:
     shares = [np.mean(drawn < 1), np.mean((drawn > 4) & (drawn < 6)), np.mean(drawn > 9)]
     assert all(abs(share - 1 / 3) < 0.08 for share in shares), shares
     assert drawn.tolist() == margins()
+
+
+def test_known_positives_are_as_wide_as_the_widest_query_of_the_batch_on_all_ranks() -> None:
+    """Query 0 has 50 positives, the others one each: only its batch is wide, on both ranks."""
+    positives = [[f"p{query}-{number}" for number in range(1 if query else 50)] for query in range(8)]
+    examples = Examples([Group(f"q{n}", f"question {n}", own, ["x"]) for n, own in enumerate(positives)], "")
+    count = len(examples.number)
+    examples.attach_passage_keys(np.arange(count))
+    one = np.ones(count, np.int64)
+    texts = TokenizedTexts(one.astype(np.int32), 0 * one, one, np.arange(count))
+    known = []
+    for step in range(2):
+        plans = [
+            RetrieverPlan(examples, Tokenized(texts, texts, 0), EpochSampler(8, 4, 42, *rank), 2, 1_000)
+            for rank in ((0, 1), (0, 2), (1, 2))
+        ]
+        whole, *parts = (plan(step).keys.known for plan in plans)  # type: ignore[union-attr]
+        assert [part.shape[1] for part in parts] == [whole.shape[1]] * 2
+        queries = [{*row} - {-1} for row in whole.tolist() if row[0] >= 0]
+        assert queries == [{*row} - {-1} for part in parts for row in part.tolist() if row[0] >= 0]
+        known.append((whole.shape[1], max(map(len, queries))))
+    assert sorted(known) == [(1, 1), (50, 50)]

@@ -60,7 +60,7 @@ def test_what_says_the_same_as_a_positive_is_no_negative() -> None:
     other = Group("r", " text ", ["r"], ["n", "p"])  # the same question under another id
     rows = examples(same, other, keys={"p": 7, "twin": 7, "r": 8})
     assert [len(row.negatives) for row in rows.rows] == [1, 1]
-    assert rows.known.tolist() == [[7, 8], [7, 8]]
+    assert [keys.tolist() for keys in rows.known] == [[7, 8], [7, 8]]
 
 
 def test_a_teacher_leaves_out_what_it_did_not_score() -> None:
@@ -79,6 +79,14 @@ def test_a_teacher_leaves_out_what_it_did_not_score() -> None:
         examples(SEVEN, teacher=Run.from_columns(*zip(*rows[1:])))
     with pytest.raises(QontextError, match="scored no negative"):
         examples(SEVEN, teacher=Run.from_columns(*zip(*rows[:1])))
+
+
+def test_a_positive_that_a_teacher_did_not_score_stays_a_positive() -> None:
+    rows = [("q", "b", 2.0), ("q", "n1", 1.0)]
+    loaded = examples(SEVEN, teacher=Run.from_columns(*zip(*rows)), keys={"a": 1, "b": 2, "c": 3, "n1": 4})
+    assert loaded.known[0].tolist() == [1, 2, 3] and len(loaded.rows[0].positives) == 1
+    names = np.array([loaded.number[id] for id in ("a", "b", "c", "n1")])
+    assert loaded.is_known_positive(0, names).tolist() == [True, True, True, False]
 
 
 def test_a_teacher_has_nothing_to_say_of_a_query_without_negatives() -> None:

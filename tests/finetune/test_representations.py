@@ -147,6 +147,10 @@ def test_what_needs_one_vector_refuses_it(finetune: Finetune, beir: Path, tmp_pa
     retriever = finetune(tmp_path / "retriever", **settings(name, steps=1))
     kind = settings(name)["representation"]
     assert read_layout(retriever.path).representation == kind
+    model = Retriever(retriever, device="cpu", precision="fp32", packed=True)
+    empty, one = (model.encode_passages(texts) for texts in ([], ["a"]))
+    assert len(empty) == 0 and empty.values.shape == (0, *one.values.shape[1:])  # type: ignore[attr-defined]
+    assert empty.values.dtype == one.values.dtype  # type: ignore[attr-defined]
     vectors = api.encode(beir, encoder=retriever.path, device="cpu", out=tmp_path / "vectors")
     with pytest.raises(QontextError, match=f"holds the representation '{kind}', not one vector"):
         api.index(vectors.path, backend="int8", out=tmp_path / "index")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tests.tiny import Server
 
 from qontext import api
@@ -175,6 +175,22 @@ def test_without_negatives_there_is_nothing_to_rerank(train: Train, beir: Path, 
         train(tmp_path / "out", max_length=999)
 
 
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_backbone_without_its_weights_is_refused(
+    train: Train, start: Path, tmp_path: Path, is_there: bool
+) -> None:
+    folder = tmp_path / "encoder"
+    shutil.copytree(start, folder)
+    weights = load_file(start / "model.safetensors")
+    name = "encoder.layer.1.output.dense.weight"
+    weight = weights.pop(name)
+    save_file({**weights, **({name: weight[1:].clone()} if is_there else {})}, folder / "model.safetensors")
+    with pytest.raises(
+        QontextError, match=f"do not belong to this config.json: 1 are missing, such as .*{name}"
+    ):
+        train(tmp_path / "out", encoder=str(folder))
+
+
 @pytest.mark.numeric
 def test_two_stages_and_distillation_run_as_one_recipe(beir: Path, start: Path, tmp_path: Path) -> None:
     changes = [f"inputs.data={beir}", f"inputs.encoder={start}", "inputs.limit=10", "reranked.k=3"]
@@ -214,6 +230,26 @@ def test_the_best_weights_on_dev_lists_are_kept(
     monkeypatch.undo()
     first = train(tmp_path / "first", steps=1, schedule="constant", warmup=0.0)
     assert apart(reranker.path, first.path) < 1e-6
+
+
+def test_the_lists_of_a_beir_folder_have_its_passages_and_random_candidates(
+    train: Train, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from qontext.finetune import listwise
+
+    rows = [json.loads(line) for line in (beir / "corpus.jsonl").read_text().splitlines()]
+    other = tmp_path / "other.jsonl"
+    other.write_text("".join(json.dumps({**row, "text": "another text"}) + "\n" for row in rows))
+    lists = []
+    monkeypatch.setattr(listwise, "mean_reciprocal_rank", lambda _, plan, *rest: lists.append(plan) or 0.5)
+    train(tmp_path / "out", steps=1, passages=str(other), dev=str(beir))
+    plan = lists[0]
+    (candidates,) = plan.lists(0)
+    assert plan.candidates == 4 and candidates.left_out.shape == (1, 4)
+    assert not candidates.left_out.all(), "some candidates are no positives"
+    assert sorted(plan.texts) == sorted(
+        f"{rows[3 * i]['title']} {rows[3 * i]['text']}" for i in range(14, 20)
+    )
 
 
 def test_the_reciprocal_rank_of_a_positive_counts_equal_scores_against_it() -> None:

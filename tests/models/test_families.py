@@ -305,6 +305,9 @@ def test_a_step_of_fine_tuning_is_saved_and_loaded_elsewhere(
     before = Retriever(folder, device="cpu", precision="fp32").encode_passages(SENTENCES)
     assert vectors.shape == before.shape and np.abs(vectors - before).max() > 1e-3
     assert load_encoder(out).is_causal == load_encoder(folder).is_causal
+    pooling = json.loads((out / "1_Pooling" / "config.json").read_text())
+    card = (out / "README.md").read_text()
+    assert ("the last layer's last token" in card) == pooling.get("pooling_mode_lasttoken", False)
 
 
 @pytest.mark.parametrize("method", METHODS.own)
@@ -357,6 +360,8 @@ def test_a_step_of_pre_training_is_saved_and_loaded_elsewhere(
     if name not in OF_IMAGES:  # whose means alone are compared
         np.testing.assert_allclose(vectors, elsewhere(out, SENTENCES), atol=1e-5)
     assert load_encoder(out).predicts == load_encoder(folder).predicts
+    card = (out / "README.md").read_text()
+    assert ("the last layer's last token" in card) == load_encoder(out).is_causal
 
 
 @pytest.fixture(scope="module")
@@ -394,6 +399,24 @@ def test_a_step_of_reranker_training_is_saved_and_loaded_elsewhere(
         alone = [model(**tokenizer(*pair, return_tensors="pt")).logits.item() for pair in pairs]
     scores = CrossEncoder(out, device="cpu", precision="fp32").score(pairs)
     np.testing.assert_allclose(scores, alone, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["roberta", "mpnet"])
+def test_reserved_positions_are_not_for_tokens(name: str, tmp_path: Path) -> None:
+    folder = save_family(name, tmp_path / "retriever")
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 130}))
+    config = CONFIGS[name]()
+    config.num_labels = 1
+    classifier: Any = transformers.AutoModelForSequenceClassification
+    classifier.from_config(config).save_pretrained(tmp_path / "reranker")
+    tokenizer_for(name).save_pretrained(tmp_path / "reranker")
+    text, settings = "ice " * 200, {"device": "cpu", "precision": "fp32"}
+    retriever = Retriever(folder, **settings)
+    assert retriever.max_length == 128 and np.isfinite(retriever.encode_passages([text])).all()
+    reranker = CrossEncoder(tmp_path / "reranker", **settings)
+    assert reranker.max_length == 128 and np.isfinite(reranker.score([("ice", text)])).all()
+    with pytest.raises(QontextError, match="the encoder's limit is 128 tokens, got 129"):
+        Retriever(folder, **settings, max_length=129)
 
 
 def test_a_bare_decoder_ends_its_texts_and_pools_the_last_token(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,3 +75,32 @@ def test_a_model_that_fits_or_of_which_nothing_is_known_is_downloaded(
     server.weights["acme/large"] = weights(400)
     with pytest.raises(QontextError, match="could not download"):
         hub.locate("acme/large", "language model", weights=True)
+
+
+def test_a_part_of_a_download_is_no_cached_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    entry = tmp_path / "models--acme--large"
+    folder = entry / "snapshots" / ("0" * 40)
+    folder.mkdir(parents=True)
+    (entry / "refs").mkdir()
+    (entry / "refs" / "main").write_text("0" * 40)
+    shards = [f"model-{n:05}-of-00002.safetensors" for n in (1, 2)]
+    index = {"weight_map": {"a": shards[0], "b": shards[1], "c": shards[1]}}
+    for name, content in {
+        "tokenizer.json": "{}",
+        "config.json": "{}",
+        shards[0]: "",
+        "model.safetensors.index.json": json.dumps(index),
+    }.items():
+        (folder / name).write_text(content)
+        assert not hub.is_local("acme/large"), name
+    (folder / shards[1]).touch()
+    assert hub.is_local("acme/large") and hub.locate("acme/large", "model", weights=True) == folder
+    (folder / "config.json").unlink()
+    assert not hub.is_local("acme/large")
+    (folder / "modules.json").write_text("[]")
+    assert hub.is_local("acme/large")
+    for name in shards:
+        (folder / name).unlink()
+    (folder / "model.safetensors").touch()
+    assert hub.is_local("acme/large"), "the library reads no index beside it"

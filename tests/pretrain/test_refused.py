@@ -39,6 +39,7 @@ from qontext.pretrain.batches import Layout
         ({"sampling": "score"}, "no column 'score' to sample by"),
         ({"probe": "nowhere"}, "nowhere"),
         ({"late_mlm_weight": 0, "head_weight": 0, "condenser_steps": 2}, "are both 0"),
+        ({"head_weight": 0, "condenser_steps": 2}, "condenser_steps train a head, but head_weight is 0"),
         ({"encoder_mask": 0, "method": "condenser"}, "encoder_mask is 0, so no token is predicted"),
         (
             {"method": "cot-mae", "decoder": "autoregressive", "decoder_init": "0,1"},

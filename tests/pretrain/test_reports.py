@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.pretrain.runs import finish, train
-from tests.tiny import Running
+from tests.tiny import Running, write_collection
 
 from qontext.frame.artifacts import open_artifact
 from qontext.frame.errors import QontextError
@@ -100,6 +101,30 @@ def test_the_probe_reports_as_training_goes_on(corpus: Path, tmp_path: Path) -> 
     assert len(probes) == 2
     assert all(0 <= p["MRR@10"] <= p["R@100"] == 1.0 for p in probes)
     assert trained.summary["mlm"]["dev"].items() >= {"kept": "last", **probes[-1]}.items()
+
+
+def test_the_probe_keeps_of_a_large_collection_what_it_measures(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import AutoTokenizer
+
+    from qontext.training import evaluation
+
+    monkeypatch.setattr(evaluation, "OTHERS", 10)
+    count, size = 1_000, 5_000
+    passages = [{"_id": f"p{n}", "title": "", "text": f"planet {n} " + "x" * size} for n in range(count)]
+    queries = [{"_id": "q", "text": "planet 7"}]
+    folder = write_collection(tmp_path / "labeled", passages, queries, {"dev": {"q": "p7"}})
+    tokenizer = AutoTokenizer.from_pretrained(corpus / "tokenizer")
+    tracemalloc.start()
+    probe = evaluation.Probe(folder, "dev", tokenizer, 8)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert probe.passages == [
+        tokenizer(passages[n]["text"], truncation=True, max_length=8)["input_ids"]
+        for n in (0, 7, *range(100, count, 100))
+    ]
+    assert peak < count * size / 2
 
 
 def test_tensorboard_gets_the_losses(corpus: Path, tmp_path: Path) -> None:

@@ -166,6 +166,11 @@ def test_dpr_s_training_file_has_judgments_questions_and_negatives(
     mined_groups = api.mine(tmp_path / "other", train, **settings, out=tmp_path / "without-answers")
     assert next(read_groups(mined_groups.path)).negatives == ["p40", "p41"], "p50 has the answer"
     assert mined_groups.summary["removed_by_answer"] == 1
+    drawn = {"random": 200, "in_document": 200}  # all other passages
+    mined_groups = api.mine(tmp_path / "other", train, **settings, **drawn, out=tmp_path / "drawn")
+    first, second = read_groups(mined_groups.path)
+    assert "p50" not in first.negatives and "p50" in second.negatives
+    assert len(first.negatives) == len(second.negatives) - 1
     (tmp_path / "others.tsv").write_text("another question\t['x']\n")
     with pytest.raises(QontextError, match="its question '0' is not that of the queries"):
         api.mine(
@@ -311,6 +316,7 @@ def test_mistakes_in_memory_are_told(run: Path, tmp_path: Path) -> None:
         "need passages": {"random": 2},
         "names the query 'q0', which is not in the queries|name the query 'q0'": {"queries": {"q1": "mill"}},
         "name the passage 'p00', which is not": {"passages": [qontext.Passage("x", "", "mill", "x")]},
+        "names* the passage 'p00', which is not": {"passages": []},
     }.items():
         with pytest.raises(QontextError, match=message):
             qontext.mine(run, **{"qrels": qrels, **arguments})

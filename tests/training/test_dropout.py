@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.models.conftest import batch
+from tests.models.test_families import save_family
 from torch import Tensor, nn
 
 from qontext.models.encoder import load_encoder
@@ -121,6 +122,22 @@ def test_in_every_architecture_a_rows_dropout_depends_on_the_row_alone(twins: tu
             alone = noisy(ids[row : row + 1, real], None)[0]
         assert torch.allclose(together[row, real], alone[0], atol=1e-5)
     assert (together - still(ids, mask)[0])[mask].abs().max() > 0.01
+
+
+@pytest.mark.parametrize("kind", ["deberta", "deberta-v2"])
+def test_a_table_that_rows_share_is_dropped_alike_in_both_passes_of_the_gradient_cache(
+    kind: str, tmp_path: Path
+) -> None:
+    noisy, still = (load_encoder(save_family(kind, tmp_path), dropout=rate).train() for rate in (0.1, 0.0))
+    use_cheap_dropout(noisy)
+    ids, mask = batch(noisy.tokenizer)
+    passes = []
+    for step, has_gradient in ((3, False), (3, True), (4, True)):
+        with torch.set_grad_enabled(has_gradient), drawn_for(keys(len(ids), step)):
+            passes.append(noisy(ids, mask)[0][mask])
+    assert torch.equal(passes[0], passes[1]) and not torch.equal(passes[1], passes[2])
+    passes[1].sum().backward()
+    assert (passes[1] - still(ids, mask)[0][mask]).abs().max() > 0.01
 
 
 def test_attention_is_the_librarys_apart_from_what_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,9 @@ import sys
 
 import pytest
 
+from qontext.frame.errors import QontextError
+from qontext.training.memory import out_of_memory_as_sentence
+
 CHILD = """
 import torch
 from pathlib import Path
@@ -38,3 +41,23 @@ def test_freed_blocks_go_back_to_the_system() -> None:
     ]
     assert grown[1] < 8
     assert grown[0] > grown[1] + 8, "without it nothing is gained here, so it could go"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"),
+        MemoryError(),
+    ],
+)
+def test_running_out_of_memory_is_told_in_a_sentence(error: Exception) -> None:
+    with pytest.raises(QontextError, match="out of memory at step 3"), out_of_memory_as_sentence(3):
+        raise error
+
+
+def test_other_errors_of_memory_stay_what_they_are() -> None:
+    error = RuntimeError("CUDA error: an illegal memory access was encountered")
+    with pytest.raises(RuntimeError, match="illegal") as raised, out_of_memory_as_sentence(3):
+        raise error
+    assert raised.value is error

@@ -8,7 +8,7 @@ Shapes: N rows of a micro-batch, T tokens after padding, M rows of the whole bat
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -133,7 +133,9 @@ class RetrieverPlan:
         query = np.concatenate([place, np.repeat(place, self.per_query)])
         number = np.concatenate([np.zeros_like(place), np.arange(len(passages)) % self.per_query + 1])
         row_keys = hashed(seed, "dropout", step, query, number)
-        none = np.full((len(passages), self.examples.known.shape[1]), -1)
+        known = np.full((len(numbers) + len(passages), self._known_width(step)), -1)
+        for row, n in zip(known, numbers.tolist()):
+            row[: len(self.examples.known[n])] = self.examples.known[n]
         keys = LabelKeys(
             *(
                 torch.from_numpy(column)
@@ -143,7 +145,7 @@ class RetrieverPlan:
                     number == 1,
                     np.concatenate([np.full(len(numbers), -1), self.texts.passages.key[passages]]),
                     np.concatenate([np.full(len(numbers), np.nan, np.float32), teacher]),
-                    np.concatenate([self.examples.known[numbers], none]),
+                    known,
                 )
             )
         )
@@ -153,6 +155,11 @@ class RetrieverPlan:
                 order.append(rows if are_queries else rows + len(numbers))
                 micro.append(self._rows(of[rows], are_queries, row_keys[order[-1]]))
         return Batch(micro, len(passages) * self.sampler.world, keys[torch.from_numpy(np.concatenate(order))])
+
+    def _known_width(self, step: int) -> int:
+        """K: the most known positives of a query of the step, on any rank."""
+        numbers, _, _ = replace(self.sampler, rank=0, world=1)(step)
+        return max(len(self.examples.known[n]) for n in numbers.tolist())
 
     def _cut(self, numbers: Ints, are_queries: bool) -> list[Ints]:
         length = self.texts.of(are_queries).length

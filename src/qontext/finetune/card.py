@@ -6,7 +6,7 @@ from typing import Any
 
 from qontext.finetune.config import FinetuneConfig, LabeledConfig
 from qontext.models.representations.base import Representation
-from qontext.models.save import how_it_was_made
+from qontext.models.save import VECTOR_OF, how_it_was_made
 from qontext.models.titles import Titles
 
 _RETRIEVER = """---
@@ -63,9 +63,7 @@ def retriever_card(
         return representation.card.format(how=how, passage=titles.example(), history=history)
     about = representation.about()
     return _RETRIEVER.format(
-        vector="the last layer's [CLS]"
-        if about.get("pooling") == "cls"
-        else "the mean of the last layer over the tokens",
+        vector=VECTOR_OF[about.get("pooling", "mean")],
         similarity="cosine" if about.get("similarity") == "cosine" else "dot product",
         how=how,
         load_queries='of_queries = SentenceTransformer("path/to/this/folder/query")\n'

@@ -29,11 +29,13 @@ Floats = NDArray[np.float32]
 
 @dataclass
 class Example:
-    """A query: its key, the numbers of its passages, and a teacher's scores, if any."""
+    """A query: its key, the numbers of its passages, and a teacher's scores, if any. `labeled` are all positives, also those
+    that the teacher did not score."""
 
     key: int
     positives: Ints
     negatives: Ints
+    labeled: Ints
     positive_scores: Floats
     negative_scores: Floats
 
@@ -41,8 +43,7 @@ class Example:
 class Examples:
     """All queries' examples, with their `place` and the path of their `passages`.
 
-    After `attach_passage_keys`, `known` [Q, K] has the text keys of each query's positives, -1 for padding. Queries with the
-    same text share their positives.
+    After `attach_passage_keys`, `known` has the text keys of each query's positives. Queries with the same text share them.
     """
 
     def __init__(self, groups: Iterable[Group], place: str, teacher: Run | None = None) -> None:
@@ -54,7 +55,7 @@ class Examples:
         self.has_teacher = teacher is not None
         self.margin_bins: int | None = None
         self.unscored = self.without_negatives = 0
-        self.known: Ints = np.empty((0, 0), np.int64)
+        self.known: list[Ints] = []
         self.passage_keys: Ints = np.empty(0, np.int64)
         for group in groups:
             self._add(group, teacher)
@@ -99,6 +100,7 @@ class Examples:
                 text_key(group.query),
                 self._numbers(positives),
                 self._numbers(negatives),
+                self._numbers(group.positives),
                 _scores(positives, scores),
                 _scores(negatives, scores),
             )
@@ -132,11 +134,10 @@ class Examples:
         self.passage_keys = passage_keys
         by_text: dict[str, set[int]] = {}
         for text, row in zip(self.texts, self.rows):
-            by_text.setdefault(text.strip(), set()).update(passage_keys[row.positives].tolist())
-        self.known = np.full((len(self), max(map(len, by_text.values()))), -1, np.int64)
-        for number, (text, row) in enumerate(zip(self.texts, self.rows)):
-            keys = sorted(by_text[text.strip()])
-            self.known[number, : len(keys)] = keys
+            by_text.setdefault(text.strip(), set()).update(passage_keys[row.labeled].tolist())
+        known = {text: np.array(sorted(keys), np.int64) for text, keys in by_text.items()}
+        self.known = [known[text.strip()] for text in self.texts]
+        for row, keys in zip(self.rows, self.known):
             wrong = np.isin(passage_keys[row.negatives], keys)
             if wrong.any():
                 row.negatives, row.negative_scores = row.negatives[~wrong], row.negative_scores[~wrong]
@@ -203,12 +204,17 @@ def _scores(passages: list[str], scores: Mapping[str, float]) -> Floats:
     return np.array([scores.get(p, np.nan) for p in passages], np.float32)
 
 
+def is_collection(source: str) -> bool:
+    """True for a BEIR folder, which has passages of its own."""
+    folder = Path(source).expanduser()
+    return folder.is_dir() and any(folder.glob("corpus.jsonl*"))
+
+
 def read_examples(
     source: str, split: str, passages: str | None, teacher: Run | None = None
 ) -> tuple[Examples, str]:
     """The examples of `mine`'s groups or of a BEIR folder's split; and where their passages are."""
-    folder = Path(source).expanduser()
-    if folder.is_dir() and any(folder.glob("corpus.jsonl*")):
+    if is_collection(source):
         return Examples(_judged(source, split), f"{source} ({split})", teacher), passages or source
     if passages is None:
         raise QontextError("groups name passages by id", remedy="Name the passages with --passages SOURCE.")

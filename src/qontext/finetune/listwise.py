@@ -18,7 +18,7 @@ from qontext.models.cross_encoder import encode_pairs, pad_pairs
 from qontext.models.encoder import UNLIMITED
 from qontext.models.families import Family, family_of, find_family
 from qontext.models.folder import locate
-from qontext.models.load import load, read_config, seeded
+from qontext.models.load import load, read_config, require_weights, seeded
 from qontext.models.precision import keep_fp32
 from qontext.models.tokenizer import check_tokenizer, check_vocabulary, load_tokenizer
 from qontext.training.batch import Batch, Output, Rows, TrainableModel
@@ -118,7 +118,7 @@ def mean_reciprocal_rank(model: Listwise, plan: ListPlan, count: int, device: to
 
 def load_classifier(name: str, seed: int, dropout: float | None) -> tuple[Any, Any, int]:
     """A sequence classifier with one logit on the encoder, its tokenizer, and its maximum length. A missing
-    head is initialized from `seed`.
+    head or pooler is initialized from `seed`; weights of the backbone must be there.
     """
     directory = locate(name).transformer
     settings = read_config(directory, num_labels=1)
@@ -133,7 +133,9 @@ def load_classifier(name: str, seed: int, dropout: float | None) -> tuple[Any, A
         settings.get_text_config().pad_token_id = tokenizer.pad_token_id
     more: dict[str, Any] = {"config": settings, "ignore_mismatched_sizes": True}
     with seeded(seed):
-        model, _ = load("AutoModelForSequenceClassification", directory, "encoder", **more)
+        model, missing = load("AutoModelForSequenceClassification", directory, "encoder", **more)
+    own, pooler = f"{model.base_model_prefix}.", f"{model.base_model_prefix}.pooler."
+    require_weights({n for n in missing if n.startswith(own) and not n.startswith(pooler)}, directory)
     keep_fp32(model)
     check_vocabulary(tokenizer, model.get_input_embeddings().num_embeddings, directory)
     positions = (

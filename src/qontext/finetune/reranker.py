@@ -32,7 +32,7 @@ class RerankerConfig(LabeledConfig):
 
     dev: Annotated[str | None, Input()] = None
     """Groups, or a BEIR folder, for evaluation during training: MRR@10 of the positive among as many
-    candidates as in training."""
+    candidates as in training. Random passages fill up lists with fewer negatives."""
 
 
 def run(config: RerankerConfig, work: Workdir) -> dict[str, Any]:
@@ -72,9 +72,15 @@ def run(config: RerankerConfig, work: Workdir) -> dict[str, Any]:
 
 
 def _plan(
-    config: RerankerConfig, groups: str, split: str, tokenizer: Any, between: str | None, group: Any
+    config: RerankerConfig,
+    groups: str,
+    split: str,
+    tokenizer: Any,
+    between: str | None,
+    group: Any,
+    candidates: int | None = None,
 ) -> Any:
-    """The batches of lists."""
+    """The batches of lists. Default of `candidates`: those of the settings, as far as there are negatives."""
     import numpy as np
 
     from qontext.finetune.examples import read_examples
@@ -86,7 +92,7 @@ def _plan(
     sampler = EpochSampler(len(examples), config.batch_size, config.seed, group.rank, group.world)
     texts = [text for _, text in sorted(examples.contents(source, between))]
     examples.attach_passage_keys(np.array([text_key(text) for text in texts], np.int64))
-    candidates = examples.passages_per_visit(config.candidates)
+    candidates = candidates or examples.passages_per_visit(config.candidates)
     budget = config.token_budget(group.device)
     return ListPlan(examples, texts, tokenizer, sampler, candidates, config.max_length, budget)
 
@@ -101,14 +107,15 @@ def _evaluations(
     steps: int,
 ) -> Any:
     """Evaluation of the ranks of positives in the lists of `dev`."""
+    from qontext.finetune.examples import is_collection
     from qontext.finetune.listwise import mean_reciprocal_rank
     from qontext.training.distributed import RankGroup
     from qontext.training.evaluation import Evaluations
 
-    alone = RankGroup(0, 1, group.device)
-    settings = {"batch_size": 1, "candidates": plan.candidates}
+    alone, dev = RankGroup(0, 1, group.device), str(config.dev)
+    settings = {"batch_size": 1, "passages": None if is_collection(dev) else config.passages}
     config = config.model_copy(update=settings)
-    lists = _plan(config, str(config.dev), config.dev_split, plan.tokenizer, between, alone)
+    lists = _plan(config, dev, config.dev_split, plan.tokenizer, between, alone, plan.candidates)
     count = min(len(lists.examples), config.dev_queries)
 
     def measure() -> dict[str, float]:

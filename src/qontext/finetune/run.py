@@ -167,9 +167,11 @@ def _evaluations(
         "prompts": (prompts.get("query", ""), prompts.get("passage", "")),
         "between": reader.titles.between,
     }
-    probe = Probe(str(config.dev), config.dev_split, reader.tokenizer, reader.lengths.passage, **settings)
+    source = str(config.dev), config.dev_split, reader.tokenizer, reader.lengths.passage
+    probe = group.is_first and Probe(*source, **settings)
 
     def measure() -> dict[str, float]:
+        assert probe, "only rank 0 evaluates"
         return probe.measure(
             model,
             model.vectors,

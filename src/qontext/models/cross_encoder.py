@@ -19,6 +19,7 @@ from qontext.frame.errors import QontextError
 from qontext.models.attention import compute_first_token_alone
 from qontext.models.batching import grid_for, pad, run_batches
 from qontext.models.encoder import UNLIMITED
+from qontext.models.families import most_positions
 from qontext.models.folder import locate, message_format
 from qontext.models.load import load
 from qontext.models.precision import Precision, autocast, keep_fp32, resolve_device, resolve_precision
@@ -78,8 +79,7 @@ class CrossEncoder:
         self.tokenizer = load_tokenizer(directory)
         self.titles = Titles.of(title or folder.title or "prepend", self.tokenizer, name)
         check_vocabulary(self.tokenizer, model.get_input_embeddings().num_embeddings, name)
-        positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-        limits = (self.tokenizer.model_max_length, positions, UNLIMITED)
+        limits = (self.tokenizer.model_max_length, most_positions(model.config), UNLIMITED)
         possible = int(min(limit for limit in limits if limit))
         if max_length and max_length > possible:
             raise QontextError(

@@ -137,6 +137,12 @@ def is_decoder(config: Any) -> bool:
     return find_family(config).is_causal(config)
 
 
+def most_positions(config: Any) -> int | None:
+    """The maximum tokens of a text by the position table, without its reserved rows; None if there is no limit."""
+    positions: int | None = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return positions and positions - find_family(config).reserved_positions(config)
+
+
 def make_bidirectional(model: Any) -> None:
     """Let every token of a decoder see the whole text, here and wherever its folder is loaded."""
     model.config.get_text_config().is_causal = False

@@ -15,10 +15,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from qontext.frame import log, machine, trust
+from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
 
 PROBE_SECONDS = 3.0
 _TEXT_FILES = ["*.json", "*.txt", "*.model"]
+_SHARD = re.compile(r"-\d+-of-\d+\.safetensors$")
 _MODEL_FILES = [*_TEXT_FILES, "*.safetensors", "1_Pooling/*"]
 
 
@@ -68,8 +70,26 @@ def _cached(name: str, patterns: list[str], *, weights: bool) -> Path | None:
         ) from None
     except LocalEntryNotFoundError:
         return None
-    # A cached tokenizer is a folder without weights.
-    return cached if not weights or any(cached.rglob("*.safetensors")) else None
+    return cached if not weights or _is_complete(cached) else None
+
+
+def _is_complete(folder: Path) -> bool:
+    """True if a cached model has its configuration and its weights, with every file that an index names. A cached tokenizer
+    has no weights, and an interrupted download has a part of them."""
+    files = {*folder.rglob("*.safetensors")}
+    indices = [
+        index
+        for index in folder.rglob("*.safetensors.index.json")
+        if index.with_name(index.name.removesuffix(".index.json")) not in files  # which is read first
+    ]
+    named = {
+        index.parent / name
+        for index in indices
+        for name in read_json(index, dict[str, Any]).get("weight_map", {}).values()
+    }
+    has_config = any((folder / name).is_file() for name in ("config.json", "modules.json"))
+    has_whole = any(file in named or not _SHARD.search(file.name) for file in files)
+    return has_config and has_whole and named <= files
 
 
 def _at(name: str) -> dict[str, Any]:

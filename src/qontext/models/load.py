@@ -35,7 +35,7 @@ def load(
     **settings: Any,
 ) -> tuple[Any, set[str]]:
     """The model in `folder`, read by one of transformers' auto classes in fp32, and the names of its weights that are
-    missing there. `what` names it in messages; `settings` are those of `from_pretrained`.
+    missing there, or have other shapes. `what` names it in messages; `settings` are those of `from_pretrained`.
     """
     kind = transformers_class(auto)
     settings = {"use_safetensors": True, "dtype": torch.float32, **settings}
@@ -54,7 +54,7 @@ def load(
         raise_if_out_of_memory(error)
         message = f"cannot load the {what}: {first_line(error)}"
         raise QontextError(message, place=place or folder, remedy=remedy) from None
-    return model, {*report["missing_keys"]}
+    return model, {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
 
 
 def require_memory(

@@ -27,7 +27,7 @@ from qontext.frame.errors import QontextError
 from qontext.models.attention import LastToken, PromptIds, compute_first_token_alone
 from qontext.models.batching import Ints, grid_for, pad, run_batches
 from qontext.models.encoder import UNLIMITED, load_encoder
-from qontext.models.families import find_family, is_decoder
+from qontext.models.families import find_family, is_decoder, most_positions
 from qontext.models.folder import QUERY_FOLDER, TextKind, locate
 from qontext.models.load import load_backbone
 from qontext.models.packed import Packed, pack_own
@@ -135,7 +135,7 @@ class Retriever:
         self.dense = [read_dense(path).to(self.device) for path in self.layout.dense]
         self.width = int(find_family(model.config).output_size(model.config))
         self.dimension = self.dense[-1].dimension if self.dense else self.width
-        return getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        return most_positions(model.config)
 
     def _open_representation(self, name: str, *, accepts_packed: bool) -> int:
         """Load the encoder and the representation, whose forward pass is that of training."""
@@ -231,7 +231,8 @@ class Retriever:
     ) -> Any:
         """[N, D] vectors of tokenized texts, or their packed representations."""
         if self.is_packed:
-            return self._packed(tokens, lambda rows: self._pack(rows, kind), advance)
+            texts = tokens if len(tokens) else self.tokenize(["."], kind)  # nothing, in the form of something
+            return self._packed(texts, lambda rows: self._pack(rows, kind), advance)[: len(tokens)]
         vectors = np.empty((len(tokens), self.dimension), np.float32)
 
         def store(rows: Ints, out_ND: Tensor) -> None:

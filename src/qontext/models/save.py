@@ -28,6 +28,12 @@ from qontext.training import adapters
 
 Pooling = Literal["cls", "mean", "lasttoken"]
 Similarity = Literal["dot", "cosine"]
+VECTOR_OF: dict[str, str] = {
+    "cls": "the last layer's [CLS]",
+    "mean": "the mean of the last layer over the tokens",
+    "lasttoken": "the last layer's last token",
+}
+"""Pooling → the vector of a text, in words."""
 _MADE = """
 ## How it was made
 

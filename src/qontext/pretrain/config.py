@@ -94,7 +94,7 @@ class PretrainConfig(EncoderConfig):
 
     snapshots: Annotated[int, Advanced()] = Field(0, ge=0, le=1000)
     """Keep the encoder this many times during training, at equal distances: snapshots/1, snapshots/2 … of the result;
-    the last one is the encoder at the end."""
+    the last one is the encoder after the last step, before --keep best and --initial-share."""
 
     probe: Annotated[str | None, Input()] = None
     """A labeled set (BEIR folder) on which retrieval without fine-tuning is evaluated during training."""

@@ -14,7 +14,7 @@ from qontext.frame import log
 from qontext.frame.damage import opening
 from qontext.frame.errors import QontextError
 from qontext.models.encoder import Encoder
-from qontext.models.save import how_it_was_made
+from qontext.models.save import VECTOR_OF, Pooling, how_it_was_made
 from qontext.models.titles import Titles, record_title
 from qontext.pretrain.config import PretrainConfig
 from qontext.pretrain.objectives.base import Objective
@@ -95,16 +95,14 @@ def _shapes(weights: Mapping[str, torch.Tensor]) -> dict[str, list[int]]:
     return {name: list(weights[name].shape) for name in sorted(weights)}
 
 
-def model_card(config: PretrainConfig, summary: dict[str, Any], *, has_head: bool) -> str:
+def model_card(config: PretrainConfig, summary: dict[str, Any], pooling: Pooling, *, has_head: bool) -> str:
     context = (
         f" on pairs of a passage and its context (`{summary['context']}`)" if "context" in summary else ""
     )
     return _CARD.format(
         title=f"Encoder pre-trained with {config.method}",
         method=config.method,
-        vector="the last layer's [CLS]"
-        if config.vector == "cls"
-        else "the mean of the last layer over its tokens",
+        vector=VECTOR_OF[pooling],
         similarity="dot product" if config.similarity == "dot" else "cosine",
         context=context,
         head="`head.safetensors` contains the training head; further pre-training continues from it."

@@ -254,7 +254,7 @@ def _evaluations(
     from qontext.training.evaluation import QUERY_TOKENS, Evaluations, Probe, Schedule
 
     tokenizer, prompts = objective.encoder.tokenizer, objective.encoder.prompts
-    probe = Probe(
+    probe = group.is_first and Probe(
         str(config.probe),
         config.probe_split,
         tokenizer,
@@ -265,6 +265,7 @@ def _evaluations(
     )
 
     def measure() -> dict[str, float]:
+        assert probe, "only rank 0 evaluates"
         return probe.measure(objective, objective.compared, group.device)
 
     schedule = Schedule(config.probe_every, steps, config.keep, config.patience)
@@ -291,7 +292,8 @@ def _save(
         save_encoder(config, encoder, titles, folder)
         config.save_adapter(encoder.backbone, folder, config.encoder)
         save_head(objective, folder)
-        card = model_card(config, summary, has_head=bool(objective.head_parameters()))
+        pooling = encoder.pooling(config.vector)
+        card = model_card(config, summary, pooling, has_head=bool(objective.head_parameters()))
         (folder / "README.md").write_text(card, encoding="utf-8")
     metrics.plot(work)
     checkpoint.remove(work, "checkpoints")

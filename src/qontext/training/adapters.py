@@ -2,9 +2,10 @@
 
     h = W x + (α / r) · B A x          A: [r, in], drawn; B: [out, r], zero at first
 
-Every linear layer in the stack of a backbone has an adapter; its other weights do not change, so that they need neither
-gradients nor the optimizer's moments. What else is trained, such as an MLM head, a decoder or a classifier, is trained
-whole. A model is saved merged, as W + (α / r) · B A, and needs no library afterwards. (Hu et al. 2021.)
+Every linear layer in the stack of a backbone has an adapter, unless the layer is frozen; its other weights do not change, so
+that they need neither gradients nor the optimizer's moments. What else is trained, such as an MLM head, a decoder or a
+classifier with its pooler, is trained whole. A model is saved merged, as W + (α / r) · B A, and needs no library
+afterwards. (Hu et al. 2021.)
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from qontext.frame.errors import missing_extra
+from qontext.frame.errors import QontextError, missing_extra
 
 FOLDER = "adapter"
 """The folder of the adapter in a model folder, in peft's format."""
@@ -28,7 +29,8 @@ _NAME = "default"
 
 
 def add(backbone: nn.Module, rank: int, alpha: float | None, seed: int) -> None:
-    """Freeze the backbone, and add an adapter to each linear layer of its stack. Default of α: twice the rank."""
+    """Freeze the backbone apart from a pooler, and add an adapter to each linear layer of its stack that is not frozen yet.
+    Default of α: twice the rank."""
     if find_spec("peft") is None:
         raise missing_extra("peft", "lora", "--lora-rank")
     if _layers(backbone):  # in an earlier phase
@@ -36,17 +38,25 @@ def add(backbone: nn.Module, rank: int, alpha: float | None, seed: int) -> None:
     from peft import LoraConfig, inject_adapter_in_model
 
     names = [
-        name
+        f"{lists}.{inner}"
         for lists, stack in backbone.named_modules()
         if isinstance(stack, nn.ModuleList)
-        for name in (f"{lists}.{inner}" for inner, one in stack.named_modules() if isinstance(one, nn.Linear))
+        for inner, one in stack.named_modules()
+        if isinstance(one, nn.Linear) and one.weight.requires_grad
     ]
+    if not names:
+        raise QontextError(
+            f"{type(backbone).__name__} has no linear layers for adapters", remedy="Remove --lora-rank."
+        )
     settings: Any = {"target_modules": sorted(set(names)), "bias": "none", "lora_dropout": 0.0}
     config = LoraConfig(r=rank, lora_alpha=alpha or 2 * rank, **settings)  # type: ignore[arg-type]
+    pooler = [p for name, p in trained(backbone).items() if name.startswith("pooler.")]
     backbone.requires_grad_(False)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         inject_adapter_in_model(config, backbone, _NAME)
+    for parameter in pooler:
+        parameter.requires_grad_()
 
 
 def trained(module: nn.Module) -> dict[str, nn.Parameter]:

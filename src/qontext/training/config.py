@@ -137,8 +137,9 @@ class TrainingConfig(DeviceConfig):
         return grid_for(device, resolve_precision(self.precision, device))
 
     def steps_over(self, examples: int) -> int:
-        """The number of steps, derived from the epochs if not set."""
-        return self.steps or max(1, math.ceil((self.epochs or 1) * examples / self.batch_size))
+        """The number of steps, derived from the epochs if not set, and at most `most_steps`."""
+        steps = self.steps or max(1, math.ceil((self.epochs or 1) * examples / self.batch_size))
+        return min(steps, self.most_steps or steps)
 
 
 class AdaptedConfig(TrainingConfig):

@@ -6,7 +6,8 @@
 A row's mask is the same in any micro-batch, at any padding width and on any rank, so neither the token budget
 nor the number of processes changes a result. The hash costs about as much as PyTorch's generator (a quarter
 of a small encoder's step). p is rounded to a multiple of 2^-16, and the scale is that of the rounded p, so
-that the expectation is x. On a GPU, PyTorch's fused dropout is used: there, masks depend on how a batch is split.
+that the expectation is x. On a GPU, PyTorch's fused dropout is used: there, masks depend on how a batch is split. So do
+those of what all rows share, such as DeBERTa's table of relative positions, which PyTorch draws on a CPU, too.
 
 Shapes: N rows of a micro-batch, A heads, T tokens, D size of a head.
 """
@@ -155,6 +156,9 @@ class CheapDropout(nn.Module):
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:
+        rows = _ForwardPass.rows
+        if rows is not None and len(x) != len(rows):  # a table of positions, which all rows share
+            return nn.functional.dropout(x, self.p, self.training)
         return drop(x, self.p) if self.training else x
 
 

@@ -159,9 +159,12 @@ class Probe:
         texts = collection.queries(split)
         ids = sorted(texts)[:: max(1, len(texts) // queries)][:queries]
         relevant = {p for q in ids for p, grade in judged[q].items() if grade > 0}
-        passages = list(collection.passages())
-        step = max(1, len(passages) // OTHERS)
-        pool = {p.id: p.joined(between) for n, p in enumerate(passages) if p.id in relevant or n % step == 0}
+        step = max(1, sum(1 for _ in collection.passages()) // OTHERS)  # read twice, and kept in part
+        pool = {
+            passage.id: passage.joined(between)
+            for number, passage in enumerate(collection.passages())
+            if passage.id in relevant or number % step == 0
+        }
         if not ids or not relevant & pool.keys():
             raise QontextError(
                 "no judged query of the probe has its passages in the collection", place=folder

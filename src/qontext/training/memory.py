@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import re
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -112,13 +113,20 @@ def _layer_count(model: nn.Module) -> int:
     return sum(isinstance(module, GradientCheckpointingLayer) for module in model.modules())
 
 
+_OUT_OF_MEMORY = re.compile(
+    "out of memory|not enough memory|(can't|cannot|failed to) allocate memory", re.IGNORECASE
+)
+"""The messages of PyTorch and of drivers; an illegal memory access is none."""
+
+
 @contextlib.contextmanager
 def out_of_memory_as_sentence(step: int) -> Iterator[None]:
     """Raises a QontextError with the remedy if memory runs out inside."""
     try:
         yield
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "memory" not in str(error).lower():
+    except (MemoryError, RuntimeError) as error:
+        is_said = isinstance(error, torch.OutOfMemoryError | MemoryError)
+        if not is_said and not _OUT_OF_MEMORY.search(str(error)):
             raise
         raise QontextError(
             f"out of memory at step {step}",

@@ -7,8 +7,8 @@ results from rank `skip` to rank `depth` without the query's positives, optional
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from functools import cached_property
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -145,7 +145,7 @@ class Mine(Parts[MineConfig]):
         from qontext.retrieve.inputs import select_queries
 
         queries = select_queries(self.config.data, None, self.config.queries)
-        self.sources = _sources(self.config, queries, self.qrels)
+        self.sources = _sources(self.config, queries, self.qrels, self.positives)
 
     def make(self, part: Part, content: None) -> dict[str, int]:
         from qontext.data import records
@@ -193,7 +193,9 @@ def _judgments(config: MineConfig) -> Qrels:
     return confident(read_run(config.qrels), config.positives_share)
 
 
-def _sources(config: MineConfig, queries: Mapping[str, str], qrels: Qrels) -> NegativeSources:
+def _sources(
+    config: MineConfig, queries: Mapping[str, str], qrels: Qrels, positives: Mapping[str, list[str]]
+) -> NegativeSources:
     """Read all inputs, and check that they belong together."""
     from qontext.data.collection import check_qrels
     from qontext.data.runs import read_run
@@ -212,13 +214,19 @@ def _sources(config: MineConfig, queries: Mapping[str, str], qrels: Qrels) -> Ne
     if corpus is None and (unknown := next((q for q in qrels if q not in queries), None)):
         raise QontextError(f"names the query {unknown!r}, which is not in the queries", place=config.qrels)
     runs = [read_candidates(path, config.depth) for path in (config.run, *config.also)]
-    answering: Mapping[str, Container[str]] = {}
-    if config.answers:
-        passages = select_passages(config.data, config.passages)
-        answering = passages_with_answers(runs, config.depth, config.answers, queries, passages)
-    return NegativeSources(
-        queries, runs, corpus, read_run(config.scores) if config.scores else None, answering
-    )
+    scores = read_run(config.scores) if config.scores else None
+    sources = NegativeSources(queries, runs, corpus, scores, {})
+    if not config.answers:
+        return sources
+    passages = select_passages(config.data, config.passages)
+    assert corpus is not None, "select_passages refuses answers without passages"
+    places = sources.places(positives.values())
+    drawn = {
+        query: corpus.draw(query, {id: places[id] for id in own}, config.in_document, config.random)
+        for query, own in positives.items()
+    }
+    answering = passages_with_answers(runs, config.depth, config.answers, queries, passages, drawn)
+    return replace(sources, answering=answering)
 
 
 STAGE = Stage(

@@ -187,8 +187,10 @@ def group_of(
         negatives.update(dict.fromkeys(hard))
     if corpus:
         own = {id: places[id] for id in positives}
-        negatives.update(dict.fromkeys(corpus.near(query, own, how.in_document)))
-        negatives.update(dict.fromkeys(corpus.anywhere(query, own, how.random)))
+        drawn = corpus.draw(query, own, how.in_document, how.random)
+        without = [passage for passage in drawn if passage not in answering]
+        report.with_answers += len(drawn) - len(without)
+        negatives.update(dict.fromkeys(without))
     if not negatives:
         report.lacking += 1
         report.examples_without_negatives = [*report.examples_without_negatives, query][:NAMED]

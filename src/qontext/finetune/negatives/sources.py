@@ -66,7 +66,8 @@ class Corpus:
     @classmethod
     def of(cls, passages: Iterable[Passage], seed: int) -> Corpus:
         """Passages in memory."""
-        ids, documents = zip(*((passage.id, passage.doc) for passage in passages))
+        passages = list(passages)
+        ids, documents = [passage.id for passage in passages], [passage.doc for passage in passages]
         return cls([(pa.array(ids, pa.string()), pa.array(documents, pa.string()))], seed)
 
     def rows(self, ids: Sequence[str]) -> np.ndarray[Any, Any]:
@@ -74,6 +75,10 @@ class Corpus:
         found = pc.index_in(pa.array(ids, pa.large_string()), value_set=self.ids)
         rows: np.ndarray[Any, Any] = found.fill_null(-1).to_numpy()
         return rows
+
+    def draw(self, query: str, positives: Mapping[str, int], in_document: int, random: int) -> list[str]:
+        """Negatives of a query: so many of the positives' documents, and so many of all passages."""
+        return [*self.near(query, positives, in_document), *self.anywhere(query, positives, random)]
 
     def near(self, query: str, positives: Mapping[str, int], count: int) -> list[str]:
         """At most `count` other passages of the documents of the positives (id → row)."""
@@ -118,10 +123,15 @@ def _whole(chunks: list[pa.Array]) -> pa.LargeStringArray:
 
 
 def passages_with_answers(
-    runs: Sequence[Run], depth: int, answers: str, queries: Mapping[str, str], passages: str
+    runs: Sequence[Run],
+    depth: int,
+    answers: str,
+    queries: Mapping[str, str],
+    passages: str,
+    drawn: Mapping[str, Sequence[str]],
 ) -> dict[str, set[str]]:
-    """query → those of its first passages in the runs whose text contains an answer. `answers` are questions with
-    answers, which must be the queries.
+    """query → those of its first passages in the runs, and of those `drawn` for it, whose text contains an answer. `answers`
+    are questions with answers, which must be the queries.
     """
     questions: dict[str, Question] = read_questions(answers)
     for query, text in queries.items():
@@ -137,6 +147,9 @@ def passages_with_answers(
         for query in (query for query in run.queries if query in matchers):
             for name in run.results(query)[0][:depth]:
                 asking.setdefault(name, {})[query] = None
+    for query in matchers:
+        for name in drawn.get(query, ()):
+            asking.setdefault(name, {})[query] = None
     answering: dict[str, set[str]] = {}
     for passage in read_passages(passages):
         if passage.id in asking:

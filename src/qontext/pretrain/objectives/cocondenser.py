@@ -38,6 +38,8 @@ class CoCondenserOptions(Head, Contrast):
             raise QontextError("all three loss weights are 0")
         if self.condenser_steps:
             super().check_weights()
+            if self.head_weight == 0:
+                raise QontextError("condenser_steps train a head, but head_weight is 0")
 
 
 class CoCondenser(Contrasting, Condenser):
