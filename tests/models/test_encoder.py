@@ -106,6 +106,13 @@ def test_copied_layers_continue_as_the_backbone_would(checkpoint: tuple[Path, An
     assert not ours & {p.data_ptr() for p in head.parameters()}
 
 
+def test_copies_of_frozen_layers_are_trained(bert: Path) -> None:
+    encoder = load_encoder(str(bert)).requires_grad_(False)
+    head = encoder.fresh_layers(1, copy_from=(0,))
+    assert all(p.requires_grad for p in head.parameters())
+    assert not any(p.requires_grad for p in encoder.parameters())
+
+
 def test_copies_of_layers_that_are_not_there_are_refused(bert: Path) -> None:
     encoder = load_encoder(str(bert))
     for n, wrong in ((2, (10, 11)), (1, (4,)), (1, (-1,)), (3, (0, 1))):

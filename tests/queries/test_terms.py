@@ -49,6 +49,19 @@ def test_term_frequencies_by_hand() -> None:
     assert counted == {"mill": 5, "wind": 1}
 
 
+def test_weights_that_the_backbone_lacks_are_not_initialized(encoder: str) -> None:
+    from safetensors.torch import load_file, save_file
+
+    from qontext.queries.training.new_model import load_terms
+
+    file = next(Path(encoder).glob("*.safetensors"))
+    tensors = load_file(file)
+    gone = next(name for name in tensors if name.endswith("attention.self.query.weight"))
+    save_file({name: tensor for name, tensor in tensors.items() if name != gone}, file)
+    with pytest.raises(QontextError, match=r"1 are missing, such as .*query\.weight"):
+        load_terms(encoder, 0)
+
+
 def test_the_loss_is_the_mean_over_words_of_the_squared_error(encoder: str) -> None:
     from qontext.queries.generators.t5 import SourceText
     from qontext.queries.training.new_model import load_terms

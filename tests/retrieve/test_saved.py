@@ -23,7 +23,10 @@ QUESTION = "who grinds the flour?"
 
 
 @pytest.mark.parametrize("has_encoder", [False, True])
-def test_a_saved_searcher_answers_as_before(has_encoder: bool, tiny_encoder: Path, tmp_path: Path) -> None:
+def test_a_saved_searcher_answers_as_before(
+    has_encoder: bool, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QONTEXT_AUTO_PRECISION", "fp32")
     search = Searcher.build(PASSAGES, tiny_encoder if has_encoder else None)
     search.save(tmp_path / "saved")
     before, after = search(QUESTION, k=3), Searcher(tmp_path / "saved")(QUESTION, k=3)
@@ -55,7 +58,14 @@ def test_a_saved_searcher_is_searched_by_words_alone(tiny_encoder: Path, tmp_pat
 
 @pytest.mark.parametrize(
     "settings",
-    [{"k1": 1.2}, {"max_length": 9}, {"query_prompt": "q: "}, {"scoring": "bf16"}, {"untied": True}],
+    [
+        {"k1": 1.2},
+        {"max_length": 9},
+        {"query_prompt": "q: "},
+        {"scoring": "bf16"},
+        {"precision": "fp32"},
+        {"untied": True},
+    ],
 )
 def test_settings_without_effect_are_refused(settings: dict[str, Any], tmp_path: Path) -> None:
     Searcher.build(PASSAGES).save(tmp_path / "saved")

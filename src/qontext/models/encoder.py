@@ -249,7 +249,8 @@ class Encoder(nn.Module):
             new = [copy.deepcopy(self._layers[int(number * of)]) for number in copy_from]
             shared = {name: copy.deepcopy(module) for name, module in self._shared.items()}
         like = next(self._layers.parameters())
-        return Layers(self.family, self.config, new, shared).to(like.device, like.dtype)
+        layers = Layers(self.family, self.config, new, shared).to(like.device, like.dtype)
+        return layers.requires_grad_()  # copies of frozen layers are trained
 
     def save(
         self,

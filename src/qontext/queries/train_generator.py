@@ -106,7 +106,9 @@ class TrainGeneratorConfig(TrainingConfig):
         return identity if self.learns != "queries" else {k: v for k, v in identity.items() if k != "learns"}
 
     def steps_over(self, examples: int) -> int:
-        return 4000 if self.steps is None and self.epochs is None else super().steps_over(examples)
+        if self.steps is None and self.epochs is None:
+            return min(4000, self.most_steps or 4000)
+        return super().steps_over(examples)
 
 
 def run(config: TrainGeneratorConfig, work: Workdir) -> dict[str, Any]:

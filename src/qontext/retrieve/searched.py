@@ -31,7 +31,10 @@ if TYPE_CHECKING:
     from qontext.retrieve.matching import Asked
 
 
-OF_OTHERS = ("passages", "untied", "max_length", "query_prompt", "scoring", *Bm25Options.model_fields)
+OF_OTHERS = (
+    *("passages", "untied", "max_length", "query_prompt", "precision", "scoring"),
+    *Bm25Options.model_fields,
+)
 """The settings of searches that a directory of `adapt` does not have."""
 WORDS = ".bm25"
 """The index of passages that are searched without one; hidden, since it is no part of the result."""

@@ -14,7 +14,7 @@ from qontext.models.encoder import UNLIMITED
 from qontext.models.families import family_of
 from qontext.models.folder import locate
 from qontext.models.language_models import load_seq2seq, load_seq2seq_tokenizer, seq2seq_folder
-from qontext.models.load import load, quiet, read_config, seeded
+from qontext.models.load import load, quiet, read_config, require_weights, seeded
 from qontext.models.tokenizer import check_tokenizer, check_vocabulary, load_tokenizer
 
 
@@ -116,6 +116,7 @@ def load_terms(name: str, seed: int | None = None) -> tuple[Any, Any, Path, int]
             place=name,
             remedy="Train one: qontext train-generator DATA --learns terms --model ENCODER",
         )
+    require_weights({key for key in missing if key.startswith(model.base_model_prefix + ".")}, folder)
     check_vocabulary(tokenizer, model.get_input_embeddings().num_embeddings, name)
     positions = getattr(settings.get_text_config(), "max_position_embeddings", None)
     longest = min(int(positions or tokenizer.model_max_length), UNLIMITED)
