@@ -78,6 +78,7 @@ def test_settings_without_effect_are_refused(settings: dict[str, Any], tmp_path:
         )
     with pytest.raises(QontextError, match=message):
         api.search(str(tmp_path / "saved"), QUESTION, **settings)
+    assert api.search(str(tmp_path / "saved"), QUESTION, max_length=None, query_prompt=None)
 
 
 def test_the_passages_are_an_artifact(tmp_path: Path) -> None:

@@ -207,7 +207,7 @@ def _generator(config: AdaptConfig, device: str) -> dict[str, Any]:
         raise QontextError(
             f"the generator {kind} needs the name of a model", remedy="Give --generator-model."
         )
-    if model and not generator.model_option:
+    if model and not generator.model_option and config.generator != "auto":
         raise QontextError(
             f"the generator {kind} has no model",
             remedy="Choose another one with --generator, or remove --generator-model.",

@@ -49,6 +49,7 @@ def _run(config: AdaptConfig, root: Path) -> dict[str, Any]:
     from qontext.adapt import starts, state
     from qontext.adapt.follow import with_named_sources
     from qontext.adapt.state import with_recorded_settings
+    from qontext.corpus.docset import is_documentation
     from qontext.corpus.sources import scheme_of
 
     started = time.monotonic()
@@ -68,6 +69,9 @@ def _run(config: AdaptConfig, root: Path) -> dict[str, Any]:
         if scheme_of(config.documents) is None:  # read again at every refresh
             trust.remember_reading([config.documents])
         outside.remember(config.also)
+        if config.passages is not None and not is_documentation(config.documents):
+            remedy = "Remove --passages."
+            raise QontextError("is no documentation of packages", place=config.documents, remedy=remedy)
         config, absent = with_recorded_settings(config, root, before)
         if config.questions is not None and "questions" not in absent:
             _check_questions(config.questions)
@@ -353,10 +357,6 @@ def _with_documents(config: AdaptConfig, under: Path) -> AdaptConfig:
     from qontext.corpus.docset import is_documentation
 
     if not is_documentation(config.documents):
-        if config.passages is not None:
-            raise QontextError(
-                "is no documentation of packages", place=config.documents, remedy="Remove --passages."
-            )
         return with_all_sources(config)
     if config.read_as:
         raise QontextError("has no files", place=config.documents, remedy="Remove --read-as.")

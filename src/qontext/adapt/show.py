@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from qontext.adapt.config import Request
-from qontext.adapt.plan import QUERIES_PER_PASSAGE, Plan
+from qontext.adapt.plan import QUERIES_PER_PASSAGE, USED_SHARE, Plan
 from qontext.adapt.state import STEPS
 from qontext.adapt.survey import Survey
 from qontext.adapt.verdict import MEASURE, Verdict
@@ -105,10 +106,11 @@ def request_consent(plan: Plan, request: Request) -> None:
         with contextlib.suppress(EOFError):
             if input().strip().lower() in ("y", "yes"):
                 return
+    minutes = plan.sufficient or math.ceil(plan.expected / 60 / USED_SHARE)  # older plans do not say it
     raise QontextError(
         takes[0].lower() + takes[1:],
         place=request.documents,
-        remedy=f"Use --budget {plan.sufficient}m, or --yes to start it all the same.",
+        remedy=f"Use --budget {minutes}m, or --yes to start it all the same.",
     )
 
 

@@ -207,7 +207,7 @@ def open_searcher(config: SearchConfig) -> Searcher:
 def _refuse(config: SearchConfig, names: Iterable[str], why: str, place: str | Path) -> None:
     """Refuse settings that would have no effect."""
     for name in names:
-        if name in config.model_fields_set:
+        if name in config.model_fields_set and getattr(config, name) is not None:
             flag = f"--{name.replace('_', '-')}"
             raise QontextError(f"{flag} {why}", place=place, remedy=f"Remove {flag}.")
 
