@@ -200,6 +200,22 @@ def test_what_cannot_be_pushed(made: Path, tmp_path: Path, minilm: Path) -> None
         api.push(linked, "me/retriever", dry_run=True)
 
 
+def test_a_static_model_is_pushed_and_a_damaged_one_is_not(tmp_path: Path) -> None:
+    import numpy as np
+    from tokenizers import Tokenizer, models
+
+    persistence = pytest.importorskip("model2vec.persistence")
+    tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0, "mill": 1}, unk_token="[UNK]"))
+    config = {"model_type": "model2vec", "normalize": True, "hidden_dim": 2, "max_length": None}
+    vectors = np.ones((2, 2), np.float32)
+    persistence.save_pretrained(tmp_path / "static", vectors, tokenizer, config, create_model_card=False)
+    assert "model.safetensors" in str(api.push(tmp_path / "static", "me/static", dry_run=True))
+    weights = tmp_path / "static/model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:20])
+    with pytest.raises(QontextError, match=r"model\.safetensors: damaged: not readable weights"):
+        api.push(tmp_path / "static", "me/static", dry_run=True)
+
+
 def test_what_adapt_made_is_pushed_with_its_figures(made: Path, tmp_path: Path) -> None:
     root = tmp_path / "adapted"
     shutil.copytree(made, root / "model")

@@ -304,7 +304,7 @@ def _read(path: Path, shape: Any) -> Any:
     return read_json(path, shape) if path.exists() else {}
 
 
-WEIGHTS, WEIGHTS_INDEX = "model*.safetensors", "model.safetensors.index.json"
+WEIGHTS = "model*.safetensors"
 
 _LAYERS = (
     "num_hidden_layers",
@@ -335,7 +335,7 @@ def check_model(directory: Path) -> dict[str, Any]:
     _check_weights(directory)
     place = directory / "config.json"
     config: dict[str, Any] = read_json(place, dict[str, Any])
-    shapes = {name: shape for file in sorted(directory.glob(WEIGHTS)) for name, shape in _shapes(file)}
+    shapes = {name: shape for file in sorted(directory.glob(WEIGHTS)) for name, shape in shapes_of(file)}
     _check_sizes(config, shapes, place)
     for half in _HALVES:
         if isinstance(config.get(half), dict):
@@ -345,8 +345,8 @@ def check_model(directory: Path) -> dict[str, Any]:
 
 def parameters(directory: Path) -> int:
     """The number of parameters of a model, from the headers of its weights, or from their index where they are not here."""
-    shapes = [shape for file in sorted(directory.glob(WEIGHTS)) for _, shape in _shapes(file)]
-    index = directory / WEIGHTS_INDEX
+    shapes = [shape for file in sorted(directory.glob(WEIGHTS)) for _, shape in shapes_of(file)]
+    index = directory / hub.WEIGHTS_INDEX
     if shapes or not index.exists():
         return sum(math.prod(shape) for shape in shapes)
     stored = read_json(directory / "config.json", dict[str, Any])
@@ -361,7 +361,8 @@ def _check_weights(directory: Path) -> None:
         open_artifact(folder).check_content(".safetensors")
 
 
-def _shapes(file: Path) -> Iterator[tuple[str, list[int]]]:
+def shapes_of(file: Path) -> Iterator[tuple[str, list[int]]]:
+    """The names and shapes of the weights in a file, from its header."""
     from safetensors import safe_open
 
     with opening(file, "readable weights"), safe_open(file, framework="np") as weights:

@@ -20,6 +20,7 @@ from qontext.frame.errors import QontextError
 
 PROBE_SECONDS = 3.0
 _TEXT_FILES = ["*.json", "*.txt", "*.model"]
+WEIGHTS_INDEX = "model.safetensors.index.json"
 _SHARD = re.compile(r"-\d+-of-\d+\.safetensors$")
 _MODEL_FILES = [*_TEXT_FILES, "*.safetensors", "1_Pooling/*"]
 
@@ -79,7 +80,7 @@ def _is_complete(folder: Path) -> bool:
     files = {*folder.rglob("*.safetensors")}
     indices = [
         index
-        for index in folder.rglob("*.safetensors.index.json")
+        for index in folder.rglob(WEIGHTS_INDEX)  # not of variants such as fp16, which nothing reads
         if index.with_name(index.name.removesuffix(".index.json")) not in files  # which is read first
     ]
     named = {

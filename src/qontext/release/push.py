@@ -23,7 +23,7 @@ from qontext.frame.errors import QontextError, first_line
 from qontext.frame.stages import Report
 from qontext.frame.trust import Demand, is_this_machine, require
 from qontext.models import hub
-from qontext.models.folder import locate
+from qontext.models.folder import Module, locate, shapes_of
 from qontext.models.reference import TRAINING_ONLY
 from qontext.release.card import Figure, card_of, figures_of
 
@@ -175,10 +175,19 @@ def files_of(root: Path) -> list[str]:
 
 def _check(root: Path, files: list[str]) -> None:
     """Refuse a model that is not finished or damaged, as far as its descriptions and the headers of its weights tell."""
-    _ = locate(str(root)).layout
+    if not _is_static(root):  # which has no transformer
+        _ = locate(str(root)).layout
     for name in files:
-        if name.endswith(".json"):
+        if name.endswith(".safetensors"):
+            _ = list(shapes_of(root / name))
+        elif name.endswith(".json"):
             read_json(root / name, dict[str, Any] if Path(name).name in _OBJECTS else Any)
+
+
+def _is_static(root: Path) -> bool:
+    modules = root / "modules.json"
+    listed = read_json(modules, list[Module]) if modules.is_file() else []
+    return any(module["type"].rpartition(".")[2] == "StaticEmbedding" for module in listed)
 
 
 def _is_uploaded(name: Path) -> bool:
