@@ -101,6 +101,11 @@ def test_two_spellings_of_one_id_are_one_passage(tmp_path: Path) -> None:
         read_run(tmp_path / "run")
 
 
+def test_a_tag_is_one_word(tmp_path: Path) -> None:
+    with pytest.raises(QontextError, match="one word, not 'my run'"):
+        Run.of([Hit("q", "p", 1.0)]).write(tmp_path / "r.trec", tag="my run")
+
+
 def test_an_empty_id_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(QontextError, match="an id is empty"):
         write_run(Run.of([Hit("q", "", 1.0)]), tmp_path / "run.trec")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import qontext
 from qontext.data.records import Hit
 from qontext.data.runs import Run
 from qontext.evaluation.compare import find_runs, system_names
@@ -144,11 +145,19 @@ def test_names_tell_systems_apart(tmp_path: Path) -> None:
     assert find_runs("n=a,b") == ("n", ["a", "b"])
     (tmp_path / "k=v.trec").touch()
     assert find_runs(str(tmp_path / "k=v.trec")) == ("", [str(tmp_path / "k=v.trec")])
+    (tmp_path / "x,y.trec").touch()
+    assert find_runs(f"n={tmp_path}/x,y.trec") == ("n", [f"{tmp_path}/x,y.trec"])
+    assert find_runs("a,") == ("", ["a"])
 
 
 def test_one_system_is_not_enough(collection: Path, tmp_path: Path) -> None:
     with pytest.raises(QontextError, match="two systems"):
         compare(write_run(tmp_path / "a.trec", ranks(1)), qrels=collection)
+
+
+def test_a_system_without_a_run_is_refused() -> None:
+    with pytest.raises(QontextError, match="'b' has no run"):
+        qontext.compare({"a": {"q": {"p": 1.0}}, "b": []}, {"q": {"p": 1}})
 
 
 def test_answers_are_compared_elsewhere(tmp_path: Path) -> None:

@@ -102,11 +102,68 @@ def test_answers(tmp_path: Path) -> None:
         )
 
 
+def test_a_report_of_answers_has_no_examples(files: tuple[Path, Path], tmp_path: Path) -> None:
+    (tmp_path / "psgs.tsv").write_text("a\tRome is old\nb\tOslo is cold\nc\tBergen\n")
+    rows = [{"_id": f"q{n}", "question": "where?", "answers": ["Rome"]} for n in (1, 2, 3)]
+    (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = tmp_path / "data"
+    (data / "qrels").mkdir(parents=True)
+    (data / "corpus.jsonl").write_text('{"_id": "a", "text": "Rome is old"}\n')
+    (data / "queries.jsonl").write_text('{"_id": "q1", "text": "where?"}\n')
+    (data / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\ta\t1\n")
+    made = [
+        api.evaluate(files[0], tmp_path / "q.jsonl", passages=tmp_path / "psgs.tsv", out=tmp_path / name).path
+        for name in ("x", "y")
+    ]
+    assert api.report(made, data=data, out=tmp_path / "report").path.is_dir()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"passages": "psgs.tsv"}, "--passages is not read with judgments"),
+        ({"patterns": True}, "--patterns is not read with judgments"),
+        ({"next_run": "run.trec"}, "nb-recall is written with the curves"),
+        ({"questions": 5, "out": "out"}, "questions are generated with --system only"),
+    ],
+)
+def test_what_is_not_read_is_refused(
+    files: tuple[Path, Path], settings: dict[str, object], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(files[0].parent)
+    Path("psgs.tsv").write_text("a\tRome\n")
+    with pytest.raises(QontextError, match=message):
+        api.evaluate(*files, **settings)
+
+
+@pytest.mark.parametrize(
+    ("qrels", "message"),
+    [
+        ({"q1": {"a": None}}, "the grade None of query 'q1' is no integer"),
+        ({"q1": {"a": 0.5}}, "the grade 0.5 of query 'q1' is no integer"),
+        ({"q1": ["a"]}, "the judgments of query 'q1' are a list"),
+    ],
+)
+def test_judgments_in_memory_are_checked(files: tuple[Path, Path], qrels: object, message: str) -> None:
+    with pytest.raises(QontextError, match=message):
+        evaluate(files[0], qrels, "MRR@10")  # type: ignore[call-overload]
+    with pytest.raises(QontextError, match="at least 1, not 0"):
+        evaluate(files[0], files[1], "MRR@10", relevant=0)
+
+
+def test_ids_in_memory_may_be_numbers() -> None:
+    scores = evaluate({1: {2: 1.0}}, {1: {2: 1}}, "MRR@10")  # type: ignore[dict-item]
+    assert scores.means == {"MRR@10": 1.0}
+
+
 def test_the_next_stage(files: tuple[Path, Path], tmp_path: Path) -> None:
     evaluation = api.evaluate(*files, next_run=files[0], out=tmp_path / "out")
     curves = json.loads((evaluation.path / "curves.json").read_text())["curves"]
     # The run foresees itself as far as it goes: two of the 50 for q1 and q2; q9 is not judged.
     assert curves["nb-recall^50"][1] == pytest.approx(2 / 50)
+    (tmp_path / "next.trec").write_text("q9 Q0 a 1 1.0 x\n")
+    with pytest.raises(QontextError, match="no query of the next run has judgments"):
+        api.evaluate(*files, next_run=tmp_path / "next.trec", out=tmp_path / "unjudged")
 
 
 @pytest.mark.parametrize(

@@ -211,6 +211,24 @@ def test_labels_can_all_be_for_evaluation(tmp_path: Path) -> None:
     } == {"test": 40}
 
 
+def test_a_single_document_is_held_out_as_a_whole(tmp_path: Path) -> None:
+    from qontext.evaluation.holdout import HoldoutConfig, _held_out
+
+    source = tmp_path / "passages.parquet"
+    rows = [(f"d{d}#{n}", f"d{d}") for d in range(30) for n in range(4)]
+    columns = {
+        "id": [id for id, _ in rows],
+        "title": [""] * 120,
+        "text": ["x"] * 120,
+        "doc": [d for _, d in rows],
+    }
+    pq.write_table(pa.table(columns), source)
+    config = HoldoutConfig.make({"passages": str(source), "queries": "q", "share": 0.001}, where="holdout")
+    total, held_out, rule = _held_out(config)
+    assert (total, rule) == (120, "documents")
+    assert len(held_out) == 4 and len({id.partition("#")[0] for id in held_out}) == 1
+
+
 def test_a_passage_without_a_question_tests_nothing(tmp_path: Path) -> None:
     source = passages(tmp_path, 30)
     file = tmp_path / "queries.parquet"

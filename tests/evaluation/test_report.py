@@ -203,6 +203,49 @@ def test_texts_that_cannot_be_read_are_refused_even_where_none_are_shown(
             api.report((str(folder / "runs" / "base"),), data=data, out=tmp_path / "out")
 
 
+def test_equal_steps_of_two_runs_are_no_seeds_of_one(folder: Path, tmp_path: Path) -> None:
+    for place in ("base/finetune", "ours-seed1/finetune", "ours-seed2/finetune"):
+        shutil.copytree(folder / "runs" / "pretrain", tmp_path / place)
+    report = api.report((str(tmp_path),), out=tmp_path / "out")
+    captions = re.findall(r"Losses of [^.<*\"]+", (report.path / "report.html").read_text())
+    assert set(captions) == {
+        "Losses of base/finetune, cocondenser",
+        "Losses of ours/finetune, cocondenser (mean of 2 seeds)",
+    }
+
+
+def test_a_report_of_unfinished_trainings_alone(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "runs" / "pretrain", tmp_path / "runs" / "pretrain")
+    (tmp_path / "runs" / "pretrain" / "meta.json").rename(tmp_path / "runs" / "pretrain" / "claim.json")
+    report = api.report((str(tmp_path / "runs"),), out=tmp_path / "out")
+    assert "Losses of pretrain" in (report.path / "report.html").read_text()
+
+
+def test_a_damaged_curve_writes_nowhere_else(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "runs" / "base", tmp_path / "evil")
+    file = tmp_path / "evil" / "curves.json"
+    content = json.loads(file.read_text())
+    content["curves"]["x/../../../../elsewhere"] = content["curves"]["R"]
+    file.chmod(0o644)
+    file.write_text(json.dumps(content))
+    meta = json.loads((tmp_path / "evil" / "meta.json").read_text())
+    meta["parts"]["curves.json"]["bytes"] = file.stat().st_size
+    (tmp_path / "evil" / "meta.json").chmod(0o644)
+    (tmp_path / "evil" / "meta.json").write_text(json.dumps(meta))
+    with pytest.raises(QontextError, match=r"curves\.json: damaged: .* is no curve"):
+        api.report((str(tmp_path / "evil"),), out=tmp_path / "a" / "b" / "out")
+    assert not list(tmp_path.rglob("elsewhere*"))
+
+
+def test_two_systems_never_share_a_label(folder: Path, tmp_path: Path) -> None:
+    own = [str(folder / "runs" / "base"), str(tmp_path / "other")]
+    shutil.copytree(folder / "runs" / "base", tmp_path / "other")
+    for labels in (["base=X", "other=X"], ["base=other"]):
+        with pytest.raises(QontextError, match="two systems have the name"):
+            api.report(own, label=labels, out=tmp_path / "out")
+    api.report((own[0], own[0]), out=tmp_path / "same")  # one directory twice is one
+
+
 def test_a_damaged_recipe_has_no_title(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "runs" / "base", tmp_path / "mine" / "base")
     for text in ("[recipe", f"title = {'[' * 5_000}", "recipe = 3", "[recipe]\n"):

@@ -74,6 +74,19 @@ def test_own_questions_are_labels(documents: Path, system: str, tmp_path: Path) 
     assert asked.count(rows[0]["query"]) == 1
 
 
+def test_the_split_of_own_questions(documents: Path, system: str, tmp_path: Path) -> None:
+    labels = tmp_path / "labels"
+    (labels / "qrels").mkdir(parents=True)
+    (labels / "corpus.jsonl").write_text('{"_id": "report-0", "text": "x"}\n')
+    rows = [{"_id": f"q{n}", "text": f"lighthouse {make_report(n)['title']}"} for n in range(8)]
+    (labels / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for split, of in {"dev": range(5), "test": range(5, 8)}.items():
+        lines = "".join(f"q{n}\treport-{n}\t1\n" for n in of)
+        (labels / "qrels" / f"{split}.tsv").write_text(f"query-id\tcorpus-id\tscore\n{lines}")
+    made = api.evaluate(documents, labels, system=[system], split="dev", out=tmp_path / "out")
+    assert made.summary["questions"] == 5
+
+
 def test_it_resumes_to_the_same_bits_and_asks_no_question_twice(
     documents: Path, system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,6 +115,7 @@ def test_bad_input_is_one_sentence_before_any_work(documents: Path, system: str,
         ({"system": [system, system]}, "two systems have the name 'mine'"),
         ({"system": [failing]}, "failed with the exit code 1: no index"),
         ({"system": [system], "measures": "MAP"}, "--measures is not read with --system"),
+        ({"system": [system], "split": "dev"}, "--split needs labeled questions"),
         ({}, "a run needs judgments"),
     ):
         with pytest.raises(QontextError, match=re.escape(message)):

@@ -221,6 +221,11 @@ def test_passages_without_places_are_answers_without_one(adapted: Path, tmp_path
         "news/oven.txt#0"
     ]
     assert sentences == (0, 32)
+    numbered = pq.read_table(tmp_path / "old.parquet").set_column(
+        0, "id", [range(pq.read_metadata(part).num_rows)]
+    )
+    pq.write_table(numbered, tmp_path / "numbered.parquet")
+    assert find_passages(tmp_path / "numbered.parquet", ["1"])["1"].passage.id == "1"
     assert passage.title == "oven" and place == Place() and str(place) == ""
     with pytest.raises(
         QontextError, match=r"no passage has a field 'lang'.*Available fields: document, title"

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from qontext.data.collection import (
     Passage,
     Qrels,
@@ -23,6 +25,7 @@ from qontext.frame.errors import QontextError
 AnyRun: TypeAlias = "Run | Mapping[str, Mapping[str, float]] | StrPath"
 """A run; or in memory as query → passage → score; or a TREC run file or output directory of a search."""
 _RUNS = "Pass a Run, a path, or query → passage → score."
+_QRELS = "Pass a path, or query → passage → grade, an integer."
 
 
 def load_passages(source: StrPath) -> list[Passage]:
@@ -76,6 +79,19 @@ def as_run(one: AnyRun) -> Run:
         return Run.of([Hit(str(query), str(passage), float(score)) for query, passage, score in rows])
     except (TypeError, ValueError) as error:
         raise QontextError(f"a score of the run is not a number: {error}", remedy=_RUNS) from None
+
+
+def as_qrels(judged: Mapping[str, Mapping[str, int]]) -> Qrels:
+    """Judgments in memory, as query → passage → grade, with ids as text."""
+    if not isinstance(judged, Mapping):
+        raise QontextError(f"expected judgments, not a {type(judged).__name__}", remedy=_QRELS)
+    for query, grades in judged.items():
+        if not isinstance(grades, Mapping):
+            kind = type(grades).__name__
+            raise QontextError(f"the judgments of query {query!r} are a {kind}", remedy=_QRELS)
+        if wrong := [grade for grade in grades.values() if not isinstance(grade, int | np.integer)]:
+            raise QontextError(f"the grade {wrong[0]!r} of query {query!r} is no integer", remedy=_QRELS)
+    return {str(q): {str(p): int(grade) for p, grade in grades.items()} for q, grades in judged.items()}
 
 
 def as_texts(items: Sequence[Any], what: str) -> Sequence[Any]:

@@ -143,6 +143,7 @@ class Found(NamedTuple):
 
 def find_passages(source: Path | str, ids: Collection[str]) -> dict[str, Found]:
     """The passages with these ids. Only the id column is scanned; other columns are read for hits only."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
     from qontext.data import records
@@ -170,11 +171,13 @@ def find_passages(source: Path | str, ids: Collection[str]) -> dict[str, Found]:
         with opening(part, "a readable Parquet file with passages"):
             # Not `read_table` with a filter, which imports PyArrow's data sets.
             for group in range(file.num_row_groups):
-                is_wanted = pc.is_in(file.read_row_group(group, ["id"])["id"], wanted_ids)
+                own = file.read_row_group(group, ["id"])["id"].cast(pa.string())  # others write numbers
+                is_wanted = pc.is_in(own, wanted_ids)
                 if pc.any(is_wanted).as_py():
                     rows += file.read_row_group(group, columns).filter(is_wanted).to_pylist()
         for row in rows:
-            passage = Passage(row.pop("id"), row.pop("title"), row.pop("text"), row.pop("doc"))
+            id, title, text, doc = (row.pop(name) for name in ("id", "title", "text", "doc"))
+            passage = Passage(str(id), title, text, str(doc))
             sentences = tuple(row.pop("sentences", None) or ())
             passages[passage.id] = Found(passage, place_of(row, part), sentences)
     return passages

@@ -239,6 +239,8 @@ def _run_in(folder: Path) -> Path:
 
 def write_run(run: Run, path: Path, *, tag: str = "qontext") -> None:
     """Write the TREC format; scores and ids are read back exactly."""
+    if len(tag.split()) != 1:
+        raise QontextError(f"the tag of a run is one word, not {tag!r}")
     queries, passages = pa.array(run.queries, pa.string()), pa.array(run.ids, pa.string())
     is_used = np.zeros(len(run.ids), dtype=bool)
     is_used[run.codes] = True

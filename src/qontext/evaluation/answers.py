@@ -130,9 +130,10 @@ def answer_ranks(
     return ranks
 
 
-def is_questions(path: Path) -> bool:
-    """True if a file contains questions with answers rather than judgments."""
-    return plain_name(path).endswith(".jsonl") or dpr.is_questions(path)
+def is_questions(place: StrPath) -> bool:
+    """True for a file that contains questions with answers rather than judgments."""
+    path = Path(place)
+    return path.is_file() and (plain_name(path).endswith(".jsonl") or dpr.is_questions(path))
 
 
 def recognize(path: Path, count: int) -> Benchmark | None:

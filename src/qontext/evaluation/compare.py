@@ -108,6 +108,8 @@ def compare(
     from qontext.evaluation.side_by_side import Comparison, tops
 
     groups = _groups(runs)
+    if permutations < 1:
+        raise QontextError(f"permutations must be at least 1, not {permutations}")
     _refuse_questions(qrels)
     judged = judgments(qrels, split)
     checks.note_grades(judged, relevant)
@@ -141,13 +143,15 @@ def _groups(
         groups = {name: [*paths] for name, (_, paths) in zip(names, found)}
     if len(groups) < 2:
         raise QontextError("a comparison needs at least two systems", remedy="Add another run.")
+    if empty := [name for name, own in groups.items() if not own]:
+        raise QontextError(f"the system {empty[0]!r} has no run")
     return groups
 
 
 def _refuse_questions(qrels: Qrels | StrPath) -> None:
     from qontext.evaluation.answers import is_questions
 
-    if isinstance(qrels, str | os.PathLike) and Path(qrels).is_file() and is_questions(Path(qrels)):
+    if isinstance(qrels, str | os.PathLike) and is_questions(qrels):
         raise QontextError(
             "contains questions with answers; compare needs judgments",
             place=os.fspath(qrels),
@@ -161,7 +165,7 @@ def find_runs(text: str) -> tuple[str, list[str]]:
     if not sign or Path(text).exists():
         name, rest = "", text
     paths = []
-    for part in rest.split(","):
+    for part in [rest] if Path(rest).expanduser().exists() else filter(None, rest.split(",")):
         path = Path(part).expanduser()
         if path.exists():
             paths.append(part)

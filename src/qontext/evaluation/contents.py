@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 from qontext.data.collection import Passage, read_passages, read_queries
 from qontext.data.runs import read_run
 from qontext.evaluation import plots
+from qontext.evaluation.answers import is_questions
 from qontext.evaluation.comparison import Pair, bootstrap_interval, compare_systems
 from qontext.evaluation.datasets import load_judgments
 from qontext.evaluation.evaluate import as_scored
-from qontext.evaluation.gather import GENERATED, Facts, Section, TrainingLosses, without_seed
+from qontext.evaluation.gather import GENERATED, Facts, Losses, Section, TrainingLosses, without_seed
 from qontext.evaluation.results import differences_table, marked, results_table
 from qontext.evaluation.side_by_side import largest_changes, tops
 from qontext.evaluation.tables import Cell, Row, Table
@@ -107,7 +108,7 @@ def contents(
             report.blocks += _examples(section, data, recommended)
         if section.curves:
             report.blocks.append(_depth(section, f"s{number}"))
-    report.blocks += _trainings(_by_arm(facts.trainings))
+    report.blocks += _trainings(facts.trainings)
     provenance = ReportBlock(
         "How the results were produced", text=list(machines(facts)), tables=[steps_table(facts, price)]
     )
@@ -158,25 +159,25 @@ def _add_numbers(report: Contents, section: Section, pairs: Sequence[Pair]) -> N
 def _trainings(trainings: Sequence[TrainingLosses]) -> list[ReportBlock]:
     """The losses by step; of a loss that was logged once, its value."""
     block = ReportBlock("Training")
-    for number, training in enumerate(trainings, start=1):
-        lines = {name: points for name, points in training.losses.items() if len(points) > 1}
-        once = [(name, *points[0]) for name, points in training.losses.items() if len(points) == 1]
+    for number, (arm, losses) in enumerate(_by_arm(trainings).items(), start=1):
+        lines = {name: points for name, points in losses.items() if len(points) > 1}
+        once = [(name, *points[0]) for name, points in losses.items() if len(points) == 1]
         if lines:
-            block.plots.append(Plot(f"loss{number}", plots.losses(lines), f"Losses of {training.name}"))
+            block.plots.append(Plot(f"loss{number}", plots.losses(lines), f"Losses of {arm}"))
         if once:
             values = ", ".join(f"{name} {value:.4g} at step {step:,.0f}" for name, step, value in once)
-            block.text.append(f"Losses of {training.name}, logged once: {values}.")
+            block.text.append(f"Losses of {arm}, logged once: {values}.")
     return [block] if block.plots or block.text else []
 
 
-def _by_arm(trainings: Sequence[TrainingLosses]) -> list[TrainingLosses]:
-    """Merge trainings that differ only in a seed: the mean of their losses at every step."""
-    arms: dict[str, list[TrainingLosses]] = {}
+def _by_arm(trainings: Sequence[TrainingLosses]) -> dict[str, Losses]:
+    """The losses of each training. Of those whose paths differ only in a seed, the mean at every step."""
+    arms: dict[tuple[Path, str], list[TrainingLosses]] = {}
     for training in trainings:
-        name = without_seed(training.name) or training.name
-        arms.setdefault(name.replace("--", ", ") if "=" in name else name, []).append(training)
-    merged = []
-    for name, seeds in arms.items():
+        name = without_seed(str(training.path)) or str(training.path)
+        arms.setdefault((Path(name), training.phase), []).append(training)
+    names, merged = _ends([path for path, _ in arms]), {}
+    for (path, phase), seeds in arms.items():
         losses: dict[str, dict[float, list[float]]] = {}
         for training in seeds:
             for loss, points in training.losses.items():
@@ -186,10 +187,18 @@ def _by_arm(trainings: Sequence[TrainingLosses]) -> list[TrainingLosses]:
             loss: [(step, sum(values) / len(values)) for step, values in sorted(steps.items())]
             for loss, steps in losses.items()
         }
-        merged.append(
-            TrainingLosses(name if len(seeds) == 1 else f"{name} (mean of {len(seeds)} seeds)", means)
-        )
+        name = f"{names[path]}, {phase}" if phase else names[path]
+        merged[name if len(seeds) == 1 else f"{name} (mean of {len(seeds)} seeds)"] = means
     return merged
+
+
+def _ends(paths: Sequence[Path]) -> dict[Path, str]:
+    """As much of the end of each path as distinguishes it."""
+    different, length = set(paths), 1
+    while len({path.parts[-length:] for path in different}) < len(different):
+        length += 1
+    names = {path: "/".join(path.parts[-length:]) for path in different}
+    return {path: name.replace("--", ", ") if "=" in name else name for path, name in names.items()}
 
 
 def _results(
@@ -229,6 +238,8 @@ def _first_and_best(section: Section, recommended: str | None) -> tuple[str, str
 
 
 def _examples(section: Section, data: str, recommended: str | None) -> list[ReportBlock]:
+    if is_questions(section.place):  # with answers instead of judgments
+        return []
     queries = read_queries(data)
     if not any(query in queries for query in section.queries):
         return []

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self, overload
 
 from pydantic import Field, model_validator
@@ -70,14 +69,17 @@ class EvaluateConfig(StageConfig):
     """Answers are regular expressions rather than strings."""
 
     next_run: Annotated[str | None, Input()] = None
-    """Run of the next stage's retriever: adds nb-recall, the share of its top results that this run contains."""
+    """With --out: run of the next stage's retriever, which adds nb-recall, the share of its top results that this run
+    contains."""
 
     @property
     def asked(self) -> SystemSettings:
         """The settings of --system."""
         from qontext.evaluation.systems import SystemSettings
 
-        return SystemSettings(self.run, self.system, self.qrels, self.questions, self.question_model)
+        return SystemSettings(
+            self.run, self.system, self.qrels, self.split, self.questions, self.question_model
+        )
 
     def identity(self) -> dict[str, Any]:
         """Without the settings of systems, where there are none."""
@@ -95,8 +97,14 @@ class EvaluateConfig(StageConfig):
             for name in ("measures", "relevant", "passages", "patterns", "next_run"):
                 if getattr(self, name):
                     raise QontextError(f"--{name.replace('_', '-')} is not read with --system")
+            if self.qrels is None and self.split != "test":
+                raise QontextError("--split needs labeled questions, the second argument")
         elif self.qrels is None:
             raise QontextError("a run needs judgments, the second argument")
+        elif (
+            self.question_model is not None or self.questions != type(self).model_fields["questions"].default
+        ):
+            raise QontextError("questions are generated with --system only")
         return self
 
 
@@ -105,17 +113,18 @@ def run(settings: EvaluateConfig, work: Workdir) -> dict[str, Any]:
 
     from qontext.data.records import write_table
     from qontext.data.runs import read_run
-    from qontext.evaluation import checks, systems
+    from qontext.evaluation import systems
     from qontext.evaluation.measures import DEPTHS
 
     if settings.system:
         return systems.evaluate_systems(settings.asked, work)
     assert settings.qrels is not None
-    checks.check_kinds(settings.run, settings.qrels)
-    results = read_run(settings.run)
-    scores, curves = _evaluated(results, settings)
+    scores, curves = _scores(
+        settings.run, settings.qrels, settings.measures, settings.split, settings.relevant, settings.passages,
+        settings.patterns,
+    )  # fmt: skip
     if settings.next_run is not None:
-        curves |= _neighborhood_recall(results, read_run(settings.next_run), scores)
+        curves |= _neighborhood_recall(read_run(settings.run), read_run(settings.next_run), scores)
     columns = {"query": pa.array(scores.queries, pa.string())}
     with work.write("queries.parquet") as path:
         write_table(path, pa.table(columns | {name: pa.array(v) for name, v in scores.values.items()}))
@@ -133,7 +142,7 @@ def show(settings: EvaluateConfig) -> dict[str, Any]:
     assert settings.qrels is not None
     scores = evaluate(
         settings.run, settings.qrels, settings.measures, split=settings.split, relevant=settings.relevant,
-        passages=settings.passages, patterns=settings.patterns,
+        passages=settings.passages, patterns=settings.patterns, next_run=settings.next_run,
     )  # fmt: skip
     log.show_table("evaluate", scores.summary)
     return scores.summary
@@ -224,7 +233,9 @@ def evaluate(
         raise QontextError(
             "needs judgments" if not system else "systems are evaluated with out=, the output directory"
         )
-    return _scores(run, qrels, measures, split, relevant, passages, patterns)
+    if next_run is not None:
+        raise QontextError("nb-recall is written with the curves", remedy="Add --out.")
+    return _scores(run, qrels, measures, split, relevant, passages, patterns)[0]
 
 
 def _scores(
@@ -235,31 +246,43 @@ def _scores(
     relevant: int | None,
     passages: StrPath | None,
     patterns: bool,
-) -> Scores:
+) -> tuple[Scores, dict[str, list[float]]]:
+    """The scores of a run, and its curves of recall by depth."""
     from qontext.data.load import as_run
     from qontext.evaluation import answers, checks
+    from qontext.evaluation.measures import recall_by_depth
 
     if isinstance(run, str | os.PathLike) and isinstance(qrels, str | os.PathLike):
         checks.check_kinds(os.fspath(run), os.fspath(qrels))
     results = as_run(run)
     place = os.fspath(run) if isinstance(run, str | os.PathLike) else "run"
-    if isinstance(qrels, str | os.PathLike) and _is_questions(qrels):
-        return answers.by_answers(results, place, os.fspath(qrels), _joined(measures), passages, patterns)[0]
+    if isinstance(qrels, str | os.PathLike) and answers.is_questions(qrels):
+        _refuse({"split": split != "test", "relevant": relevant is not None}, "questions with answers")
+        return answers.by_answers(results, place, os.fspath(qrels), _joined(measures), passages, patterns)
+    _refuse({"passages": passages is not None, "patterns": patterns}, "judgments")
     judged = judgments(qrels, split)
     checks.check_ids(results, judged.qrels, place, judged.place)
     checks.note_grades(judged, relevant)
-    return score(results, judged, _joined(measures), relevant)[0]
+    scores, results = score(results, judged, _joined(measures), relevant)
+    return scores, recall_by_depth(results, judged.qrels, threshold(judged, relevant))
+
+
+def _refuse(unread: dict[str, bool], kind: str) -> None:
+    if names := [name for name, is_set in unread.items() if is_set]:
+        raise QontextError(f"--{names[0]} is not read with {kind}")
 
 
 def judgments(qrels: Qrels | StrPath, split: str) -> Judged:
     """The judgments of a file, folder or benchmark, or in memory."""
+    from qontext.data.load import as_qrels
     from qontext.evaluation.datasets import Judged, load_judgments, recognize
 
     if isinstance(qrels, str | os.PathLike):
         return load_judgments(os.fspath(qrels), split=split)
     if not qrels:
         raise QontextError("no judgments are specified")
-    return Judged(qrels, "the judgments", recognize(qrels))
+    judged = as_qrels(qrels)
+    return Judged(judged, "the judgments", recognize(judged))
 
 
 def scored_run(
@@ -292,6 +315,8 @@ def score(run: Run, judged: Judged, names: str = "", relevant: int | None = None
 
     benchmark = judged.benchmark
     lowest = threshold(judged, relevant)
+    if lowest < 1:
+        raise QontextError(f"the minimum relevant grade is at least 1, not {lowest}")
     run = as_scored(run, judged)
     parsed = measures.parse(names or (benchmark.measures if benchmark else measures.DEFAULT), relevant=lowest)
     scores = measures.measure(run, judged.qrels, parsed, relevant=lowest)
@@ -305,29 +330,7 @@ def as_scored(run: Run, judged: Judged) -> Run:
 
 def threshold(judged: Judged, relevant: int | None) -> int:
     """The minimum relevant grade: the setting, else the benchmark's convention."""
-    return relevant or (judged.benchmark.relevant if judged.benchmark else 1)
-
-
-def _evaluated(results: Run, settings: EvaluateConfig) -> tuple[Scores, dict[str, list[float]]]:
-    """The scores of a run, and its curves of recall by depth."""
-    from qontext.evaluation import answers, checks, measures
-
-    assert settings.qrels is not None
-    if _is_questions(settings.qrels):
-        return answers.by_answers(
-            results, settings.run, settings.qrels, settings.measures, settings.passages, settings.patterns
-        )
-    judged = judgments(settings.qrels, settings.split)
-    checks.check_ids(results, judged.qrels, settings.run, judged.place)
-    checks.note_grades(judged, settings.relevant)
-    scores, results = score(results, judged, settings.measures, settings.relevant)
-    return scores, measures.recall_by_depth(results, judged.qrels, threshold(judged, settings.relevant))
-
-
-def _is_questions(qrels: StrPath) -> bool:
-    from qontext.evaluation.answers import is_questions
-
-    return Path(qrels).is_file() and is_questions(Path(qrels))
+    return (judged.benchmark.relevant if judged.benchmark else 1) if relevant is None else relevant
 
 
 def _neighborhood_recall(first: Run, second: Run, scores: Scores) -> dict[str, list[float]]:
@@ -338,6 +341,8 @@ def _neighborhood_recall(first: Run, second: Run, scores: Scores) -> dict[str, l
 
     judged = set(scores.queries)
     is_judged = [query in judged for query in second.queries]
+    if not any(is_judged):
+        raise QontextError("no query of the next run has judgments")
     curves = {}
     for n in NEIGHBORS:
         values = measures.neighborhood_recall(first, second, n=n, depths=DEPTHS)

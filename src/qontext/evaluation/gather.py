@@ -6,10 +6,11 @@ import itertools
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +33,9 @@ _SEED = re.compile(r"--(?:[\w-]+\.)?seed=\d+|[-_./]?seed[-_]?\d+", re.IGNORECASE
 GENERATED = "generated"
 """The split of `holdout` whose queries were generated."""
 _QUERIES = pa.schema([pa.field("query", pa.string())])
+
+
+_CURVE = re.compile(r"R|Success|Answer|nb-recall\^\d+")
 
 
 class Curves(TypedDict):
@@ -79,12 +83,17 @@ class Section:
         return artifacts.is_artifact(parent) and artifacts.open_artifact(parent).verb == "holdout"
 
 
+Losses: TypeAlias = dict[str, list[tuple[float, float]]]
+"""Name → (step, value) pairs."""
+
+
 @dataclass(frozen=True)
 class TrainingLosses:
-    """The logged losses of a training: name → (step, value) pairs."""
+    """The logged losses of a training, or of one of its phases."""
 
-    name: str
-    losses: dict[str, list[tuple[float, float]]]
+    path: Path
+    phase: str
+    losses: Losses
 
 
 @dataclass
@@ -108,10 +117,13 @@ def gather(directories: Sequence[str], labels: Mapping[str, str] | None = None) 
 
     `labels` are the display names of systems. These systems come first, in this order.
     """
-    facts = Facts()
+    facts, known = Facts(), set[Path]()
     for directory in directories:
         paths = list(_folders([Path(directory)], facts))
         for path in paths:
+            if path.resolve() in known:
+                continue
+            known.add(path.resolve())
             facts.trainings += _training(path)
             if (path / META).is_file():
                 facts.stages.append((str(path), artifacts.open_artifact(path)))
@@ -200,7 +212,10 @@ def _section(group: Sequence[Artifact], labels: Mapping[str, str]) -> Section:
             range(len(group)),
             key=lambda i: known_first.index(names[i]) if names[i] in labels else len(known_first),
         )
-        group, names = [group[i] for i in order], [labels.get(names[i], names[i]) for i in order]
+        shown = {name: labels.get(name, name) for name in names}
+        if twice := [label for label, count in Counter(shown.values()).items() if count > 1]:
+            raise QontextError(f"two systems have the name {twice[0]!r}", remedy="Pass another --label.")
+        group, names = [group[i] for i in order], [shown[names[i]] for i in order]
     tables = [per_query(evaluation) for evaluation in group]
     queries = tables[0][0]
     by_name: dict[str, list[dict[str, Floats]]] = {}
@@ -216,6 +231,8 @@ def _section(group: Sequence[Artifact], labels: Mapping[str, str]) -> Section:
         by_name.setdefault(name, []).append(values)
         read = read_json(evaluation.part("curves.json"), Curves)
         for curve, values in read["curves"].items():
+            if not _CURVE.fullmatch(curve):  # files of plots have these names
+                raise damaged(evaluation.path / "curves.json", f"{curve!r} is no curve")
             curves.setdefault(curve, {}).setdefault(name, []).append(values)
         without[name] = without.get(name, 0) + evaluation.summary.take("queries_without_results", int)
         run = _place(evaluation, "run")
@@ -299,14 +316,11 @@ def _plain(name: str) -> str:
 
 def _training(path: Path) -> list[TrainingLosses]:
     """The logged losses of a training, one entry per phase."""
-    phases: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    phases: dict[str, Losses] = {}
     for row in metrics.read(path / metrics.FILE):
         total = {"loss": row["loss"]} if "loss" in row else {}
         for name, value in (total | row.get("losses", {})).items():
             if isinstance(value, int | float) and math.isfinite(value):
                 losses = phases.setdefault(row.get("phase", ""), {})
                 losses.setdefault(name.replace("_", " "), []).append((float(row["step"]), float(value)))
-    return [
-        TrainingLosses(f"{path.name}, {phase}" if phase else path.name, history)
-        for phase, history in phases.items()
-    ]
+    return [TrainingLosses(path, phase, history) for phase, history in phases.items()]

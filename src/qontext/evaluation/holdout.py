@@ -203,16 +203,17 @@ def _held_out(config: HoldoutConfig) -> tuple[int, set[str], str]:
         raise QontextError("contains no passages", place=config.passages)
     rule = "documents" if documents >= FEW_DOCUMENTS else "passages"
     share = min(config.share, config.questions / total)
-    held_out: set[str] = set()
-    lowest, fallback = 2.0, ""
+    held_out, lowest, fallback = set[str](), 2.0, set[str]()
     for passage in read_passages(config.passages):
         unit = passage.doc if rule == "documents" else passage.id
         chance = _chance(config.seed, "document", unit)
         if chance < share:
             held_out.add(passage.id)
-        elif chance < lowest:
-            lowest, fallback = chance, passage.id
-    return total, held_out or {fallback}, rule
+        if chance < lowest:
+            lowest, fallback = chance, set()
+        if chance == lowest:
+            fallback.add(passage.id)
+    return total, held_out or fallback, rule
 
 
 def _divide(

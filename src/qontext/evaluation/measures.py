@@ -89,7 +89,8 @@ def find(run: Run, qrels: Qrels) -> JudgedResults:
 def _trec_ranks(run: Run, rows: Ints) -> Ints:
     """The ranks of rows as in trec_eval: scores in single precision, ties by descending id."""
     row_start = np.repeat(run.starts[:-1], np.diff(run.starts))
-    single = run.scores.astype(np.float32)
+    with np.errstate(over="ignore"):
+        single = run.scores.astype(np.float32)
     first = np.ones(run.size, dtype=bool)
     first[1:] = (single[1:] != single[:-1]) | (row_start[1:] != row_start[:-1])
     starts = np.append(np.flatnonzero(first), run.size)  # of groups with one score

@@ -72,7 +72,8 @@ def tops(run: Run, qrels: Qrels, relevant: int) -> dict[str, tuple[str, bool]]:
 def _first(run: Run, q: int) -> str:
     """The first passage of a query, with ties broken as in the measures."""
     passages, scores = run.rows(q)
-    single = scores.astype(np.float32)
+    with np.errstate(over="ignore"):
+        single = scores.astype(np.float32)
     return max(passages[: int((single == single[0]).sum())])
 
 

@@ -34,11 +34,12 @@ OF_GENERATED = (
 
 
 class SystemSettings(NamedTuple):
-    """The documents, systems as NAME=SYSTEM, and the questions: labels, or how many are generated, and by what model."""
+    """The documents, systems as NAME=SYSTEM, and the questions: a split of labels, or so many that a model generates."""
 
     documents: str
     systems: tuple[str, ...]
     labels: str | None
+    split: str
     questions: int
     question_model: str | None
 
@@ -52,7 +53,7 @@ def evaluate_systems(settings: SystemSettings, work: Workdir) -> dict[str, Any]:
         outside.probe(system, "how does it work?")
     work.write_json(f"{LOGS}systems.json", sorted(systems))  # from now on, an error leaves what was done
     steps = work.path / STEPS
-    split = GENERATED if settings.labels is None else "test"
+    split = GENERATED if settings.labels is None else settings.split
     measured = _questions(settings, steps, split) / "measured"
     asking = {"data": measured, "split": split, "k": DEPTH}
     searches = {name: {"system": system} for name, system in systems.items()} | {BASELINE: {"bm25": True}}

@@ -45,7 +45,7 @@ class Table:
 
 def to_markdown(table: Table) -> str:
     rows = [row for row in table.rows if row.cells]
-    texts = [row.cells[i].is_text or i == 0 for row in rows[:1] for i in range(len(table.columns))]
+    texts = [i == 0 or not rows or rows[0].cells[i].is_text for i in range(len(table.columns))]
     lines = [f"**{_m(table.caption)}**", ""] if table.caption else []
     lines.append("| " + " | ".join(_m(name) for name in table.columns) + " |")
     lines.append("|" + "|".join(" --- " if is_text else " ---: " for is_text in texts) + "|")
@@ -124,6 +124,8 @@ _LATEX |= {sign: rf"$\{_command(sign)}$" for sign in _GREEK}
 
 
 def _latex_column(cells: Sequence[Cell], i: int) -> str:
+    if not cells:
+        return "l"
     if i and not cells[0].is_text:
         return "r"
     return r"p{7cm}" if max(len(cell.text) for cell in cells) > _LONG and i else "l"

@@ -82,7 +82,8 @@ class Generate(Parts[GenerateConfig]):
 
         config, model = self.config, getattr(self.options, self.kind.model_option or "model", None)
         file = Path(model or "") / SETTINGS_FILE
-        learned = read_json(file, Trained).get("learns", "queries") if file.is_file() else None
+        is_trained = bool(model) and file.is_file()
+        learned = read_json(file, Trained).get("learns", "queries") if is_trained else None
         # What a model that was trained elsewhere writes is known to the user alone.
         is_own = learned is None and config.generator == "t5" and model != DEFAULT_MODEL
         if config.of == "queries" and not (learned in TARGETS or is_own):

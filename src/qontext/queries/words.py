@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import regex  # type: ignore[import-untyped]  # a dependency of transformers
 
 from qontext.data.collection import Passage
 
@@ -39,7 +39,7 @@ STOP_WORDS = frozenset(
 )
 """English function words, and a few verbs and adverbs that are rare in queries."""
 
-_WORD = re.compile(r"[^\W_]+(?:['’.&-][^\W_]+)*")
+_WORD = regex.compile(r"[\p{L}\p{M}\p{N}]+(?:['’.&-][\p{L}\p{M}\p{N}]+)*")
 _BLANKS = r'["“”„«»()\[\]/–—]'
 _CLAUSE = r"([。！？；，、：])"
 """Punctuation of scripts that put no space after it."""

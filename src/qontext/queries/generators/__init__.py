@@ -7,12 +7,13 @@ these over all parts.
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
+
+import regex  # type: ignore[import-untyped]  # a dependency of transformers
 
 from qontext.frame import config
 from qontext.frame.kinds import Kind, Kinds
@@ -41,7 +42,8 @@ GENERATORS = Kinds(
 )
 
 
-_SIGNS = re.compile(r"[\W_]+")
+_SIGNS = regex.compile(r"[^\p{L}\p{M}\p{N}]+")
+"""What is not of a word, of which vowel signs and tone marks are a part."""
 _ASCII = bytes(ord(chr(n).lower()) if chr(n).isalnum() else 32 for n in range(128)) + bytes(range(128, 256))
 """ASCII characters in lower case, punctuation as spaces."""
 
@@ -131,4 +133,4 @@ def _plain(text: str) -> str:
     """Keep only words. ASCII, by far the most frequent, has a fast path."""
     if text.isascii():
         return b" ".join(text.encode().translate(_ASCII).split()).decode()
-    return _SIGNS.sub(" ", text.casefold()).strip()
+    return str(_SIGNS.sub(" ", text.casefold())).strip()
