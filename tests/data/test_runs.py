@@ -45,6 +45,7 @@ def test_order_and_ranks_of_a_file_do_not_matter(tmp_path: Path) -> None:
         ("q Q0 a 1 1.0 x\nq Q0 b 2 0.9\n", "run:2: has 5 columns"),
         ("q Q0 a 1 1.0 x\nq Q0 b 2 good x\n", "run:2: the score is 'good'"),
         ("q Q0 a 1 1.0 x\nr Q0 a 1 1 x\nq Q0 a 2 0.5 x\n", "run:3: passage 'a' occurs twice"),
+        ("\nq Q0 a 1 1.0 x\n\nq Q0 a 2 0.5 x\n", "run:4: passage 'a' occurs twice"),
         ("", "the run is empty"),
     ],
 )

@@ -7,11 +7,13 @@ wrong measures.
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from qontext.data.lines import read_lines
 from qontext.frame import log
 from qontext.frame.errors import QontextError
 
@@ -43,7 +45,7 @@ def check_ranks(query_codes: Array, queries: list[str], ranks: Array, scores: Ar
         raise QontextError(
             f"rank {ranks[first]:g} occurs twice for query {queries[query_codes[first]]!r}, with scores "
             f"{scores[first]:g} and {scores[second]:g}: the file may contain two runs",
-            place=f"{place}:{second + 1}",
+            place=line_of(place, second),
             remedy="Separate the runs. If the ranks have no meaning, write the same rank on every line.",
         )
     rises = same & (scores[after] > scores[before])
@@ -79,3 +81,13 @@ def _refuse_swapped(query_codes: Array, ranks: Array, scores: Array, place: Path
             place=place,
             remedy="Expected the columns: query Q0 passage rank score tag.",
         )
+
+
+def line_of(place: str | Path, row: int) -> str:
+    """The place of a row: of a file, its line, where empty lines are no rows."""
+    numbers = (
+        (n for n, line in enumerate(read_lines(Path(place)), start=1) if line.strip())
+        if Path(place).is_file()
+        else itertools.count(1)
+    )
+    return f"{place}:{next(itertools.islice(numbers, row, None), row + 1)}"

@@ -22,7 +22,7 @@ from pyarrow import csv
 from qontext.data.ids import escape_all, unescape, unescape_all
 from qontext.data.lines import compression, open_bytes, read_lines
 from qontext.data.numbering import ascending, by_occurrence, first_with_space
-from qontext.data.ranks import check_ranks
+from qontext.data.ranks import check_ranks, line_of
 from qontext.data.records import Hit
 from qontext.frame.artifacts import is_artifact, open_artifact
 from qontext.frame.config import existing
@@ -99,7 +99,7 @@ class Run(Mapping[str, list[Hit]]):
             query, passage = queries[int(query_codes[row])], ids[codes[row]]
             raise QontextError(
                 f"the score of query {query!r} and passage {passage!r} is {scores[row]}",
-                place=_line(place, row),
+                place=line_of(place, row),
             )
         order = _ranking(query_codes, codes, scores)
         if order is not None:
@@ -384,10 +384,6 @@ def _refuse_duplicates(
         line = row if order is None else max(int(order[row]), int(order[other]))
         query, passage = queries[int(query_codes[row])], ids[codes[row]]
         raise QontextError(
-            f"passage {passage!r} occurs twice among the results of query {query!r}", place=_line(place, line)
+            f"passage {passage!r} occurs twice among the results of query {query!r}",
+            place=line_of(place, line),
         )
-
-
-def _line(place: str | Path, row: int) -> str:
-    """The place of a row: rows of a file count from line 1."""
-    return f"{place}:{row + 1}"
